@@ -1,0 +1,1 @@
+"""Exclusive Celery tasks: one at a time per key, and nothing lost."""

@@ -1,0 +1,61 @@
+"""What every test may use: servers of its own, and an honest last line about what was left out."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import hypothesis
+import pytest
+
+from tests.servers import NoServer, RedisServer
+
+hypothesis.settings.register_profile("house", deadline=None)  # a busy machine is no bug
+hypothesis.settings.load_profile("house")
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """The server that the tests of one process share: for what does not harm it. See `redis_url`."""
+    with ExitStack() as servers:
+        yield servers.enter_context(_or_leave_out(RedisServer))
+
+
+@pytest.fixture
+def redis_url(redis_server: RedisServer) -> str:
+    """The URL of that server, up and empty."""
+    redis_server.refresh()
+    return redis_server.url
+
+
+@pytest.fixture
+def start_redis() -> Iterator[Callable[..., RedisServer]]:
+    """Starts servers of the test's own, to be stopped, killed or paused: `start_redis(appendonly=True)`."""
+    with ExitStack() as servers:
+        yield lambda **options: servers.enter_context(_or_leave_out(lambda: RedisServer(**options)))
+
+
+def _or_leave_out(start: Callable[[], RedisServer]) -> RedisServer:
+    try:
+        return start()
+    except NoServer as why:
+        pytest.skip(str(why))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Our tests wait for servers and workers more than they compute."""
+    return max(4, os.cpu_count() or 1)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reasons = Counter(
+        report.longrepr[2].removeprefix("Skipped: ")
+        for report in terminalreporter.getreports("skipped")
+        if isinstance(report.longrepr, tuple)
+    )
+    for reason, count in reasons.items():
+        tests = "1 test" if count == 1 else f"{count} tests"
+        terminalreporter.write_line(f"left out: {tests}: {reason}", yellow=True)

