@@ -1,0 +1,1 @@
+"""The policy of a lock, pure: document, operations, `step`."""

@@ -1,0 +1,81 @@
+"""What a store keeps of one key: its document, and the part of its line that a step looks at.
+
+Times are whole microseconds of the store's clock, since a fence is one too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SECOND = 1_000_000
+NEVER = 2**53 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """One lease: who has it (id and token), until when, and its fence.
+
+    `waited` says that copies of its message may still come back: it had an entry or was redelivered.
+    """
+
+    id: str
+    token: str
+    expiry: int
+    fence: int
+    waited: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One parked id. `offer_until` is when its latest offer ends, `offers` how many it had.
+
+    `redelivered` says that the broker redelivered what was parked. An older delivery may then still be on
+    its way to take the place, and the broker would not have it back: so this copy stays until it is done.
+    """
+
+    id: str
+    seq: int
+    offer_until: int = 0
+    offers: int = 0
+    aside: bool = False
+    redelivered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """What is kept of a key besides its line.
+
+    `fence` is the last number given out, at least for this key; `epoch` is the store's random mark,
+    another one after it lost its data.
+    """
+
+    limit: int = 1
+    fence: int = 0
+    holders: tuple[Holder, ...] = ()
+    epoch: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The part of a line that a step is given, so that a long line costs what an empty one does.
+
+    `waiting` counts all entries that are not aside; `head` is the first `reach()` of them in order of
+    seq, `aside` as many of the others in order of (offer_until, id). `own`, `ahead` (entries not aside
+    that come before it; all of them if there is no own) and `tombstone` belong to the operation's id.
+    """
+
+    waiting: int = 0
+    head: tuple[Entry, ...] = ()
+    aside: tuple[Entry, ...] = ()
+    own: Entry | None = None
+    ahead: int = 0
+    tombstone: bool = False
+
+
+def reach(document: Document, limit: int = 1) -> int:
+    """How many entries a step may have to look at.
+
+    As many as there are places get an offer, as many again may step aside first, each holder may have
+    its own copy in the line, and one more tells whether anybody waits behind them.
+    """
+    return 2 * max(limit, document.limit) + len(document.holders) + 1

@@ -1,0 +1,550 @@
+"""A small world around the real `step`: broker, workers, store, reaper, and everything that may go wrong.
+
+Not modelled, on purpose:
+* lengths of time. What is kept of the clock is whether a lease or an offer has run out, so whatever may
+  happen in some order of clocks does happen here. That `due` comes in time is a property test of `step`.
+* prefetch (a prefetched message that comes back is one taken by a worker that dies at once), the order of
+  a queue (any message may be the next), heartbeats (a lease of somebody who lives lapses in a `pause`).
+* data loss of the store, changing limits, `remove`, and conflicts that do not park: they keep nothing.
+* unfinished endings with early acknowledgement: Celery itself loses those.
+* more than one reaper at once, more faults than the setting allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from celery_exclusive.core.document import NEVER, Document, Entry, Holder, Line
+from celery_exclusive.core.operations import Acquire, Done, Granted, Operation, Parked, Reap, Release
+from celery_exclusive.core.step import OFFERS_ASIDE, OFFERS_IN_LINE, Transition, step
+
+NOW, LATER, LAST_FENCE, EPOCH = 0, 1, 100, "epoch"
+FRESH, PROMOTED, REDELIVERED = "fresh", "promoted", "redelivered"
+RUNNING, RETRIED, PARKING, ENDING, REQUEUEING = "running", "retried", "parking", "ending", "requeueing"
+
+
+class Violation(Exception):
+    """A promise does not hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """What we do. The negative controls change one thing each."""
+
+    step: Callable[[Document, Line, Operation, int], Transition] = step
+    reaps: bool = True
+    parks_in_two_steps: bool = False
+    knows_unfinished: bool = True
+    retries_have_ids: bool = True
+    knows_promoted: bool = True
+    repeats_as_redelivered: bool = True
+
+    def id_of(self, message: str) -> str:
+        return message if self.retries_have_ids else message[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How large the world is, and how often each thing may go wrong in it.
+
+    `slow`: an offer runs out although its copy is still underway. `pauses`: a lease lapses although its
+    holder lives. `lost_replies`: the store has answered, but the worker never hears it and asks again.
+    """
+
+    name: str
+    tasks: int = 2
+    workers: int = 2
+    limit: int = 1
+    early: bool = False
+    crashes: int = 0
+    lost_acks: int = 0
+    unfinished: int = 0
+    slow: int = 0
+    pauses: int = 0
+    retries: int = 0
+    lost_replies: int = 0
+    offers_in_line: int = OFFERS_IN_LINE
+    offers_aside: int = OFFERS_ASIDE
+
+    @property
+    def offers_matter(self) -> int:
+        """Offers are counted only up to here, and not at all if nobody ever has so many."""
+        return 0 if self.offers_in_line == OFFERS_IN_LINE else self.offers_in_line + self.offers_aside
+
+
+class Lease(NamedTuple):
+    id: str
+    waited: bool = False
+    lapsed: bool = False
+
+
+class Place(NamedTuple):
+    """One entry of the line with its message. `offered` until: nothing, some time, or for ever."""
+
+    id: str
+    message: str
+    offered: int = NOW
+    offers: int = 0
+    aside: bool = False
+    redelivered: bool = False
+
+
+class Store(NamedTuple):
+    """What the store has, in order of fence and of seq; the numbers themselves do not matter."""
+
+    holders: tuple[Lease, ...] = ()
+    line: tuple[Place, ...] = ()
+    tombstones: tuple[str, ...] = ()
+    due: bool = False
+
+
+class Slot(NamedTuple):
+    """One delivery on a worker; its token is told by `owns`, whether the lease of its id is its own.
+
+    `phase` is the kind of the delivery until it is answered, `again` that it asks once more. `unacked`:
+    the broker has no ack of it; with early acks this only says that the ack may still turn out to be lost.
+    `wakes` are the messages it must publish before anything else.
+    """
+
+    message: str
+    phase: str
+    unacked: bool = True
+    owns: bool = False
+    paused: bool = False
+    again: bool = False
+    wakes: tuple[str, ...] = ()
+
+
+class Fate(NamedTuple):
+    """What has become of one published message, which no part of the system knows as a whole.
+
+    `owed`: it must still run to its end. `entered`: its body was. `excused`: something happened after which
+    plain Celery may run it again. `waited`: it was parked, or ran as redelivered. `closed`: it has waited
+    and has finished with its lease in its hand, so nothing may make it run again. `overtaken`: its first
+    delivery lost its connection before it had asked, so its own redelivery may come first and finish;
+    nobody can tell the first one from a new message then, and plain Celery runs both.
+    """
+
+    owed: bool = True
+    entered: bool = False
+    excused: bool = False
+    waited: bool = False
+    closed: bool = False
+    overtaken: bool = False
+
+
+CLOSED = Fate(owed=False, entered=True, excused=True, waited=True, closed=True)
+
+
+class Budget(NamedTuple):
+    crashes: int
+    lost_acks: int
+    unfinished: int
+    slow: int
+    pauses: int
+    retries: int
+    lost_replies: int
+
+
+class World(NamedTuple):
+    store: Store
+    queue: tuple[tuple[str, str], ...]
+    slots: tuple[Slot, ...]
+    reaper: tuple[str, ...]
+    fates: tuple[tuple[str, Fate], ...]
+    budget: Budget
+
+    @property
+    def is_done(self) -> bool:
+        return not self.owed
+
+    @property
+    def owed(self) -> list[str]:
+        return [message for message, fate in self.fates if fate.owed]
+
+    def __str__(self) -> str:
+        store = self.store
+        parts = {
+            "leases": [f"{lease.id} lapsed" if lease.lapsed else lease.id for lease in store.holders],
+            "in line": [f"{p.id}{' offered' * (p.offered > NOW)}{' aside' * p.aside}" for p in store.line],
+            "tombstones": store.tombstones,
+            "queue": [" ".join(copy) for copy in self.queue],
+            "workers": [f"{slot.message} {slot.phase}" for slot in self.slots],
+            "owed": self.owed,
+        }
+        return ", ".join(f"{name}: {' + '.join(values) or '-'}" for name, values in parts.items())
+
+
+class Move(NamedTuple):
+    """One thing that may happen next. What depends on a fault or on bad luck is no way to get on."""
+
+    label: str
+    world: World
+    is_progress: bool = True
+
+
+class Model:
+    """All moves of a world. Each method is one actor."""
+
+    def __init__(self, setting: Setting, protocol: Protocol) -> None:
+        self.setting = setting
+        self.protocol = protocol
+        self._answers: dict[tuple[Store, Operation, bool], tuple[Store, object, tuple[str, ...]]] = {}
+
+    def start(self) -> World:
+        messages = "abcdef"[: self.setting.tasks]
+        budget = Budget(*(getattr(self.setting, name) for name in Budget._fields))
+        fates = tuple((message, Fate()) for message in messages)
+        return World(Store(), tuple((message, FRESH) for message in messages), (), (), fates, budget)
+
+    def moves(self, world: World) -> Iterator[Move]:
+        for label, changed, is_progress in self._moves(world):
+            yield Move(label, self._forget(changed), is_progress)
+
+    def _moves(self, world: World) -> Iterator[Move]:
+        yield from self._broker_delivers(world)
+        for slot in dict.fromkeys(world.slots):
+            others = list(world.slots)
+            others.remove(slot)
+            yield from self._worker_goes_on(world, slot, others)
+            yield from self._worker_fails(world, slot, others)
+        yield from self._clock_runs(world)
+        yield from self._reaper_comes(world)
+
+    def check(self, world: World) -> None:
+        """What must hold in every single world."""
+        unexpired = {lease.id for lease in world.store.holders if not lease.lapsed}
+        if len(unexpired) > self.setting.limit:
+            raise Violation(f"more than {self.setting.limit} unexpired holders")
+        for slot in world.slots:
+            if slot.phase == RUNNING and not slot.paused and not (slot.owns and self._id(slot) in unexpired):
+                raise Violation(f"{slot.message} runs without a lease, and nobody had let it lapse")
+
+    # The actors.
+
+    def _broker_delivers(self, world: World) -> Iterator[Move]:
+        if len(world.slots) == self.setting.workers:
+            return
+        untouched = [message for message, kind in world.queue if kind == FRESH and len(message) == 1]
+        for copy in dict.fromkeys(world.queue):
+            message, kind = copy
+            if kind == FRESH and message in untouched[1:]:
+                continue  # tasks are alike until they are taken: without loss of generality in this order
+            queue = list(world.queue)
+            queue.remove(copy)
+            slot = Slot(message, kind)
+            label = f"a worker takes {message} ({kind})"
+            yield Move(label, _world(world, queue=queue, slots=[*world.slots, slot]))
+
+    def _worker_goes_on(self, world: World, slot: Slot, others: list[Slot]) -> Iterator[Move]:
+        if slot.wakes:
+            changed = slot._replace(wakes=slot.wakes[1:])
+            queue = [*world.queue, (slot.wakes[0], PROMOTED)]
+            label = f"the worker of {slot.message} publishes {slot.wakes[0]} again"
+            yield Move(label, _world(world, queue=queue, slots=[*others, changed]))
+        elif slot.phase in (FRESH, PROMOTED, REDELIVERED):
+            yield from self._acquires(world, slot, others)
+        elif slot.phase == PARKING:
+            place = Place(self._id(slot), slot.message)
+            store = world.store._replace(line=(*world.store.line, place))
+            slots = [*others, slot._replace(phase=ENDING)]
+            parked = _world(world, store=store, slots=slots)
+            yield Move(f"{slot.message} is put into the line", _mark(parked, slot.message, waited=True))
+        elif slot.phase == RUNNING:
+            yield from self._body_ends(world, slot, others)
+        elif slot.phase == RETRIED:
+            yield from self._releases(world, slot, others)
+        elif slot.phase == ENDING:
+            yield Move(f"the worker of {slot.message} acknowledges and is free", _world(world, slots=others))
+        else:
+            returned = [(slot.message, REDELIVERED)] if slot.unacked else []
+            label = f"the worker of {slot.message} gives its message back"
+            yield Move(label, _world(world, slots=others, queue=[*world.queue, *returned]))
+
+    def _acquires(self, world: World, slot: Slot, others: list[Slot]) -> Iterator[Move]:
+        store, answer, wakes = self._ask(world.store, self._acquire(slot), mine=slot.owns)
+        asked = _world(world, store=store)
+        label = f"{slot.message} ({slot.phase}) asks: {type(answer).__name__}"
+        if isinstance(answer, Granted):
+            others = [o._replace(owns=o.owns and self._id(o) != self._id(slot)) for o in others]
+            running = slot._replace(phase=RUNNING, owns=True, again=False, wakes=wakes)
+            yield Move(label, self._enter(_world(asked, slots=[*others, running]), slot))
+        elif self.protocol.parks_in_two_steps and not isinstance(answer, Parked):
+            yield Move(label, _world(asked, slots=[*others, slot._replace(phase=PARKING, wakes=wakes)]))
+        else:
+            ended = _world(
+                asked, slots=[*others, slot._replace(phase=ENDING, owns=False, again=False, wakes=wakes)]
+            )
+            yield Move(
+                label, _mark(ended, slot.message, waited=True) if isinstance(answer, Parked) else ended
+            )
+        if world.budget.lost_replies and not self.protocol.parks_in_two_steps:
+            phase = REDELIVERED if self.protocol.repeats_as_redelivered else slot.phase
+            again = slot._replace(phase=phase, again=True)
+            lost = _world(_spend(world, "lost_replies"), slots=[*others, again])
+            yield Move(f"{slot.message} ({slot.phase}) asks: the request is lost", lost, is_progress=False)
+            again = again._replace(owns=isinstance(answer, Granted))
+            lost = _world(lost, store=store, slots=[*others, again])
+            if isinstance(answer, Parked):
+                lost = _mark(lost, slot.message, waited=True)
+            yield Move(f"{label}; the reply is lost", lost, is_progress=False)
+
+    def _body_ends(self, world: World, slot: Slot, others: list[Slot]) -> Iterator[Move]:
+        yield from self._releases(world, slot, others)
+        if world.budget.unfinished:
+            cut = _mark(_spend(world, "unfinished"), slot.message, excused=True)
+            done = not self.protocol.knows_unfinished
+            store, answer, wakes = self._ask(
+                world.store, Release(self._id(slot), "mine", done), mine=slot.owns
+            )
+            cut_short = slot._replace(phase=REQUEUEING, owns=False, paused=False, wakes=wakes)
+            label = f"{slot.message} ends unfinished{_asked(answer)}"
+            yield Move(label, _world(cut, store=store, slots=[*others, cut_short]), is_progress=False)
+        if world.budget.retries and len(slot.message) == 1:
+            retry = slot.message + "2"
+            fates = sorted([*world.fates, (retry, Fate())])
+            slots = [*others, slot._replace(phase=RETRIED)]
+            queue = [*world.queue, (retry, FRESH)]
+            tried = _world(_spend(world, "retries"), slots=slots, queue=queue, fates=fates)
+            yield Move(f"{slot.message} publishes its retry {retry}", tried, is_progress=False)
+
+    def _releases(self, world: World, slot: Slot, others: list[Slot]) -> Iterator[Move]:
+        store, answer, wakes = self._ask(world.store, Release(self._id(slot), "mine"), mine=slot.owns)
+        fate = dict(world.fates)[slot.message]
+        closed = answer == Done(found=True) and fate.waited and not fate.overtaken
+        ended = slot._replace(phase=ENDING, owns=False, paused=False, wakes=wakes)
+        released = _world(world, store=store, slots=[*others, ended])
+        label = f"{slot.message} finishes{_asked(answer)}"
+        yield Move(label, _mark(released, slot.message, owed=False, closed=fate.closed or closed))
+
+    def _worker_fails(self, world: World, slot: Slot, others: list[Slot]) -> Iterator[Move]:
+        if world.budget.crashes:
+            crashed = _mark(_spend(_world(world, slots=others), "crashes"), slot.message, excused=True)
+            if slot.unacked and not self.setting.early:
+                crashed = _world(crashed, queue=[*world.queue, (slot.message, REDELIVERED)])
+            elif self._celery_loses(crashed, slot):
+                crashed = _mark(crashed, slot.message, owed=False)
+            yield Move(f"the worker of {slot.message} ({slot.phase}) crashes", crashed, is_progress=False)
+        if world.budget.lost_acks and slot.unacked:
+            slots = [*others, slot._replace(unacked=False)]
+            lost = _world(world, slots=slots, queue=[*world.queue, (slot.message, REDELIVERED)])
+            lost = _mark(_spend(lost, "lost_acks"), slot.message, excused=True)
+            if slot.phase == FRESH:
+                lost = _mark(lost, slot.message, overtaken=True)
+            label = (
+                f"the worker of {slot.message} ({slot.phase}) loses its connection, {slot.message} goes back"
+            )
+            yield Move(label, lost, is_progress=False)
+
+    def _celery_loses(self, world: World, slot: Slot) -> bool:
+        """Acknowledged early, and neither the store nor the broker nor another worker has it too."""
+        elsewhere = (
+            any(place.message == slot.message for place in world.store.line)
+            or (slot.message, REDELIVERED) in world.queue
+            or any(
+                other.message == slot.message and other.phase not in (PROMOTED, ENDING)
+                for other in world.slots
+            )
+        )
+        return self.setting.early and not elsewhere and slot.phase not in (ENDING, REQUEUEING)
+
+    def _clock_runs(self, world: World) -> Iterator[Move]:
+        store = world.store
+        owners = {self._id(slot): slot for slot in world.slots if slot.owns}
+        for n, lease in enumerate(store.holders):
+            owner = owners.get(lease.id)
+            if lease.lapsed or (owner and not world.budget.pauses):
+                continue
+            lapsed = store._replace(holders=_put(store.holders, n, lease._replace(lapsed=True)))
+            if owner:
+                slots = [slot._replace(paused=True) if slot is owner else slot for slot in world.slots]
+                paused = _mark(_spend(world, "pauses"), owner.message, excused=True)
+                label = f"{lease.id} lives, but was paused, and its lease lapses"
+                yield Move(label, _world(paused, store=lapsed, slots=slots), is_progress=False)
+            else:
+                yield Move(
+                    f"the lease of {lease.id}, whose holder is dead, lapses", _world(world, store=lapsed)
+                )
+        for n, place in enumerate(store.line):
+            if place.offered != LATER:
+                continue
+            over = store._replace(line=_put(store.line, n, place._replace(offered=NOW)))
+            if not self._is_underway(world, place):
+                yield Move(f"the offer to {place.id} runs out", _world(world, store=over))
+            elif world.budget.slow:
+                label = f"the offer to {place.id} runs out while its copy is underway"
+                yield Move(label, _world(_spend(world, "slow"), store=over), is_progress=False)
+
+    def _is_underway(self, world: World, place: Place) -> bool:
+        return (
+            (place.message, PROMOTED) in world.queue
+            or place.message in world.reaper
+            or any(slot.phase == PROMOTED and slot.message == place.message for slot in world.slots)
+            or any(place.message in slot.wakes for slot in world.slots)
+        )
+
+    def _reaper_comes(self, world: World) -> Iterator[Move]:
+        if world.reaper:
+            queue = [*world.queue, (world.reaper[0], PROMOTED)]
+            published = _world(world, queue=queue, reaper=world.reaper[1:])
+            yield Move(f"the reaper publishes {world.reaper[0]} again", published)
+            if world.budget.crashes:
+                crashed = _world(_spend(world, "crashes"), reaper=())
+                yield Move(
+                    f"the reaper crashes with {world.reaper[0]} in its hands", crashed, is_progress=False
+                )
+        elif self.protocol.reaps and world.store.due:
+            store, _, wakes = self._ask(world.store, Reap(), mine=False)
+            if store != world.store:
+                yield Move("the reaper looks", _world(world, store=store, reaper=wakes))
+
+    # The store, and what nobody knows.
+
+    def _acquire(self, slot: Slot) -> Acquire:
+        return Acquire(
+            self._id(slot),
+            "mine",
+            ttl=LATER - NOW,
+            limit=self.setting.limit,
+            redelivered=slot.phase == REDELIVERED,
+            promoted=EPOCH if slot.phase == PROMOTED and self.protocol.knows_promoted else None,
+            message=None if self.protocol.parks_in_two_steps else slot.message.encode(),
+        )
+
+    def _forget(self, world: World) -> World:
+        """A lease that is gone is nobody's."""
+        held = {lease.id for lease in world.store.holders}
+        if all(self._id(slot) in held for slot in world.slots if slot.owns):
+            return world
+        return _world(world, slots=[s._replace(owns=s.owns and self._id(s) in held) for s in world.slots])
+
+    def _ask(
+        self, store: Store, operation: Operation, *, mine: bool
+    ) -> tuple[Store, object, tuple[str, ...]]:
+        """Let the store do one step: its new content, the answer, and the messages to publish."""
+        known = (store, operation, mine)
+        if known not in self._answers:
+            self._answers[known] = self._step(store, operation, mine=mine)
+        return self._answers[known]
+
+    def _step(
+        self, store: Store, operation: Operation, *, mine: bool
+    ) -> tuple[Store, object, tuple[str, ...]]:
+        id = "" if isinstance(operation, Reap) else operation.id
+        document, line = _load(store, id, self.setting.limit, mine=mine)
+        transition = self.protocol.step(document, line, operation, NOW)
+        if isinstance(transition.answer, Granted) and not mine and transition.answer.fence <= LAST_FENCE:
+            raise Violation(f"the fence of {id} does not grow")
+        messages = {place.id: place.message for place in store.line}
+        entries = {entry.id: entry for entry in (*line.head, *line.aside)}
+        if isinstance(operation, Acquire) and operation.message and transition.kept:
+            messages[id] = operation.message.decode()
+        for gone in transition.removed:
+            entries.pop(gone, None)
+        for entry in transition.entries:
+            entries[entry.id] = entry
+        places = [
+            Place(e.id, messages[e.id], _offered(e), self._count(e), e.aside, e.redelivered)
+            for e in sorted(entries.values(), key=lambda entry: entry.seq)
+        ]
+        leases = [
+            Lease(holder.id, holder.waited, holder.expiry <= NOW)
+            for holder in sorted(transition.document.holders, key=lambda holder: holder.fence)
+        ]
+        tombstones = {*store.tombstones, *([id] if transition.tombstone else [])}
+        changed = Store(tuple(leases), tuple(places), tuple(sorted(tombstones)), transition.due is not None)
+        return changed, transition.answer, tuple(messages[woken] for woken in transition.wake)
+
+    def _count(self, entry: Entry) -> int:
+        return min(entry.offers, self.setting.offers_matter)
+
+    def _id(self, slot: Slot) -> str:
+        return self.protocol.id_of(slot.message)
+
+    def _enter(self, world: World, slot: Slot) -> World:
+        """The body of this delivery begins: may it?"""
+        fate = dict(world.fates)[slot.message]
+        if fate.closed:
+            raise Violation(f"{slot.message} runs again, though it had waited and has finished")
+        if fate.entered and not fate.excused:
+            raise Violation(f"{slot.message} runs a second time by our own doing")
+        return _mark(
+            world,
+            slot.message,
+            entered=True,
+            waited=fate.waited or (slot.phase == REDELIVERED and not slot.again),
+        )
+
+
+def _load(store: Store, id: str, limit: int, *, mine: bool) -> tuple[Document, Line]:
+    holders = tuple(
+        Holder(
+            lease.id,
+            "mine" if mine and lease.id == id else "another",
+            NOW if lease.lapsed else LATER,
+            fence,
+            lease.waited,
+        )
+        for fence, lease in enumerate(store.holders, 1)
+    )
+    entries = [
+        Entry(p.id, seq, NEVER if p.offered > LATER else p.offered, p.offers, p.aside, p.redelivered)
+        for seq, p in enumerate(store.line, 1)
+    ]
+    own = next((entry for entry in entries if entry.id == id), None)
+    head = tuple(entry for entry in entries if not entry.aside)
+    line = Line(
+        waiting=len(head),
+        head=head,
+        aside=tuple(entry for entry in entries if entry.aside),
+        own=own,
+        ahead=sum(own is None or entry.seq < own.seq for entry in head),
+        tombstone=id in store.tombstones,
+    )
+    return Document(limit, LAST_FENCE, holders, EPOCH), line
+
+
+def _offered(entry: Entry) -> int:
+    if entry.offer_until == NEVER:
+        return LATER + 1
+    return LATER if entry.offer_until > NOW else NOW
+
+
+def _world(
+    world: World,
+    *,
+    store: Store | None = None,
+    queue: list[tuple[str, str]] | None = None,
+    slots: list[Slot] | None = None,
+    reaper: tuple[str, ...] | None = None,
+    fates: list[tuple[str, Fate]] | None = None,
+) -> World:
+    """The world with these parts changed, in the one form that all equal worlds have."""
+    return World(
+        world.store if store is None else store,
+        world.queue if queue is None else tuple(sorted(queue)),
+        world.slots if slots is None else tuple(sorted(slots)),
+        world.reaper if reaper is None else reaper,
+        world.fates if fates is None else tuple(fates),
+        world.budget,
+    )
+
+
+def _spend(world: World, what: str) -> World:
+    return world._replace(budget=world.budget._replace(**{what: getattr(world.budget, what) - 1}))
+
+
+def _mark(world: World, message: str, **changes: bool) -> World:
+    fates = tuple((name, fate._replace(**changes) if name == message else fate) for name, fate in world.fates)
+    fates = tuple((name, CLOSED if fate.closed else fate) for name, fate in fates)
+    return world._replace(fates=fates)
+
+
+def _put(items: tuple, position: int, item: tuple) -> tuple:
+    return (*items[:position], item, *items[position + 1 :])
+
+
+def _asked(answer: object) -> str:
+    return " and releases" if answer == Done(found=True) else ", its lease is lost"

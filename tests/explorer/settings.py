@@ -1,0 +1,86 @@
+"""The worlds that are explored, and the faults planted to see that they would be found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from celery_exclusive.core.document import Document, Line
+from celery_exclusive.core.operations import Acquire, Operation
+from celery_exclusive.core.step import Transition, step
+from tests.explorer.model import Protocol, Setting
+
+SETTINGS = (
+    Setting("a crash, a lost connection, an unfinished ending", crashes=1, lost_acks=1, unfinished=1),
+    Setting("the same with three workers", workers=3, crashes=1, lost_acks=1, unfinished=1),
+    Setting("a crash and a slow queue", crashes=1, slow=2),
+    Setting("a live lease lapses", workers=3, pauses=1, lost_acks=1, slow=1),
+    Setting("a lost reply, a live lease lapses", lost_replies=1, pauses=1, lost_acks=1),
+    Setting("a retry, a crash", retries=1, crashes=1, slow=1),
+    Setting("early ack: a crash, a lost connection", early=True, crashes=1, lost_acks=1, slow=1),
+    Setting("three tasks, a crash", tasks=3, workers=3, crashes=1, slow=1),
+    Setting("limit 2: three tasks, a crash", tasks=3, workers=3, limit=2, crashes=1, slow=1),
+    Setting(
+        "every head steps aside: a crash, a lost connection, a slow queue",
+        offers_in_line=1, offers_aside=5, crashes=1, lost_acks=1, slow=1,
+    ),
+)  # fmt: skip
+
+LARGE = (
+    Setting("all: late", crashes=1, lost_acks=1, unfinished=1, slow=1, pauses=1),
+    Setting("all: three workers", workers=3, crashes=1, lost_acks=1, unfinished=1, slow=1),
+    Setting("two crashes, two lost connections", crashes=2, lost_acks=2),
+    Setting("replies", lost_replies=2, pauses=1, lost_acks=1, crashes=1),
+    Setting("retry", retries=1, crashes=1, lost_acks=1, slow=1),
+    Setting("early ack", early=True, workers=3, crashes=2, lost_acks=1, slow=1, pauses=1),
+    Setting("three tasks", tasks=3, workers=3, crashes=1, slow=1, pauses=1),
+    Setting("limit 2", tasks=3, workers=3, limit=2, crashes=1, lost_acks=1),
+    Setting("aside", offers_in_line=1, offers_aside=6, crashes=1, lost_acks=1, unfinished=1, slow=1),
+    Setting("three aside", tasks=3, offers_in_line=1, offers_aside=5, crashes=1, slow=1),
+)
+
+
+def _no_tombstone(document: Document, line: Line, operation: Operation, now: int) -> Transition:
+    return replace(step(document, line, operation, now), tombstone=False)
+
+
+def _any_token(document: Document, line: Line, operation: Operation, now: int) -> Transition:
+    holders = tuple(replace(holder, token="mine") for holder in document.holders)
+    return step(replace(document, holders=holders), line, operation, now)
+
+
+def _no_offer(document: Document, line: Line, operation: Operation, now: int) -> Transition:
+    return replace(step(document, line, operation, now), wake=(), due=None)
+
+
+def _copies_leave(document: Document, line: Line, operation: Operation, now: int) -> Transition:
+    """What was redelivered and parked is taken out of the line by whoever comes first."""
+    head = tuple(replace(entry, redelivered=False) for entry in line.head)
+    own = line.own and replace(line.own, redelivered=False)
+    return step(document, replace(line, head=head, own=own), operation, now)
+
+
+def _no_limit(document: Document, line: Line, operation: Operation, now: int) -> Transition:
+    if isinstance(operation, Acquire):
+        operation = replace(operation, limit=operation.limit + 1)
+    return step(document, line, operation, now)
+
+
+CONTROLS = {
+    "park in two steps": (Setting("no fault at all"), Protocol(parks_in_two_steps=True)),
+    "no tombstone": (Setting("a lost connection", lost_acks=1), Protocol(_no_tombstone)),
+    "no done": (Setting("an unfinished ending", unfinished=1, lost_acks=1), Protocol(knows_unfinished=False)),
+    "no reaper": (Setting("a crash", crashes=1), Protocol(reaps=False)),
+    "id without publish id": (Setting("a retry", retries=1), Protocol(retries_have_ids=False)),
+    "promoted copies are fresh": (Setting("a slow queue", slow=1), Protocol(knows_promoted=False)),
+    "a repeated request is sent as the first": (
+        Setting("a lost reply, a live lease lapses", lost_replies=1, pauses=1),
+        Protocol(repeats_as_redelivered=False),
+    ),
+    "an overtaken delivery takes the copy along": (
+        Setting("a crash, a lost connection", workers=3, crashes=1, lost_acks=1),
+        Protocol(_copies_leave),
+    ),
+    "any token will do": (Setting("a lost connection", lost_acks=1), Protocol(_any_token)),
+    "nobody is woken": (Setting("no fault at all"), Protocol(_no_offer)),
+    "one too many": (Setting("no fault at all"), Protocol(_no_limit)),
+}

@@ -1,0 +1,25 @@
+"""What every reachable world shows of `step`: nothing lost, nothing twice, nothing stuck, no overlap."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.explorer.explore import explore
+from tests.explorer.model import Setting
+from tests.explorer.settings import CONTROLS, SETTINGS
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
+def test_no_reachable_world_breaks_a_promise(setting: Setting):
+    explored = explore(setting)
+    assert not explored.broken, str(explored)
+    assert explored.states > 1000
+
+
+@pytest.mark.parametrize("control", CONTROLS)
+def test_a_planted_fault_is_found(control: str, capsys: pytest.CaptureFixture[str]):
+    setting, protocol = CONTROLS[control]
+    explored = explore(setting, protocol)
+    print(f"planted: {control}\n{explored}")  # noqa: T201
+    assert explored.broken, f"nobody noticed: {control}"
+    assert not explore(setting).broken, "found without the planted fault, too"
