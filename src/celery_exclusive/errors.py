@@ -1,0 +1,31 @@
+"""The errors of this library. Each message names the task, the option or key, and the next step.
+
+All of them carry one plain text, so they survive pickling and every result backend.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class ExclusiveError(Exception):
+    """Base of every error that this library raises: `except ExclusiveError` catches them all."""
+
+
+class OptionError(ExclusiveError, ValueError):
+    """An option, a key or a setting is used wrongly. Raised as early as it shows; retrying does not help."""
+
+
+class LeaseLost(ExclusiveError):
+    """The lease ended while the body ran, and the key may have another holder: stop, write nothing more."""
+
+
+class StoreUnavailable(ExclusiveError):
+    """The store of the locks did not answer. Nothing is known about the lock; trying again is safe."""
+
+
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
+    """Return the end of a sentence: ": did you mean 'skip'?", or "." if no choice resembles the word."""
+    close = difflib.get_close_matches(word, list(choices), n=1)
+    return f": did you mean {close[0]!r}?" if close else "."

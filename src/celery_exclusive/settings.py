@@ -1,0 +1,138 @@
+"""The settings: flat keys in the configuration of the Celery app, checked in one place.
+
+They are read with `conf.get`, never with `app.add_defaults`: that would override what the user has set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final, cast
+
+from celery_exclusive.errors import OptionError, did_you_mean
+from celery_exclusive.options import MIN_TTL, is_number
+
+_REDIS: Final = {"redis", "rediss", "sentinel", "valkey", "valkeys"}
+_ABSENT: Final = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All settings of one app, under the names they have in its configuration. Times are seconds.
+
+        app.conf.update(exclusive_store="redis://locks/1", exclusive_ttl=20)
+        CELERY_EXCLUSIVE_TTL = 20                # Django, with config_from_object(..., namespace="CELERY")
+
+    exclusive_store: URL of the store. Default None: the one that suits the broker and result backend.
+    exclusive_prefix: the namespace, in front of every key in the store. Default "cx".
+    exclusive_ttl: seconds without heartbeat before a lease is dead, for options that give none. Default 30.
+    exclusive_offer: how long a free place is first held open for the head of the line. Default 5.
+    exclusive_reap_period: how often the workers together look for what has expired. Default 1.
+    exclusive_tombstone_ttl: how long a finished id is remembered. Default None: see `tombstone_ttl`.
+    exclusive_store_wait: how long a starting task waits for a store that is down. Default 60.
+    exclusive_preview: whether logs and the store show a short preview of the arguments. Default True.
+
+    Raises OptionError for a value of the wrong type or range, and for any other `exclusive_*` key.
+    """
+
+    exclusive_store: str | None = None
+    exclusive_prefix: str = "cx"
+    exclusive_ttl: float = 30
+    exclusive_offer: float = 5
+    exclusive_reap_period: float = 1
+    exclusive_tombstone_ttl: float | None = None
+    exclusive_store_wait: float = 60
+    exclusive_preview: bool = True
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            name, value = field.name, getattr(self, field.name)
+            if not (value is None and field.default is None):
+                _check(name, value)
+
+    @classmethod
+    def from_conf(cls, conf: Mapping[str, object]) -> Settings:
+        """Read them from `app.conf`, which loads the configuration, and refuse unknown `exclusive_*` keys."""
+        names = [field.name for field in fields(cls)]
+        given: dict[str, Any] = {name: _read(conf, name) for name in names}
+        _refuse_unknown_keys(conf, names)
+        return cls(**{name: value for name, value in given.items() if value is not _ABSENT})
+
+
+def tombstone_ttl(conf: Mapping[str, object]) -> float:
+    """Return how many seconds the store remembers a finished id: the setting, or what the broker asks for.
+
+    A Redis broker gives a message out again after its visibility timeout, so it is twice that and 600 s more;
+    other brokers notice a lost worker at once, and 600 s do.
+    """
+    setting = Settings.from_conf(conf).exclusive_tombstone_ttl
+    if setting is not None:
+        return setting
+    if not any(scheme in _REDIS for scheme in _broker_schemes(conf)):
+        return 600
+    transport_options = cast("Mapping[str, object]", conf.get("broker_transport_options") or {})
+    timeout = transport_options.get("visibility_timeout", 3600)
+    if not is_number(timeout, at_least=0):
+        raise OptionError(
+            f"setting broker_transport_options has visibility_timeout {timeout!r}, expected a number of "
+            "seconds: correct it, or set exclusive_tombstone_ttl."
+        )
+    return 2 * timeout + 600
+
+
+def _check(name: str, value: object) -> None:
+    if name == "exclusive_store":
+        good = isinstance(value, str) and "://" in value
+        expected = "a URL such as 'redis://localhost/1', or None"
+    elif name == "exclusive_prefix":
+        good = isinstance(value, str) and value.isprintable() and bool(value) and not set(value) & set(" {}")
+        expected = "a short text without spaces and braces"
+    elif name == "exclusive_preview":
+        good, expected = isinstance(value, bool), "True or False"
+    elif name == "exclusive_ttl":
+        good, expected = is_number(value, at_least=MIN_TTL), f"a number of seconds from {MIN_TTL}"
+    else:
+        good, expected = is_number(value, at_least=0) and value != 0, "a number of seconds above 0"
+    if not good:
+        raise OptionError(f"setting {name} is {value!r}, expected {expected}.")
+
+
+def _read(conf: Mapping[str, object], name: str) -> object:
+    value = conf.get(name, _ABSENT)  # with a namespace this finds CELERY_EXCLUSIVE_TTL too
+    if value is _ABSENT and not _namespace(conf):
+        return conf.get(name.upper(), _ABSENT)  # Celery itself finds capitals only with a namespace
+    return value
+
+
+def _refuse_unknown_keys(conf: Mapping[str, object], names: list[str]) -> None:
+    namespace = _namespace(conf)
+    full = [namespace + name for name in names]
+    accepted = [*names, *(full if namespace and namespace.islower() else map(str.upper, full))]
+    for key in map(str, conf):
+        if key not in accepted and _is_meant_for_us(key, namespace):
+            known = ", ".join(accepted[len(names) :] if namespace else names)
+            hint = did_you_mean(key, accepted)
+            raise OptionError(f"setting {key} is unknown to celery-exclusive (it knows {known}){hint}")
+
+
+def _is_meant_for_us(key: str, namespace: str) -> bool:
+    """Tell whether somebody wrote this key for us, rightly or wrongly spelled.
+
+    With a namespace the configuration object is often all of Django's settings: names in capitals that do not
+    begin with the namespace belong to others. Without one, CELERY_EXCLUSIVE_TTL would silently do nothing.
+    """
+    lower, prefix = key.lower(), (namespace or "celery_").lower()
+    return lower.startswith(prefix + "exclusive_") or (
+        lower.startswith("exclusive_") and (key == lower or not namespace)
+    )
+
+
+def _namespace(conf: Mapping[str, object]) -> str:
+    return getattr(conf, "prefix", None) or ""  # Celery's Settings keep it with its underscore: "CELERY_"
+
+
+def _broker_schemes(conf: Mapping[str, object]) -> Iterator[str]:
+    seen = getattr(conf, "broker_read_url", None)  # of Celery's Settings: knows the environment too
+    urls = seen or conf.get("broker_url") or conf.get("broker_transport") or ""
+    for url in urls.split(";") if isinstance(urls, str) else cast("Iterable[object]", urls):
+        yield str(url).split("://")[0].split("+")[0].strip().lower()

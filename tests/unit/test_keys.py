@@ -1,0 +1,449 @@
+"""Which calls compete with each other, and which arguments cannot say so."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from enum import Enum, IntEnum
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import pytest
+from celery import Celery
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from kombu.utils.json import dumps, loads
+
+from celery_exclusive.errors import OptionError
+from celery_exclusive.keys import absolute_key, check, exclusive_key, preview
+from celery_exclusive.options import Exclusive
+
+MONDAY = datetime(2026, 1, 5)  # noqa: DTZ001 - as many tasks are called
+
+
+class Color(str, Enum):
+    RED = "red"
+    TYPE = "__type__"
+
+
+class Size(IntEnum):
+    SMALL = 1
+
+
+class Ratio(float, Enum):
+    HALF = 0.5
+
+
+class Name(str):
+    __slots__ = ()
+
+
+class Plain(Enum):
+    A = "a"
+
+
+class AsJson:
+    def __json__(self) -> object:
+        return {"at": MONDAY}
+
+
+class Tenant:
+    def __init__(self, id: object) -> None:
+        self.id = id
+
+    def __exclusive_key__(self) -> object:
+        return self.id
+
+
+class Broken:
+    def __exclusive_key__(self) -> object:
+        raise RuntimeError("no id yet")
+
+
+class Model:
+    _meta = SimpleNamespace(label_lower="sites.page")
+
+    def __init__(self, pk: object) -> None:
+        self.pk = pk
+
+
+@dataclass
+class Point:
+    x: int
+    y: int
+    cache: object = field(default=None, compare=False)
+
+
+class Pair(NamedTuple):
+    a: Any
+    b: Any
+
+
+def work(feed_url: Any, full: Any = False, *rest: Any, depth: Any = 1) -> None: ...
+def open_ended(a: Any, **options: Any) -> None: ...
+def no_parameters() -> None: ...
+
+
+def key(*args: Any, by: Any = "*", run: Any = work, **kwargs: Any) -> str:
+    return exclusive_key("feeds.work", run, Exclusive(by), args, kwargs)
+
+
+def text(template: Any, *args: Any, **kwargs: Any) -> str:
+    return exclusive_key("feeds.work", work, Exclusive(key=template), args, kwargs)
+
+
+def refusal(call: Callable[..., object], *args: Any, **kwargs: Any) -> str:
+    with pytest.raises(OptionError) as caught:
+        call(*args, **kwargs)
+    assert "task 'feeds.work', exclusive=Exclusive(" in str(caught.value)
+    assert " at 0x" not in str(caught.value)
+    return str(caught.value)
+
+
+any_text = st.text(st.characters())  # lone surrogates too
+zones = st.timezones() | st.none() | st.just(timezone(timedelta(hours=2, seconds=7)))
+json_scalars = st.none() | st.booleans() | st.integers() | st.floats() | any_text
+scalars = json_scalars | st.one_of(
+    st.sampled_from([Color.RED, Size.SMALL, Ratio.HALF, Name("n\n"), AsJson()]),
+    st.binary(),
+    st.uuids(),
+    st.decimals(),
+    st.datetimes(timezones=zones),
+    st.dates(),
+    st.times(timezones=zones),
+)
+dict_keys = (
+    any_text | st.integers() | st.floats() | st.booleans() | st.none() | st.sampled_from([*Color, *Size])
+)
+
+
+def containers(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    lists = st.lists(values, max_size=4)
+    return (
+        lists
+        | lists.map(tuple)
+        | st.builds(Pair, values, values)
+        | st.dictionaries(dict_keys, values, max_size=4)
+    )
+
+
+values = st.recursive(scalars, containers, max_leaves=12)
+json_values = st.recursive(json_scalars, containers, max_leaves=6)
+
+
+# Arguments of the task
+
+
+def test_the_whole_task_has_one_key_whatever_its_arguments():
+    assert exclusive_key("feeds.work", work, Exclusive(), ("a",), {}) == "x:feeds.work"
+
+
+def test_a_key_by_arguments_is_the_task_and_a_hash_of_them():
+    assert re.fullmatch(r"x:feeds\.work:[0-9a-f]{32}", key("a"))
+    assert key("a") != exclusive_key("feeds.other", work, Exclusive("*"), ("a",), {})
+
+
+def test_a_call_has_one_key_however_it_is_written():
+    assert len({key(1), key(feed_url=1), key(1, False), key(1, full=False, depth=1)}) == 1
+
+
+def test_only_the_chosen_arguments_count_in_any_order_of_names():
+    assert key("a", 1, by="feed_url") == key("a", 2, by="feed_url") != key("b", 1, by="feed_url")
+    assert key("a", 1, by=("feed_url", "full")) == key("a", 1, by=("full", "feed_url"))
+    assert key("a", "a", by="feed_url") != key("a", "a", by="full")
+    assert key("a", "b", by=("feed_url", "full")) != key("b", "a", by=("feed_url", "full"))
+
+
+def test_further_arguments_count_in_identical_arguments():
+    assert len({key(1, 2), key(1, 2, 3), key(1, 2, 3, 4), key(1, 2, 3, depth=2)}) == 4
+    assert key(1, run=open_ended, b=2, c=3) == key(1, run=open_ended, c=3, b=2) != key(1, run=open_ended, b=2)
+
+
+def test_an_absent_keyword_of_an_open_ended_task_counts_as_none():
+    assert key(1, by="b", run=open_ended) == key(1, by="b", run=open_ended, b=None)
+    assert key(1, by="b", run=open_ended) != key(1, by="b", run=open_ended, b=2)
+
+
+@pytest.mark.parametrize("options", [{}, {"bind": True}, {"bind": True, "autoretry_for": (OSError,)}])
+def test_the_task_itself_is_no_argument(options: dict[str, Any]):
+    def bound(self: Any, a: Any, b: Any = 2) -> None: ...
+    def free(a: Any, b: Any = 2) -> None: ...
+
+    with Celery("keys", set_as_current=False) as app:
+        app.task(name="t", shared=False, **options)(bound if options else free)
+        run = app.tasks["t"].run
+        assert key(1, run=run) == key(a=1, b=2, run=free)
+        assert key(app, 1, run=bound, by="a") == key(1, run=run, by="a")  # not taken for the method
+        assert "there are a, b" in refusal(check, "feeds.work", run, Exclusive("self"))
+
+
+def test_arguments_that_do_not_fit_are_pythons_type_error():
+    for call in (key, text):
+        with pytest.raises(TypeError, match="got an unexpected keyword argument 'feed'"):
+            call("{feed_url}", "a", feed=1)
+
+
+# Values
+
+
+@settings(max_examples=400)
+@given(values)
+@example("\ud83d\ude00")  # two halves of one character
+@example({"__type__": "uuid", "__value__": {"hex": "7" * 32}})
+def test_the_key_of_a_value_is_the_key_of_its_json_round_trip(value: Any):
+    assert key(value) == key(loads(dumps(value)))
+
+
+@settings(max_examples=400)
+@given(json_values, json_values)
+def test_two_values_share_a_key_only_if_json_cannot_tell_them_apart(one: Any, other: Any):
+    texts = [json.dumps(json.loads(json.dumps(value)), sort_keys=True) for value in (one, other)]
+    assert (key(one) == key(other)) == (texts[0] == texts[1])
+
+
+def test_values_that_look_alike_have_keys_of_their_own():
+    dates = [MONDAY, "2026-01-05T00:00:00", date(2026, 1, 5), "2026-01-05", time()]
+    numbers = ["1", 1, 1.0, True, b"1", Decimal(1), Model(1), 0.0, -0.0, None, "None"]
+    lists = [[1], [[1]], [[1], 2], [[1, 2]], {"1": 1}, {"x": 1, "y": 1}, Point(1, 1)]
+    others = [UUID(int=1), str(UUID(int=1)), {"__type__": "unknown", "__value__": 1}]
+    alike = dates + numbers + lists + others
+    assert len({key(value) for value in alike}) == len(alike)
+
+
+def test_the_order_of_a_dict_does_not_matter_and_that_of_a_list_does():
+    assert key({"a": 1, "b": [1, 2]}) == key(OrderedDict(b=[1, 2], a=1)) != key({"a": 1, "b": [2, 1]})
+
+
+def test_what_kombu_writes_for_a_date_is_the_date_in_a_template_too():
+    assert text("{feed_url}", json.loads(dumps(date(2026, 1, 2)))) == "x:2026-01-02"
+
+
+def test_a_number_of_any_length_has_a_key():
+    usual, before = 4300, sys.get_int_max_str_digits()  # Hypothesis lifts the limit
+    sys.set_int_max_str_digits(usual)
+    try:
+        assert key(10**5000) != key(10**5000 + 1)
+    finally:
+        sys.set_int_max_str_digits(before)
+
+
+def test_a_value_may_tell_its_own_key():
+    assert key(Tenant("acme")) == key("acme") == key(Tenant(Tenant("acme")))
+    assert text("t:{feed_url}", Tenant("acme")) == "x:t:acme"
+
+
+def test_a_model_is_its_label_and_primary_key():
+    assert key(Model(1)) == key(Model(1)) != key(Model("1"))
+    assert text("page:{feed_url}", Model(UUID(int=7))) == f"x:page:{UUID(int=7)}"
+
+
+def test_a_dataclass_is_what_it_is_compared_by():
+    assert key(Point(1, 2, cache=object())) == key(Point(1, 2)) != key(Point(2, 1))
+
+
+def test_a_lazy_translation_is_its_text():
+    from django.utils.functional import lazystr
+
+    assert key(lazystr("a")) == key("a")
+    assert text("{feed_url}", lazystr("a")) == "x:a"
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({"a": [0, {"since": {1}}]}, "argument feed_url['a'][1]['since'] is a set, which has no stable text"),
+        (
+            object(),
+            "argument feed_url is a object, which has no stable text for a key: give its class an __excl",
+        ),
+        ([Plain.A], "argument feed_url[0] is a test_keys.Plain, which"),
+        (Point(1, lambda: 1), "argument feed_url['y'] is a function"),
+        (Model, "argument feed_url is a type"),
+        ({(1, 2): 3}, "argument feed_url has a tuple among the keys of a dict, which JSON cannot: make it a"),
+        (
+            Model(None),
+            "argument feed_url is an unsaved sites.page (its pk is None), which has no key yet: save",
+        ),
+        (Broken(), "could not tell its key (RuntimeError: no id yet): correct its __exclusive_key__()"),
+    ],
+)
+def test_a_value_without_a_text_of_its_own_is_refused_with_its_place_and_the_fix(value: Any, said: str):
+    assert said in refusal(key, value).replace(f"{__name__}.", "test_keys.")
+
+
+def test_a_value_that_contains_itself_is_refused():
+    loop: dict[str, Any] = {}
+    loop["a"] = [loop]
+    own = Tenant(None)
+    own.id = own
+    for value in (loop, own):
+        assert "argument feed_url contains itself, or is nested too deeply: choose" in refusal(key, value)
+
+
+# Absolute keys
+
+
+@pytest.mark.parametrize(
+    ("template", "value", "expected"),
+    [
+        ("repo:{feed_url}", 17, "repo:17"),
+        ("{full}/{{{feed_url}}}", "é", "False/{é}"),
+        ("{feed_url.pk}-{feed_url.pk.real}", Model(3), "3-3"),
+        ("nightly", 1, "nightly"),
+        ("{feed_url}", Color.RED, "red"),
+        ("{feed_url}", Size.SMALL, "1"),
+        ("{feed_url}", None, "None"),
+        ("{feed_url}", 0.5, "0.5"),
+        ("{feed_url}", Decimal("1.50"), "1.50"),
+        ("{feed_url}", MONDAY, "2026-01-05T00:00:00"),
+    ],
+)
+def test_a_template_is_filled_with_plain_values(template: str, value: Any, expected: str):
+    assert text(template, value) == f"x:{expected}" == absolute_key(expected)
+
+
+@given(scalars.filter(lambda value: not isinstance(value, (bytes, AsJson))))
+def test_a_template_gives_the_same_text_before_and_after_a_json_round_trip(value: Any):
+    assert text("a:{feed_url}", value) == text("a:{feed_url}", loads(dumps(value)))
+
+
+def test_a_function_is_called_like_the_task():
+    assert (
+        text(lambda feed_url, full, *rest, depth: f"{feed_url}{full}{rest}{depth}", 1, depth=3)
+        == "x:1False()3"
+    )
+
+
+def test_an_absolute_key_is_the_text_as_it_is_up_to_200_bytes():
+    assert absolute_key("é" * 100) == "x:" + "é" * 100
+
+
+def test_a_longer_text_is_cut_between_characters_and_told_apart_by_a_hash():
+    one, other = absolute_key("é" * 100 + "a"), absolute_key("é" * 100 + "b")
+    assert one != other
+    assert re.fullmatch("x:é+~[0-9a-f]{32}", one)
+    assert len(one.encode()) == 2 + 199
+
+
+@given(any_text.filter(bool))
+def test_every_text_makes_a_key_that_a_store_can_write(name: str):
+    assert len(absolute_key(name).encode()) <= 202
+
+
+@pytest.mark.parametrize(
+    ("template", "value", "said"),
+    [
+        (
+            "{feed_url}",
+            [1],
+            "argument feed_url is a list, which a template cannot show: name an attribute of it",
+        ),
+        ("{feed_url}", b"a", "argument feed_url is a bytes, which a template cannot show"),
+        (
+            "{feed_url.pk.no}",
+            Model(1),
+            "argument feed_url.pk is a int that gave no .no (AttributeError): correct",
+        ),
+        ("{feed_url}", Model(None), "argument feed_url is an unsaved sites.page"),
+        (
+            "{feed_url}",
+            "",
+            "key= gave an empty text. It must give a text that names what is locked, like 'repo",
+        ),
+        (lambda *args, depth: 3, 1, "key= gave a int. It must give a text"),
+        (lambda *args, depth: "", 1, "key= gave an empty text. It must"),
+        (
+            lambda *args, depth: args[9],
+            1,
+            "key= raised IndexError: tuple index out of range. Correct the function.",
+        ),
+    ],
+)
+def test_an_argument_that_makes_no_absolute_key_is_refused_with_the_fix(template: Any, value: Any, said: str):
+    assert said in refusal(text, template, value)
+
+
+def test_a_lock_without_a_name_is_refused():
+    with pytest.raises(OptionError, match="empty text: name what is locked, like 'repo:17'"):
+        absolute_key("")
+
+
+# Checks when a task is registered
+
+
+@pytest.mark.parametrize(
+    ("option", "run"),
+    [
+        (Exclusive(), no_parameters),
+        (Exclusive("*"), no_parameters),
+        (Exclusive(("feed_url", "depth", "rest")), work),
+        (Exclusive("anything"), open_ended),
+        (Exclusive(key="{a}{b.c}"), open_ended),
+        (Exclusive(key="{feed_url.pk}"), work),
+        (Exclusive(key=lambda *args, **kwargs: "k"), work),
+        (Exclusive(key=str), no_parameters),
+    ],
+)
+def test_an_option_that_fits_the_parameters_passes(option: Exclusive, run: Any):
+    check("feeds.work", run, option)
+
+
+@pytest.mark.parametrize(
+    ("option", "run", "said"),
+    [
+        (Exclusive("feed"), work, "'feed' (there are feed_url, full, rest, depth): did you mean 'feed_url'?"),
+        (Exclusive(("full", "a")), work, "no parameter 'a' (there are feed_url, full, rest, depth)"),
+        (Exclusive("a"), no_parameters, "no parameter 'a' (the task takes none)"),
+        (
+            Exclusive(key="{feed.pk}"),
+            work,
+            "no parameter 'feed' (there are feed_url, full, rest, depth): did",
+        ),
+        (Exclusive(key=lambda feed_url: "k"), work, "is called like the task, with (feed_url"),
+    ],
+)
+def test_an_option_that_does_not_fit_the_parameters_is_refused(option: Exclusive, run: Any, said: str):
+    assert said in refusal(check, "feeds.work", run, option)
+
+
+@pytest.mark.parametrize(
+    "template", ["{", "}", "{}", "{0}", "{a[0]}", "{a!r}", "{a:>9}", "{a.}", "{.a}", "{a:{b}}", "{a b}"]
+)
+def test_a_template_that_is_none_is_refused_with_an_example(template: str):
+    said = refusal(check, "feeds.work", open_ended, Exclusive(key=template))
+    assert f"key={template!r} " in said
+    assert "put names of parameters into braces, as in 'repo:{project_id}'" in said
+
+
+# Previews
+
+
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        (Exclusive(), ""),
+        (Exclusive("feed_url"), "feed_url='https://a'"),
+        (Exclusive(("full", "depth")), "full=False, depth=<tests.Tenant>"),
+        (Exclusive("*"), "feed_url='https://a', full=False, rest=(), depth=<tests.Tenant>"),
+        (Exclusive(key="a:{feed_url}{feed_url}"), "feed_url='https://a'"),
+    ],
+)
+def test_a_preview_shows_the_arguments_that_count(option: Exclusive, expected: str):
+    shown = preview(work, option, ("https://a",), {"depth": Tenant(1)})
+    assert shown.replace(f"{__name__}.", "tests.") == expected
+
+
+@given(st.lists(values, max_size=3), values, st.integers(0, 90))
+@example(["a"], Name("two\nlines"), 80)
+def test_a_preview_is_short_printable_and_never_raises(args: list[Any], value: Any, limit: int):
+    shown = preview(work, Exclusive("*"), args, {"depth": value}, limit)
+    assert len(shown) <= max(limit, 1)
+    assert shown.isprintable()
+    assert preview(work, Exclusive("feed_url"), (Broken(), object()), {"no": 10**5000}) == ""

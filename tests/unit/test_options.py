@@ -1,0 +1,256 @@
+"""What a task may declare, and where a wrong declaration is reported."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable, Iterator
+from dataclasses import FrozenInstanceError
+from typing import Any
+from weakref import WeakSet
+
+import pytest
+from celery import Celery, Task, shared_task
+
+from celery_exclusive import options
+from celery_exclusive.errors import OptionError
+from celery_exclusive.options import NOT_GIVEN, Exclusive
+
+
+def by_project(project_id: int) -> str:
+    return f"repo:{project_id}"
+
+
+@pytest.fixture
+def plain_app(monkeypatch: pytest.MonkeyPatch) -> Iterator[Celery]:
+    monkeypatch.setattr(options, "apps_with_locks", WeakSet())
+    app = Celery("plain", broker="memory://", set_as_current=False)
+    yield app
+    app.close()
+
+
+@pytest.fixture
+def app(plain_app: Celery) -> Celery:
+    options.apps_with_locks.add(plain_app)  # all of `install` that an option sees
+    return plain_app
+
+
+# Values
+
+
+def test_an_exclusive_without_arguments_locks_the_whole_task_for_one_and_lets_the_others_wait():
+    option = Exclusive()
+    assert (option.by, option.key, option.limit, option.ttl) == (None, None, 1, None)
+    assert option.on_conflict == "wait"
+    assert option.skip_result is NOT_GIVEN
+
+
+@pytest.mark.parametrize("by", ["a", ("a",), ["a"]])
+def test_one_name_may_be_given_alone_or_in_a_list(by: Any):
+    assert Exclusive(by) == Exclusive("a")
+    assert Exclusive(by).by == ("a",)
+
+
+def test_equal_options_are_equal_and_have_one_hash():
+    one, other = Exclusive("a", limit=2, ttl=0.5), Exclusive(["a"], limit=2, ttl=0.5)
+    assert one == other
+    assert hash(one) == hash(other)
+    assert one != Exclusive("a", limit=3, ttl=0.5)
+
+
+def test_an_option_cannot_be_changed():
+    with pytest.raises(FrozenInstanceError):
+        Exclusive().limit = 2  # type: ignore[misc]
+    with pytest.raises((AttributeError, TypeError)):
+        Exclusive().limmit = 2  # type: ignore[attr-defined]
+
+
+def test_replace_makes_a_changed_and_checked_copy():
+    option = Exclusive("a", limit=2, skip_result=None)
+    assert option.replace(limit=3) == Exclusive("a", limit=3, skip_result=None)
+    assert option.replace(by=None, key="k").key == "k"
+    assert option.limit == 2
+    with pytest.raises(OptionError, match=r"'limmit'.*did you mean 'limit'\?"):
+        option.replace(limmit=3)
+    with pytest.raises(OptionError, match=r"limit=0 must be a whole number from 1"):
+        option.replace(limit=0)
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        (Exclusive(), "Exclusive()"),
+        (Exclusive("a", limit=4), "Exclusive('a', limit=4)"),
+        (Exclusive(("a", "b"), on_conflict="skip"), "Exclusive(('a', 'b'), on_conflict='skip')"),
+        (
+            Exclusive(key="repo:{a}", ttl=9, skip_result=None),
+            "Exclusive(key='repo:{a}', ttl=9, skip_result=None)",
+        ),
+        (Exclusive(key=by_project), "Exclusive(key=by_project)"),
+    ],
+)
+def test_an_option_shows_itself_as_it_would_be_written(option: Exclusive, text: str):
+    assert repr(option) == text
+
+
+@pytest.mark.parametrize("option", [Exclusive("a", limit=2, skip_result={"a": 1}), Exclusive(key=by_project)])
+@pytest.mark.parametrize("through", [copy.deepcopy, lambda option: pickle.loads(pickle.dumps(option))])
+def test_an_option_survives_copying_and_pickling(option: Exclusive, through: Callable[[Any], Any]):
+    assert through(option) == option
+    assert through(Exclusive()).skip_result is NOT_GIVEN
+
+
+def test_a_skipped_run_names_the_key_and_the_task_that_has_it():
+    assert Exclusive().skipped("x:a", "id-1") == {"skipped": {"key": "x:a", "existing_id": "id-1"}}
+
+
+@pytest.mark.parametrize("constant", [None, False, "busy", {"skipped": [1, 2.5]}])
+def test_a_skipped_run_returns_the_constant_that_was_given(constant: object):
+    assert Exclusive(skip_result=constant).skipped("x:a", "id-1") == constant
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"on_conflit": "skip"}, ["'on_conflit'", "by, key, limit", "did you mean 'on_conflict'?"]),
+        ({"on_conflict": "skp"}, ["'skp'", "'wait'", "did you mean 'skip'?"]),
+        ({"on_conflict": ["skip"]}, ["['skip']", "'wait'", "'skip'"]),
+        ({"by": "a", "key": "b"}, ["by= and key= are both given", "Use by="]),
+        ({"by": True}, ["by=True", "Leave it out for the whole task"]),
+        ({"by": ""}, ["by=''", "Leave it out for the whole task"]),
+        ({"by": ()}, ["by=()", "Leave it out for the whole task"]),
+        ({"by": ("a", 1)}, ["by=('a', 1)", "parameter of the task"]),
+        ({"by": ("a", "*")}, ["by=('a', '*')", "'*' (identical arguments)"]),
+        ({"by": ("a", "a")}, ["by=('a', 'a')", "Name each once"]),
+        ({"by": "project.pk"}, ["by='project.pk'", "key='...{a.b}'"]),
+        ({"key": ""}, ["key=''", "'repo:{project_id}'"]),
+        ({"key": 3}, ["key=3", "function"]),
+        ({"limit": 0}, ["limit=0", "whole number from 1"]),
+        ({"limit": True}, ["limit=True", "whole number from 1"]),
+        ({"limit": 1.5}, ["limit=1.5", "whole number from 1"]),
+        ({"ttl": 0}, ["ttl=0", "seconds from 0.1", "exclusive_ttl"]),
+        ({"ttl": "30"}, ["ttl='30'", "seconds from 0.1"]),
+        ({"ttl": True}, ["ttl=True", "seconds from 0.1"]),
+        ({"ttl": float("nan")}, ["ttl=nan", "seconds from 0.1"]),
+        ({"ttl": float("inf")}, ["ttl=inf", "seconds from 0.1"]),
+        ({"skip_result": {1}}, ["skip_result=", "not a set", "Use None"]),
+    ],
+)
+def test_a_wrong_option_is_refused_where_it_is_written(options: dict[str, Any], said: list[str]):
+    with pytest.raises(OptionError) as caught:
+        Exclusive(**options)
+    assert all(words in str(caught.value) for words in ["Exclusive()", *said])
+
+
+# Declarations
+
+Declare = Callable[[Celery, dict[str, Any]], Any]
+
+
+def work() -> None: ...
+
+
+def run(self: Any) -> None: ...
+
+
+def by_decorator(app: Celery, options: dict[str, Any]) -> Any:
+    app.task(name="feeds.work", shared=False, **options)(work)  # shared: with every other app of the process
+    app.finalize()
+    return app.tasks["feeds.work"]
+
+
+def by_decorator_after_finalize(app: Celery, options: dict[str, Any]) -> Any:
+    app.finalize()
+    return by_decorator(app, options)
+
+
+def by_shared_task(app: Celery, options: dict[str, Any]) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("celery._state._on_app_finalizers", set())  # or every later app would have it
+        shared_task(name="feeds.work", **options)(work)
+        app.finalize()
+    return app.tasks["feeds.work"]
+
+
+def by_class(app: Celery, options: dict[str, Any]) -> Any:
+    cls = type("Work", (Task,), {"name": "feeds.work", "run": run, **options})
+    return app.register_task(cls())
+
+
+def by_base(app: Celery, options: dict[str, Any]) -> Any:
+    base = type("Base", (Task,), {"abstract": True, **options})
+    return by_decorator(app, {"base": base})
+
+
+def by_subclass(app: Celery, options: dict[str, Any]) -> Any:
+    cls = type("Work", (Task,), {"run": run, **options})
+    return app.register_task(type("More", (cls,), {"name": "feeds.work"})())
+
+
+every_way = pytest.mark.parametrize(
+    "declare", [by_decorator, by_decorator_after_finalize, by_shared_task, by_class, by_base, by_subclass]
+)
+
+
+@every_way
+def test_a_task_of_an_installed_app_keeps_its_option(app: Celery, declare: Declare):
+    assert declare(app, {"exclusive": Exclusive("*")}).exclusive == Exclusive("*")
+
+
+@every_way
+def test_a_misspelt_task_option_is_refused(app: Celery, declare: Declare):
+    with pytest.raises(OptionError) as caught:
+        declare(app, {"lok": Exclusive()})
+    assert str(caught.value) == (
+        "task 'feeds.work' has option 'lok=Exclusive(...)': did you mean 'exclusive='?"
+    )
+
+
+@every_way
+def test_a_task_of_an_app_without_install_is_refused(plain_app: Celery, declare: Declare):
+    with pytest.raises(OptionError) as caught:
+        declare(plain_app, {"exclusive": Exclusive()})
+    for words in ("task 'feeds.work'", "exclusive=...", "celery_exclusive.install(app)"):
+        assert words in str(caught.value)
+
+
+def test_a_copy_of_a_task_in_another_app_without_install_is_a_warning(app: Celery):
+    other = Celery("other", broker="memory://", set_as_current=False)
+    with pytest.warns(UserWarning, match=r"task 'feeds.work' .*other.* has no locks: .*install\(app\)"):
+        by_class(other, {"exclusive": Exclusive()})
+    other.close()
+
+
+def test_a_task_without_a_name_is_called_by_its_class(plain_app: Celery):
+    cls = type("Nameless", (Task,), {"exclusive": Exclusive(), "__module__": "feeds"})
+    with pytest.raises(OptionError, match=r"task 'feeds\.Nameless' declares"):
+        plain_app.register_task(cls())
+
+
+def test_none_in_a_subclass_switches_the_option_off(plain_app: Celery):
+    cls = type("Work", (Task,), {"exclusive": Exclusive(), "run": run})
+    plain_app.register_task(type("Free", (cls,), {"name": "free", "exclusive": None})())
+
+
+def test_none_in_a_subclass_does_not_excuse_a_misspelt_option(app: Celery):
+    cls = type("Work", (Task,), {"lok": Exclusive(), "run": run})
+    with pytest.raises(OptionError, match=r"task 'free' has option 'lok=Exclusive"):
+        app.register_task(type("Free", (cls,), {"name": "free", "exclusive": None})())
+
+
+@pytest.mark.parametrize("decorate", [classmethod, staticmethod])
+def test_an_on_bound_of_the_task_itself_is_still_called(app: Celery, decorate: Callable[[Any], Any]):
+    bound: list[object] = []
+    by_class(app, {"exclusive": Exclusive(), "on_bound": decorate(lambda *args: bound.append(args[-1]))})
+    assert bound == [app]
+
+
+def test_an_on_bound_of_a_base_class_is_still_called(app: Celery):
+    bound: set[object] = set()
+    base = type("Base", (Task,), {"on_bound": classmethod(lambda cls, app: bound.add((cls.name, app)))})
+    by_decorator(app, {"base": base, "exclusive": Exclusive()})
+    assert bound == {("feeds.work", app)}
+
+
+def test_an_option_in_a_class_that_is_no_task_does_nothing():
+    assert not hasattr(type("Defaults", (), {"lok": Exclusive()}), "on_bound")

@@ -1,0 +1,204 @@
+"""Where settings are found, what they may be, and how a misspelt one is reported."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from celery_exclusive.errors import OptionError
+from celery_exclusive.settings import Settings, tombstone_ttl
+
+Configure = Callable[[Celery, dict[str, Any]], None]
+
+
+@pytest.fixture
+def app(monkeypatch: pytest.MonkeyPatch) -> Iterator[Celery]:
+    for name in ("CELERY_BROKER_URL", "CELERY_BROKER_READ_URL", "CELERY_CONFIG_MODULE"):
+        monkeypatch.delenv(name, raising=False)
+    app = Celery("settings", set_as_current=False)
+    yield app
+    app.close()
+
+
+def by_update(app: Celery, values: dict[str, Any]) -> None:
+    app.conf.update(values)
+
+
+def by_update_after_load(app: Celery, values: dict[str, Any]) -> None:
+    assert app.conf.get("broker_url") is None
+    app.conf.update(values)
+
+
+def by_object(app: Celery, values: dict[str, Any]) -> None:
+    app.config_from_object(SimpleNamespace(**values))
+
+
+def by_module(app: Celery, values: dict[str, Any]) -> None:
+    module = ModuleType("exclusive_config_for_test")
+    vars(module).update(values)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, module.__name__, module)
+        app.config_from_object(module.__name__)
+        assert app.conf.get("broker_url") is None  # load it
+
+
+def in_capitals(app: Celery, values: dict[str, Any]) -> None:
+    by_module(app, {name.upper(): value for name, value in values.items()})
+
+
+def in_django(app: Celery, values: dict[str, Any]) -> None:
+    from django.conf import LazySettings
+
+    settings = LazySettings()
+    settings.configure(**{f"CELERY_{name}".upper(): value for name, value in values.items()})
+    app.config_from_object(settings, namespace="CELERY")
+
+
+def with_lower_namespace(app: Celery, values: dict[str, Any]) -> None:
+    names = {f"tasks_{name}": value for name, value in values.items()}
+    app.config_from_object(SimpleNamespace(**names), namespace="tasks")
+
+
+every_way = pytest.mark.parametrize(
+    "configure",
+    [by_update, by_update_after_load, by_object, by_module, in_capitals, in_django, with_lower_namespace],
+)
+
+
+def test_without_configuration_every_setting_has_its_default(app: Celery):
+    assert Settings.from_conf(app.conf) == Settings(
+        exclusive_store=None,
+        exclusive_prefix="cx",
+        exclusive_ttl=30,
+        exclusive_offer=5,
+        exclusive_reap_period=1,
+        exclusive_tombstone_ttl=None,
+        exclusive_store_wait=60,
+        exclusive_preview=True,
+    )
+
+
+@every_way
+def test_a_setting_is_found_wherever_celery_keeps_it(app: Celery, configure: Configure):
+    configure(app, {"exclusive_ttl": 5, "exclusive_store": "redis://locks/1", "exclusive_preview": False})
+    settings = Settings.from_conf(app.conf)
+    assert settings == Settings(exclusive_ttl=5, exclusive_store="redis://locks/1", exclusive_preview=False)
+
+
+@every_way
+def test_a_misspelt_setting_is_refused_with_the_one_that_was_meant(app: Celery, configure: Configure):
+    configure(app, {"exclusive_tll": 5})
+    with pytest.raises(OptionError) as caught:
+        Settings.from_conf(app.conf)
+    message = str(caught.value).lower()
+    assert "exclusive_tll is unknown" in message
+    assert "exclusive_ttl'?" in message
+
+
+def test_in_django_the_suggestion_is_spelled_as_django_wants_it(app: Celery):
+    in_django(app, {"exclusive_tll": 5})
+    with pytest.raises(OptionError, match=r"CELERY_EXCLUSIVE_TLL .* did you mean 'CELERY_EXCLUSIVE_TTL'\?"):
+        Settings.from_conf(app.conf)
+
+
+def test_a_django_name_without_the_namespace_is_refused_since_it_would_do_nothing(app: Celery):
+    by_object(app, {"CELERY_EXCLUSIVE_TTL": 5})
+    with pytest.raises(OptionError, match=r"CELERY_EXCLUSIVE_TTL .* did you mean 'EXCLUSIVE_TTL'\?"):
+        Settings.from_conf(app.conf)
+
+
+def test_a_django_name_in_mixed_case_is_refused_since_it_would_do_nothing(app: Celery):
+    app.config_from_object(SimpleNamespace(CELERY_Exclusive_TTL=5), namespace="CELERY")
+    with pytest.raises(OptionError, match=r"CELERY_Exclusive_TTL .* did you mean 'CELERY_EXCLUSIVE_TTL'\?"):
+        Settings.from_conf(app.conf)
+
+
+def test_with_a_namespace_other_capitals_belong_to_others(app: Celery):
+    app.config_from_object(SimpleNamespace(EXCLUSIVE_OFFERS=True, EXCLUSIVE_TTL="x"), namespace="CELERY")
+    assert Settings.from_conf(app.conf) == Settings()
+
+
+def test_a_default_never_overrides_what_the_user_sets_later(app: Celery):
+    assert Settings.from_conf(app.conf).exclusive_ttl == 30
+    app.conf.exclusive_ttl = 7
+    assert Settings.from_conf(app.conf).exclusive_ttl == 7
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("exclusive_store", 3, "a URL such as 'redis://localhost/1', or None"),
+        ("exclusive_store", "localhost", "a URL such as 'redis://localhost/1', or None"),
+        ("exclusive_prefix", None, "a short text without spaces and braces"),
+        ("exclusive_prefix", "", "a short text without spaces and braces"),
+        ("exclusive_prefix", "{a}", "a short text without spaces and braces"),
+        ("exclusive_ttl", "30", "a number of seconds from 0.1"),
+        ("exclusive_ttl", 0.01, "a number of seconds from 0.1"),
+        ("exclusive_ttl", None, "a number of seconds from 0.1"),
+        ("exclusive_offer", 0, "a number of seconds above 0"),
+        ("exclusive_offer", float("inf"), "a number of seconds above 0"),
+        ("exclusive_reap_period", -1, "a number of seconds above 0"),
+        ("exclusive_reap_period", True, "a number of seconds above 0"),
+        ("exclusive_tombstone_ttl", "600", "a number of seconds above 0"),
+        ("exclusive_store_wait", float("nan"), "a number of seconds above 0"),
+        ("exclusive_preview", 1, "True or False"),
+    ],
+)
+def test_a_mistyped_setting_is_refused_with_its_name_its_value_and_what_is_expected(
+    app: Celery, name: str, value: object, expected: str
+):
+    app.conf[name] = value
+    with pytest.raises(OptionError) as caught:
+        Settings.from_conf(app.conf)
+    assert str(caught.value) == f"setting {name} is {value!r}, expected {expected}."
+
+
+# How long a finished id is remembered
+
+
+@pytest.mark.parametrize(
+    ("url", "seconds"),
+    [
+        ("redis://localhost", 7800),
+        ("rediss://localhost", 7800),
+        ("redis+socket:///tmp/redis.sock", 7800),
+        ("sentinel://a:26379;sentinel://b:26379", 7800),
+        ("amqp://a;redis://b", 7800),
+        (["amqp://a", "redis://b"], 7800),
+        ("valkey://localhost", 7800),
+        ("amqp://localhost", 600),
+        ("memory://", 600),
+        (None, 600),
+    ],
+)
+def test_tombstones_outlive_two_visibility_timeouts_of_a_redis_broker(app: Celery, url: Any, seconds: float):
+    app.conf.broker_url = url
+    assert tombstone_ttl(app.conf) == seconds
+
+
+def test_tombstones_follow_the_visibility_timeout_that_is_set(app: Celery):
+    app.conf.update(broker_url="redis://", broker_transport_options={"visibility_timeout": 10})
+    assert tombstone_ttl(app.conf) == 620
+
+
+def test_tombstones_follow_their_own_setting_first(app: Celery):
+    app.conf.update(broker_url="redis://", exclusive_tombstone_ttl=9)
+    assert tombstone_ttl(app.conf) == 9
+
+
+def test_the_broker_of_the_environment_counts(app: Celery, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CELERY_BROKER_URL", "redis://elsewhere")
+    assert tombstone_ttl(app.conf) == 7800
+
+
+def test_a_visibility_timeout_that_is_no_number_is_refused(app: Celery):
+    app.conf.update(broker_url="redis://", broker_transport_options={"visibility_timeout": "1h"})
+    with pytest.raises(
+        OptionError, match=r"broker_transport_options has visibility_timeout '1h'.*correct it"
+    ):
+        tombstone_ttl(app.conf)
