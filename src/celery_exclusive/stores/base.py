@@ -1,0 +1,164 @@
+"""What every store can do, and how a URL finds one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Literal, Protocol
+from urllib.parse import urlsplit
+
+from celery_exclusive.core.operations import Acquire, Answer, Release, Remove, Renew, Rival
+from celery_exclusive.errors import OptionError
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a store can promise.
+
+    Parameters:
+        line: it keeps waiting messages, so `on_conflict="wait"` is possible.
+        fence: how long fences grow: for ever, or as long as the server keeps its data.
+        durable: what a restart of the store leaves of a line: nothing, all but the last moments, or all.
+        one_host: only processes on one machine can share it.
+    """
+
+    line: bool = True
+    fence: Literal["strict", "server-life"] = "strict"
+    durable: Literal["none", "lagging", "yes"] = "yes"
+    one_host: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """A parked message that the caller must publish now, marked with the store's epoch."""
+
+    key: str
+    id: str
+    message: bytes
+    epoch: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A store's answer, with what follows from it for others.
+
+    `wake` must be published by the caller; `aside` are (key, id) that nobody took for all their offers.
+    """
+
+    answer: Answer
+    wake: tuple[Wake, ...] = ()
+    aside: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A key as it is now: unexpired holders, how many wait in line, how many of them stepped aside."""
+
+    holders: tuple[Rival, ...] = ()
+    waiting: int = 0
+    aside: int = 0
+
+
+class Store(Protocol):
+    """Where leases live.
+
+    Every verb is one atomic step at one instant of the store's clock. After a lost reply it can be repeated,
+    an Acquire with `redelivered=True` and the same token, the others as they are. Many threads may use a
+    store, and so may a forked child, which opens its own connection. What cannot be answered raises
+    `StoreUnavailable`.
+    """
+
+    url: str
+    """The store's URL as it may be shown: without password."""
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    def apply(self, key: str, operation: Acquire | Release | Remove) -> Reply:
+        """Do one operation on one key."""
+        ...
+
+    def renew(self, leases: Sequence[tuple[str, Renew]]) -> list[bool]:
+        """Keep many leases, of many keys; tell for each whether it lives."""
+        ...
+
+    def reap(self, limit: int = 100, every: int = 0) -> Reply:
+        """Look after keys whose leases or offers ran out, at most `limit` of them.
+
+        Does nothing (`Done(False)`) if somebody else did within the last `every` microseconds.
+        """
+        ...
+
+    def inspect(self, key: str) -> Snapshot:
+        """What is going on at a key. Looking changes nothing."""
+        ...
+
+    def scan(self, prefix: str = "") -> Iterator[str]:
+        """The keys that have a holder or a line."""
+        ...
+
+    def check(self) -> list[str]:
+        """Ask the store whether it can do its work; return warnings for the operator."""
+        ...
+
+    def close(self) -> None:
+        """Give back connections. The store opens new ones when it is used again."""
+
+
+class StoreFactory(Protocol):
+    """What a URL scheme is registered with: usually the store's class."""
+
+    def __call__(self, url: str, *, prefix: str, offer: int, tombstone_ttl: int) -> Store: ...
+
+
+_factories: dict[str, str | StoreFactory] = {
+    "memory": "celery_exclusive.stores.memory:MemoryStore",
+    **dict.fromkeys(
+        ("redis", "rediss", "redis+socket", "valkey", "valkeys", "valkey+socket"),
+        "celery_exclusive.stores.redis.store:RedisStore",
+    ),
+}
+
+
+def register(scheme: str, factory: str | StoreFactory) -> None:
+    """Teach `open_store` a URL scheme.
+
+    Example:
+        register("mystore", "my_package.store:MyStore")
+
+    Parameters:
+        scheme: what stands before `://`.
+        factory: a callable, or "module:name" of one, which is then imported when first used.
+    """
+    _factories[scheme] = factory
+
+
+def knows(url: str) -> bool:
+    """Whether a store is registered for this URL's scheme."""
+    return urlsplit(url).scheme in _factories
+
+
+def open_store(url: str, *, prefix: str = "cx", offer: float = 5.0, tombstone_ttl: float = 600.0) -> Store:
+    """Make the store a URL names. It connects when it is first used.
+
+    Parameters:
+        url: for example `redis://localhost:6379/1`.
+        prefix: namespace within the store.
+        offer: seconds for which a free place is held open for the head of the line at first.
+        tombstone_ttl: seconds for which a finished task that had waited is remembered.
+
+    Raises:
+        OptionError: the scheme is unknown, or its driver is not installed.
+    """
+    scheme = urlsplit(url).scheme
+    if scheme not in _factories:
+        known = ", ".join(f"{name}://" for name in sorted(_factories))
+        raise OptionError(f"exclusive_store: there is no store for {scheme or url!r}://; known are {known}")
+    factory = _factories[scheme]
+    if isinstance(factory, str):
+        module, _, name = factory.partition(":")
+        make: StoreFactory = getattr(import_module(module), name)
+    else:
+        make = factory
+    return make(url, prefix=prefix, offer=int(offer * 1e6), tombstone_ttl=int(tombstone_ttl * 1e6))

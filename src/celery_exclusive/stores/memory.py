@@ -1,0 +1,148 @@
+"""memory://: leases within one process, for tests and eager mode."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from secrets import token_hex
+from threading import Lock
+
+from celery_exclusive.core.document import Document, Entry, Line, reach
+from celery_exclusive.stores.base import Capabilities
+from celery_exclusive.stores.document import Change, DocumentStore, Loaded
+
+
+@dataclass(slots=True)
+class _Key:
+    document: Document = field(default_factory=Document)
+    version: int = 0
+    due: int | None = None
+    entries: dict[str, Entry] = field(default_factory=dict)
+    waiting: list[tuple[int, str]] = field(default_factory=list)
+    messages: dict[str, bytes] = field(default_factory=dict)
+    tombstones: dict[str, int] = field(default_factory=dict)
+
+    def put(self, entry: Entry) -> None:
+        self.drop(entry.id)
+        self.entries[entry.id] = entry
+        if not entry.aside:
+            insort(self.waiting, (entry.seq, entry.id))
+
+    def drop(self, id: str) -> None:
+        entry = self.entries.pop(id, None)
+        if entry and not entry.aside:
+            del self.waiting[bisect_left(self.waiting, (entry.seq, id))]
+
+    @property
+    def is_idle(self) -> bool:
+        return not (self.document.holders or self.entries or self.tombstones)
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What all stores of one URL in this process share."""
+
+    lock: Lock = field(default_factory=Lock)
+    keys: dict[str, _Key] = field(default_factory=dict)
+    epoch: str = field(default_factory=lambda: token_hex(8))
+    fence: int = 0
+    version: int = 0
+    reaped: int = 0
+
+
+_memories: dict[tuple[str, str], _Memory] = {}
+
+
+class MemoryStore(DocumentStore):
+    """Leases in this process's memory; all stores of the same URL and prefix are one.
+
+    `clock` returns the time in microseconds; tests put their own in its place.
+    """
+
+    capabilities = Capabilities(durable="none", fence="server-life", one_host=True)
+    clock: Callable[[], int]
+
+    def __init__(
+        self, url: str, *, prefix: str = "cx", offer: int = 5_000_000, tombstone_ttl: int = 600_000_000
+    ):
+        super().__init__(url, prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
+        self.clock = lambda: time.time_ns() // 1000
+        self._memory = _memories.setdefault((url, prefix), _Memory())
+
+    def load(self, key: str, id: str = "", limit: int = 1) -> Loaded:
+        memory, now = self._memory, self.clock()
+        with memory.lock:
+            kept = memory.keys.get(key) or _Key(version=memory.version)
+            holders = kept.document.holders
+            document = Document(kept.document.limit, memory.fence, holders, memory.epoch)
+            count = reach(document, limit)
+            own = kept.entries.get(id)
+            aside = sorted((e for e in kept.entries.values() if e.aside), key=lambda e: (e.offer_until, e.id))
+            line = Line(
+                waiting=len(kept.waiting),
+                head=tuple(kept.entries[id] for _, id in islice(kept.waiting, count)),
+                aside=tuple(aside[:count]),
+                own=own,
+                ahead=bisect_left(kept.waiting, (own.seq, id)) if own else len(kept.waiting),
+                tombstone=kept.tombstones.get(id, 0) > now,
+            )
+            return Loaded(kept.version, now, document, line, len(aside))
+
+    def swap(self, key: str, version: int, change: Change) -> bool:
+        memory, transition = self._memory, change.transition
+        with memory.lock:
+            kept = memory.keys.get(key) or _Key(version=memory.version)
+            if kept.version != version:
+                return False
+            memory.version += 1
+            memory.fence = max(memory.fence, transition.document.fence)
+            memory.keys[key] = kept
+            kept.version = memory.version
+            kept.document = transition.document
+            kept.due = transition.due
+            for entry in transition.entries:
+                kept.put(entry)
+            for id in transition.removed:
+                kept.drop(id)
+                kept.messages.pop(id, None)
+            if change.message is not None:
+                kept.messages[change.id] = change.message
+            if transition.tombstone:
+                kept.tombstones[change.id] = change.tombstone_until
+            if kept.is_idle:
+                del memory.keys[key]
+            return True
+
+    def messages(self, key: str, ids: Sequence[str]) -> dict[str, bytes]:
+        with self._memory.lock:
+            kept = self._memory.keys.get(key) or _Key()
+            return {id: kept.messages[id] for id in ids if id in kept.messages}
+
+    def due(self, limit: int, every: int) -> list[str] | None:
+        memory, now = self._memory, self.clock()
+        with memory.lock:
+            if memory.reaped <= now < memory.reaped + every:  # not after a clock that went back
+                return None
+            memory.reaped = now
+            for key, kept in list(memory.keys.items()):
+                kept.tombstones = {id: until for id, until in kept.tombstones.items() if until > now}
+                if not kept.entries and all(holder.expiry <= now for holder in kept.document.holders):
+                    kept.document = Document()
+                if kept.is_idle:
+                    del memory.keys[key]
+            due = sorted((kept.due, key) for key, kept in memory.keys.items() if kept.due is not None)
+            return [key for time, key in due[:limit] if time <= now]
+
+    def scan(self, prefix: str = "") -> Iterator[str]:
+        with self._memory.lock:
+            keys = [key for key, kept in self._memory.keys.items() if kept.document.holders or kept.entries]
+        return iter([key for key in keys if key.startswith(prefix)])
+
+    def clear(self) -> None:
+        """Forget everything, as a server does that lost its data."""
+        with self._memory.lock:
+            self._memory.keys.clear()
+            self._memory.epoch = token_hex(8)

@@ -1,0 +1,91 @@
+"""What a store URL says about a connection: where to, as whom, over TLS or a socket file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from celery_exclusive.errors import OptionError
+
+Option = str | int | float | bool | None
+
+TIMEOUT = 5.0
+"""Seconds for connecting and for each answer, unless the URL says otherwise."""
+_TEXTS_OF_TLS = ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile", "ssl_password")
+_CHECKS_OF_TLS = ("none", "optional", "required")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """`shown` is the URL without password and query; `options` are those of redis-py's connections."""
+
+    shown: str
+    is_socket: bool
+    is_tls: bool
+    options: dict[str, Option]
+
+
+def parse(url: str) -> Address:
+    """Read a URL as Celery does for its Redis broker and result backend; what only matters there is ignored.
+
+    Example:
+        rediss://user:secret@example.org:6380/2?ssl_cert_reqs=CERT_NONE, redis+socket:///run/redis.sock?virtual_host=2
+
+    Raises:
+        OptionError: something in it cannot be understood.
+    """
+    try:
+        parts = urlsplit(url)
+        return _parse(parts, parts.scheme.replace("valkey", "redis"))
+    except ValueError as error:
+        scheme = url.partition("://")[0]
+        raise OptionError(f"exclusive_store: cannot understand this {scheme}:// URL: {error}") from None
+
+
+def _parse(parts: SplitResult, scheme: str) -> Address:
+    query = dict(parse_qsl(parts.query))
+    is_socket, is_tls = scheme == "redis+socket", scheme == "rediss"
+    path = unquote(parts.path)
+    database = query.get("virtual_host") or query.get("db") or ("" if is_socket else path)
+    user = unquote(parts.username or query.get("username", ""))
+    options: dict[str, Option] = {
+        "db": _database(database.strip("/")),
+        "username": user or None,
+        "password": unquote(parts.password or "") or query.get("password") or None,
+        "socket_timeout": float(query.get("socket_timeout", TIMEOUT)),
+        "socket_connect_timeout": float(query.get("socket_connect_timeout", TIMEOUT)),
+    }
+    if is_socket:
+        if not path.strip("/"):
+            raise OptionError("exclusive_store: name the socket file, as in redis+socket:///run/redis.sock")
+        options["path"] = path
+        place = f"{path}?virtual_host={options['db']}"
+    else:
+        options["host"] = parts.hostname or "localhost"
+        options["port"] = parts.port or 6379
+        options["socket_keepalive"] = True
+        host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else options["host"]
+        place = f"{host}:{options['port']}/{options['db']}"
+    if is_tls:
+        options.update(_tls(query))
+    secret = f"{user}:**@" if options["password"] else f"{user}@" if user else ""
+    return Address(f"{parts.scheme}://{secret}{place}", is_socket, is_tls, options)
+
+
+def _database(text: str) -> int:
+    if text and not text.isdecimal():
+        raise OptionError(f"exclusive_store: the database of a Redis URL is a number, not {text!r}")
+    return int(text or 0)
+
+
+def _tls(query: dict[str, str]) -> dict[str, Option]:
+    options: dict[str, Option] = {name: query[name] for name in _TEXTS_OF_TLS if name in query}
+    check = query.get("ssl_cert_reqs", "required").lower().removeprefix("cert_")
+    if check not in _CHECKS_OF_TLS:
+        raise OptionError(
+            f"exclusive_store: ssl_cert_reqs is one of {', '.join(_CHECKS_OF_TLS)}, not {check!r}"
+        )
+    options["ssl_cert_reqs"] = check
+    if "ssl_check_hostname" in query:
+        options["ssl_check_hostname"] = query["ssl_check_hostname"].lower() in ("1", "true", "yes", "on")
+    return options

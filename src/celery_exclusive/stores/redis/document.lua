@@ -1,0 +1,61 @@
+-- What is kept of a key, as plain decimal text: read it with redis-cli. Part of every script.
+--
+-- All names begin with the base, "<prefix>1:{0}:", whose hash tag keeps them in one slot.
+--   l:<key>    HASH "" -> "limit holders minexp maxexp waiting aside", id -> "expiry fence waited token"
+--   q:<key>    ZSET id -> seq, of those who wait in line
+--   a:<key>    ZSET id -> offer_until, of those who stepped aside
+--   o:<key>    HASH id -> "offer_until offers seq redelivered", of those who had an offer or are redelivered
+--   m:<key>    HASH id -> message
+--   t:<n>:<key>:<id>   when this tombstone ends; n is the length of the key
+--   due        ZSET key -> when the reaper must look at it, of keys with a line; may be early, never late
+--   fence, epoch, reaped   the last fence; the store's random mark; when a reaper last came
+--
+-- minexp is not later, maxexp not earlier than the end of any lease: holders are read only when one may be
+-- dead, when they must be told, or when there is a line. What has a line stays; without one all of a key
+-- ends by itself some time after its last lease. All times are whole microseconds of the server's clock,
+-- or of a virtual one that a test gives: then nothing ends by itself while the test runs.
+
+local base, now = KEYS[1], tonumber(ARGV[1])
+local is_virtual = now ~= nil
+if not is_virtual then
+  local time = redis.call('TIME')
+  now = time[1] * 1000000 + time[2]
+end
+
+local key, leases
+local known, count, minexp, maxexp, waiting, aside
+
+local function go_to(name)
+  key, leases = name, base .. 'l:' .. name
+end
+
+local function whole(number)
+  return string.format('%.0f', number)
+end
+
+local function read_meta(text)
+  local a, b, c, d, e, f = string.match(text or '1 0 0 0 0 0', '(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)')
+  known, count, minexp, maxexp = tonumber(a), tonumber(b), tonumber(c), tonumber(d)
+  waiting, aside = tonumber(e), tonumber(f)
+end
+
+local function meta()
+  return string.format('%.0f %.0f %.0f %.0f %.0f %.0f', known, count, minexp, maxexp, waiting, aside)
+end
+
+local function read_lease(holder, text)
+  local expiry, fence, waited, secret = string.match(text, '^(%d+) (%d+) (%d) (.*)$')
+  return {id = holder, expiry = tonumber(expiry), fence = tonumber(fence), waited = waited, token = secret}
+end
+
+local function record(lease)
+  return string.format('%.0f %.0f ', lease.expiry, lease.fence) .. lease.waited .. ' ' .. lease.token
+end
+
+local function expire(name, at)
+  if is_virtual then
+    redis.call('PEXPIRE', name, 3600000)
+  else
+    redis.call('PEXPIREAT', name, whole(math.ceil(at / 1000) + 1000))
+  end
+end

@@ -1,0 +1,31 @@
+-- Keeps many leases of many keys: never shortens one, never revives one.
+--
+-- keys: base
+-- arguments: now key id token ttl
+-- reply: found
+--
+-- now        virtual time for tests, or "" for the server's clock
+-- key ...    again for each lease; so is found, 1 or 0
+--
+-- `due` is left as it is: the reaper comes early once, and finds nothing to do.
+
+-- include document.lua
+
+local replies = {}
+for first = 2, #ARGV, 4 do
+  local id, token, ttl = ARGV[first + 1], ARGV[first + 2], tonumber(ARGV[first + 3])
+  go_to(ARGV[first])
+  local found = redis.call('HMGET', leases, '', id)
+  local lease = found[2] and read_lease(id, found[2])
+  local is_alive = lease and lease.token == token and lease.expiry > now
+  if is_alive and now + ttl > lease.expiry then
+    lease.expiry = now + ttl
+    read_meta(found[1])
+    local is_longest = lease.expiry > maxexp
+    maxexp = math.max(maxexp, lease.expiry)
+    redis.call('HSET', leases, '', meta(), id, record(lease))
+    if is_longest and waiting + aside == 0 then expire(leases, maxexp) end
+  end
+  replies[#replies + 1] = is_alive and 1 or 0
+end
+return replies

@@ -1,0 +1,38 @@
+"""The Lua scripts: read once, put together, and held to what the Python side sends."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from hashlib import sha1
+from importlib.resources import files
+
+from celery_exclusive.core import document, step
+
+_INCLUDE = re.compile(r"^-- include (\w+\.lua)$", re.MULTILINE)
+_NUMBER = re.compile(r"^local ([A-Z_]+) = (\d+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """The whole text of a script, and the name under which a server remembers it."""
+
+    text: str
+    name: str
+
+
+def load(file: str, *, arguments: str, reply: str) -> Script:
+    """Read a script whose header says the same about its arguments and its reply."""
+    text = _read(file)
+    header = f"-- keys: base\n-- arguments: {arguments}\n-- reply: {reply}\n"
+    if header not in text:
+        raise AssertionError(f"{file} and the code that runs it do not agree on\n{header}")
+    text = _INCLUDE.sub(lambda include: _read(include[1]), text)
+    for name, number in _NUMBER.findall(text):
+        if int(number) != getattr(step, name, getattr(document, name, None)):
+            raise AssertionError(f"{file}: {name} is not {number} in core")
+    return Script(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+def _read(file: str) -> str:
+    return (files("celery_exclusive.stores.redis") / file).read_text(encoding="utf-8")

@@ -1,0 +1,196 @@
+-- The twin of core/step.py: a differential test holds the two equal. Change both or neither.
+
+local OFFERS_IN_LINE = 8
+local OFFERS_ASIDE = 64
+local LONGEST_OFFER = 120
+local NEVER = 9007199254740991
+
+local rivals = {}
+
+local function line()
+  local found = {}
+  for _, entry in ipairs(order) do
+    if not entry.aside and not entry.left and not holders[entry.id] then found[#found + 1] = entry end
+  end
+  return found
+end
+
+local function make_offer(entry, pause)
+  entry.offer_until, entry.offers, entry.changed = pause, entry.offers + 1, true
+  wake[#wake + 1] = entry.id
+end
+
+local function step_aside(entry)
+  local own = entries[id]
+  if not own or entry.seq < own.seq then ahead = ahead - 1 end
+  waiting, aside = waiting - 1, aside + 1
+  entry.offer_until, entry.offers = now + LONGEST_OFFER * offer_time, OFFERS_IN_LINE
+  entry.aside, entry.changed = true, true
+  stepped[#stepped + 1] = entry.id
+end
+
+local function settle()
+  for holder, lease in pairs(holders) do
+    if lease.expiry <= now then
+      holders[holder] = nil
+      dead[#dead + 1] = holder
+      count = count - 1
+    end
+  end
+  local free = known - count
+  local places = free
+  local queue = line()
+  for position, entry in ipairs(queue) do
+    if places <= 0 then break end
+    local is_over = entry.offer_until <= now
+    if is_over and entry.offers >= OFFERS_IN_LINE and position < #queue and #stepped < known then
+      step_aside(entry)
+    else
+      if is_over then make_offer(entry, now + math.min(2 ^ entry.offers, LONGEST_OFFER) * offer_time) end
+      places = places - 1
+    end
+  end
+  for _, entry in ipairs(away) do
+    if free <= 0 then break end
+    if entry.aside and not entry.left and entry.offer_until <= now then
+      local is_last = entry.offers + 1 >= OFFERS_IN_LINE + OFFERS_ASIDE
+      make_offer(entry, is_last and NEVER or now + LONGEST_OFFER * offer_time)
+      free = free - 1
+    end
+  end
+end
+
+local function has_room(own)
+  if own and own.aside then return count < known end
+  local before = 0
+  for _, entry in ipairs(line()) do
+    if not own or entry.seq < own.seq then before = before + 1 end
+  end
+  return count + before < known
+end
+
+local function tell_rivals()
+  local leases_by_fence = {}
+  for _, lease in pairs(holders) do leases_by_fence[#leases_by_fence + 1] = lease end
+  table.sort(leases_by_fence, function(one, other) return one.fence < other.fence end)
+  for _, lease in ipairs(leases_by_fence) do
+    rivals[#rivals + 1] = lease.id
+    rivals[#rivals + 1] = math.max(now - lease.fence, 0)
+    rivals[#rivals + 1] = lease.expiry - now
+  end
+  for position, entry in ipairs(line()) do
+    if position > known - #leases_by_fence then break end
+    if entry.id ~= id then
+      rivals[#rivals + 1] = entry.id
+      rivals[#rivals + 1] = 0
+      rivals[#rivals + 1] = entry.offer_until - now
+    end
+  end
+end
+
+local function without(list, gone)
+  local others = {}
+  for _, value in ipairs(list) do
+    if value ~= gone then others[#others + 1] = value end
+  end
+  return others
+end
+
+local function leave()
+  local own = entries[id]
+  if not own then return false end
+  if own.aside then aside = aside - 1 else waiting = waiting - 1 end
+  entries[id], own.left = nil, true
+  wake = without(wake, id)
+  return true
+end
+
+-- A copy of a redelivered message stays behind its own run: see Entry in core/document.py.
+local function stand_behind(own)
+  if own.aside then waiting, aside = waiting + 1, aside - 1 end
+  own.aside, own.offer_until, own.offers, own.changed = false, 0, 0, true
+  wake = without(wake, id)
+end
+
+local function acquire()
+  known = limit
+  settle()
+  local lease, entry = holders[id], entries[id]
+  local mark = string.match(delivery, '^promoted (.*)$')
+  local is_promoted = mark and mark == redis.call('GET', base .. 'epoch')
+  local is_redelivered = not is_promoted and delivery ~= 'fresh'
+  if lease and lease.token == token then
+    lease.expiry, lease.changed = math.max(lease.expiry, now + ttl), true
+    return 'granted', lease.fence
+  end
+  if is_promoted and (lease or not entry) then return 'stale', 0 end
+  if is_redelivered and not lease and not entry then
+    local ends = redis.call('GET', tombstone())
+    if ends and tonumber(ends) > now then return 'stale', 0 end
+  end
+  if not lease and has_room(entry) then
+    if entry and entry.redelivered then stand_behind(entry) else leave() end
+    local waited = (entry or is_redelivered) and '1' or '0'
+    holders[id] = {id = id, expiry = now + ttl, fence = tick(), waited = waited, token = token, changed = true}
+    count = count + 1
+    return 'granted', holders[id].fence
+  end
+  if not message and not entry then
+    tell_rivals()
+    return 'held', 0
+  end
+  if not entry then
+    entry = {id = id, seq = tick()}
+    entries[id] = entry
+    order[#order + 1] = entry
+    waiting = waiting + 1
+  elseif entry.aside then
+    waiting, aside = waiting + 1, aside - 1
+  end
+  entry.aside, entry.offer_until, entry.offers, entry.changed = false, 0, 0, true
+  entry.redelivered = entry.redelivered or is_redelivered
+  settle()
+  tell_rivals()
+  if message then redis.call('HSET', base .. 'm:' .. key, id, message) end
+  return 'parked', ahead + 1
+end
+
+local function release()
+  settle()
+  local lease = holders[id]
+  if not lease or lease.token ~= token then return 'done', 0 end
+  holders[id] = nil
+  dead[#dead + 1] = id
+  count = count - 1
+  if is_done then
+    local has_copy = leave()
+    is_finished = has_copy or lease.waited == '1'
+  end
+  settle()
+  return 'done', 1
+end
+
+local function remove()
+  is_finished = leave()
+  settle()
+  return 'done', is_finished and 1 or 0
+end
+
+local function due()
+  local soonest = NEVER
+  for position, entry in ipairs(line()) do
+    if position > known - count then break end
+    soonest = math.min(soonest, entry.offer_until)
+  end
+  local has_aside = false
+  for _, entry in ipairs(order) do
+    if entry.aside and not entry.left then
+      has_aside = true
+      if count < known then soonest = math.min(soonest, entry.offer_until) end
+    end
+  end
+  if waiting > 0 or has_aside then
+    for _, lease in pairs(holders) do soonest = math.min(soonest, lease.expiry) end
+  end
+  return soonest < NEVER and soonest or nil
+end

@@ -1,0 +1,198 @@
+"""redis://, rediss://, redis+socket:// and the same of valkey: every verb is one call of a Lua script."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from os import urandom
+from typing import Any
+
+from celery_exclusive.core.operations import (
+    Acquire,
+    Answer,
+    Done,
+    Granted,
+    Held,
+    Parked,
+    Release,
+    Remove,
+    Renew,
+    Rival,
+    Stale,
+)
+from celery_exclusive.errors import StoreUnavailable
+from celery_exclusive.stores.base import Capabilities, Reply, Snapshot, Wake
+from celery_exclusive.stores.redis import scripts
+from celery_exclusive.stores.redis.client import Client, Repeated
+
+_APPLY = scripts.load(
+    "apply.lua",
+    arguments="now verb key id token ttl limit delivery offer tombstone_ttl candidate message",
+    reply="answer number rivals epoch wakes asides",
+)
+_RENEW = scripts.load("renew.lua", arguments="now key id token ttl", reply="found")
+_INSPECT = scripts.load("inspect.lua", arguments="now key", reply="waiting aside rivals")
+
+_LEASES_PER_CALL = 500
+_GRANTED = b"granted"
+_DONE, _NOT_DONE = Reply(Done(True)), Reply(Done(False))
+
+
+class RedisStore:
+    """Leases on a Redis or Valkey server, which judges them by its own clock.
+
+    `clock`, if a test sets it, returns the time in microseconds instead.
+    """
+
+    def __init__(
+        self, url: str, *, prefix: str = "cx", offer: int = 5_000_000, tombstone_ttl: int = 600_000_000
+    ) -> None:
+        self._client = Client(url)
+        self.url = self._client.url
+        self.capabilities = Capabilities(durable="lagging")
+        self.clock: Callable[[], int] | None = None
+        self._base = f"{prefix}1:{{0}}:"
+        self._offer = offer
+        self._tombstone_ttl = tombstone_ttl
+
+    def apply(self, key: str, operation: Acquire | Release | Remove) -> Reply:
+        if isinstance(operation, Acquire):
+            delivery = "fresh"
+            if operation.redelivered:
+                delivery = "redelivered"
+            elif operation.promoted is not None:
+                delivery = f"promoted {operation.promoted}"
+            message = () if operation.message is None else (operation.message,)
+            return self._apply(
+                "acquire",
+                key,
+                operation.id,
+                operation.token,
+                operation.ttl,
+                operation.limit,
+                delivery,
+                message,
+            )
+        if isinstance(operation, Release):
+            return self._apply("release", key, operation.id, operation.token, limit=int(operation.done))
+        return self._apply("remove", key, operation.id)
+
+    def renew(self, leases: Sequence[tuple[str, Renew]]) -> list[bool]:
+        found: list[bool] = []
+        for first in range(0, len(leases), _LEASES_PER_CALL):
+            batch = leases[first : first + _LEASES_PER_CALL]
+            words = [word for key, lease in batch for word in (key, lease.id, lease.token, lease.ttl)]
+            found += map(bool, self._client.run(_RENEW, self._base, self._now(), *words))
+        return found
+
+    def reap(self, limit: int = 100, every: int = 0) -> Reply:
+        return self._apply("reap", ttl=every, limit=limit)
+
+    def inspect(self, key: str) -> Snapshot:
+        waiting, aside, rivals = self._client.run(_INSPECT, self._base, self._now(), key)
+        return Snapshot(_rivals(rivals), waiting, aside)
+
+    def scan(self, prefix: str = "") -> Iterator[str]:
+        start = f"{self._base}l:"
+        pattern = "".join(f"\\{char}" if char in "*?[]^-\\" else char for char in start + prefix) + "*"
+        seen: set[bytes] = set()
+        cursor: Any = 0
+        while True:
+            cursor, found = self._client.ask("SCAN", cursor, "MATCH", pattern, "COUNT", 1000)
+            for name in found:
+                if name not in seen:
+                    seen.add(name)
+                    yield name.decode()[len(start) :]
+            if int(cursor) == 0:
+                return
+
+    def check(self) -> list[str]:
+        facts = _facts(self._client.ask("INFO"))
+        if facts.get("role") == "slave":
+            raise StoreUnavailable(f"store {self.url} is a replica: point exclusive_store to the primary")
+        self._apply("reap", limit=0)  # whether the scripts may run
+        warnings = []
+        policy = facts.get("maxmemory_policy", "noeviction")
+        if facts.get("maxmemory", "0") != "0" and policy != "noeviction":
+            warnings.append(
+                f"store {self.url}: its maxmemory-policy is {policy}, which may drop locks and waiting tasks "
+                "when memory is full; set it to noeviction"
+            )
+        if facts.get("aof_enabled") == "0" and self._saves() is False:
+            self.capabilities = replace(self.capabilities, durable="none")
+            warnings.append(
+                f"store {self.url}: it writes nothing to disk, so a restart forgets locks and waiting tasks; "
+                "set appendonly to yes"
+            )
+        else:
+            self.capabilities = replace(self.capabilities, durable="lagging")
+        return warnings
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _saves(self) -> bool | None:
+        """Whether it makes snapshots; None if it does not tell, as servers of a hosting company."""
+        try:
+            answer = self._client.ask("CONFIG", "GET", "save")
+        except StoreUnavailable:
+            return None
+        return bool(answer[1]) if answer else None
+
+    def _now(self) -> int | str:
+        return self.clock() if self.clock else ""
+
+    def _apply(
+        self,
+        verb: str,
+        key: str = "",
+        id: str = "",
+        token: str = "",
+        ttl: int = 0,
+        limit: int = 0,
+        delivery: str = "",
+        message: tuple[bytes, ...] = (),
+    ) -> Reply:
+        def words(delivery: str) -> tuple[object, ...]:
+            fixed = (self._now(), verb, key, id, token, ttl, limit, delivery)
+            return (*fixed, self._offer, self._tombstone_ttl, urandom(8).hex(), *message)
+
+        again = words("redelivered") if verb == "acquire" else None
+        reply = self._client.run(_APPLY, self._base, *words(delivery), again=again)
+        # A release whose reply was lost finds nothing when it is repeated, and that is no alarm.
+        is_repeated = verb == "release" and isinstance(reply, Repeated)
+        if len(reply) == 2:
+            name, number = reply
+            if name == _GRANTED:
+                return Reply(Granted(number))
+            return _DONE if number or is_repeated else _NOT_DONE
+        name, number, rivals, epoch, wakes, asides = reply
+        return Reply(
+            _answer(name, number or is_repeated, rivals),
+            tuple(
+                Wake(wakes[i].decode(), wakes[i + 1].decode(), wakes[i + 2], epoch.decode())
+                for i in range(0, len(wakes), 3)
+            ),
+            tuple((asides[i].decode(), asides[i + 1].decode()) for i in range(0, len(asides), 2)),
+        )
+
+
+def _answer(name: bytes, number: int, rivals: list[Any]) -> Answer:
+    if name == _GRANTED:
+        return Granted(number)
+    if name == b"parked":
+        return Parked(number, _rivals(rivals))
+    if name == b"held":
+        return Held(_rivals(rivals))
+    if name == b"stale":
+        return Stale()
+    return Done(bool(number))
+
+
+def _rivals(flat: list[Any]) -> tuple[Rival, ...]:
+    return tuple(Rival(flat[i].decode(), flat[i + 1], flat[i + 2]) for i in range(0, len(flat), 3))
+
+
+def _facts(info: bytes) -> dict[str, str]:
+    lines = (line.partition(":") for line in info.decode(errors="replace").splitlines())
+    return {name: value for name, _, value in lines}

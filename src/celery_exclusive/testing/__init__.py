@@ -1,0 +1,1 @@
+"""For tests: the conformance kit for stores."""

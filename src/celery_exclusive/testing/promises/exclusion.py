@@ -1,0 +1,111 @@
+"""Exclusion: at every instant of the store's clock, at most `limit` unexpired holders per key."""
+
+from __future__ import annotations
+
+import random
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pytest
+
+from celery_exclusive.core.operations import Granted, Held
+from celery_exclusive.testing.promises.subject import LONG, OTHER, SHORT, Key, Subject, found, until
+
+
+@dataclass(frozen=True)
+class _Lease:
+    """A lease as its holder knows it: in force from the reply until `ttl` after the request."""
+
+    fence: int
+    since: float
+    until: float
+
+
+class ExclusionPromises(Subject):
+    def test_a_free_key_is_granted(self) -> None:
+        assert isinstance(self.key().acquire("a").answer, Granted)
+
+    def test_a_held_key_is_not_granted_again(self) -> None:
+        self.key().take("a")
+        assert isinstance(self.key().acquire("b", OTHER).answer, Held)
+
+    def test_another_delivery_of_the_same_id_does_not_share_its_lease(self) -> None:
+        key = self.key()
+        key.take("a")
+        assert isinstance(key.acquire("a", OTHER, redelivered=True).answer, Held)
+
+    @pytest.mark.parametrize("limit", [2, 4, 20])
+    def test_a_key_has_as_many_holders_as_its_limit_and_no_more(self, limit: int) -> None:
+        key = self.key()
+        for number in range(limit):
+            key.take(f"holder {number}", limit=limit)
+        assert key.is_held_against("one more", limit=limit)
+        assert found(key.release("holder 0"))
+        key.take("another", limit=limit)
+        assert key.is_held_against("one more", limit=limit)
+
+    def test_keys_do_not_disturb_each_other(self) -> None:
+        for name in ("key", "key2", "ke", "KEY", "key "):
+            self.key(name).take("a")
+
+    def test_a_lowered_limit_evicts_nobody_and_grants_nothing_new(self) -> None:
+        key = self.key()
+        for id in "abc":
+            key.take(id, limit=3)
+        assert key.is_held_against("d", limit=1)
+        assert key.holders() == ["a", "b", "c"]
+        assert found(key.release("a"))
+        assert found(key.release("b"))
+        assert key.is_held_against("d", limit=1)
+        assert found(key.release("c"))
+        key.take("d", limit=1)
+
+    def test_a_raised_limit_grants_at_once(self) -> None:
+        key = self.key()
+        key.take("a", limit=1)
+        assert key.is_held_against("b", limit=1)
+        key.take("b", limit=2)
+
+    def test_a_lease_that_nobody_renews_ends(self) -> None:
+        key = self.key()
+        key.take("a", ttl=SHORT)
+        until(lambda: isinstance(key.acquire("b", OTHER).answer, Granted), "a dead lease frees the key")
+        assert key.holders() == ["b"]
+
+    def test_a_renewed_lease_outlives_its_first_ttl(self) -> None:
+        ttl = SHORT
+        while True:
+            key, clock = self.key(f"{ttl}"), self.key(f"{ttl} clock")
+            key.take("a", ttl=ttl)
+            clock.take("as long as that", ttl=ttl)
+            if key.renew("a", ttl=LONG):
+                break
+            ttl *= 2  # it ended before we came
+        clock.lapses()
+        assert key.holders() == ["a"]
+
+    @pytest.mark.parametrize("limit", [1, 3])
+    def test_leases_that_run_out_never_overlap(self, limit: int) -> None:
+        """Threads take leases and let them die; what the holders know of them must never exceed the limit."""
+        with ThreadPoolExecutor(4) as pool:
+            clients = [self.key() for _ in range(4)]
+            leases = [lease for some in pool.map(_dying_leases, clients, [limit] * 4) for lease in some]
+        assert len(leases) == 4 * 6
+        assert len({lease.fence for lease in leases}) == len(leases)
+        for lease in leases:
+            others = [other for other in leases if other.since <= lease.since < other.until]
+            assert len(others) <= limit
+
+
+def _dying_leases(key: Key, limit: int) -> list[_Lease]:
+    leases: list[_Lease] = []
+    number = 0
+    while len(leases) < 6:
+        number += 1
+        ttl = random.uniform(0.002, 0.015)
+        sent = time.monotonic()
+        answer = key.acquire(f"{id(key)} {number}", ttl=ttl, limit=limit).answer
+        if isinstance(answer, Granted):
+            leases.append(_Lease(answer.fence, time.monotonic(), sent + ttl))
+    return leases

@@ -1,0 +1,186 @@
+"""Ownership, fences, and verbs that can be repeated after a lost reply."""
+
+from __future__ import annotations
+
+from celery_exclusive.core.operations import Parked, Renew
+from celery_exclusive.testing.promises.subject import (
+    LONG,
+    OTHER,
+    SHORT,
+    TOKEN,
+    Subject,
+    fence_of,
+    found,
+    woken,
+)
+
+
+class OwnershipPromises(Subject):
+    def test_a_stranger_can_neither_release_nor_renew(self) -> None:
+        key = self.key()
+        key.take("a")
+        assert not found(key.release("b"))
+        assert not key.renew("b")
+        assert key.holders() == ["a"]
+
+    def test_another_delivery_of_the_same_id_can_neither_release_nor_renew(self) -> None:
+        key = self.key()
+        key.take("a", TOKEN)
+        assert not found(key.release("a", OTHER))
+        assert not key.renew("a", OTHER)
+        assert key.holders() == ["a"]
+
+    def test_a_late_finisher_can_neither_release_nor_renew(self) -> None:
+        key = self.key()
+        key.take("a", ttl=SHORT)
+        key.lapses()
+        assert not key.renew("a")
+        assert not found(key.release("a"))
+
+    def test_a_late_finisher_leaves_the_next_holder_alone(self) -> None:
+        key = self.key()
+        key.take("a", ttl=SHORT)
+        key.lapses()
+        key.take("b", OTHER)
+        assert not key.renew("a")
+        assert not found(key.release("a"))
+        assert key.holders() == ["b"]
+
+    def test_a_late_first_delivery_leaves_its_own_redelivery_alone(self) -> None:
+        key = self.key()
+        key.take("a", TOKEN, ttl=SHORT)
+        key.lapses()
+        fence_of(key.acquire("a", OTHER, redelivered=True))
+        assert not key.renew("a", TOKEN)
+        assert not found(key.release("a", TOKEN))
+        assert key.holders() == ["a"]
+
+    def test_renewing_never_shortens(self) -> None:
+        key = self.key()
+        key.take("a", ttl=LONG)
+        assert key.renew("a", ttl=SHORT)
+        assert key.inspect().holders[0].remaining > LONG / 2 * 1e6
+
+    def test_taking_again_never_shortens(self) -> None:
+        key = self.key()
+        key.take("a", ttl=LONG)
+        key.take("a", ttl=SHORT)
+        assert key.inspect().holders[0].remaining > LONG / 2 * 1e6
+
+    def test_renewing_never_revives(self) -> None:
+        key = self.key()
+        key.take("a", ttl=SHORT)
+        key.lapses()
+        assert not key.renew("a")
+        assert key.holders() == []
+
+    def test_many_leases_are_renewed_at_once_and_told_apart(self) -> None:
+        store = self.client()
+        keys = [self.key(f"key {number}") for number in range(3)]
+        leases = []
+        for number in range(60):
+            key = keys[number % 3]
+            key.take(f"{number}", ttl=LONG, limit=20)
+            token = OTHER if number % 7 == 0 else TOKEN
+            leases.append((key.name, Renew(f"{number}", token, 10**6)))
+        leases.append(("nobody holds this", Renew("a", TOKEN, 10**6)))
+        assert store.renew(leases) == [number % 7 != 0 for number in range(60)] + [False]
+        assert store.renew([]) == []
+
+
+class FencePromises(Subject):
+    def test_fences_are_positive(self) -> None:
+        assert self.key().take("a") > 0
+
+    def test_the_fence_grows_over_releases_on_every_key(self) -> None:
+        keys = [self.key(f"key {number}") for number in range(10)]
+        last = dict.fromkeys(keys, 0)
+        for turn in range(5):
+            for key in keys:
+                fence = key.take(f"{turn}")
+                assert fence > last[key]
+                last[key] = fence
+                assert found(key.release(f"{turn}"))
+
+    def test_the_fence_grows_over_dead_leases(self) -> None:
+        key = self.key()
+        first = key.take("a", ttl=SHORT)
+        key.lapses()
+        assert key.take("b") > first
+
+    def test_the_fence_grows_after_the_key_was_cleaned_away(self) -> None:
+        key = self.key()
+        first = key.take("a", ttl=SHORT)
+        key.lapses()
+        key.reap()
+        second = key.take("b", ttl=LONG)
+        assert second > first
+        key.release("b")
+        key.reap()
+        assert key.take("a") > second
+
+    def test_holders_of_one_key_have_different_fences(self) -> None:
+        key = self.key()
+        fences = [key.take(f"{number}", limit=10) for number in range(10)]
+        assert fences == sorted(set(fences))
+
+    def test_the_fence_of_a_waiting_task_is_newer_than_that_of_whom_it_waited_for(self) -> None:
+        key = self.key()
+        first = key.take("a")
+        key.park("b")
+        (wake,) = key.release("a").wake
+        assert fence_of(key.follow(wake)) > first
+
+
+class RepeatPromises(Subject):
+    def test_taking_again_is_the_same_grant(self) -> None:
+        key = self.key()
+        assert key.take("a") == key.take("a")
+        assert key.holders() == ["a"]
+
+    def test_a_repeated_grant_of_a_promoted_copy_is_the_same_grant(self) -> None:
+        key = self.key()
+        key.take("a")
+        key.park("b")
+        (wake,) = key.release("a").wake
+        assert fence_of(key.follow(wake)) == fence_of(key.follow(wake))
+
+    def test_parking_again_keeps_the_place(self) -> None:
+        key = self.key()
+        key.take("a")
+        key.park("b")
+        key.park("c")
+        again = key.park("b").answer
+        assert isinstance(again, Parked)
+        assert again.position == 1
+        assert key.inspect().waiting == 2
+        assert woken(key.release("a")) == ["b"]
+
+    def test_releasing_again_finds_nothing_and_changes_nothing(self) -> None:
+        key = self.key()
+        key.take("a")
+        key.park("b")
+        key.park("c")
+        assert found(key.release("a"))
+        again = key.release("a")
+        assert not found(again)
+        assert not again.wake
+        assert key.inspect().waiting == 2
+
+    def test_renewing_again_is_renewing(self) -> None:
+        key = self.key()
+        key.take("a")
+        assert key.renew("a")
+        assert key.renew("a")
+
+    def test_removing_again_finds_nothing(self) -> None:
+        key = self.key()
+        key.take("a")
+        key.park("b")
+        assert found(key.remove("b"))
+        assert not found(key.remove("b"))
+
+    def test_reaping_again_offers_nothing_twice(self) -> None:
+        key = self.key_of_dying_holder("a")
+        key.reap_until_woken()
+        assert not key.reap().wake

@@ -1,0 +1,196 @@
+"""The store under test, and short words to speak with it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from secrets import token_hex
+
+import pytest
+
+from celery_exclusive.core.operations import (
+    Acquire,
+    Done,
+    Granted,
+    Held,
+    Parked,
+    Release,
+    Remove,
+    Renew,
+    Stale,
+)
+from celery_exclusive.stores.base import Reply, Snapshot, Store, Wake
+
+LONG = 600.0
+"""Seconds: longer than any test, however slow the machine."""
+SHORT = 0.03
+DEADLINE = 60.0
+TOKEN = "0123456789abcdef"  # noqa: S105 - of a claim
+OTHER = "fedcba9876543210"
+
+
+class Subject:
+    """Opens clients of the store under test, in a namespace of its own for each test."""
+
+    is_shared_by_processes = True
+
+    def make_store(self, *, prefix: str, offer: float, tombstone_ttl: float) -> Store:
+        raise NotImplementedError("a conformance test class needs make_store()")
+
+    def lose_data(self) -> None:
+        pytest.skip("no lose_data() to make the store forget")
+
+    def unreachable_store(self) -> Store:
+        pytest.skip("no unreachable_store() to fail")
+
+    def kept_for_ever(self, prefix: str) -> Sequence[str]:  # noqa: ARG002 - for the author's method
+        return ()
+
+    @pytest.fixture(autouse=True)
+    def _clients(self) -> Iterator[None]:
+        self.prefix = f"kit{token_hex(4)}"
+        self._opened: list[Store] = []
+        yield
+        for store in self._opened:
+            store.close()
+
+    def client(self, *, offer: float = LONG, tombstone_ttl: float = LONG, prefix: str = "") -> Store:
+        """A new client, by default in the namespace that all clients of this test share."""
+        store = self.make_store(prefix=prefix or self.prefix, offer=offer, tombstone_ttl=tombstone_ttl)
+        self._opened.append(store)
+        return store
+
+    def key(
+        self, name: str = "key", *, offer: float = LONG, tombstone_ttl: float = LONG, prefix: str = ""
+    ) -> Key:
+        """A key, with a new client to ask for it."""
+        return Key(self.client(offer=offer, tombstone_ttl=tombstone_ttl, prefix=prefix), name)
+
+    def key_of_dying_holder(self, *ids: str, holder: str = "dying", offer: float = LONG) -> Key:
+        """A key where those ids wait for a holder (its token is OTHER) whose lease is about to end."""
+        ttl = SHORT
+        while True:
+            key = self.key(f"key {token_hex(4)}", offer=offer)
+            key.needs_line()
+            key.take(holder, OTHER, ttl=ttl)
+            replies = [key.acquire(id, message=b"message") for id in ids]
+            if all(isinstance(reply.answer, Parked) and not reply.wake for reply in replies):
+                return key
+            ttl *= 2  # it ended while we were at it
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of a store; all times in seconds."""
+
+    store: Store
+    name: str
+
+    def acquire(
+        self,
+        id: str,
+        token: str = TOKEN,
+        *,
+        ttl: float = LONG,
+        limit: int = 1,
+        redelivered: bool = False,
+        promoted: str | None = None,
+        message: bytes | None = None,
+    ) -> Reply:
+        return self.store.apply(
+            self.name, Acquire(id, token, int(ttl * 1e6), limit, redelivered, promoted, message)
+        )
+
+    def take(self, id: str, token: str = TOKEN, *, ttl: float = LONG, limit: int = 1) -> int:
+        """Acquire what must be free; return the fence."""
+        return fence_of(self.acquire(id, token, ttl=ttl, limit=limit))
+
+    def park(
+        self, id: str, token: str = TOKEN, *, message: bytes = b"message", redelivered: bool = False
+    ) -> Reply:
+        """Wait in line for what must be taken."""
+        self.needs_line()
+        reply = self.acquire(id, token, redelivered=redelivered, message=message)
+        assert isinstance(reply.answer, Parked)
+        return reply
+
+    def follow(self, wake: Wake, token: str = TOKEN, *, ttl: float = LONG) -> Reply:
+        """Deliver the copy that an offer published."""
+        return self.acquire(wake.id, token, ttl=ttl, promoted=wake.epoch, message=wake.message)
+
+    def is_held_against(self, id: str, *, limit: int = 1) -> bool:
+        """Whether a newcomer that will not wait is turned away."""
+        return isinstance(self.acquire(id, OTHER, limit=limit).answer, Held)
+
+    def is_stale(
+        self,
+        id: str,
+        token: str = TOKEN,
+        *,
+        redelivered: bool = False,
+        promoted: str | None = None,
+        message: bytes | None = None,
+    ) -> bool:
+        reply = self.acquire(id, token, redelivered=redelivered, promoted=promoted, message=message)
+        return reply.answer == Stale()
+
+    def renew(self, id: str, token: str = TOKEN, *, ttl: float = LONG) -> bool:
+        return self.store.renew([(self.name, Renew(id, token, int(ttl * 1e6)))]) == [True]
+
+    def release(self, id: str, token: str = TOKEN, *, done: bool = True) -> Reply:
+        return self.store.apply(self.name, Release(id, token, done))
+
+    def remove(self, id: str) -> Reply:
+        return self.store.apply(self.name, Remove(id))
+
+    def reap(self) -> Reply:
+        return self.store.reap()
+
+    def reap_until_woken(self) -> Wake:
+        """Let the reaper work until it offers something; return the one offer."""
+        woken: list[Wake] = []
+
+        def reap() -> bool:
+            woken.extend(self.reap().wake)
+            return bool(woken)
+
+        until(reap, "the reaper offers a place")
+        (wake,) = woken
+        return wake
+
+    def inspect(self) -> Snapshot:
+        return self.store.inspect(self.name)
+
+    def holders(self) -> list[str]:
+        return [rival.id for rival in self.inspect().holders]
+
+    def needs_line(self) -> None:
+        if not self.store.capabilities.line:
+            pytest.skip("this store keeps no line")
+
+    def lapses(self) -> None:
+        """Wait until nobody holds the key any more."""
+        until(lambda: not self.inspect().holders, "the lease has ended")
+
+
+def fence_of(reply: Reply) -> int:
+    assert isinstance(reply.answer, Granted)
+    return reply.answer.fence
+
+
+def found(reply: Reply) -> bool:
+    assert isinstance(reply.answer, Done)
+    return reply.answer.found
+
+
+def woken(reply: Reply) -> list[str]:
+    return [wake.id for wake in reply.wake]
+
+
+def until(is_so: Callable[[], bool], what: str) -> None:
+    """Wait for it, and fail only where it must have come long ago."""
+    deadline = time.monotonic() + DEADLINE
+    while not is_so():
+        assert time.monotonic() < deadline, f"waited {DEADLINE:.0f} s until {what}"
+        time.sleep(0.005)

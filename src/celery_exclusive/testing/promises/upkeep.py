@@ -1,0 +1,240 @@
+"""Nothing left, names and namespaces, and what an operator sees."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_exclusive.core.operations import Done, Held
+from celery_exclusive.errors import StoreUnavailable
+from celery_exclusive.stores.base import Snapshot
+from celery_exclusive.testing.promises.subject import (
+    LONG,
+    OTHER,
+    SHORT,
+    Key,
+    Subject,
+    fence_of,
+    found,
+    until,
+    woken,
+)
+
+NAMES = (
+    "x:shop.tasks.sync:0123456789abcdef0123456789abcdef",
+    "repo:17",
+    "two words",
+    "ünïcode/コード/🔑",
+    "{brace}:a}{b",
+    "a:b::c|d,e;f=g",
+    "glob*[a-z]?\\",
+    "50% off'\"`$(x)",
+    "line\nbreak\ttab\x00nul",
+    "x" * 200,
+)
+
+
+class LookPromises(Subject):
+    def test_an_unknown_key_is_free_and_empty(self) -> None:
+        assert self.key().inspect() == Snapshot()
+
+    def test_a_key_shows_its_holders_and_its_line(self) -> None:
+        key = self.key()
+        for id in "ab":
+            key.take(id, limit=2)
+        snapshot = key.inspect()
+        assert [rival.id for rival in snapshot.holders] == ["a", "b"]
+        assert all(rival.age >= 0 and 0 < rival.remaining <= LONG * 1e6 for rival in snapshot.holders)
+        key.needs_line()
+        for id in "cde":
+            key.acquire(id, limit=2, message=b"")
+        assert (key.inspect().waiting, key.inspect().aside) == (3, 0)
+
+    def test_the_age_of_a_lease_grows_over_renewals(self) -> None:
+        key = self.key()
+        key.take("a")
+        until(lambda: key.inspect().holders[0].age > SHORT * 1e6, "the lease grows older")
+        assert key.renew("a")
+        assert key.inspect().holders[0].age > SHORT * 1e6
+
+    def test_a_dead_holder_is_not_shown(self) -> None:
+        key = self.key()
+        key.take("a", ttl=SHORT)
+        until(lambda: key.inspect() == Snapshot(), "the key looks free")
+
+    def test_looking_changes_nothing(self) -> None:
+        key = self.key(offer=SHORT)
+        key.take("a")
+        key.park("b")
+        (wake,) = key.release("a").wake
+        for _ in range(3):
+            key.inspect()
+            list(key.store.scan())
+        fence_of(key.follow(wake))
+
+    def test_scan_tells_the_keys_that_have_a_holder_or_a_line(self) -> None:
+        store = self.client()
+        self.key("held").take("a")
+        self.key("released").take("a")
+        self.key("released").release("a")
+        line = self.key("line")
+        if store.capabilities.line:
+            line.take("a")
+            line.park("b")
+            line.release("a")
+        assert sorted(store.scan()) == (["held", "line"] if store.capabilities.line else ["held"])
+
+    def test_scan_finds_many_keys_once_each(self) -> None:
+        store = self.client()
+        names = [f"key {number}" for number in range(300)]
+        for name in names:
+            Key(store, name).take("a")
+        assert sorted(store.scan()) == sorted(names)
+
+    @pytest.mark.parametrize("prefix", ["a", "a*", "a:", "[a]", "ä"])
+    def test_scan_takes_a_prefix_as_it_is_written(self, prefix: str) -> None:
+        store = self.client()
+        names = ["a", "a*b", "ab", "a:b", "[a]b", "äb", "b"]
+        for name in names:
+            Key(store, name).take("a")
+        assert sorted(store.scan(prefix)) == sorted(name for name in names if name.startswith(prefix))
+
+    def test_a_check_tells_warnings_as_text(self) -> None:
+        assert all(self.client().check())
+
+    def test_a_store_that_does_not_answer_says_so(self) -> None:
+        store = self.unreachable_store()
+        with pytest.raises(StoreUnavailable):
+            Key(store, "key").acquire("a")
+        with pytest.raises(StoreUnavailable):
+            Key(store, "key").release("a")
+        with pytest.raises(StoreUnavailable):
+            Key(store, "key").renew("a")
+        with pytest.raises(StoreUnavailable):
+            store.reap()
+
+
+class NamePromises(Subject):
+    @pytest.mark.parametrize("name", NAMES)
+    def test_any_text_is_a_key(self, name: str) -> None:
+        key = self.key(name)
+        key.take("a")
+        assert list(key.store.scan()) == [name]
+        assert key.holders() == ["a"]
+        assert key.renew("a")
+        key.park("b")
+        (wake,) = key.release("a").wake
+        assert wake.key == name
+        fence_of(key.follow(wake))
+        assert found(key.release("b"))
+        assert list(key.store.scan()) == []
+
+    @pytest.mark.parametrize("id", NAMES)
+    def test_any_text_is_an_id(self, id: str) -> None:
+        key = self.key()
+        key.take(id)
+        assert key.holders() == [id]
+        answer = key.acquire("b", OTHER).answer
+        assert isinstance(answer, Held)
+        assert answer.by[0].id == id
+        assert found(key.release(id))
+        key.take("a")
+        key.park(id)
+        (wake,) = key.release("a").wake
+        assert wake.id == id
+        fence_of(key.follow(wake))
+        assert found(key.release(id))
+        assert key.is_stale(id, redelivered=True)
+
+    def test_namespaces_do_not_see_each_other(self) -> None:
+        one, two = self.key("2key", prefix=self.prefix), self.key("key", prefix=f"{self.prefix}2")
+        one.take("a")
+        assert list(two.store.scan()) == []
+        two.take("a")
+        assert list(one.store.scan()) == ["2key"]
+        one.park("b")
+        assert two.inspect().waiting == 0
+        assert not two.release("a").wake
+        assert not two.reap().wake
+        assert woken(one.release("a")) == ["b"]
+
+
+class UpkeepPromises(Subject):
+    def test_within_a_period_only_one_client_reaps(self) -> None:
+        one, two = self.client(), self.client()
+        every = int(LONG * 1e6)
+        assert one.reap(every=every).answer == Done(True)
+        assert two.reap(every=every).answer == Done(False)
+        assert one.reap(every=every).answer == Done(False)
+
+    def test_after_a_period_somebody_reaps_again(self) -> None:
+        store = self.client()
+        every = int(SHORT * 1e6)
+        store.reap(every=every)
+        until(lambda: store.reap(every=every).answer == Done(True), "the period is over")
+
+    def test_a_sweep_looks_after_as_many_keys_as_it_is_told(self) -> None:
+        keys = [self.key_of_dying_holder("b") for _ in range(5)]
+        for key in keys:
+            key.lapses()
+        offered: list[str] = []
+        for number in (2, 4, 5):
+            offered += [wake.key for wake in keys[0].store.reap(limit=2).wake]
+            assert len(offered) == number
+        assert sorted(offered) == sorted(key.name for key in keys)
+
+    def test_a_quiet_namespace_has_nothing_to_reap(self) -> None:
+        reply = self.client().reap()
+        assert (reply.answer, reply.wake, reply.aside) == (Done(True), (), ())
+
+    def test_nothing_is_left_of_finished_tasks(self) -> None:
+        store = self.client(tombstone_ttl=SHORT)
+        for number in range(20):
+            key = Key(store, f"key {number}")
+            key.take("a")
+            assert found(key.release("a"))
+        self.leaves_nothing(store_of=self.key("key 0"))
+
+    def test_nothing_is_left_of_a_line_that_has_emptied(self) -> None:
+        key = self.key(tombstone_ttl=SHORT)
+        key.take("0")
+        for number in range(1, 20):
+            key.park(f"{number}")
+        reply = key.release("0")
+        while reply.wake:
+            (wake,) = reply.wake
+            fence_of(key.follow(wake))
+            reply = key.release(wake.id)
+        assert list(key.store.scan()) == []
+        self.leaves_nothing(store_of=key)
+
+    def test_nothing_is_left_of_dead_holders(self) -> None:
+        key = self.key()
+        key.take("a", ttl=SHORT)
+        key.lapses()
+        self.leaves_nothing(store_of=key)
+
+    def test_nothing_is_left_of_dead_holders_beside_a_living_one(self) -> None:
+        key = self.key()
+        key.take("dead", ttl=SHORT, limit=2)
+        key.take("living", limit=2)
+        until(lambda: key.holders() == ["living"], "the short lease has ended")
+        assert found(key.release("living"))
+        self.leaves_nothing(store_of=key)
+
+    def test_nothing_is_left_of_removed_tasks(self) -> None:
+        key = self.key(tombstone_ttl=SHORT)
+        key.take("a")
+        key.park("b")
+        assert found(key.remove("b"))
+        assert found(key.release("a"))
+        self.leaves_nothing(store_of=key)
+
+    def leaves_nothing(self, *, store_of: Key) -> None:
+        store = store_of.store
+
+        def left() -> list[str]:
+            store.reap()
+            return [*store.scan(), *self.kept_for_ever(self.prefix)]
+
+        until(lambda: not left(), "nothing is left")
+        assert store_of.inspect() == Snapshot()

@@ -1,0 +1,244 @@
+"""Nothing is lost, and order: a parked message is kept, and its turn comes when it is due."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from celery_exclusive.core.operations import Granted, Held, Parked
+from celery_exclusive.testing.promises.subject import (
+    LONG,
+    OTHER,
+    SHORT,
+    Subject,
+    fence_of,
+    found,
+    until,
+    woken,
+)
+
+MESSAGES = {
+    "empty": b"",
+    "text": "ünï — コード".encode(),
+    "every byte": bytes(range(256)),
+    "separators": b"a b:c|d\x00e\r\nf,g}{%s\\",
+    "1 MB": os.urandom(2**20),
+}
+
+
+class WaitingPromises(Subject):
+    @pytest.mark.parametrize("kind", MESSAGES)
+    def test_a_parked_message_comes_back_as_it_was(self, kind: str) -> None:
+        key = self.key()
+        key.take("a")
+        key.park("b", message=MESSAGES[kind])
+        (wake,) = self.key().release("a").wake
+        assert wake.message == MESSAGES[kind]
+        assert (wake.key, wake.id) == (key.name, "b")
+        assert wake.epoch
+
+    def test_a_parked_message_outlives_the_client_that_parked_it(self) -> None:
+        holder, parker = self.key(), self.key()
+        holder.take("a")
+        parker.park("b")
+        parker.store.close()
+        assert woken(holder.release("a")) == ["b"]
+
+    def test_the_newest_message_of_a_waiting_id_is_the_one_that_counts(self) -> None:
+        key = self.key()
+        key.take("a")
+        key.park("b", message=b"old")
+        key.park("b", message=b"new")
+        (wake,) = key.release("a").wake
+        assert wake.message == b"new"
+
+    def test_who_will_not_wait_leaves_nothing(self) -> None:
+        key = self.key()
+        key.take("a")
+        assert isinstance(key.acquire("b", OTHER).answer, Held)
+        assert key.inspect().waiting == 0
+        assert not key.release("a").wake
+
+    def test_a_free_key_is_granted_even_to_who_would_wait(self) -> None:
+        key = self.key()
+        assert isinstance(key.acquire("a", message=b"message").answer, Granted)
+        assert key.inspect().waiting == 0
+
+    def test_who_parks_is_told_the_position_and_for_whom_it_waits(self) -> None:
+        key = self.key()
+        key.take("a")
+        for position, id in enumerate("bcd", 1):
+            answer = key.park(id).answer
+            assert isinstance(answer, Parked)
+            assert answer.position == position
+            (rival,) = answer.by
+            assert rival.id == "a"
+            assert rival.age >= 0
+            assert 0 < rival.remaining <= LONG * 1e6
+
+    def test_who_is_turned_away_is_told_by_whom(self) -> None:
+        key = self.key()
+        for id in "ab":
+            key.take(id, limit=2)
+        answer = key.acquire("c", limit=2).answer
+        assert isinstance(answer, Held)
+        assert [rival.id for rival in answer.by] == ["a", "b"]
+
+    def test_waiting_tasks_run_in_the_order_in_which_they_came(self) -> None:
+        key = self.key()
+        key.take("first")
+        names = [f"{number * 7 % 12} waits" for number in range(12)]
+        for name in names:
+            key.park(name)
+        order, running = [], "first"
+        while (reply := key.release(running)).wake:
+            (wake,) = reply.wake
+            fence_of(key.follow(wake))
+            order.append(wake.id)
+            running = wake.id
+        assert order == names
+
+    def test_a_release_offers_the_place_to_the_head_of_the_line_and_to_nobody_else(self) -> None:
+        key = self.key()
+        key.take("a")
+        key.park("b")
+        key.park("c")
+        assert woken(key.release("a")) == ["b"]
+
+    def test_every_free_place_is_offered(self) -> None:
+        key = self.key()
+        key.needs_line()
+        for id in "abc":
+            key.take(id, limit=3)
+        for id in "defg":
+            key.acquire(id, limit=3, message=b"message")
+        assert [woken(key.release(id)) for id in "abc"] == [["d"], ["e"], ["f"]]
+
+    def test_a_newcomer_never_passes_a_waiting_task(self) -> None:
+        key = self.key()
+        key.take("a")
+        key.park("b")
+        (wake,) = key.release("a").wake
+        answer = key.acquire("newcomer", OTHER).answer
+        assert isinstance(answer, Held)
+        assert [rival.id for rival in answer.by] == ["b"]
+        answer = key.park("newcomer", OTHER).answer
+        assert isinstance(answer, Parked)
+        assert answer.position == 2
+        assert isinstance(key.follow(wake).answer, Granted)
+        assert woken(key.release("b")) == ["newcomer"]
+
+    def test_a_waiting_task_cannot_pass_the_one_before_it(self) -> None:
+        key = self.key()
+        key.take("a")
+        key.park("b")
+        key.park("c")
+        (wake,) = key.release("a").wake
+        answer = key.park("c", OTHER, redelivered=True).answer
+        assert isinstance(answer, Parked)
+        assert answer.position == 2
+        assert isinstance(key.follow(wake).answer, Granted)
+
+    def test_who_waits_goes_on_waiting_even_if_it_comes_again_and_would_not(self) -> None:
+        key = self.key()
+        key.take("a")
+        key.park("b", message=b"the message")
+        assert isinstance(key.acquire("b", OTHER, redelivered=True, message=None).answer, Parked)
+        (wake,) = key.release("a").wake
+        assert (wake.id, wake.message) == ("b", b"the message")
+
+    def test_who_comes_again_while_it_waits_may_take_the_place_when_it_is_its_turn(self) -> None:
+        key = self.key()
+        key.take("a")
+        key.park("b")
+        key.release("a")
+        fence_of(key.acquire("b", OTHER, redelivered=True, message=b"message"))
+        assert key.inspect().waiting == 0
+
+    def test_who_takes_its_place_unasked_is_not_asked(self) -> None:
+        key = self.key_of_dying_holder("b")
+        key.lapses()
+        reply = key.acquire("b", OTHER, redelivered=True, message=b"message")
+        assert isinstance(reply.answer, Granted)
+        assert not reply.wake
+
+    def test_who_is_turned_away_learns_for_how_long_the_others_have_had_it(self) -> None:
+        key = self.key()
+        key.take("a")
+
+        def age() -> int:
+            answer = key.acquire("b", OTHER).answer
+            assert isinstance(answer, Held)
+            return answer.by[0].age
+
+        until(lambda: age() > SHORT * 1e6, "the lease grows older")
+
+    def test_a_raised_limit_lets_those_in_who_wait(self) -> None:
+        key = self.key()
+        key.take("a")
+        key.park("b")
+        key.park("c")
+        reply = key.acquire("d", limit=3, message=b"message")
+        assert isinstance(reply.answer, Parked)
+        assert woken(reply) == ["b", "c"]
+
+    def test_a_dead_holder_frees_the_key_through_the_reaper(self) -> None:
+        key = self.key_of_dying_holder("b", "c")
+        assert key.reap_until_woken().id == "b"
+
+    def test_a_dead_holder_frees_the_key_through_the_next_who_asks(self) -> None:
+        key = self.key_of_dying_holder("b", "c")
+        key.lapses()
+        reply = key.acquire("d", message=b"message")
+        assert isinstance(reply.answer, Parked)
+        assert woken(reply) == ["b"]
+
+    def test_a_late_finisher_hands_on_what_it_lost(self) -> None:
+        key = self.key_of_dying_holder("b")
+        key.lapses()
+        reply = key.release("dying", OTHER)
+        assert not found(reply)
+        assert woken(reply) == ["b"]
+
+    def test_while_the_holder_lives_nobody_is_woken(self) -> None:
+        key = self.key(offer=SHORT)
+        key.take("a")
+        key.park("b")
+        assert key.renew("a")
+        assert not key.reap().wake
+        assert not key.park("c").wake
+
+
+class RemovePromises(Subject):
+    def test_a_removed_id_leaves_the_line(self) -> None:
+        key = self.key()
+        key.take("a")
+        key.park("b")
+        key.park("c")
+        assert found(key.remove("b"))
+        assert key.inspect().waiting == 1
+        assert woken(key.release("a")) == ["c"]
+
+    def test_a_removed_offer_goes_to_the_next(self) -> None:
+        key = self.key()
+        key.take("a")
+        key.park("b")
+        key.park("c")
+        key.release("a")
+        assert woken(key.remove("b")) == ["c"]
+
+    def test_a_holder_cannot_be_removed_from_a_line_it_is_not_in(self) -> None:
+        key = self.key()
+        key.take("a")
+        assert not found(key.remove("a"))
+        assert key.holders() == ["a"]
+
+    def test_copies_of_a_removed_id_are_stale(self) -> None:
+        key = self.key()
+        key.take("a")
+        key.park("b")
+        (wake,) = key.release("a").wake
+        assert found(key.remove("b"))
+        assert key.is_stale("b", promoted=wake.epoch)
+        assert key.is_stale("b", redelivered=True)

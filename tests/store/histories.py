@@ -1,0 +1,206 @@
+"""What may happen to the keys of a store: actions, random histories of them, and rare ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypothesis import strategies as some
+
+from celery_exclusive.core.document import SECOND
+from celery_exclusive.core.operations import Release, Remove, Renew
+
+OFFER = 5 * SECOND
+TOMBSTONE = 600 * SECOND
+LIMITS = {"one at a time": 1, "two:ü": 2}
+IDS = ("a", "b", "c", "d", "ünï/1")
+
+
+@dataclass(frozen=True)
+class Take:
+    """A delivery. `limit` None is the key's usual one; `kind` says how the broker brought it."""
+
+    key: str
+    id: str
+    token: str
+    ttl: int
+    limit: int | None
+    kind: str
+    message: bytes | None
+
+
+@dataclass(frozen=True)
+class Follow:
+    """A worker takes one of the messages that were published again."""
+
+    number: int
+    is_redelivered: bool
+
+
+@dataclass(frozen=True)
+class Finish:
+    """One of those who had a lease, though it may be over, gives it back."""
+
+    number: int
+    done: bool
+
+
+@dataclass(frozen=True)
+class Give:
+    key: str
+    operation: Release | Remove
+
+
+@dataclass(frozen=True)
+class Keep:
+    leases: tuple[tuple[str, Renew], ...]
+
+
+@dataclass(frozen=True)
+class Reap:
+    limit: int
+    every: int
+
+
+@dataclass(frozen=True)
+class Wait:
+    time: int
+
+
+@dataclass(frozen=True)
+class Ignore:
+    """Nobody takes an offer: the reaper comes so often, each time when something is due.
+
+    If `is_seen` is false, it is not the reaper who sees the last of it, but whoever comes next.
+    """
+
+    times: int
+    is_seen: bool
+
+
+Action = Take | Follow | Finish | Give | Keep | Reap | Wait | Ignore
+
+keys = some.sampled_from((*LIMITS, *LIMITS, "one at a time"))
+ids = some.sampled_from(IDS)
+tokens = some.sampled_from(("t1", "t1", "t1", "t 2"))
+ttls = some.sampled_from((30 * SECOND, 30 * SECOND, 86_400 * SECOND, 86_400 * SECOND, 2 * SECOND, 1))
+limits = some.sampled_from((None, None, None, None, None, None, None, None, 1, 3))
+kinds = some.sampled_from(("fresh", "fresh", "fresh", "redelivered", "promoted", "stranger", "both"))
+messages = some.sampled_from((b"one", b"one", b"two\n\xff", b"", None))
+pauses = (
+    0,
+    1,
+    SECOND,
+    SECOND,
+    SECOND,
+    OFFER - 1,
+    OFFER,
+    OFFER + 1,
+    30 * SECOND,
+    TOMBSTONE,
+    -SECOND,
+    -3600 * SECOND,
+)
+takes = some.builds(Take, keys, ids, tokens, ttls, limits, kinds, messages)
+arrivals = some.builds(
+    Take, keys, ids, some.just("t1"), ttls, some.none(), some.just("fresh"), some.just(b"one")
+)
+renewals = some.lists(some.tuples(keys, some.builds(Renew, ids, tokens, ttls)), max_size=4).map(tuple)
+actions = some.one_of(
+    takes,
+    takes,
+    takes,
+    some.builds(Follow, some.integers(0, 3), some.sampled_from((False, False, False, True))),
+    some.builds(Follow, some.integers(0, 3), some.just(False)),
+    some.builds(Finish, some.integers(0, 3), some.sampled_from((True, True, False))),
+    some.builds(Give, keys, some.builds(Release, ids, tokens, some.booleans()) | some.builds(Remove, ids)),
+    some.builds(Keep, renewals),
+    some.builds(Reap, some.sampled_from((0, 100, 100)), some.sampled_from((0, 0, SECOND))),
+    some.builds(Wait, some.sampled_from(pauses)),
+    some.builds(Ignore, some.sampled_from((1, 1, 1, 2, 8, 9, 9, 80)), some.booleans()),
+)
+neglect = some.builds(Ignore, some.sampled_from((8, 9, 9, 17, 24)), some.sampled_from((False, False, True)))
+histories = some.builds(
+    lambda crowd, neglect, rest: [*crowd, *neglect, *rest],
+    some.lists(arrivals, max_size=10),
+    some.just([]) | some.tuples(neglect, takes | arrivals),
+    some.integers(0, 3).flatmap(lambda size: some.lists(actions, min_size=10 * size, max_size=10 * size + 9)),
+)
+
+
+def take(
+    id: str, *, limit: int | None = None, kind: str = "fresh", token: str = "t1", ttl: int = 30 * SECOND
+) -> Take:
+    return Take("one at a time", id, token, ttl, limit, kind, b"one")
+
+
+FINISHED = [take("a"), take("b"), Finish(0, True), Follow(0, False), Finish(0, True)]
+RARE: dict[str, list[Action]] = {
+    "an arrival sees the head step aside": [*map(take, "abc"), Ignore(9, False), take("d")],
+    "what is aside passes those in line": [
+        *map(take, "abcd"),
+        Ignore(20, True),
+        take("d"),
+        take("b"),
+        Finish(1, True),
+        take("c"),
+    ],
+    "what is aside had its last offer": [*map(take, "abc"), Ignore(150, True), take("d")],
+    "no more than limit step aside at once": [
+        *map(take, IDS),
+        Wait(30 * SECOND),
+        take(IDS[-1], limit=3),
+        Ignore(8, False),
+        take(IDS[-1], limit=1),
+    ],
+    "a second wave steps aside at once": [
+        *(take(id, limit=2) for id in "abcdefg"),
+        Ignore(9, False),
+        take("h", limit=2),
+    ],
+    "what is aside while there is no place is nothing for the reaper": [
+        *map(take, "abc"),
+        Ignore(9, True),
+        take("c", ttl=86_400 * SECOND),
+        Wait(TOMBSTONE),
+        Reap(100, 0),
+    ],
+    "all but the last step aside": [*map(take, "abcdefg"), Ignore(80, True), take("e")],
+    "far behind in line": [*map(take, "abcdefg"), take("g"), take("f")],
+    "a short lease after a long one": [
+        take("a", limit=2),
+        take("b", limit=2, ttl=SECOND),
+        Wait(SECOND),
+        Give("one at a time", Release("b", "t1")),
+    ],
+    "a renewal at the very end": [
+        take("a"),
+        Wait(30 * SECOND),
+        Keep((("one at a time", Renew("a", "t1", SECOND)),)),
+    ],
+    "nobody but who is aside": [
+        *map(take, "abc"),
+        Ignore(9, True),
+        take("c"),
+        Finish(1, True),
+        take("d"),
+    ],
+    "a copy behind its own run": [
+        take("a"),
+        take("a", kind="redelivered", token="t 2"),
+        Finish(0, True),
+        take("a", kind="redelivered"),
+    ],
+    "redelivered once, and parked again": [
+        take("a"),
+        take("b", kind="redelivered"),
+        take("b"),
+        Finish(0, True),
+        Follow(0, False),
+    ],
+    "redelivered beside a run of what had finished": [
+        *FINISHED,
+        take("b"),
+        take("b", kind="redelivered", token="t 2"),
+    ],
+    "redelivered when the tombstone ends": [*FINISHED, Wait(TOMBSTONE), take("b", kind="redelivered")],
+}

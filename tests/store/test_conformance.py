@@ -1,0 +1,43 @@
+"""Every store against every promise: the kit that authors of other stores use too."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_exclusive.stores.base import Store, open_store
+from celery_exclusive.stores.memory import MemoryStore
+from celery_exclusive.testing.conformance import StoreConformance
+from tests.servers import RedisServer
+
+
+class TestMemory(StoreConformance):
+    is_shared_by_processes = False
+
+    def make_store(self, *, prefix: str, offer: float, tombstone_ttl: float) -> Store:
+        return open_store("memory://", prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
+
+    def lose_data(self) -> None:
+        store = self.client()
+        assert isinstance(store, MemoryStore)
+        store.clear()
+
+
+class TestRedis(StoreConformance):
+    @pytest.fixture(autouse=True)
+    def server(self, redis_server: RedisServer, redis_url: str) -> None:
+        self.redis_server, self.url = redis_server, redis_url
+
+    def make_store(self, *, prefix: str, offer: float, tombstone_ttl: float) -> Store:
+        return open_store(self.url, prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
+
+    def lose_data(self) -> None:
+        with self.redis_server.client() as redis:
+            redis.flushall()
+
+    def unreachable_store(self) -> Store:
+        return open_store("redis://127.0.0.1:1/0")
+
+    def kept_for_ever(self, prefix: str) -> list[str]:
+        with self.redis_server.client(decode_responses=True) as redis:
+            names = [name for name in redis.scan_iter(f"{prefix}*") if redis.ttl(name) == -1]
+        return [name for name in names if not name.endswith((":fence", ":epoch"))]

@@ -1,0 +1,185 @@
+"""Every store behaves as `step` does: random histories, on each store, in virtual time.
+
+The reference is the memory store, which runs `step` itself. HISTORIES=10000 runs more of them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import count
+
+import pytest
+from hypothesis import given, settings
+
+from celery_exclusive.core.document import SECOND
+from celery_exclusive.core.operations import Acquire, Granted, Release, Remove
+from celery_exclusive.stores.base import Reply, Snapshot, Wake
+from celery_exclusive.stores.memory import MemoryStore
+from celery_exclusive.stores.redis.store import RedisStore
+from tests.servers import RedisServer
+from tests.store.histories import (
+    LIMITS,
+    OFFER,
+    RARE,
+    TOMBSTONE,
+    Action,
+    Finish,
+    Follow,
+    Give,
+    Ignore,
+    Keep,
+    Reap,
+    Take,
+    Wait,
+    histories,
+)
+
+HISTORIES = int(os.environ.get("HISTORIES", "400"))
+START = 1_700_000_000 * SECOND
+numbers = count()
+Tested = MemoryStore | RedisStore
+OpenStore = Callable[[], Tested]
+
+
+class Twin:
+    """One store, and what its workers know."""
+
+    def __init__(self, store: Tested) -> None:
+        self.store = store
+        self.time = START
+        self.epoch = "none yet"
+        self.published: list[Wake] = []
+        self.started: list[tuple[str, str, str]] = []
+        store.clock = lambda: self.time
+
+    def do(self, action: Action) -> object:
+        if isinstance(action, Keep):
+            return self.store.renew(action.leases)
+        reply = self.reply(action)
+        return reply and self.plain(reply)
+
+    def reply(self, action: Action) -> Reply | None:
+        if isinstance(action, Take):
+            return self.take(action)
+        if isinstance(action, Follow) and self.published:
+            wake = self.published[action.number % len(self.published)]
+            kind = "both" if action.is_redelivered else "promoted"
+            return self.take(Take(wake.key, wake.id, "t3", 30 * SECOND, None, kind, wake.message))
+        if isinstance(action, Finish) and self.started:
+            key, id, token = self.started.pop(action.number % len(self.started))
+            return self.store.apply(key, Release(id, token, action.done))
+        if isinstance(action, Give):
+            return self.store.apply(action.key, action.operation)
+        if isinstance(action, Reap):
+            return self.store.reap(action.limit, action.every)
+        return None
+
+    def take(self, take: Take) -> Reply:
+        promoted = {"promoted": self.epoch, "both": self.epoch, "stranger": "of another store"}.get(take.kind)
+        redelivered = take.kind in ("redelivered", "both")
+        limit = take.limit or LIMITS[take.key]
+        reply = self.store.apply(
+            take.key, Acquire(take.id, take.token, take.ttl, limit, redelivered, promoted, take.message)
+        )
+        if isinstance(reply.answer, Granted):
+            self.started.append((take.key, take.id, take.token))
+        return reply
+
+    def plain(self, reply: Reply) -> Reply:
+        """Without what may differ: the text of the epoch, and which key the reaper came to first."""
+        for wake in reply.wake:
+            assert self.epoch in ("none yet", wake.epoch)
+            self.epoch = wake.epoch
+        wakes = tuple(sorted((replace(wake, epoch="") for wake in reply.wake), key=lambda wake: wake.key))
+        self.published = [*self.published, *wakes][-8:]
+        return Reply(reply.answer, wakes, tuple(sorted(reply.aside, key=lambda pair: pair[0])))
+
+    def look(self) -> dict[str, Snapshot]:
+        return {key: self.store.inspect(key) for key in LIMITS}
+
+    def due(self) -> dict[str, int]:
+        """When the reaper must look at which key."""
+        if isinstance(self.store, MemoryStore):
+            kept = self.store._memory.keys.items()
+            return {key: value.due for key, value in kept if value.due is not None}
+        flat = self.store._client.ask("ZRANGE", f"{self.store._base}due", 0, -1, "WITHSCORES")
+        return {flat[i].decode(): int(float(flat[i + 1])) for i in range(0, len(flat), 2)}
+
+
+def hold_equal(reference: Twin, other: Twin, history: list[Action]) -> None:
+    for action in history:
+        if isinstance(action, Wait):
+            if action.time < 0:  # else a lease that nobody saw end may live again
+                for key in LIMITS:
+                    compare(reference, other, Give(key, Remove("nobody")))
+            reference.time = other.time = reference.time + action.time
+        elif isinstance(action, Ignore):
+            for times_left in reversed(range(action.times)):
+                due = reference.due().values()
+                reference.time = other.time = max(reference.time, min(due, default=0))
+                if times_left or action.is_seen:
+                    compare(reference, other, Reap(100, 0))
+        else:
+            compare(reference, other, action)
+
+
+def compare(reference: Twin, other: Twin, action: Action) -> None:
+    """Do the same on both: all that can be seen must be equal, and no time to look at a key too late.
+
+    A renewal may leave that time as it was: then it is early, but only once.
+    """
+    expected, found = reference.do(action), other.do(action)
+    assert found == expected, f"{action} at {(reference.time - START) / SECOND} s"
+    assert other.look() == reference.look(), action
+    due, early = reference.due(), other.due()
+    assert early.keys() == due.keys()
+    assert all(early[key] <= due[key] for key in due)
+    if isinstance(action, Reap) and action.limit and not action.every:
+        assert all(early[key] > other.time or due[key] <= other.time for key in due)
+
+
+@pytest.fixture(scope="module", params=["memory", "redis"])
+def open_tested(request: pytest.FixtureRequest) -> Iterator[OpenStore]:
+    if request.param == "memory":
+        yield lambda: MemoryStore(f"memory://{next(numbers)}", offer=OFFER, tombstone_ttl=TOMBSTONE)
+        return
+    server: RedisServer = request.getfixturevalue("redis_server")
+    server.refresh()
+    store = RedisStore(server.url, offer=OFFER, tombstone_ttl=TOMBSTONE)
+
+    def empty() -> RedisStore:
+        store._client.ask("FLUSHALL")
+        return store
+
+    yield empty
+    store.close()
+
+
+@settings(max_examples=HISTORIES)
+@given(histories)
+def test_every_store_does_what_the_reference_does(open_tested: OpenStore, history: list[Action]) -> None:
+    hold_to_the_reference(open_tested(), history)
+
+
+@pytest.mark.parametrize("history", RARE.values(), ids=RARE)
+def test_what_chance_finds_too_seldom(open_tested: OpenStore, history: list[Action]) -> None:
+    hold_to_the_reference(open_tested(), history)
+
+
+def hold_to_the_reference(store: Tested, history: list[Action]) -> None:
+    reference = MemoryStore(f"memory://{next(numbers)}", offer=OFFER, tombstone_ttl=TOMBSTONE)
+    hold_equal(Twin(reference), Twin(store), history)
+    if isinstance(store, RedisStore):
+        all_ends_by_itself_but_what_waits(store)
+
+
+def all_ends_by_itself_but_what_waits(store: RedisStore) -> None:
+    lines = {key for key in LIMITS if (seen := store.inspect(key)).waiting + seen.aside}
+    kept = {f"{kind}:{key}" for kind in "lqaom" for key in lines} | {"due", "fence", "epoch"}
+    for name in store._client.ask("KEYS", "*"):
+        if store._client.ask("PTTL", name) == -1:
+            assert name.decode().removeprefix(store._base) in kept
+    for key in lines:
+        assert store._client.ask("PTTL", f"{store._base}l:{key}") == -1

@@ -1,0 +1,80 @@
+"""What only the memory store has: data in this process, shared by URL."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+
+from celery_exclusive.core.document import SECOND
+from celery_exclusive.core.operations import Acquire, Done, Granted, Held, Release, Remove
+from celery_exclusive.stores.base import open_store
+from celery_exclusive.stores.memory import MemoryStore
+
+LIFE = 30 * SECOND
+START = 1_700_000_000 * SECOND
+numbers = count()
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    opened = open_store(f"memory://test-{next(numbers)}")
+    assert isinstance(opened, MemoryStore)
+    opened.clock = lambda: START
+    return opened
+
+
+def take(id: str, *, message: bytes | None = b"message") -> Acquire:
+    return Acquire(id, f"token of {id}", LIFE, message=message)
+
+
+def test_stores_of_one_url_and_prefix_are_one() -> None:
+    open_store("memory://shared").apply("key", take("a"))
+    assert isinstance(open_store("memory://shared").apply("key", take("b", message=None)).answer, Held)
+    assert isinstance(open_store("memory://other").apply("key", take("b")).answer, Granted)
+    assert isinstance(open_store("memory://shared", prefix="y").apply("key", take("b")).answer, Granted)
+
+
+def test_a_key_that_nobody_has_or_wants_leaves_nothing(store: MemoryStore) -> None:
+    store.apply("key", take("a"))
+    store.apply("key", Release("a", "token of a"))
+    assert not store._memory.keys
+    assert not list(store.scan())
+
+
+def test_dead_leases_and_tombstones_are_cleared_by_the_reaper(store: MemoryStore) -> None:
+    store.apply("key", take("a"))
+    store.apply("key", take("b"))
+    store.apply("key", Remove("b"))
+    store.clock = lambda: START + 601 * SECOND
+    store.reap()
+    assert not store._memory.keys
+
+
+def test_two_reapers_do_not_come_at_once(store: MemoryStore) -> None:
+    assert store.reap(every=SECOND).answer == Done(True)
+    assert store.reap(every=SECOND).answer == Done(False)
+    assert store.reap().answer == Done(True)
+
+
+def test_a_clock_that_went_back_does_not_stop_the_reaper(store: MemoryStore) -> None:
+    store.reap()
+    store.clock = lambda: START - 3600 * SECOND
+    assert store.reap(every=SECOND).answer == Done(True)
+
+
+def test_scan_names_the_keys_in_use(store: MemoryStore) -> None:
+    for key in ("feed:1", "feed:2", "team:1"):
+        store.apply(key, take("a"))
+    assert sorted(store.scan("feed:")) == ["feed:1", "feed:2"]
+
+
+def test_what_forgot_everything_has_another_epoch_and_growing_fences(store: MemoryStore) -> None:
+    before = store.apply("key", take("a")).answer
+    epoch = store._memory.epoch
+    store.clear()
+    after = store.apply("key", take("b")).answer
+    assert isinstance(before, Granted)
+    assert isinstance(after, Granted)
+    assert after.fence > before.fence
+    assert store._memory.epoch != epoch

@@ -1,0 +1,303 @@
+"""What only a Redis store can do well or badly: its data, its clock, its costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from celery_exclusive.core.document import SECOND
+from celery_exclusive.core.operations import Acquire, Done, Granted, Parked, Release, Remove, Renew
+from celery_exclusive.errors import StoreUnavailable
+from celery_exclusive.stores.base import Reply, open_store
+from celery_exclusive.stores.redis.store import RedisStore
+from tests.servers import RedisServer
+
+LIFE = 30 * SECOND
+StartRedis = Callable[..., RedisServer]
+PERMANENT = {b"cx1:{0}:fence", b"cx1:{0}:epoch"}
+
+
+@pytest.fixture
+def store(redis_url: str) -> Iterator[RedisStore]:
+    opened = open_store(redis_url)
+    assert isinstance(opened, RedisStore)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def redis(redis_server: RedisServer) -> Iterator[Any]:
+    with redis_server.client() as client:
+        yield client
+
+
+def take(id: str, ttl: int = LIFE, *, limit: int = 1, message: bytes | None = b"message") -> Acquire:
+    return Acquire(id, f"token of {id}", ttl, limit, message=message)
+
+
+def give(id: str, *, done: bool = True) -> Release:
+    return Release(id, f"token of {id}", done)
+
+
+def permanent(redis: Any) -> set[bytes]:
+    return {name for name in redis.scan_iter() if redis.pttl(name) == -1}
+
+
+def test_a_lease_is_readable_with_redis_cli(store: RedisStore, redis: Any) -> None:
+    granted = store.apply("key", take("a")).answer
+    assert isinstance(granted, Granted)
+    stored = redis.hgetall("cx1:{0}:l:key")
+    expiry = granted.fence + LIFE
+    assert stored == {
+        b"": f"1 1 {expiry} {expiry} 0 0".encode(),
+        b"a": f"{expiry} {granted.fence} 0 token of a".encode(),
+    }
+
+
+def test_the_server_never_forgets_a_lease_that_lives(store: RedisStore, redis: Any) -> None:
+    store.apply("key", take("a", 10 * SECOND))
+    assert redis.pttl("cx1:{0}:l:key") >= 10_000 - 100
+    store.renew([("key", Renew("a", "token of a", 60 * SECOND))])
+    assert redis.pttl("cx1:{0}:l:key") >= 60_000 - 100
+    store.apply("key", take("b", 90 * SECOND, limit=2))
+    assert redis.pttl("cx1:{0}:l:key") >= 90_000 - 100
+    store.apply("key", give("b"))
+    assert redis.pttl("cx1:{0}:l:key") >= 60_000 - 100
+
+
+def test_a_line_outlives_the_leases_that_it_waits_for(store: RedisStore, redis: Any) -> None:
+    store.apply("key", take("a"))
+    store.apply("key", take("b"))
+    assert redis.pttl("cx1:{0}:l:key") == -1
+    assert redis.zrange("cx1:{0}:due", 0, -1) == [b"key"]
+
+
+def test_nothing_is_left_without_an_end_but_the_marks(store: RedisStore, redis: Any) -> None:
+    for id in ("a", "b", "c"):
+        store.apply("key", take(id))
+    store.apply("key", give("a"))
+    store.apply("key", take("b"))
+    store.apply("key", Remove("c"))
+    assert permanent(redis) == PERMANENT
+    store.apply("key", give("b"))
+    assert permanent(redis) == PERMANENT
+    assert not list(store.scan())
+    tombstones = {b"cx1:{0}:t:3:key:b", b"cx1:{0}:t:3:key:c"}
+    assert set(redis.scan_iter()) == PERMANENT | tombstones
+
+
+def test_a_holder_that_leaves_the_line_behind_gives_its_key_an_end_again(
+    store: RedisStore, redis: Any
+) -> None:
+    store.apply("key", take("a"))
+    store.apply("key", take("b"))
+    store.apply("key", Remove("b"))
+    assert 0 < redis.pttl("cx1:{0}:l:key") <= 31_001
+
+
+def test_a_line_that_lost_its_lock_gets_its_turn_from_the_reaper(store: RedisStore, redis: Any) -> None:
+    store.clock = lambda: 10 * SECOND
+    store.apply("key", take("a"))
+    store.apply("key", take("b"))
+    redis.delete("cx1:{0}:l:key")
+    store.clock = lambda: 100 * SECOND
+    assert [wake.id for wake in store.reap().wake] == ["b"]
+    assert store.inspect("key").waiting == 1
+
+
+def test_the_reaper_clears_what_an_operator_deleted(store: RedisStore, redis: Any) -> None:
+    store.apply("key", take("a"))
+    store.apply("key", take("b"))
+    redis.delete(*(f"cx1:{{0}}:{kind}:key" for kind in "lqaom"))
+    store.clock = lambda: 2_000_000_000 * SECOND
+    assert store.reap() == Reply(Done(True))
+    assert redis.zcard("cx1:{0}:due") == 0
+
+
+def test_two_reapers_do_not_come_at_once(store: RedisStore, redis: Any) -> None:
+    assert store.reap(every=SECOND).answer == Done(True)
+    assert store.reap(every=SECOND).answer == Done(False)
+    assert store.reap(every=0).answer == Done(True)
+    assert permanent(redis) == set()
+
+
+def test_keys_and_ids_may_be_any_text(store: RedisStore) -> None:
+    key, id = "schlüssel *[x]? \n\\{0}:l:", "ïd/\x00 1"
+    store.apply(key, take("a"))
+    assert isinstance(store.apply(key, take(id, message=b"\x00\xff\r\n")).answer, Parked)
+    assert list(store.scan()) == list(store.scan(key)) == list(store.scan("schlüssel *[")) == [key]
+    assert not list(store.scan("schlüssel *[y"))
+    (wake,) = store.apply(key, give("a")).wake
+    assert (wake.key, wake.id, wake.message) == (key, id, b"\x00\xff\r\n")
+
+
+def test_tombstones_of_one_key_are_not_those_of_another(store: RedisStore) -> None:
+    store.apply("k", take("holder"))
+    store.apply("k", take("x:y"))
+    store.apply("k", Remove("x:y"))
+    other = Acquire("y", "t", LIFE, redelivered=True, message=b"")
+    assert isinstance(store.apply("k:x", other).answer, Granted)
+
+
+def test_a_message_of_a_megabyte_is_kept_only_when_parked(store: RedisStore, redis: Any) -> None:
+    message = bytes(range(256)) * 4096
+    store.apply("key", take("a", message=message))
+    assert not redis.exists("cx1:{0}:m:key")
+    store.apply("key", take("b", message=message))
+    (wake,) = store.apply("key", give("a")).wake
+    assert wake.message == message
+
+
+def test_a_thousand_leases_are_renewed_in_two_calls(store: RedisStore, redis: Any) -> None:
+    leases = [(f"key {i}", Renew("a", "token of a", LIFE)) for i in range(1000)]
+    for key, _ in leases[:998]:
+        store.apply(key, take("a"))
+    before = redis.info("commandstats")["cmdstat_evalsha"]["calls"]
+    assert store.renew(leases) == [True] * 998 + [False] * 2
+    assert redis.info("commandstats")["cmdstat_evalsha"]["calls"] - before <= 2 + 1  # one EVAL knows the text
+
+
+def test_scan_finds_more_keys_than_one_page_has(store: RedisStore) -> None:
+    expected = {f"key {i}" for i in range(3000)}
+    for key in expected:
+        store.apply(key, take("a"))
+    found = list(store.scan("key"))
+    assert len(found) == 3000
+    assert set(found) == expected
+
+
+def test_a_line_of_20000_costs_as_many_commands_as_one_of_ten(store: RedisStore, redis: Any) -> None:
+    def cost(key: str, *, far: str) -> list[int]:
+        """How many commands each verb runs inside the server: at the head, at the end, after the end."""
+        store.apply(key, take("holder"))
+        operations = [
+            take("newcomer"),
+            take("newcomer"),
+            take(far),
+            Remove("newcomer"),
+            Remove(far),
+            take("other", message=None),
+            give("holder", done=False),
+            take("0"),
+            give("0"),
+        ]
+        costs = []
+        for operation in operations:
+            before = commands(redis)
+            store.apply(key, operation)
+            costs.append(commands(redis) - before)
+        return costs
+
+    for id in range(10):
+        store.apply("short", take(str(id)))
+        store.apply("long", take(str(id)))
+    last = redis.zscore("cx1:{0}:q:long", "9")
+    redis.zadd("cx1:{0}:q:long", {str(id): last + id for id in range(10, 20_000)})
+    *meta, waiting, aside = redis.hget("cx1:{0}:l:long", "").split()
+    assert (waiting, aside) == (b"9", b"0")
+    redis.hset("cx1:{0}:l:long", "", b" ".join([*meta, b"19999", aside]))
+    store.apply("long", take("last"))
+    store.apply("alone", take("a"))
+    elsewhere = commands(redis)
+    store.apply("alone", give("a"))
+    elsewhere = commands(redis) - elsewhere
+    assert elsewhere == 4  # EVALSHA, TIME, HMGET, DEL
+    assert store.inspect("long").waiting == 20_000
+    assert cost("long", far="19998") == cost("short", far="8")
+
+
+def commands(redis: Any) -> int:
+    """How many the server ever ran, scripts included, but for the questions of this test."""
+    counts = {name: value["calls"] for name, value in redis.info("commandstats").items()}
+    return sum(calls for name, calls in counts.items() if name != "cmdstat_info")
+
+
+@pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
+def test_check_warns_of_a_server_that_drops_keys(start_redis: StartRedis, policy: str) -> None:
+    server = start_redis(appendonly=True, **{"maxmemory": "100mb", "maxmemory-policy": policy})
+    store = open_store(server.url)
+    (warning,) = store.check()
+    assert policy in warning
+    assert server.url in warning
+    store.close()
+
+
+def test_check_warns_of_a_server_that_keeps_nothing(start_redis: StartRedis) -> None:
+    store = open_store(start_redis().url)
+    (warning,) = store.check()
+    assert "set appendonly to yes" in warning
+    assert store.capabilities.durable == "none"
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"appendonly": True},
+        {"appendonly": True, "maxmemory-policy": "allkeys-lru"},
+        {"appendonly": True, "maxmemory-policy": "noeviction", "maxmemory": "100mb"},
+    ],
+)
+def test_check_is_content_with_a_server_that_keeps_data(start_redis: StartRedis, settings: Any) -> None:
+    store = open_store(start_redis(**settings).url)
+    assert store.check() == []
+    assert store.capabilities.durable == "lagging"
+    store.close()
+
+
+def test_snapshots_keep_data_too(start_redis: StartRedis) -> None:
+    server = start_redis()
+    with server.client() as redis:
+        redis.config_set("save", "60 1")
+    store = open_store(server.url)
+    assert store.check() == []
+    store.close()
+
+
+def test_a_full_server_takes_no_new_lease_but_every_old_one_back(start_redis: StartRedis) -> None:
+    server = start_redis()
+    store = open_store(server.url)
+    store.apply("key", take("a", limit=2))
+    store.apply("key", take("b", limit=2))
+    store.apply("line", take("a"))
+    store.apply("line", take("b"))
+    with server.client() as redis:
+        redis.config_set("maxmemory", 1)
+    with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1.*OOM.*maxmemory"):
+        store.apply("another", take("a"))
+    assert store.apply("key", give("a")).answer == Done(True)
+    assert store.apply("key", give("b")).answer == Done(True)
+    assert [wake.id for wake in store.apply("line", give("a")).wake] == ["b"]
+    store.close()
+
+
+def test_a_replica_is_refused(start_redis: StartRedis) -> None:
+    server = start_redis()
+    store = open_store(server.url)
+    with server.client() as redis:
+        redis.replicaof("127.0.0.1", 1)
+    with pytest.raises(StoreUnavailable, match=r"READONLY.*replica.*primary"):
+        store.apply("key", take("a"))
+    with pytest.raises(StoreUnavailable, match="primary"):
+        store.check()
+    store.close()
+
+
+def test_a_user_without_rights_is_told_so(start_redis: StartRedis) -> None:
+    server = start_redis()
+    with server.client() as redis:
+        redis.execute_command("ACL", "SETUSER", "guest", "on", ">secret", "+@all", "~other:*")
+        redis.config_set("requirepass", "pass:word/")
+    url = server.url.removeprefix("redis://")
+    with pytest.raises(StoreUnavailable, match=r"NOPERM.*exclusive_prefix"):
+        open_store(f"redis://guest:secret@{url}").apply("key", take("a"))
+    with pytest.raises(StoreUnavailable, match=r"(NOAUTH|WRONGPASS).*password") as refused:
+        open_store(f"redis://guest:mistake@{url}").apply("key", take("a"))
+    assert "mistake" not in str(refused.value)
+    with pytest.raises(StoreUnavailable, match=r"NOAUTH.*password"):
+        open_store(server.url).apply("key", take("a"))
+    allowed = open_store(f"redis://:pass%3Aword%2F@{url}")
+    assert isinstance(allowed.apply("key", take("a")).answer, Granted)
+    allowed.close()

@@ -1,0 +1,116 @@
+"""What a Redis URL means, as Celery reads it, and what of it may be shown."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from celery_exclusive.errors import OptionError
+from celery_exclusive.stores.base import open_store
+from celery_exclusive.stores.redis.address import Address, parse
+
+URLS = {
+    "redis://": "redis://localhost:6379/0",
+    "redis://example.org": "redis://example.org:6379/0",
+    "redis://example.org:6380/2": "redis://example.org:6380/2",
+    "redis://example.org//": "redis://example.org:6379/0",
+    "redis://example.org?db=4": "redis://example.org:6379/4",
+    "redis://:s%40cret@example.org/2": "redis://:**@example.org:6379/2",
+    "redis://me:s%40cret@example.org/2?ssl_password=x": "redis://me:**@example.org:6379/2",
+    "redis://example.org/2?password=secret": "redis://:**@example.org:6379/2",
+    "valkey://[::1]:7000/1": "valkey://[::1]:7000/1",
+    "rediss://example.org/1?ssl_cert_reqs=CERT_NONE": "rediss://example.org:6379/1",
+    "valkeys://example.org": "valkeys://example.org:6379/0",
+    "redis+socket:///run/redis.sock": "redis+socket:///run/redis.sock?virtual_host=0",
+    "redis+socket://:pw@/run/redis.sock?virtual_host=2": "redis+socket://:**@/run/redis.sock?virtual_host=2",
+    "valkey+socket:///run/my%20redis.sock?db=1": "valkey+socket:///run/my redis.sock?virtual_host=1",
+}
+
+
+@pytest.mark.parametrize(("url", "shown"), URLS.items())
+def test_a_url_is_shown_whole_but_for_its_password(url: str, shown: str) -> None:
+    assert parse(url).shown == shown
+    assert open_store(url).url == shown
+
+
+def options(url: str) -> dict[str, object]:
+    return {name: value for name, value in parse(url).options.items() if value is not None}
+
+
+def test_host_database_and_credentials_are_taken_from_the_url() -> None:
+    assert options("redis://me:s%40cret@example.org:6380/2") == {
+        "host": "example.org",
+        "port": 6380,
+        "db": 2,
+        "username": "me",
+        "password": "s@cret",
+        "socket_timeout": 5.0,
+        "socket_connect_timeout": 5.0,
+        "socket_keepalive": True,
+    }
+
+
+def test_time_outs_may_be_given() -> None:
+    given = options(
+        "redis://h?socket_timeout=1.5&socket_connect_timeout=2&visibility_timeout=3&max_connections=9"
+    )
+    assert (given["socket_timeout"], given["socket_connect_timeout"]) == (1.5, 2.0)
+    assert not given.keys() & {"visibility_timeout", "max_connections"}
+
+
+@pytest.mark.parametrize("value", ["CERT_OPTIONAL", "optional"])
+def test_tls_is_configured_as_celery_does(value: str) -> None:
+    given = options(f"rediss://h?ssl_cert_reqs={value}&ssl_ca_certs=/etc/ca.pem&ssl_check_hostname=false")
+    assert given["ssl_cert_reqs"] == "optional"
+    assert given["ssl_ca_certs"] == "/etc/ca.pem"
+    assert given["ssl_check_hostname"] is False
+
+
+def test_tls_checks_certificates_unless_told_otherwise() -> None:
+    assert options("rediss://h")["ssl_cert_reqs"] == "required"
+
+
+def test_a_socket_has_a_path() -> None:
+    address = parse("redis+socket:///run/redis.sock?virtual_host=2")
+    assert address.is_socket
+    assert (address.options["path"], address.options["db"]) == ("/run/redis.sock", 2)
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("redis://:secret@h/first", "database of a Redis URL is a number, not 'first'"),
+        ("redis://:secret@h:port/1", "redis:// URL"),
+        ("redis://:secret@h?socket_timeout=long", "redis:// URL"),
+        ("rediss://:secret@h?ssl_cert_reqs=maybe", "none, optional, required, not 'maybe'"),
+        ("redis+socket://:secret@", "name the socket file"),
+    ],
+)
+def test_a_url_that_cannot_be_understood_is_an_option_error_without_password(url: str, message: str) -> None:
+    with pytest.raises(OptionError, match=message) as refused:
+        parse(url)
+    assert "secret" not in str(refused.value)
+
+
+def test_an_address_knows_its_kind_of_connection() -> None:
+    assert kind(parse("rediss://h")) == kind(parse("valkeys://h")) == (False, True)
+    assert kind(parse("redis+socket:///s")) == kind(parse("valkey+socket:///s")) == (True, False)
+    assert kind(parse("redis://h")) == kind(parse("valkey://h")) == (False, False)
+
+
+def kind(address: Address) -> tuple[bool, bool]:
+    return address.is_socket, address.is_tls
+
+
+def test_a_missing_driver_is_named_with_the_command_that_installs_it() -> None:
+    code = (
+        "import sys; sys.modules['redis'] = None\n"
+        "from celery_exclusive.stores.base import open_store\n"
+        "from celery_exclusive.errors import OptionError\n"
+        "try: open_store('redis://')\n"
+        "except OptionError as error: assert \"pip install 'celery-exclusive[redis]'\" in str(error)\n"
+        "else: raise SystemExit(1)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,347 @@
+"""The connection of a Redis store: round trips, lost connections and servers, threads, forks."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import exceptions
+
+from celery_exclusive.core.document import SECOND
+from celery_exclusive.core.operations import (
+    Acquire,
+    Done,
+    Granted,
+    Held,
+    Parked,
+    Release,
+    Remove,
+    Renew,
+)
+from celery_exclusive.errors import StoreUnavailable
+from celery_exclusive.stores.base import Store, open_store
+from celery_exclusive.stores.redis.client import Client
+from celery_exclusive.stores.redis.store import RedisStore
+from tests.servers import RedisServer
+
+LIFE = 30 * SECOND
+StartRedis = Callable[..., RedisServer]
+
+
+@pytest.fixture
+def store(redis_url: str) -> Iterator[RedisStore]:
+    opened = open_store(redis_url)
+    assert isinstance(opened, RedisStore)
+    yield opened
+    opened.close()
+
+
+def take(id: str, *, message: bytes | None = b"message") -> Acquire:
+    return Acquire(id, f"token of {id}", LIFE, message=message)
+
+
+def give(id: str) -> Release:
+    return Release(id, f"token of {id}")
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
+    """All round trips of all clients."""
+    commands: list[tuple[object, ...]] = []
+    original = Client._try
+
+    def count(self: Client, connection: Any, command: tuple[object, ...]) -> object:
+        commands.append(command)
+        return original(self, connection, command)
+
+    monkeypatch.setattr(Client, "_try", count)
+    return commands
+
+
+def lose_the_next_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server does what it was asked, but nobody hears its answer."""
+    original = Client._try
+    is_lost: list[bool] = []
+
+    def lose(self: Client, connection: Any, command: tuple[object, ...]) -> object:
+        answer = original(self, connection, command)
+        if not is_lost:
+            is_lost.append(True)
+            raise exceptions.ConnectionError("Connection closed by server.")
+        return answer
+
+    monkeypatch.setattr(Client, "_try", lose)
+
+
+def test_every_verb_is_one_round_trip(store: RedisStore, sent: list[tuple[object, ...]]) -> None:
+    def trips(ask: Callable[[], object]) -> int:
+        sent.clear()
+        ask()
+        return len(sent)
+
+    store.apply("warm up", take("a"))
+    store.renew([("warm up", Renew("a", "t", LIFE))])
+    store.inspect("warm up")
+    assert trips(lambda: store.apply("key", take("a"))) == 1
+    assert trips(lambda: store.apply("key", take("b"))) == 1  # parked
+    assert trips(lambda: store.apply("key", take("c", message=None))) == 1  # held
+    assert trips(lambda: store.renew([("key", Renew("a", "token of a", LIFE))] * 500)) == 1
+    assert trips(lambda: store.inspect("key")) == 1
+    assert trips(lambda: store.apply("key", give("a"))) == 1  # wakes b
+    assert trips(lambda: store.apply("key", Remove("b"))) == 1
+    assert trips(store.reap) == 1
+
+
+def test_a_server_that_forgot_the_scripts_gets_them_again(
+    store: RedisStore, redis_server: RedisServer
+) -> None:
+    with redis_server.client() as redis:
+        for id in ("a", "b"):
+            redis.script_flush()
+            store.apply("key", take(id))
+        redis.script_flush()
+        assert store.renew([("key", Renew("a", "token of a", LIFE))]) == [True]
+        redis.script_flush()
+        assert store.inspect("key").waiting == 1
+        redis.script_flush()
+        assert [wake.id for wake in store.apply("key", give("a")).wake] == ["b"]
+
+
+def test_a_connection_that_was_dropped_while_idle_is_made_anew(
+    store: RedisStore, redis_server: RedisServer
+) -> None:
+    first = store.apply("key", take("a"))
+    with redis_server.client() as redis:
+        redis.client_kill_filter(_type="normal", skipme=True)
+    assert store.apply("key", take("a")) == first
+
+
+def test_a_connection_that_drops_in_the_middle_is_made_anew(
+    store: RedisStore, redis_server: RedisServer
+) -> None:
+    store.apply("warm up", take("a"))
+    me = store._client.ask("CLIENT", "ID")
+    with redis_server.client() as redis, ThreadPoolExecutor(1) as pool:
+        redis.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
+        try:
+            answer = pool.submit(store.apply, "key", take("a"))
+            wait_until(lambda: redis.info("clients")["blocked_clients"] == 1)
+            redis.client_kill_filter(_id=str(me))
+            wait_until(lambda: redis.info("clients")["blocked_clients"] == 1)
+        finally:
+            redis.execute_command("CLIENT", "UNPAUSE")
+        assert isinstance(answer.result().answer, Granted)
+        assert store._client.ask("CLIENT", "ID") != me
+
+
+def test_a_grant_whose_reply_was_lost_is_the_same_grant(
+    store: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lose_the_next_reply(monkeypatch)
+    granted = store.apply("key", take("a"))
+    assert granted == store.apply("key", take("a"))
+
+
+def test_a_park_whose_reply_was_lost_is_one_entry(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.apply("key", take("a"))
+    lose_the_next_reply(monkeypatch)
+    parked = store.apply("key", take("b")).answer
+    assert isinstance(parked, Parked)
+    assert parked.position == store.inspect("key").waiting == 1
+
+
+def test_a_promoted_copy_is_not_lost_if_its_lease_ended_before_the_lost_reply_was_asked_for_again(
+    store: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.apply("key", take("a"))
+    store.apply("key", take("b"))
+    (wake,) = store.apply("key", give("a")).wake
+    short = Acquire("b", "token of b", ttl=1, promoted=wake.epoch)
+    lose_the_next_reply(monkeypatch)
+    assert isinstance(store.apply("key", short).answer, Granted)
+
+
+def test_a_release_whose_reply_was_lost_is_no_alarm(
+    store: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.apply("key", take("a"))
+    lose_the_next_reply(monkeypatch)
+    assert store.apply("key", give("a")).answer == Done(True)
+    assert store.apply("key", give("a")).answer == Done(False)
+
+
+def test_a_server_that_nobody_started_is_told_at_once() -> None:
+    store = open_store("redis://user:secret@127.0.0.1:1/7")
+    began = time.monotonic()
+    with pytest.raises(StoreUnavailable, match=r"redis://user:\*\*@127\.0\.0\.1:1/7 .* exclusive_store"):
+        store.apply("key", take("a"))
+    assert time.monotonic() - began < 2
+
+
+def test_a_server_that_does_not_answer_is_given_up_in_time(start_redis: StartRedis) -> None:
+    server = start_redis()
+    store = open_store(f"{server.url}?socket_timeout=0.2")
+    store.apply("key", take("a"))
+    server.pause()
+    began = time.monotonic()
+    with pytest.raises(StoreUnavailable, match="imeout"):
+        store.apply("key", take("b"))
+    with pytest.raises(StoreUnavailable, match="imeout"):
+        store.check()
+    assert time.monotonic() - began < 5
+    server.resume()
+    assert isinstance(store.apply("key", take("a")).answer, Granted)
+    store.close()
+
+
+def test_a_restart_with_data_keeps_leases_line_and_epoch(start_redis: StartRedis) -> None:
+    server = start_redis(appendonly=True, appendfsync="always")
+    store = open_store(server.url)
+    granted = store.apply("key", take("a"))
+    for id in ("b", "c"):
+        store.apply("key", take(id))
+    epoch = offered_epoch(store)
+    server.kill()
+    with pytest.raises(StoreUnavailable):
+        store.apply("key", take("a"))
+    server.restart(keep_data=True)
+    assert store.apply("key", take("a")) == granted
+    (wake,) = store.apply("key", give("a")).wake
+    assert (wake.id, wake.epoch) == ("b", epoch)
+    store.close()
+
+
+def test_a_restart_without_data_is_another_epoch_and_fences_still_grow(start_redis: StartRedis) -> None:
+    server = start_redis()
+    store = open_store(server.url)
+    before = store.apply("key", take("a")).answer
+    epoch = offered_epoch(store)
+    server.restart(keep_data=False)
+    after = store.apply("key", take("b")).answer
+    assert isinstance(before, Granted)
+    assert isinstance(after, Granted)
+    assert after.fence > before.fence
+    assert offered_epoch(store) != epoch
+    promoted = Acquire("c", "t", LIFE, promoted=epoch)
+    assert isinstance(store.apply("key", promoted).answer, Held), "not an offer of this store"
+    store.close()
+
+
+def test_threads_share_a_store(store: RedisStore, redis_server: RedisServer) -> None:
+    inside: set[str] = set()
+
+    def work(name: str) -> int:
+        granted = 0
+        for _ in range(100):
+            if isinstance(store.apply("key", take(name, message=None)).answer, Granted):
+                assert not inside
+                inside.add(name)
+                granted += 1
+                inside.remove(name)
+                assert store.apply("key", give(name)).answer == Done(True)
+        return granted
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(pool.map(work, "abcd")) > 0
+    with redis_server.client() as redis:
+        mine = [client for client in redis.client_list() if client["cmd"] == "evalsha"]
+    assert 1 <= len(mine) <= 4
+
+
+def test_a_forked_child_has_a_connection_of_its_own(store: RedisStore) -> None:
+    granted = store.apply("key", take("a"))
+    parent = store._client.ask("CLIENT", "ID")
+
+    def child() -> bool:
+        return store.apply("key", take("a")) == granted and store._client.ask("CLIENT", "ID") != parent
+
+    assert in_a_fork(child)
+    assert store._client.ask("CLIENT", "ID") == parent
+    assert store.apply("key", give("a")).answer == Done(True)
+
+
+def test_a_child_may_be_forked_while_other_threads_call(store: RedisStore) -> None:
+    is_over = threading.Event()
+
+    def work(name: str) -> None:
+        while not is_over.is_set():
+            store.apply(name, take(name))
+            store.apply(name, give(name))
+
+    with ThreadPoolExecutor(3) as pool:
+        workers = [pool.submit(work, name) for name in "abc"]
+        try:
+            for key in ("child 1", "child 2", "child 3"):
+                assert in_a_fork(lambda key=key: isinstance(store.apply(key, take("a")).answer, Granted))
+        finally:
+            is_over.set()
+        for worker in workers:
+            worker.result()
+
+
+def test_a_closed_store_connects_again_when_used(store: RedisStore, redis_server: RedisServer) -> None:
+    store.apply("key", take("a"))
+    with redis_server.client() as redis:
+        before = len(redis.client_list())
+        store.close()
+        wait_until(lambda: len(redis.client_list()) == before - 1)
+    assert store.inspect("key").holders
+
+
+def test_an_interrupted_call_leaves_no_answer_for_the_next(
+    store: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.apply("key", take("a"))
+    (connection,) = store._client._idle
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(connection, "read_response", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        store.apply("key", take("b"))
+    assert store.inspect("key").waiting == 1
+    assert connection not in store._client._idle
+
+
+def test_a_socket_file_will_do(start_redis: StartRedis, tmp_path: Path) -> None:
+    server = start_redis(unixsocket=str(tmp_path / "s"))
+    store = open_store(f"redis+socket://{tmp_path}/s?virtual_host=3")
+    store.apply("key", take("a"))
+    with server.client() as redis:
+        assert set(redis.info("keyspace")) == {"db3"}
+    store.close()
+
+
+def offered_epoch(store: Store) -> str:
+    store.apply("another key", take("a"))
+    store.apply("another key", take("b"))
+    (wake,) = store.apply("another key", give("a")).wake
+    return wake.epoch
+
+
+def in_a_fork(does_hold: Callable[[], bool]) -> bool:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads is what is tested
+        pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            status = 0 if does_hold() else 1
+        finally:
+            os._exit(status)
+    return os.waitpid(pid, 0)[1] == 0
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 15
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

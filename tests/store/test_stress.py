@@ -1,0 +1,66 @@
+"""Many processes against one store, killed and paused at random; larger with STRESS=10 in the environment."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from tests.stress.journal import Event
+from tests.stress.plan import Fault, Plan, calm, storm
+from tests.stress.run import run
+from tests.stress.verdict import judge
+
+FACTOR = float(os.environ.get("STRESS", "1"))
+
+pytestmark = pytest.mark.timeout(int(60 + 120 * FACTOR))
+
+
+@pytest.fixture(params=["file", "redis"])
+def url(request: pytest.FixtureRequest) -> str:
+    """A store that processes share. `file:` is the memory store's code between a load and a save."""
+    return request.getfixturevalue("redis_url") if request.param == "redis" else "file:"
+
+
+def test_without_a_reaper_no_wake_up_is_lost(url: str):
+    verdict = run(calm(url).scaled(FACTOR))
+    assert not verdict.faults
+    assert verdict.parks > verdict.tasks / 10
+    assert verdict.overlaps == 0
+
+
+def test_killed_and_paused_workers_lose_nothing_and_run_nothing_twice(url: str):
+    verdict = run(storm(url).scaled(FACTOR))
+    assert not verdict.faults
+    assert verdict.parks > verdict.tasks / 10
+    assert verdict.kills >= 10 * FACTOR
+    assert verdict.pauses == 8 * FACTOR
+
+
+SMALL = Plan(url="file:", tasks=80, workers=4, lost_acks=0, unfinished=0, deadline=60)
+
+
+@pytest.mark.parametrize(
+    ("fault", "plan", "says"),
+    [
+        ("barge", SMALL, "met others in the section"),
+        ("short leases", SMALL, "leases of"),
+        ("park in two steps", replace(SMALL, tasks=4, keys=1, body=1.0), "the last wake-up was lost"),
+        ("silent release", SMALL, "the last wake-up was lost"),
+        ("no tombstones", replace(SMALL, lost_acks=0.5), "had waited and had finished, and ran again"),
+        ("unfinished is done", replace(SMALL, unfinished=0.5), "tasks were lost"),
+    ],
+)
+def test_the_stress_test_sees(fault: Fault, plan: Plan, says: str):
+    assert says in "\n".join(run(replace(plan, fault=fault)).faults)
+
+
+def test_the_stress_test_sees_a_stale_write():
+    events = [
+        Event(1, 1, "attempt", "a", ["task", "solo", "fresh"]),
+        Event(2, 1, "lease", "a", [17, 100]),
+        Event(3, 1, "written", "a", [True, 18]),
+        Event(4, 1, "effect", "a"),
+    ]
+    assert judge(events, ["task"]).faults == ["a stale write to 'solo' was accepted"]
