@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from celery_exclusive.core.document import SECOND
-from celery_exclusive.core.operations import Acquire, Done, Granted, Parked, Release, Remove, Renew
+from celery_exclusive.core.operations import Acquire, Done, Granted, Held, Parked, Release, Remove, Renew
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.stores.base import Reply, open_store
 from celery_exclusive.stores.redis.store import RedisStore
@@ -65,6 +66,19 @@ def test_the_server_never_forgets_a_lease_that_lives(store: RedisStore, redis: A
     assert redis.pttl("cx1:{0}:l:key") >= 90_000 - 100
     store.apply("key", give("b"))
     assert redis.pttl("cx1:{0}:l:key") >= 60_000 - 100
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_only_the_clock_of_the_server_counts(
+    store: RedisStore, monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    granted = store.apply("key", take("a"))
+    for name, unit in (("time", 1), ("time_ns", 10**9)):
+        real = getattr(time, name)
+        monkeypatch.setattr(time, name, lambda real=real, unit=unit: real() + hours * 3600 * unit)
+    assert isinstance(store.apply("key", take("b", message=None)).answer, Held)
+    assert store.apply("key", take("a")) == granted
+    assert 0 < store.inspect("key").holders[0].remaining <= LIFE
 
 
 def test_a_line_outlives_the_leases_that_it_waits_for(store: RedisStore, redis: Any) -> None:

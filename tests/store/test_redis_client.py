@@ -320,6 +320,13 @@ def test_a_socket_file_will_do(start_redis: StartRedis, tmp_path: Path) -> None:
     store.close()
 
 
+def test_a_valkey_url_will_do(store: RedisStore, redis_url: str) -> None:
+    other = open_store(redis_url.replace("redis://", "valkey://"))
+    store.apply("key", take("a"))
+    assert isinstance(other.apply("key", take("b")).answer, Parked)
+    other.close()
+
+
 def offered_epoch(store: Store) -> str:
     store.apply("another key", take("a"))
     store.apply("another key", take("b"))

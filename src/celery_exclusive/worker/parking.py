@@ -1,0 +1,173 @@
+"""Keep a message, and publish it again as it was."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from kombu.utils.json import dumps, loads
+
+from celery_exclusive import notices
+from celery_exclusive.publish import HEADER, Header
+from celery_exclusive.stores.base import Wake
+
+VERSION = 1
+_PROPERTIES = ("correlation_id", "reply_to", "priority", "delivery_mode")
+_NOT_KEPT = re.compile(r"redelivered$|x-(first-|last-)?death|x-delivery-count$")
+"""Headers with which brokers tell the past of one delivery."""
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """Everything that makes a message: body, headers, properties, and where it goes."""
+
+    body: bytes
+    content_type: str
+    content_encoding: str
+    headers: dict[str, Any]
+    properties: dict[str, Any]
+    exchange: str
+    routing_key: str
+
+    @classmethod
+    def of(cls, message: Any, header: Header) -> Letter:
+        """Take it from a delivered kombu message, whose body is decompressed already.
+
+        It gets this header of ours, so that all its copies are for one key and one id.
+        """
+        body = message.body.encode() if isinstance(message.body, str) else bytes(message.body)
+        headers = {name: value for name, value in message.headers.items() if not _NOT_KEPT.match(name)}
+        properties = {name: message.properties.get(name) for name in _PROPERTIES}
+        return cls(
+            body,
+            message.content_type,
+            message.content_encoding,
+            {**headers, HEADER: header.write()},
+            {name: value for name, value in properties.items() if value is not None},
+            message.delivery_info.get("exchange") or "",
+            message.delivery_info.get("routing_key") or "",
+        )
+
+    def dump(self) -> bytes:
+        """Write it as versioned JSON, the form in which it waits in a store."""
+        try:
+            body, coding = self.body.decode(), "text"
+        except UnicodeDecodeError:
+            body, coding = b64encode(self.body).decode(), "base64"
+        return dumps({"v": VERSION, **asdict(self), "body": body, "coding": coding}).encode()
+
+    @classmethod
+    def load(cls, kept: bytes) -> Letter:
+        fields = loads(kept)
+        version = fields.pop("v")
+        if version != VERSION:
+            raise ValueError(f"a parked message has version {version}, this release reads {VERSION}")
+        body = fields.pop("body")
+        body = body.encode() if fields.pop("coding") == "text" else b64decode(body)
+        return cls(body=body, **fields)
+
+    def promoted(self, epoch: str) -> Letter:
+        """The copy that answers an offer."""
+        return replace(self, headers={**self.headers, HEADER: {**self.headers[HEADER], "promoted": epoch}})
+
+    def headers_to_send(self) -> dict[str, Any]:
+        return {name: value for name, value in self.headers.items() if name != "compression"}
+
+    def delayed(self, seconds: float) -> Letter:
+        """The copy that comes again later. It has no valid epoch, so it counts as redelivered."""
+        eta = datetime.now(timezone.utc) + timedelta(seconds=seconds)
+        again = self.promoted("")
+        return replace(again, headers={**again.headers, "eta": eta.isoformat()})
+
+
+class Post:
+    """Publishes messages again as they were.
+
+    A child takes producers from the app's pool. A thread of the main process has a connection of its own:
+    a lock of the pool that it held while a child is forked would be held in that child for ever.
+    """
+
+    def __init__(self, app: Any, *, own_connection: bool = False) -> None:
+        self.app = app
+        self._own_connection = own_connection
+        self._producer: Any = None
+
+    def publish_wakes(self, wakes: Iterable[Wake]) -> None:
+        """Publish messages whose turn has come. One that fails is offered again when its offer runs out."""
+        for wake in wakes:
+            try:
+                self.publish(Letter.load(wake.message).promoted(wake.epoch), at_head=True)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the offer runs out
+                what = f"the message of task {notices.task_id(wake.id)}, next at lock {wake.key}"
+                notices.trouble(f"{what}, could not be published and will be again", error)
+
+    def publish(self, letter: Letter, *, at_head: bool = False) -> None:
+        """Send a message unchanged; `at_head` to where it is consumed next, if the broker can do that."""
+        policy = self.app.conf.task_publish_retry_policy
+        with self._take_producer() as producer:
+            if at_head and producer.connection.transport.driver_type == "redis":
+                producer.connection.ensure(producer, _push_to_head, **policy)(producer, letter)
+                return
+            producer.publish(
+                letter.body,
+                exchange=letter.exchange,
+                routing_key=letter.routing_key,
+                content_type=letter.content_type,
+                content_encoding=letter.content_encoding,
+                headers=letter.headers_to_send(),
+                compression=letter.headers.get("compression"),
+                expiration=_time_left(letter.headers.get("expires")),
+                retry=True,
+                retry_policy=policy,
+                **letter.properties,
+            )
+
+    def close(self) -> None:
+        if self._producer:
+            self._producer.connection.release()
+            self._producer = None
+
+    def _take_producer(self) -> AbstractContextManager[Any]:
+        if not self._own_connection:
+            pooled: AbstractContextManager[Any] = self.app.amqp.producer_pool.acquire(block=True)
+            return pooled
+        if self._producer is None:
+            self._producer = self.app.amqp.Producer(self.app.connection_for_write(), auto_declare=False)
+        return nullcontext(self._producer)
+
+
+def _push_to_head(producer: Any, letter: Letter) -> None:
+    """kombu consumes a Redis list from its right end, and publishes to its left one."""
+    channel, headers = producer.channel, letter.headers_to_send()
+    body, content_type, content_encoding = producer._prepare(
+        letter.body,
+        None,
+        letter.content_type,
+        letter.content_encoding,
+        letter.headers.get("compression"),
+        headers,
+    )
+    properties = dict(letter.properties)
+    message = channel.prepare_message(
+        body, properties.get("priority"), content_type, content_encoding, headers, properties
+    )
+    channel._inplace_augment_message(message, letter.exchange, letter.routing_key)
+    with channel.conn_or_acquire() as client:
+        for queue in channel._lookup(letter.exchange, letter.routing_key):
+            client.rpush(channel._q_for_pri(queue, 0), dumps(message))
+
+
+def _time_left(expires: str | None) -> float | None:
+    """Seconds until a message expires; none for one that is past, so that a worker can say REVOKED."""
+    if not expires:
+        return None
+    moment = datetime.fromisoformat(expires.replace("Z", "+00:00"))
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=timezone.utc)
+    seconds = (moment - datetime.now(timezone.utc)).total_seconds()
+    return seconds if seconds > 0 else None

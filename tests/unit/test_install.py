@@ -1,0 +1,336 @@
+"""What install() does to an app, and what it leaves alone."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+from weakref import WeakSet
+
+import pytest
+from celery import Celery, Task, _state, shared_task
+from celery.result import AsyncResult
+from celery.signals import before_task_publish
+
+import celery_exclusive
+from celery_exclusive import Exclusive, ExclusiveError, OptionError, install
+from celery_exclusive.install import Installation
+
+Declare = Callable[[Celery, Any], Any]
+
+
+@pytest.fixture
+def make_app(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Celery]]:
+    known: WeakSet[object] = WeakSet()  # without those of other tests
+    for module in ("options", "install"):  # the package shows `install` the function, not the module
+        monkeypatch.setattr(sys.modules[f"celery_exclusive.{module}"], "apps_with_locks", known)
+    apps, finalizers = [], set(_state._on_app_finalizers)
+
+    def make(**conf: Any) -> Celery:
+        app = Celery("feeds", broker="memory://", set_as_current=False)
+        app.conf.update({"exclusive_store": "memory://", "result_backend": "cache+memory://", **conf})
+        apps.append(app)
+        return app
+
+    yield make
+    for app in apps:
+        app.close()
+    _state._on_app_finalizers &= finalizers
+
+
+@pytest.fixture
+def app(make_app: Callable[..., Celery]) -> Celery:
+    return install(make_app())
+
+
+@pytest.fixture
+def published() -> Iterator[list[dict[str, Any]]]:
+    """The headers of every message that is published."""
+    seen: list[dict[str, Any]] = []
+
+    def see(headers: dict[str, Any], **_: Any) -> None:
+        seen.append(headers)
+
+    before_task_publish.connect(see, weak=False)
+    yield seen
+    before_task_publish.disconnect(see)
+
+
+def by_function(app: Celery, option: Any) -> Any:
+    @app.task(name="feeds.load", exclusive=option)
+    def load(url: str, n: int = 0) -> str:
+        return url
+
+    app.finalize()
+    return app.tasks["feeds.load"]
+
+
+def by_shared_task(app: Celery, option: Any) -> Any:
+    @shared_task(name="feeds.load", exclusive=option)
+    def load(url: str, n: int = 0) -> str:
+        return url
+
+    app.finalize()
+    return app.tasks["feeds.load"]
+
+
+def by_class(app: Celery, option: Any) -> Any:
+    class Load(Task):
+        name = "feeds.load"
+        exclusive = option
+
+        def run(self, url: str, n: int = 0) -> str:
+            return url
+
+    return app.register_task(Load())
+
+
+ways = pytest.mark.parametrize("declare", [by_function, by_shared_task, by_class])
+
+
+def test_install_returns_the_app_and_can_be_repeated(app: Celery) -> None:
+    installation, send_task = app._celery_exclusive, app.send_task
+    assert install(app) is app
+    assert install(install(app)) is app
+    assert isinstance(installation, Installation)
+    assert app._celery_exclusive is installation
+    assert app.send_task is send_task
+
+
+@ways
+def test_a_message_of_a_task_with_options_tells_its_key(
+    app: Celery, published: list[dict[str, Any]], declare: Declare
+) -> None:
+    task = declare(app, Exclusive("url"))
+    result = task.delay("https://a")
+    assert isinstance(result, AsyncResult)
+    task.apply_async(kwargs={"url": "https://a", "n": 7})
+    app.send_task("feeds.load", ["https://a"])
+    task.delay("https://b")
+    headers = [message["exclusive"] for message in published]
+    assert published[0]["id"] == result.id
+    keys = [header["x"] for header in headers]
+    assert keys[0] == keys[1] == keys[2] != keys[3]
+    assert keys[0] == task.lock_state("https://a").key
+    assert len({header["id"] for header in headers}) == 4
+
+
+@pytest.mark.parametrize("installed", ["before", "after"])
+@ways
+def test_the_app_may_be_configured_before_or_after(
+    make_app: Callable[..., Celery], published: list[dict[str, Any]], installed: str, declare: Declare
+) -> None:
+    class Config:
+        exclusive_prefix = "mine"
+        exclusive_ttl = 7
+
+    app = make_app()
+    if installed == "before":
+        install(app)
+    app.config_from_object(Config)
+    app.conf.exclusive_store = "memory://"
+    if installed == "after":
+        install(app)
+    declare(app, Exclusive()).delay("https://a")
+    assert published[0]["exclusive"]["x"] == "x:feeds.load"
+    assert app._celery_exclusive.settings.exclusive_ttl == 7
+    assert app._celery_exclusive.settings.exclusive_prefix == "mine"
+
+
+def test_the_configuration_is_not_read_before_it_is_needed(make_app: Callable[..., Celery]) -> None:
+    app = Celery("lazy", set_as_current=False)
+    app.config_from_object("a_module_that_does_not_exist")
+    by_name = install(app)
+    assert not by_name.configured
+    app.close()
+
+
+def test_a_task_that_was_declared_before_install_gets_its_lock_too(
+    make_app: Callable[..., Celery], published: list[dict[str, Any]]
+) -> None:
+    app = make_app()
+
+    @app.task(name="feeds.early", exclusive=Exclusive())
+    def early() -> None: ...
+
+    install(app)
+    early.delay()
+    app.finalize()
+    assert published[0]["exclusive"]["x"] == "x:feeds.early"
+    assert not early.lock_state().is_running
+
+
+def test_a_base_class_installs_its_app(
+    make_app: Callable[..., Celery], published: list[dict[str, Any]]
+) -> None:
+    app = make_app()
+
+    @app.task(name="feeds.based", base=celery_exclusive.Task, exclusive=Exclusive())
+    def based() -> None: ...
+
+    based.delay()
+    assert isinstance(app._celery_exclusive, Installation)
+    assert published[0]["exclusive"]["x"] == "x:feeds.based"
+    assert based.lock_state().key == "x:feeds.based"
+
+
+def test_a_task_without_options_is_left_as_it_is(app: Celery, published: list[dict[str, Any]]) -> None:
+    @app.task(name="feeds.plain")
+    def plain() -> None: ...
+
+    plain.delay()
+    assert type(plain._get_current_object()).__mro__[1:] == app.Task.__mro__
+    assert "exclusive" not in published[0]
+
+
+def test_an_app_beside_an_installed_one_is_left_as_it_is(
+    app: Celery, make_app: Callable[..., Celery]
+) -> None:
+    other = make_app()
+    assert other.send_task.__func__ is Celery.send_task
+    assert not hasattr(other, "_celery_exclusive")
+
+
+def test_a_task_keeps_the_base_classes_and_the_looks_that_it_had(app: Celery) -> None:
+    class Base(app.Task):  # type: ignore[name-defined, misc]
+        abstract = True
+        unit = "pieces"
+
+        def unit_of(self) -> str:
+            return self.unit
+
+    @app.task(name="feeds.kept", base=Base, bind=True, exclusive=Exclusive(), max_retries=9)
+    def kept(self: Any, url: str) -> str:
+        """Keeps."""
+        return f"{url} {self.unit_of()}"
+
+    assert isinstance(kept, Base)
+    assert (kept.name, kept.__doc__, kept.max_retries) == ("feeds.kept", "Keeps.", 9)
+    assert kept("https://a") == "https://a pieces"
+
+
+def test_one_option_switches_a_call_off(app: Celery, published: list[dict[str, Any]]) -> None:
+    by_function(app, Exclusive()).apply_async(("https://a",), exclusive=None)
+    app.send_task("somewhere.else", exclusive=None)
+    assert [message["exclusive"]["x"] for message in published] == [None, None]
+
+
+@pytest.mark.parametrize("asked", [True, False, Exclusive(), "skip"])
+def test_a_call_cannot_bring_other_options(app: Celery, published: list[Any], asked: Any) -> None:
+    task = by_function(app, Exclusive())
+    with pytest.raises(OptionError, match=r"task feeds\.load: exclusive=.*only switch them off.*=None"):
+        task.apply_async(("https://a",), exclusive=asked)
+    assert not published
+
+
+@ways
+def test_a_direct_call_is_a_plain_call_without_a_lease(app: Celery, declare: Declare) -> None:
+    task = declare(app, Exclusive())
+    assert task("https://a") == "https://a"
+    with pytest.raises(ExclusiveError, match=r"task feeds\.load holds no lease: only a worker takes one"):
+        _ = task.lease
+
+
+@ways
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        (True, r"task feeds\.load: exclusive=True is not an option; write exclusive=Exclusive\("),
+        ("url", r"task feeds\.load: exclusive='url' is not an option; write exclusive=Exclusive\("),
+        (Exclusive, r"task feeds\.load: exclusive=<class .* is not an option; write exclusive=Exclusive\("),
+        (Exclusive("ulr"), r"'feeds\.load', exclusive=Exclusive\('ulr'\).*'ulr'.*did you mean 'url'\?"),
+        (Exclusive(key="feed:{ulr}"), r"'feeds\.load'.*key='feed:\{ulr\}'.*did you mean 'url'\?"),
+        (Exclusive(key="feed:{}"), r"'feeds\.load'.*key='feed:\{\}' has braces without a name"),
+        (Exclusive(key=lambda: "k"), r"'feeds\.load'.*key= is called like the task, with .*url"),
+    ],
+    ids=["True", "a text", "a class", "unknown in by", "unknown in key", "no name in key", "narrow function"],
+)
+def test_a_wrong_option_is_refused_when_the_task_is_made(
+    app: Celery, declare: Declare, option: Any, said: str
+) -> None:
+    with pytest.raises(OptionError, match=said):
+        declare(app, option)
+
+
+@ways
+@pytest.mark.parametrize("option", [Exclusive(), Exclusive("url", on_conflict="skip")])
+def test_a_task_of_an_app_without_install_is_refused(
+    make_app: Callable[..., Celery], declare: Declare, option: Any
+) -> None:
+    with pytest.raises(
+        OptionError, match=r"'feeds\.load' declares exclusive=.*celery_exclusive\.install\(app\)"
+    ):
+        declare(make_app(), option)
+
+
+@pytest.mark.parametrize(
+    ("conf", "said"),
+    [
+        ({"exclusive_tll": 3}, r"exclusive_tll is unknown.*did you mean 'exclusive_ttl'\?"),
+        ({"exclusive_ttl": "3"}, r"exclusive_ttl is '3', expected a number"),
+    ],
+)
+def test_wrong_settings_are_an_error_for_the_caller(
+    make_app: Callable[..., Celery], published: list[Any], conf: dict[str, Any], said: str
+) -> None:
+    task = by_function(install(make_app(**conf)), Exclusive())
+    with pytest.raises(OptionError, match=said):
+        task.delay("https://a")
+    assert not published
+
+
+@pytest.mark.parametrize("argument", [object(), {"a": {1, 2}}, open], ids=["object", "set", "function"])
+def test_an_argument_that_cannot_be_a_key_is_an_error_for_the_caller(
+    app: Celery, published: list[Any], argument: Any
+) -> None:
+    task = by_function(app, Exclusive("url"))
+    with pytest.raises(OptionError, match=r"task 'feeds\.load', exclusive=Exclusive\('url'\): argument url"):
+        task.delay(argument)
+    assert not published
+
+
+def test_a_call_that_does_not_fit_the_task_fails_as_in_plain_celery(
+    app: Celery, published: list[Any]
+) -> None:
+    task = by_function(app, Exclusive("url"))
+    with pytest.raises(TypeError):
+        task.delay()
+    app.send_task("feeds.load", ["too", "many", "arguments"])  # the worker will say so
+    assert "exclusive" not in published[0]
+
+
+REDIS = {"result_backend": "redis://results/1", "broker_url": "redis://broker/0"}
+
+
+@pytest.mark.parametrize(
+    ("conf", "origin", "url"),
+    [
+        ({**REDIS, "exclusive_store": "redis://locks/2"}, "exclusive_store", "redis://locks:6379/2"),
+        ({**REDIS, "exclusive_store": None}, "result backend", "redis://results:6379/1"),
+        ({"broker_url": "redis://broker/0", "result_backend": "rpc://"}, "broker", "redis://broker:6379/0"),
+        ({"broker_url": "redis://broker/0", "result_backend": None}, "broker", "redis://broker:6379/0"),
+        (
+            {**REDIS, "exclusive_store": None, "broker_url": "amqp://"},
+            "result backend",
+            "redis://results:6379/1",
+        ),
+    ],
+    ids=["named", "not named", "rpc results", "no results", "amqp"],
+)
+def test_what_is_named_beats_the_result_backend_and_that_the_broker(
+    make_app: Callable[..., Celery], conf: dict[str, Any], origin: str, url: str
+) -> None:
+    app = install(make_app())
+    app.conf.update({"exclusive_store": None, **conf})
+    assert (app._celery_exclusive.origin, app._celery_exclusive.store.url) == (origin, url)
+
+
+@pytest.mark.parametrize("backend", [None, "rpc://", "cache+memory://"])
+def test_without_a_store_the_error_tells_the_line_to_add(
+    make_app: Callable[..., Celery], backend: str | None
+) -> None:
+    app = install(make_app())
+    app.conf.update(exclusive_store=None, broker_url="amqp://me:secret@host//", result_backend=backend)
+    with pytest.raises(OptionError, match=r'add one line: app\.conf\.exclusive_store = "redis://') as error:
+        _ = app._celery_exclusive.store
+    assert "secret" not in str(error.value)

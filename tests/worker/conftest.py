@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.worker.lab import Lab
+
+
+@pytest.fixture
+def make_lab(redis_url: str, tmp_path: Path) -> Iterator[Callable[..., Lab]]:
+    """Makes a lab on this test's Redis: `make_lab(task_acks_late=True)`."""
+    with ExitStack() as labs:
+        yield lambda url=redis_url, module="tests.worker.shop", **conf: labs.enter_context(
+            Lab(url, tmp_path, conf, module)
+        )
+
+
+@pytest.fixture
+def lab(make_lab: Callable[..., Lab]) -> Lab:
+    """A lab with late ack, as our README advises."""
+    return make_lab(task_acks_late=True, task_reject_on_worker_lost=True)
+
+
+@pytest.fixture(params=["late", "early"])
+def acks(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """The settings of late and of early acknowledgement."""
+    late = request.param == "late"
+    return {"task_acks_late": late, "task_reject_on_worker_lost": late}

@@ -1,0 +1,97 @@
+"""The independent record: who was in a body, and when. The library never writes it."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Event = dict[str, Any]
+
+
+class Journal:
+    """Lines of JSON, appended in one write each by whoever is in a body, timed by a clock that all share."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.path.touch()
+
+    def write(self, what: str, **details: Any) -> None:
+        line = json.dumps({"what": what, "at": time.monotonic_ns(), "pid": os.getpid(), **details}) + "\n"
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND)
+        try:
+            os.write(descriptor, line.encode())
+        finally:
+            os.close(descriptor)
+
+    def events(self, what: str | None = None, **details: Any) -> list[Event]:
+        lines = self.path.read_text().splitlines()
+        events = [json.loads(line) for line in lines]
+        return [
+            event
+            for event in events
+            if what in (None, event["what"])
+            and all(event.get(name) == value for name, value in details.items())
+        ]
+
+    def tags(self, what: str = "start", **details: Any) -> list[str]:
+        return [event["tag"] for event in self.events(what, **details)]
+
+    def wait_for(self, what: str, count: int = 1, *, timeout: float = 60, **details: Any) -> list[Event]:
+        """Wait until so many such events are on the record, and return them."""
+        return eventually(
+            lambda: found if len(found := self.events(what, **details)) >= count else None,
+            f"{count} x {what} {details}",
+            timeout,
+        )
+
+    def most_open(self, **details: Any) -> int:
+        """The most bodies that were open at one instant; one that never ended counts until the last event."""
+        return max((open_now for _, open_now in _levels(self.spells(**details))), default=0)
+
+    def spells(self, **details: Any) -> list[Spell]:
+        """The bodies, each from its start to its end in the same process."""
+        events = self.events(**details)
+        last = max((event["at"] for event in events), default=0)
+        spells, unfinished = [], {}
+        for event in events:
+            body = (event["pid"], event.get("id"))
+            if event["what"] == "start":
+                unfinished[body] = event
+            elif event["what"] == "end" and body in unfinished:
+                spells.append(Spell(unfinished.pop(body), event["at"]))
+        return spells + [Spell(event, last + 1) for event in unfinished.values()]
+
+
+@dataclass(frozen=True)
+class Spell:
+    event: Event
+    until: int
+
+    @property
+    def since(self) -> int:
+        return int(self.event["at"])
+
+
+def _levels(spells: Iterable[Spell]) -> list[tuple[int, int]]:
+    changes = sorted(change for spell in spells for change in ((spell.since, 1), (spell.until, -1)))
+    level, levels = 0, []
+    for at, change in changes:
+        level += change
+        levels.append((at, level))
+    return levels
+
+
+def eventually(look: Callable[[], Any], what: str, timeout: float = 60) -> Any:
+    """Look again and again until there is something to see; a timeout is a failure, never a measurement."""
+    deadline = time.monotonic() + timeout
+    while True:
+        if seen := look():
+            return seen
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {timeout:g} s in vain for {what}")
+        time.sleep(0.02)

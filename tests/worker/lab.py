@@ -1,0 +1,221 @@
+"""A small laboratory: real worker processes on a real broker, which can be stopped, paused and killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import ExitStack
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import redis
+from celery import Celery, _state
+from typing_extensions import Self
+
+from tests.worker.journal import Journal, eventually
+
+REPOSITORY = Path(__file__).parents[2]
+DEATH_OF_PARENT = "import ctypes, signal; ctypes.CDLL(None).prctl(1, signal.SIGKILL)"
+
+
+class Lab:
+    """One app on one broker, its journal, and the workers a test starts.
+
+        lab.start_worker("w1", concurrency=4)
+        lab.send("wait", "feed", tag="a", hold=True)
+        lab.journal.wait_for("start", tag="a")
+        lab.open("a")
+
+    `conf` are Celery settings, here and in the workers; `module` is where their tasks are.
+    """
+
+    def __init__(
+        self, url: str, folder: Path, conf: dict[str, Any], module: str = "tests.worker.shop"
+    ) -> None:
+        self.url, self.folder, self.module = url, folder, module
+        self.conf = {
+            "broker_url": url,
+            "result_backend": url,
+            "broker_connection_retry_on_startup": True,
+            "broker_transport_options": {
+                "visibility_timeout": 600,
+                "unacked_restore_interval": 1,
+                "unacked_restore_throttle": 1,
+            },
+            "worker_cancel_long_running_tasks_on_connection_loss": False,
+            "worker_hijack_root_logger": True,
+            "task_default_queue": "lab",
+            "exclusive_ttl": 5,
+            **conf,
+        }
+        self.journal = Journal(folder / "journal")
+        self.doors = redis.Redis.from_url(url)
+        self._workers = ExitStack()
+        self._app: Celery | None = None
+        self._finalizers = set(_state._on_app_finalizers)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._workers.close()
+        self.doors.close()
+        if self._app:
+            disconnect(self._app)
+            sys.modules["tests.worker.shop"].doors.close()
+            self._app.close()
+        _state._on_app_finalizers &= self._finalizers  # else the next app would get our tasks too
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            **os.environ,
+            "LAB_CONF": json.dumps(self.conf),
+            "LAB_JOURNAL": str(self.journal.path),
+            "LAB_DOORS": self.url,
+            "PYTHONPATH": os.pathsep.join([str(REPOSITORY / "src"), str(REPOSITORY)]),
+            "PYTHONUNBUFFERED": "1",
+        }
+
+    @property
+    def app(self) -> Celery:
+        """The same app in this process, for publishing and looking."""
+        if self._app is None:
+            names = {name: value for name, value in self.environment.items() if name.startswith("LAB_")}
+            os.environ.update(names)
+            for shop in [name for name in sys.modules if name.startswith("tests.worker.shop")]:
+                del sys.modules[shop]
+            self._app = import_module(self.module).app
+            for name in names:
+                del os.environ[name]
+        return self._app
+
+    def task(self, name: str) -> Any:
+        return self.app.tasks[f"{self.module}.{name}"]
+
+    def send(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Publish a task; `options={...}` are those of apply_async."""
+        return self.task(name).apply_async(args, options_free(kwargs), **kwargs.get("options", {}))
+
+    def open(self, *tags: str) -> None:
+        """Let bodies that are held at these doors end, now or when they come there."""
+        for tag in tags:
+            self.doors.rpush(f"door:{tag}", 1)
+
+    def start_worker(self, name: str = "w1", concurrency: int = 4, *, pool: str = "prefork",
+                     options: tuple[str, ...] = (), ready: bool = True, **conf: Any) -> Worker:  # fmt: skip
+        """Start a worker process and wait until it is ready; `conf` are settings for it alone."""
+        worker = Worker(self, name, concurrency, pool, options, conf)
+        self._workers.callback(worker.clear_away)
+        if ready:
+            worker.wait_ready()
+        return worker
+
+    def waiting(self, name: str, *args: Any) -> int:
+        return int(self.task(name).lock_state(*args).waiting)
+
+    def line(self, name: str, *args: Any) -> list[str]:
+        """The task ids that wait, in the order in which they reached the store."""
+        key = self.task(name).lock_state(*args).key
+        return [id.decode().partition("/")[0] for id in self.doors.zrange(f"cx1:{{0}}:q:{key}", 0, -1)]
+
+    def messages_at_the_broker(self) -> int:
+        """Those in the queue, and those delivered and not yet acknowledged."""
+        return int(self.doors.llen("lab")) + int(self.doors.hlen("unacked"))
+
+    def wait_for_line(self, count: int, name: str, *args: Any, timeout: float = 60) -> None:
+        """Wait until so many wait in line for what these arguments lock."""
+        eventually(lambda: self.waiting(name, *args) == count, f"{count} in line", timeout)
+
+
+def disconnect(app: Any) -> None:
+    """Close what an app keeps open until its process ends; a test process has many apps."""
+    store = vars(getattr(app, "_celery_exclusive", app)).get("store")
+    if store:
+        store.close()
+    if app.conf.result_backend:
+        app.backend.result_consumer.subscribed_to.clear()  # else a deleted result connects again
+        app.backend.result_consumer.stop()
+        app.backend.client.connection_pool.disconnect()
+
+
+def options_free(kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in kwargs.items() if name != "options"}
+
+
+class Worker:
+    """A `celery worker` process, with its log."""
+
+    def __init__(self, lab: Lab, name: str, concurrency: int, pool: str, options: tuple[str, ...],
+                 conf: dict[str, Any]) -> None:  # fmt: skip
+        self.lab, self.name = lab, f"{name}@lab"
+        self.log_path = lab.folder / f"{name}.log"
+        environment = {**lab.environment, "LAB_CONF": json.dumps({**lab.conf, **conf})}
+        command = [
+            sys.executable, "-c", f"{DEATH_OF_PARENT}; from celery.__main__ import main; main()",
+            "-A", lab.module, "worker", "-P", pool, "-c", str(concurrency), "-n", self.name, "-l", "INFO",
+            "--without-gossip", "--without-mingle", *options,
+        ]  # fmt: skip
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                command, env=environment, cwd=lab.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True,
+            )  # fmt: skip
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def children(self) -> list[int]:
+        """The processes of its pool."""
+        found = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        return [int(pid) for pid in found]
+
+    @property
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace")
+
+    def wait_ready(self, timeout: float = 60) -> None:
+        self.wait_for_log(" ready.", timeout)
+
+    def wait_for_log(self, text: str, timeout: float = 60) -> str:
+        """Wait for a line with this text, and return it."""
+
+        def look() -> str | None:
+            for line in self.log.splitlines():
+                if text in line:
+                    return line
+            if self.process.poll() is not None:
+                raise AssertionError(f"worker {self.name} ended with {self.process.returncode}:\n{self.log}")
+            return None
+
+        return str(eventually(look, f"{text!r} in the log of {self.name}", timeout))
+
+    def pause(self) -> None:
+        """Stop the whole worker, children too, as a suspended machine would."""
+        for pid in (self.pid, *self.children):
+            os.kill(pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        for pid in (*self.children, self.pid):
+            os.kill(pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        """End it at once with its children, as a lost machine would."""
+        if self.process.poll() is None:
+            os.killpg(self.pid, signal.SIGKILL)
+        self.process.wait(30)
+
+    def stop(self, timeout: float = 60) -> int:
+        """Warm shutdown."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout)
+
+    def clear_away(self) -> None:
+        self.kill()
+        print(f"----- {self.name}\n{self.log}")  # noqa: T201 - pytest shows it for a failed test

@@ -1,0 +1,263 @@
+"""When a server goes away: tasks wait, results stay, and what the broker or the store kept goes on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.servers import RedisServer
+from tests.worker.lab import Lab, eventually
+from tests.worker.message import stop_consuming
+
+pytestmark = pytest.mark.timeout(240)
+DEADLINE = 90
+StartRedis = Callable[..., RedisServer]
+
+
+@pytest.fixture
+def store(start_redis: StartRedis) -> RedisServer:
+    """A server that loses nothing."""
+    return start_redis(appendonly=True, appendfsync="always")
+
+
+@pytest.fixture
+def apart(make_lab: Callable[..., Lab], store: RedisServer, acks: dict[str, Any]) -> Callable[..., Lab]:
+    """Makes a lab with leases on `store` and its broker elsewhere."""
+    return lambda **conf: make_lab(
+        module="tests.worker.shop_canvas",
+        **{"exclusive_store": f"{store.url}?socket_timeout=1", "exclusive_ttl": 2, **acks, **conf},
+    )
+
+
+def open_file(lab: Lab, tag: str) -> None:
+    (lab.folder / f"door-{tag}").touch()
+
+
+def sit(lab: Lab, tag: str = "holder") -> Any:
+    """One body that goes on whatever is down, until its file is there."""
+    result = lab.send("sit", "k", tag)
+    lab.journal.wait_for("start", tag=tag)
+    return result
+
+
+def numbers(lab: Lab, *which: int) -> list[Any]:
+    return [lab.send("number", n, "k") for n in which]
+
+
+def start_another(lab: Lab) -> None:
+    """kombu's Redis transport ends a worker that has unacknowledged messages when its broker goes down."""
+    lab.start_worker("another", 2)
+
+
+def assert_nothing_is_left(lab: Lab, store: RedisServer) -> None:
+    """No line, and no key in the store that would stay for ever, apart from two marks of the whole store."""
+    eventually(lambda: lab.waiting("number", 0, "k") == 0, "an empty line")
+    with store.client() as client:
+
+        def ever() -> set[bytes]:
+            return {key for key in client.scan_iter("cx1:*") if client.ttl(key) == -1}
+
+        marks = {b"cx1:{0}:fence", b"cx1:{0}:epoch"}
+        eventually(lambda: ever() <= marks, f"no keys without TTL, there were {ever()}", 30)
+
+
+def assert_each_ran_once(lab: Lab) -> None:
+    repeated = {tag: count for tag, count in Counter(lab.journal.tags("start")).items() if count > 1}
+    assert not repeated
+
+
+@pytest.mark.parametrize("outage", ["stopped", "silent"])
+def test_while_the_store_is_down_tasks_wait_and_run_when_it_is_back(
+    apart: Callable[..., Lab], store: RedisServer, outage: str
+) -> None:
+    lab = apart()
+    worker = lab.start_worker("w1", 2)
+    if outage == "stopped":
+        store.stop()
+    else:
+        store.pause()
+    results = numbers(lab, *range(5))
+    worker.wait_for_log("waits for its lock's store")
+    assert not lab.journal.events("start")
+    if outage == "stopped":
+        store.restart()
+    else:
+        store.resume()
+    assert [result.get(timeout=DEADLINE) for result in results] == list(range(5))
+    assert_each_ran_once(lab)
+    assert lab.journal.most_open() == 1
+    assert_nothing_is_left(lab, store)
+
+
+def test_when_the_store_stays_down_tasks_go_back_to_the_broker_and_run_later(
+    apart: Callable[..., Lab], store: RedisServer
+) -> None:
+    lab = apart(exclusive_store_wait=1)
+    worker = lab.start_worker("w1", 2)
+    store.stop()
+    results = numbers(lab, *range(5))
+    for result in results:
+        worker.wait_for_log(f"[{result.id}] goes back to the broker")
+    assert not lab.journal.events("start")
+    store.restart()
+    assert [result.get(timeout=DEADLINE) for result in results] == list(range(5))
+    assert_each_ran_once(lab)
+    assert_nothing_is_left(lab, store)
+
+
+@pytest.mark.parametrize("limit", ["soft_time_limit", "time_limit"])
+def test_a_time_limit_does_not_end_a_task_that_waits_for_the_store(
+    apart: Callable[..., Lab], store: RedisServer, limit: str
+) -> None:
+    lab = apart(exclusive_store_wait=10)
+    worker = lab.start_worker("w1", 2)
+    store.stop()
+    result = lab.send("number", 1, "k", options={limit: 2})
+    worker.wait_for_log(f"[{result.id}] goes back to the broker")
+    store.restart()
+    assert result.get(timeout=DEADLINE) == 1
+    assert_each_ran_once(lab)
+
+
+def test_a_worker_that_is_stopped_while_the_store_is_down_drops_nothing(
+    apart: Callable[..., Lab], store: RedisServer
+) -> None:
+    lab = apart(exclusive_store_wait=1)
+    worker = lab.start_worker("w1", 2)
+    store.stop()
+    results = numbers(lab, *range(5))
+    worker.wait_for_log("waits for its lock's store")
+    worker.stop()
+    store.restart()
+    lab.start_worker("w2", 2)
+    assert [result.get(timeout=DEADLINE) for result in results] == list(range(5))
+    assert_each_ran_once(lab)
+
+
+def test_when_store_and_broker_are_down_together_no_task_is_dropped(
+    make_lab: Callable[..., Lab], start_redis: StartRedis, store: RedisServer, acks: dict[str, Any]
+) -> None:
+    broker = start_redis(appendonly=True, appendfsync="always")
+    lab = make_lab(
+        broker.url,
+        "tests.worker.shop_canvas",
+        exclusive_store=store.url,
+        exclusive_store_wait=2,
+        broker_transport_options={"visibility_timeout": 10, "unacked_restore_interval": 1},
+        **acks,
+    )
+    worker = lab.start_worker("w1", 1)
+    store.stop()
+    (result,) = numbers(lab, 1)
+    worker.wait_for_log("waits for its lock's store")
+    broker.stop()
+    worker.wait_for_log("goes back to the broker")
+    broker.restart()
+    store.restart()
+    start_another(lab)
+    assert result.get(timeout=DEADLINE) == 1
+    assert_each_ran_once(lab)
+
+
+def test_when_the_store_is_down_at_the_end_the_task_keeps_its_result_and_the_next_runs_after_ttl(
+    apart: Callable[..., Lab], store: RedisServer
+) -> None:
+    lab = apart()
+    worker = lab.start_worker("w1", 2)
+    holder = sit(lab)
+    results = numbers(lab, 1, 2)
+    lab.wait_for_line(2, "number", 0, "k")
+    store.stop()
+    open_file(lab, "holder")
+    assert holder.get(timeout=DEADLINE) == "holder"
+    worker.wait_for_log("will end by its ttl")
+    assert holder.state == "SUCCESS"
+    store.restart()
+    assert [result.get(timeout=DEADLINE) for result in results] == [1, 2]
+    assert_each_ran_once(lab)
+    assert_nothing_is_left(lab, store)
+
+
+@pytest.mark.parametrize("servers", ["one server", "two servers"])
+def test_a_line_survives_a_restart_of_a_store_that_keeps_its_data(
+    make_lab: Callable[..., Lab], redis_url: str, store: RedisServer, acks: dict[str, Any], servers: str
+) -> None:
+    broker_url = store.url if servers == "one server" else redis_url
+    lab = make_lab(broker_url, "tests.worker.shop_canvas", exclusive_store=store.url, exclusive_ttl=2, **acks)
+    lab.start_worker("w1", 2, ready=False)
+    lab.start_worker("w2", 2)
+    sit(lab)
+    results = numbers(lab, *range(5))
+    lab.wait_for_line(5, "number", 0, "k")
+    store.kill()
+    store.restart()
+    start_another(lab)
+    assert lab.waiting("number", 0, "k") == 5
+    open_file(lab, "holder")
+    assert [result.get(timeout=DEADLINE) for result in results] == list(range(5))
+    assert sorted(lab.journal.tags("start")) == [*map(str, range(5)), "holder"]
+    assert numbers(lab, 6)[0].get(timeout=DEADLINE) == 6
+    assert_nothing_is_left(lab, store)
+
+
+def test_after_a_restart_of_the_store_without_data_what_the_broker_kept_runs(
+    apart: Callable[..., Lab], store: RedisServer
+) -> None:
+    lab = apart()
+    worker = lab.start_worker("w1", 3)
+    holder = sit(lab)
+    store.stop()
+    results = numbers(lab, 1, 2)
+    for result in results:
+        worker.wait_for_log(f"[{result.id}] waits for its lock's store")
+    results += numbers(lab, 3, 4)
+    store.restart(keep_data=False)
+    assert [result.get(timeout=DEADLINE) for result in results] == [1, 2, 3, 4]
+    open_file(lab, "holder")
+    assert holder.get(timeout=DEADLINE) == "holder"
+    assert numbers(lab, 5)[0].get(timeout=DEADLINE) == 5
+    assert_each_ran_once(lab)
+    assert_nothing_is_left(lab, store)
+
+
+def test_an_offer_of_a_store_that_has_lost_its_data_still_runs(
+    apart: Callable[..., Lab], store: RedisServer
+) -> None:
+    lab = apart()
+    first = lab.start_worker("w1", 1)
+    holder = sit(lab)
+    stop_consuming(lab, first, "lab")
+    second = lab.start_worker("w2", 1)
+    (parked,) = numbers(lab, 1)
+    lab.wait_for_line(1, "number", 0, "k")
+    assert second.stop() == 0
+    open_file(lab, "holder")
+    assert holder.get(timeout=DEADLINE) == "holder"
+    eventually(lambda: lab.doors.llen("lab") == 1, "the offer's copy in the queue")
+    store.restart(keep_data=False)
+    lab.start_worker("w3", 1)
+    assert parked.get(timeout=DEADLINE) == 1
+    assert numbers(lab, 2)[0].get(timeout=DEADLINE) == 2
+    assert_each_ran_once(lab)
+    assert_nothing_is_left(lab, store)
+
+
+def test_after_broker_and_store_on_one_server_have_lost_all_new_tasks_run(
+    make_lab: Callable[..., Lab], start_redis: StartRedis, acks: dict[str, Any]
+) -> None:
+    server = start_redis()
+    lab = make_lab(server.url, "tests.worker.shop_canvas", exclusive_ttl=2, **acks)
+    lab.start_worker("w1", 2)
+    sit(lab)
+    numbers(lab, 1, 2)
+    lab.wait_for_line(2, "number", 0, "k")
+    server.restart(keep_data=False)
+    open_file(lab, "holder")
+    lab.journal.wait_for("end", tag="holder")
+    start_another(lab)
+    results = numbers(lab, 3, 4)
+    assert [result.get(timeout=DEADLINE) for result in results] == [3, 4]
+    assert_nothing_is_left(lab, server)

@@ -1,0 +1,119 @@
+"""A holder that is paused for longer than its lease lives, and comes back when somebody else has the lock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from tests.worker.lab import Lab, Worker, eventually
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """The first is back from its pause, held at its door; the second holds the lock, and a third waits."""
+
+    lab: Lab
+    resumed: Worker
+    other: Worker
+    first: str
+    second: str
+
+    @property
+    def holders(self) -> list[str]:
+        return [holder.task_id for holder in self.lab.task("save").lock_state("k").holders]
+
+
+@pytest.fixture
+def make_scene(make_lab: Callable[..., Lab]) -> Callable[..., Scene]:
+    def make(*, check: bool = False) -> Scene:
+        lab = make_lab(module="tests.worker.shop_fenced", task_acks_late=True, exclusive_ttl=2)
+        paused = lab.start_worker("w1", 2)
+        first = lab.send("save", "k", tag="first", hold=True, check=check)
+        lab.journal.wait_for("start", tag="first")
+        other = lab.start_worker("w2", 2)
+        second = lab.send("save", "k", tag="second", hold=True)
+        lab.wait_for_line(1, "save", "k")
+        lab.send("save", "k", tag="third")
+        lab.wait_for_line(2, "save", "k")
+        paused.pause()
+        lab.journal.wait_for("start", tag="second")
+        paused.resume()
+        return Scene(lab, paused, other, first.id, second.id)
+
+    return make
+
+
+def test_a_holder_paused_past_its_lease_is_told_when_it_checks(make_scene: Callable[..., Scene]) -> None:
+    scene = make_scene(check=True)
+    journal = scene.lab.journal
+    scene.lab.open("first")
+    (lost,) = journal.wait_for("lost", tag="first")
+    assert "save" in lost["error"]
+    assert not journal.events("written")
+    scene.lab.open("second")
+    journal.wait_for("end", tag="third")
+    assert journal.tags("written") == ["second", "third"]
+
+
+def test_a_late_finisher_neither_releases_the_next_holder_nor_wakes_who_waits(
+    make_scene: Callable[..., Scene],
+) -> None:
+    scene = make_scene()
+    lab = scene.lab
+    lab.open("first")
+    lab.journal.wait_for("end", tag="first")
+    scene.resumed.wait_for_log("lost its lease")
+    assert scene.holders == [scene.second]
+    assert lab.waiting("save", "k") == 1
+    lab.open("second")
+    lab.journal.wait_for("end", tag="third")
+    order = [(event["what"], event["tag"]) for event in lab.journal.events() if event["tag"] != "first"]
+    assert [step for step in order if step[0] in ("start", "end")] == [
+        ("start", "second"), ("end", "second"), ("start", "third"), ("end", "third"),
+    ]  # fmt: skip
+
+
+def test_a_late_finisher_is_told_in_the_log(make_scene: Callable[..., Scene]) -> None:
+    scene = make_scene()
+    scene.lab.open("first")
+    line = scene.resumed.wait_for_log("lost its lease")
+    key = scene.lab.task("save").lock_state("k").key
+    assert ": ERROR/" in line
+    assert f"tests.worker.shop_fenced.save[{scene.first}]" in line
+    assert key in line
+
+
+def test_a_resource_that_compares_fences_refuses_the_write_of_a_late_finisher(
+    make_scene: Callable[..., Scene],
+) -> None:
+    scene = make_scene()
+    journal = scene.lab.journal
+    scene.lab.open("second")
+    journal.wait_for("end", tag="third")
+    scene.lab.open("first")
+    journal.wait_for("end", tag="first")
+    assert journal.tags("written") == ["second", "third"]
+    assert journal.tags("refused") == ["first"]
+
+
+def test_a_resumed_holder_does_not_keep_the_next_ones_lease_alive(make_scene: Callable[..., Scene]) -> None:
+    scene = make_scene()
+    scene.other.kill()
+    scene.lab.journal.wait_for("end", tag="third")
+    assert scene.lab.journal.tags("end") == ["third"]
+
+
+def test_a_lease_that_ran_out_is_lost_even_if_nobody_has_taken_the_lock(make_lab: Callable[..., Lab]) -> None:
+    lab = make_lab(module="tests.worker.shop_fenced", task_acks_late=True, exclusive_ttl=1)
+    worker = lab.start_worker("w1", 1)
+    lab.send("save", "k", tag="first", hold=True, check=True)
+    lab.journal.wait_for("start", tag="first")
+    worker.pause()
+    eventually(lambda: not lab.task("save").lock_state("k").is_running, "the end of its lease")
+    worker.resume()
+    lab.open("first")
+    lab.journal.wait_for("lost", tag="first")
