@@ -1,0 +1,1 @@
+"""The Django app: feeds, their entries, and the tasks that import them."""

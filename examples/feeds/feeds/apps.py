@@ -1,0 +1,9 @@
+"""Django's view of this app."""
+
+from django.apps import AppConfig
+
+
+class FeedsConfig(AppConfig):
+    """The feed importer."""
+
+    name = "feeds"

@@ -1,0 +1,1 @@
+"""What the demo builds around the feed importer: load, witness, verdict."""
