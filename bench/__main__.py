@@ -1,0 +1,24 @@
+"""Run all measurements on a server of their own."""
+
+from __future__ import annotations
+
+import platform
+
+from bench import line, pair
+from tests.servers import RedisServer
+
+
+def main() -> None:
+    with RedisServer() as server:
+        with server.client() as client:
+            version = client.info("server")["redis_version"]
+        print(f"{platform.machine()}, Python {platform.python_version()}, server {version}, loopback\n")
+        for measure in (pair, line):
+            with server.client() as client:
+                client.flushall()
+            measure.run(server)
+            print()
+
+
+if __name__ == "__main__":
+    main()

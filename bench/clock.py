@@ -1,0 +1,29 @@
+"""How long something takes: contenders in turn, round by round, so that a busy moment hits all of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from statistics import median
+
+ROUNDS, CALLS = 15, 200
+
+
+def medians(contenders: dict[str, Callable[[], object]]) -> dict[str, float]:
+    """Microseconds per call, the median of the rounds."""
+    rounds: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(ROUNDS):
+        for name, call in contenders.items():
+            began = time.perf_counter()
+            for _ in range(CALLS):
+                call()
+            rounds[name].append((time.perf_counter() - began) / CALLS * 1e6)
+    return {name: median(times) for name, times in rounds.items()}
+
+
+def table(title: str, times: dict[str, float]) -> None:
+    """Print times, and their ratios to the first."""
+    floor = next(iter(times.values()))
+    print(title)
+    for name, microseconds in times.items():
+        print(f"  {name:<58} {microseconds:8.1f} us  {microseconds / floor:5.2f}x")
