@@ -46,9 +46,16 @@ def install(app: Celery) -> Celery:
     What fails later: wrong settings and a store that does not answer stop a worker when it starts.
     """
     if getattr(app, ATTRIBUTE, None) is None:
-        apps_with_locks.add(app)
         setattr(app, ATTRIBUTE, Installation(app))
+        apps_with_locks[app] = _adopt_when_bound
     return app
+
+
+def _adopt_when_bound(app: Any, cls: Any) -> None:
+    """A task that was declared before `install` is made by Celery's own method, but is bound as all are."""
+    task = app._tasks.get(cls.name)
+    if type(task) is cls:
+        app._celery_exclusive.adopt(task)
 
 
 class Task(TaskMixin, CeleryTask):  # type: ignore[type-arg]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Rival
+from celery_exclusive.errors import ExclusiveError
 
 logger = logging.getLogger("celery_exclusive")
 
@@ -54,6 +55,24 @@ def given_back(task: str, id: str, error: Exception) -> None:
 
 def trouble(what: str, error: BaseException) -> None:
     logger.warning("%s: %s", what, error)
+
+
+class Trouble:
+    """Around what a thread does again and again: it outlives errors, and tells when they begin and end."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.lasts = False
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> bool:
+        if isinstance(error, Exception) and not self.lasts:
+            logger.warning("%s: %s", self.what, error, exc_info=not isinstance(error, ExclusiveError))
+        elif error is None and self.lasts:
+            logger.info("over: %s", self.what)
+        self.lasts = error is not None
+        return isinstance(error, Exception)
 
 
 def task_id(id: str) -> str:

@@ -14,7 +14,7 @@ from enum import Enum
 from functools import lru_cache
 from string import Formatter
 from typing import Any, Final, Literal, NoReturn, TypeGuard, cast, get_args
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 from celery_exclusive.errors import OptionError, did_you_mean
 
@@ -23,8 +23,8 @@ OnConflict = Literal["wait", "skip"]
 #: Seconds. A shorter lease would be renewed more often than a store can be asked.
 MIN_TTL: Final = 0.1
 
-#: The apps of this process that `install` was called for.
-apps_with_locks: WeakSet[object] = WeakSet()
+#: The apps of this process that `install` was called for, with what is to be done when a task class is bound.
+apps_with_locks: WeakKeyDictionary[object, Callable[[Any, Any], None]] = WeakKeyDictionary()
 
 
 class _NotGiven(Enum):
@@ -233,6 +233,7 @@ def _check_declaration(cls: type, name: str, app: object) -> None:
             f"task {task_name!r} has option '{name}=Exclusive(...)': did you mean 'exclusive='?"
         )
     if app in apps_with_locks:
+        apps_with_locks[app](app, cls)
         return
     problem = (
         f"task {task_name!r} declares exclusive=... but the app {app!r} has no locks: "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import pytest
 from celery import Celery, Task, _state, shared_task
@@ -21,7 +21,7 @@ Declare = Callable[[Celery, Any], Any]
 
 @pytest.fixture
 def make_app(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Celery]]:
-    known: WeakSet[object] = WeakSet()  # without those of other tests
+    known: WeakKeyDictionary[object, Any] = WeakKeyDictionary()  # without those of other tests
     for module in ("options", "install"):  # the package shows `install` the function, not the module
         monkeypatch.setattr(sys.modules[f"celery_exclusive.{module}"], "apps_with_locks", known)
     apps, finalizers = [], set(_state._on_app_finalizers)
@@ -158,6 +158,19 @@ def test_a_task_that_was_declared_before_install_gets_its_lock_too(
     app.finalize()
     assert published[0]["exclusive"]["x"] == "x:feeds.early"
     assert not early.lock_state().is_running
+
+
+def test_a_task_that_was_declared_before_install_has_its_methods_before_the_app_is_finalised(
+    make_app: Callable[..., Celery],
+) -> None:
+    app = make_app()
+
+    @app.task(exclusive=Exclusive("url"))
+    def work(url: str) -> None: ...
+
+    install(app)
+    assert not work.lock_state("a").is_running
+    assert not app.finalized
 
 
 def test_a_base_class_installs_its_app(

@@ -7,7 +7,7 @@ import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import FrozenInstanceError
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import pytest
 from celery import Celery, Task, shared_task
@@ -23,7 +23,7 @@ def by_project(project_id: int) -> str:
 
 @pytest.fixture
 def plain_app(monkeypatch: pytest.MonkeyPatch) -> Iterator[Celery]:
-    monkeypatch.setattr(options, "apps_with_locks", WeakSet())
+    monkeypatch.setattr(options, "apps_with_locks", WeakKeyDictionary())
     app = Celery("plain", broker="memory://", set_as_current=False)
     yield app
     app.close()
@@ -31,7 +31,7 @@ def plain_app(monkeypatch: pytest.MonkeyPatch) -> Iterator[Celery]:
 
 @pytest.fixture
 def app(plain_app: Celery) -> Celery:
-    options.apps_with_locks.add(plain_app)  # all of `install` that an option sees
+    options.apps_with_locks[plain_app] = lambda *_: None  # all of `install` that an option sees
     return plain_app
 
 

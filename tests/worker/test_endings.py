@@ -89,6 +89,18 @@ def test_when_a_worker_is_killed_its_task_runs_again_and_the_line_goes_on(
     assert other.process.poll() is None
 
 
+def test_when_a_worker_is_killed_the_reaper_of_another_wakes_the_line(
+    make_lab: Callable[..., Lab], acks: dict[str, bool]
+) -> None:
+    lab = make_lab(exclusive_ttl=2, **acks)  # and a broker that delivers again in ten minutes
+    doomed = lab.start_worker("w1", 2)
+    hold_with_a_line(lab)
+    lab.start_worker("w2", 1)
+    doomed.kill()
+    lab.journal.wait_for("end", tag="next1")
+    assert lab.journal.tags("start") == ["holder", "next0", "next1"]
+
+
 def test_under_early_ack_a_killed_worker_takes_its_task_along_and_no_other(
     make_lab: Callable[..., Lab],
 ) -> None:

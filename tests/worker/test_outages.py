@@ -215,8 +215,8 @@ def test_after_a_restart_of_the_store_without_data_what_the_broker_kept_runs(
         worker.wait_for_log(f"[{result.id}] waits for its lock's store")
     results += numbers(lab, 3, 4)
     store.restart(keep_data=False)
-    assert [result.get(timeout=DEADLINE) for result in results] == [1, 2, 3, 4]
     open_file(lab, "holder")
+    assert [result.get(timeout=DEADLINE) for result in results] == [1, 2, 3, 4]
     assert holder.get(timeout=DEADLINE) == "holder"
     assert numbers(lab, 5)[0].get(timeout=DEADLINE) == 5
     assert_each_ran_once(lab)

@@ -154,7 +154,7 @@ def open_store(url: str, *, prefix: str = "cx", offer: float = 5.0, tombstone_tt
     scheme = urlsplit(url).scheme
     if scheme not in _factories:
         known = ", ".join(f"{name}://" for name in sorted(_factories))
-        raise OptionError(f"exclusive_store: there is no store for {scheme or url!r}://; known are {known}")
+        raise OptionError(f"exclusive_store: there is no store for {scheme or url!r}; known are {known}")
     factory = _factories[scheme]
     if isinstance(factory, str):
         module, _, name = factory.partition(":")

@@ -24,10 +24,10 @@ def choose(conf: Mapping[str, Any], named: str | None) -> tuple[str, str]:
             first = str(url).split(";")[0]
             if "://" in first and knows(first) and not first.startswith("memory:"):
                 return first, origin
-    used = ", ".join(
+    found = ", ".join(
         f"{origin} {str(url).partition('://')[0] or 'none'}" for origin, url in candidates if url
     )
     raise OptionError(
-        f"exclusive_store: neither of {used or 'result backend and broker'} can keep leases; "
+        f"exclusive_store: the app has nothing that can keep leases (it has {found or 'no URL'}); "
         'add one line: app.conf.exclusive_store = "redis://localhost:6379/0"'
     )

@@ -55,13 +55,12 @@ class Heartbeat:
         self._deliveries.pop(delivery.token, None)
 
     def _run(self) -> None:
+        trouble = notices.Trouble("leases cannot be renewed; the heartbeat goes on trying")
         while not self._stopped:
             self._wake_up.wait(self.period)
             self._wake_up.clear()
-            try:
+            with trouble:
                 self.beat()
-            except Exception as error:  # noqa: BLE001 - whatever it is, the next beat must come
-                notices.trouble("leases could not be renewed and will be soon again", error)
 
     def beat(self) -> None:
         living = [delivery for delivery, pid in list(self._deliveries.values()) if not is_gone(pid())]

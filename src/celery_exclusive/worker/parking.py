@@ -17,7 +17,7 @@ from celery_exclusive.publish import HEADER, Header
 from celery_exclusive.stores.base import Wake
 
 VERSION = 1
-_PROPERTIES = ("correlation_id", "reply_to", "priority", "delivery_mode")
+_PROPERTIES = ("correlation_id", "reply_to", "priority", "delivery_mode", "message_id", "type", "app_id")
 _NOT_KEPT = re.compile(r"redelivered$|x-(first-|last-)?death|x-delivery-count$")
 """Headers with which brokers tell the past of one delivery."""
 

@@ -71,6 +71,7 @@ class Reaper:
     def _run(self) -> None:
         period = self.installation.settings.exclusive_reap_period
         next_sweep = time.monotonic() + period * _jitter()
+        trouble = notices.Trouble("the reaper cannot do its work; it goes on trying")
         while True:
             pause = _WATCH if self._dying else max(next_sweep - time.monotonic(), 0)
             try:
@@ -80,13 +81,12 @@ class Reaper:
                 self._dying.append(ending)
             except queue.Empty:
                 pass
-            try:
+            with trouble:
                 self._bury()
                 if time.monotonic() >= next_sweep:
                     next_sweep = time.monotonic() + period * _jitter()
                     self.sweep()
-            except Exception as error:  # noqa: BLE001 - whatever it is, the next sweep must come
-                notices.trouble("the reaper will try again", error)
+            if trouble.lasts:
                 time.sleep(period)
 
     def sweep(self) -> None:
