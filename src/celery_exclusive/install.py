@@ -46,8 +46,10 @@ def install(app: Celery) -> Celery:
     What fails later: wrong settings and a store that does not answer stop a worker when it starts.
     """
     if getattr(app, ATTRIBUTE, None) is None:
-        setattr(app, ATTRIBUTE, Installation(app))
+        installation = Installation(app)
+        setattr(app, ATTRIBUTE, installation)
         apps_with_locks[app] = _adopt_when_bound
+        installation.adopt_all()
     return app
 
 
@@ -87,7 +89,6 @@ class Installation:
         app.register_task = self._adopting(app.register_task)
         app.finalize = self._finalizing(app.finalize)
         app.steps["worker"].add("celery_exclusive.worker.steps:Locks")
-        self.adopt_all()
 
     @cached_property
     def settings(self) -> Settings:
@@ -120,6 +121,11 @@ class Installation:
                 f"task {task.name} has no exclusive= option: declare it with exclusive=Exclusive(...)"
             )
         return option
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether any task of the app has options."""
+        return any(isinstance(task, GatedTask) for task in self.app.tasks.values())
 
     def adopt_all(self) -> None:
         for task in list(self.app._tasks.values()):

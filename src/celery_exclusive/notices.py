@@ -77,7 +77,7 @@ class Trouble:
 
 def task_id(id: str) -> str:
     """The task's id within a claim's id."""
-    return id.partition("/")[0]
+    return id.rpartition("/")[0]
 
 
 def _held(by: Sequence[Rival]) -> str:

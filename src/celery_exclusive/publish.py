@@ -41,7 +41,10 @@ class Header:
         header: Any = headers.get(HEADER)
         if not isinstance(header, dict) or header.get("v") != VERSION:
             return None
-        return cls(header["id"], header["x"], header.get("promoted"), header.get("next", False))
+        id, key, promoted = header.get("id"), header.get("x"), header.get("promoted")
+        if not (isinstance(id, str) and isinstance(key, str | None) and isinstance(promoted, str | None)):
+            return None
+        return cls(id, key, promoted, bool(header.get("next")))
 
     def write(self) -> dict[str, Any]:
         return {"v": VERSION, **asdict(self)}
@@ -94,12 +97,12 @@ def _header(
     is_next = run is not None and run.body_over
     if switched_off:
         return Header(token_hex(4), None, next=is_next)
-    if previous and options.get("retries") and _same_arguments(task, args, kwargs):
+    if previous and options.get("retries") and (previous.x is None or _same_arguments(task, args, kwargs)):
         return Header(token_hex(4), previous.x)
     try:
         key = exclusive_key(task.name, task.run, installation.option(task), args, kwargs)
     except TypeError:
-        return None  # the arguments do not fit; the worker will say so as Celery does
+        return None  # the arguments do not fit; the worker will refuse them
     return Header(token_hex(4), key, next=is_next)
 
 

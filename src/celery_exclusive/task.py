@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.errors import ExclusiveError
 from celery_exclusive.keys import exclusive_key
+from celery_exclusive.notices import task_id
 
 if TYPE_CHECKING:
     from celery_exclusive.install import Installation
@@ -105,7 +106,7 @@ class TaskMixin:
         key = exclusive_key(self.name, self.run, option, args, kwargs)
         snapshot = installation.store.inspect(key)
         holders = tuple(
-            LockHolder(rival.id.partition("/")[0], rival.age / SECOND, rival.remaining / SECOND)
+            LockHolder(task_id(rival.id), rival.age / SECOND, rival.remaining / SECOND)
             for rival in snapshot.holders
         )
         return LockState(key, holders, snapshot.waiting + snapshot.aside)

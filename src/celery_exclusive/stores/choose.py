@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from celery_exclusive.errors import OptionError
 from celery_exclusive.stores.base import knows
 
 
-def choose(conf: Mapping[str, Any], named: str | None) -> tuple[str, str]:
+def choose(conf: Any, named: str | None) -> tuple[str, str]:
     """Return the URL of the store and where it was found.
 
     Raises:
@@ -17,17 +16,19 @@ def choose(conf: Mapping[str, Any], named: str | None) -> tuple[str, str]:
     """
     if named:
         return named, "exclusive_store"
-    candidates = [("result backend", conf.get("result_backend")), ("broker", conf.get("broker_url"))]
-    for origin, candidate in candidates:
-        urls = [candidate] if isinstance(candidate, str) else list(candidate or ())
-        for url in urls[:1]:
-            first = str(url).split(";")[0]
-            if "://" in first and knows(first) and not first.startswith("memory:"):
-                return first, origin
-    found = ", ".join(
-        f"{origin} {str(url).partition('://')[0] or 'none'}" for origin, url in candidates if url
-    )
+    # As attributes, which know what the environment and the command line say.
+    candidates = {"result backend": conf.result_backend, "broker": conf.broker_write_url}
+    urls = {origin: _first(candidate) for origin, candidate in candidates.items() if candidate}
+    for origin, url in urls.items():
+        if "://" in url and knows(url) and not url.startswith("memory:"):
+            return url, origin
+    found = ", ".join(f"{origin} {url.partition(':')[0]}" for origin, url in urls.items())
     raise OptionError(
         f"exclusive_store: the app has nothing that can keep leases (it has {found or 'no URL'}); "
         'add one line: app.conf.exclusive_store = "redis://localhost:6379/0"'
     )
+
+
+def _first(url: Any) -> str:
+    """Celery takes several URLs of a broker, as a list or with semicolons."""
+    return (url if isinstance(url, str) else str(next(iter(url), ""))).split(";")[0]

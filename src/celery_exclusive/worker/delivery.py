@@ -8,7 +8,6 @@ from typing import Any
 
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Acquire, Release, Renew
-from celery_exclusive.errors import OptionError
 from celery_exclusive.keys import exclusive_key
 from celery_exclusive.options import Exclusive
 from celery_exclusive.publish import Header
@@ -20,7 +19,6 @@ class Delivery:
     """Which key a delivered message is for, under which claim, and the message itself.
 
     The token is new for every delivery, so that two copies of one message are never taken for each other.
-    `trouble` says why there is no key although there should be one.
     """
 
     key: str
@@ -31,30 +29,25 @@ class Delivery:
     promoted: str | None
     kin: tuple[str, ...]
     letter: Letter
-    trouble: str | None = None
 
     @classmethod
     def of(cls, task: Any, option: Exclusive, ttl: float, request: Any) -> Delivery | None:
-        """What the message of a Celery request asks for; None if it wants no lock."""
+        """What the message of a Celery request asks for; None if it wants no lock.
+
+        Raises OptionError or TypeError if no key can be made from its arguments.
+        """
         message = request.message
         header = Header.read(message.headers)
         if header and header.x is None:
             return None
-        key, trouble = header.x if header else None, None
-        if key is None:
-            try:
-                key = exclusive_key(task.name, task.run, option, request.args, request.kwargs)
-            except OptionError as error:
-                key, trouble = "", str(error)
-            except TypeError:
-                return None  # these arguments do not fit; the body will never be entered
         if header is None:
-            header = Header(str(request.request_dict.get("retries") or 0), key)
+            key = exclusive_key(task.name, task.run, option, request.args, request.kwargs)
+            header = Header(_publish_id(request), key)
         kin = [request.id]
         if header.next and request.parent_id:
             kin.append(request.parent_id)
         return cls(
-            key=key,
+            key=str(header.x),
             id=f"{request.id}/{header.id}",
             token=token_hex(8),
             ttl=round(ttl * SECOND),
@@ -62,7 +55,6 @@ class Delivery:
             promoted=header.promoted,
             kin=tuple(kin),
             letter=Letter.of(message, header),
-            trouble=trouble,
         )
 
     def acquire(self, limit: int, *, park: bool) -> Acquire:
@@ -74,3 +66,9 @@ class Delivery:
 
     def release(self, *, done: bool) -> Release:
         return Release(self.id, self.token, done)
+
+
+def _publish_id(request: Any) -> str:
+    """For a message from a publisher without this library: what its copies share, and no other has."""
+    properties = request.message.properties or {}
+    return str(properties.get("delivery_tag") or request.request_dict.get("retries") or 0)

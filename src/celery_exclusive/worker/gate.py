@@ -6,7 +6,6 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from billiard.einfo import ExceptionInfo
@@ -18,7 +17,7 @@ from celery.states import IGNORED, REJECTED
 from celery_exclusive import notices
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Acquire, Answer, Done, Granted, Held, Parked, Stale
-from celery_exclusive.errors import ExclusiveError, OptionError, StoreUnavailable
+from celery_exclusive.errors import ExclusiveError, StoreUnavailable
 from celery_exclusive.keys import preview
 from celery_exclusive.lease import Lease
 from celery_exclusive.publish import DELIVERY
@@ -50,6 +49,8 @@ class GatedTask(TaskMixin):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         run = current_run.get()
         call = super().__call__  # type: ignore[misc]
+        if getattr(call, "__func__", None) is CeleryTask.__call__ and not self.request.called_directly:
+            call = self.run  # Celery's own would hide the request that its tracer has made
         if run is None or run.entered or run.task_id != self.request.id:
             return call(*args, **kwargs)
         run.entered = True
@@ -58,8 +59,6 @@ class GatedTask(TaskMixin):
                 raise run.failure
             if run.skipped:
                 return run.skipped[0]
-            if getattr(call, "__func__", None) is CeleryTask.__call__:
-                call = self.run
             return call(*args, **kwargs)
         finally:
             run.body_over = True
@@ -75,6 +74,8 @@ class Gate:
 
     def __call__(self, uuid: str, args: Any, kwargs: Any, request: Any = None) -> Any:
         delivery = request.pop(DELIVERY, None) if request else None
+        if isinstance(delivery, Exception):  # there is no key for this message: the body must not be entered
+            return _trace(self.tracer, Run(uuid, failure=delivery), uuid, args, kwargs, request)
         if delivery is None:
             return self.tracer(uuid, args, kwargs, request)
         return _Passage(self, delivery, uuid, args, kwargs, request).trace()
@@ -92,6 +93,7 @@ class _Passage:
         self.option = self.installation.option(self.task)
         self.post = Post(self.task.app)
         self.id = uuid
+        self.is_unanswered = False
 
     @property
     def lock(self) -> str:
@@ -103,48 +105,54 @@ class _Passage:
         return f"{self.delivery.key} ({told})" if told else self.delivery.key
 
     def trace(self) -> Any:
+        """Go through the gate: into the body, to the skip result, or back."""
         run = Run(self.id)
-        taken, done = False, False
+        may_hold, done = True, False
         try:
-            try:
-                answer = self.enter(run)
-            except StoreUnavailable as error:
-                return self.give_back(error)
+            answer = self.enter(run)
+            may_hold = isinstance(answer, Granted)
+            if answer is None:
+                return _ends(Reject("the store of locks does not answer", requeue=True), REJECTED)
             if isinstance(answer, (Parked, Stale)):
                 return _ends(Ignore(type(answer).__name__.lower()), IGNORED)
-            taken = isinstance(answer, Granted)
-            mark = current_run.set(run)
-            try:
-                result = self.tracer(*self.call)
-            finally:
-                current_run.reset(mark)
+            result = _trace(self.tracer, run, *self.call)
             done = not _is_requeued(result)
             return result
         finally:
-            if taken:
-                self.leave(done=done)
+            if may_hold:
+                self.leave(run, done=done)
 
     def enter(self, run: Run) -> Answer | None:
-        """Take the lease, or find out what becomes of this delivery instead."""
-        if self.delivery.trouble:
-            run.failure = OptionError(self.delivery.trouble)
-            return None
+        """Take the lease, or find out what becomes of this delivery instead.
+
+        None: the store stayed down, and the message has to go back to the broker. It is never dropped: what
+        has been acknowledged is published again, or waits on for whichever of the two comes back first.
+        """
+        while True:
+            try:
+                return self.ask(run)
+            except StoreUnavailable as error:
+                notices.given_back(self.task.name, self.id, error)
+            if self.task.acks_late:
+                return None
+            try:
+                pause = self.installation.settings.exclusive_store_wait
+                self.post.publish(self.delivery.letter.delayed(pause))
+            except Exception as error:  # noqa: BLE001 - whatever it is, there is another try
+                notices.trouble(f"task {self.id} could not be published again and waits on", error)
+            else:
+                return Stale()  # this delivery is over, its copy goes on
+
+    def ask(self, run: Run) -> Answer:
         asked = time.monotonic()
-        answer = self.ask(run, park=self.option.on_conflict == "wait")
+        answer = self.acquire(run, park=self.option.on_conflict == "wait")
         if isinstance(answer, Held) and self.is_kin(answer):
-            answer = self.ask(run, park=True)
+            answer = self.acquire(run, park=True)
         name = self.task.name
         if isinstance(answer, Granted):
+            key, id, token = self.delivery.key, self.delivery.id, self.delivery.token
             ttl = self.delivery.ttl / SECOND
-            run.lease = Lease(
-                self.delivery.key,
-                answer.fence,
-                ttl,
-                self.installation.store,
-                self.delivery.id,
-                self.delivery.token,
-                asked + ttl,
-            )
+            run.lease = Lease(key, answer.fence, ttl, self.installation.store, id, token, asked + ttl)
         elif isinstance(answer, Parked):
             notices.parked(name, self.id, self.lock, answer.position, answer.by)
         elif isinstance(answer, Held):
@@ -158,32 +166,25 @@ class _Passage:
         """Whether the place is held by an earlier run of ourselves, or by the parent that is just ending."""
         return any(notices.task_id(rival.id) in self.delivery.kin for rival in held.by)
 
-    def ask(self, run: Run, *, park: bool) -> Answer | None:
+    def acquire(self, run: Run, *, park: bool) -> Answer:
         """Acquire or park, in one call of the store, and publish what that wakes."""
-        operation = self.delivery.acquire(self.option.limit, park=park)
-        reply, interruption = self.patiently(operation)
+        reply, interruption = self.patiently(self.delivery.acquire(self.option.limit, park=park))
         self.post.publish_wakes(reply.wake)
         for key, id in reply.aside:
             notices.stepped_aside(key, id)
         if isinstance(interruption, Exception):
             run.failure = interruption
         elif interruption:
-            if isinstance(reply.answer, Granted):
-                self.leave(done=False)
             raise interruption
         return reply.answer
 
     def patiently(self, operation: Acquire) -> tuple[Reply, BaseException | None]:
-        """While the store is down, wait for it in this slot.
-
-        An answer may be lost after the store has done its part: each repetition asks as a redelivered copy.
-        """
-        acquire = chain([operation], repeat(replace(operation, redelivered=True)))
+        """While the store is down, wait for it in this slot."""
         deadline = time.monotonic() + self.patience()
         pause = 0.1
         while True:
             try:
-                return _finish(lambda: self.installation.store.apply(self.delivery.key, next(acquire)))
+                return _finish(lambda: self.apply(operation))
             except StoreUnavailable as error:
                 if time.monotonic() + pause > deadline:
                     raise
@@ -193,6 +194,15 @@ class _Passage:
                 except SoftTimeLimitExceeded:
                     raise error from None
             pause = min(pause * 2, 5.0)
+
+    def apply(self, operation: Acquire) -> Reply:
+        """An answer may be lost after the store did its part: the next try is that of a redelivered copy."""
+        if self.is_unanswered:
+            operation = replace(operation, redelivered=True)
+        self.is_unanswered = True
+        reply = self.installation.store.apply(self.delivery.key, operation)
+        self.is_unanswered = False
+        return reply
 
     def patience(self) -> float:
         """How long to wait for the store: time limits run meanwhile, and must not end what has not begun."""
@@ -205,7 +215,7 @@ class _Passage:
         waits = [limit / 2 for limit in limits if limit]
         return float(min([self.installation.settings.exclusive_store_wait, *waits]))
 
-    def leave(self, *, done: bool) -> None:
+    def leave(self, run: Run, *, done: bool) -> None:
         """Give the lease back and wake whoever is next. Never raises after successful work."""
         release = self.delivery.release(done=done)
         for last_try in (False, True):
@@ -215,24 +225,23 @@ class _Passage:
                 )
             except Exception as error:  # noqa: BLE001 - the task has its result
                 if last_try:
-                    notices.trouble(
-                        f"the lease of task {self.id} on lock {self.lock} will end by its ttl", error
-                    )
+                    what = f"the lease of task {self.id} on lock {self.lock} will end by its ttl"
+                    notices.trouble(what, error)
                 continue
-            if reply.answer == Done(False) and not last_try and not interruption:
+            if reply.answer == Done(False) and run.lease and not last_try and not interruption:
                 notices.lease_lost(self.task.name, self.id, self.lock)
             self.post.publish_wakes(reply.wake)
             if interruption and not isinstance(interruption, Exception):
                 raise interruption
             return
 
-    def give_back(self, error: StoreUnavailable) -> Any:
-        """The store stayed down: the message goes back to the broker, it is never dropped."""
-        notices.given_back(self.task.name, self.id, error)
-        if self.task.acks_late:
-            return _ends(Reject(str(error), requeue=True), REJECTED)
-        self.post.publish(self.delivery.letter.delayed(self.installation.settings.exclusive_store_wait))
-        return _ends(Ignore("given back"), IGNORED)
+
+def _trace(tracer: Callable[..., Any], run: Run, *call: Any) -> Any:
+    mark = current_run.set(run)
+    try:
+        return tracer(*call)
+    finally:
+        current_run.reset(mark)
 
 
 def _finish(call: Callable[[], T]) -> tuple[T, BaseException | None]:
@@ -246,6 +255,8 @@ def _finish(call: Callable[[], T]) -> tuple[T, BaseException | None]:
         try:
             return call(), interruption
         except ExclusiveError:
+            if interruption and not isinstance(interruption, Exception):
+                raise interruption from None
             raise
         except BaseException as error:  # noqa: BLE001 - told, not swallowed
             interruption = error

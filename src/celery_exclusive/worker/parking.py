@@ -98,19 +98,20 @@ class Post:
         self._producer: Any = None
 
     def publish_wakes(self, wakes: Iterable[Wake]) -> None:
-        """Publish messages whose turn has come. One that fails is offered again when its offer runs out."""
+        """Publish messages whose turn has come, until one fails: they are offered again later."""
         for wake in wakes:
             try:
                 self.publish(Letter.load(wake.message).promoted(wake.epoch), at_head=True)
             except Exception as error:  # noqa: BLE001 - whatever it is, the offer runs out
                 what = f"the message of task {notices.task_id(wake.id)}, next at lock {wake.key}"
                 notices.trouble(f"{what}, could not be published and will be again", error)
+                return
 
     def publish(self, letter: Letter, *, at_head: bool = False) -> None:
         """Send a message unchanged; `at_head` to where it is consumed next, if the broker can do that."""
         policy = self.app.conf.task_publish_retry_policy
         with self._take_producer() as producer:
-            if at_head and producer.connection.transport.driver_type == "redis":
+            if at_head and _has_lists(producer, letter.exchange):
                 producer.connection.ensure(producer, _push_to_head, **policy)(producer, letter)
                 return
             producer.publish(
@@ -139,6 +140,13 @@ class Post:
         if self._producer is None:
             self._producer = self.app.amqp.Producer(self.app.connection_for_write(), auto_declare=False)
         return nullcontext(self._producer)
+
+
+def _has_lists(producer: Any, exchange: str) -> bool:
+    """Whether an exchange leads to queues that are lists on Redis."""
+    if producer.connection.transport.driver_type != "redis":
+        return False
+    return not exchange or producer.channel.typeof(exchange).type != "fanout"
 
 
 def _push_to_head(producer: Any, letter: Letter) -> None:

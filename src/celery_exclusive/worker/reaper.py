@@ -7,12 +7,14 @@ import queue
 import random
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from celery_exclusive import notices
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Done, Remove
+from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.stores.base import Reply
 from celery_exclusive.worker.delivery import Delivery
 from celery_exclusive.worker.heartbeat import is_gone
@@ -23,25 +25,26 @@ if TYPE_CHECKING:
 
 _WATCH = 0.02
 """Seconds between looks at a child that is about to die."""
+_FAREWELL = 10
+"""Seconds for which a worker that stops waits for a message to be published. Its offer would run out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """An ending that the child did not see: its run is over once the pid is gone, for good if `done`.
+    """An ending that the child did not see: over once `dying`, its process, is gone; for good if `done`.
 
     A child that lives on, for whatever reason, is not waited for longer than its lease can last.
     """
 
     delivery: Delivery
-    pid: int | None = None
-    ran: bool = True
+    dying: int | None = None
     done: bool = True
     since: float = field(default_factory=time.monotonic)
 
     @property
     def is_over(self) -> bool:
         lapsed = time.monotonic() > self.since + self.delivery.ttl / SECOND
-        return self.pid is None or self.pid == os.getpid() or is_gone(self.pid) or lapsed
+        return self.dying in (None, os.getpid()) or lapsed or is_gone(self.dying)
 
 
 class Reaper:
@@ -61,7 +64,7 @@ class Reaper:
     def stop(self) -> None:
         self._endings.put(None)
         if self._thread:
-            self._thread.join()
+            self._thread.join(_FAREWELL)
         self._post.close()
 
     def end(self, ending: Ended) -> None:
@@ -71,22 +74,24 @@ class Reaper:
     def _run(self) -> None:
         period = self.installation.settings.exclusive_reap_period
         next_sweep = time.monotonic() + period * _jitter()
-        trouble = notices.Trouble("the reaper cannot do its work; it goes on trying")
+        sweeping = notices.Trouble("the reaper cannot look for dead leases; it goes on trying")
+        burying = notices.Trouble("the reaper cannot end what a dead child left; it goes on trying")
         while True:
             pause = _WATCH if self._dying else max(next_sweep - time.monotonic(), 0)
-            try:
+            with suppress(queue.Empty):
                 ending = self._endings.get(timeout=pause)
                 if ending is None:
-                    return self._bury()
+                    with burying:
+                        self._bury()
+                    return
                 self._dying.append(ending)
-            except queue.Empty:
-                pass
-            with trouble:
+            with burying:
                 self._bury()
-                if time.monotonic() >= next_sweep:
-                    next_sweep = time.monotonic() + period * _jitter()
+            if time.monotonic() >= next_sweep:
+                next_sweep = time.monotonic() + period * _jitter()
+                with sweeping:
                     self.sweep()
-            if trouble.lasts:
+            if burying.lasts:
                 time.sleep(period)
 
     def sweep(self) -> None:
@@ -94,17 +99,18 @@ class Reaper:
         self._follow_up(self.installation.store.reap(every=round(period * SECOND)))
 
     def _bury(self) -> None:
-        for ending in list(self._dying):
-            if ending.is_over:
+        for ending in [ending for ending in self._dying if ending.is_over]:
+            self._dying.remove(ending)
+            try:
                 self._end(ending)
-                self._dying.remove(ending)
+            except StoreUnavailable:
+                self._dying.append(ending)
+                raise
 
     def _end(self, ending: Ended) -> None:
         store, delivery = self.installation.store, ending.delivery
-        released = ending.ran and self._follow_up(
-            store.apply(delivery.key, delivery.release(done=ending.done))
-        )
-        if ending.done and not released:
+        is_released = self._follow_up(store.apply(delivery.key, delivery.release(done=ending.done)))
+        if ending.done and not is_released:
             self._follow_up(store.apply(delivery.key, Remove(delivery.id)))
 
     def _follow_up(self, reply: Reply) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
+from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
+from celery.utils.serialization import get_pickleable_exception
 from celery.worker.request import Request as CeleryRequest
 from kombu.utils.imports import symbol_by_name
 
@@ -14,6 +16,10 @@ from celery_exclusive.worker.reaper import Ended
 
 if TYPE_CHECKING:
     from celery_exclusive.install import Installation
+
+
+_DEATHS = (WorkerLostError, Terminated, TimeLimitExceeded)
+"""Endings of a child that may not have ended yet. All others it told itself, outside the body."""
 
 
 class RequestMixin:
@@ -31,8 +37,10 @@ class RequestMixin:
         self._installation: Installation = self.task.app._celery_exclusive
         option = self._installation.option(self.task)
         ttl = option.ttl or self._installation.settings.exclusive_ttl
-        self._delivery = Delivery.of(self.task, option, ttl, self)
-        self.request_dict[DELIVERY] = self._delivery
+        try:
+            self._delivery = self.request_dict[DELIVERY] = Delivery.of(self.task, option, ttl, self)
+        except Exception as error:  # noqa: BLE001 - the gate raises it; here it would stop the consumer
+            self.request_dict[DELIVERY] = get_pickleable_exception(error)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Celery defines these two in a subclass made per task, without calling ours: wrap them there."""
@@ -52,19 +60,18 @@ class RequestMixin:
         finally:
             self._drop()
             if not return_ok:
-                self._ended(ran=True)
+                self._ended(self.worker_pid if isinstance(exc_info.exception, _DEATHS) else None)
 
     def _announce_revoked(self, reason: Any, terminated: bool, signum: Any, expired: bool) -> None:
         super()._announce_revoked(reason, terminated, signum, expired)  # type: ignore[misc]
         if not terminated:
             self._drop()
-            self._ended(ran=False)
+            self._ended(None)
 
-    def _ended(self, ran: bool) -> None:
-        delivery, reaper = self._delivery, self._installation.reaper
-        if delivery and reaper and (ran or delivery.promoted or delivery.redelivered):
+    def _ended(self, dying: int | None) -> None:
+        if self._delivery and self._installation.reaper:
             done = self.acknowledged and not self._requeued
-            reaper.end(Ended(delivery, self.worker_pid if ran else None, ran, done))
+            self._installation.reaper.end(Ended(self._delivery, dying, done))
 
     def _drop(self) -> None:
         if self._delivery and self._installation.heartbeat:

@@ -37,6 +37,9 @@ class Locks(bootsteps.StartStopStep):
     def start(self, parent: Any) -> None:
         installation = self.installation
         installation.adopt_all()
+        installation.settings  # noqa: B018 - wrong settings are an error even where no task needs them
+        if not installation.is_needed:
+            return
         for warning in installation.store.check():
             notices.logger.warning(warning)
         installation.heartbeat = Heartbeat(installation)
@@ -51,13 +54,16 @@ class Locks(bootsteps.StartStopStep):
         if heartbeat and reaper:
             heartbeat.stop()
             reaper.stop()
-        installation.store.close()
+            installation.store.close()
 
     def terminate(self, parent: Any) -> None:
         self.stop(parent)
 
     def banner(self, startup_info: Callable[..., str], *args: Any, **kwargs: Any) -> str:
-        lines = startup_info(*args, **kwargs).splitlines()
+        text = startup_info(*args, **kwargs)
+        if not self.installation.is_needed:
+            return text
+        lines = text.splitlines()
         at = next((i for i, line in enumerate(lines) if ".> results:" in line), len(lines) - 1)
         before = lines[at].partition(".>")[0] if ".>" in lines[at] else ""
         lines.insert(

@@ -102,7 +102,7 @@ class RedisStore:
             for name in found:
                 if name not in seen:
                     seen.add(name)
-                    yield name.decode()[len(start) :]
+                    yield _text(name)[len(start) :]
             if int(cursor) == 0:
                 return
 
@@ -170,10 +170,10 @@ class RedisStore:
         return Reply(
             _answer(name, number or is_repeated, rivals),
             tuple(
-                Wake(wakes[i].decode(), wakes[i + 1].decode(), wakes[i + 2], epoch.decode())
+                Wake(_text(wakes[i]), _text(wakes[i + 1]), wakes[i + 2], epoch.decode())
                 for i in range(0, len(wakes), 3)
             ),
-            tuple((asides[i].decode(), asides[i + 1].decode()) for i in range(0, len(asides), 2)),
+            tuple((_text(asides[i]), _text(asides[i + 1])) for i in range(0, len(asides), 2)),
         )
 
 
@@ -190,7 +190,11 @@ def _answer(name: bytes, number: int, rivals: list[Any]) -> Answer:
 
 
 def _rivals(flat: list[Any]) -> tuple[Rival, ...]:
-    return tuple(Rival(flat[i].decode(), flat[i + 1], flat[i + 2]) for i in range(0, len(flat), 3))
+    return tuple(Rival(_text(flat[i]), flat[i + 1], flat[i + 2]) for i in range(0, len(flat), 3))
+
+
+def _text(word: bytes) -> str:
+    return word.decode("utf-8", "surrogatepass")
 
 
 def _facts(info: bytes) -> dict[str, str]:
