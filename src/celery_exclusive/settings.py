@@ -30,7 +30,8 @@ class Settings:
     exclusive_reap_period: how often the workers together look for what has expired. Default 1.
     exclusive_tombstone_ttl: how long a finished id is remembered. Default None: see `tombstone_ttl`.
     exclusive_store_wait: how long a starting task waits for a store that is down. Default 60.
-    exclusive_preview: whether logs and the store show a short preview of the arguments. Default True.
+    exclusive_preview: whether log lines show a short preview of the arguments. Default True.
+    exclusive_broker_id: what tells this broker from others. Default None: its kind, hosts and virtual host.
 
     Raises OptionError for a value of the wrong type or range, and for any other `exclusive_*` key.
     """
@@ -43,6 +44,7 @@ class Settings:
     exclusive_tombstone_ttl: float | None = None
     exclusive_store_wait: float = 60
     exclusive_preview: bool = True
+    exclusive_broker_id: str | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -87,6 +89,8 @@ def _check(name: str, value: object) -> None:
     elif name == "exclusive_prefix":
         good = isinstance(value, str) and value.isprintable() and bool(value) and not set(value) & set(" {}")
         expected = "a short text without spaces and braces"
+    elif name == "exclusive_broker_id":
+        good, expected = isinstance(value, str) and bool(value), "a text"
     elif name == "exclusive_preview":
         good, expected = isinstance(value, bool), "True or False"
     elif name == "exclusive_ttl":

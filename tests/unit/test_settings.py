@@ -147,6 +147,7 @@ def test_a_default_never_overrides_what_the_user_sets_later(app: Celery):
         ("exclusive_tombstone_ttl", "600", "a number of seconds above 0"),
         ("exclusive_store_wait", float("nan"), "a number of seconds above 0"),
         ("exclusive_preview", 1, "True or False"),
+        ("exclusive_broker_id", 7, "a text"),
     ],
 )
 def test_a_mistyped_setting_is_refused_with_its_name_its_value_and_what_is_expected(

@@ -90,6 +90,13 @@ class Store(Protocol):
         """
         ...
 
+    def keep_namespace(self, broker: str, life: int) -> str:
+        """Keep the namespace for a broker for `life` microseconds, unless another's workers keep it.
+
+        Returns for which broker it is kept now.
+        """
+        ...
+
     def inspect(self, key: str) -> Snapshot:
         """What is going on at a key. Looking changes nothing."""
         ...

@@ -85,6 +85,9 @@ class DocumentStore(ABC):
             tuple(aside for reply in replies for aside in reply.aside),
         )
 
+    def keep_namespace(self, broker: str, life: int) -> str:  # noqa: ARG002 - a store that is shared says more
+        return broker
+
     def inspect(self, key: str) -> Snapshot:
         loaded = self.load(key)
         living = [holder for holder in loaded.document.holders if holder.expiry > loaded.now]

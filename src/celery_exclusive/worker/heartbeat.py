@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from celery_exclusive import notices
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.worker.delivery import Delivery
+from celery_exclusive.worker.namespace import LIFE, keep_namespace
 
 if TYPE_CHECKING:
     from celery_exclusive.install import Installation
@@ -27,7 +28,7 @@ class Heartbeat:
 
     def __init__(self, installation: Installation) -> None:
         self.installation = installation
-        self.period = installation.settings.exclusive_ttl / 3
+        self.period = min(installation.settings.exclusive_ttl, LIFE) / 3
         self._deliveries: dict[str, tuple[Delivery, Callable[[], int | None]]] = {}
         self._wake_up = threading.Event()
         self._stopped = False
@@ -66,6 +67,7 @@ class Heartbeat:
         living = [delivery for delivery, pid in list(self._deliveries.values()) if not is_gone(pid())]
         if living:
             self.installation.store.renew([(delivery.key, delivery.renew()) for delivery in living])
+        keep_namespace(self.installation)
 
 
 def is_gone(pid: int | None) -> bool:

@@ -10,6 +10,7 @@ from celery import bootsteps
 
 from celery_exclusive import notices
 from celery_exclusive.worker.heartbeat import Heartbeat
+from celery_exclusive.worker.namespace import keep_namespace
 from celery_exclusive.worker.reaper import Reaper
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class Locks(bootsteps.StartStopStep):
         installation.settings  # noqa: B018 - wrong settings are an error even where no task needs them
         if not installation.is_needed:
             return
+        keep_namespace(installation)
         for warning in installation.store.check():
             notices.logger.warning(warning)
         installation.heartbeat = Heartbeat(installation)

@@ -9,6 +9,7 @@
 --   t:<n>:<key>:<id>   when this tombstone ends; n is the length of the key
 --   due        ZSET key -> when the reaper must look at it, of keys with a line; may be early, never late
 --   fence, epoch, reaped   the last fence; the store's random mark; when a reaper last came
+--   broker     the one to which this namespace belongs, as long as its workers beat
 --
 -- minexp is not later, maxexp not earlier than the end of any lease: holders are read only when one may be
 -- dead, when they must be told, or when there is a line. What has a line stays; without one all of a key

@@ -31,6 +31,7 @@ _APPLY = scripts.load(
     reply="answer number rivals epoch wakes asides",
 )
 _RENEW = scripts.load("renew.lua", arguments="now key id token ttl", reply="found")
+_NAMESPACE = scripts.load("namespace.lua", arguments="broker life", reply="owner")
 _INSPECT = scripts.load("inspect.lua", arguments="now key", reply="waiting aside rivals")
 
 _LEASES_PER_CALL = 500
@@ -87,6 +88,9 @@ class RedisStore:
 
     def reap(self, limit: int = 100, every: int = 0) -> Reply:
         return self._apply("reap", ttl=every, limit=limit)
+
+    def keep_namespace(self, broker: str, life: int) -> str:
+        return _text(self._client.run(_NAMESPACE, self._base, broker, life))
 
     def inspect(self, key: str) -> Snapshot:
         waiting, aside, rivals = self._client.run(_INSPECT, self._base, self._now(), key)
