@@ -31,8 +31,8 @@ def keep_namespace(installation: Installation) -> None:
     if owner != broker:
         raise OptionError(
             f"exclusive_prefix={settings.exclusive_prefix!r} in {store.url} belongs to the workers of broker "
-            f"{owner}, and this worker's broker is {broker}: give each broker an exclusive_prefix of its own, or, "
-            "if the two are one under two names, all its workers the same exclusive_broker_id"
+            f"{owner}, and this worker's broker is {broker}: give each an exclusive_prefix of its own; "
+            "or all workers the same exclusive_broker_id, if the two are one under two names"
         )
 
 
