@@ -29,8 +29,8 @@ class Journal:
             os.close(descriptor)
 
     def events(self, what: str | None = None, **details: Any) -> list[Event]:
-        lines = self.path.read_text().splitlines()
-        events = [json.loads(line) for line in lines]
+        whole, _, _ = self.path.read_text().rpartition("\n")  # without a line that is being written
+        events = [json.loads(line) for line in whole.splitlines()]
         return [
             event
             for event in events

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from celery import Celery
 
 from celery_exclusive import OptionError
 from tests.servers import RedisServer
-from tests.worker.lab import Lab, disconnect
+from tests.worker.lab import Lab
 
 pytestmark = pytest.mark.timeout(120)
 DEADLINE = 60
@@ -90,7 +90,10 @@ def test_a_worker_does_not_start_with_a_wrong_declaration(
 
 
 SETTINGS: dict[str, tuple[dict[str, Any], list[str]]] = {
-    "unknown": ({"exclusive_tll": 3}, ["exclusive_tll", "unknown", "did you mean 'exclusive_ttl'?"]),
+    "unknown": (
+        {"exclusive_tll": 3},
+        ["OptionError", "exclusive_tll", "unknown", "did you mean 'exclusive_ttl'?"],
+    ),
     "in capitals": (
         {"CELERY_EXCLUSIVE_TTL": 3},
         ["CELERY_EXCLUSIVE_TTL", "unknown", "exclusive_ttl"],
@@ -98,12 +101,21 @@ SETTINGS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "mistyped": ({"exclusive_ttl": "3"}, ["exclusive_ttl", "'3'", "a number of seconds"]),
     "of an unknown scheme": (
         {"exclusive_store": "orakel://:geheim@host"},
-        ["exclusive_store", "no store for ", "orakel", "redis://"],
+        ["OptionError", "exclusive_store", "no store for ", "orakel", "redis://"],
     ),
     "without a scheme": ({"exclusive_store": "localhost"}, ["exclusive_store", "'localhost'", "redis://"]),
+    "for a store in the memory of one process": (
+        {"exclusive_store": "memory://"},
+        ["OptionError", "exclusive_store: memory://", "--pool=threads"],
+    ),
     "for a store that does not answer": (
         {"exclusive_store": "redis://me:geheim@127.0.0.1:1/3"},
-        ["redis://me:**@127.0.0.1:1/3", "does not answer", "see whether it runs and exclusive_store"],
+        [
+            "StoreUnavailable",
+            "redis://me:**@127.0.0.1:1/3",
+            "does not answer",
+            "see whether it runs and exclusive_store",
+        ],
     ),
     "for no store at all": (
         {"broker_url": "amqp://me:geheim@127.0.0.1:1//", "result_backend": None},
@@ -122,16 +134,6 @@ def test_a_worker_does_not_start_with_settings(make_lab: Callable[..., Lab], wha
     log = refused(make_lab(), **conf)
     said_once(log, *words)
     assert "geheim" not in log
-
-
-@pytest.fixture
-def stranger(redis_url: str) -> Iterator[Celery]:
-    """A publisher that knows neither the tasks nor the library."""
-    app = Celery("stranger", broker=redis_url, backend=redis_url, set_as_current=False)
-    app.conf.update(task_default_queue="lab")
-    yield app
-    disconnect(app)
-    app.close()
 
 
 def test_a_message_that_cannot_have_a_key_ends_as_a_failure_without_its_body(

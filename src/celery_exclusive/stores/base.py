@@ -21,12 +21,14 @@ class Capabilities:
         fence: how long fences grow: for ever, or as long as the server keeps its data.
         durable: what a restart of the store leaves of a line: nothing, all but the last moments, or all.
         one_host: only processes on one machine can share it.
+        one_process: not even these can.
     """
 
     line: bool = True
     fence: Literal["strict", "server-life"] = "strict"
     durable: Literal["none", "lagging", "yes"] = "yes"
     one_host: bool = False
+    one_process: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ class MemoryStore(DocumentStore):
     `clock` returns the time in microseconds; tests put their own in its place.
     """
 
-    capabilities = Capabilities(durable="none", fence="server-life", one_host=True)
+    capabilities = Capabilities(durable="none", fence="server-life", one_host=True, one_process=True)
     clock: Callable[[], int]
 
     def __init__(

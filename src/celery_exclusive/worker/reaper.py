@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _WATCH = 0.02
 """Seconds between looks at a child that is about to die."""
+_SHORTEST = 0.8
+"""Of a period: what lies at least between two sweeps."""
 _FAREWELL = 10
 """Seconds for which a worker that stops waits for a message to be published. Its offer would run out."""
 
@@ -96,7 +98,7 @@ class Reaper:
 
     def sweep(self) -> None:
         period = self.installation.settings.exclusive_reap_period
-        self._follow_up(self.installation.store.reap(every=round(period * SECOND)))
+        self._follow_up(self.installation.store.reap(every=round(_SHORTEST * period * SECOND)))
 
     def _bury(self) -> None:
         for ending in [ending for ending in self._dying if ending.is_over]:
@@ -121,5 +123,5 @@ class Reaper:
 
 
 def _jitter() -> float:
-    """Workers that were started together do not sweep together."""
-    return random.uniform(0.8, 1.2)
+    """Workers that were started together do not sweep together, and together miss no period."""
+    return random.uniform(_SHORTEST, 1)

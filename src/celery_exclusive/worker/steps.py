@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from celery import bootsteps
 
 from celery_exclusive import notices
+from celery_exclusive.errors import OptionError
 from celery_exclusive.worker.heartbeat import Heartbeat
 from celery_exclusive.worker.namespace import keep_namespace
 from celery_exclusive.worker.reaper import Reaper
@@ -41,6 +42,11 @@ class Locks(bootsteps.StartStopStep):
         installation.settings  # noqa: B018 - wrong settings are an error even where no task needs them
         if not installation.is_needed:
             return
+        if installation.store.capabilities.one_process and "prefork" in parent.pool_cls.__module__:
+            raise OptionError(
+                f"exclusive_store: {installation.store.url} is the memory of one process, and each child of "
+                "this worker has its own: use a redis:// URL, or the worker's --pool=threads or --pool=solo"
+            )
         keep_namespace(installation)
         for warning in installation.store.check():
             notices.logger.warning(warning)
