@@ -39,7 +39,7 @@ class Header:
     def read(cls, headers: dict[str, Any]) -> Header | None:
         """Read it from a message; None if there is none that this version understands."""
         header: Any = headers.get(HEADER)
-        if not isinstance(header, dict) or header.get("v") != VERSION:
+        if not isinstance(header, dict) or header.get("v") != VERSION or "x" not in header:
             return None
         id, key, promoted = header.get("id"), header.get("x"), header.get("promoted")
         if not (isinstance(id, str) and isinstance(key, str | None) and isinstance(promoted, str | None)):

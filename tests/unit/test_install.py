@@ -196,6 +196,15 @@ def test_a_task_without_options_is_left_as_it_is(app: Celery, published: list[di
     assert "exclusive" not in published[0]
 
 
+def test_an_app_without_options_needs_no_locks(app: Celery) -> None:
+    @app.task(name="feeds.plain")
+    def plain() -> None: ...
+
+    assert not app._celery_exclusive.is_needed
+    by_function(app, Exclusive())
+    assert app._celery_exclusive.is_needed
+
+
 def test_an_app_beside_an_installed_one_is_left_as_it_is(
     app: Celery, make_app: Callable[..., Celery]
 ) -> None:
@@ -228,6 +237,34 @@ def test_one_option_switches_a_call_off(app: Celery, published: list[dict[str, A
     assert [message["exclusive"]["x"] for message in published] == [None, None]
 
 
+@pytest.mark.parametrize(
+    "malformed",
+    [
+        {"v": 1},
+        {"v": 1, "id": "a"},
+        {"v": 1, "id": 7, "x": "k"},
+        {"v": 1, "id": "a", "x": ["k"]},
+        {"v": 1, "id": "a", "x": "k", "promoted": 5},
+        ["v", 1],
+    ],
+    ids=[
+        "a version alone",
+        "no key",
+        "a number as id",
+        "a list as key",
+        "a number as epoch",
+        "no dictionary",
+    ],
+)
+def test_a_header_of_ours_takes_the_place_of_a_malformed_one(
+    app: Celery, published: list[dict[str, Any]], malformed: Any
+) -> None:
+    task = by_function(app, Exclusive("url"))
+    task.apply_async(("https://a",), headers={"exclusive": malformed, "tenant": 7})
+    assert published[0]["exclusive"]["x"] == task.lock_state("https://a").key
+    assert published[0]["tenant"] == 7
+
+
 @pytest.mark.parametrize("asked", [True, False, Exclusive(), "skip"])
 def test_a_call_cannot_bring_other_options(app: Celery, published: list[Any], asked: Any) -> None:
     task = by_function(app, Exclusive())
@@ -242,6 +279,20 @@ def test_a_direct_call_is_a_plain_call_without_a_lease(app: Celery, declare: Dec
     assert task("https://a") == "https://a"
     with pytest.raises(ExclusiveError, match=r"task feeds\.load holds no lease: only a worker takes one"):
         _ = task.lease
+
+
+@pytest.mark.parametrize("call", ["apply", "always eager"])
+def test_an_eager_run_has_its_request_and_can_be_retried(make_app: Callable[..., Celery], call: str) -> None:
+    app = install(make_app(task_always_eager=call == "always eager"))
+
+    @app.task(bind=True, exclusive=Exclusive("url"), max_retries=2)
+    def load(self: Any, url: str) -> list[Any]:
+        if not self.request.retries:
+            raise self.retry(countdown=0)
+        return [self.request.id, self.request.is_eager, self.request.called_directly, self.request.retries]
+
+    result = load.apply(("https://a",)) if call == "apply" else load.delay("https://a")
+    assert result.get() == [result.id, True, False, 1]
 
 
 @ways
@@ -336,6 +387,26 @@ def test_what_is_named_beats_the_result_backend_and_that_the_broker(
     app = install(make_app())
     app.conf.update({"exclusive_store": None, **conf})
     assert (app._celery_exclusive.origin, app._celery_exclusive.store.url) == (origin, url)
+
+
+@pytest.mark.parametrize(
+    ("name", "origin"),
+    [
+        ("CELERY_RESULT_BACKEND", "result backend"),
+        ("CELERY_BROKER_URL", "broker"),
+        ("CELERY_BROKER_WRITE_URL", "broker"),
+    ],
+)
+def test_the_environment_beats_the_configuration_as_it_does_for_celery(
+    make_app: Callable[..., Celery], monkeypatch: pytest.MonkeyPatch, name: str, origin: str
+) -> None:
+    monkeypatch.setenv(name, "redis://environment/3")
+    app = install(make_app())
+    app.conf.update(exclusive_store=None, broker_url="redis://configuration/0", result_backend="rpc://")
+    assert (app._celery_exclusive.origin, app._celery_exclusive.store.url) == (
+        origin,
+        "redis://environment:6379/3",
+    )
 
 
 @pytest.mark.parametrize("backend", [None, "rpc://", "cache+memory://"])

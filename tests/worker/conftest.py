@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from celery import Celery
 
-from tests.worker.lab import Lab
+from tests.worker.lab import Lab, disconnect
 
 
 @pytest.fixture
@@ -30,3 +31,13 @@ def acks(request: pytest.FixtureRequest) -> dict[str, Any]:
     """The settings of late and of early acknowledgement."""
     late = request.param == "late"
     return {"task_acks_late": late, "task_reject_on_worker_lost": late}
+
+
+@pytest.fixture
+def stranger(redis_url: str) -> Iterator[Celery]:
+    """A publisher that knows neither the tasks nor the library."""
+    app = Celery("stranger", broker=redis_url, backend=redis_url, set_as_current=False)
+    app.conf.update(task_default_queue="lab")
+    yield app
+    disconnect(app)
+    app.close()

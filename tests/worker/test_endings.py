@@ -227,3 +227,53 @@ def test_cold_shutdown_lets_the_line_go_on_and_the_task_run_again_elsewhere(
     lab.journal.wait_for("end", tag="holder")
     assert len(lab.journal.events("start", tag="holder")) == 2
     assert sorted(lab.journal.tags("end")) == ["holder", "next0", "next1"]
+
+
+def test_a_task_id_that_is_no_utf_8_waits_in_line_and_runs(
+    make_lab: Callable[..., Lab], acks: dict[str, bool]
+) -> None:
+    lab = make_lab(exclusive_ttl=60, result_backend=None, **acks)  # that of Celery refuses such an id
+    lab.start_worker("w1", 2)
+    lab.send("wait", "k", tag="first", hold=True, options={"task_id": "\udc80-1"})
+    lab.journal.wait_for("start", tag="first")
+    (holder,) = lab.task("wait").lock_state("k").holders
+    assert holder.task_id == "\udc80-1"
+    lab.send("wait", "k", tag="second", options={"task_id": "\udc80-2"})
+    lab.wait_for_line(1, "wait", "k")
+    lab.open("first")
+    lab.journal.wait_for("end", tag="second", timeout=30)
+    assert lab.journal.most_open() == 1
+
+
+def test_an_ending_that_cannot_be_followed_up_does_not_keep_others_from_it(
+    make_lab: Callable[..., Lab], acks: dict[str, bool]
+) -> None:
+    lab = make_lab(module="tests.worker.shop_unlucky", exclusive_ttl=60, **acks)
+    worker = lab.start_worker("w1", 2)
+    task = lab.app.tasks["tests.worker.shop.wait"]
+    lab.send("brief", "another", options={"task_id": "poisoned"})
+    worker.wait_for_log("the reaper cannot")
+    task.delay("k", tag="holder", hold=True)
+    (start,) = lab.journal.wait_for("start", tag="holder")
+    task.delay("k", tag="next")
+    eventually(lambda: task.lock_state("k").waiting == 1, "one in line")
+    os.kill(int(start["pid"]), signal.SIGKILL)
+    lab.journal.wait_for("start", tag="next", timeout=20)
+
+
+def test_a_soft_time_limit_beside_the_calls_of_the_store_gives_the_lease_back(
+    make_lab: Callable[..., Lab], acks: dict[str, bool]
+) -> None:
+    lab = make_lab(module="tests.worker.shop_unlucky", exclusive_ttl=60, **acks)
+    lab.start_worker("w1", 2)
+    task = lab.app.tasks["tests.worker.shop.wait"]
+    task.delay("k", tag="holder", hold=True)
+    lab.journal.wait_for("start", tag="holder")
+    interrupted = task.apply_async(("k",), {"tag": "interrupted"}, task_id="interrupted")
+    eventually(lambda: task.lock_state("k").waiting == 1, "one in line")
+    task.delay("k", tag="next")
+    eventually(lambda: task.lock_state("k").waiting == 2, "two in line")
+    lab.open("holder")
+    lab.journal.wait_for("start", tag="next", timeout=20)
+    assert eventually(lambda: interrupted.state == "FAILURE", "FAILURE")
+    assert lab.journal.tags("start") == ["holder", "next"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from celery import Celery, group
 from celery.result import AsyncResult
 
 from celery_exclusive.errors import ExclusiveError
-from tests.worker.lab import Lab, disconnect, eventually
+from tests.worker.lab import Lab, eventually
 
 pytestmark = pytest.mark.timeout(180)
 DEADLINE = 60
@@ -33,16 +33,6 @@ def shop(make_lab: Callable[..., Lab], acks: dict[str, Any], monkeypatch: pytest
     )
     lab.start_worker("w1", 4, options=("-Q", "lab,side"))
     return lab
-
-
-@pytest.fixture
-def stranger(redis_url: str) -> Iterator[Celery]:
-    """A publisher that knows neither the tasks nor the library."""
-    app = Celery("stranger", broker=redis_url, backend=redis_url, set_as_current=False)
-    app.conf.update(task_default_queue="lab")
-    yield app
-    disconnect(app)
-    app.close()
 
 
 def hold(lab: Lab) -> None:

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from celery_exclusive.publish import HEADER, Header
+from celery_exclusive.stores.base import Wake
+from celery_exclusive.worker.parking import Letter, Post
 from tests.servers import RedisServer
 from tests.worker.lab import Lab, eventually
 from tests.worker.message import stop_consuming
@@ -160,6 +163,61 @@ def test_when_store_and_broker_are_down_together_no_task_is_dropped(
     start_another(lab)
     assert result.get(timeout=DEADLINE) == 1
     assert_each_ran_once(lab)
+
+
+@pytest.mark.parametrize("first", ["store", "broker"])
+def test_an_acknowledged_task_outlives_the_retries_of_its_publishing_whichever_server_comes_back_first(
+    make_lab: Callable[..., Lab], start_redis: StartRedis, store: RedisServer, first: str
+) -> None:
+    servers = {"broker": start_redis(appendonly=True, appendfsync="always"), "store": store}
+    lab = make_lab(
+        servers["broker"].url,
+        "tests.worker.shop_canvas",
+        exclusive_store=store.url,
+        exclusive_store_wait=1,
+        task_publish_retry_policy={"max_retries": 1, "interval_start": 0.1, "interval_max": 0.1},
+        task_acks_late=False,
+        task_ignore_result=True,  # Celery would fail at it while the broker is down
+    )
+    worker = lab.start_worker("w1", 1)
+    store.stop()
+    numbers(lab, 1)
+    worker.wait_for_log("waits for its lock's store")
+    servers["broker"].stop()
+    worker.wait_for_log("could not be published again")
+    servers.pop(first).restart()
+    if first == "store":
+        lab.journal.wait_for("start", tag="1")
+    else:
+        eventually(lambda: lab.messages_at_the_broker() == 1, "its copy at the broker")
+    for last in servers.values():
+        last.restart()
+    lab.journal.wait_for("end", tag="1")
+    assert_each_ran_once(lab)
+
+
+class NoBroker(Post):
+    """Publishes what it can: the first message."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.tried: list[str] = []
+
+    def publish(self, letter: Letter, *, at_head: bool = False) -> None:
+        self.tried.append(letter.routing_key)
+        if len(self.tried) > 1:
+            raise ConnectionError("the broker is down")
+
+
+def test_a_message_that_cannot_be_published_keeps_nobody_waiting_for_the_others() -> None:
+    def wake(key: str) -> Wake:
+        headers = {HEADER: Header("0", key).write()}
+        letter = Letter(b"[]", "application/json", "utf-8", headers, {}, "", f"queue of {key}")
+        return Wake(key, "id/0", letter.dump(), "epoch")
+
+    post = NoBroker()
+    post.publish_wakes([wake(key) for key in "abcde"])
+    assert post.tried == ["queue of a", "queue of b"]
 
 
 def test_when_the_store_is_down_at_the_end_the_task_keeps_its_result_and_the_next_runs_after_ttl(

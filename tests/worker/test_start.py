@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from tests.servers import RedisServer
 from tests.worker.lab import Lab
@@ -22,3 +23,25 @@ def test_a_worker_does_not_warn_of_a_store_that_keeps_its_lines(
 ) -> None:
     worker = make_lab(exclusive_store=start_redis(appendonly=True).url).start_worker("w1", 1)
     assert "appendonly" not in worker.log
+
+
+def test_a_worker_of_an_app_without_options_needs_no_store_and_shows_none(
+    make_lab: Callable[..., Lab], tmp_path: Path
+) -> None:
+    (tmp_path / "free_shop.py").write_text(FREE_SHOP)
+    lab = make_lab(module="free_shop", result_backend=None, exclusive_store="redis://127.0.0.1:1/3")
+    worker = lab.start_worker("w1", 1)
+    assert ".> results:" in worker.log
+    assert "locks:" not in worker.log
+    assert worker.stop() == 0
+
+
+FREE_SHOP = """
+import json, os
+from celery import Celery
+from celery_exclusive import install
+app = install(Celery("free"))
+app.conf.update(json.loads(os.environ["LAB_CONF"]))
+@app.task
+def free(): ...
+"""

@@ -1,0 +1,100 @@
+"""What comes from elsewhere: arguments, headers and ids that this library did not make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from tests.worker.lab import Lab
+
+pytestmark = pytest.mark.timeout(180)
+DEADLINE = 60
+SLASHED = "tenant/42"
+
+
+def send_by_name(publisher: Celery, *args: Any, **options: Any) -> Any:
+    """Publish the shop's task `wait` without knowing it; `tag` and `hold` are its arguments."""
+    kwargs = {name: options.pop(name) for name in ("tag", "hold") if name in options}
+    return publisher.send_task("tests.worker.shop.wait", args, kwargs, **options)
+
+
+@pytest.mark.parametrize("publisher", ["an installed app", "a stranger"])
+def test_a_call_whose_arguments_do_not_fit_fails_without_its_body(
+    make_lab: Callable[..., Lab], acks: dict[str, Any], stranger: Celery, publisher: str
+) -> None:
+    lab = make_lab(module="tests.worker.shop_canvas", **acks)
+    lab.start_worker("w1", 2)
+    if publisher == "an installed app":
+        result = lab.send("in_session", "k")
+    else:
+        result = stranger.send_task(lab.task("in_session").name, ["k"])
+    with pytest.raises(TypeError, match="key"):
+        result.get(timeout=DEADLINE)
+    assert result.state == "FAILURE"
+    assert not lab.journal.events()
+
+
+def test_two_messages_by_name_with_one_task_id_both_run(lab: Lab, stranger: Celery) -> None:
+    lab.start_worker("w1", 2)
+    send_by_name(stranger, "k", tag="first", hold=True, task_id="import")
+    lab.journal.wait_for("start", tag="first")
+    send_by_name(stranger, "k", tag="second", task_id="import")
+    lab.wait_for_line(1, "wait", "k")
+    lab.open("first")
+    lab.journal.wait_for("end", tag="second")
+    assert lab.journal.tags("end") == ["first", "second"]
+    assert lab.journal.most_open() == 1
+
+
+def test_a_retry_under_an_id_with_a_slash_is_not_skipped_against_its_own_earlier_run(
+    make_lab: Callable[..., Lab], acks: dict[str, Any]
+) -> None:
+    lab = make_lab(module="tests.worker.shop_canvas", **acks)
+    lab.start_worker("w1", 2)
+    result = lab.send("maybe_again", key="k", tag="try", linger=True, options={"task_id": SLASHED})
+    assert result.get(timeout=DEADLINE) == 2
+    assert lab.journal.tags("start") == ["try0", "try1", "try2"]
+
+
+def test_an_id_with_a_slash_is_told_whole_to_who_looks_at_its_lock_and_to_who_is_skipped(
+    make_lab: Callable[..., Lab],
+) -> None:
+    lab = make_lab(module="tests.worker.shop_canvas", task_acks_late=True)
+    worker = lab.start_worker("w1", 2)
+    lab.send("hold", "k", options={"task_id": SLASHED})
+    lab.journal.wait_for("start", tag="holder")
+    (holder,) = lab.task("hold").lock_state("k").holders
+    assert holder.task_id == SLASHED
+    skipped = lab.send("maybe", key="k").get(timeout=DEADLINE)
+    assert skipped["skipped"]["existing_id"] == SLASHED
+    assert f"held by {SLASHED} for" in worker.wait_for_log("skipped: ")
+
+
+MALFORMED = {
+    "a version alone": {"v": 1},
+    "no key": {"v": 1, "id": "a"},
+    "a number as id": {"v": 1, "id": 7, "x": "k"},
+    "a list as key": {"v": 1, "id": "a", "x": ["k"]},
+    "a number as epoch": {"v": 1, "id": "a", "x": "k", "promoted": 5},
+    "no dictionary": ["v", 1],
+}
+
+
+@pytest.mark.parametrize("what", MALFORMED)
+def test_a_message_with_a_malformed_header_runs_under_the_lock_of_its_arguments(
+    lab: Lab, stranger: Celery, what: str
+) -> None:
+    lab.start_worker("w1", 2)
+    headers = {"exclusive": MALFORMED[what]}
+    result = send_by_name(stranger, "k", tag="malformed", hold=True, headers=headers)
+    lab.journal.wait_for("start", tag="malformed")
+    (holder,) = lab.task("wait").lock_state("k").holders
+    assert holder.task_id == result.id
+    lab.send("wait", "k", tag="next")
+    lab.wait_for_line(1, "wait", "k")
+    lab.open("malformed")
+    lab.journal.wait_for("end", tag="next")
+    assert lab.journal.most_open() == 1
