@@ -46,7 +46,11 @@ SMALL = Plan(url="file:", tasks=80, workers=4, lost_acks=0, unfinished=0, deadli
     [
         ("barge", SMALL, "met others in the section"),
         ("short leases", SMALL, "leases of"),
-        ("park in two steps", replace(SMALL, tasks=4, keys=1, body=1.0), "the last wake-up was lost"),
+        (
+            "park in two steps",
+            replace(SMALL, tasks=2, workers=2, keys=1, body=4.0),
+            "the last wake-up was lost",
+        ),
         ("silent release", SMALL, "the last wake-up was lost"),
         ("no tombstones", replace(SMALL, lost_acks=0.5), "had waited and had finished, and ran again"),
         ("unfinished is done", replace(SMALL, unfinished=0.5), "tasks were lost"),

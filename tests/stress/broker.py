@@ -27,10 +27,15 @@ class Message:
         return "redelivered" if self.redelivered else "promoted" if self.promoted else "fresh"
 
 
-class Broker:
-    """Serves `Consumer`s over a Unix socket, each in a thread of its own."""
+_ASKED = 0
+"""No tag: stands among a consumer's tags once it has asked for a message."""
 
-    def __init__(self, address: str, *, seed: int, lost_acks: float, visibility: float) -> None:
+
+class Broker:
+    """Serves `Consumer`s over a Unix socket, each in a thread of its own, once all `workers` have asked."""
+
+    def __init__(self, address: str, *, workers: int, seed: int, lost_acks: float, visibility: float) -> None:
+        self._awaited = workers
         self._random = random.Random(seed)
         self._lost_acks = lost_acks
         self._visibility = visibility
@@ -38,6 +43,7 @@ class Broker:
         self._late: list[tuple[float, int, Message]] = []
         self._unacked: dict[int, tuple[float, Message]] = {}
         self._shelves: dict[str, deque[Message]] = {}
+        self._looked_at: set[str] = set()
         self._tags = 0
         self._closed = False
         self._changed = threading.Condition()
@@ -88,6 +94,9 @@ class Broker:
 
     def _do_get(self, mine: set[int]) -> tuple[int, Message] | None:
         with self._changed:
+            if _ASKED not in mine:
+                mine.add(_ASKED)
+                self._awaited -= 1
             while not self._closed:
                 now = time.monotonic()
                 for tag, (since, _) in list(self._unacked.items()):
@@ -95,7 +104,7 @@ class Broker:
                         self._redeliver(tag)
                 while self._late and self._late[0][0] <= now:
                     self._ready.append(heapq.heappop(self._late)[2])
-                if self._ready:
+                if self._ready and self._awaited <= 0:
                     self._tags += 1
                     self._unacked[self._tags] = now, self._ready.popleft()
                     mine.add(self._tags)
@@ -122,10 +131,13 @@ class Broker:
 
     def _do_shelve(self, mine: set[int], message: Message) -> None:
         with self._changed:
+            while message.key not in self._looked_at and not self._closed:
+                self._changed.wait(0.05)  # the worst moment: just after the holder has looked
             self._shelves.setdefault(message.key, deque()).append(message)
 
     def _do_unshelve(self, mine: set[int], key: str) -> None:
         with self._changed:
+            self._looked_at.add(key)
             if self._shelves.get(key):
                 self._ready.appendleft(self._shelves[key].popleft())
                 self._changed.notify()

@@ -47,7 +47,11 @@ class _Lab:
     def run(self) -> Verdict:
         plan = self.plan
         broker = Broker(
-            str(plan.path("broker")), seed=plan.seed, lost_acks=plan.lost_acks, visibility=plan.visibility
+            str(plan.path("broker")),
+            workers=plan.workers,
+            seed=plan.seed,
+            lost_acks=plan.lost_acks,
+            visibility=plan.visibility,
         )
         for id in self.random.sample(sorted(self.tasks), plan.tasks):
             broker.publish(Message(id, self.tasks[id]))
