@@ -20,7 +20,7 @@ HERE = Path(__file__).resolve().parent
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the demo and return its exit status."""
     options = _options(argv)
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     stack = ExitStack()
     try:

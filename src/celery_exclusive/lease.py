@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from celery_exclusive.core.document import SECOND
@@ -35,10 +35,10 @@ class Lease:
     key: str
     fence: int
     ttl: float
-    _store: Store
-    _id: str
-    _token: str
-    _certain_until: float
+    _store: Store = field(repr=False)
+    _id: str = field(repr=False)
+    _token: str = field(repr=False)
+    _certain_until: float = field(repr=False)
 
     def check(self) -> None:
         """Renew the lease and make sure that it still stands; cheap enough to call between pieces of work.

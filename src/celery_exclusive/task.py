@@ -84,7 +84,8 @@ class TaskMixin:
         if run is None or run.lease is None or run.task_id != self.request.id:
             raise ExclusiveError(
                 f"task {self.name} holds no lease: only a worker takes one, for a message of a task with "
-                "exclusive=Exclusive(...); a direct call is a plain function call"
+                "exclusive=Exclusive(...); a direct call is a plain function call, and a call with "
+                "exclusive=None has its lock switched off"
             )
         return run.lease
 

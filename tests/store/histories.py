@@ -144,6 +144,15 @@ RARE: dict[str, list[Action]] = {
         Finish(1, True),
         take("c"),
     ],
+    "a tombstone has ended, and the clock goes back": [
+        take("a"),
+        Follow(0, True),
+        Finish(0, True),
+        Wait(TOMBSTONE),
+        Reap(9, 0),
+        Wait(-SECOND),
+        Follow(0, True),
+    ],
     "what is aside had its last offer": [*map(take, "abc"), Ignore(150, True), take("d")],
     "no more than limit step aside at once": [
         *map(take, IDS),

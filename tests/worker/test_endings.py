@@ -174,6 +174,23 @@ def test_a_time_limit_ends_the_lease_with_the_body(make_lab: Callable[..., Lab],
     assert lab.journal.tags("end") == ["next"]
 
 
+def test_after_a_hard_time_limit_nobody_enters_before_the_child_is_gone(
+    make_lab: Callable[..., Lab], acks: dict[str, bool]
+) -> None:
+    lab = make_lab(exclusive_ttl=60, **acks)
+    lab.start_worker("w1", 3, ready=False)
+    lab.start_worker("w2", 3)
+    for key in "abc":
+        lab.send("stubborn", key, tag="first", until_killed=True, options={"time_limit": 2})
+    for key in "abc":
+        lab.journal.wait_for("alive", key=key)
+        lab.send("stubborn", key, tag="next")
+    lab.journal.wait_for("end", 3, tag="next")
+    for key in "abc":
+        (start,) = lab.journal.events("start", key=key)
+        assert lab.journal.events("alive", key=key)[-1]["at"] < start["at"]
+
+
 @pytest.mark.parametrize("how", ["return", "raise", "ignore", "reject"])
 def test_however_a_body_ends_the_next_in_line_starts(
     make_lab: Callable[..., Lab], acks: dict[str, bool], how: str

@@ -14,6 +14,9 @@ from celery_exclusive.core.document import Document, Entry, Line, reach
 from celery_exclusive.stores.base import Capabilities
 from celery_exclusive.stores.document import Change, DocumentStore, Loaded
 
+MINUTE = 60_000_000
+"""How much longer than told a tombstone is kept, in case the clock is set back."""
+
 
 @dataclass(slots=True)
 class _Key:
@@ -128,7 +131,7 @@ class MemoryStore(DocumentStore):
                 return None
             memory.reaped = now
             for key, kept in list(memory.keys.items()):
-                kept.tombstones = {id: until for id, until in kept.tombstones.items() if until > now}
+                kept.tombstones = {id: until for id, until in kept.tombstones.items() if until + MINUTE > now}
                 if not kept.entries and all(holder.expiry <= now for holder in kept.document.holders):
                     kept.document = Document()
                 if kept.is_idle:

@@ -60,7 +60,7 @@ class RequestMixin:
         finally:
             self._drop()
             if not return_ok:
-                self._ended(self.worker_pid if isinstance(exc_info.exception, _DEATHS) else None)
+                self._ended(self.worker_pid if issubclass(exc_info.type, _DEATHS) else None)
 
     def _announce_revoked(self, reason: Any, terminated: bool, signum: Any, expired: bool) -> None:
         super()._announce_revoked(reason, terminated, signum, expired)  # type: ignore[misc]

@@ -158,9 +158,8 @@ class Client:
             raise StoreUnavailable(f"store {self.url}: {said}; {_HINTS[words[0]]}") from error
         if isinstance(error, exceptions.ResponseError):
             raise StoreUnavailable(f"store {self.url} refused: {text}; look into its log") from error
-        raise StoreUnavailable(
-            f"store {self.url} does not answer: {text}; see whether it runs and exclusive_store is right"
-        ) from error
+        hint = "see whether it runs and exclusive_store is right"
+        raise StoreUnavailable(f"store {self.url} does not answer: {text.rstrip('.')}; {hint}") from error
 
 
 def _pack(command: _Command) -> bytes:
