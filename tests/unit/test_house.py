@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.metadata import requires
 from pathlib import Path
 
@@ -91,7 +92,8 @@ def test_a_killed_test_run_leaves_no_redis_behind(start_redis: Callable[..., Red
         port = int(run.stdout.readline())
         with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
             run.kill()
-            assert connection.recv(1) == b""  # the server's end closed it
+            with suppress(ConnectionResetError):  # so may a server end that was killed
+                assert connection.recv(1) == b""
 
 
 def test_the_evidence_names_tests_that_exist():
