@@ -169,9 +169,7 @@ class _Passage:
     def acquire(self, run: Run, *, park: bool) -> Answer:
         """Acquire or park, in one call of the store, and publish what that wakes."""
         reply, interruption = self.patiently(self.delivery.acquire(self.option.limit, park=park))
-        self.post.publish_wakes(reply.wake)
-        for key, id in reply.aside:
-            notices.stepped_aside(key, id)
+        self.post.follow_up(reply)
         if isinstance(interruption, Exception):
             run.failure = interruption
         elif interruption:
@@ -230,7 +228,7 @@ class _Passage:
                 continue
             if reply.answer == Done(False) and run.lease and not last_try and not interruption:
                 notices.lease_lost(self.task.name, self.id, self.lock)
-            self.post.publish_wakes(reply.wake)
+            self.post.follow_up(reply)
             if interruption and not isinstance(interruption, Exception):
                 raise interruption
             return

@@ -14,7 +14,7 @@ from kombu.utils.json import dumps, loads
 
 from celery_exclusive import notices
 from celery_exclusive.publish import HEADER, Header
-from celery_exclusive.stores.base import Wake
+from celery_exclusive.stores.base import Reply, Wake
 
 VERSION = 1
 _PROPERTIES = ("correlation_id", "reply_to", "priority", "delivery_mode", "message_id", "type", "app_id")
@@ -96,6 +96,12 @@ class Post:
         self.app = app
         self._own_connection = own_connection
         self._producer: Any = None
+
+    def follow_up(self, reply: Reply) -> None:
+        """Do what a store's reply asks of whoever got it: wake the next in line, tell who stepped aside."""
+        self.publish_wakes(reply.wake)
+        for key, id in reply.aside:
+            notices.stepped_aside(key, id)
 
     def publish_wakes(self, wakes: Iterable[Wake]) -> None:
         """Publish messages whose turn has come, until one fails: they are offered again later."""

@@ -116,9 +116,7 @@ class Reaper:
             self._follow_up(store.apply(delivery.key, Remove(delivery.id)))
 
     def _follow_up(self, reply: Reply) -> bool:
-        self._post.publish_wakes(reply.wake)
-        for key, id in reply.aside:
-            notices.stepped_aside(key, id)
+        self._post.follow_up(reply)
         return reply.answer == Done(True)
 
 
