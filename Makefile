@@ -4,10 +4,10 @@ BIN := .venv/bin
 RUN := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lock bench
+.PHONY: help demo test test-all check matrix flake timetable lock bench
 
 help: ## this text
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
 
 demo: ## import feeds with several workers: [UNPROTECTED=1] [STORE=...] [URL=...] [FEEDS=...]
 	@$(PYTHON) scripts/bootstrap demo
@@ -16,7 +16,12 @@ demo: ## import feeds with several workers: [UNPROTECTED=1] [STORE=...] [URL=...
 		|| { code=$$?; echo "make demo: the demo ended with exit code $$code"; exit $$code; }
 
 test: check ## everything that has to pass: [ARGS='-k name']
-	@$(RUN)pytest -n auto $(ARGS)
+	@$(RUN)pytest -n auto --dist loadgroup $(ARGS)
+
+test-all: test ## the same and the slower tiers: more states, histories, kills, feeds: over half an hour
+	@$(BIN)/python -m tests.explorer --large
+	@HISTORIES=5000 $(RUN)pytest -n 2 tests/store/test_differential.py
+	@$(BIN)/python -m tests.stress --store redis --store sqlite: --rounds 5
 
 check: ## format, lint, types, layers
 	@$(PYTHON) scripts/bootstrap dev
@@ -25,6 +30,20 @@ check: ## format, lint, types, layers
 	@$(BIN)/mypy
 	@$(BIN)/basedpyright
 	@$(BIN)/lint-imports
+
+matrix: ## the worker suite on each Python and Celery, over an hour: [ARGS='-p 3.12 -t celery-5.4']
+	@$(PYTHON) scripts/bootstrap dev
+	@$(RUN)python -m nox $(ARGS)
+
+flake: ## tests many times in a row while all cores are busy: TEST=tests/... [TIMES=50]
+	@$(PYTHON) scripts/bootstrap dev
+	@$(RUN)python scripts/flake '$(or $(TIMES),50)' $(TEST)
+
+timetable: ## measure the table in docs/endings.md
+	@$(PYTHON) scripts/bootstrap dev
+	@rm -rf .timetable && mkdir .timetable
+	@TIMETABLE='$(CURDIR)/.timetable' $(RUN)pytest -n 2 --dist loadgroup $$(grep -rl '\.note(' tests/worker --include='test_*.py')
+	@$(BIN)/python -m tests.worker.timetable .timetable
 
 lock: ## pin the newest versions of all dependencies in requirements/
 	@$(PYTHON) scripts/bootstrap dev

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 
-from bench import line, pair
+from bench import file, line, pair
 from tests.servers import RedisServer
 
 
@@ -18,6 +18,7 @@ def main() -> None:
                 client.flushall()
             measure.run(server)
             print()
+    file.run()
 
 
 if __name__ == "__main__":

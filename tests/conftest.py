@@ -6,14 +6,17 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import TypeVar
 
 import hypothesis
 import pytest
 
+from tests.rabbit import RabbitServer
 from tests.servers import NoServer, RedisServer
 
 hypothesis.settings.register_profile("house", deadline=None)  # a busy machine is no bug
 hypothesis.settings.load_profile("house")
+Server = TypeVar("Server")
 
 
 @pytest.fixture(scope="session")
@@ -37,7 +40,22 @@ def start_redis() -> Iterator[Callable[..., RedisServer]]:
         yield lambda **options: servers.enter_context(_or_leave_out(lambda: RedisServer(**options)))
 
 
-def _or_leave_out(start: Callable[[], RedisServer]) -> RedisServer:
+@pytest.fixture(scope="session")
+def rabbit_server() -> Iterator[RabbitServer]:
+    """The RabbitMQ that the tests of one process share. See `rabbit_url`."""
+    with ExitStack() as servers:
+        yield servers.enter_context(_or_leave_out(RabbitServer))
+
+
+@pytest.fixture
+def rabbit_url(rabbit_server: RabbitServer) -> Iterator[str]:
+    """The URL of an empty virtual host of that server, which is up."""
+    url = rabbit_server.new_url()
+    yield url
+    rabbit_server.drop(url)
+
+
+def _or_leave_out(start: Callable[[], Server]) -> Server:
     try:
         return start()
     except NoServer as why:

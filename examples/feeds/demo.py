@@ -51,7 +51,11 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--unprotected", action="store_true", help="the same load without our options (also: UNPROTECTED=1)")
     add("--feeds", type=Path, metavar="DIR", help="import this folder's feed documents, not the example's")
     add("--url", action="append", default=[], help="import this live feed, too; it is fetched only once")
-    add("--store", metavar="URL", help="keep the locks there (default: with Celery's results)")
+    add(
+        "--store",
+        metavar="URL",
+        help="keep the locks there, or in a new file: sqlite (default: with the results)",
+    )
     add("--keep", type=Path, metavar="DIR", help="keep journal, logs and database in this new folder")
     add("--deadline", type=float, default=60.0, metavar="SECONDS", help="give up after that (default: 60)")
     options = parser.parse_args(argv)
@@ -70,9 +74,17 @@ def _configure(folder: Path, store: str | None, *, is_protected: bool) -> None:
     os.environ["DJANGO_SETTINGS_MODULE"] = "planet.settings"
     os.environ["FEEDS_DATABASE"] = str(folder / "feeds.sqlite3")
     os.environ[journal.VARIABLE] = str(folder / "journal.jsonl")
-    os.environ["FEEDS_STORE"] = store or ""
+    os.environ["FEEDS_STORE"] = _absolute(store or "", folder)
     os.environ["TMPDIR"] = str(folder / "tmp")  # a killed worker cannot tidy up
     (folder / "tmp").mkdir()
+
+
+def _absolute(store: str, folder: Path) -> str:
+    """Return a URL that means the same in every process, wherever it runs."""
+    if store == "sqlite":
+        return f"sqlite:///{folder}/locks.sqlite3"
+    scheme, _, path = store.partition(":///")
+    return f"{scheme}:///{Path(path).resolve()}" if scheme == "sqlite" else store
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The errors of this library. Each message names the task, the option or key, and the next step.
 
-All of them carry one plain text, so they survive pickling and every result backend.
+All of them carry plain texts only, so they survive pickling and every result backend.
 """
 
 from __future__ import annotations
@@ -15,6 +15,26 @@ class ExclusiveError(Exception):
 
 class OptionError(ExclusiveError, ValueError):
     """An option, a key or a setting is used wrongly. Raised as early as it shows; retrying does not help."""
+
+
+class Conflict(ExclusiveError):
+    """Somebody else has the key.
+
+    Attributes:
+        key: what is locked.
+        holder: who has it: a task's id, or "lock:host:pid" of a `lock()`.
+    """
+
+    def __init__(self, text: str, key: str = "", holder: str = "") -> None:
+        super().__init__(text, key, holder)
+        self.key, self.holder = key, holder
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class LockHeld(Conflict):
+    """A lock was not to be had in the time that was given: it names who holds it, and for how long."""
 
 
 class LeaseLost(ExclusiveError):

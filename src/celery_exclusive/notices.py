@@ -1,23 +1,47 @@
-"""The one place that tells people what happened, in the shape of Celery's own log lines."""
+"""The one place that tells people what happened: in the shape of Celery's own log lines, and as its events.
+
+An event is sent where the worker sends events (`-E`), in a group of its own, which monitors pass on.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
+from threading import Thread
+from typing import TYPE_CHECKING
 
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Rival
 from celery_exclusive.errors import ExclusiveError
+from celery_exclusive.native import at_home
+
+if TYPE_CHECKING:
+    from celery_exclusive.install import Installation
 
 logger = logging.getLogger("celery_exclusive")
 
 
 def skipped(task: str, id: str, lock: str, by: Sequence[Rival]) -> None:
-    logger.info("Task %s[%s] skipped: lock %s %s", task, id, lock, _held(by))
+    logger.info("Task %s[%s] skipped: lock %s %s", task, id, lock, held(by))
+
+
+def rescheduled(task: str, id: str, lock: str, by: Sequence[Rival], pause: float) -> None:
+    logger.info("Task %s[%s] rescheduled in %.1f s: lock %s %s", task, id, pause, lock, held(by))
+
+
+def unlocked(task: str, id: str, lock: str) -> None:
+    logger.warning(
+        "Task %s[%s] has waited in line for lock %s, and runs without it: the task has no exclusive= option "
+        "in this worker. Another release of its code gave it one",
+        task,
+        id,
+        lock,
+    )
 
 
 def parked(task: str, id: str, lock: str, position: int, by: Sequence[Rival]) -> None:
-    logger.info("Task %s[%s] parked: number %d in line for lock %s %s", task, id, position, lock, _held(by))
+    logger.info("Task %s[%s] parked: number %d in line for lock %s %s", task, id, position, lock, held(by))
 
 
 def stale(task: str, id: str, lock: str) -> None:
@@ -26,13 +50,79 @@ def stale(task: str, id: str, lock: str) -> None:
     )
 
 
-def lease_lost(task: str, id: str, lock: str) -> None:
+def lease_lost(installation: Installation, task: str, id: str, lock: str) -> None:
     logger.error(
         "Task %s[%s] lost its lease on lock %s before it ended: it was not renewed in time, and another "
         "task may have run beside it",
         task,
         id,
         lock,
+    )
+    _send(installation, "lock-lost", uuid=id, name=task, lock=lock)
+
+
+def waits(who: str, lock: str, by: Sequence[Rival]) -> None:
+    logger.info("%s waits for lock %s %s", who, lock, held(by))
+
+
+def lost(who: str, lock: str) -> None:
+    logger.error(
+        "%s lost its lease on lock %s before it gave it back: it was not renewed in time, and somebody else "
+        "may have held it meanwhile",
+        who,
+        lock,
+    )
+
+
+def forgotten(lock: str, ttl: float) -> None:
+    at_home(
+        logger.warning,
+        "a lock() was thrown away without release: lock %s will be free in %g s. Use `with lock(...)`, or "
+        "keep the object and release() it",
+        lock,
+        ttl,
+    )
+
+
+def forgot(url: str, locks: Sequence[str]) -> None:
+    at_home(
+        logger.error,
+        "store %s has lost its data: others may have held %s meanwhile; what nobody holds now was put back",
+        url,
+        ", ".join(locks),
+    )
+
+
+def full(task: str, id: str, lock: str, waiting: int, by: Sequence[Rival]) -> None:
+    logger.info(
+        "Task %s[%s] skipped: the line of lock %s is full, with %d waiting; %s",
+        task,
+        id,
+        lock,
+        waiting,
+        held(by),
+    )
+
+
+def line_grows(task: str, lock: str, waiting: int) -> None:
+    logger.warning(
+        "%d wait in line for lock %s of task %s: they come faster than they run. Drop some by max_waiting= "
+        "with on_full=, or by on_conflict='skip'; or let more run at once by limit=",
+        waiting,
+        lock,
+        task,
+    )
+
+
+def elsewhere(sender: str, key: str, url: str, prefix: str) -> None:
+    logger.warning(
+        "messages for lock %s come from a publisher, %s, whose locks are kept elsewhere (or in a store that "
+        "has lost its data since): lock_state() and lock() there do not see this worker's leases, in %s with "
+        "exclusive_prefix %s. Set the same exclusive_store and exclusive_prefix on both",
+        key,
+        sender,
+        url,
+        prefix,
     )
 
 
@@ -49,8 +139,54 @@ def store_wait(task: str, id: str, error: Exception) -> None:
     logger.warning("Task %s[%s] waits for its lock's store: %s", task, id, error)
 
 
-def given_back(task: str, id: str, error: Exception) -> None:
+def given_back(installation: Installation, task: str, id: str, lock: str, error: Exception) -> None:
     logger.error("Task %s[%s] goes back to the broker: its lock's store does not answer: %s", task, id, error)
+    _send(installation, "lock-given-back", uuid=id, name=task, lock=lock, reason=str(error))
+
+
+def unguarded(installation: Installation, task: str, id: str, lock: str, error: Exception) -> None:
+    logger.error(
+        "Task %s[%s] runs without lock %s, as on_store_error='allow' says, and maybe beside another: %s",
+        task,
+        id,
+        lock,
+        error,
+    )
+    _send(installation, "lock-unguarded", uuid=id, name=task, lock=lock, reason=str(error))
+
+
+def amnesia(installation: Installation, restored: int) -> None:
+    url = installation.store.url
+    at_home(
+        logger.error,
+        "store %s has lost its data: who waited in line there is lost with it, and others may have run "
+        "beside those who held a lock. %d of this worker's leases were put back",
+        url,
+        restored,
+    )
+    _send(installation, "lock-amnesia", store=url, restored=restored)
+
+
+def _send(installation: Installation, kind: str, **fields: object) -> None:
+    """In a thread: a broker that does not answer must hold up neither a heartbeat nor a body."""
+    if installation.events_from is not None:
+        publish = Thread(
+            target=_publish, args=(installation, kind, fields), name="exclusive-event", daemon=True
+        )
+        with suppress(RuntimeError):  # the process is about to end, or may have no more threads
+            at_home(publish.start)
+
+
+def _publish(installation: Installation, kind: str, fields: dict[str, object]) -> None:
+    app, sender = installation.app, installation.events_from
+    try:
+        with (
+            app.connection_for_write() as connection,
+            app.events.Dispatcher(connection, sender) as dispatcher,
+        ):
+            dispatcher.send(kind, **fields)
+    except Exception as error:  # noqa: BLE001 - it is in the log as well
+        trouble(f"the event {kind} could not be sent", error)
 
 
 def trouble(what: str, error: BaseException) -> None:
@@ -68,9 +204,10 @@ class Trouble:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> bool:
         if isinstance(error, Exception) and not self.lasts:
-            logger.warning("%s: %s", self.what, error, exc_info=not isinstance(error, ExclusiveError))
+            told = None if isinstance(error, ExclusiveError) else error
+            at_home(logger.warning, "%s: %s", self.what, error, exc_info=told)
         elif error is None and self.lasts:
-            logger.info("over: %s", self.what)
+            at_home(logger.info, "over: %s", self.what)
         self.lasts = error is not None
         return isinstance(error, Exception)
 
@@ -80,13 +217,14 @@ def task_id(id: str) -> str:
     return id.rpartition("/")[0]
 
 
-def _held(by: Sequence[Rival]) -> str:
+def held(by: Sequence[Rival]) -> str:
+    """Who has a place, and for how long."""
     if not by:
         return "free, others come first"
     rival, others = by[0], len(by) - 1
     what = (
         f"held by {task_id(rival.id)} for {rival.age / SECOND:.1f}s"
-        if rival.age
+        if rival.fence
         else f"kept for {task_id(rival.id)}"
     )
     return f"{what} and {others} more" if others else what

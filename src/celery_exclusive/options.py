@@ -18,7 +18,9 @@ from weakref import WeakKeyDictionary
 
 from celery_exclusive.errors import OptionError, did_you_mean
 
-OnConflict = Literal["wait", "skip"]
+OnConflict = Literal["wait", "skip", "raise", "reschedule"]
+OnFull = Literal["raise", "skip"]
+OnStoreError = Literal["raise", "allow"]
 
 #: Seconds. A shorter lease would be renewed more often than a store can be asked.
 MIN_TTL: Final = 0.1
@@ -63,7 +65,21 @@ class Exclusive:
         ttl: seconds without heartbeat before the lease of a dead worker is free again, from 0.1. It does not
             limit the run time. Default None: the setting `exclusive_ttl` (30 s).
         on_conflict: what a task does that finds its key taken. Default "wait": in line and in order, without
-            using a worker slot. "skip": it ends with SUCCESS, without its body.
+            using a worker slot. "skip": it ends with SUCCESS, without its body. "raise": it fails with
+            `LockHeld`, and so do the chain and the chord it is in. "reschedule": its message is sent again
+            with a delay that grows from 1 s to 60 s, in no order, and at its end it starts over; nobody waits
+            in line.
+        give_up_after: with on_conflict="reschedule", after how many seconds since its first try it fails with
+            `LockHeld` instead, by the clocks of the workers. Default None: never.
+        max_waiting: how many may wait in line per key, an int from 1. Retries and messages that the broker
+            delivers again count, but are never refused. Default None: the setting `exclusive_max_waiting`
+            (any number).
+        on_full: what a task does that finds so many in line. Default "raise": it fails with `LockHeld`, and
+            so do the chain and the chord it is in. "skip": it ends with SUCCESS, without its body.
+        on_store_error: what a task does for which the store has not answered for `exclusive_store_wait`
+            seconds. "raise": its message goes back to the broker, and comes again later. "allow": its body
+            runs without a lease, maybe beside another; log and event tell. Default None: the setting
+            `exclusive_on_store_error` ("raise").
         skip_result: the result of a skipped run, any constant that JSON can express (None too).
             Default: `{"skipped": {"key": ..., "existing_id": ...}}`.
 
@@ -72,7 +88,8 @@ class Exclusive:
             not called `exclusive`, the app was not installed, or a name is no parameter of the task.
 
     In a subclass `exclusive=None` switches it off. If a worker dies, its lease ends after `ttl`; while the
-    store is down, tasks wait and none is lost.
+    store is down, tasks wait and none is lost. A store that has lost its data is told the leases of the
+    bodies that run, and of those who waited in line, only what the broker kept runs.
     """
 
     by: tuple[str, ...] | None = None
@@ -80,22 +97,32 @@ class Exclusive:
     limit: int = 1
     ttl: float | None = None
     on_conflict: OnConflict = "wait"
+    give_up_after: float | None = None
+    max_waiting: int | None = None
+    on_full: OnFull = "raise"
+    on_store_error: OnStoreError | None = None
     skip_result: object = NOT_GIVEN
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each an option
         self,
         by: str | tuple[str, ...] | list[str] | None = None,
-        *,
+        *more: NoReturn,
         key: str | Callable[..., str] | None = None,
         limit: int = 1,
         ttl: float | None = None,
         on_conflict: OnConflict = "wait",
+        give_up_after: float | None = None,
+        max_waiting: int | None = None,
+        on_full: OnFull = "raise",
+        on_store_error: OnStoreError | None = None,
         skip_result: object = NOT_GIVEN,
         **unknown: NoReturn,  # caught here to name the word that was meant; a type checker accepts none
     ) -> None:
         known = [field.name for field in fields(self)]
         for name in unknown:
             _refuse(f"there is no option {name!r} (there are {', '.join(known)}){did_you_mean(name, known)}")
+        if more:
+            _refuse(f"give several parameters as one tuple: Exclusive({(by, *more)!r}).")
         if by is not None and key is not None:
             _refuse(
                 "by= and key= are both given. Use by= within the task, key= to share a lock between tasks."
@@ -103,9 +130,12 @@ class Exclusive:
         _check_key(key)
         _check_limit(limit)
         _check_ttl(ttl)
-        _check_on_conflict(on_conflict)
+        _check_on_conflict(on_conflict, give_up_after)
+        _check_full(on_conflict, max_waiting, on_full)
+        _check_on_store_error(on_store_error)
         _check_skip_result(skip_result)
-        for name, value in zip(known, (_names(by), key, limit, ttl, on_conflict, skip_result), strict=True):
+        conflict = (on_conflict, give_up_after, max_waiting, on_full, on_store_error, skip_result)
+        for name, value in zip(known, (_names(by), key, limit, ttl, *conflict), strict=True):
             object.__setattr__(self, name, value)
 
     def skipped(self, key: str, existing_id: str) -> object:
@@ -144,7 +174,7 @@ class Exclusive:
         def on_bound(cls: Any, app: object) -> None:
             inherited = own.__get__(None, cls) if own else cast("Any", super(owner, cls)).on_bound
             inherited(app)
-            _check_declaration(cls, name, app)
+            check_declaration(cls, name, app)
 
         owner.on_bound = classmethod(on_bound)
 
@@ -170,6 +200,11 @@ def is_number(value: object, at_least: float) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and at_least <= value < math.inf
 
 
+def is_count(value: object) -> TypeGuard[int]:
+    """Tell whether the value is an int from 1, no bool."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
 def _refuse(problem: str) -> NoReturn:
     raise OptionError(f"Exclusive(): {problem}")
 
@@ -180,7 +215,7 @@ def _check_key(key: object) -> None:
 
 
 def _check_limit(limit: object) -> None:
-    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+    if not is_count(limit):
         _refuse(f"limit={limit!r} must be a whole number from 1: how many may run at once.")
 
 
@@ -189,10 +224,44 @@ def _check_ttl(ttl: object) -> None:
         _refuse(f"ttl={ttl!r} must be a number of seconds from {MIN_TTL}, or None for exclusive_ttl.")
 
 
-def _check_on_conflict(on_conflict: object) -> None:
+def _check_on_conflict(on_conflict: object, give_up_after: object) -> None:
     if on_conflict not in get_args(OnConflict):
         hint = did_you_mean(str(on_conflict), get_args(OnConflict))
-        _refuse(f"on_conflict={on_conflict!r} is neither 'wait' (in line) nor 'skip' (without a run){hint}")
+        _refuse(
+            f"on_conflict={on_conflict!r} is none of 'wait' (in line), 'skip' (without a run), 'raise' "
+            f"(LockHeld) and 'reschedule' (again later){hint}"
+        )
+    if give_up_after is not None and on_conflict != "reschedule":
+        _refuse(
+            f"give_up_after={give_up_after!r} is for on_conflict='reschedule'. Leave it out, or say for how "
+            "many may wait in line by max_waiting=."
+        )
+    if give_up_after is not None and (not is_number(give_up_after, at_least=0) or give_up_after == 0):
+        _refuse(f"give_up_after={give_up_after!r} must be a number of seconds above 0, or None for never.")
+
+
+def _check_full(on_conflict: object, max_waiting: object, on_full: object) -> None:
+    if on_full not in get_args(OnFull):
+        hint = did_you_mean(str(on_full), get_args(OnFull))
+        _refuse(f"on_full={on_full!r} is neither 'raise' (LockHeld) nor 'skip' (without a run){hint}")
+    if max_waiting is not None and not is_count(max_waiting):
+        hint = "on_conflict='skip' if nobody may" if max_waiting == 0 else "None for exclusive_max_waiting"
+        _refuse(f"max_waiting={max_waiting!r} must be a whole number from 1: how many may wait. Use {hint}.")
+    if on_conflict != "wait" and (max_waiting is not None or on_full == "skip"):
+        option = "on_full='skip'" if max_waiting is None else f"max_waiting={max_waiting!r}"
+        _refuse(
+            f"{option} is for on_conflict='wait': with {on_conflict!r} there is no line. Leave one of them "
+            "out."
+        )
+
+
+def _check_on_store_error(on_store_error: object) -> None:
+    if on_store_error is not None and on_store_error not in get_args(OnStoreError):
+        hint = did_you_mean(str(on_store_error), get_args(OnStoreError))
+        _refuse(
+            f"on_store_error={on_store_error!r} is neither 'raise' (back to the broker) nor 'allow' (a run "
+            f"without a lease){hint}"
+        )
 
 
 def _check_skip_result(skip_result: object) -> None:
@@ -224,7 +293,8 @@ def _names(by: object) -> tuple[str, ...] | None:
     return names
 
 
-def _check_declaration(cls: type, name: str, app: object) -> None:
+def check_declaration(cls: type, name: str, app: object) -> None:
+    """Refuse an option with another name than `exclusive`, and one of an app without locks."""
     if not isinstance(getattr(cls, name, None), Exclusive):
         return  # switched off in this subclass
     task_name = getattr(cls, "name", None) or f"{cls.__module__}.{cls.__qualname__}"

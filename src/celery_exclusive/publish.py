@@ -2,52 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import replace
 from functools import wraps
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
-from celery_exclusive.errors import OptionError
+from celery_exclusive.header import DELIVERY, HEADER, Header
 from celery_exclusive.keys import exclusive_key
-from celery_exclusive.task import current_run
+from celery_exclusive.task import current_run, switches_off
 
 if TYPE_CHECKING:
     from celery_exclusive.install import Installation
-
-HEADER = "exclusive"
-DELIVERY = "exclusive_delivery"
-"""Where a worker hands a delivery to its child within the request; never published."""
-VERSION = 1
-_MISSING = object()
-
-
-@dataclass(frozen=True, slots=True)
-class Header:
-    """What travels with a message; headers survive redelivery and parking.
-
-    `id` is the publish id, `x` the key that was meant (None: the call switched its options off), `promoted`
-    the epoch of the store if this is the copy of an offer, `next` that it was published by the end of a task
-    that may still hold its own lease: a chain's next step, a link, a chord's body.
-    """
-
-    id: str
-    x: str | None
-    promoted: str | None = None
-    next: bool = False
-
-    @classmethod
-    def read(cls, headers: dict[str, Any]) -> Header | None:
-        """Read it from a message; None if there is none that this version understands."""
-        header: Any = headers.get(HEADER)
-        if not isinstance(header, dict) or header.get("v") != VERSION or "x" not in header:
-            return None
-        id, key, promoted = header.get("id"), header.get("x"), header.get("promoted")
-        if not (isinstance(id, str) and isinstance(key, str | None) and isinstance(promoted, str | None)):
-            return None
-        return cls(id, key, promoted, bool(header.get("next")))
-
-    def write(self) -> dict[str, Any]:
-        return {"v": VERSION, **asdict(self)}
 
 
 def wrap_send_task(installation: Installation) -> Any:
@@ -57,25 +22,21 @@ def wrap_send_task(installation: Installation) -> Any:
 
     @wraps(send_task)
     def with_header(name: str, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
-        asked = options.pop("exclusive", _MISSING)
-        if asked is not _MISSING and asked is not None:
-            raise OptionError(
-                f"task {name}: exclusive={asked!r} is not an option of a call; options belong to the task, "
-                "and a call can only switch them off with exclusive=None"
-            )
+        is_off = switches_off(name, options)
         headers = dict(options.get("headers") or {})
         previous = Header.read(headers)
         headers.pop(DELIVERY, None)
         if headers.pop(HEADER, None) is not None:
             headers.pop("redelivered", None)
         task = options.get("task_type") or app._tasks.get(name)
-        if getattr(task, "exclusive", None) is not None or asked is None:
+        if getattr(task, "exclusive", None) is not None or is_off:
             installation.settings  # noqa: B018 - wrong settings are an error for the caller
             header = _header(
-                installation, task, args or (), kwargs or {}, options, previous, switched_off=asked is None
+                installation, task, args or (), kwargs or {}, options, previous, switched_off=is_off
             )
             if header:
-                headers[HEADER] = header.write()
+                mark = None if header.x is None else installation.mark.read()
+                headers[HEADER] = replace(header, store=mark).write()
         if headers or options.get("headers"):
             options["headers"] = headers
         return send_task(name, args, kwargs, *rest, **options)
@@ -108,4 +69,6 @@ def _header(
 
 def _same_arguments(task: Any, args: Any, kwargs: Any) -> bool:
     request = task.request
+    if request.id is None:  # no body: the main process retries a task whose child was lost
+        return True
     return list(args) == list(request.args or ()) and kwargs == (request.kwargs or {})

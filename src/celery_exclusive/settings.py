@@ -5,14 +5,15 @@ They are read with `conf.get`, never with `app.add_defaults`: that would overrid
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Final, cast
+from typing import Any, Final, cast, get_args
 
+from celery_exclusive.brokers import broker_urls, family
 from celery_exclusive.errors import OptionError, did_you_mean
-from celery_exclusive.options import MIN_TTL, is_number
+from celery_exclusive.options import MIN_TTL, OnStoreError, is_count, is_number
 
-_REDIS: Final = {"redis", "rediss", "sentinel", "valkey", "valkeys"}
 _ABSENT: Final = object()
 
 
@@ -30,6 +31,9 @@ class Settings:
     exclusive_reap_period: how often the workers together look for what has expired. Default 1.
     exclusive_tombstone_ttl: how long a finished id is remembered. Default None: see `tombstone_ttl`.
     exclusive_store_wait: how long a starting task waits for a store that is down. Default 60.
+    exclusive_on_store_error: what becomes of it then, for options that do not say: "raise" (default), back to
+        the broker; "allow", a run without a lease.
+    exclusive_max_waiting: how many may wait in line, for tasks that wait and do not say. Default None: any.
     exclusive_preview: whether log lines show a short preview of the arguments. Default True.
     exclusive_broker_id: what tells this broker from others. Default None: its kind, hosts and virtual host.
 
@@ -43,6 +47,8 @@ class Settings:
     exclusive_reap_period: float = 1
     exclusive_tombstone_ttl: float | None = None
     exclusive_store_wait: float = 60
+    exclusive_on_store_error: OnStoreError = "raise"
+    exclusive_max_waiting: int | None = None
     exclusive_preview: bool = True
     exclusive_broker_id: str | None = None
 
@@ -70,7 +76,7 @@ def tombstone_ttl(conf: Mapping[str, object]) -> float:
     setting = Settings.from_conf(conf).exclusive_tombstone_ttl
     if setting is not None:
         return setting
-    if not any(scheme in _REDIS for scheme in _broker_schemes(conf)):
+    if not any(family(url) in ("redis", "sentinel") for url in broker_urls(conf, reading=True)):
         return 600
     transport_options = cast("Mapping[str, object]", conf.get("broker_transport_options") or {})
     timeout = transport_options.get("visibility_timeout", 3600)
@@ -91,6 +97,10 @@ def _check(name: str, value: object) -> None:
         expected = "a short text without spaces and braces"
     elif name == "exclusive_broker_id":
         good, expected = isinstance(value, str) and bool(value), "a text"
+    elif name == "exclusive_max_waiting":
+        good, expected = is_count(value), "a whole number from 1, or None"
+    elif name == "exclusive_on_store_error":
+        good, expected = value in get_args(OnStoreError), "'raise' or 'allow'"
     elif name == "exclusive_preview":
         good, expected = isinstance(value, bool), "True or False"
     elif name == "exclusive_ttl":
@@ -126,17 +136,15 @@ def _is_meant_for_us(key: str, namespace: str) -> bool:
     begin with the namespace belong to others. Without one, CELERY_EXCLUSIVE_TTL would silently do nothing.
     """
     lower, prefix = key.lower(), (namespace or "celery_").lower()
-    return lower.startswith(prefix + "exclusive_") or (
-        lower.startswith("exclusive_") and (key == lower or not namespace)
-    )
+    rest = lower.removeprefix(prefix)
+    return _is_like_exclusive(rest) and (rest != lower or key == lower or not namespace)
+
+
+def _is_like_exclusive(name: str) -> bool:
+    """A word alone is none: a module of settings also lists what it has imported."""
+    word, underscore, _ = name.partition("_")
+    return bool(underscore and difflib.get_close_matches(word, ["exclusive"], cutoff=0.85))
 
 
 def _namespace(conf: Mapping[str, object]) -> str:
     return getattr(conf, "prefix", None) or ""  # Celery's Settings keep it with its underscore: "CELERY_"
-
-
-def _broker_schemes(conf: Mapping[str, object]) -> Iterator[str]:
-    seen = getattr(conf, "broker_read_url", None)  # of Celery's Settings: knows the environment too
-    urls = seen or conf.get("broker_url") or conf.get("broker_transport") or ""
-    for url in urls.split(";") if isinstance(urls, str) else cast("Iterable[object]", urls):
-        yield str(url).split("://")[0].split("+")[0].strip().lower()

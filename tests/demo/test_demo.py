@@ -75,8 +75,10 @@ def demos() -> Iterator[list[Demo]]:
             demo.process.kill()
 
 
-def test_with_our_options_the_verdict_is_green(demos: list[Demo], tmp_path: Path):
-    demos.append(demo := Demo("--keep", str(tmp_path / "kept")))
+@pytest.mark.parametrize("store", ["", "sqlite"])
+def test_with_our_options_the_verdict_is_green(demos: list[Demo], tmp_path: Path, store: str):
+    options = ["--store", store] if store else []
+    demos.append(demo := Demo("--keep", str(tmp_path / "kept"), *options))
     status, output = demo.finish()
     assert "VERDICT: green" in output, output
     assert status == 0
@@ -85,9 +87,11 @@ def test_with_our_options_the_verdict_is_green(demos: list[Demo], tmp_path: Path
     assert _row(output, "met a held lock") >= 100
     assert _row(output, "  of these waited in line") >= 20
     assert re.search(r"worker killed while importing +observatory-log\.atom, [1-9]\d* waiting", output)
-    assert {"journal.jsonl", "feeds.sqlite3", "one@feeds.log"} <= {
-        path.name for path in (tmp_path / "kept").iterdir()
-    }
+    kept = {path.name for path in (tmp_path / "kept").iterdir()}
+    assert {"journal.jsonl", "feeds.sqlite3", "one@feeds.log"} <= kept
+    assert ("locks.sqlite3" in kept) == bool(store)
+    banner = (tmp_path / "kept" / "one@feeds.log").read_text()
+    assert f"locks:       {store or 'redis'}://" in banner
     assert demo.left() == []
 
 

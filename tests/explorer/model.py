@@ -453,7 +453,7 @@ class Model:
             Lease(holder.id, holder.waited, holder.expiry <= NOW)
             for holder in sorted(transition.document.holders, key=lambda holder: holder.fence)
         ]
-        tombstones = {*store.tombstones, *([id] if transition.tombstone else [])}
+        tombstones = {*store.tombstones, *([id] if transition.tombstone is not None else [])}
         changed = Store(tuple(leases), tuple(places), tuple(sorted(tombstones)), transition.due is not None)
         return changed, transition.answer, tuple(messages[woken] for woken in transition.wake)
 
@@ -501,7 +501,7 @@ def _load(store: Store, id: str, limit: int, *, mine: bool) -> tuple[Document, L
         aside=tuple(entry for entry in entries if entry.aside),
         own=own,
         ahead=sum(own is None or entry.seq < own.seq for entry in head),
-        tombstone=id in store.tombstones,
+        tombstone="another" if id in store.tombstones else None,
     )
     return Document(limit, LAST_FENCE, holders, EPOCH), line
 

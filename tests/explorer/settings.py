@@ -40,7 +40,7 @@ LARGE = (
 
 
 def _no_tombstone(document: Document, line: Line, operation: Operation, now: int) -> Transition:
-    return replace(step(document, line, operation, now), tombstone=False)
+    return replace(step(document, line, operation, now), tombstone=None)
 
 
 def _any_token(document: Document, line: Line, operation: Operation, now: int) -> Transition:

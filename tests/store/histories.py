@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hypothesis import strategies as some
 
 from celery_exclusive.core.document import SECOND
-from celery_exclusive.core.operations import Release, Remove, Renew
+from celery_exclusive.core.operations import Break, Own, Release, Remove, Renew, Restore
 
 OFFER = 5 * SECOND
 TOMBSTONE = 600 * SECOND
@@ -26,6 +26,7 @@ class Take:
     limit: int | None
     kind: str
     message: bytes | None
+    max_waiting: int | None = None
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Finish:
 @dataclass(frozen=True)
 class Give:
     key: str
-    operation: Release | Remove
+    operation: Own | Release | Remove | Break | Restore
 
 
 @dataclass(frozen=True)
@@ -100,10 +101,13 @@ pauses = (
     -SECOND,
     -3600 * SECOND,
 )
-takes = some.builds(Take, keys, ids, tokens, ttls, limits, kinds, messages)
+takes = some.builds(
+    Take, keys, ids, tokens, ttls, limits, kinds, messages, some.sampled_from((None, None, 0, 1, 2, 3))
+)
 arrivals = some.builds(
     Take, keys, ids, some.just("t1"), ttls, some.none(), some.just("fresh"), some.just(b"one")
 )
+removals = some.builds(Remove, ids, some.sampled_from((True, True, False)))
 renewals = some.lists(some.tuples(keys, some.builds(Renew, ids, tokens, ttls)), max_size=4).map(tuple)
 actions = some.one_of(
     takes,
@@ -112,7 +116,10 @@ actions = some.one_of(
     some.builds(Follow, some.integers(0, 3), some.sampled_from((False, False, False, True))),
     some.builds(Follow, some.integers(0, 3), some.just(False)),
     some.builds(Finish, some.integers(0, 3), some.sampled_from((True, True, False))),
-    some.builds(Give, keys, some.builds(Release, ids, tokens, some.booleans()) | some.builds(Remove, ids)),
+    some.builds(Give, keys, some.builds(Release, ids, tokens, some.booleans()) | removals),
+    some.builds(Give, keys, some.builds(Break, ids)),
+    some.builds(Give, keys, some.builds(Restore, ids, tokens, ttls, some.sampled_from((1, 1, 2)))),
+    some.builds(Give, keys, some.builds(Own, ids, tokens, ttls, some.none() | ids)),
     some.builds(Keep, renewals),
     some.builds(Reap, some.sampled_from((0, 100, 100)), some.sampled_from((0, 0, SECOND))),
     some.builds(Wait, some.sampled_from(pauses)),
@@ -185,6 +192,13 @@ RARE: dict[str, list[Action]] = {
         take("a"),
         Wait(30 * SECOND),
         Keep((("one at a time", Renew("a", "t1", SECOND)),)),
+    ],
+    "the reaper comes when the first life of a renewed lease has ended": [
+        take("a", ttl=SECOND),
+        Keep((("one at a time", Renew("a", "t1", 30 * SECOND)),)),
+        Wait(2 * SECOND),
+        Reap(100, 0),
+        take("b"),
     ],
     "nobody but who is aside": [
         *map(take, "abc"),

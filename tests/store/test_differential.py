@@ -9,15 +9,21 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
+from sqlalchemy import select
 
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Acquire, Granted, Release, Remove
 from celery_exclusive.stores.base import Reply, Snapshot, Wake
+from celery_exclusive.stores.document import Change, Loaded
 from celery_exclusive.stores.memory import MemoryStore
 from celery_exclusive.stores.redis.store import RedisStore
+from celery_exclusive.stores.sql.schema import line, locks
+from celery_exclusive.stores.sql.sqlite import SqliteStore
+from celery_exclusive.stores.sql.transaction import Transaction
 from tests.servers import RedisServer
 from tests.store.histories import (
     LIMITS,
@@ -36,11 +42,38 @@ from tests.store.histories import (
     histories,
 )
 
+pytestmark = pytest.mark.timeout(600)  # it computes, and a busy machine is no bug
 HISTORIES = int(os.environ.get("HISTORIES", "400"))
 START = 1_700_000_000 * SECOND
 numbers = count()
-Tested = MemoryStore | RedisStore
+Tested = MemoryStore | RedisStore | SqliteStore
 OpenStore = Callable[[], Tested]
+
+
+class FencePerKey(MemoryStore):
+    """Counts fences by key, as SQL does: the reaper forgets those of unused keys, but the highest of them."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        super().__init__(url, **options)
+        self.fences: dict[str, int] = {}
+        self.floor = 0
+
+    def load(self, key: str, id: str = "", limit: int = 1) -> Loaded:
+        loaded = super().load(key, id, limit)
+        fence = max(self.fences.get(key, 0), self.floor)
+        return replace(loaded, document=replace(loaded.document, fence=fence))
+
+    def swap(self, key: str, version: int, change: Change) -> bool:
+        self.fences[key] = change.transition.document.fence
+        return super().swap(key, version, change)
+
+    def due(self, limit: int, every: int) -> list[str] | None:
+        due = super().due(limit, every)
+        for key in list(self.fences) if due is not None else ():
+            kept = self._memory.keys.get(key)
+            if not kept or not (kept.entries or kept.document.holders):
+                self.floor = max(self.floor, self.fences.pop(key))
+        return due
 
 
 class Twin:
@@ -81,7 +114,10 @@ class Twin:
         redelivered = take.kind in ("redelivered", "both")
         limit = take.limit or LIMITS[take.key]
         reply = self.store.apply(
-            take.key, Acquire(take.id, take.token, take.ttl, limit, redelivered, promoted, take.message)
+            take.key,
+            Acquire(
+                take.id, take.token, take.ttl, limit, redelivered, promoted, take.message, take.max_waiting
+            ),
         )
         if isinstance(reply.answer, Granted):
             self.started.append((take.key, take.id, take.token))
@@ -89,12 +125,14 @@ class Twin:
 
     def plain(self, reply: Reply) -> Reply:
         """Without what may differ: the text of the epoch, and which key the reaper came to first."""
-        for wake in reply.wake:
-            assert self.epoch in ("none yet", wake.epoch)
-            self.epoch = wake.epoch
+        assert all(wake.epoch == reply.epoch for wake in reply.wake)
+        if reply.epoch:
+            assert self.epoch in ("none yet", reply.epoch)
+            self.epoch = reply.epoch
         wakes = tuple(sorted((replace(wake, epoch="") for wake in reply.wake), key=lambda wake: wake.key))
         self.published = [*self.published, *wakes][-8:]
-        return Reply(reply.answer, wakes, tuple(sorted(reply.aside, key=lambda pair: pair[0])))
+        aside = tuple(sorted(reply.aside, key=lambda pair: pair[0]))
+        return Reply(reply.answer, wakes, aside, "told" if reply.epoch else "")
 
     def look(self) -> dict[str, Snapshot]:
         return {key: self.store.inspect(key) for key in LIMITS}
@@ -104,8 +142,16 @@ class Twin:
         if isinstance(self.store, MemoryStore):
             kept = self.store._memory.keys.items()
             return {key: value.due for key, value in kept if value.due is not None}
+        if isinstance(self.store, SqliteStore):
+            rows = self.store.transact(lambda transaction: rows_of(transaction, locks.c.key, locks.c.due))
+            return {key: due for key, due in rows if due is not None}
         flat = self.store._client.ask("ZRANGE", f"{self.store._base}due", 0, -1, "WITHSCORES")
         return {flat[i].decode(): int(float(flat[i + 1])) for i in range(0, len(flat), 2)}
+
+
+def rows_of(transaction: Transaction, *columns: Any) -> list[Any]:
+    mine = columns[0].table.c.namespace == transaction.prefix
+    return list(transaction.connection.execute(select(*columns).where(mine)))
 
 
 def hold_equal(reference: Twin, other: Twin, history: list[Action]) -> None:
@@ -140,10 +186,16 @@ def compare(reference: Twin, other: Twin, action: Action) -> None:
         assert all(early[key] > other.time or due[key] <= other.time for key in due)
 
 
-@pytest.fixture(scope="module", params=["memory", "redis"])
-def open_tested(request: pytest.FixtureRequest) -> Iterator[OpenStore]:
+@pytest.fixture(scope="module", params=["memory", "redis", "sqlite"])
+def open_tested(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[OpenStore]:
     if request.param == "memory":
         yield lambda: MemoryStore(f"memory://{next(numbers)}", offer=OFFER, tombstone_ttl=TOMBSTONE)
+        return
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path_factory.mktemp('differential')}/locks.db"
+        yield lambda: SqliteStore(url, prefix=f"h{next(numbers)}", offer=OFFER, tombstone_ttl=TOMBSTONE)
         return
     server: RedisServer = request.getfixturevalue("redis_server")
     server.refresh()
@@ -169,10 +221,24 @@ def test_what_chance_finds_too_seldom(open_tested: OpenStore, history: list[Acti
 
 
 def hold_to_the_reference(store: Tested, history: list[Action]) -> None:
-    reference = MemoryStore(f"memory://{next(numbers)}", offer=OFFER, tombstone_ttl=TOMBSTONE)
+    kind = FencePerKey if isinstance(store, SqliteStore) else MemoryStore
+    reference = kind(f"memory://{next(numbers)}", offer=OFFER, tombstone_ttl=TOMBSTONE)
     hold_equal(Twin(reference), Twin(store), history)
     if isinstance(store, RedisStore):
         all_ends_by_itself_but_what_waits(store)
+    if isinstance(store, SqliteStore):
+        store.transact(the_rows_agree)
+        store.close()
+
+
+def the_rows_agree(transaction: Transaction) -> None:
+    """A lock counts its line, and ends by itself only without one."""
+    entries = rows_of(transaction, line.c.key, line.c.aside)
+    for key, waiting, aside, ends in rows_of(
+        transaction, locks.c.key, locks.c.waiting, locks.c.aside, locks.c.ends
+    ):
+        assert (waiting, aside) == (entries.count((key, False)), entries.count((key, True)))
+        assert (ends is None) == bool(waiting or aside)
 
 
 def all_ends_by_itself_but_what_waits(store: RedisStore) -> None:

@@ -126,7 +126,7 @@ def test_the_reaper_clears_what_an_operator_deleted(store: RedisStore, redis: An
     store.apply("key", take("b"))
     redis.delete(*(f"cx1:{{0}}:{kind}:key" for kind in "lqaom"))
     store.clock = lambda: 2_000_000_000 * SECOND
-    assert store.reap() == Reply(Done(True))
+    assert store.reap() == Reply(Done(True), epoch=store.epoch())
     assert redis.zcard("cx1:{0}:due") == 0
 
 
@@ -134,7 +134,7 @@ def test_two_reapers_do_not_come_at_once(store: RedisStore, redis: Any) -> None:
     assert store.reap(every=SECOND).answer == Done(True)
     assert store.reap(every=SECOND).answer == Done(False)
     assert store.reap(every=0).answer == Done(True)
-    assert permanent(redis) == set()
+    assert permanent(redis) == {b"cx1:{0}:epoch"}
 
 
 def test_keys_and_ids_may_be_any_text(store: RedisStore) -> None:
@@ -307,6 +307,8 @@ def test_a_user_without_rights_is_told_so(start_redis: StartRedis) -> None:
     url = server.url.removeprefix("redis://")
     with pytest.raises(StoreUnavailable, match=r"NOPERM.*exclusive_prefix"):
         open_store(f"redis://guest:secret@{url}").apply("key", take("a"))
+    with pytest.raises(StoreUnavailable, match=r"NOPERM.*exclusive_prefix"):
+        open_store(f"redis://guest:secret@{url}").check()
     with pytest.raises(StoreUnavailable, match=r"(NOAUTH|WRONGPASS).*password") as refused:
         open_store(f"redis://guest:mistake@{url}").apply("key", take("a"))
     assert "mistake" not in str(refused.value)

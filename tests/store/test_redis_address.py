@@ -92,6 +92,7 @@ def test_a_url_that_cannot_be_understood_is_an_option_error_without_password(url
     with pytest.raises(OptionError, match=message) as refused:
         parse(url)
     assert "secret" not in str(refused.value)
+    assert str(refused.value).count("exclusive_store") == 1
 
 
 def test_an_address_knows_its_kind_of_connection() -> None:

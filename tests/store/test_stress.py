@@ -17,10 +17,10 @@ FACTOR = float(os.environ.get("STRESS", "1"))
 pytestmark = pytest.mark.timeout(int(60 + 120 * FACTOR))
 
 
-@pytest.fixture(params=["file", "redis"])
+@pytest.fixture(params=["pickle:", "redis", "sqlite:"])
 def url(request: pytest.FixtureRequest) -> str:
-    """A store that processes share. `file:` is the memory store's code between a load and a save."""
-    return request.getfixturevalue("redis_url") if request.param == "redis" else "file:"
+    """A store that processes share. `pickle:` is the memory store's code between a load and a save."""
+    return request.getfixturevalue("redis_url") if request.param == "redis" else request.param
 
 
 def test_without_a_reaper_no_wake_up_is_lost(url: str):
@@ -38,7 +38,7 @@ def test_killed_and_paused_workers_lose_nothing_and_run_nothing_twice(url: str):
     assert verdict.pauses == 8 * FACTOR
 
 
-SMALL = Plan(url="file:", tasks=80, workers=4, lost_acks=0, unfinished=0, deadline=60)
+SMALL = Plan(url="pickle:", tasks=80, workers=4, lost_acks=0, unfinished=0, deadline=60)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Long runs, one line each.
 
-    python -m tests.stress --store file: --mode storm --rounds 20 --factor 5
+    python -m tests.stress --store pickle: --mode storm --rounds 20 --factor 5
     python -m tests.stress --store redis --seed 17 --rounds 1
 
 `--store redis` starts a server of its own; any URL that several processes can share will do.
@@ -34,7 +34,9 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog=(Verdict.__doc__ or "") + "\nEnds with 1 at the first round with a fault.",
     )
-    parser.add_argument("--store", action="append", help="redis, file: or a URL; several times: in turns")
+    parser.add_argument(
+        "--store", action="append", help="redis, pickle:, sqlite: or a URL; several times: in turns"
+    )
     parser.add_argument("--mode", choices=MODES, action="append", help="both if not given")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(

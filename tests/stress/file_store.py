@@ -60,4 +60,4 @@ class FileStore(MemoryStore):
             new.replace(self._path)
 
 
-register("file", FileStore)
+register("pickle", FileStore)

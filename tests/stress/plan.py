@@ -63,7 +63,7 @@ class Plan:
         return f"{'trio' if number % 4 == 3 else 'solo'} {number}"
 
     def open_store(self) -> Store:
-        if self.url.startswith("file:"):
+        if self.url.startswith("pickle:"):
             import_module("tests.stress.file_store")
         tombstones = 0.0 if self.fault == "no tombstones" else 600.0
         return open_store(self.url, prefix=self.prefix, offer=self.offer, tombstone_ttl=tombstones)

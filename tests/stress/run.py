@@ -21,8 +21,10 @@ def run(plan: Plan) -> Verdict:
     """Do what the plan says and judge it. Leaves no process and no file behind."""
     directory = tempfile.mkdtemp(prefix="stress-")
     try:
-        if plan.url == "file:":
-            plan = replace(plan, url=f"file://{directory}/store")
+        if plan.url == "pickle:":
+            plan = replace(plan, url=f"pickle://{directory}/store")
+        if plan.url == "sqlite:":
+            plan = replace(plan, url=f"sqlite:///{directory}/locks.db")
         return _Lab(replace(plan, directory=directory)).run()
     finally:
         shutil.rmtree(directory)

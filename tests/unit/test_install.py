@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -171,6 +172,17 @@ def test_a_task_that_was_declared_before_install_has_its_methods_before_the_app_
     install(app)
     assert not work.lock_state("a").is_running
     assert not app.finalized
+
+
+def test_asking_for_a_lock_takes_the_arguments_of_a_call(make_app: Callable[..., Celery]) -> None:
+    app = install(make_app())
+
+    @app.task(name="feeds.one", exclusive=Exclusive("feed_url"))
+    def one(feed_url: str) -> None: ...
+
+    for verb in (one.lock_state, one.release_lock):
+        with pytest.raises(TypeError, match=r"task feeds.one: \w+\(\) takes .* argument: 'feed_url'"):
+            verb()
 
 
 def test_a_base_class_installs_its_app(
@@ -418,3 +430,25 @@ def test_without_a_store_the_error_tells_the_line_to_add(
     with pytest.raises(OptionError, match=r'add one line: app\.conf\.exclusive_store = "redis://') as error:
         _ = app._celery_exclusive.store
     assert "secret" not in str(error.value)
+
+
+def test_an_app_may_be_used_while_one_of_its_tasks_is_adopted(app: Celery):
+    class Load:
+        """Looks at the app while we look at the task, as a finalizer or another thread may."""
+
+        __name__ = __qualname__ = "load"
+        __annotations__: dict[str, Any] = {}
+        was_seen = False
+
+        def __call__(self, url: str) -> None: ...
+
+        @property
+        def __signature__(self) -> inspect.Signature:
+            if not self.was_seen:
+                self.was_seen = True
+                assert app.tasks
+            return inspect.signature(self.__call__)
+
+    app.task(Load(), name="feeds.load", exclusive=Exclusive("url"))
+    app.finalize()
+    assert app.tasks["feeds.load"].lock_state("a").key.startswith("x:feeds.load:")

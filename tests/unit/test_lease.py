@@ -15,7 +15,7 @@ NOBODY = "redis://127.0.0.1:1/0"
 
 
 def lease(store: Store, *, certain_for: float) -> Lease:
-    return Lease("key", 17, 30, store, "a", "token", time.monotonic() + certain_for)
+    return Lease("key", 17, 30, store, "a", "token", 1, time.monotonic() + certain_for)
 
 
 def test_a_lease_that_stands_passes_its_check_and_one_that_was_released_does_not() -> None:

@@ -42,6 +42,7 @@ def test_an_exclusive_without_arguments_locks_the_whole_task_for_one_and_lets_th
     option = Exclusive()
     assert (option.by, option.key, option.limit, option.ttl) == (None, None, 1, None)
     assert option.on_conflict == "wait"
+    assert (option.max_waiting, option.on_full) == (None, "raise")
     assert option.skip_result is NOT_GIVEN
 
 
@@ -87,6 +88,12 @@ def test_replace_makes_a_changed_and_checked_copy():
             "Exclusive(key='repo:{a}', ttl=9, skip_result=None)",
         ),
         (Exclusive(key=by_project), "Exclusive(key=by_project)"),
+        (Exclusive(max_waiting=1, on_full="skip"), "Exclusive(max_waiting=1, on_full='skip')"),
+        (
+            Exclusive(on_conflict="reschedule", give_up_after=9),
+            "Exclusive(on_conflict='reschedule', give_up_after=9)",
+        ),
+        (Exclusive(on_store_error="allow"), "Exclusive(on_store_error='allow')"),
     ],
 )
 def test_an_option_shows_itself_as_it_would_be_written(option: Exclusive, text: str):
@@ -114,7 +121,11 @@ def test_a_skipped_run_returns_the_constant_that_was_given(constant: object):
     [
         ({"on_conflit": "skip"}, ["'on_conflit'", "by, key, limit", "did you mean 'on_conflict'?"]),
         ({"on_conflict": "skp"}, ["'skp'", "'wait'", "did you mean 'skip'?"]),
-        ({"on_conflict": ["skip"]}, ["['skip']", "'wait'", "'skip'"]),
+        ({"on_conflict": ["skip"]}, ["['skip']", "'wait'", "'skip'", "'raise'", "'reschedule'"]),
+        ({"give_up_after": 9}, ["give_up_after=9", "on_conflict='reschedule'"]),
+        ({"on_conflict": "reschedule", "give_up_after": 0}, ["give_up_after=0", "above 0"]),
+        ({"on_conflict": "reschedule", "give_up_after": "9"}, ["give_up_after='9'", "number of seconds"]),
+        ({"on_conflict": "raise", "max_waiting": 2}, ["max_waiting=2", "with 'raise' there is no line"]),
         ({"by": "a", "key": "b"}, ["by= and key= are both given", "Use by="]),
         ({"by": True}, ["by=True", "Leave it out for the whole task"]),
         ({"by": ""}, ["by=''", "Leave it out for the whole task"]),
@@ -133,6 +144,14 @@ def test_a_skipped_run_returns_the_constant_that_was_given(constant: object):
         ({"ttl": True}, ["ttl=True", "seconds from 0.1"]),
         ({"ttl": float("nan")}, ["ttl=nan", "seconds from 0.1"]),
         ({"ttl": float("inf")}, ["ttl=inf", "seconds from 0.1"]),
+        ({"max_waiting": 0}, ["max_waiting=0", "whole number from 1", "on_conflict='skip' if nobody may"]),
+        ({"max_waiting": 1.5}, ["max_waiting=1.5", "whole number from 1", "exclusive_max_waiting"]),
+        ({"max_waiting": True}, ["max_waiting=True", "whole number from 1"]),
+        ({"on_full": "rise"}, ["on_full='rise'", "'raise' (LockHeld)", "'skip'", "did you mean 'raise'?"]),
+        ({"on_full": None}, ["on_full=None", "'raise'", "'skip'"]),
+        ({"on_conflict": "skip", "max_waiting": 3}, ["max_waiting=3", "on_conflict='wait'", "no line"]),
+        ({"on_conflict": "skip", "on_full": "skip"}, ["on_full='skip'", "on_conflict='wait'", "no line"]),
+        ({"on_store_error": "alow"}, ["on_store_error='alow'", "'raise'", "did you mean 'allow'?"]),
         ({"skip_result": {1}}, ["skip_result=", "not a set", "Use None"]),
     ],
 )
@@ -140,6 +159,11 @@ def test_a_wrong_option_is_refused_where_it_is_written(options: dict[str, Any], 
     with pytest.raises(OptionError) as caught:
         Exclusive(**options)
     assert all(words in str(caught.value) for words in ["Exclusive()", *said])
+
+
+def test_several_parameters_that_are_no_tuple_are_refused():
+    with pytest.raises(OptionError, match=r"one tuple: Exclusive\(\('a', 'b'\)\)"):
+        Exclusive("a", "b")  # type: ignore[arg-type]
 
 
 # Declarations

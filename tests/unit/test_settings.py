@@ -79,6 +79,8 @@ def test_without_configuration_every_setting_has_its_default(app: Celery):
         exclusive_reap_period=1,
         exclusive_tombstone_ttl=None,
         exclusive_store_wait=60,
+        exclusive_on_store_error="raise",
+        exclusive_max_waiting=None,
         exclusive_preview=True,
     )
 
@@ -146,6 +148,9 @@ def test_a_default_never_overrides_what_the_user_sets_later(app: Celery):
         ("exclusive_reap_period", True, "a number of seconds above 0"),
         ("exclusive_tombstone_ttl", "600", "a number of seconds above 0"),
         ("exclusive_store_wait", float("nan"), "a number of seconds above 0"),
+        ("exclusive_on_store_error", "ignore", "'raise' or 'allow'"),
+        ("exclusive_max_waiting", 0, "a whole number from 1, or None"),
+        ("exclusive_max_waiting", "9", "a whole number from 1, or None"),
         ("exclusive_preview", 1, "True or False"),
         ("exclusive_broker_id", 7, "a text"),
     ],

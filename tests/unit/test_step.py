@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from celery_exclusive.core import step as core
-from celery_exclusive.core.document import NEVER, SECOND, Document, Entry, Line, reach
+from celery_exclusive.core.document import NEVER, SECOND, Document, Entry, Holder, Line, reach
 from celery_exclusive.core.operations import (
     Acquire,
     Answer,
+    Break,
     Done,
+    Full,
     Granted,
     Held,
     Operation,
@@ -24,6 +26,7 @@ from celery_exclusive.core.operations import (
     Release,
     Remove,
     Renew,
+    Restore,
     Rival,
     Stale,
 )
@@ -42,7 +45,7 @@ class Key:
         self.document = Document(limit=limit, epoch="today")
         self.entries: dict[str, Entry] = {}
         self.messages: dict[str, bytes] = {}
-        self.tombstones: set[str] = set()
+        self.tombstones: dict[str, str] = {}
         self.last: Transition
 
     def ask(self, operation: Operation) -> Answer:
@@ -57,9 +60,9 @@ class Key:
             assert isinstance(operation, Acquire)
             assert operation.message is not None
             self.messages[operation.id] = operation.message
-        if last.tombstone:
+        if last.tombstone is not None:
             assert not isinstance(operation, Reap)
-            self.tombstones.add(operation.id)
+            self.tombstones[operation.id] = last.tombstone
         return last.answer
 
     def look(self, operation: Operation, now: int | None = None, count: int | None = None) -> Transition:
@@ -77,7 +80,7 @@ class Key:
             aside=tuple(aside[:count]),
             own=own,
             ahead=sum(own is None or entry.seq < own.seq for entry in waiting),
-            tombstone=id in self.tombstones,
+            tombstone=self.tombstones.get(id),
         )
 
     def acquire(self, id: str, token: str = "", **options: object) -> Answer:
@@ -144,7 +147,7 @@ def test_a_free_key_is_granted(key: Key):
 
 
 def test_who_finds_it_held_is_parked_with_its_message(busy: Key):
-    assert busy.acquire("e") == Parked(4, (Rival("a", 0, TTL),))
+    assert busy.acquire("e") == Parked(4, (Rival("a", 0, TTL, START),))
     assert busy.in_line == ["b", "c", "d", "e"]
     assert busy.messages["e"] == b"message of e"
 
@@ -152,7 +155,7 @@ def test_who_finds_it_held_is_parked_with_its_message(busy: Key):
 def test_who_brings_no_message_is_told_who_holds_it_and_nothing_is_kept(key: Key):
     key.acquire("a")
     key.now += 10 * SECOND
-    assert key.acquire("b", message=None) == Held((Rival("a", 10 * SECOND, 20 * SECOND),))
+    assert key.acquire("b", message=None) == Held((Rival("a", 10 * SECOND, 20 * SECOND, START),))
     assert not key.entries
     assert not key.messages
 
@@ -170,9 +173,89 @@ def test_held_lists_holders_in_order_of_their_grant_then_offered_ids():
 
 
 def test_an_id_that_waits_is_never_answered_held(busy: Key):
-    assert busy.acquire("b", message=None) == Parked(1, (Rival("a", 0, TTL),))
+    assert busy.acquire("b", message=None) == Parked(1, (Rival("a", 0, TTL, START),))
     assert busy.messages["b"] == b"message of b"
     assert not busy.last.kept
+
+
+def test_a_newcomer_is_not_parked_behind_more_than_may_wait(busy: Key):
+    assert busy.acquire("e", max_waiting=3) == Full(3, (Rival("a", 0, TTL, START),))
+    assert busy.in_line == ["b", "c", "d"]
+    assert "e" not in busy.messages
+    assert busy.acquire("e", max_waiting=4) == Parked(4, (Rival("a", 0, TTL, START),))
+
+
+@pytest.mark.parametrize("id", ["b", "d"])
+def test_a_full_line_keeps_who_waits_in_it(busy: Key, id: str):
+    assert isinstance(busy.acquire(id, max_waiting=1), Parked)
+
+
+@pytest.mark.parametrize("how", [{"redelivered": True}, {"promoted": "of a store before"}])
+def test_a_full_line_takes_what_the_broker_brings_again(busy: Key, how: dict[str, object]):
+    assert isinstance(busy.acquire("e", max_waiting=3, **how), Parked)
+
+
+def test_a_full_line_is_nothing_to_whom_a_place_is_free(key: Key):
+    assert isinstance(key.acquire("a", max_waiting=0), Granted)
+
+
+def test_a_broken_lease_frees_its_place_for_the_next_in_line(busy: Key):
+    assert busy.ask(Break("a")) == Done(True)
+    assert busy.last.wake == ("b",)
+    assert busy.holders == []
+    assert busy.release("a") == Done(False)
+
+
+def test_the_copy_of_a_broken_run_stays_in_line(busy: Key):
+    busy.redelivered("a")
+    busy.ask(Break("a"))
+    assert busy.in_line == ["b", "c", "d", "a"]
+    assert not busy.tombstones
+
+
+def test_breaking_what_nobody_holds_only_looks_at_the_clock(busy: Key):
+    busy.now += TTL
+    assert busy.ask(Break("nobody")) == Done(False)
+    assert busy.last.wake == ("b",)
+
+
+def test_a_forgotten_lease_is_put_back_before_those_to_whom_its_place_is_offered(busy: Key):
+    (lost,) = busy.document.holders
+    busy.ask(Break("a"))
+    assert busy.ask(Restore("a", "of a", TTL)) == Done(True)
+    assert busy.last.wake == ()
+    (restored,) = busy.document.holders
+    assert restored == Holder("a", "of a", busy.now + TTL, restored.fence, waited=True)
+    assert restored.fence > lost.fence
+    assert isinstance(busy.promoted("b"), Parked)
+    busy.release("a", "of a")
+    assert busy.last.wake == ("b",)
+    assert "a" in busy.tombstones
+
+
+def test_a_forgotten_lease_is_put_back_only_where_there_is_a_place(busy: Key):
+    assert busy.ask(Restore("e", "of e", TTL)) == Done(False)
+    assert busy.ask(Restore("e", "of e", TTL, limit=2)) == Done(True)
+    assert busy.ask(Restore("f", "of f", TTL, limit=2)) == Done(False)
+    busy.now += TTL
+    assert busy.ask(Restore("f", "of f", TTL)) == Done(True)
+
+
+def test_who_waits_or_has_finished_meanwhile_gets_no_forgotten_lease_back(busy: Key):
+    busy.release("a")
+    assert busy.ask(Restore("b", "of b", TTL)) == Done(False)
+    assert "b" in busy.in_line
+    busy.promoted("b")
+    busy.release("b")
+    assert busy.ask(Restore("b", "of b", TTL)) == Done(False)
+
+
+def test_a_forgotten_lease_is_put_back_once(key: Key):
+    assert key.ask(Restore("a", "of a", TTL)) == Done(True)
+    before = key.document
+    assert key.ask(Restore("a", "of a", TTL)) == Done(True)
+    assert key.ask(Restore("a", "of another", TTL)) == Done(False)
+    assert key.document == before
 
 
 def test_a_free_place_that_is_offered_is_not_granted_to_a_newcomer(busy: Key):
@@ -212,7 +295,7 @@ def test_a_place_is_granted_to_whom_it_is_offered(busy: Key):
 
 
 def test_parking_again_keeps_the_place_in_line_and_takes_the_new_message(busy: Key):
-    assert busy.redelivered("c", message=b"newer") == Parked(2, (Rival("a", 0, TTL),))
+    assert busy.redelivered("c", message=b"newer") == Parked(2, (Rival("a", 0, TTL, START),))
     assert busy.in_line == ["b", "c", "d"]
     assert busy.messages["c"] == b"newer"
 
@@ -372,13 +455,13 @@ def test_who_waited_leaves_a_tombstone(busy: Key):
     busy.release("a")
     busy.promoted("b")
     busy.release("b")
-    assert busy.tombstones == {"b"}
+    assert busy.tombstones.keys() == {"b"}
 
 
 def test_who_was_redelivered_leaves_a_tombstone(key: Key):
     key.redelivered("a", "A")
     key.release("a")
-    assert key.tombstones == {"a"}
+    assert key.tombstones.keys() == {"a"}
 
 
 def test_a_copy_behind_its_own_run_leaves_with_it_and_a_tombstone_stays(key: Key):
@@ -386,7 +469,7 @@ def test_a_copy_behind_its_own_run_leaves_with_it_and_a_tombstone_stays(key: Key
     key.redelivered("a")
     key.release("a")
     assert key.last.removed == ("a",)
-    assert key.tombstones == {"a"}
+    assert key.tombstones.keys() == {"a"}
     assert not key.messages
 
 
@@ -434,7 +517,7 @@ def test_a_promoted_copy_is_stale_while_another_copy_runs_even_with_one_more_in_
 
 
 def test_a_tombstone_does_not_stop_a_redelivery_that_has_an_entry_or_a_run(key: Key):
-    key.tombstones |= {"a", "b"}
+    key.tombstones |= {"a": "", "b": ""}
     key.acquire("a")
     key.acquire("b")
     assert isinstance(key.redelivered("a"), Parked)
@@ -450,8 +533,18 @@ def test_a_redelivered_copy_is_stale_when_its_task_has_finished(busy: Key):
 
 
 def test_a_fresh_message_asks_no_tombstone(key: Key):
-    key.tombstones.add("a")
+    key.tombstones["a"] = "another"
     assert isinstance(key.acquire("a"), Granted)
+
+
+def test_a_request_that_comes_after_its_own_repetition_has_finished_is_stale(busy: Key):
+    """A reply was lost, or so it seemed: the first request is on its way for longer than the whole run."""
+    busy.release("a")
+    busy.promoted("b")
+    busy.release("b")
+    assert busy.acquire("b", message=None) == Stale()
+    assert busy.acquire("b") == Stale()
+    assert isinstance(busy.acquire("b", "B2"), Parked)
 
 
 def test_a_redelivered_promoted_copy_runs_when_its_run_died(busy: Key):
@@ -504,7 +597,7 @@ def test_a_copy_that_was_redelivered_stays_until_it_is_done(key: Key):
     assert isinstance(key.promoted("b", "B2"), Granted)
     key.release("b", "B2")
     assert key.last.removed == ("b",)
-    assert key.tombstones == {"b"}
+    assert key.tombstones.keys() == {"b"}
 
 
 def test_that_a_copy_was_redelivered_is_not_forgotten_when_it_parks_again(key: Key):
@@ -628,7 +721,7 @@ def test_who_steps_back_in_and_finds_no_place_has_its_old_place_in_line(busy: Ke
     busy.release("a")
     nobody_comes(busy, OFFERS_IN_LINE)
     busy.promoted("c")
-    assert busy.promoted("b") == Parked(1, (Rival("c", 0, TTL),))
+    assert busy.promoted("b") == Parked(1, (Rival("c", 0, TTL, busy.document.fence),))
     assert busy.in_line == ["b", "d"]
     assert busy.entries["b"].offers == 0
 

@@ -86,6 +86,14 @@ def _levels(spells: Iterable[Spell]) -> list[tuple[int, int]]:
     return levels
 
 
+def is_alive(pid: int) -> bool:
+    """Whether a process can still do something."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def eventually(look: Callable[[], Any], what: str, timeout: float = 60) -> Any:
     """Look again and again until there is something to see; a timeout is a failure, never a measurement."""
     deadline = time.monotonic() + timeout

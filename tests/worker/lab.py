@@ -14,11 +14,15 @@ from typing import Any
 
 import redis
 from celery import Celery, _state
+from kombu import pools
 from typing_extensions import Self
 
-from tests.worker.journal import Journal, eventually
+from tests.worker import versions
+from tests.worker.journal import Journal, eventually, is_alive
 
 REPOSITORY = Path(__file__).parents[2]
+LINES, WIDTH = 30, 160
+"""Of a worker's log, what is shown for a failed test: what is long hides what the test says itself."""
 DEATH_OF_PARENT = "import ctypes, signal; ctypes.CDLL(None).prctl(1, signal.SIGKILL)"
 
 
@@ -50,6 +54,7 @@ class Lab:
             "worker_hijack_root_logger": True,
             "task_default_queue": "lab",
             "exclusive_ttl": 5,
+            **versions.SETTINGS,
             **conf,
         }
         self.journal = Journal(folder / "journal")
@@ -127,6 +132,10 @@ class Lab:
         """Those in the queue, and those delivered and not yet acknowledged."""
         return int(self.doors.llen("lab")) + int(self.doors.hlen("unacked"))
 
+    def wait_until_in_line(self, task_id: str, name: str, *args: Any) -> None:
+        """Wait until this task is in line, whoever else may be, for what these arguments lock."""
+        eventually(lambda: task_id in self.line(name, *args), f"{task_id} in line")
+
     def wait_for_line(self, count: int, name: str, *args: Any, timeout: float = 60) -> None:
         """Wait until so many wait in line for what these arguments lock."""
         eventually(lambda: self.waiting(name, *args) == count, f"{count} in line", timeout)
@@ -141,10 +150,15 @@ def disconnect(app: Any) -> None:
         app.backend.result_consumer.subscribed_to.clear()  # else a deleted result connects again
         app.backend.result_consumer.stop()
         app.backend.client.connection_pool.disconnect()
+    pools.reset()  # else the next test might get one that is cut meanwhile
 
 
 def options_free(kwargs: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in kwargs.items() if name != "options"}
+
+
+def wait_until_gone(*pids: int) -> None:
+    eventually(lambda: not any(map(is_alive, pids)), f"the end of {pids}")
 
 
 class Worker:
@@ -152,7 +166,7 @@ class Worker:
 
     def __init__(self, lab: Lab, name: str, concurrency: int, pool: str, options: tuple[str, ...],
                  conf: dict[str, Any]) -> None:  # fmt: skip
-        self.lab, self.name = lab, f"{name}@lab"
+        self.lab, self.name, self.pool = lab, f"{name}@lab", pool
         self.log_path = lab.folder / f"{name}.log"
         environment = {**lab.environment, "LAB_CONF": json.dumps({**lab.conf, **conf})}
         command = [
@@ -180,8 +194,34 @@ class Worker:
     def log(self) -> str:
         return self.log_path.read_text(errors="replace")
 
+    @property
+    def digest(self) -> str:
+        """The end of its log for people: without banner and tracebacks, and where the whole is."""
+        lines = [
+            line.replace("tests.worker.", "")[:WIDTH]
+            for line in self.log.splitlines()
+            if line.startswith("[2")
+        ]
+        return "\n".join([f"----- {self.name}: the end of {self.log_path}", *lines[-LINES:]])
+
     def wait_ready(self, timeout: float = 60) -> None:
+        """Wait until it runs tasks and hears commands: with greenlets the second may come later."""
         self.wait_for_log(" ready.", timeout)
+        if self.pool == "gevent":
+            ping = self.lab.app.control.ping
+            eventually(lambda: ping([self.name], timeout=1), f"{self.name} to hear commands", timeout)
+
+    def wait_accepted(self, task_id: str) -> None:
+        """Wait until its main process knows in which child this task runs.
+
+        A child that dies before that is another ending: Celery gives the same delivery to the next child.
+        """
+
+        def is_known() -> bool:
+            active = self.lab.app.control.inspect([self.name], timeout=60, limit=1).active() or {}
+            return task_id in [task["id"] for task in active.get(self.name, ())]
+
+        eventually(is_known, f"{self.name} to know of {task_id}")
 
     def wait_for_log(self, text: str, timeout: float = 60) -> str:
         """Wait for a line with this text, and return it."""
@@ -191,7 +231,9 @@ class Worker:
                 if text in line:
                     return line
             if self.process.poll() is not None:
-                raise AssertionError(f"worker {self.name} ended with {self.process.returncode}:\n{self.log}")
+                raise AssertionError(
+                    f"worker {self.name} ended with {self.process.returncode}:\n{self.digest}"
+                )
             return None
 
         return str(eventually(look, f"{text!r} in the log of {self.name}", timeout))
@@ -206,10 +248,13 @@ class Worker:
             os.kill(pid, signal.SIGCONT)
 
     def kill(self) -> None:
-        """End it at once with its children, as a lost machine would."""
+        """End it at once with its children, as a lost machine would; returns when all of them are gone."""
+        children = []
         if self.process.poll() is None:
+            children = self.children
             os.killpg(self.pid, signal.SIGKILL)
-        self.process.wait(30)
+        self.process.wait(60)
+        wait_until_gone(*children)
 
     def stop(self, timeout: float = 60) -> int:
         """Warm shutdown."""
@@ -218,4 +263,4 @@ class Worker:
 
     def clear_away(self) -> None:
         self.kill()
-        print(f"----- {self.name}\n{self.log}")  # noqa: T201 - pytest shows it for a failed test
+        print(self.digest)  # noqa: T201 - pytest shows it for a failed test

@@ -38,9 +38,13 @@ class Message:
     @classmethod
     def unacknowledged(cls, lab: Lab, id: str) -> Message:
         """The one that a worker has now and has not acknowledged."""
-        messages = [cls(lab, json.loads(text)[0]) for text in lab.doors.hvals("unacked")]
-        (found,) = [message for message in messages if message.id == id]
-        return found
+
+        def look() -> list[Message]:
+            messages = [cls(lab, json.loads(text)[0]) for text in lab.doors.hvals("unacked")]
+            return [message for message in messages if message.id == id]
+
+        eventually(lambda: len(look()) == 1, "one message: that of its wait in line is acknowledged")
+        return look()[0]
 
     @property
     def id(self) -> str:
@@ -105,5 +109,5 @@ def consume(lab: Lab, worker: Worker, queue: str) -> None:
 
 
 def _control(worker: Worker, command: Callable[..., Any], queue: str) -> None:
-    replies = command(queue, destination=[worker.name], reply=True, timeout=20, limit=1)
+    replies = command(queue, destination=[worker.name], reply=True, timeout=60, limit=1)
     assert [worker.name] == [name for reply in replies for name in reply if "ok" in reply[name]]

@@ -61,19 +61,6 @@ def plain(self: Task, tag: str = "", hold: bool = False, seconds: float = 0) -> 
     return tag
 
 
-@task(exclusive=Exclusive("key"))
-def stubborn(self: Task, key: str, tag: str = "", until_killed: bool = False) -> None:
-    """A body that only SIGKILL ends, and that tells until then that it is alive."""
-    while until_killed:
-        try:
-            while True:
-                journal.write("alive", key=key, tag=tag)
-                time.sleep(0.002)
-        except SystemExit:
-            continue
-    act(self, key, tag)
-
-
 def noted(what: str, task: Task, tag: str, **more: Any) -> None:
     """Put something else that a body saw on the record."""
     journal.write(what, task=task.name, id=task.request.id, tag=tag, **more)

@@ -1,17 +1,27 @@
-"""The shop, with bad luck in its workers for two task ids: "poisoned", and "interrupted"."""
+"""The shop, with bad luck in its workers for the task id "poisoned", and for ids that begin with a place.
+
+At that place in the library's own calls, such as "after-grant:1", a soft time limit lands, once: the signal
+with which the pool tells it. "before-publish" and "after-publish" are about the message of this id.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from typing import Any
 
 from celery import Task
-from celery.exceptions import SoftTimeLimitExceeded
+from celery.signals import worker_process_init
 
 from celery_exclusive import Exclusive
-from celery_exclusive.core.operations import Granted
-from tests.worker.shop import act, app, task
+from celery_exclusive.core.operations import Acquire, Granted, Parked, Release
+from celery_exclusive.parking import Letter, Post
+from celery_exclusive.worker import passage
+from tests.worker.shop import act, app, journal, task
 
 __all__ = ["app"]
+MAIN = os.getpid()
 
 
 @task(exclusive=Exclusive("key", ttl=1))
@@ -19,8 +29,19 @@ def brief(self: Task, key: str, tag: str = "") -> None:
     act(self, key, tag)
 
 
+@task(exclusive=Exclusive("key"))
+def wait(self: Task, key: str, tag: str = "", hold: bool = False) -> None:
+    act(self, key, tag, hold=hold)
+
+
+@worker_process_init.connect(weak=False)
+def start_another_thread(**_: Any) -> None:
+    """As many libraries do in a child: it may be the one that the system lets take a signal."""
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+
+
 class _BadLuck:
-    """The app's store, which does nothing for one id, and interrupts another one when it has its lease."""
+    """The app's store, which does nothing for one id, and is interrupted for others."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -31,17 +52,33 @@ class _BadLuck:
     def apply(self, key: str, operation: Any) -> Any:
         if operation.id.startswith("poisoned/"):
             raise ValueError("poison")
+        _meet(operation.id, f"before-{_verb(operation)}")
         reply = self._store.apply(key, operation)
-        if operation.id.startswith("interrupted/") and isinstance(reply.answer, Granted):
-            return _Interruption()
+        after = {Granted: "grant", Parked: "park"}.get(type(reply.answer), _verb(operation))
+        _meet(operation.id, f"after-{after}")
         return reply
 
 
-class _Interruption:
-    """A soft time limit whose signal lands where an answer of the store is first looked at."""
+class _UnluckyPost(Post):
+    def publish(self, letter: Letter, *, at_head: bool = False) -> None:
+        _meet(letter.headers["id"], "before-publish")
+        super().publish(letter, at_head=at_head)
+        _meet(letter.headers["id"], "after-publish")
 
-    def __getattr__(self, name: str) -> Any:
-        raise SoftTimeLimitExceeded
+
+def _verb(operation: Any) -> str:
+    if isinstance(operation, Acquire):
+        return "acquire" if operation.promoted is None else "promoted"
+    return "release" if isinstance(operation, Release) else "other"
+
+
+def _meet(id: str, place: str) -> None:
+    task_id = id.partition("/")[0]
+    is_met = task_id.partition(":")[0] == place and os.getpid() != MAIN
+    if is_met and not journal.events("limit", id=task_id):
+        journal.write("limit", id=task_id)
+        os.kill(os.getpid(), signal.SIGUSR1)
 
 
 app._celery_exclusive.store = _BadLuck(app._celery_exclusive.store)
+passage.Post = _UnluckyPost

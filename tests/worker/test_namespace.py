@@ -4,34 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
-from celery import Celery
-
-from celery_exclusive.worker.namespace import broker_id
 from tests.servers import RedisServer
 from tests.worker.lab import Lab, eventually
-
-SAME = [
-    ("redis://localhost", "redis://:secret@127.0.0.1:6379/0"),
-    ("redis://cache/3", "rediss://me:secret@cache:6379/3"),
-    ("amqp://guest@rabbit//", "pyamqp://guest:guest@rabbit:5672/"),
-    ("amqp://a//;amqp://b//", "amqp://b//;amqp://a//"),
-]
-OTHER = [
-    ("redis://localhost/0", "redis://localhost/1"),
-    ("redis://one", "redis://two"),
-    ("redis://localhost:6379", "redis://localhost:6380"),
-    ("amqp://rabbit/one", "amqp://rabbit/two"),
-]
-
-
-@pytest.mark.parametrize(
-    ("url", "other", "is_same"), [(*pair, True) for pair in SAME] + [(*pair, False) for pair in OTHER]
-)
-def test_a_broker_is_told_by_kind_hosts_and_virtual_host(url: str, other: str, *, is_same: bool) -> None:
-    one, two = (broker_id(Celery(broker=broker, set_as_current=False)) for broker in (url, other))
-    assert (one == two) is is_same
-    assert "secret" not in one + two
 
 
 def test_a_worker_of_another_broker_does_not_start_in_the_same_namespace(

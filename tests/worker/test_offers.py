@@ -56,6 +56,29 @@ def test_a_task_promoted_several_times_since_its_queue_was_slow_runs_once(
     assert lab.journal.tags("start") == ["holder", "a"]
 
 
+def test_a_copy_that_comes_late_does_not_revoke_the_run_of_another(make_lab: Callable[..., Lab]) -> None:
+    calm = {"exclusive_ttl": 600, "worker_prefetch_multiplier": 1, "task_track_started": True}
+    lab = make_lab(**SHORT_OFFERS, **calm)
+    idle = hold(lab)
+    busy = lab.start_worker("w2", 1, options=("-Q", "slow"))
+    result = lab.send("wait", "k", tag="slow", hold=True, options={"queue": "slow"})
+    lab.wait_for_line(1, "wait", "k")
+    stop_consuming(lab, busy, "slow")
+    lab.open("holder")
+    eventually(lambda: lab.doors.llen("slow") >= 3, "three copies in the queue")
+    consume(lab, busy, "slow")
+    lab.journal.wait_for("start", tag="slow")
+    assert len(lab.app.control.revoke(result.id, reply=True, timeout=60, limit=2)) == 2
+    consume(lab, idle, "slow")
+    eventually(lambda: not lab.doors.llen("slow") and lab.doors.hlen("unacked") == 1, "the end of all copies")
+    assert f"Discarding revoked task: {lab.task('wait').name}[{result.id}]" in idle.log
+    assert result.state == "STARTED"
+    lab.open("slow")
+    assert result.get(timeout=60) == "slow"
+    wait_for_empty_queue(lab, "slow")
+    assert lab.journal.tags("start") == ["holder", "slow"]
+
+
 def test_a_queue_slower_than_all_offers_still_moves_each_task_once(make_lab: Callable[..., Lab]) -> None:
     lab = make_lab(**SHORT_OFFERS)
     worker = hold(lab, "slow")
@@ -67,6 +90,7 @@ def test_a_queue_slower_than_all_offers_still_moves_each_task_once(make_lab: Cal
     late = lab.start_worker("w2", 4, options=("-Q", "slow"))
     lab.journal.wait_for("end", 11)
     wait_for_empty_queue(lab, "slow")
+    assert worker.stop() == late.stop() == 0  # they have said all
     ran = lab.journal.tags("start")[1:]
     assert sorted(ran) == tags
     assert lab.journal.most_open() == 1
@@ -79,7 +103,7 @@ def test_a_queue_slower_than_all_offers_still_moves_each_task_once(make_lab: Cal
 def test_a_head_that_nobody_consumes_steps_aside_with_a_warning_until_somebody_does(
     make_lab: Callable[..., Lab],
 ) -> None:
-    lab = make_lab(**SHORT_OFFERS)
+    lab = make_lab(**{**SHORT_OFFERS, "exclusive_offer": 0.02})  # the others are offered theirs only once
     worker = hold(lab, "desert")
     (lost,) = line_up(lab, "lost", queue="desert")
     line_up(lab, "next", "last")

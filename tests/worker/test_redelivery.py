@@ -100,13 +100,14 @@ def test_a_copy_runs_when_the_worker_of_the_first_run_dies(
 
 
 def test_a_copy_runs_when_the_child_of_the_first_run_dies(make_lab: Callable[..., Lab]) -> None:
-    lab = make_lab(task_acks_late=True, task_reject_on_worker_lost=True, exclusive_ttl=60)
+    lab = make_lab(task_acks_late=True, task_reject_on_worker_lost=True, exclusive_ttl=600)
     message = Message.withheld(lab, "wait", "k", tag="a", hold=True)
     worker = lab.start_worker("w1", 2)
     message.deliver()
     (first,) = lab.journal.wait_for("start", tag="a")
     message.deliver_again()
     worker.wait_for_log(PARKED)
+    worker.wait_accepted(message.id)
     os.kill(first["pid"], signal.SIGKILL)
     lab.journal.wait_for("start", 2, tag="a")
     lab.send("wait", "k", tag="after")
@@ -243,7 +244,7 @@ def test_a_task_whose_worker_dies_between_parking_and_acknowledging_it_runs_once
 ) -> None:
     settings = {
         "broker_transport_options": {
-            "visibility_timeout": 3, "unacked_restore_interval": 1, "unacked_restore_throttle": 1,
+            "visibility_timeout": 5, "unacked_restore_interval": 1, "unacked_restore_throttle": 1,
         },
         **acks,
     }  # fmt: skip
@@ -254,7 +255,7 @@ def test_a_task_whose_worker_dies_between_parking_and_acknowledging_it_runs_once
     doomed = make_lab(module="tests.worker.shop_doomed", **settings).start_worker("w2", 1)
     message = lab.send("wait", "k", tag="a")
     doomed.process.wait(60)
-    assert lab.waiting("wait", "k") == 1
+    assert message.id in lab.line("wait", "k")  # perhaps not alone: the holder's message may have come again
     heir = lab.start_worker("w3", 1)
     if acks["task_acks_late"]:
         wait_for_lines(f"Task tests.worker.shop.wait[{message.id}] {PARKED}", 1, heir)

@@ -7,12 +7,17 @@ import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from http import HTTPStatus
+from http.client import HTTPException
 from typing import Any
 
 import feedparser
 
 _AGENT = "celery-exclusive-example/1.0"
 _TIMEOUT = 20.0
+
+
+class BadFeed(Exception):
+    """There is nothing at that address that can be read as a feed; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +33,17 @@ class Document:
     def parse(self) -> Any:
         """Hand the bytes to feedparser, which finds format and encoding out by itself."""
         headers = {"content-type": self.content_type, "content-location": self.url}
-        return feedparser.parse(io.BytesIO(self.body), response_headers=headers)
+        try:
+            parsed = feedparser.parse(io.BytesIO(self.body), response_headers=headers)
+        except Exception as error:  # whatever its innards raise at a broken date, character, encoding, ...
+            raise BadFeed(f"feedparser cannot read it: {error!r}") from error
+        if not any(parsed.get(part) for part in ("bozo", "version", "feed", "entries")):
+            raise BadFeed("it is no feed")
+        return parsed
 
 
 def download(url: str, *, etag: str = "", modified: str = "") -> Document | None:
-    """Return the document behind `url`, or None if it has not changed (304)."""
+    """Return the document behind `url`, or None if it has not changed (304); BadFeed if there is none."""
     request = urllib.request.Request(url, headers={"User-Agent": _AGENT})
     if etag:
         request.add_header("If-None-Match", etag)
@@ -50,4 +61,6 @@ def download(url: str, *, etag: str = "", modified: str = "") -> Document | None
     except urllib.error.HTTPError as error:
         if error.code == HTTPStatus.NOT_MODIFIED:
             return None
-        raise
+        raise BadFeed(str(error)) from error
+    except (OSError, HTTPException) as error:
+        raise BadFeed(str(error) or repr(error)) from error

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.db import models, transaction
 
-from .download import download
+from .download import BadFeed, download
 
 
 class FeedManager(models.Manager["Feed"]):
@@ -19,17 +19,22 @@ class FeedManager(models.Manager["Feed"]):
 
         Reads what is known, asks the site, writes the difference: correct as long as nobody else
         does the same for the same feed in between. That is what the lock in `tasks.py` is for.
+        A feed that cannot be fetched or read is no error of ours: its `problem` says what is wrong.
         """
         feed, _ = self.get_or_create(url=url)
         known = set(feed.entries.values_list("guid", flat=True))
-        document = download(url, etag=feed.etag, modified=feed.modified)
         fresh: list[Entry] = []
-        if document is not None:
-            parsed = document.parse()
-            feed.title = parsed.feed.get("title", "")[:300]
-            feed.problem = str(parsed.bozo_exception)[:300] if parsed.bozo else ""
-            feed.etag, feed.modified = document.etag, document.modified
-            fresh = [entry for entry in _entries(feed, parsed.entries) if entry.guid not in known]
+        try:
+            document = download(url, etag=feed.etag, modified=feed.modified)
+            if document is not None:
+                parsed = document.parse()
+                feed.title = _text(parsed.feed, "title")[:300]
+                feed.problem = _reason(parsed.bozo_exception) if parsed.bozo else ""
+                feed.etag, feed.modified = document.etag, document.modified
+                fresh = [entry for entry in _entries(feed, parsed.entries) if entry.guid not in known]
+        except BadFeed as error:
+            feed.problem = _reason(error)
+            feed.etag = feed.modified = ""  # a 304 would not tell that all is well again
         feed.imports += 1
         with transaction.atomic():
             Entry.objects.bulk_create(fresh)
@@ -82,21 +87,33 @@ def _entries(feed: Feed, parsed: list[Any]) -> list[Entry]:
     """Turn feedparser's entries into ours, one per guid."""
     entries: dict[str, Entry] = {}
     for item in parsed:
-        guid = (item.get("id") or item.get("link") or item.get("title") or "")[:500]
+        guid = _text(item, "id", "link", "title", "summary")[:500]
         entries.setdefault(
             guid,
             Entry(
                 feed=feed,
                 guid=guid,
-                title=item.get("title", "")[:500],
-                link=item.get("link", "")[:500],
-                author=item.get("author", "")[:200],
-                summary=item.get("summary", ""),
+                title=_text(item, "title")[:500],
+                link=_text(item, "link")[:500],
+                author=_text(item, "author")[:200],
+                summary=_text(item, "summary"),
                 published=_moment(item.get("published_parsed") or item.get("updated_parsed")),
             ),
         )
     return list(entries.values())
 
 
+def _text(parsed: Any, *names: str) -> str:
+    """Return the first of these that feedparser found; some it finds without a value."""
+    return next((parsed[name] for name in names if parsed.get(name)), "")
+
+
+def _reason(error: Exception) -> str:
+    return (str(error) or repr(error))[:300]
+
+
 def _moment(parsed: Any) -> datetime | None:
-    return datetime.fromtimestamp(calendar.timegm(parsed), timezone.utc) if parsed else None
+    try:
+        return datetime.fromtimestamp(calendar.timegm(parsed), timezone.utc) if parsed else None
+    except (ValueError, OverflowError):  # the year 10000
+        return None

@@ -149,7 +149,7 @@ class Show:
                 self._strike(worker)
 
     def _strike(self, worker: str) -> None:
-        """Stop the worker, look whether the moment is right, and kill it or let it go on.
+        """Stop the worker with its children, look whether the moment is right, and kill it or let it go on.
 
         Not while a message is between the broker and a worker: kombu takes it off the Redis list
         first and notes then that it is unacknowledged, and if it dies in between, the message dies
@@ -158,17 +158,17 @@ class Show:
         """
         feed, process = self._server.slow_url, self._workers[worker]
         pid = process.pid
-        os.kill(pid, signal.SIGSTOP)
+        os.killpg(pid, signal.SIGSTOP)
         if not os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED)[1]):
             return
         queued = self._messages.queued_ids()
         self._follow()
         if worker not in self._board.workers_in(feed) or self._board.undelivered - queued:
-            os.kill(pid, signal.SIGCONT)
+            os.killpg(pid, signal.SIGCONT)
             return
         waiting = _line(feed) if self._is_protected else 0
         journal.write("kill", worker=worker, feed=feed, killed=pid, waiting=waiting)
-        os.kill(pid, signal.SIGKILL)
+        os.killpg(pid, signal.SIGKILL)
         self._victim = worker
         self._processes.wait_for_end(process, _DEATH_SECONDS)
         time.sleep(_TICK)

@@ -61,7 +61,8 @@ class Line:
 
     `waiting` counts all entries that are not aside; `head` is the first `reach()` of them in order of
     seq, `aside` as many of the others in order of (offer_until, id). `own`, `ahead` (entries not aside
-    that come before it; all of them if there is no own) and `tombstone` belong to the operation's id.
+    that come before it; all of them if there is no own) and `tombstone` belong to the operation's id: if
+    it has finished, the token of the delivery that did, "" where none did.
     """
 
     waiting: int = 0
@@ -69,7 +70,7 @@ class Line:
     aside: tuple[Entry, ...] = ()
     own: Entry | None = None
     ahead: int = 0
-    tombstone: bool = False
+    tombstone: str | None = None
 
 
 def reach(document: Document, limit: int = 1) -> int:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class Acquire:
     """Take a place, or, with a `message`, wait in line for one.
 
-    `promoted` is the epoch that the delivered message carries if it is the copy of an offer.
+    `promoted` is the epoch that the delivered message carries if it is the copy of an offer. With
+    `max_waiting` a newcomer is not parked behind so many.
     """
 
     id: str
@@ -19,6 +20,7 @@ class Acquire:
     redelivered: bool = False
     promoted: str | None = None
     message: bytes | None = None
+    max_waiting: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +43,49 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Take an id out of the line: revoked, expired, or its final state is known."""
+    """Take an id out of the line: revoked, expired, or its final state is known.
+
+    Unless `done`, the id may come again: no tombstone.
+    """
 
     id: str
+    done: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """Take the place of whoever holds it under this id, as an operator may. Its copy stays in line.
+
+    Where nobody does, it only looks at the clock.
+    """
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Put back a lease that the store has lost with all its data, if there still is a place.
+
+    It has a new fence, above that which the holder knows. Who was parked or has finished since gets none.
+    """
+
+    id: str
+    token: str
+    ttl: int
+    limit: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """Have a key alone, from now on for `ttl`, no longer and no shorter, whether or not one has it already.
+
+    If `former` has it, that id gives it up: its lease, with its fence, is this id's.
+    """
+
+    id: str
+    token: str
+    ttl: int
+    former: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +93,22 @@ class Reap:
     """Look at the clock: dead leases and offers that have run out."""
 
 
-Operation = Acquire | Renew | Release | Remove | Reap
+Request = Acquire | Own | Release | Remove | Break | Restore
+"""What can be asked of one key, besides renewals."""
+Operation = Request | Renew | Reap
 
 
 @dataclass(frozen=True, slots=True)
 class Rival:
-    """Who has a place: a holder, or an id to which one is offered (`age` 0). `age` is since the grant."""
+    """Who has a place: a holder, or an id to which one is offered (`fence` 0).
+
+    `age` is since the grant.
+    """
 
     id: str
     age: int
     remaining: int
+    fence: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +132,14 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
+class Full:
+    """No place, and as many wait as may: nothing was kept."""
+
+    waiting: int
+    by: tuple[Rival, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Stale:
     """This delivery is over: an offer that somebody used, or a task that has finished."""
 
@@ -95,4 +151,4 @@ class Done:
     found: bool
 
 
-Answer = Granted | Parked | Held | Stale | Done
+Answer = Granted | Parked | Held | Full | Stale | Done

@@ -12,15 +12,19 @@ from celery_exclusive.core.document import NEVER, SECOND, Document, Entry, Holde
 from celery_exclusive.core.operations import (
     Acquire,
     Answer,
+    Break,
     Done,
+    Full,
     Granted,
     Held,
     Operation,
+    Own,
     Parked,
     Reap,
     Release,
     Remove,
     Renew,
+    Restore,
     Rival,
     Stale,
 )
@@ -38,8 +42,9 @@ class Transition:
     """What a step comes to: the new document, what changes in the line, whom to wake.
 
     `entries` are new or changed; `removed` leave with their messages; `kept` says that the operation's
-    message is to be stored, `tombstone` that its id is finished. The messages of `wake` must be published
-    now; nobody took those of `aside`. At `due` the reaper must look again, None: when somebody else does.
+    message is to be stored, a `tombstone` that its id is finished, by the delivery of this token. The
+    messages of `wake` must be published now; nobody took those of `aside`. At `due` the reaper must look
+    again, None: when somebody else does.
     """
 
     document: Document
@@ -47,7 +52,7 @@ class Transition:
     entries: tuple[Entry, ...] = ()
     removed: tuple[str, ...] = ()
     kept: bool = False
-    tombstone: bool = False
+    tombstone: str | None = None
     wake: tuple[str, ...] = ()
     aside: tuple[str, ...] = ()
     due: int | None = None
@@ -58,12 +63,18 @@ def step(document: Document, line: Line, operation: Operation, now: int, offer: 
     state = _State(document, line, operation, now, offer)
     if isinstance(operation, Acquire):
         answer = state.acquire(operation)
+    elif isinstance(operation, Own):
+        answer = state.own(operation)
     elif isinstance(operation, Renew):
         answer = state.renew(operation)
     elif isinstance(operation, Release):
         answer = state.release(operation)
     elif isinstance(operation, Remove):
-        answer = state.remove()
+        answer = state.remove(operation)
+    elif isinstance(operation, Break):
+        answer = state.break_()
+    elif isinstance(operation, Restore):
+        answer = state.restore(operation)
     else:
         answer = state.reap()
     return state.transition(answer)
@@ -88,12 +99,13 @@ class _State:
         self.finished = line.tombstone
         self.changed: dict[str, Entry] = {}
         self.removed: list[str] = []
-        self.kept = self.tombstone = False
+        self.kept = False
+        self.tombstone: str | None = None
         self.wake: list[str] = []
         self.aside: list[str] = []
 
     def acquire(self, op: Acquire) -> Answer:
-        self.limit = op.limit
+        before, self.limit = self.limit, op.limit
         self.settle()
         lease, entry = self.holders.get(op.id), self.entries.get(op.id)
         promoted = op.promoted == self.epoch and not op.redelivered
@@ -103,7 +115,8 @@ class _State:
             return Granted(lease.fence)
         if promoted and (lease or not entry):
             return Stale()
-        if redelivered and self.finished and not lease and not entry:
+        comes_late = self.finished is not None and (redelivered or self.finished == op.token)
+        if comes_late and not lease and not entry:
             return Stale()
         if not lease and self._has_room(entry):
             if entry and entry.redelivered:
@@ -115,8 +128,9 @@ class _State:
                 op.id, op.token, self.now + op.ttl, fence, bool(entry) or redelivered
             )
             return Granted(fence)
-        if op.message is None and not entry:
-            return Held(self._rivals())
+        if not entry and (refusal := self._refuse(op, redelivered=redelivered)):
+            self.limit = before  # who only asked does not change what the others may do
+            return refusal
         self.kept = op.message is not None
         if not entry or entry.aside:
             self.waiting += 1
@@ -124,6 +138,17 @@ class _State:
         self._put(Entry(op.id, seq, redelivered=redelivered or bool(entry and entry.redelivered)))
         self.settle()
         return Parked(self.ahead + 1, self._rivals())
+
+    def own(self, op: Own) -> Answer:
+        self._drop_dead()
+        lease = self.holders.get(op.id) or self.holders.get(op.former or "")
+        if self.holders and (not lease or (lease.id == op.id and lease.token != op.token)):
+            return Held(self._rivals())
+        fence = lease.fence if lease else self._tick()
+        own = Holder(op.id, op.token, self.now + op.ttl, fence)
+        others = [holder for holder in self.holders.values() if holder is not lease]
+        self.holders = {holder.id: holder for holder in sorted([*others, own], key=lambda h: h.fence)}
+        return Granted(fence)
 
     def renew(self, op: Renew) -> Answer:
         lease = self.holders.get(op.id)
@@ -139,16 +164,33 @@ class _State:
             return Done(False)
         del self.holders[op.id]
         if op.done:
-            self.tombstone = lease.waited or op.id in self.entries
+            self.tombstone = op.token if lease.waited or op.id in self.entries else None
             self._leave()
         self.settle()
         return Done(True)
 
-    def remove(self) -> Answer:
-        self.tombstone = self.id in self.entries
+    def remove(self, op: Remove) -> Answer:
+        found = self.id in self.entries
+        self.tombstone = "" if found and op.done else None
         self._leave()
         self.settle()
-        return Done(self.tombstone)
+        return Done(found)
+
+    def break_(self) -> Answer:
+        self.settle()
+        found = self.holders.pop(self.id, None) is not None
+        self.settle()
+        return Done(found)
+
+    def restore(self, op: Restore) -> Answer:
+        """Those in line are not looked at: an offer to one of them is worth less than a body that runs."""
+        self._drop_dead()
+        lease = self.holders.get(op.id)
+        if lease or op.id in self.entries or self.finished is not None or len(self.holders) >= op.limit:
+            return Done(lease is not None and lease.token == op.token)
+        self.limit = op.limit
+        self.holders[op.id] = Holder(op.id, op.token, self.now + op.ttl, self._tick(), waited=True)
+        return Done(True)
 
     def reap(self) -> Answer:
         self.settle()
@@ -156,7 +198,7 @@ class _State:
 
     def settle(self) -> None:
         """Drop dead leases and hold the free places open for the first in line."""
-        self.holders = {id: lease for id, lease in self.holders.items() if lease.expiry > self.now}
+        self._drop_dead()
         free = places = self.limit - len(self.holders)
         waiting = self._waiting()
         for position, entry in enumerate(waiting, 1):
@@ -191,6 +233,9 @@ class _State:
             due=self._due(),
         )
 
+    def _drop_dead(self) -> None:
+        self.holders = {id: lease for id, lease in self.holders.items() if lease.expiry > self.now}
+
     def _tick(self) -> int:
         self.fence = max(self.fence + 1, self.now)
         return self.fence
@@ -207,10 +252,19 @@ class _State:
         ahead = sum(not entry or other.seq < entry.seq for other in self._waiting())
         return len(self.holders) + ahead < self.limit
 
+    def _refuse(self, op: Acquire, *, redelivered: bool) -> Answer | None:
+        """What a newcomer is told that must not be parked."""
+        if op.message is None:
+            return Held(self._rivals())
+        if not redelivered and op.max_waiting is not None and self.waiting >= op.max_waiting:
+            return Full(self.waiting, self._rivals())
+        return None
+
     def _rivals(self) -> tuple[Rival, ...]:
         leases = sorted(self.holders.values(), key=lambda lease: lease.fence)
         rivals = [
-            Rival(lease.id, max(self.now - lease.fence, 0), lease.expiry - self.now) for lease in leases
+            Rival(lease.id, max(self.now - lease.fence, 0), lease.expiry - self.now, lease.fence)
+            for lease in leases
         ]
         invited = self._waiting()[: max(self.limit - len(leases), 0)]
         rivals += [Rival(e.id, 0, e.offer_until - self.now) for e in invited if e.id != self.id]

@@ -8,8 +8,8 @@ from importlib import import_module
 from typing import Literal, Protocol
 from urllib.parse import urlsplit
 
-from celery_exclusive.core.operations import Acquire, Answer, Release, Remove, Renew, Rival
-from celery_exclusive.errors import OptionError
+from celery_exclusive.core.operations import Answer, Renew, Request, Rival
+from celery_exclusive.errors import OptionError, did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,13 @@ class Reply:
     """A store's answer, with what follows from it for others.
 
     `wake` must be published by the caller; `aside` are (key, id) that nobody took for all their offers.
+    `epoch` is the store's mark, which is told to whoever wakes somebody, and by `reap` always.
     """
 
     answer: Answer
     wake: tuple[Wake, ...] = ()
     aside: tuple[tuple[str, str], ...] = ()
+    epoch: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ class Store(Protocol):
     @property
     def capabilities(self) -> Capabilities: ...
 
-    def apply(self, key: str, operation: Acquire | Release | Remove) -> Reply:
+    def apply(self, key: str, operation: Request) -> Reply:
         """Do one operation on one key."""
         ...
 
@@ -107,6 +109,10 @@ class Store(Protocol):
         """The keys that have a holder or a line."""
         ...
 
+    def epoch(self) -> str:
+        """The store's random mark: each has its own, and a new one after it lost its data."""
+        ...
+
     def check(self) -> list[str]:
         """Ask the store whether it can do its work; return warnings for the operator."""
         ...
@@ -127,6 +133,7 @@ _factories: dict[str, str | StoreFactory] = {
         ("redis", "rediss", "redis+socket", "valkey", "valkeys", "valkey+socket"),
         "celery_exclusive.stores.redis.store:RedisStore",
     ),
+    "sqlite": "celery_exclusive.stores.sql.sqlite:SqliteStore",
 }
 
 
@@ -163,7 +170,8 @@ def open_store(url: str, *, prefix: str = "cx", offer: float = 5.0, tombstone_tt
     scheme = urlsplit(url).scheme
     if scheme not in _factories:
         known = ", ".join(f"{name}://" for name in sorted(_factories))
-        raise OptionError(f"exclusive_store: there is no store for {scheme or url!r}; known are {known}")
+        hint = did_you_mean(scheme, _factories)
+        raise OptionError(f"exclusive_store: no store for {scheme or url!r} (there are {known}){hint}")
     factory = _factories[scheme]
     if isinstance(factory, str):
         module, _, name = factory.partition(":")

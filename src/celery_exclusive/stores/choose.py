@@ -2,33 +2,99 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlencode
 
+from celery_exclusive.brokers import broker_urls, data_folder, family, scheme
 from celery_exclusive.errors import OptionError
 from celery_exclusive.stores.base import knows
+
+DJANGO_CACHE: Final = "Django's default cache"
+_NOT_YET: Final = ("sentinel", "redis+cluster", "rediss+cluster")
+_DJANGO_REDIS: Final = ("django.core.cache.backends.redis.RedisCache", "django_redis.cache.RedisCache")
+_LINES: Final = (
+    'app.conf.exclusive_store = "redis://localhost:6379/0", or, if all processes are on one machine, '
+    '"sqlite:////var/lib/proj/locks.db"'
+)
 
 
 def choose(conf: Any, named: str | None) -> tuple[str, str]:
     """Return the URL of the store and where it was found.
 
+    First what every worker can reach: the result backend, the broker or Django's default cache, if it is a
+    Redis. SQLite serves one machine only: it is taken for a broker of one machine, or beside SQLite results.
+
     Raises:
-        OptionError: nothing that the app uses can keep leases.
+        OptionError: nothing that the app uses can keep locks; the text says which line to add.
     """
     if named:
+        if scheme(named) in _NOT_YET:
+            raise OptionError(f"exclusive_store: {scheme(named)}:// is not supported yet; name {_LINES}")
         return named, "exclusive_store"
-    # As attributes, which know what the environment and the command line say.
-    candidates = {"result backend": conf.result_backend, "broker": conf.broker_write_url}
-    urls = {origin: _first(candidate) for origin, candidate in candidates.items() if candidate}
-    for origin, url in urls.items():
-        if "://" in url and knows(url) and not url.startswith("memory:"):
+    passed_over = []
+    for origin, url in _candidates(conf):
+        if "://" in url and knows(url):
             return url, origin
-    found = ", ".join(f"{origin} {url.partition(':')[0]}" for origin, url in urls.items())
+        name = url.partition("://")[0]
+        passed_over.append(f"{origin} {name or 'none'}{' (not supported yet)' * (name in _NOT_YET)}")
     raise OptionError(
-        f"exclusive_store: the app has nothing that can keep leases (it has {found or 'no URL'}); "
-        'add one line: app.conf.exclusive_store = "redis://localhost:6379/0"'
+        f"exclusive_store: the app has nothing that can keep locks ({', '.join(passed_over)}); "
+        f"add one line: {_LINES}"
     )
 
 
-def _first(url: Any) -> str:
-    """Celery takes several URLs of a broker, as a list or with semicolons."""
-    return (url if isinstance(url, str) else str(next(iter(url), ""))).split(";")[0]
+def _candidates(conf: Any) -> Iterator[tuple[str, str]]:
+    result_backend = str(conf.result_backend or "")  # an attribute: knows what the environment says
+    is_sqlite = result_backend.startswith("db+sqlite")
+    if not is_sqlite:
+        yield "result backend", result_backend
+    yield "broker", _broker(conf)
+    yield from _of_django()
+    if is_sqlite:
+        yield "result backend", _beside(result_backend)
+
+
+def _broker(conf: Any) -> str:
+    """The first broker, or where the store of one machine is whose broker serves no other."""
+    url = broker_urls(conf)[0]
+    if family(url) == "memory":
+        return "memory://"
+    if family(url) == "filesystem":
+        return f"sqlite:///{Path(data_folder(conf)).absolute()}/locks.db"
+    return url
+
+
+def _beside(result_backend: str) -> str:
+    """A file next to that of an SQLite result backend: each write to a file waits for all others to it."""
+    found = re.match(r"db\+sqlite(\+\w+)?:///([^?:]+)", result_backend)
+    return f"sqlite:///{found[2]}.locks" if found else "db+sqlite in memory"
+
+
+def _of_django() -> Iterator[tuple[str, str]]:
+    django = sys.modules.get("django.conf")  # an app that uses it has imported it by now
+    if not django or not (django.settings.configured or os.environ.get("DJANGO_SETTINGS_MODULE")):
+        return
+    cache = django.settings.CACHES.get("default", {})
+    backend, options = str(cache.get("BACKEND", "")), cache.get("OPTIONS") or {}
+    is_plain = str(options.get("CLIENT_CLASS", "DefaultClient")).endswith("DefaultClient")
+    is_redis = backend in _DJANGO_REDIS and is_plain
+    yield DJANGO_CACHE, _primary(cache.get("LOCATION", ""), options) if is_redis else _name(backend)
+    yield "Django's default database", _name(django.settings.DATABASES.get("default", {}).get("ENGINE", ""))
+
+
+def _primary(location: Any, options: Mapping[str, Any]) -> str:
+    """The server that Django's cache writes to: the first."""
+    servers = re.split("[;,]", location) if isinstance(location, str) else location
+    url = str(next(iter(servers), "")).strip().replace("unix://", "redis+socket://", 1)
+    given = {name: options.get(name) or options.get(name.upper()) for name in ("username", "password")}
+    login = urlencode({name: value for name, value in given.items() if value})
+    return f"{url}{'&' if '?' in url else '?'}{login}" if login else url
+
+
+def _name(path: str) -> str:
+    return path.rpartition(".")[2]

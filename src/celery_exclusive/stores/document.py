@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from celery_exclusive.core.document import Document, Line
-from celery_exclusive.core.operations import Acquire, Done, Operation, Reap, Release, Remove, Renew, Rival
+from celery_exclusive.core.document import Document, Entry, Line
+from celery_exclusive.core.operations import Acquire, Done, Operation, Reap, Renew, Request, Rival
 from celery_exclusive.core.step import Transition, step
 from celery_exclusive.stores.base import Capabilities, Reply, Snapshot, Wake
 
@@ -16,7 +16,8 @@ from celery_exclusive.stores.base import Capabilities, Reply, Snapshot, Wake
 class Loaded:
     """A key as it stood at the instant `now` of the store's clock; `version` changes with every swap.
 
-    `aside` counts all who stepped aside, of which the line has only the first.
+    `aside` counts all who stepped aside, of which the line has only the first. A store that tells the `due`
+    time which it keeps need not swap what changes nothing.
     """
 
     version: int
@@ -24,16 +25,44 @@ class Loaded:
     document: Document
     line: Line
     aside: int = 0
+    due: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a swap must store: the transition, and the operation's id and message it speaks of."""
+    """What a swap must store: the transition of what was loaded, and the operation's id and message."""
 
+    loaded: Loaded
     transition: Transition
     id: str
     message: bytes | None
     tombstone_until: int
+
+    @property
+    def is_none(self) -> bool:
+        """Whether everything stays as it was loaded."""
+        to, was = self.transition, self.loaded
+        is_same = to.document == was.document and to.due == was.due
+        return is_same and not (
+            to.entries or to.removed or to.tombstone is not None or self.message is not None
+        )
+
+    @property
+    def known(self) -> dict[str, Entry]:
+        """The entries that were loaded: all that can be changed or removed."""
+        line = self.loaded.line
+        return {entry.id: entry for entry in (*line.head, *line.aside, *((line.own,) if line.own else ()))}
+
+    def counts(self) -> tuple[int, int]:
+        """How many will wait in line, and how many aside."""
+        known, to = self.known, self.transition
+        gone = [known[id] for id in {*to.removed, *(entry.id for entry in to.entries)} if id in known]
+        came = [entry.aside for entry in to.entries]
+        left = [entry.aside for entry in gone]
+        return (
+            self.loaded.line.waiting + came.count(False) - left.count(False),
+            self.loaded.aside + came.count(True) - left.count(True),
+        )
 
 
 class DocumentStore(ABC):
@@ -70,7 +99,7 @@ class DocumentStore(ABC):
     def scan(self, prefix: str = "") -> Iterator[str]:
         """The keys that have a holder or a line."""
 
-    def apply(self, key: str, operation: Acquire | Release | Remove) -> Reply:
+    def apply(self, key: str, operation: Request) -> Reply:
         return self._run(key, operation)
 
     def renew(self, leases: Sequence[tuple[str, Renew]]) -> list[bool]:
@@ -83,6 +112,7 @@ class DocumentStore(ABC):
             Done(keys is not None),
             tuple(wake for reply in replies for wake in reply.wake),
             tuple(aside for reply in replies for aside in reply.aside),
+            self.epoch(),
         )
 
     def keep_namespace(self, broker: str, life: int) -> str:  # noqa: ARG002 - a store that is shared says more
@@ -92,10 +122,13 @@ class DocumentStore(ABC):
         loaded = self.load(key)
         living = [holder for holder in loaded.document.holders if holder.expiry > loaded.now]
         return Snapshot(
-            tuple(Rival(h.id, max(loaded.now - h.fence, 0), h.expiry - loaded.now) for h in living),
+            tuple(Rival(h.id, max(loaded.now - h.fence, 0), h.expiry - loaded.now, h.fence) for h in living),
             loaded.line.waiting,
             loaded.aside,
         )
+
+    def epoch(self) -> str:
+        return self.load("").document.epoch
 
     def check(self) -> list[str]:
         return []
@@ -110,7 +143,7 @@ class DocumentStore(ABC):
             loaded = self.load(key, id, acquire.limit if acquire else 1)
             transition = step(loaded.document, loaded.line, operation, loaded.now, self.offer)
             message = acquire.message if acquire and transition.kept else None
-            change = Change(transition, id, message, loaded.now + self.tombstone_ttl)
+            change = Change(loaded, transition, id, message, loaded.now + self.tombstone_ttl)
             if self.swap(key, loaded.version, change):
                 break
         messages = self.messages(key, transition.wake) if transition.wake else {}
@@ -119,4 +152,5 @@ class DocumentStore(ABC):
             transition.answer,
             tuple(Wake(key, id, messages[id], epoch) for id in transition.wake if id in messages),
             tuple((key, id) for id in transition.aside),
+            epoch if transition.wake else "",
         )

@@ -11,6 +11,7 @@ from secrets import token_hex
 from threading import Lock
 
 from celery_exclusive.core.document import Document, Entry, Line, reach
+from celery_exclusive.native import original
 from celery_exclusive.stores.base import Capabilities
 from celery_exclusive.stores.document import Change, DocumentStore, Loaded
 
@@ -26,7 +27,7 @@ class _Key:
     entries: dict[str, Entry] = field(default_factory=dict)
     waiting: list[tuple[int, str]] = field(default_factory=list)
     messages: dict[str, bytes] = field(default_factory=dict)
-    tombstones: dict[str, int] = field(default_factory=dict)
+    tombstones: dict[str, tuple[int, str]] = field(default_factory=dict)
 
     def put(self, entry: Entry) -> None:
         self.drop(entry.id)
@@ -48,7 +49,8 @@ class _Key:
 class _Memory:
     """What all stores of one URL in this process share."""
 
-    lock: Lock = field(default_factory=Lock)
+    # Greenlets share it with the heartbeat's thread, and none waits for anything else while it has it.
+    lock: Lock = field(default_factory=original("_thread", "allocate_lock"))
     keys: dict[str, _Key] = field(default_factory=dict)
     epoch: str = field(default_factory=lambda: token_hex(8))
     fence: int = 0
@@ -83,6 +85,7 @@ class MemoryStore(DocumentStore):
             document = Document(kept.document.limit, memory.fence, holders, memory.epoch)
             count = reach(document, limit)
             own = kept.entries.get(id)
+            until, token = kept.tombstones.get(id, (0, ""))
             aside = sorted((e for e in kept.entries.values() if e.aside), key=lambda e: (e.offer_until, e.id))
             line = Line(
                 waiting=len(kept.waiting),
@@ -90,7 +93,7 @@ class MemoryStore(DocumentStore):
                 aside=tuple(aside[:count]),
                 own=own,
                 ahead=bisect_left(kept.waiting, (own.seq, id)) if own else len(kept.waiting),
-                tombstone=kept.tombstones.get(id, 0) > now,
+                tombstone=token if until > now else None,
             )
             return Loaded(kept.version, now, document, line, len(aside))
 
@@ -113,8 +116,8 @@ class MemoryStore(DocumentStore):
                 kept.messages.pop(id, None)
             if change.message is not None:
                 kept.messages[change.id] = change.message
-            if transition.tombstone:
-                kept.tombstones[change.id] = change.tombstone_until
+            if transition.tombstone is not None:
+                kept.tombstones[change.id] = (change.tombstone_until, transition.tombstone)
             if kept.is_idle:
                 del memory.keys[key]
             return True
@@ -131,7 +134,8 @@ class MemoryStore(DocumentStore):
                 return None
             memory.reaped = now
             for key, kept in list(memory.keys.items()):
-                kept.tombstones = {id: until for id, until in kept.tombstones.items() if until + MINUTE > now}
+                stones = kept.tombstones.items()
+                kept.tombstones = {id: stone for id, stone in stones if stone[0] + MINUTE > now}
                 if not kept.entries and all(holder.expiry <= now for holder in kept.document.holders):
                     kept.document = Document()
                 if kept.is_idle:

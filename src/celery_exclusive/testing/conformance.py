@@ -27,6 +27,7 @@ from celery_exclusive.testing.promises.copies import CopyPromises
 from celery_exclusive.testing.promises.exclusion import ExclusionPromises
 from celery_exclusive.testing.promises.offers import OfferPromises
 from celery_exclusive.testing.promises.ownership import FencePromises, OwnershipPromises, RepeatPromises
+from celery_exclusive.testing.promises.owning import OwningPromises
 from celery_exclusive.testing.promises.sharing import SharingPromises
 from celery_exclusive.testing.promises.upkeep import LookPromises, NamePromises, UpkeepPromises
 from celery_exclusive.testing.promises.waiting import RemovePromises, WaitingPromises
@@ -39,6 +40,7 @@ class StoreConformance(
     OwnershipPromises,
     FencePromises,
     RepeatPromises,
+    OwningPromises,
     WaitingPromises,
     RemovePromises,
     CopyPromises,

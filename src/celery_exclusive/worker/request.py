@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from functools import wraps
+from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any
 
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery.utils.serialization import get_pickleable_exception
 from celery.worker.request import Request as CeleryRequest
+from celery.worker.state import task_ready
 from kombu.utils.imports import symbol_by_name
 
-from celery_exclusive.publish import DELIVERY
+from celery_exclusive.core.operations import Stale
+from celery_exclusive.errors import StoreUnavailable
+from celery_exclusive.header import DELIVERY
+from celery_exclusive.stores.deadline import deadline
 from celery_exclusive.worker.delivery import Delivery
-from celery_exclusive.worker.reaper import Ended
+from celery_exclusive.worker.endings import Ended
 
 if TYPE_CHECKING:
     from celery_exclusive.install import Installation
 
 
+_LOOK = 1
+"""Seconds for which the main process waits for the store. Meanwhile it does nothing else."""
 _DEATHS = (WorkerLostError, Terminated, TimeLimitExceeded)
 """Endings of a child that may not have ended yet. All others it told itself, outside the body."""
 
@@ -27,6 +33,8 @@ class RequestMixin:
 
     _delivery: Delivery | None = None
     _requeued = False
+    _is_green = False
+    _is_over = False
 
     if TYPE_CHECKING:
 
@@ -49,33 +57,68 @@ class RequestMixin:
             cls.execute_using_pool = _keeping(cls.execute_using_pool)  # type: ignore[attr-defined]
             cls.on_success = _dropping(cls.on_success)  # type: ignore[attr-defined]
 
+    @cached_property
+    def _context(self) -> Any:
+        """What users' hooks and errbacks are given of this request in the main process."""
+        context = super()._context  # type: ignore[misc]
+        for seen in (vars(context), context.headers or {}):
+            seen.pop(DELIVERY, None)
+        return context
+
     def reject(self, requeue: bool = False) -> None:
         if not self.acknowledged:
             self._requeued = requeue
         super().reject(requeue=requeue)  # type: ignore[misc]
 
+    def on_timeout(self, soft: bool, timeout: float) -> None:
+        """A greenlet's hard limit is told here alone, after its body; that of a process by `on_failure`."""
+        try:
+            super().on_timeout(soft, timeout)  # type: ignore[misc]
+        finally:
+            if self._is_green:
+                self._ended(None)
+
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> None:
         try:
             super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)  # type: ignore[misc]
         finally:
-            self._drop()
-            if not return_ok:
-                self._ended(self.worker_pid if issubclass(exc_info.type, _DEATHS) else None)
+            if not return_ok:  # else it comes from `on_success`
+                self._ended(self._process if issubclass(exc_info.type, _DEATHS) else None)
 
     def _announce_revoked(self, reason: Any, terminated: bool, signum: Any, expired: bool) -> None:
+        if not terminated and self._comes_late():
+            task_ready(self)
+            self.acknowledge()
+            self._already_revoked = True
+            return
         super()._announce_revoked(reason, terminated, signum, expired)  # type: ignore[misc]
-        if not terminated:
-            self._drop()
+        if not terminated or self._is_over:
             self._ended(None)
 
-    def _ended(self, dying: int | None) -> None:
-        if self._delivery and self._installation.reaper:
-            done = self.acknowledged and not self._requeued
-            self._installation.reaper.end(Ended(self._delivery, dying, done))
+    def _comes_late(self) -> bool:
+        """Whether this is the copy of an offer, and its task runs under another one, or has run.
 
-    def _drop(self) -> None:
-        if self._delivery and self._installation.heartbeat:
-            self._installation.heartbeat.drop(self._delivery)
+        Then it has nothing to announce. A place that it takes by asking goes with all that has ended.
+        """
+        if not self._delivery or self._delivery.promoted is None:
+            return False
+        try:
+            with deadline(_LOOK):
+                reply = self._installation.store.apply(self._delivery.key, self._delivery.acquire(park=False))
+        except StoreUnavailable:
+            return False
+        by = getattr(reply.answer, "by", ())
+        return reply.answer == Stale() or self._delivery.id in [rival.id for rival in by]
+
+    @property
+    def _process(self) -> int | None:
+        """The process that runs it. A pool of greenlets calls the number of a greenlet a pid."""
+        return None if self._is_green else self.worker_pid
+
+    def _ended(self, dying: int | None) -> None:
+        if self._delivery and self._installation.endings:
+            done = self.acknowledged and not self._requeued
+            self._installation.endings.add(Ended(self._delivery, dying, done))
 
 
 class Request(RequestMixin, CeleryRequest):
@@ -91,14 +134,16 @@ def request_class(base: Any) -> Any:
 
 def _keeping(execute_using_pool: Any) -> Any:
     @wraps(execute_using_pool)
-    def execute(self: RequestMixin, *args: Any, **kwargs: Any) -> Any:
+    def execute(self: RequestMixin, pool: Any, **kwargs: Any) -> Any:
+        self._is_green = pool.is_green
         heartbeat = self._installation.heartbeat
-        if self._delivery and heartbeat:
-            heartbeat.keep(self._delivery, lambda: self.worker_pid)
+        if self._delivery and heartbeat and heartbeat.is_for_children:
+            heartbeat.keep(self._delivery, lambda: self._process)
         try:
-            return execute_using_pool(self, *args, **kwargs)
+            return execute_using_pool(self, pool, **kwargs)
         except BaseException:
-            self._drop()
+            if self._delivery and heartbeat:
+                heartbeat.drop(self._delivery)
             raise
 
     return execute
@@ -107,7 +152,12 @@ def _keeping(execute_using_pool: Any) -> Any:
 def _dropping(on_success: Any) -> Any:
     @wraps(on_success)
     def succeed(self: RequestMixin, *args: Any, **kwargs: Any) -> Any:
-        self._drop()
-        return on_success(self, *args, **kwargs)
+        if self._delivery and self._installation.heartbeat:
+            self._installation.heartbeat.finish(self._delivery)
+        self._is_over = True
+        result = on_success(self, *args, **kwargs)
+        if self._already_revoked:  # a greenlet that was killed, maybe while it parked
+            self._ended(None)
+        return result
 
     return succeed

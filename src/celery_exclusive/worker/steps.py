@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from celery import bootsteps
 
 from celery_exclusive import notices
 from celery_exclusive.errors import OptionError
+from celery_exclusive.install import install
+from celery_exclusive.namespace import keep_namespace, own_broker
+from celery_exclusive.worker.endings import Endings
+from celery_exclusive.worker.fitness import refuse_unfit, warnings
 from celery_exclusive.worker.heartbeat import Heartbeat
-from celery_exclusive.worker.namespace import keep_namespace
 from celery_exclusive.worker.reaper import Reaper
+from celery_exclusive.worker.unlocked import Unlocked
 
 if TYPE_CHECKING:
     from celery_exclusive.install import Installation
 
 
 class Locks(bootsteps.StartStopStep):
-    """Checks options, settings and store, adds the banner line, and runs heartbeat and reaper.
+    """Checks options, settings and store, adds the banner line, and runs heartbeat, endings and reaper.
 
     It starts before the pool, so that it is stopped after it: leases are kept until the last body has ended.
     """
@@ -28,6 +32,8 @@ class Locks(bootsteps.StartStopStep):
         super().__init__(worker, **kwargs)
         self.installation: Installation = worker.app._celery_exclusive
         startup_info = getattr(worker, "startup_info", None)
+        self.unlocked = Unlocked(self.installation)
+        self.reaper = Reaper(self.installation)
         if startup_info:
             worker.startup_info = partial(self.banner, startup_info)
 
@@ -39,33 +45,42 @@ class Locks(bootsteps.StartStopStep):
     def start(self, parent: Any) -> None:
         installation = self.installation
         installation.adopt_all()
+        for warning in installation.unknown_tasks():
+            notices.logger.warning(warning)
         installation.settings  # noqa: B018 - wrong settings are an error even where no task needs them
         if not installation.is_needed:
             return
-        if installation.store.capabilities.one_process and "prefork" in parent.pool_cls.__module__:
-            raise OptionError(
-                f"exclusive_store: {installation.store.url} is the memory of one process, and each child of "
-                "this worker has its own: use a redis:// URL, or the worker's --pool=threads or --pool=solo"
-            )
-        keep_namespace(installation)
-        for warning in installation.store.check():
+        _check_pool(parent.pool_cls)
+        parent.app.fixups = {*parent.app.fixups, f"{__name__}:{_install_copy.__name__}"}
+        refuse_unfit(installation, parent.pool_cls)
+        for warning in warnings(installation):
             notices.logger.warning(warning)
-        installation.heartbeat = Heartbeat(installation)
-        installation.reaper = Reaper(installation)
+        installation.events_from = parent.hostname if parent.task_events else None
+        broker = own_broker(installation)
+        keep_namespace(installation, broker)
+        has_children = "prefork" in parent.pool_cls.__module__
+        installation.heartbeat = Heartbeat(installation, broker, is_for_children=has_children)
+        installation.endings = Endings(installation)
         installation.heartbeat.start()
-        installation.reaper.start()
+        installation.endings.start()
+        self.reaper.start()
 
     def stop(self, parent: Any) -> None:
         installation = self.installation
         heartbeat, installation.heartbeat = installation.heartbeat, None
-        reaper, installation.reaper = installation.reaper, None
-        if heartbeat and reaper:
+        endings, installation.endings = installation.endings, None
+        if heartbeat and endings:
             heartbeat.stop()
-            reaper.stop()
+            self.reaper.stop()
+            endings.stop()
             installation.store.close()
 
     def terminate(self, parent: Any) -> None:
-        self.stop(parent)
+        """Bodies in threads cannot be ended: the process waits for them, and keeps their leases meanwhile."""
+        heartbeat = self.installation.heartbeat
+        if heartbeat and heartbeat.is_for_children:
+            heartbeat.give_back_all()
+            self.stop(parent)
 
     def banner(self, startup_info: Callable[..., str], *args: Any, **kwargs: Any) -> str:
         text = startup_info(*args, **kwargs)
@@ -78,3 +93,17 @@ class Locks(bootsteps.StartStopStep):
             at + 1, f"{before}.> locks:       {self.installation.store.url} ({self.installation.origin})"
         )
         return "\n".join(lines) + "\n"
+
+
+def _check_pool(pool: Any) -> None:
+    if pool.is_green and "gevent" not in pool.__module__:
+        raise OptionError(
+            f"--pool: in a pool of {pool.__module__} a task that computes stops the heartbeat of all leases: "
+            "use --pool=gevent, threads, prefork or solo"
+        )
+
+
+def _install_copy(app: Any) -> None:
+    """A child that is not forked makes a copy of the app, which runs the tasks: give it locks too."""
+    installation: Installation = cast("Any", install(app))._celery_exclusive
+    installation.endings = Endings(installation)

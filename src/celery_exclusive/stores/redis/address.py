@@ -37,6 +37,8 @@ def parse(url: str) -> Address:
     try:
         parts = urlsplit(url)
         return _parse(parts, parts.scheme.replace("valkey", "redis"))
+    except OptionError:
+        raise
     except ValueError as error:
         scheme = url.partition("://")[0]
         raise OptionError(f"exclusive_store: cannot understand this {scheme}:// URL: {error}") from None

@@ -1,25 +1,27 @@
 -- Does one operation on one key, or reaps: all of it at one instant of the server's clock.
 --
 -- keys: base
--- arguments: now verb key id token ttl limit delivery offer tombstone_ttl candidate message
+-- arguments: now verb key id token ttl limit delivery offer tombstone_ttl candidate max_waiting message
 -- reply: answer number rivals epoch wakes asides
 --
 -- now        virtual time for tests, or "" for the server's clock
--- verb       acquire, release, remove, or reap
+-- verb       acquire, own, release, remove, break, restore, or reap
 -- ttl        of the lease; reap: the pause since the last one
--- limit      of the key; release: 1 if done; reap: how many keys
--- delivery   "fresh", "redelivered", or "promoted <epoch>"
+-- limit      of the key; release, remove: 1 if done; reap: how many keys
+-- delivery   "fresh", "redelivered", or "promoted <epoch>"; own: the id that gives its lease up, or ""
 -- candidate  becomes the epoch if there is none
+-- max_waiting  behind so many no newcomer is parked, or ""
 -- message    absent if none shall be kept
--- answer     granted, parked, held, stale or done; number is the fence, the position, or 1 for found;
---            the quick ways answer these two alone
--- rivals     id, age, remaining, ...; wakes: key, id, message, ...; asides: key, id, ...
+-- answer     granted, parked, held, full, stale or done; number is the fence, the position, how many wait,
+--            or 1 for found; the quick ways answer these two alone
+-- epoch      of a reply that wakes somebody, and of every reaper's
+-- rivals     id, age, remaining, fence, ...; wakes: key, id, message, ...; asides: key, id, ...
 
 -- include document.lua
 
 local verb, id, token, ttl, limit = ARGV[2], ARGV[4], ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
 local delivery, offer_time, tombstone_ttl = ARGV[8], tonumber(ARGV[9]), tonumber(ARGV[10])
-local candidate, message = ARGV[11], ARGV[12]
+local candidate, max_waiting, message = ARGV[11], tonumber(ARGV[12]), ARGV[13]
 local is_done = limit == 1
 go_to(ARGV[3])
 
@@ -34,8 +36,14 @@ local function tombstone()
 end
 
 local function bury()
-  redis.call('SET', tombstone(), whole(now + tombstone_ttl))
+  redis.call('SET', tombstone(), whole(now + tombstone_ttl) .. ' ' .. token)
   expire(tombstone(), now + tombstone_ttl)
+end
+
+-- The token of the delivery that finished, "" where none did; nil if the id has not.
+local function finished()
+  local ends, by = string.match(redis.call('GET', tombstone()) or '', '^(%d+) (.*)$')
+  return ends and tonumber(ends) > now and by or nil
 end
 
 -- include quick.lua
@@ -49,7 +57,7 @@ end
 local answer, number
 if verb == 'reap' then
   local last = tonumber(redis.call('GET', base .. 'reaped'))
-  if last and last <= now and now < last + ttl then return {'done', 0} end
+  if last and last <= now and now < last + ttl then return {'done', 0, rivals, mark(), wakes, asides} end
   redis.call('SET', base .. 'reaped', whole(now), 'PX', 3600000)
   for _, name in ipairs(redis.call('ZRANGEBYSCORE', base .. 'due', '-inf', whole(now), 'LIMIT', 0, limit)) do
     go_to(name)
@@ -60,8 +68,8 @@ if verb == 'reap' then
   answer, number = 'done', 1
 else
   load(verb == 'acquire' and limit or 1)
-  local verbs = {acquire = acquire, release = release, remove = remove}
+  local verbs = {acquire = acquire, own = own, release = release, remove = remove, ['break'] = break_it, restore = restore}
   answer, number = verbs[verb]()
   store()
 end
-return {answer, number, rivals, epoch, wakes, asides}
+return {answer, number, rivals, (#wakes > 0 or verb == 'reap') and mark() or '', wakes, asides}

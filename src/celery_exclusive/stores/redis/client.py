@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import socket
 from contextlib import suppress
 from typing import Any, NoReturn, Protocol
 
 from celery_exclusive.errors import OptionError, StoreUnavailable
+from celery_exclusive.native import is_green, original
+from celery_exclusive.stores.deadline import at_most
 from celery_exclusive.stores.redis import address
 from celery_exclusive.stores.redis.scripts import Script
 
@@ -35,12 +38,13 @@ _WORDS: tuple[tuple[type[Exception], str], ...] = (
     (exceptions.NoPermissionError, "NOPERM"),
     (exceptions.AuthenticationError, "NOAUTH"),
 )
-
-
+_TIMEOUTS = ("socket_timeout", "socket_connect_timeout")
 _Command = tuple[object, ...]
 
 
 class _Connection(Protocol):
+    _sock: socket.socket
+
     def connect(self) -> None: ...
     def send_packed_command(self, command: list[bytes]) -> None: ...
     def read_response(self) -> Any: ...
@@ -52,7 +56,7 @@ class Repeated(list[Any]):
 
 
 class Client:
-    """A server behind a URL, for many threads and forked children.
+    """A server behind a URL, for many threads, greenlets and forked children.
 
     A connection serves one call at a time and is then kept for the next: there are as many as calls ever
     ran at once. No lock guards them, so none can be held while a process forks.
@@ -61,7 +65,8 @@ class Client:
     def __init__(self, url: str) -> None:
         self._address = address.parse(url)
         self.url = self._address.shown
-        self._idle: list[_Connection] = []
+        self._timeout = float(self._address.options["socket_timeout"] or 0)
+        self._shelf = _shelf()
         self._pid = os.getpid()
 
     def run(self, script: Script, base: str, *arguments: object, again: _Command | None = None) -> Any:
@@ -89,7 +94,7 @@ class Client:
 
     def close(self) -> None:
         """Disconnect; the next call connects again."""
-        idle = self._connections()
+        idle = self._idle
         with suppress(IndexError):  # another thread may take some meanwhile
             while True:
                 idle.pop().disconnect()
@@ -107,31 +112,41 @@ class Client:
 
     def _try(self, connection: _Connection, command: _Command) -> Any:
         """Keep the connection for the next call, unless something was left on it unread."""
+        timeout = at_most(self._timeout)
+        is_hurried = timeout < self._timeout
         try:
+            if is_hurried:
+                connection._sock.settimeout(timeout)
             connection.send_packed_command([_pack(command)])
             answer = connection.read_response()
         except exceptions.ResponseError:
-            self._idle.append(connection)
+            self._keep(connection, is_hurried=is_hurried)
             raise
         except BaseException:
             connection.disconnect()
             raise
-        self._idle.append(connection)
+        self._keep(connection, is_hurried=is_hurried)
         return answer
 
+    def _keep(self, connection: _Connection, *, is_hurried: bool) -> None:
+        if is_hurried:
+            connection._sock.settimeout(self._timeout)
+        self._idle.append(connection)
+
     def _take(self) -> _Connection:
-        idle = self._connections()
         try:
-            return idle.pop()
+            return self._idle.pop()
         except IndexError:
             return self._open()
 
-    def _connections(self) -> list[_Connection]:
+    @property
+    def _idle(self) -> list[_Connection]:
         """Those of this process: a forked child leaves its parent's alone."""
         pid = os.getpid()
         if self._pid != pid:
-            self._idle, self._pid = [], pid  # in this order: another thread may look now
-        return self._idle
+            self._shelf, self._pid = _shelf(), pid  # in this order: another thread may look now
+        idle: list[_Connection] = self._shelf.connections
+        return idle
 
     def _open(self) -> _Connection:
         to = self._address
@@ -140,7 +155,8 @@ class Client:
             kind = driver.SSLConnection
         elif to.is_socket:
             kind = driver.UnixDomainSocketConnection
-        connection: _Connection = kind(protocol=2, **to.options)
+        options = {name: at_most(float(to.options[name] or 0)) for name in _TIMEOUTS}
+        connection: _Connection = kind(protocol=2, **{**to.options, **options})
         try:
             connection.connect()
         except (exceptions.BusyLoadingError, exceptions.AuthenticationError):
@@ -160,6 +176,20 @@ class Client:
             raise StoreUnavailable(f"store {self.url} refused: {text}; look into its log") from error
         hint = "see whether it runs and exclusive_store is right"
         raise StoreUnavailable(f"store {self.url} does not answer: {text.rstrip('.')}; {hint}") from error
+
+
+def _shelf() -> Any:
+    """Where connections wait: all in one place, but with gevent each in the thread that opened it.
+
+    A socket of gevent belongs to the loop of its thread, and the heartbeat's must not be that of the tasks.
+    """
+    base: type = original("_thread", "_local") if is_green() else object
+
+    class Shelf(base):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.connections: list[_Connection] = []
+
+    return Shelf()
 
 
 def _pack(command: _Command) -> bytes:

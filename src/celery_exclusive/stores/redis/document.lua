@@ -6,7 +6,7 @@
 --   a:<key>    ZSET id -> offer_until, of those who stepped aside
 --   o:<key>    HASH id -> "offer_until offers seq redelivered", of those who had an offer or are redelivered
 --   m:<key>    HASH id -> message
---   t:<n>:<key>:<id>   when this tombstone ends; n is the length of the key
+--   t:<n>:<key>:<id>   "until token" of a tombstone, of the delivery that finished; n is the length of the key
 --   due        ZSET key -> when the reaper must look at it, of keys with a line; may be early, never late
 --   fence, epoch, reaped   the last fence; the store's random mark; when a reaper last came
 --   broker     the one to which this namespace belongs, as long as its workers beat

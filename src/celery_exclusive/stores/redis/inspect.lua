@@ -5,7 +5,7 @@
 -- reply: waiting aside rivals
 --
 -- now        virtual time for tests, or "" for the server's clock
--- rivals     id, age, remaining, ... of each holder
+-- rivals     id, age, remaining, fence, ... of each holder
 
 -- include document.lua
 
@@ -26,5 +26,6 @@ for _, lease in ipairs(living) do
   rivals[#rivals + 1] = lease.id
   rivals[#rivals + 1] = math.max(now - lease.fence, 0)
   rivals[#rivals + 1] = lease.expiry - now
+  rivals[#rivals + 1] = lease.fence
 end
 return {waiting, aside, rivals}

@@ -35,6 +35,8 @@ if verb == 'acquire' or verb == 'release' then
     local own = found[2] and read_lease(id, found[2])
     local is_mine = own and own.token == token
     if verb == 'release' then return is_mine and quick_release(own) or {'done', 0} end
-    if delivery == 'fresh' and (is_mine or not own and count < limit) then return quick_grant(own) end
+    if delivery == 'fresh' and (is_mine or not own and count < limit and finished() ~= token) then
+      return quick_grant(own)
+    end
   end
 end

@@ -29,7 +29,7 @@ local function step_aside(entry)
   stepped[#stepped + 1] = entry.id
 end
 
-local function settle()
+local function drop_dead()
   for holder, lease in pairs(holders) do
     if lease.expiry <= now then
       holders[holder] = nil
@@ -37,6 +37,10 @@ local function settle()
       count = count - 1
     end
   end
+end
+
+local function settle()
+  drop_dead()
   local free = known - count
   local places = free
   local queue = line()
@@ -77,6 +81,7 @@ local function tell_rivals()
     rivals[#rivals + 1] = lease.id
     rivals[#rivals + 1] = math.max(now - lease.fence, 0)
     rivals[#rivals + 1] = lease.expiry - now
+    rivals[#rivals + 1] = lease.fence
   end
   for position, entry in ipairs(line()) do
     if position > known - #leases_by_fence then break end
@@ -84,6 +89,7 @@ local function tell_rivals()
       rivals[#rivals + 1] = entry.id
       rivals[#rivals + 1] = 0
       rivals[#rivals + 1] = entry.offer_until - now
+      rivals[#rivals + 1] = 0
     end
   end
 end
@@ -112,7 +118,14 @@ local function stand_behind(own)
   wake = without(wake, id)
 end
 
+local function grant(waited)
+  holders[id] = {id = id, expiry = now + ttl, fence = tick(), waited = waited, token = token, changed = true}
+  count = count + 1
+  return holders[id].fence
+end
+
 local function acquire()
+  local before = known
   known = limit
   settle()
   local lease, entry = holders[id], entries[id]
@@ -124,20 +137,21 @@ local function acquire()
     return 'granted', lease.fence
   end
   if is_promoted and (lease or not entry) then return 'stale', 0 end
-  if is_redelivered and not lease and not entry then
-    local ends = redis.call('GET', tombstone())
-    if ends and tonumber(ends) > now then return 'stale', 0 end
-  end
+  local by = not lease and not entry and finished()
+  if by and (is_redelivered or by == token) then return 'stale', 0 end
   if not lease and has_room(entry) then
     if entry and entry.redelivered then stand_behind(entry) else leave() end
-    local waited = (entry or is_redelivered) and '1' or '0'
-    holders[id] = {id = id, expiry = now + ttl, fence = tick(), waited = waited, token = token, changed = true}
-    count = count + 1
-    return 'granted', holders[id].fence
+    return 'granted', grant((entry or is_redelivered) and '1' or '0')
   end
   if not message and not entry then
     tell_rivals()
+    known = before -- who only asked does not change what the others may do
     return 'held', 0
+  end
+  if not entry and not is_redelivered and max_waiting and waiting >= max_waiting then
+    tell_rivals()
+    known = before
+    return 'full', waiting
   end
   if not entry then
     entry = {id = id, seq = tick()}
@@ -153,6 +167,22 @@ local function acquire()
   tell_rivals()
   if message then redis.call('HSET', base .. 'm:' .. key, id, message) end
   return 'parked', ahead + 1
+end
+
+local function own()
+  drop_dead()
+  local lease = holders[id] or holders[delivery]
+  if count > 0 and (not lease or lease.id == id and lease.token ~= token) then
+    tell_rivals()
+    return 'held', 0
+  end
+  if not lease then return 'granted', grant('0') end
+  if lease.id ~= id then
+    holders[lease.id] = nil
+    dead[#dead + 1] = lease.id
+  end
+  holders[id] = {id = id, expiry = now + ttl, fence = lease.fence, waited = '0', token = token, changed = true}
+  return 'granted', lease.fence
 end
 
 local function release()
@@ -171,9 +201,33 @@ local function release()
 end
 
 local function remove()
-  is_finished = leave()
+  local found = leave()
+  is_finished = found and is_done
   settle()
-  return 'done', is_finished and 1 or 0
+  return 'done', found and 1 or 0
+end
+
+local function break_it()
+  settle()
+  local lease = holders[id]
+  if lease then
+    holders[id] = nil
+    dead[#dead + 1] = id
+    count = count - 1
+  end
+  settle()
+  return 'done', lease and 1 or 0
+end
+
+local function restore()
+  drop_dead()
+  local lease = holders[id]
+  if lease or entries[id] or finished() or count >= limit then
+    return 'done', lease and lease.token == token and 1 or 0
+  end
+  known = limit
+  grant('1')
+  return 'done', 1
 end
 
 local function due()

@@ -1,6 +1,11 @@
 -- Writes what a step came to.
 
-local wakes, asides, epoch = {}, {}, ''
+local wakes, asides = {}, {}
+
+local function mark()
+  redis.call('SET', base .. 'epoch', candidate, 'NX')
+  return redis.call('GET', base .. 'epoch')
+end
 
 -- Leases are dropped first: what comes after the first write is allowed even when memory is full.
 local function store_leases()
@@ -23,7 +28,7 @@ local function store_leases()
   redis.call('HSET', leases, '', meta(), unpack(fields))
   if has_line and not had_line then
     redis.call('PERSIST', leases)
-  elseif not has_line and (had_line or maxexp > previous_end) then
+  elseif not has_line and (had_line or maxexp > previous_end or verb == 'own') then
     expire(leases, maxexp)
   end
 end
@@ -61,10 +66,6 @@ local function store()
     else
       redis.call('ZREM', base .. 'due', key)
     end
-  end
-  if #wake > 0 then
-    redis.call('SET', base .. 'epoch', candidate, 'NX')
-    epoch = redis.call('GET', base .. 'epoch')
   end
   for i, text in ipairs(call('HMGET', base .. 'm:' .. key, wake)) do
     if text then

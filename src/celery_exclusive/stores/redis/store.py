@@ -10,13 +10,17 @@ from typing import Any
 from celery_exclusive.core.operations import (
     Acquire,
     Answer,
+    Break,
     Done,
+    Full,
     Granted,
     Held,
+    Own,
     Parked,
     Release,
-    Remove,
     Renew,
+    Request,
+    Restore,
     Rival,
     Stale,
 )
@@ -27,7 +31,7 @@ from celery_exclusive.stores.redis.client import Client, Repeated
 
 _APPLY = scripts.load(
     "apply.lua",
-    arguments="now verb key id token ttl limit delivery offer tombstone_ttl candidate message",
+    arguments="now verb key id token ttl limit delivery offer tombstone_ttl candidate max_waiting message",
     reply="answer number rivals epoch wakes asides",
 )
 _RENEW = scripts.load("renew.lua", arguments="now key id token ttl", reply="found")
@@ -56,27 +60,20 @@ class RedisStore:
         self._offer = offer
         self._tombstone_ttl = tombstone_ttl
 
-    def apply(self, key: str, operation: Acquire | Release | Remove) -> Reply:
+    def apply(self, key: str, operation: Request) -> Reply:
         if isinstance(operation, Acquire):
-            delivery = "fresh"
-            if operation.redelivered:
-                delivery = "redelivered"
-            elif operation.promoted is not None:
-                delivery = f"promoted {operation.promoted}"
-            message = () if operation.message is None else (operation.message,)
-            return self._apply(
-                "acquire",
-                key,
-                operation.id,
-                operation.token,
-                operation.ttl,
-                operation.limit,
-                delivery,
-                message,
-            )
+            id, token, ttl, limit = operation.id, operation.token, operation.ttl, operation.limit
+            return self._apply("acquire", key, id, token, ttl, limit, operation)
+        if isinstance(operation, Own):
+            id, token, ttl, former = operation.id, operation.token, operation.ttl, operation.former
+            return self._apply("own", key, id, token, ttl, delivery=former or "")
         if isinstance(operation, Release):
             return self._apply("release", key, operation.id, operation.token, limit=int(operation.done))
-        return self._apply("remove", key, operation.id)
+        if isinstance(operation, Restore):
+            return self._apply("restore", key, operation.id, operation.token, operation.ttl, operation.limit)
+        if isinstance(operation, Break):
+            return self._apply("break", key, operation.id)
+        return self._apply("remove", key, operation.id, limit=int(operation.done))
 
     def renew(self, leases: Sequence[tuple[str, Renew]]) -> list[bool]:
         found: list[bool] = []
@@ -109,6 +106,10 @@ class RedisStore:
                     yield _text(name)[len(start) :]
             if int(cursor) == 0:
                 return
+
+    def epoch(self) -> str:
+        name = f"{self._base}epoch"
+        return _text(self._client.ask("GET", name) or self._new_epoch(name))
 
     def check(self) -> list[str]:
         facts = _facts(self._client.ask("INFO"))
@@ -143,6 +144,10 @@ class RedisStore:
             return None
         return bool(answer[1]) if answer else None
 
+    def _new_epoch(self, name: str) -> Any:
+        self._client.ask("SET", name, urandom(8).hex(), "NX")
+        return self._client.ask("GET", name)
+
     def _now(self) -> int | str:
         return self.clock() if self.clock else ""
 
@@ -154,15 +159,19 @@ class RedisStore:
         token: str = "",
         ttl: int = 0,
         limit: int = 0,
+        acquire: Acquire | None = None,
         delivery: str = "",
-        message: tuple[bytes, ...] = (),
     ) -> Reply:
+        most = acquire and acquire.max_waiting
+        message = () if acquire is None or acquire.message is None else (acquire.message,)
+
         def words(delivery: str) -> tuple[object, ...]:
             fixed = (self._now(), verb, key, id, token, ttl, limit, delivery)
-            return (*fixed, self._offer, self._tombstone_ttl, urandom(8).hex(), *message)
+            mark = urandom(8).hex()
+            return (*fixed, self._offer, self._tombstone_ttl, mark, "" if most is None else most, *message)
 
-        again = words("redelivered") if verb == "acquire" else None
-        reply = self._client.run(_APPLY, self._base, *words(delivery), again=again)
+        again = words("redelivered") if acquire else None
+        reply = self._client.run(_APPLY, self._base, *words(_delivery(acquire) or delivery), again=again)
         # A release whose reply was lost finds nothing when it is repeated, and that is no alarm.
         is_repeated = verb == "release" and isinstance(reply, Repeated)
         if len(reply) == 2:
@@ -178,7 +187,16 @@ class RedisStore:
                 for i in range(0, len(wakes), 3)
             ),
             tuple((_text(asides[i]), _text(asides[i + 1])) for i in range(0, len(asides), 2)),
+            epoch.decode(),
         )
+
+
+def _delivery(acquire: Acquire | None) -> str:
+    if acquire is None:
+        return ""
+    if acquire.redelivered:
+        return "redelivered"
+    return "fresh" if acquire.promoted is None else f"promoted {acquire.promoted}"
 
 
 def _answer(name: bytes, number: int, rivals: list[Any]) -> Answer:
@@ -188,13 +206,15 @@ def _answer(name: bytes, number: int, rivals: list[Any]) -> Answer:
         return Parked(number, _rivals(rivals))
     if name == b"held":
         return Held(_rivals(rivals))
+    if name == b"full":
+        return Full(number, _rivals(rivals))
     if name == b"stale":
         return Stale()
     return Done(bool(number))
 
 
 def _rivals(flat: list[Any]) -> tuple[Rival, ...]:
-    return tuple(Rival(_text(flat[i]), flat[i + 1], flat[i + 2]) for i in range(0, len(flat), 3))
+    return tuple(Rival(_text(flat[i]), *flat[i + 1 : i + 4]) for i in range(0, len(flat), 4))
 
 
 def _text(word: bytes) -> str:

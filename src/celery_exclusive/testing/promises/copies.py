@@ -79,6 +79,14 @@ class CopyPromises(Subject):
         assert found(key.release("a"))
         assert key.is_stale("a", OTHER, redelivered=True)
 
+    def test_a_request_that_comes_after_its_own_repetition_has_finished_is_stale(self) -> None:
+        key = self.key()
+        fence_of(key.acquire("a", TOKEN, redelivered=True))
+        assert found(key.release("a", TOKEN))
+        assert key.is_stale("a", TOKEN)
+        assert key.is_stale("a", TOKEN, message=b"message")
+        assert key.holders() == []
+
     def test_a_task_that_is_published_anew_is_not_stale(self) -> None:
         key = self.key()
         self.waited(key)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from celery_exclusive.core.operations import Granted, Held
-from celery_exclusive.testing.promises.subject import LONG, OTHER, SHORT, Key, Subject, found, until
+from celery_exclusive.testing.promises.subject import LONG, OTHER, SHORT, Key, Subject, found, until, woken
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,15 @@ class ExclusionPromises(Subject):
         assert key.is_held_against("d", limit=1)
         assert found(key.release("c"))
         key.take("d", limit=1)
+
+    def test_who_only_asks_leaves_the_limit_of_the_others_as_it_was(self) -> None:
+        key = self.key()
+        for id in "ab":
+            key.take(id, limit=2)
+        key.needs_line()
+        key.acquire("c", limit=2, message=b"message")
+        assert key.is_held_against("d", limit=1)
+        assert woken(key.release("a")) == ["c"]
 
     def test_a_raised_limit_grants_at_once(self) -> None:
         key = self.key()

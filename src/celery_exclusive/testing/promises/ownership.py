@@ -55,6 +55,33 @@ class OwnershipPromises(Subject):
         assert not found(key.release("a", TOKEN))
         assert key.holders() == ["a"]
 
+    def test_an_operator_can_take_a_place_and_its_holder_is_told(self) -> None:
+        key = self.key()
+        key.take("a")
+        key.park("b")
+        reply = key.break_("a")
+        assert found(reply)
+        assert woken(reply) == ["b"]
+        assert not key.renew("a")
+        assert not found(key.release("a"))
+
+    def test_a_lease_that_the_store_has_forgotten_is_put_back_for_its_holder_alone(self) -> None:
+        key = self.key()
+        assert found(key.restore("a", TOKEN))
+        assert key.renew("a", TOKEN)
+        assert not found(key.restore("b"))
+        assert not found(key.restore("a", OTHER))
+        assert key.holders() == ["a"]
+        assert found(key.release("a", TOKEN))
+
+    def test_who_waits_gets_no_forgotten_lease_back(self) -> None:
+        key = self.key()
+        key.take("a")
+        key.park("b")
+        (wake,) = key.release("a").wake
+        assert not found(key.restore("b"))
+        fence_of(key.follow(wake))
+
     def test_renewing_never_shortens(self) -> None:
         key = self.key()
         key.take("a", ttl=LONG)

@@ -11,13 +11,16 @@ import pytest
 
 from celery_exclusive.core.operations import (
     Acquire,
+    Break,
     Done,
     Granted,
     Held,
+    Own,
     Parked,
     Release,
     Remove,
     Renew,
+    Restore,
     Stale,
 )
 from celery_exclusive.stores.base import Reply, Snapshot, Store, Wake
@@ -97,9 +100,10 @@ class Key:
         redelivered: bool = False,
         promoted: str | None = None,
         message: bytes | None = None,
+        max_waiting: int | None = None,
     ) -> Reply:
         return self.store.apply(
-            self.name, Acquire(id, token, int(ttl * 1e6), limit, redelivered, promoted, message)
+            self.name, Acquire(id, token, int(ttl * 1e6), limit, redelivered, promoted, message, max_waiting)
         )
 
     def take(self, id: str, token: str = TOKEN, *, ttl: float = LONG, limit: int = 1) -> int:
@@ -141,8 +145,17 @@ class Key:
     def release(self, id: str, token: str = TOKEN, *, done: bool = True) -> Reply:
         return self.store.apply(self.name, Release(id, token, done))
 
-    def remove(self, id: str) -> Reply:
-        return self.store.apply(self.name, Remove(id))
+    def remove(self, id: str, *, done: bool = True) -> Reply:
+        return self.store.apply(self.name, Remove(id, done))
+
+    def break_(self, id: str) -> Reply:
+        return self.store.apply(self.name, Break(id))
+
+    def restore(self, id: str, token: str = TOKEN, *, limit: int = 1) -> Reply:
+        return self.store.apply(self.name, Restore(id, token, int(LONG * 1e6), limit))
+
+    def own(self, id: str, token: str = TOKEN, *, ttl: float = LONG, former: str | None = None) -> Reply:
+        return self.store.apply(self.name, Own(id, token, int(ttl * 1e6), former))
 
     def reap(self) -> Reply:
         return self.store.reap()

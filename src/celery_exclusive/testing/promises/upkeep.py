@@ -98,6 +98,19 @@ class LookPromises(Subject):
             Key(store, name).take("a")
         assert sorted(store.scan(prefix)) == sorted(name for name in names if name.startswith(prefix))
 
+    def test_all_clients_know_one_epoch_and_offers_carry_it(self) -> None:
+        key = self.key()
+        key.take("a")
+        key.park("b")
+        (wake,) = key.release("a").wake
+        assert wake.epoch == key.store.epoch() == self.client().epoch()
+        assert self.client(prefix=f"{self.prefix}x").epoch() != wake.epoch
+
+    def test_what_lost_its_data_has_another_epoch(self) -> None:
+        before = self.client().epoch()
+        self.lose_data()
+        assert self.client().epoch() not in ("", before)
+
     def test_a_check_tells_warnings_as_text(self) -> None:
         assert all(self.client().check())
 

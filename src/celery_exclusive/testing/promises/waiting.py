@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from celery_exclusive.core.operations import Granted, Held, Parked
+from celery_exclusive.core.operations import Full, Granted, Held, Parked
 from celery_exclusive.testing.promises.subject import (
     LONG,
     OTHER,
@@ -64,6 +64,15 @@ class WaitingPromises(Subject):
         key = self.key()
         assert isinstance(key.acquire("a", message=b"message").answer, Granted)
         assert key.inspect().waiting == 0
+
+    def test_behind_as_many_as_may_wait_no_newcomer_is_parked(self) -> None:
+        key = self.key()
+        key.take("a")
+        key.park("b")
+        answer = key.acquire("c", message=b"message", max_waiting=1).answer
+        assert isinstance(answer, Full)
+        assert (answer.waiting, [rival.id for rival in answer.by]) == (1, ["a"])
+        assert isinstance(key.acquire("c", message=b"message", max_waiting=2).answer, Parked)
 
     def test_who_parks_is_told_the_position_and_for_whom_it_waits(self) -> None:
         key = self.key()
@@ -242,3 +251,13 @@ class RemovePromises(Subject):
         assert found(key.remove("b"))
         assert key.is_stale("b", promoted=wake.epoch)
         assert key.is_stale("b", redelivered=True)
+
+    def test_who_is_removed_unfinished_may_come_again(self) -> None:
+        key = self.key()
+        key.take("a")
+        key.park("b")
+        (wake,) = key.release("a").wake
+        assert found(key.remove("b", done=False))
+        assert not found(key.remove("b", done=False))
+        assert key.is_stale("b", promoted=wake.epoch)
+        assert not key.is_stale("b", redelivered=True)

@@ -8,18 +8,26 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta, timezone
+from functools import cached_property
 from typing import Any
 
+from kombu import pools
+from kombu.exceptions import OperationalError
 from kombu.utils.json import dumps, loads
 
 from celery_exclusive import notices
-from celery_exclusive.publish import HEADER, Header
+from celery_exclusive.brokers import broker_urls, family
+from celery_exclusive.header import HEADER, Header
 from celery_exclusive.stores.base import Reply, Wake
 
 VERSION = 1
 _PROPERTIES = ("correlation_id", "reply_to", "priority", "delivery_mode", "message_id", "type", "app_id")
 _NOT_KEPT = re.compile(r"redelivered$|x-(first-|last-)?death|x-delivery-count$")
 """Headers with which brokers tell the past of one delivery."""
+TOP = 255
+"""A priority above all others: RabbitMQ takes it for a queue's highest, or ignores it where there is none."""
+_CONFIRM = 30
+"""Seconds within which RabbitMQ has to confirm a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +83,24 @@ class Letter:
         """The copy that answers an offer."""
         return replace(self, headers={**self.headers, HEADER: {**self.headers[HEADER], "promoted": epoch}})
 
+    def on_top(self) -> Letter:
+        """The copy that RabbitMQ delivers before others. Its own priority is in our header."""
+        header = {**self.headers[HEADER], "prio": self.properties.get("priority")}
+        return replace(
+            self, headers={**self.headers, HEADER: header}, properties={**self.properties, "priority": TOP}
+        )
+
     def headers_to_send(self) -> dict[str, Any]:
         return {name: value for name, value in self.headers.items() if name != "compression"}
 
-    def delayed(self, seconds: float) -> Letter:
-        """The copy that comes again later. It has no valid epoch, so it counts as redelivered."""
+    def delayed(self, seconds: float, **changes: Any) -> Letter:
+        """The copy that comes again later, with these changes of our header.
+
+        It has no valid epoch, so it counts as redelivered.
+        """
         eta = datetime.now(timezone.utc) + timedelta(seconds=seconds)
-        again = self.promoted("")
-        return replace(again, headers={**again.headers, "eta": eta.isoformat()})
+        header = {**self.headers[HEADER], "promoted": "", **changes}
+        return replace(self, headers={**self.headers, HEADER: header, "eta": eta.isoformat()})
 
 
 class Post:
@@ -104,35 +122,34 @@ class Post:
             notices.stepped_aside(key, id)
 
     def publish_wakes(self, wakes: Iterable[Wake]) -> None:
-        """Publish messages whose turn has come, until one fails: they are offered again later."""
+        """Publish messages whose turn has come. Those that cannot be are offered again later."""
         for wake in wakes:
             try:
                 self.publish(Letter.load(wake.message).promoted(wake.epoch), at_head=True)
             except Exception as error:  # noqa: BLE001 - whatever it is, the offer runs out
                 what = f"the message of task {notices.task_id(wake.id)}, next at lock {wake.key}"
                 notices.trouble(f"{what}, could not be published and will be again", error)
-                return
+                if isinstance(error, (OperationalError, OSError)):  # the others would find the same
+                    return
+
+    @property
+    def counts_deliveries(self) -> bool:
+        """Whether the broker drops what it gets back too often, as RabbitMQ's quorum queues do."""
+        return self._is_amqp
 
     def publish(self, letter: Letter, *, at_head: bool = False) -> None:
-        """Send a message unchanged; `at_head` to where it is consumed next, if the broker can do that."""
-        policy = self.app.conf.task_publish_retry_policy
+        """Send a message unchanged; `at_head` to where it is consumed next, if the broker can do that.
+
+        When this returns, the broker has the message, as far as it can tell.
+        """
         with self._take_producer() as producer:
-            if at_head and _has_lists(producer, letter.exchange):
-                producer.connection.ensure(producer, _push_to_head, **policy)(producer, letter)
-                return
-            producer.publish(
-                letter.body,
-                exchange=letter.exchange,
-                routing_key=letter.routing_key,
-                content_type=letter.content_type,
-                content_encoding=letter.content_encoding,
-                headers=letter.headers_to_send(),
-                compression=letter.headers.get("compression"),
-                expiration=_time_left(letter.headers.get("expires")),
-                retry=True,
-                retry_policy=policy,
-                **letter.properties,
-            )
+            send = _send
+            if at_head and self._is_amqp:
+                letter = letter.on_top()
+            elif at_head and _has_lists(producer, letter.exchange):
+                send = _push_to_head
+            policy = self.app.conf.task_publish_retry_policy
+            producer.connection.ensure(producer, send, **policy)(producer, letter)
 
     def close(self) -> None:
         if self._producer:
@@ -141,11 +158,51 @@ class Post:
 
     def _take_producer(self) -> AbstractContextManager[Any]:
         if not self._own_connection:
-            pooled: AbstractContextManager[Any] = self.app.amqp.producer_pool.acquire(block=True)
+            pool = pools.producers[self._connection()] if self._is_amqp else self.app.amqp.producer_pool
+            pooled: AbstractContextManager[Any] = pool.acquire(block=True)
             return pooled
         if self._producer is None:
-            self._producer = self.app.amqp.Producer(self.app.connection_for_write(), auto_declare=False)
+            self._producer = self.app.amqp.Producer(self._connection(), auto_declare=False)
         return nullcontext(self._producer)
+
+    def _connection(self) -> Any:
+        """One on which RabbitMQ confirms what it has got, whether or not the user asks for it.
+
+        A message that was acknowledged must not be in a socket's buffer only.
+        """
+        connection = self.app.connection_for_write()
+        if self._is_amqp:
+            connection.transport_options["confirm_publish"] = True
+        return connection
+
+    @cached_property
+    def _is_amqp(self) -> bool:
+        return family(broker_urls(self.app.conf)[0]) == "amqp"
+
+
+def _send(producer: Any, letter: Letter) -> None:
+    returned: list[Exception] = []
+
+    def note(error: Exception, *_: Any) -> None:
+        returned.append(error)
+
+    options: dict[str, Any] = {}
+    if producer.connection.transport.driver_type == "amqp":
+        producer.channel.events["basic_return"] = {note}
+        options = {"mandatory": True, "timeout": _CONFIRM}
+    producer.publish(
+        letter.body,
+        exchange=letter.exchange,
+        routing_key=letter.routing_key,
+        content_type=letter.content_type,
+        content_encoding=letter.content_encoding,
+        headers=letter.headers_to_send(),
+        compression=letter.headers.get("compression"),
+        expiration=_time_left(letter.headers.get("expires")),
+        **{"priority": None, **letter.properties, **options},
+    )
+    if returned:  # an exchange that leads to no queue: it would have been dropped
+        raise returned[0]
 
 
 def _has_lists(producer: Any, exchange: str) -> bool:

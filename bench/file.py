@@ -1,0 +1,44 @@
+"""Acquire and release on sqlite://, uncontended, against the same file with nothing around it."""
+
+from __future__ import annotations
+
+import sqlite3
+import tempfile
+from contextlib import closing
+from secrets import token_hex
+
+from bench.clock import medians, table
+from celery_exclusive.core.operations import Acquire, Release
+from celery_exclusive.stores.base import open_store
+
+TTL = 30_000_000
+TAKE = (
+    "INSERT INTO bare VALUES ('bench', ?, ?) ON CONFLICT (key) "
+    "DO UPDATE SET token = excluded.token, expiry = excluded.expiry WHERE expiry < ?"
+)
+GIVE = "DELETE FROM bare WHERE key = 'bench' AND token = ?"
+
+
+def run() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        store = open_store(f"sqlite:///{folder}/ours.db")
+        with closing(sqlite3.connect(f"{folder}/bare.db", isolation_level=None)) as bare:
+            bare.execute("PRAGMA journal_mode=WAL")
+            bare.execute("PRAGMA synchronous=NORMAL")
+            bare.execute("CREATE TABLE bare (key TEXT PRIMARY KEY, token TEXT, expiry INTEGER)")
+
+            def ours() -> None:
+                token = token_hex(8)
+                store.apply("bench", Acquire("task/1", token, TTL))
+                store.apply("bench", Release("task/1", token))
+
+            def floor() -> None:
+                token = token_hex(8)
+                bare.execute(TAKE, (token, 2, 1))
+                bare.execute(GIVE, (token,))
+
+            times = medians(
+                {"floor: upsert + delete, bare sqlite3": floor, "celery-exclusive, sqlite://": ours}
+            )
+        store.close()
+    table("acquire + release of a free key, in a file", times)

@@ -1,0 +1,57 @@
+"""The worker suite on every Python and every Celery that we support: `make matrix`.
+
+make matrix ARGS='--list'                                            # all pairs
+make matrix ARGS='-p 3.12 -t celery-5.4'                             # one of them
+make matrix ARGS='-p 3.12 -t celery-5.4 -- tests/worker/test_line.py -k order'
+
+A Python that is not on this machine is skipped; none is downloaded. pyenv's and uv's are found too.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import nox
+
+from tests.servers import redis_program
+
+PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+CELERIES = ("5.4", "5.5", "5.6", "5.7")
+# An older Celery needs older ones of these. All else is what requirements/dev.txt pins.
+FREE = {"billiard", "celery", "kombu", "redis"}
+# Those of an old Celery are not ours: `make test` is where a warning is an error.
+WARNINGS = ("-W", "default")
+TESTS = ("-n", "auto", "--dist", "loadgroup", "tests/worker", "tests/unit", "tests/cli")
+
+nox.needs_version = ">=2026.10"
+nox.options.download_python = "never"
+nox.options.error_on_missing_interpreters = False
+nox.options.default_venv_backend = "venv"  # whose pip is configured as everywhere on this machine
+nox.options.reuse_venv = "yes"
+
+_pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
+os.environ["PYENV_VERSION"] = ":".join(folder.name for folder in sorted(_pyenv.glob("3.*")))
+
+
+@nox.session(python=PYTHONS)
+@nox.parametrize("celery", [nox.param(one, id=f"celery-{one}", tags=[f"celery-{one}"]) for one in CELERIES])
+def matrix(session: nox.Session, celery: str) -> None:
+    """Run tests/worker, tests/unit and tests/cli, or what is given behind `--`."""
+    session.env["PYENV_VERSION"] = None
+    constraints = Path(session.create_tmp(), "constraints.txt")
+    constraints.write_text(f"celery=={celery}.*\nkombu=={celery}.*\n" + _pins())
+    groups = nox.project.dependency_groups(nox.project.load_toml("pyproject.toml"), "test")
+    session.install("--constraint", str(constraints), *groups)
+    session.install("--no-deps", "--no-build-isolation", "--editable", ".")
+    session.env["PATH"] = os.pathsep.join(
+        [*session.bin_paths, str(Path(redis_program()).parent), os.environ["PATH"]]
+    )
+    session.run("celery", "report")
+    session.run("pytest", *WARNINGS, *(session.posargs or TESTS))
+
+
+def _pins() -> str:
+    pins = re.findall(r"^(([\w-]+)==.*) \\$", Path("requirements/dev.txt").read_text(), re.MULTILINE)
+    return "".join(f"{pin}\n" for pin, name in pins if name not in FREE)

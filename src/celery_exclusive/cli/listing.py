@@ -1,0 +1,71 @@
+"""What there is to list: every key with a holder or a line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from celery_exclusive import notices
+from celery_exclusive.core.document import SECOND
+from celery_exclusive.stores.base import Snapshot, Store
+
+_HASH = re.compile(r":[0-9a-f]{32}$")
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """A key and what goes on there. `task` is None for an absolute key, and for a task of another app."""
+
+    key: str
+    task: str | None
+    snapshot: Snapshot
+
+    @property
+    def waiting(self) -> int:
+        """How many wait, with those who stepped aside."""
+        return self.snapshot.waiting + self.snapshot.aside
+
+    @property
+    def state(self) -> str:
+        """`running`, `waiting` (nobody runs, the first in line is called) or `aside` (nobody comes)."""
+        if self.snapshot.holders:
+            return "running"
+        return "waiting" if self.snapshot.waiting else "aside"
+
+    def record(self) -> dict[str, Any]:
+        """What `--json` tells. Seconds are numbers; names stay."""
+        return {
+            "key": self.key,
+            "task": self.task,
+            "state": self.state,
+            "holders": [
+                {
+                    "id": notices.task_id(rival.id),
+                    "age": round(rival.age / SECOND, 3),
+                    "lease_left": round(rival.remaining / SECOND, 3),
+                    "fence": rival.fence,
+                }
+                for rival in self.snapshot.holders
+            ],
+            "waiting": self.waiting,
+            "aside": self.snapshot.aside,
+        }
+
+
+def listing(store: Store, tasks: Collection[str], keys: Collection[str]) -> Iterator[Lock]:
+    """Look at these keys, in order; what is free by now is left out."""
+    for key in sorted(keys):
+        snapshot = store.inspect(key)
+        if is_busy(snapshot):
+            yield Lock(key, _task(key, tasks), snapshot)
+
+
+def is_busy(snapshot: Snapshot) -> bool:
+    return bool(snapshot.holders or snapshot.waiting or snapshot.aside)
+
+
+def _task(key: str, tasks: Collection[str]) -> str | None:
+    name = _HASH.sub("", key.removeprefix("x:"))
+    return name if name in tasks else None

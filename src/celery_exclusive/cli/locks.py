@@ -1,0 +1,155 @@
+"""`celery -A proj locks`: what is locked, and giving a lock back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+from celery.bin.base import CLIContext, handle_preload_options
+
+from celery_exclusive import notices
+from celery_exclusive.cli.listing import is_busy, listing
+from celery_exclusive.cli.table import duration, escaped, printable, table, unescaped
+from celery_exclusive.errors import ExclusiveError, did_you_mean
+from celery_exclusive.install import ATTRIBUTE
+from celery_exclusive.keys import absolute_key
+from celery_exclusive.release import Released
+from celery_exclusive.release import release as give_back
+
+if TYPE_CHECKING:
+    from celery_exclusive.install import Installation
+    from celery_exclusive.stores.base import Store
+
+
+class _Group(click.Group):
+    """Says what is wrong in one line instead of a traceback, and ends with 1."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ExclusiveError as error:
+            raise click.ClickException(printable(str(error))) from error
+
+
+# `**_`: before Celery 5.7 the options that an app adds to all commands arrive here too.
+@click.group(cls=_Group)
+@click.pass_context
+@handle_preload_options
+def locks(ctx: click.Context, **_: object) -> None:
+    """Look at locks, and release them.
+
+    The app must be one that celery_exclusive.install was called for; its settings tell where the locks are.
+    """
+
+
+@locks.command
+@click.argument("prefix", default="")
+@click.option(
+    "--json", "as_json", is_flag=True, help="One JSON object per line, for programs. Times are seconds."
+)
+@click.pass_obj
+def ls(obj: CLIContext, prefix: str, *, as_json: bool) -> None:
+    """List the keys that are held or waited for.
+
+    PREFIX lists only the keys that begin with it: a task's name, a text given to key= or lock(), or a key as
+    it is listed.
+
+    \b
+    KEY         what is locked, and what `locks release` takes
+    TASK        whose key it is; - if tasks share it, or if this app does not know the task
+    HOLDER      the id of the task that has the lock; one row for each, if several may
+    STATE       running
+                waiting: nobody runs, the first in line is being called
+                aside: nobody takes the tasks that wait; is there a worker for their queue?
+    AGE         for how long the holder has had it
+    LEASE LEFT  when it will be free if nobody renews the lease: workers do, for as long as the task runs
+    WAITING     how many tasks stand in line
+    FENCE       the number of this lease; the next one of this key has a higher one
+    """
+    installation = _installation(obj)
+    tasks = obj.app.tasks
+    starts = (prefix, f"x:{prefix}")
+    keys = {key for key in installation.store.scan() if escaped(key).startswith(starts)}
+    found = listing(installation.store, tasks, keys)
+    for line in (json.dumps(lock.record()) for lock in found) if as_json else table(found):
+        click.echo(line)
+
+
+@locks.command
+@click.argument("key")
+@click.option("--force", is_flag=True, help="Take the lock even from a holder whose lease lives.")
+@click.pass_obj
+def release(obj: CLIContext, key: str, *, force: bool) -> None:
+    """Give back the lock on KEY, and let its line go on.
+
+    KEY is one as `locks ls` lists it, or the text of a key= or of a lock().
+
+    A lock that somebody holds is not given back without --force: it is released when the task ends, or, if
+    its worker is dead, after what `locks ls` shows as LEASE LEFT. With --force the holder loses it at once; a
+    task that still runs goes on beside the next one, unless it asks lease.check(), which raises LeaseLost.
+
+    Ends with 0 if that is done, with 1 if it was refused or if there is no such lock.
+    """
+    installation = _installation(obj)
+    store = installation.store
+    chosen = _busy_key(store, key)
+    released = give_back(installation, chosen, force=force)
+    after = store.inspect(chosen)
+    click.echo(f"lock {escaped(chosen)}")
+    for line in _account(released, after.waiting + after.aside):
+        click.echo(f"  {line}")
+
+
+def _installation(obj: CLIContext) -> Installation:
+    """The app's, once its tasks are there; says which store is looked at."""
+    app: Any = obj.app
+    try:
+        app.loader.import_default_modules()
+    except ExclusiveError:
+        raise
+    except Exception as error:  # noqa: BLE001 - when things are broken, an operator needs this most
+        click.echo(f"Warning: not all tasks could be imported: {type(error).__name__}: {error}", err=True)
+    app.finalize()
+    installation: Installation | None = getattr(app, ATTRIBUTE, None)
+    if installation is None:
+        raise click.ClickException(
+            f"app {app.main!r} has no locks: name the app that celery_exclusive.install(app) was called for, "
+            "as in `celery -A proj locks ls`"
+        )
+    store = installation.store
+    if not obj.quiet:  # type: ignore[attr-defined] # the stubs do not know it
+        prefix = installation.settings.exclusive_prefix
+        click.echo(f"locks in {store.url} ({installation.origin}), exclusive_prefix {prefix}", err=True)
+    if store.capabilities.one_process:
+        click.echo(f"Warning: {store.url} is the memory of one process, and this is another one", err=True)
+    return installation
+
+
+def _busy_key(store: Store, text: str) -> str:
+    """The key that somebody means who has read it, or has written the text that is locked."""
+    texts = dict.fromkeys((text, unescaped(text)))
+    for key in (*texts, *(absolute_key(text) for text in texts)):
+        if is_busy(store.inspect(key)):
+            return key
+    shown = [escaped(key) for key in store.scan()]
+    hint = did_you_mean(text, [*shown, *(key.removeprefix("x:") for key in shown)])
+    raise click.ClickException(
+        f"nobody holds or awaits {text!r} in {store.url}{hint} `locks ls` lists what there is"
+    )
+
+
+def _account(released: Released, waiting: int) -> Iterator[str]:
+    for rival in released.broken:
+        yield f"taken from {_who(rival.id)}, which had it for {duration(rival.age)}"
+    if released.broken:
+        yield "if its process lives, that work goes on, and its lease.check() raises LeaseLost"
+    else:
+        yield "held by nobody"
+    offered = ", ".join(_who(id) for id in released.offered)
+    yield f"{waiting} in line" + (f", its place is offered to {offered}" if offered else "")
+
+
+def _who(id: str) -> str:
+    return printable(notices.task_id(id))

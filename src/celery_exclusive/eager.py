@@ -1,0 +1,151 @@
+"""Runs without a message: `task.apply()`, and every call under `task_always_eager`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any, Final
+
+from celery.utils import uuid
+
+from celery_exclusive import notices
+from celery_exclusive.claim import Claim
+from celery_exclusive.core.operations import Acquire, Granted, Held, Release
+from celery_exclusive.errors import LockHeld, StoreUnavailable
+from celery_exclusive.keys import exclusive_key
+from celery_exclusive.lease import Lease
+from celery_exclusive.stores.base import open_store
+from celery_exclusive.task import Run, TaskMixin, current_run, leases_of_runs, switches_off
+
+if TYPE_CHECKING:
+    from celery_exclusive.install import Installation
+    from celery_exclusive.options import Exclusive
+
+_NO_LIMIT: Final = 2**31
+_FOR_EVER: Final = 2**52
+"""Microseconds: nobody renews a lease that nobody can want."""
+
+
+class EagerTask(TaskMixin):
+    """What a task with options does when it is called without a message."""
+
+    def apply(
+        self,
+        args: Any = None,
+        kwargs: Any = None,
+        link: Any = None,
+        link_error: Any = None,
+        task_id: str | None = None,
+        *rest: Any,
+        **options: Any,
+    ) -> Any:
+        """Run the task here and now, as Celery's own does, under the real lock of its key.
+
+        While somebody else holds it, a task with `on_conflict="wait"` or "reschedule" blocks until it is
+        free, one with "skip" returns the skip result, and one with "raise", or that has waited for
+        `give_up_after`, fails with `LockHeld`. Called inside a run that holds the key, it runs under that
+        one's lease. With `on_store_error="allow"` it runs without one as soon as the store does not answer.
+        Under `task_always_eager` no store is asked and nothing conflicts.
+
+        Parameters:
+            args, kwargs, ...: those of Celery's `apply`; `exclusive=None` switches the lock off.
+
+        Raises:
+            StoreUnavailable: the store does not answer, and `on_store_error` is not "allow".
+            OptionError: the arguments cannot be a key.
+            ExclusiveError: it would wait for a `lock()` that this very code holds.
+        """
+        id = task_id or uuid()
+        is_off = switches_off(self.name, options)
+        with _run(self, id, args or (), kwargs or {}, is_off=is_off) as run:
+            mark = current_run.set(run)
+            try:
+                return super().apply(args, kwargs, link, link_error, id, *rest, **options)  # type: ignore[misc]
+            finally:
+                current_run.reset(mark)
+
+
+@contextmanager
+def _run(task: Any, id: str, args: Any, kwargs: Any, *, is_off: bool) -> Generator[Run]:
+    outer = current_run.get()
+    key = None if is_off or _is_retry_without_lock(outer, id) else _key(task, args, kwargs)
+    if key is None:
+        yield Run(id, outer=outer)
+        return
+    installation: Installation = task.app._celery_exclusive
+    option = installation.option(task)
+    ttl = option.ttl or installation.settings.exclusive_ttl
+    if task.app.conf.task_always_eager and not installation.is_rehearsal:
+        with _lease_in_memory(key, id, ttl) as lease:
+            yield Run(id, lease, outer)
+        return
+    ours = next((lease for lease in leases_of_runs() if lease.key == key), None)
+    if ours:
+        yield Run(id, ours, outer)
+        return
+    who = f"Task {task.name}[{id}]"
+    claim = Claim(installation, key, f"{id}/{token_hex(4)}", who, ttl=ttl, limit=option.limit)
+    is_patient = option.on_conflict in ("wait", "reschedule") and not installation.is_rehearsal
+    held, is_unguarded = None, False
+    try:
+        try:
+            held = claim.take(wait=option.give_up_after if is_patient else 0)
+        except StoreUnavailable as error:
+            if not installation.allows_without(task):
+                raise
+            is_unguarded = True
+            notices.unguarded(installation, task.name, id, key, error)
+        run = Run(id, claim.lease, outer, is_unguarded=is_unguarded)
+        if held:
+            _meet(run, task, option, key, held, is_rehearsal=installation.is_rehearsal)
+        yield run
+    finally:
+        claim.give_back()
+
+
+def _is_retry_without_lock(outer: Run | None, id: str) -> bool:
+    return outer is not None and outer.task_id == id and outer.lease is None
+
+
+def _key(task: Any, args: Any, kwargs: Any) -> str | None:
+    """None: the arguments do not fit, as the call itself will tell."""
+    installation: Installation = task.app._celery_exclusive
+    try:
+        return exclusive_key(task.name, task.run, installation.option(task), args, kwargs)
+    except TypeError:
+        return None
+
+
+def _meet(run: Run, task: Any, option: Exclusive, key: str, held: Held, *, is_rehearsal: bool) -> None:
+    """Do what the option says of a key that is taken."""
+    holder = notices.task_id(held.by[0].id)
+    if option.on_conflict == "skip":
+        notices.skipped(task.name, run.task_id, key, held.by)
+        run.skipped = (option.skipped(key, holder),)
+    elif option.on_conflict == "raise" or not is_rehearsal:
+        late = f", for {option.give_up_after:g} s" if option.give_up_after else ""
+        run.failure = LockHeld(
+            f"task {task.name} found lock {key} {notices.held(held.by)}{late}", key, holder
+        )
+    else:
+        raise LockHeld(
+            f"task {task.name} would wait for lock {key}, which is {notices.held(held.by)}. In a test with "
+            "lock_store nobody would give it back: end the block that holds it, or advance the clock",
+            key,
+            holder,
+        )
+
+
+@contextmanager
+def _lease_in_memory(key: str, id: str, ttl: float) -> Generator[Lease]:
+    """A lease that conflicts with none, in a namespace that no setting can name."""
+    store = open_store("memory://", prefix="always eager")
+    id, token = f"{id}/{token_hex(4)}", token_hex(8)
+    granted = store.apply(key, Acquire(id, token, _FOR_EVER, _NO_LIMIT)).answer
+    assert isinstance(granted, Granted)  # noqa: S101 - there is no limit
+    try:
+        yield Lease(key, granted.fence, ttl, store, id, token, _NO_LIMIT, time.monotonic() + ttl)
+    finally:
+        store.apply(key, Release(id, token))

@@ -1,0 +1,75 @@
+"""Threads of the operating system, also where gevent has put greenlets in the place of threads."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+
+def is_green() -> bool:
+    """Whether gevent has replaced the sockets of this process by its own."""
+    monkey = sys.modules.get("gevent.monkey")
+    return monkey is not None and bool(monkey.is_module_patched("socket"))
+
+
+def original(module: str, name: str) -> Any:
+    """What a standard module offers under this name, unpatched."""
+    monkey = sys.modules.get("gevent.monkey")
+    return monkey.get_original(module, name) if monkey else getattr(import_module(module), name)
+
+
+class NativeThread:
+    """A daemon thread that the system schedules: it runs while greenlets compute and never yield.
+
+    thread = NativeThread(run)
+    thread.start()
+    thread.join(10)
+
+    Beside greenlets it must take none of their locks: one that a greenlet waits for and another thread gives
+    back may never wake the greenlet. So it logs, and asks Celery, by `at_home` only.
+
+    Parameters:
+        run: what it does, once.
+    """
+
+    def __init__(self, run: Callable[[], None]) -> None:
+        self._run = run
+        self._runs = original("_thread", "allocate_lock")()
+
+    def start(self) -> None:
+        self._runs.acquire()
+        original("_thread", "start_new_thread")(self._go, (_hub() if is_green() else None,))
+
+    def join(self, timeout: float) -> None:
+        """Wait for its end, at most so many seconds; greenlets wait too meanwhile."""
+        if self._runs.acquire(timeout=timeout):
+            self._runs.release()
+
+    def _go(self, home: Any) -> None:
+        try:
+            _here.home = home
+            self._run()
+        finally:
+            if home:
+                _hub().destroy(destroy_loop=True)  # the loop of this thread, on which its sockets waited
+            self._runs.release()
+
+
+def at_home(call: Callable[..., object], *args: object, **kwargs: object) -> None:
+    """Do this now; from a `NativeThread` beside greenlets: soon, in a greenlet, without waiting for it."""
+    home = getattr(_here, "home", None)
+    if home:
+        home.loop.run_callback_threadsafe(import_module("gevent").spawn, lambda: call(*args, **kwargs))
+    else:
+        call(*args, **kwargs)
+
+
+def _hub() -> Any:
+    """gevent's hub of this thread, which is made if there is none."""
+    return import_module("gevent").get_hub()
+
+
+_here = original("_thread", "_local")()
+"""What each thread has of its own: where its home is."""

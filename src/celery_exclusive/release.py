@@ -1,0 +1,64 @@
+"""Give a lock back by hand: one that nobody holds at once, one that somebody holds only by force."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from celery_exclusive import notices
+from celery_exclusive.core.document import SECOND
+from celery_exclusive.core.operations import Break, Done, Rival
+from celery_exclusive.errors import LockHeld
+from celery_exclusive.wakes import follow_up
+
+if TYPE_CHECKING:
+    from celery_exclusive.install import Installation
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """What became of a lock: from whom it was taken, and the ids to which its place is offered now."""
+
+    broken: tuple[Rival, ...]
+    offered: tuple[str, ...]
+
+
+def release(installation: Installation, key: str, *, force: bool = False) -> Released:
+    """Take a key from those who hold it now, and let its line go on. Repeating it does no harm.
+
+    Parameters:
+        key: the whole key, as the store has it.
+        force: take it even from holders whose leases live. Their bodies go on.
+
+    Raises:
+        LockHeld: somebody holds the key, and there is no `force`. Nothing was changed.
+        StoreUnavailable: the store does not answer.
+
+    A message that cannot be published now is offered again by the workers, as always.
+    """
+    store = installation.store
+    holders = store.inspect(key).holders
+    if holders and not force:
+        raise _held(key, holders)
+    broken, offered = [], []
+    # Under an id that holds nothing the store only looks at the clock.
+    for holder in holders or (Rival("", 0, 0),):
+        reply = store.apply(key, Break(holder.id))
+        follow_up(installation, reply)
+        offered += [wake.id for wake in reply.wake]
+        if reply.answer == Done(True):
+            broken.append(holder)
+    return Released(tuple(broken), tuple(offered))
+
+
+def _held(key: str, holders: Sequence[Rival]) -> LockHeld:
+    rival = holders[0]
+    holder = notices.task_id(rival.id)
+    more = f" and {len(holders) - 1} more" if len(holders) > 1 else ""
+    text = (
+        f"lock {key} is held by {holder} for {rival.age / SECOND:.1f}s{more}, and was not released. It "
+        f"will be when that ends, or, if its process is dead, in {rival.remaining / SECOND:.1f}s. Force "
+        "(force=True, --force) takes it away now: a body that still runs may then run beside the next one"
+    )
+    return LockHeld(text, key, holder)

@@ -1,0 +1,47 @@
+"""What a publisher tells workers of its store, so that they notice if it is another than theirs."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+from celery_exclusive.native import NativeThread
+from celery_exclusive.stores.base import Store
+
+_LIFE = 60
+"""Seconds after which it is asked for again: a store that has lost its data has a new epoch."""
+_PATIENCE = 0.5
+
+
+class Mark:
+    """The epoch of a store, asked for when a process publishes, at most once a minute.
+
+    Publishing does not depend on the store: without an answer within half a second there is no mark yet.
+    """
+
+    def __init__(self, store: Callable[[], Store]) -> None:
+        self._store = store
+        self._epoch: str | None = None
+        self._pid, self._asked = 0, 0.0
+
+    def read(self) -> str | None:
+        """The store's epoch, None if it is not known."""
+        now = time.monotonic()
+        if self._pid != os.getpid() or now >= self._asked + _LIFE:
+            self._pid, self._asked = os.getpid(), now  # first: other threads need not ask too
+            try:
+                store = self._store()  # opened here: no lock of an import is held in a thread beside a fork
+                asking = NativeThread(lambda: self._ask(store))
+                asking.start()
+            except Exception:  # noqa: BLE001 - no store, or no more threads: messages go out without a mark
+                self._epoch = None
+            else:
+                asking.join(_PATIENCE)
+        return self._epoch
+
+    def _ask(self, store: Store) -> None:
+        try:
+            self._epoch = store.epoch()
+        except Exception:  # noqa: BLE001 - whatever it is, messages go out without a mark
+            self._epoch = None

@@ -1,0 +1,116 @@
+"""The tables: the same for every database. Times are whole microseconds of the store's clock.
+
+The names begin with the version of what they keep. A lock whose `ends` has come is nobody's any more: the
+reaper deletes it and raises the fence of the namespace, below which no later fence of any key may fall.
+"""
+
+from __future__ import annotations
+
+from secrets import token_hex
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    Dialect,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    TypeDecorator,
+    inspect,
+    select,
+)
+
+
+class AnyText(TypeDecorator[str]):
+    """Text of any characters, also NUL and those that are no UTF-8, compared byte by byte."""
+
+    impl = LargeBinary
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> bytes | None:  # noqa: ARG002
+        return None if value is None else value.encode("utf-8", "surrogatepass")
+
+    def process_result_value(self, value: bytes | None, dialect: Dialect) -> str | None:  # noqa: ARG002
+        return None if value is None else value.decode("utf-8", "surrogatepass")
+
+
+metadata = MetaData()
+
+namespaces = Table(
+    "exclusive1_namespace",
+    metadata,
+    Column("namespace", AnyText, primary_key=True),
+    Column("epoch", Text, nullable=False),  # the store's random mark
+    Column("fence", BigInteger, nullable=False),  # the last one of all keys whose rows were deleted
+    Column("reaped", BigInteger, nullable=False),  # when a reaper last came
+    Column("broker", AnyText),  # to whose workers the namespace belongs, and until when
+    Column("broker_until", BigInteger),
+)
+
+locks = Table(
+    "exclusive1_lock",
+    metadata,
+    Column("namespace", AnyText, primary_key=True),
+    Column("key", AnyText, primary_key=True),
+    Column("version", BigInteger, nullable=False),
+    Column("fence", BigInteger, nullable=False),
+    Column("due", BigInteger),  # when the reaper must look at it; may be early, never late
+    Column("ends", BigInteger),  # when its last lease ends, 0: it has none; null: it has a line
+    Column("waiting", Integer, nullable=False),
+    Column("aside", Integer, nullable=False),
+    Column("document", Text, nullable=False),  # JSON: limit and holders
+    Index("exclusive1_lock_due", "namespace", "due"),
+    Index("exclusive1_lock_ends", "namespace", "ends"),
+)
+
+line = Table(
+    "exclusive1_line",
+    metadata,
+    Column("namespace", AnyText, primary_key=True),
+    Column("key", AnyText, primary_key=True),
+    Column("id", AnyText, primary_key=True),
+    Column("seq", BigInteger, nullable=False),
+    Column("offer_until", BigInteger, nullable=False),
+    Column("offers", Integer, nullable=False),
+    Column("aside", Boolean, nullable=False),
+    Column("redelivered", Boolean, nullable=False),
+    Column("place", BigInteger, nullable=False),  # orders them: seq in line, offer_until aside
+    Column("message", LargeBinary, nullable=False),
+    Index("exclusive1_line_place", "namespace", "key", "aside", "place", "id"),
+)
+
+tombstones = Table(
+    "exclusive1_tombstone",
+    metadata,
+    Column("namespace", AnyText, primary_key=True),
+    Column("key", AnyText, primary_key=True),
+    Column("id", AnyText, primary_key=True),
+    Column("until", BigInteger, nullable=False),
+    Column("token", AnyText, nullable=False),  # of the delivery that finished
+    Index("exclusive1_tombstone_until", "namespace", "until"),
+)
+
+
+def has(connection: Connection, namespace: str) -> bool:
+    """Whether the tables are there, with the namespace's own row."""
+    if not inspect(connection).has_table(namespaces.name):
+        return False
+    return bool(connection.execute(select(namespaces).where(namespaces.c.namespace == namespace)).first())
+
+
+def strangers(connection: Connection) -> list[str]:
+    """The tables of others in the same database."""
+    return [name for name in inspect(connection).get_table_names() if name not in metadata.tables]
+
+
+def create(connection: Connection, namespace: str) -> None:
+    """Make what is missing of them."""
+    metadata.create_all(connection)
+    if not has(connection, namespace):
+        values = {"namespace": namespace, "epoch": token_hex(8), "fence": 0, "reaped": 0}
+        connection.execute(namespaces.insert(), values)

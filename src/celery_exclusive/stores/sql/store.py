@@ -1,0 +1,66 @@
+"""A store in a database that speaks SQL: each verb is one short transaction."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from celery_exclusive.core.operations import Renew, Request
+from celery_exclusive.stores.base import Capabilities, Reply, Snapshot
+from celery_exclusive.stores.sql.transaction import Transaction
+
+T = TypeVar("T")
+
+
+class SqlStore(ABC):
+    """What is the same for all databases. One of its kind opens connections and transactions.
+
+    `clock` returns the time in microseconds; tests put their own in its place.
+    """
+
+    capabilities = Capabilities()
+    clock: Callable[[], int]
+
+    def __init__(self, url: str, *, prefix: str, offer: int, tombstone_ttl: int) -> None:
+        self.url = url
+        self.prefix = prefix
+        self.offer = offer
+        self.tombstone_ttl = tombstone_ttl
+
+    @abstractmethod
+    def transact(self, work: Callable[[Transaction], T], *, writes: bool = True) -> T:
+        """Do some work as one step at one instant, or not at all; again if another transaction was faster.
+
+        Raises:
+            StoreUnavailable: it could not be done.
+        """
+
+    @abstractmethod
+    def check(self) -> list[str]:
+        """Ask the store whether it can do its work; return warnings for the operator."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back connections. The store opens new ones when it is used again."""
+
+    def apply(self, key: str, operation: Request) -> Reply:
+        return self.transact(lambda transaction: transaction.apply(key, operation))
+
+    def renew(self, leases: Sequence[tuple[str, Renew]]) -> list[bool]:
+        return self.transact(lambda transaction: transaction.renew(leases)) if leases else []
+
+    def reap(self, limit: int = 100, every: int = 0) -> Reply:
+        return self.transact(lambda transaction: transaction.reap(limit, every))
+
+    def keep_namespace(self, broker: str, life: int) -> str:
+        return self.transact(lambda transaction: transaction.keep_namespace(broker, life))
+
+    def inspect(self, key: str) -> Snapshot:
+        return self.transact(lambda transaction: transaction.inspect(key), writes=False)
+
+    def scan(self, prefix: str = "") -> Iterator[str]:
+        return iter(self.transact(lambda transaction: list(transaction.scan(prefix)), writes=False))
+
+    def epoch(self) -> str:
+        return self.transact(lambda transaction: transaction.epoch(), writes=False)

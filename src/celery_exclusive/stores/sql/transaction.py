@@ -1,0 +1,219 @@
+"""One namespace of a database within one transaction: nobody else changes it meanwhile."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from sqlalchemy import Connection
+
+from celery_exclusive.core.document import Document, Entry, Holder, Line, reach
+from celery_exclusive.core.operations import Done, Renew
+from celery_exclusive.core.step import step
+from celery_exclusive.stores.document import Change, DocumentStore, Loaded
+from celery_exclusive.stores.sql import statements
+
+MINUTE = 60_000_000
+"""How much longer than told a tombstone is kept, in case the clock is set back."""
+_LEASES_PER_STATEMENT = 500
+_ENDED_PER_SWEEP = 5_000
+"""A sweep is one transaction, for which all others wait."""
+_HOLDER = ("id", "token", "expiry", "fence", "waited")
+
+
+class Transaction(DocumentStore):
+    """Does what a store is asked between the beginning and the end of a transaction that the store opened.
+
+    Parameters:
+        connection: of a database that has the tables and the namespace's row.
+        now: tells the time in microseconds.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        now: Callable[[], int],
+        *,
+        url: str,
+        prefix: str,
+        offer: int,
+        tombstone_ttl: int,
+    ) -> None:
+        super().__init__(url, prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
+        self.connection = connection
+        self._now = now
+
+    def load(self, key: str, id: str = "", limit: int = 1) -> Loaded:
+        where = {"of_namespace": self.prefix, "of_key": key, "of_id": id}
+        row = self.connection.execute(statements.lock, where).one()
+        now = self._now()
+        tombstone = row.token if (row.until or 0) > now else None
+        if row.version is None:
+            return Loaded(0, now, Document(1, row.floor, (), row.epoch), Line(tombstone=tombstone))
+        kept_limit, holders = _read(row.document)
+        document = Document(kept_limit, max(row.fence, row.floor), holders, row.epoch)
+        line = Line(tombstone=tombstone)
+        if row.waiting or row.aside:
+            line = self._line(where, row.waiting, row.aside, reach(document, limit), tombstone)
+        return Loaded(row.version, now, document, line, row.aside, row.due)
+
+    def _line(
+        self, where: dict[str, Any], waiting: int, aside: int, count: int, tombstone: str | None
+    ) -> Line:
+        some = {**where, "count": count}
+        head = [_entry(row) for row in self.connection.execute(statements.line_head, some)]
+        others = self.connection.execute(statements.line_aside, some) if aside else ()
+        own, ahead = None, waiting
+        for place, entry in enumerate(head):
+            if entry.id == where["of_id"]:
+                own, ahead = entry, place
+        if not own and where["of_id"] and (waiting > len(head) or aside):
+            found = self.connection.execute(statements.entry, where).first()
+            own, ahead = (_entry(found), found.ahead) if found else (None, waiting)
+        return Line(waiting, tuple(head), tuple(map(_entry, others)), own, ahead, tombstone)
+
+    def swap(self, key: str, version: int, change: Change) -> bool:
+        if change.is_none:
+            return True
+        where = {"of_namespace": self.prefix, "of_key": key}
+        transition = change.transition
+        waiting, aside = change.counts()
+        holders = transition.document.holders
+        values: dict[str, Any] = {
+            "version": version + 1,
+            "fence": transition.document.fence,
+            "due": transition.due,
+            "ends": None if waiting or aside else _end(holders),
+            "waiting": waiting,
+            "aside": aside,
+            "document": _text(transition.document.limit, holders),
+        }
+        if not version:
+            new = {"namespace": self.prefix, "key": key}
+            self.connection.execute(statements.insert_lock, {**new, **values})
+        elif not self._changes(statements.change_lock, {**where, "of_version": version, **values}):
+            return False
+        self._swap_line(key, where, change)
+        if transition.tombstone is not None:
+            self._bury(key, change.id, {"until": change.tombstone_until, "token": transition.tombstone})
+        return True
+
+    def _swap_line(self, key: str, where: dict[str, Any], change: Change) -> None:
+        known = change.known
+        for entry in change.transition.entries:
+            values: dict[str, Any] = {
+                "seq": entry.seq,
+                "offer_until": entry.offer_until,
+                "offers": entry.offers,
+                "aside": entry.aside,
+                "redelivered": entry.redelivered,
+                "place": entry.offer_until if entry.aside else entry.seq,
+            }
+            if entry.id == change.id and change.message is not None:
+                values["message"] = change.message
+            if entry.id in known:
+                self.connection.execute(statements.change_entry, {**where, "of_id": entry.id, **values})
+            else:
+                new = {"namespace": self.prefix, "key": key, "id": entry.id}
+                self.connection.execute(statements.insert_entry, {**new, **values})
+        for id in change.transition.removed:
+            self.connection.execute(statements.delete_entry, {**where, "of_id": id})
+
+    def _bury(self, key: str, id: str, values: dict[str, Any]) -> None:
+        where = {"of_namespace": self.prefix, "of_key": key, "of_id": id}
+        if not self._changes(statements.change_tombstone, {**where, **values}):
+            new = {"namespace": self.prefix, "key": key, "id": id}
+            self.connection.execute(statements.insert_tombstone, {**new, **values})
+
+    def messages(self, key: str, ids: Sequence[str]) -> dict[str, bytes]:
+        where = {"of_namespace": self.prefix, "of_key": key, "of_ids": ids}
+        return {row.id: row.message for row in self.connection.execute(statements.messages, where)}
+
+    def renew(self, leases: Sequence[tuple[str, Renew]]) -> list[bool]:
+        asked, found = iter(leases), list[bool]()
+        while batch := list(islice(asked, _LEASES_PER_STATEMENT)):
+            found += self._renew(batch)
+        return found
+
+    def _renew(self, leases: Sequence[tuple[str, Renew]]) -> list[bool]:
+        """A renewal touches no line: so all of them are read at once, and changed at once."""
+        where = {"of_namespace": self.prefix, "of_keys": sorted({key for key, _ in leases})}
+        rows = {row.key: row for row in self.connection.execute(statements.renewed_locks, where)}
+        now = self._now()
+        kept = {key: _read(row.document) for key, row in rows.items()}
+        documents = {key: Document(limit, holders=holders) for key, (limit, holders) in kept.items()}
+        found = []
+        for key, renewal in leases:
+            transition = step(documents.get(key, Document()), Line(), renewal, now, self.offer)
+            found.append(transition.answer == Done(True))
+            if found[-1]:
+                documents[key] = transition.document
+        changes = [
+            {
+                "of_namespace": self.prefix,
+                "of_key": key,
+                "version": rows[key].version + 1,
+                "ends": None if rows[key].ends is None else _end(documents[key].holders),
+                "document": _text(documents[key].limit, documents[key].holders),
+            }
+            for key in sorted({key for (key, _), is_found in zip(leases, found, strict=True) if is_found})
+        ]
+        if changes:
+            self.connection.execute(statements.renew_lock, changes)
+        return found
+
+    def due(self, limit: int, every: int) -> list[str] | None:
+        namespace = {"of_namespace": self.prefix}
+        row = self.connection.execute(statements.namespace, namespace).one()
+        now = self._now()
+        if row.reaped <= now < row.reaped + every:  # not after a clock that went back
+            return None
+        time = {**namespace, "of_time": now}
+        ended = self.connection.execute(statements.ended_locks, {**time, "count": _ENDED_PER_SWEEP}).all()
+        values = {"reaped": now, "fence": max([row.fence, *(lock.fence for lock in ended)])}
+        self.connection.execute(statements.change_namespace, {**namespace, **values})
+        if ended:
+            keys = [{**namespace, "of_key": lock.key} for lock in ended]
+            self.connection.execute(statements.delete_lock, keys)
+        old = {**namespace, "of_time": now - MINUTE, "count": _ENDED_PER_SWEEP}
+        if finished := self.connection.execute(statements.ended_tombstones, old).all():
+            ids = [{**namespace, "of_key": row.key, "of_id": row.id} for row in finished]
+            self.connection.execute(statements.delete_tombstone, ids)
+        return list(self.connection.execute(statements.due_keys, {**time, "count": limit}).scalars())
+
+    def scan(self, prefix: str = "") -> Iterator[str]:
+        keys = self.connection.execute(statements.used_keys, {"of_namespace": self.prefix}).scalars()
+        return (key for key in keys if key.startswith(prefix))
+
+    def keep_namespace(self, broker: str, life: int) -> str:
+        namespace = {"of_namespace": self.prefix}
+        row = self.connection.execute(statements.namespace, namespace).one()
+        now = self._now()
+        if row.broker not in (None, broker) and row.broker_until > now:
+            return str(row.broker)
+        values = {"broker": broker, "broker_until": now + life}
+        self.connection.execute(statements.change_namespace, {**namespace, **values})
+        return broker
+
+    def _changes(self, statement: Any, values: dict[str, Any]) -> bool:
+        return bool(self.connection.execute(statement, values).rowcount)
+
+
+def _entry(row: Any) -> Entry:
+    return Entry(row.id, row.seq, row.offer_until, row.offers, row.aside, row.redelivered)
+
+
+def _end(holders: Sequence[Holder]) -> int:
+    return max((holder.expiry for holder in holders), default=0)
+
+
+def _text(limit: int, holders: Sequence[Holder]) -> str:
+    leases = [{name: getattr(holder, name) for name in _HOLDER} for holder in holders]
+    return json.dumps({"limit": limit, "holders": leases})
+
+
+def _read(text: str) -> tuple[int, tuple[Holder, ...]]:
+    document = json.loads(text)
+    return document["limit"], tuple(Holder(**lease) for lease in document["holders"])

@@ -1,0 +1,66 @@
+"""A store for one test: in memory, empty, and with a clock that only the test moves."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from itertools import count
+from typing import Any
+
+from celery_exclusive.core.document import SECOND
+from celery_exclusive.core.operations import Acquire, Granted, Release
+from celery_exclusive.keys import absolute_key
+from celery_exclusive.stores.base import Snapshot
+from celery_exclusive.stores.memory import MemoryStore
+
+_numbers = count()
+
+
+class LockStore(MemoryStore):
+    """What the `lock_store` fixture gives to a test: where all locks of the test are, and their clock.
+
+    Example:
+        def test_a_feed_that_is_being_imported_is_skipped(lock_store):
+            with lock_store.held(import_feed, "https://planet.example/rss"):
+                assert import_feed.delay("https://planet.example/rss").result["skipped"]
+                lock_store.advance(31)      # its worker is dead for longer than ttl
+                assert import_feed.delay("https://planet.example/rss").result == "imported"
+    """
+
+    def __init__(self) -> None:
+        super().__init__(f"memory://test-{next(_numbers)}")
+        self._now = 1_700_000_000 * SECOND
+        self.clock = lambda: self._now
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass for the locks: nobody renews their leases meanwhile.
+
+        Parameters:
+            seconds: how much, from 0.
+        """
+        if seconds < 0:
+            raise ValueError(f"advance({seconds}): a store's clock does not go back")
+        self._now += round(seconds * SECOND)
+
+    @contextmanager
+    def held(self, what: Any, *args: Any, **kwargs: Any) -> Generator[None]:
+        """Let somebody else hold a lock: that of a task with these arguments, or a text as for `lock(text)`.
+
+        It ends with the block, or when the clock has moved by 30 seconds.
+
+        Raises:
+            AssertionError: it is taken already.
+        """
+        key = absolute_key(what) if isinstance(what, str) else what.lock_state(*args, **kwargs).key
+        id, token = f"somebody-else-{next(_numbers)}/0", "0" * 16
+        reply = self.apply(key, Acquire(id, token, 30 * SECOND))
+        assert isinstance(reply.answer, Granted), f"lock {key} is taken already: {reply.answer}"
+        try:
+            yield
+        finally:
+            self.apply(key, Release(id, token))
+
+    def look(self, what: Any, *args: Any, **kwargs: Any) -> Snapshot:
+        """Who holds such a lock, and how many wait."""
+        key = absolute_key(what) if isinstance(what, str) else what.lock_state(*args, **kwargs).key
+        return self.inspect(key)

@@ -1,0 +1,30 @@
+"""The pytest plugin: fixtures for tests of tasks with options."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from celery_exclusive.testing.lock_store import LockStore
+
+
+@pytest.fixture
+def lock_store(monkeypatch: pytest.MonkeyPatch) -> LockStore:
+    """Keep the locks of all apps in memory for one test, and let eager tasks conflict as real ones do.
+
+    Example:
+        def test_a_feed_that_is_being_imported_is_skipped(lock_store):
+            with lock_store.held(import_feed, "https://planet.example/rss"):
+                assert import_feed.delay("https://planet.example/rss").result["skipped"]
+
+    No server is asked. The store's clock stands still until the test calls `lock_store.advance(seconds)`.
+    """
+    from celery_exclusive.install import Installation
+    from celery_exclusive.testing.lock_store import LockStore
+
+    store = LockStore()
+    monkeypatch.setattr(Installation, "store", property(lambda _: store))
+    monkeypatch.setattr(Installation, "is_rehearsal", True)
+    return store

@@ -1,0 +1,72 @@
+"""A key that one id has alone, for as long as it says, and may hand over."""
+
+from __future__ import annotations
+
+from celery_exclusive.core.document import SECOND
+from celery_exclusive.core.operations import Held
+from celery_exclusive.testing.promises.subject import LONG, OTHER, SHORT, TOKEN, Subject, fence_of, found
+
+
+class OwningPromises(Subject):
+    def test_one_owns_a_key_and_others_are_told_who_it_is(self) -> None:
+        key = self.key()
+        fence_of(key.own("a"))
+        refused = key.own("b", OTHER)
+        assert isinstance(refused.answer, Held)
+        assert [rival.id for rival in refused.answer.by] == ["a"]
+        assert key.is_held_against("c")
+        assert found(key.release("a", done=False))
+        fence_of(key.own("b", OTHER))
+
+    def test_owning_again_is_the_same_lease_and_lasts_as_long_as_it_says_now(self) -> None:
+        key = self.key()
+        fence = fence_of(key.own("a", ttl=2 * LONG))
+        assert fence_of(key.own("a", ttl=LONG)) == fence
+        (holder,) = key.inspect().holders
+        assert holder.remaining <= LONG * SECOND
+        assert fence_of(key.own("a", ttl=2 * LONG)) == fence
+        (holder,) = key.inspect().holders
+        assert holder.remaining > LONG * SECOND
+
+    def test_an_owner_that_has_cut_its_lease_short_is_dead_after_that(self) -> None:
+        key = self.key()
+        fence = fence_of(key.own("a", ttl=LONG))
+        fence_of(key.own("a", ttl=SHORT))
+        key.lapses()
+        assert fence_of(key.own("b", OTHER)) > fence
+        assert not key.renew("a")
+
+    def test_a_stranger_under_the_same_id_does_not_own_it(self) -> None:
+        key = self.key()
+        fence_of(key.own("a", TOKEN))
+        assert isinstance(key.own("a", OTHER).answer, Held)
+        assert key.renew("a", TOKEN)
+
+    def test_a_lease_is_handed_over_with_its_fence_and_its_former_owner_has_none(self) -> None:
+        key = self.key()
+        fence = fence_of(key.own("a", TOKEN))
+        assert fence_of(key.own("b", OTHER, former="a")) == fence
+        assert key.holders() == ["b"]
+        assert not found(key.release("a", TOKEN, done=False))
+        assert not key.renew("a", TOKEN)
+        assert key.renew("b", OTHER)
+
+    def test_handing_over_again_changes_nothing(self) -> None:
+        key = self.key()
+        fence = fence_of(key.own("a", TOKEN))
+        fence_of(key.own("b", OTHER, former="a"))
+        assert fence_of(key.own("b", OTHER, former="a")) == fence
+        assert key.holders() == ["b"]
+
+    def test_what_has_ended_is_not_handed_over_but_a_free_key_is_owned_and_a_taken_one_is_not(self) -> None:
+        key = self.key()
+        fence_of(key.own("a", TOKEN, ttl=SHORT))
+        key.lapses()
+        fence_of(key.own("b", OTHER, former="a"))
+        assert isinstance(key.own("c", TOKEN, former="a").answer, Held)
+        assert key.holders() == ["b"]
+
+    def test_an_owner_finds_a_key_of_which_somebody_holds_a_place_taken(self) -> None:
+        key = self.key()
+        key.take("a")
+        assert isinstance(key.own("b", OTHER).answer, Held)

@@ -1,0 +1,57 @@
+"""Whether the store can keep what the declared tasks need, and what an operator should know of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from celery_exclusive.brokers import is_in_one_process, is_on_this_machine
+from celery_exclusive.errors import OptionError
+from celery_exclusive.stores.choose import DJANGO_CACHE
+from celery_exclusive.worker.gate import GatedTask
+
+if TYPE_CHECKING:
+    from celery_exclusive.install import Installation
+
+
+def refuse_unfit(installation: Installation, pool: Any) -> None:
+    """Raise OptionError if the store cannot keep the promises that the tasks' options make in this pool."""
+    store = installation.store
+    if store.capabilities.one_process and "prefork" in pool.__module__:
+        raise OptionError(
+            f"exclusive_store: {store.url} is the memory of one process, and each child of "
+            "this worker has its own: use a redis:// URL, or the worker's --pool=threads or --pool=solo"
+        )
+    for task in installation.app.tasks.values():
+        if isinstance(task, GatedTask) and not store.capabilities.line:
+            option = installation.option(task)
+            if option.on_conflict == "wait":
+                raise OptionError(
+                    f"exclusive_store: {store.url} keeps no line, and task {task.name} with {option!r} waits "
+                    "in one: give it on_conflict='skip', or name a redis:// or sqlite:// URL"
+                )
+
+
+def warnings(installation: Installation) -> list[str]:
+    """Ask the store for its own, and add what follows from where it was found."""
+    store, found = installation.store, []
+    if (
+        store.capabilities.one_host
+        and not store.capabilities.one_process
+        and not is_on_this_machine(installation.app.conf)
+    ):
+        found.append(
+            f"store {store.url}: only processes on this machine share it, but the broker can be reached from "
+            "others: tasks there would have locks of their own. Run all workers here, or set exclusive_store "
+            "to a server that all can reach"
+        )
+    if store.capabilities.one_process and not is_in_one_process(installation.app.conf):
+        found.append(
+            f"store {store.url}: it is the memory of this process, but its broker serves others too: another "
+            "worker, or lock() in another process, would have locks of its own; use it for tests only"
+        )
+    if installation.origin == DJANGO_CACHE:
+        found.append(
+            f"store {store.url}: cache.clear() empties the whole database of {DJANGO_CACHE}, and locks and "
+            "waiting tasks are in it: set exclusive_store to a database of their own"
+        )
+    return [*store.check(), *found]

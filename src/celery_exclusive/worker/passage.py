@@ -1,0 +1,259 @@
+"""One delivery on its way through the gate: into the body, to the skip result, or back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from billiard.einfo import ExceptionInfo
+from celery.app.trace import TraceInfo, trace_ok_t
+from celery.exceptions import Ignore, Reject
+from celery.states import IGNORED, REJECTED
+
+from celery_exclusive import notices
+from celery_exclusive.core.document import SECOND
+from celery_exclusive.core.operations import Answer, Done, Full, Granted, Held, Parked, Stale
+from celery_exclusive.errors import LockHeld, StoreUnavailable
+from celery_exclusive.keys import preview
+from celery_exclusive.lease import Lease, insist
+from celery_exclusive.parking import Letter, Post
+from celery_exclusive.stores.deadline import deadline
+from celery_exclusive.task import Run, current_run
+from celery_exclusive.worker import growth
+from celery_exclusive.worker.delivery import Delivery
+from celery_exclusive.worker.endings import Ended
+from celery_exclusive.worker.patience import Patience
+from celery_exclusive.worker.rescheduling import next_try
+from celery_exclusive.worker.undisturbed import undisturbed
+
+if TYPE_CHECKING:
+    from celery_exclusive.install import Installation
+    from celery_exclusive.worker.heartbeat import Heartbeat
+
+
+class Passage:
+    """One delivery on its way through the gate."""
+
+    def __init__(
+        self,
+        task: Any,
+        tracer: Callable[..., Any],
+        delivery: Delivery,
+        uuid: str,
+        args: Any,
+        kwargs: Any,
+        request: Any,
+    ) -> None:
+        self.task, self.tracer = task, tracer
+        self.installation: Installation = task.app._celery_exclusive
+        self.call = (uuid, args, kwargs, request)
+        self.delivery = delivery
+        self.option = self.installation.option(self.task)
+        self.post = Post(self.task.app)
+        self.id = uuid
+        self.patience = Patience(self.installation, self.task, self.delivery.key, request)
+        self.again: Letter | None = None
+        self.may_go_without = self.installation.allows_without(task) and not delivery.may_be_in_line
+
+    @property
+    def heartbeat(self) -> Heartbeat | None:
+        """That which has to be told of a lease; of a child's the main process knows."""
+        found = self.installation.heartbeat
+        return found if found and not found.is_for_children else None
+
+    @property
+    def lock(self) -> str:
+        """The key as people may read it."""
+        _, args, kwargs, _ = self.call
+        told = self.installation.settings.exclusive_preview and preview(
+            self.task.run, self.option, args, kwargs
+        )
+        return f"{self.delivery.key} ({told})" if told else self.delivery.key
+
+    def go(self) -> Any:
+        """Go through the gate: into the body, to the skip result, or back."""
+        run = Run(self.id)
+        may_hold, done = True, False
+        try:
+            answer = self.enter(run)
+            may_hold = isinstance(answer, Granted) or run.is_unguarded
+            if answer is None:
+                return _ends(Reject("the store of locks does not answer", requeue=True), REJECTED)
+            if isinstance(answer, (Parked, Stale)):
+                return _ends(Ignore(type(answer).__name__.lower()), IGNORED)
+            result = trace(self.tracer, run, *self.call)
+            done = not _comes_again(result)
+            return result
+        finally:
+            if may_hold:
+                with undisturbed():
+                    self.leave(run, done=done)
+
+    def enter(self, run: Run) -> Answer | None:
+        """Take the lease, or find out what becomes of this delivery instead.
+
+        None: the store stayed down, and the message has to go back to the broker, unless the task may run
+        without a lease. It is never dropped: what has been acknowledged, or may not be given back too often,
+        is published again, or waits on for whichever of the two comes back first.
+        """
+        while True:
+            self.again, is_known = None, True
+            try:
+                answer = self.ask(run)
+                if not self.again:
+                    return answer
+            except StoreUnavailable as error:
+                if self.may_go_without:
+                    run.is_unguarded = True
+                    notices.unguarded(self.installation, self.task.name, self.id, self.lock, error)
+                    return Held(())
+                notices.given_back(self.installation, self.task.name, self.id, self.lock, error)
+                if self.task.acks_late and not self.post.counts_deliveries:
+                    self.owe(done=False)
+                    return None
+                self.again = self.delivery.letter.delayed(self.installation.settings.exclusive_store_wait)
+                is_known = False
+            try:
+                self.post.publish(self.again)
+            except Exception as error:  # noqa: BLE001 - whatever it is, there is another try
+                notices.trouble(f"task {self.id} could not be published again and waits on", error)
+            else:
+                if not is_known:
+                    self.owe(done=False)
+                return Stale()  # this delivery is over, its copy goes on
+
+    def ask(self, run: Run) -> Answer:
+        asked = time.monotonic()
+        waits, most = self.option.on_conflict == "wait", self.max_waiting
+        answer = self.acquire(run, park=waits and not self.may_go_without, max_waiting=most)
+        if isinstance(answer, Held) and waits:
+            answer = self.acquire(run, park=True, max_waiting=most)
+        if isinstance(answer, (Held, Full)) and self.is_kin(answer):
+            answer = self.acquire(run, park=True)
+        name = self.task.name
+        if isinstance(answer, Granted):
+            key, id, token = self.delivery.key, self.delivery.id, self.delivery.token
+            ttl = self.delivery.ttl / SECOND
+            store, limit = self.installation.store, self.delivery.limit
+            run.lease = Lease(key, answer.fence, ttl, store, id, token, limit, asked + ttl)
+            if self.heartbeat:
+                self.heartbeat.keep(self.delivery, lambda: None)
+        elif isinstance(answer, Parked):
+            notices.parked(name, self.id, self.lock, answer.position, answer.by)
+            growth.look(name, self.delivery.key, answer.position)
+        elif isinstance(answer, Held):
+            self.meet(run, answer)
+        elif isinstance(answer, Full) and self.option.on_full == "skip":
+            run.skipped = self.skipped(answer)
+            notices.full(name, self.id, self.lock, answer.waiting, answer.by)
+        elif isinstance(answer, Full):
+            run.failure = self.refused(
+                f"was not let into the line of lock {self.lock}: {answer.waiting} waiting already, as many "
+                f"as max_waiting allows; {notices.held(answer.by)}. Send it again later, or let it be "
+                "dropped by on_full='skip'",
+                answer,
+            )
+        elif isinstance(answer, Stale):
+            notices.stale(name, self.id, self.lock)
+        return answer
+
+    def meet(self, run: Run, held: Held) -> None:
+        """Do what the option says of a key that is taken, for those that do not wait in line."""
+        option, name = self.option, self.task.name
+        if option.on_conflict == "skip":
+            run.skipped = self.skipped(held)
+            notices.skipped(name, self.id, self.lock, held.by)
+            return
+        found = f"found lock {self.lock} {notices.held(held.by)}"
+        if option.on_conflict == "raise":
+            run.failure = self.refused(f"{found}. Send it again later, or let it wait or be skipped", held)
+        elif later := next_try(self.delivery.letter, option.give_up_after):
+            self.again, pause = later
+            notices.rescheduled(name, self.id, self.lock, held.by, pause)
+        else:
+            late = f"for {option.give_up_after:g} s, as long as give_up_after allows"
+            run.failure = self.refused(f"{found}, and has tried {late}. Send it again later", held)
+
+    @property
+    def max_waiting(self) -> int | None:
+        """How many may be in line before this task. A retry has been let in once, and is not sent away."""
+        _, _, _, request = self.call
+        if self.option.on_conflict != "wait" or request.get("retries"):
+            return None
+        return self.option.max_waiting or self.installation.settings.exclusive_max_waiting
+
+    def skipped(self, answer: Held | Full) -> tuple[object]:
+        return (self.option.skipped(self.delivery.key, notices.task_id(answer.by[0].id)),)
+
+    def refused(self, why: str, answer: Held | Full) -> LockHeld:
+        holder = notices.task_id(answer.by[0].id)
+        return LockHeld(f"task {self.task.name} {why}", self.delivery.key, holder)
+
+    def is_kin(self, held: Held | Full) -> bool:
+        """Whether the place is held by an earlier run of ourselves, or by the parent that is just ending."""
+        return any(notices.task_id(rival.id) in self.delivery.kin for rival in held.by)
+
+    def acquire(self, run: Run, *, park: bool, max_waiting: int | None = None) -> Answer:
+        """Acquire or park, in one call of the store, and publish what that wakes."""
+        self.may_go_without &= not park  # it may be in line after that, and not know it
+        asked = self.delivery.acquire(park=park, max_waiting=max_waiting)
+        reply, interruption = self.patience.apply(asked)
+        self.post.follow_up(reply)
+        if isinstance(interruption, Exception):
+            run.failure = interruption
+        elif interruption:
+            raise interruption
+        return reply.answer
+
+    def leave(self, run: Run, *, done: bool) -> None:
+        """Give the lease back and wake whoever is next. Never raises after successful work."""
+        key, release = self.delivery.key, self.delivery.release(done=done)
+        if self.heartbeat:
+            self.heartbeat.drop(self.delivery)
+        try:
+            with deadline(self.patience.rest()):
+                reply, interruption, is_repeated = insist(lambda: self.installation.store.apply(key, release))
+        except Exception as error:  # noqa: BLE001 - the task has its result
+            notices.trouble(
+                f"the lease of task {self.id} on lock {self.lock} cannot be given back yet", error
+            )
+            self.owe(done=done)
+            return
+        self.post.follow_up(reply)
+        if run.lease and reply.answer == Done(False) and not (is_repeated or interruption):
+            notices.lease_lost(self.installation, self.task.name, self.id, self.lock)
+        if interruption and not isinstance(interruption, Exception):
+            raise interruption
+
+    def owe(self, *, done: bool) -> None:
+        """Have it given back when the store answers again, what there may be to give back."""
+        if self.installation.endings:
+            self.installation.endings.add(Ended(self.delivery, done=done))
+
+
+def trace(tracer: Callable[..., Any], run: Run, *call: Any) -> Any:
+    mark = current_run.set(run)
+    try:
+        return tracer(*call)
+    finally:
+        current_run.reset(mark)
+
+
+def _ends(exc: Exception, state: str) -> Any:
+    """What Celery's tracer returns for a task that raised this."""
+    try:
+        raise exc
+    except type(exc):
+        info = ExceptionInfo(internal=True)
+    return trace_ok_t(info, TraceInfo(state, exc), None, None)
+
+
+def _comes_again(result: Any) -> bool:
+    """Whether the message is given back: the body asks for it, or is out of memory, which ends the worker."""
+    if result.info is None:
+        return False
+    error = result.info.retval
+    return isinstance(error, MemoryError) or (
+        result.info.state == REJECTED and getattr(error, "requeue", False)
+    )

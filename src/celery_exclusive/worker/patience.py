@@ -1,0 +1,86 @@
+"""Asking a store that may be down, through whatever interrupts."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from celery.exceptions import SoftTimeLimitExceeded
+
+from celery_exclusive import notices
+from celery_exclusive.core.operations import Acquire
+from celery_exclusive.errors import StoreUnavailable
+from celery_exclusive.lease import finish
+from celery_exclusive.stores.base import Reply
+from celery_exclusive.stores.deadline import deadline
+
+if TYPE_CHECKING:
+    from celery_exclusive.install import Installation
+
+
+class Patience:
+    """Asks for one run's place; while the store is down, it waits for it in the worker's slot."""
+
+    def __init__(self, installation: Installation, task: Any, key: str, request: Any) -> None:
+        self.installation, self.task, self.key, self.request = installation, task, key, request
+        self.may_come_late = False
+        self.began = time.monotonic()
+
+    def apply(self, operation: Acquire) -> tuple[Reply, BaseException | None]:
+        """Return the store's reply, and what was raised into the call meanwhile, if anything was."""
+        seconds = self.seconds()
+        with deadline(seconds):
+            return self._insist(operation, time.monotonic() + seconds)
+
+    def _insist(self, operation: Acquire, until: float) -> tuple[Reply, BaseException | None]:
+        pause = 0.1
+        while True:
+            try:
+                return finish(lambda: self._ask(operation))
+            except StoreUnavailable as error:
+                if time.monotonic() + pause > until:
+                    raise
+                notices.store_wait(self.task.name, self.request["id"], error)
+                try:
+                    time.sleep(pause * random.uniform(0.5, 1.5))
+                except SoftTimeLimitExceeded:
+                    raise error from None
+            pause = min(pause * 2, 5.0)
+
+    def seconds(self) -> float:
+        """How long to wait at most: time limits run meanwhile, and must not end what has not begun."""
+        waits = [limit / 2 for limit in self.limits if limit]
+        return float(min([self.installation.settings.exclusive_store_wait, *waits]))
+
+    def rest(self) -> float | None:
+        """How long the end of a body may take at most: a hard limit must not end what has ended.
+
+        One that is over, and has not struck, does not strike in this pool.
+        """
+        hard, _ = self.limits
+        left = self.began + hard - time.monotonic() if hard else 0
+        return left / 2 if left > 0 else None
+
+    @property
+    def limits(self) -> tuple[float | None, float | None]:
+        """The hard and the soft time limit in seconds."""
+        hard, soft = self.request.get("timelimit") or (None, None)
+        task, conf = self.task, self.task.app.conf
+        return (
+            hard or task.time_limit or conf.task_time_limit,
+            soft or task.soft_time_limit or conf.task_soft_time_limit,
+        )
+
+    def _ask(self, operation: Acquire) -> Reply:
+        """An answer may be lost after the store did its part, and a request come after all the others.
+
+        So each further one is that of a redelivered copy.
+        """
+        if self.may_come_late:
+            operation = replace(operation, redelivered=True)
+        before, self.may_come_late = self.may_come_late, True
+        reply = self.installation.store.apply(self.key, operation)
+        self.may_come_late = before
+        return reply

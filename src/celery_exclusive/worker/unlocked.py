@@ -1,0 +1,67 @@
+"""Messages out of a line, for a task that has no option here: another release of the code gave it one.
+
+It runs without a lock, as this worker's code says. Unless its place in line went with it, it would be offered
+and run again and again, and those behind it would wait meanwhile.
+"""
+
+from __future__ import annotations
+
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+from celery.signals import task_received, task_revoked
+
+from celery_exclusive import notices
+from celery_exclusive.core.operations import Done, Remove
+from celery_exclusive.errors import ExclusiveError
+from celery_exclusive.header import Header
+from celery_exclusive.wakes import follow_up
+from celery_exclusive.worker.delivery import is_redelivered, restore_priority
+from celery_exclusive.worker.gate import GatedTask
+
+if TYPE_CHECKING:
+    from celery_exclusive.install import Installation
+    from celery_exclusive.stores.base import Store
+
+
+class Unlocked:
+    """Takes the places of such messages out of their lines, for as long as it exists."""
+
+    def __init__(self, installation: Installation) -> None:
+        self.installation = installation
+        task_received.connect(self._receive)
+        task_revoked.connect(self._revoke)
+
+    def _receive(self, request: Any, **_: Any) -> None:
+        header = Header.read(request.message.headers)
+        if header and self._look(request.task, request.id, header, again=is_redelivered(request.message)):
+            restore_priority(request, header)
+
+    def _revoke(self, sender: Any, request: Any, **_: Any) -> None:
+        """Of one that is revoked or expired before it was received, this alone tells."""
+        header = Header.read(vars(request))
+        if header:
+            self._look(
+                sender, request.id, header, again=bool((request.delivery_info or {}).get("redelivered"))
+            )
+
+    def _look(self, task: Any, id: str, header: Header, *, again: bool) -> bool:
+        has_waited = bool(header.x) and (header.promoted is not None or again)
+        if not has_waited or isinstance(task, GatedTask):
+            return False
+        place = (self.installation.store, task.name, id, str(header.x), f"{id}/{header.id}")
+        Thread(target=self._leave, args=place, name="exclusive-leave", daemon=True).start()
+        return True
+
+    def _leave(self, store: Store, task: str, id: str, key: str, claim: str) -> None:
+        """Not for good: a worker of another release may get it, if this one is killed before it has run."""
+        try:
+            reply = store.apply(key, Remove(claim, done=False))
+        except ExclusiveError as error:
+            notices.trouble(
+                f"task {id} has no lock here, but keeps its place in line, and may run again", error
+            )
+        else:
+            if reply.answer == Done(True):
+                notices.unlocked(task, id, key)
+            follow_up(self.installation, reply)

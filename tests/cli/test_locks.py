@@ -1,0 +1,117 @@
+"""`celery -A proj locks`, as an operator starts it beside workers that run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from celery_exclusive.errors import LockHeld
+from tests.worker.journal import eventually
+from tests.worker.lab import Lab
+
+
+def locks(lab: Lab, *words: str, **conf: Any) -> subprocess.CompletedProcess[str]:
+    """Run the command with the lab's app; `conf` are settings for it alone."""
+    return subprocess.run(
+        [sys.executable, "-m", "celery", "-A", lab.module, "locks", *words],
+        check=False,
+        env={**lab.environment, "LAB_CONF": json.dumps({**lab.conf, **conf})},
+        cwd=lab.folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def listed(lab: Lab, *words: str) -> list[dict[str, Any]]:
+    done = locks(lab, "ls", "--json", *words)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_a_running_holder_loses_its_lock_only_by_force_and_the_next_in_line_starts_at_once(
+    make_lab: Callable[..., Lab],
+):
+    an_hour = 3600  # for an offer: nobody else calls the next one in the time of this test
+    lab = make_lab(
+        task_acks_late=True, task_reject_on_worker_lost=True, exclusive_ttl=60, exclusive_offer=an_hour
+    )
+    worker = lab.start_worker()
+    first = lab.send("wait", "k", tag="first", hold=True)
+    lab.journal.wait_for("start", tag="first")
+    second = lab.send("wait", "k", tag="second", hold=True)
+    lab.wait_for_line(1, "wait", "k")
+    state = lab.task("wait").lock_state("k")
+
+    (lock,) = listed(lab)
+    (holder,) = lock.pop("holders")
+    assert lock == {
+        "key": state.key,
+        "task": "tests.worker.shop.wait",
+        "state": "running",
+        "waiting": 1,
+        "aside": 0,
+    }
+    assert holder.pop("id") == first.id
+    assert holder.pop("fence") == lab.journal.events("start", tag="first")[0]["fence"]
+    assert 0 < holder.pop("lease_left") <= 60
+    assert state.holders[0].age <= holder.pop("age")
+    assert not holder
+    assert [lock["key"] for lock in listed(lab, "tests.worker.shop.w")] == [state.key]
+    assert listed(lab, "tests.worker.shop.skip") == []
+
+    refused = locks(lab, "release", state.key)
+    assert refused.returncode == 1
+    assert first.id in refused.stderr
+    assert "--force" in refused.stderr
+    assert [holder.task_id for holder in lab.task("wait").lock_state("k").holders] == [first.id]
+
+    done = locks(lab, "release", state.key, "--force")
+    assert (done.returncode, first.id in done.stdout, second.id in done.stdout) == (0, True, True), done
+    lab.journal.wait_for("start", tag="second")
+    assert not lab.journal.events("end")
+    lab.open("first")
+    worker.wait_for_log(f"{first.id}] lost its lease")
+    assert [lock["holders"][0]["id"] for lock in listed(lab)] == [second.id]
+    lab.open("second")
+    eventually(lambda: not listed(lab), "an empty list")
+
+
+def test_a_dead_holder_loses_its_lock_only_by_force_and_long_before_its_ttl(make_lab: Callable[..., Lab]):
+    lab = make_lab(task_acks_late=True, task_reject_on_worker_lost=True, exclusive_ttl=3600)
+    doomed = lab.start_worker("doomed")
+    first = lab.send("wait", "k", tag="first", hold=True)
+    lab.journal.wait_for("start", tag="first")
+    lab.start_worker("other")
+    lab.send("wait", "k", tag="second")
+    lab.wait_for_line(1, "wait", "k")
+    doomed.kill()
+    key = lab.task("wait").lock_state("k").key
+
+    assert locks(lab, "release", key).returncode == 1
+    with pytest.raises(LockHeld, match=first.id) as refusal:
+        lab.task("wait").release_lock("k")
+    assert (refusal.value.key, refusal.value.holder) == (key, first.id)
+    assert not lab.journal.events("start", tag="second")
+
+    done = locks(lab, "release", key, "--force")
+    assert done.returncode == 0, done.stderr
+    lab.journal.wait_for("end", tag="second")
+
+
+def test_a_store_that_does_not_answer_is_said_in_one_line_without_its_password(make_lab: Callable[..., Lab]):
+    lab = make_lab()
+    for words in (("ls",), ("release", "k")):
+        done = locks(lab, *words, exclusive_store="redis://:secret@127.0.0.1:1/0")
+        assert done.returncode == 1
+        assert done.stdout == ""
+        where, error = done.stderr.splitlines()
+        assert "redis://:**@127.0.0.1:1/0" in where
+        assert error.startswith("Error: store redis://:**@127.0.0.1:1/0 does not answer")
+        assert "secret" not in done.stderr

@@ -1,0 +1,206 @@
+"""What the command reads and prints, on a store in the tests' own process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import click
+import pytest
+from celery.signals import user_preload_options
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from celery_exclusive import Exclusive
+from celery_exclusive.cli.locks import locks
+from celery_exclusive.cli.table import duration, escaped, unescaped
+from celery_exclusive.core.document import SECOND
+from celery_exclusive.core.operations import Release
+from celery_exclusive.core.step import OFFERS_IN_LINE
+from celery_exclusive.errors import LockHeld
+from celery_exclusive.header import HEADER, Header
+from celery_exclusive.parking import Letter
+from tests.cli.conftest import Desk
+
+
+def message(id: str, key: str) -> bytes:
+    headers = {"id": id, "task": "desk.load", HEADER: Header("p", key).write()}
+    return Letter(b"[[], {}, {}]", "application/json", "utf-8", headers, {}, "", "desk").dump()
+
+
+def test_ls_has_a_row_for_each_holder_and_one_for_a_line_without(desk: Desk):
+    @desk.app.task(name="desk.load", shared=False, exclusive=Exclusive(limit=2))
+    def load() -> None: ...
+
+    desk.acquire("x:desk.load", "a/p", limit=2)
+    desk.acquire("x:日本", "h/p")
+    desk.pass_time(2)
+    desk.acquire("x:desk.load", "b/p", limit=2)
+    desk.acquire("x:日本", "c/p", message=message("c", "x:日本"))
+    desk.store.apply("x:日本", Release("h/p", "token"))
+    desk.pass_time(182)
+    shown = desk.run("ls")
+    assert shown.exit_code == 0
+    assert f"locks in {desk.store.url} (exclusive_store), exclusive_prefix cx" in shown.stderr
+    assert "the memory of one process" in shown.stderr
+    assert shown.stdout.splitlines() == [
+        "KEY          TASK       HOLDER  STATE    AGE    LEASE LEFT  WAITING  FENCE",
+        "x:desk.load  desk.load  a       running  3m04s  6m56s       0        1800000000000000",
+        "x:desk.load  desk.load  b       running  3m02s  6m58s       0        1800000002000000",
+        "x:日本       -          -       waiting  -      -           1        -",
+    ]
+    assert desk.run("ls", "desk.").stdout.count("\n") == 3
+    assert desk.run("ls", "nothing").stdout == ""
+
+
+def test_who_stepped_aside_is_told_apart_in_ls(desk: Desk):
+    desk.acquire("x:k", "a/p")
+    for id in ("b/p", "c/p"):
+        desk.acquire("x:k", id, message=message(id[0], "x:k"))
+    desk.store.apply("x:k", Release("a/p", "token"))
+    for _ in range(OFFERS_IN_LINE):
+        desk.pass_time(700)
+        desk.store.reap()
+    assert desk.run("ls").stdout.splitlines()[1].endswith("  2 (1 aside)  -")
+    (lock,) = map(json.loads, desk.run("ls", "--json").stdout.splitlines())
+    assert lock == {"key": "x:k", "task": None, "state": "waiting", "holders": [], "waiting": 2, "aside": 1}
+
+
+ODD = [
+    "repo:17",
+    "two words",
+    "\x1b[31m\x07",
+    "a\\x41",
+    "a\\",
+    "\u202egpj",
+    "日本",
+    "line\nbreak",
+    "-rf",
+    "'$(x)'",
+]
+
+
+@pytest.mark.parametrize("text", [*ODD, "t" * 300], ids=ascii)
+def test_release_takes_a_key_as_ls_shows_it_and_as_its_author_wrote_it(desk: Desk, text: str):
+    @desk.app.task(name="desk.load", shared=False, exclusive=Exclusive(key=lambda: text))
+    def load() -> None: ...
+
+    key = load.lock_state().key
+    decoy = f"x:{unescaped(text)}!"
+    desk.acquire(decoy, "decoy/p")
+    for written in (None, text):
+        desk.acquire(key, "a/p")
+        shown = next(line for line in desk.run("ls").stdout.split("\n") if "  a  " in line)
+        assert shown.isprintable()
+        word = written or shown[: shown.index("  -  ")].rstrip()
+        refused = desk.run("release", "--", word)
+        assert (refused.exit_code, refused.stdout) == (1, "")
+        assert refused.stderr.strip().replace("\n", "").isprintable()
+        done = desk.run("release", "--force", "--", word)
+        assert (done.exit_code, done.stdout.splitlines()[0]) == (0, f"lock {escaped(key)}")
+        assert not desk.store.inspect(key).holders
+    assert desk.store.inspect(decoy).holders
+
+
+@given(st.text())
+@example("\\x41\\\\")
+def test_what_is_escaped_is_printable_and_can_be_read_back(text: str):
+    assert escaped(text).isprintable()
+    assert unescaped(escaped(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(0.9, "0s"), (59.9, "59s"), (60, "1m00s"), (184, "3m04s"), (7500, "2h05m"), (273_600, "3d04h")],
+)
+def test_durations_are_short_and_rounded_down(seconds: float, shown: str):
+    assert duration(round(seconds * SECOND)) == shown
+
+
+def test_a_line_whose_offer_was_lost_goes_on_by_release_without_force(desk: Desk):
+    desk.acquire("x:k", "a/p")
+    desk.acquire("x:k", "b/p", message=message("b", "x:k"))
+    desk.store.apply("x:k", Release("a/p", "token"))  # and what this wakes is not published
+    early = desk.run("release", "k")
+    assert (early.exit_code, early.stdout) == (0, "lock x:k\n  held by nobody\n  1 in line\n")
+    desk.pass_time(6)
+    done = desk.run("release", "k")
+    assert done.stdout.endswith("  held by nobody\n  1 in line, its place is offered to b\n")
+    with desk.app.connection_for_read() as connection:
+        queue = connection.SimpleQueue("desk")
+        assert queue.get(timeout=10).headers["id"] == "b"
+        queue.close()
+
+
+def test_a_key_that_nobody_holds_is_an_error_with_the_one_that_was_meant(desk: Desk):
+    desk.acquire("x:repo:17", "a/p")
+    for word in ("repo:71", "x:repo:71"):
+        refused = desk.run("release", word)
+        assert (refused.exit_code, refused.stdout) == (1, "")
+        assert f"did you mean '{word[:-2]}17'?" in refused.stderr
+
+
+def test_wrong_usage_ends_with_2(desk: Desk):
+    assert desk.run("release").exit_code == 2
+    assert desk.run("ls", "--jsn").exit_code == 2
+    assert desk.run("list").exit_code == 2
+
+
+def test_an_app_may_have_options_for_all_commands(desk: Desk, monkeypatch: pytest.MonkeyPatch):
+    zone = click.Option(["--zone"])
+    desk.app.user_options["preload"].add(zone)
+    monkeypatch.setattr(locks, "params", [*locks.params, zone])  # as `celery` does
+    given: list[dict[str, str]] = []
+    take = user_preload_options.connect(lambda options, **_: given.append(options), weak=False)
+    try:
+        assert desk.run("--zone", "north", "ls").exit_code == 0
+    finally:
+        user_preload_options.disconnect(take)
+    assert given == [{"zone": "north"}]
+
+
+TROUBLES: dict[str, tuple[dict[str, Any], str]] = {
+    "an app without install": ({"installed": False}, "celery_exclusive.install(app)"),
+    "a wrong setting": ({"exclusive_tll": 3}, "did you mean 'exclusive_ttl'?"),
+    "no store": ({"exclusive_store": None, "broker_url": "pyamqp://"}, "exclusive_store"),
+}
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_what_is_wrong_with_the_app_is_said_in_one_line(make_desk: Callable[..., Desk], trouble: str):
+    conf, hint = TROUBLES[trouble]
+    done = make_desk(**conf).run("ls")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr.startswith("Error: ")
+    assert done.stderr.count("\n") == 1
+    assert hint in done.stderr
+
+
+def test_tasks_that_cannot_be_imported_do_not_keep_an_operator_from_looking(make_desk: Callable[..., Desk]):
+    desk = make_desk(imports=["no_such_module"])
+    desk.acquire("x:k", "a/p")
+    done = desk.run("ls")
+    assert (done.exit_code, "x:k" in done.stdout) == (0, True)
+    assert "Warning: not all tasks could be imported" in done.stderr
+    assert "no_such_module" in done.stderr
+
+
+def test_release_lock_does_the_same_from_code(desk: Desk):
+    @desk.app.task(name="desk.load", shared=False, exclusive=Exclusive("url", limit=2))
+    def load(url: str, force: bool = False) -> None: ...
+
+    key = load.lock_state("u").key
+    assert load.release_lock("u") == ()
+    for id in ("a/p", "b/p"):
+        desk.acquire(key, id, limit=2)
+    desk.pass_time(3)
+    with pytest.raises(LockHeld, match=r"held by a for 3\.0s and 1 more") as refusal:
+        load.release_lock("u")
+    assert (refusal.value.key, refusal.value.holder) == (key, "a")
+    assert load.lock_state("u").is_running
+    broken = load.release_lock("u", force=True)
+    assert [holder.task_id for holder in broken] == ["a", "b"]
+    assert (broken[0].age, broken[0].remaining) == (3.0, 597.0)
+    assert not load.lock_state("u").is_running
+    assert load.release_lock("u", force=True) == ()

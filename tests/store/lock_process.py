@@ -1,0 +1,153 @@
+"""A process that takes locks, for tests: `python -m tests.store.lock_process URL SCENE [ARGUMENT]`.
+
+It tells what happens in lines of text, and waits for a line where a test has to decide.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import time
+import timeit
+from typing import Any
+
+from celery import Celery
+
+from celery_exclusive import Exclusive, ExclusiveError, LeaseLost, LockHeld, install, lock
+from tests.worker.journal import Journal
+
+app = install(Celery("process", broker="memory://"))
+
+
+def tell(*what: object) -> None:
+    print(*what, flush=True)  # noqa: T201
+
+
+def hold(ttl: str) -> None:
+    """Hold it until told to end."""
+    with lock("k", ttl=float(ttl)) as lease:
+        tell("held", lease.fence)
+        sys.stdin.readline()
+        try:
+            lease.check()
+        except LeaseLost:
+            tell("lost")
+    tell("released")
+
+
+def contend(journal: str) -> None:
+    """Hold it again and again for an instant, for as long as others do."""
+    record = Journal(journal)
+    for turn in range(40):
+        with lock("k", ttl=5) as lease:
+            record.write("start", id=turn, fence=lease.fence)
+            time.sleep(0.001)
+            record.write("end", id=turn, fence=lease.fence)
+
+
+def fork(ttl: str) -> None:
+    """Fork while holding it: the child leaves the block too, and then wants it for itself."""
+    guard = lock("k", ttl=float(ttl))
+    with guard as lease:
+        child = os.fork()
+        if not child:
+            try:
+                guard.release()
+            except ExclusiveError as error:
+                tell("child:", error)
+        else:
+            sys.stdin.readline()
+            lease.check()
+            tell("parent: still held")
+    if child:
+        tell("parent: child ended with", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        return
+    try:
+        with lock("k", wait=0):
+            tell("child: two at once")
+    except LockHeld as error:
+        tell("child: held by", error.holder)
+    with guard as lease:  # waits until the parent has released
+        time.sleep(3 * float(ttl))
+        lease.check()
+    tell("child: held it itself")
+    os._exit(0)
+
+
+def fork_in_body(ttl: str) -> None:
+    """Fork in the body of a task that `apply()` runs, and let the child leave it first."""
+
+    @app.task(bind=True, exclusive=Exclusive(key="k", ttl=float(ttl)))
+    def body(self: Any) -> str:
+        child = os.fork()
+        if not child:
+            return "child: left"
+        os.waitpid(child, 0)
+        self.lease.check()
+        return "parent: still held"
+
+    tell(body.apply(throw=True).get())
+
+
+class Alarm(Exception):
+    """What a signal raises, at any place, while it `may_ring`."""
+
+    may_ring = False
+
+
+def ring(*_: object) -> None:
+    if Alarm.may_ring:
+        raise Alarm
+
+
+def be_interrupted(times: str) -> None:
+    """Let a signal raise at random moments of taking, holding, waiting and releasing."""
+    signal.signal(signal.SIGALRM, ring)
+    cycle = min(timeit.repeat(lambda: use(lock("k", ttl=1), in_block=True), repeat=20, number=1))
+    rung = left = 0
+    for turn in range(int(times)):
+        rival = lock("k", ttl=1)
+        if turn % 4 == 0:
+            rival.acquire()
+        try:
+            try:
+                Alarm.may_ring = True
+                signal.setitimer(signal.ITIMER_REAL, random.uniform(0.00001, 1.5 * cycle))
+                use(lock("k", ttl=1, wait=5 * cycle), in_block=turn % 2 == 0)
+                time.sleep(1)
+            finally:
+                Alarm.may_ring = False
+        except Alarm:
+            rung += 1
+        except LockHeld:
+            pass
+        if turn % 4 == 0:
+            rival.release()
+        after = lock("k", ttl=1, wait=0)
+        if not after.acquire():
+            left += 1
+            after = lock("k", ttl=1, wait=60)
+            if not after.acquire():
+                tell("stuck")
+                return
+        after.release()
+    tell("rung", rung, "left", left)
+
+
+def use(guard: lock, *, in_block: bool) -> None:
+    if in_block:
+        with guard:
+            pass
+    elif guard.acquire():
+        try:
+            pass
+        finally:
+            guard.release()
+
+
+if __name__ == "__main__":
+    app.conf.update(exclusive_store=sys.argv[1])
+    scenes = {scene.__name__: scene for scene in (hold, contend, fork, fork_in_body, be_interrupted)}
+    scenes[sys.argv[2]](*sys.argv[3:])

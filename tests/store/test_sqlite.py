@@ -1,0 +1,382 @@
+"""What only a SQLite store can do well or badly: its rows, its clock, its costs."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from celery_exclusive.core.document import SECOND, reach
+from celery_exclusive.core.operations import (
+    Acquire,
+    Break,
+    Done,
+    Granted,
+    Held,
+    Parked,
+    Release,
+    Remove,
+    Renew,
+)
+from celery_exclusive.errors import StoreUnavailable
+from celery_exclusive.stores.base import open_store
+from celery_exclusive.stores.sql import schema
+from celery_exclusive.stores.sql.sqlite import SqliteStore
+
+LIFE = 30 * SECOND
+START = 1_700_000_000 * SECOND
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "locks.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[SqliteStore]:
+    opened = open_store(f"sqlite:///{path}?timeout=0.2")
+    assert isinstance(opened, SqliteStore)
+    yield opened
+    opened.close()
+
+
+def take(id: str, ttl: int = LIFE, *, limit: int = 1, message: bytes | None = b"message") -> Acquire:
+    return Acquire(id, f"token of {id}", ttl, limit, message=message)
+
+
+def give(id: str, *, done: bool = True) -> Release:
+    return Release(id, f"token of {id}", done)
+
+
+def rows(path: Path, query: str, *values: object) -> list[Any]:
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        return database.execute(query, values).fetchall()
+
+
+def counts(path: Path) -> dict[str, int]:
+    """How many rows each table has."""
+    return {
+        name: rows(path, f"SELECT count(*) FROM exclusive1_{name}")[0][0]
+        for name in ("namespace", "lock", "line", "tombstone")
+    }
+
+
+def trace(store: SqliteStore) -> list[str]:
+    """Every statement that the store's connection runs from now on."""
+    store.inspect("key")
+    (opened,) = store._idle
+    statements: list[str] = []
+    opened._driver.set_trace_callback(statements.append)
+    return statements
+
+
+def test_a_lease_is_readable_with_sqlite3(store: SqliteStore, path: Path) -> None:
+    granted = store.apply("key", take("a")).answer
+    assert isinstance(granted, Granted)
+    ((key, fence, ends, document),) = rows(path, "SELECT key, fence, ends, document FROM exclusive1_lock")
+    holder = {"id": "a", "token": "token of a", "expiry": granted.fence + LIFE, "fence": granted.fence}
+    assert (key, fence, ends) == (b"key", granted.fence, granted.fence + LIFE)
+    assert json.loads(document) == {"limit": 1, "holders": [{**holder, "waited": False}]}
+    assert rows(path, "PRAGMA journal_mode") == [("wal",)]
+
+
+def test_the_reaper_leaves_nothing_of_what_has_ended_but_the_fence(store: SqliteStore, path: Path) -> None:
+    store.clock = lambda: START
+    for key in ("released", "dead", "line"):
+        store.apply(key, take("a"))
+    store.apply("released", give("a"))
+    store.apply("line", take("b"))
+    store.apply("line", Remove("b"))
+    store.reap()
+    assert counts(path) == {"namespace": 1, "lock": 2, "line": 0, "tombstone": 1}
+    store.clock = lambda: START + LIFE
+    store.reap()
+    store.clock = lambda: START + 659 * SECOND  # a minute more, in case the clock is set back
+    store.reap()
+    assert counts(path) == {"namespace": 1, "lock": 0, "line": 0, "tombstone": 1}
+    store.clock = lambda: START + 661 * SECOND
+    store.reap()
+    assert counts(path) == {"namespace": 1, "lock": 0, "line": 0, "tombstone": 0}
+
+
+def test_the_fence_grows_over_a_forgotten_key_though_the_clock_goes_back(store: SqliteStore) -> None:
+    store.clock = lambda: START
+    first = store.apply("key", take("a")).answer
+    store.apply("key", give("a"))
+    store.reap()
+    store.clock = lambda: START - 3600 * SECOND
+    second = store.apply("key", take("b")).answer
+    other = store.apply("other", take("b")).answer
+    assert isinstance(first, Granted)
+    assert isinstance(second, Granted)
+    assert isinstance(other, Granted)
+    assert min(second.fence, other.fence) > first.fence
+
+
+def test_a_clock_that_went_back_does_not_stop_the_reaper(store: SqliteStore) -> None:
+    store.clock = lambda: START
+    store.reap()
+    store.clock = lambda: START - 3600 * SECOND
+    assert store.reap(every=SECOND).answer == Done(True)
+
+
+def test_a_line_outlives_the_leases_that_it_waits_for(store: SqliteStore) -> None:
+    store.clock = lambda: START
+    store.apply("key", take("a"))
+    store.apply("key", take("b"))
+    store.clock = lambda: START + 2 * LIFE
+    assert [wake.id for wake in store.reap().wake] == ["b"]
+    assert store.inspect("key").waiting == 1
+
+
+def test_the_reaper_leaves_what_was_renewed(store: SqliteStore) -> None:
+    store.clock = lambda: START
+    store.apply("key", take("a", ttl=SECOND))
+    assert store.renew([("key", Renew("a", "token of a", LIFE))]) == [True]
+    store.clock = lambda: START + LIFE - 1
+    store.reap()
+    assert isinstance(store.apply("key", take("b", message=None)).answer, Held)
+
+
+def test_a_namespace_belongs_to_a_broker_as_long_as_its_workers_beat(store: SqliteStore) -> None:
+    store.clock = lambda: START
+    assert store.keep_namespace("one", LIFE) == "one"
+    assert store.keep_namespace("two", LIFE) == "one"
+    store.clock = lambda: START + LIFE - 1
+    assert store.keep_namespace("one", LIFE) == "one"
+    store.clock = lambda: START + LIFE + 1
+    assert store.keep_namespace("two", LIFE) == "one"
+    store.clock = lambda: START + 2 * LIFE
+    assert store.keep_namespace("two", LIFE) == "two"
+
+
+def test_keys_and_ids_may_be_no_utf8(store: SqliteStore) -> None:
+    key, id = "k\udcff\x00 é", "i\udc80/\x00"
+    holder = Acquire(id, "to\udcffken", LIFE)
+    store.apply(key, holder)
+    store.apply(key, take(id + "2", message=b"\x00\xff"))
+    assert store.inspect(key).holders[0].id == id
+    assert list(store.scan("k\udcff")) == [key]
+    assert not list(store.scan("k\udcfe"))
+    assert store.renew([(key, Renew(id, "to\udcffken", LIFE))]) == [True]
+    (wake,) = store.apply(key, Release(id, "to\udcffken")).wake
+    assert (wake.key, wake.id, wake.message) == (key, id + "2", b"\x00\xff")
+    assert store.keep_namespace("b\udcff", LIFE) == "b\udcff"
+
+
+def test_tombstones_of_one_key_are_not_those_of_another(store: SqliteStore) -> None:
+    for key in ("k", "k2"):
+        store.apply(key, take("holder"))
+    store.apply("k", take("y"))
+    store.apply("k", Remove("y"))
+    other = Acquire("y", "t", LIFE, redelivered=True, message=b"")
+    assert isinstance(store.apply("k2", other).answer, Parked)
+
+
+def test_a_message_of_a_megabyte_is_kept_only_when_parked(store: SqliteStore, path: Path) -> None:
+    message = bytes(range(256)) * 4096
+    store.apply("key", take("a", message=message))
+    assert counts(path)["line"] == 0
+    store.apply("key", take("b", message=message))
+    (wake,) = store.apply("key", give("a")).wake
+    assert wake.message == message
+
+
+def test_scan_finds_many_keys_once_each(store: SqliteStore) -> None:
+    expected = {f"key {i}" for i in range(1000)}
+    store.transact(lambda transaction: [transaction.apply(key, take("a")) for key in expected])
+    found = list(store.scan("key"))
+    assert len(found) == 1000
+    assert set(found) == expected
+
+
+def test_every_verb_is_one_transaction_of_few_statements(store: SqliteStore) -> None:
+    statements = trace(store)
+
+    def cost(ask: Callable[[], object]) -> int:
+        """How many statements it needs between the beginning and the end."""
+        statements.clear()
+        ask()
+        assert statements[0].startswith("BEGIN")
+        assert statements[-1] == "COMMIT"
+        assert not any(word in statement for statement in statements[1:-1] for word in ("BEGIN", "COMMIT"))
+        return len(statements) - 2
+
+    assert cost(lambda: store.apply("key", take("a"))) == 2  # look at it, write it
+    assert cost(lambda: store.apply("key", take("c", message=None))) == 1  # held: nothing to write
+    assert cost(lambda: store.apply("other", take("a"))) == 2
+    assert cost(lambda: store.apply("other", give("a"))) == 2
+    assert cost(lambda: store.apply("key", take("b"))) == 3  # parked
+    assert cost(lambda: store.apply("key", give("a"))) == 5  # the line, an offer, its message
+    assert cost(lambda: store.inspect("key")) == 2
+    assert cost(lambda: store.apply("unknown", Remove("b"))) == 1
+    assert cost(store.epoch) == 1
+    assert cost(store.reap) == 7  # what has ended, what is due, the mark
+
+
+def test_a_thousand_leases_are_renewed_in_one_transaction(store: SqliteStore) -> None:
+    leases = [(f"key {i % 999}", Renew(f"{i}", f"token of {i}", 2 * LIFE)) for i in range(1000)]
+    asked = [(key, take(lease.id, limit=2)) for key, lease in leases[:998] + leases[999:]]
+    store.clock = lambda: START
+    store.transact(lambda transaction: [transaction.apply(*one) for one in asked])
+    statements = trace(store)
+    assert store.renew(leases) == [True] * 998 + [False] + [True]
+    assert sum(statement.startswith("BEGIN") for statement in statements) == 1
+    assert sum(statement.startswith("SELECT") for statement in statements) == 2
+    remaining = [rival.remaining for rival in store.inspect("key 0").holders]
+    assert remaining == [2 * LIFE, 2 * LIFE]
+    assert store.renew([]) == []
+
+
+def test_a_line_of_20000_costs_as_many_statements_as_one_of_ten(store: SqliteStore, path: Path) -> None:
+    for key in ("short", "long"):
+        store.apply(key, take("first"))
+        for id in range(10):
+            store.apply(key, take(f"{id}"))
+    lengthen(path, "long", 20_000)
+    statements = trace(store)
+
+    def cost(key: str, *, far: str) -> list[int]:
+        """At the head, at the end, after the end; by who comes, leaves, runs, and looks."""
+        operations = [
+            take("newcomer"),
+            take("newcomer"),
+            take(far),
+            Remove("newcomer"),
+            Remove(far),
+            take("other", message=None),
+            Break("nobody"),
+            give("first", done=False),
+            take("0"),
+            give("0"),
+        ]
+        costs = []
+        for operation in operations:
+            statements.clear()
+            store.apply(key, operation)
+            costs.append(len(statements))
+        statements.clear()
+        store.inspect(key)
+        store.reap()
+        return [*costs, len(statements)]
+
+    assert store.inspect("long").waiting == 20_000
+    loaded = store.transact(lambda transaction: transaction.load("long"))
+    assert len(loaded.line.head) == reach(loaded.document)
+    assert cost("long", far="19998") == cost("short", far="8")
+    statements.clear()
+    store.apply("long", take("1"))
+    for statement in statements[1:-1]:
+        plan = [row[-1] for row in rows(path, f"EXPLAIN QUERY PLAN {statement}")]
+        assert not any(step.startswith(("SCAN", "USE TEMP")) for step in plan), f"{plan} of {statement}"
+
+
+def lengthen(path: Path, key: str, length: int) -> None:
+    columns = "namespace, key, offer_until, offers, aside, redelivered, message"
+    with closing(sqlite3.connect(path)) as database:
+        ((last,),) = database.execute(
+            "SELECT max(seq) FROM exclusive1_line WHERE key = ?", (key.encode(),)
+        ).fetchall()
+        values = [(str(id).encode(), last + id, last + id, key.encode()) for id in range(10, length)]
+        database.executemany(
+            f"INSERT INTO exclusive1_line (id, seq, place, {columns}) SELECT ?, ?, ?, {columns} "
+            "FROM exclusive1_line WHERE namespace = X'6378' AND key = ? AND id = X'39'",
+            values,
+        )
+        database.execute(
+            "UPDATE exclusive1_lock SET waiting = ?, fence = fence + ? WHERE key = ?",
+            (length, length, key.encode()),
+        )
+        database.commit()
+
+
+def test_what_is_raised_into_a_call_leaves_no_half_of_it(store: SqliteStore, path: Path) -> None:
+    store.apply("key", take("a"))
+
+    def stop() -> int:
+        raise KeyboardInterrupt
+
+    clock, store.clock = store.clock, stop
+    with pytest.raises(KeyboardInterrupt):
+        store.apply("key", give("a"))
+    store.clock = clock
+    assert [rival.id for rival in store.inspect("key").holders] == ["a"]
+    rows(path, "BEGIN IMMEDIATE")  # nobody kept the file locked
+    assert store.apply("key", give("a")).answer == Done(True)
+
+
+def test_a_file_that_stays_locked_is_unavailable_and_says_why(store: SqliteStore, path: Path) -> None:
+    store.apply("key", take("a"))
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreUnavailable, match=rf"{path}: others kept it locked for 0\.2 s.*stopped"):
+            store.apply("key", give("a"))
+        assert store.inspect("key").holders  # who only looks is not in the way
+    assert store.apply("key", give("a")).answer == Done(True)
+
+
+def test_a_call_waits_for_others_to_finish_theirs(path: Path) -> None:
+    store = open_store(f"sqlite:///{path}?timeout=60")
+    store.apply("key", take("a"))
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        answers: list[object] = []
+        thread = threading.Thread(target=lambda: answers.append(store.apply("key", give("a")).answer))
+        thread.start()
+        thread.join(0.05)
+        assert not answers
+        other.execute("COMMIT")
+        thread.join()
+    assert answers == [Done(True)]
+    store.close()
+
+
+def test_a_full_disk_is_unavailable_and_the_store_goes_on_when_there_is_room(store: SqliteStore) -> None:
+    store.apply("key", take("a"))
+    (opened,) = store._idle
+    pages = opened._driver.execute("PRAGMA page_count").fetchone()[0]
+    opened._driver.execute(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(StoreUnavailable, match=r"disk is full; make room"):
+        store.apply("key", take("b", message=b"x" * 100_000))
+    assert store.inspect("key").waiting == 0
+    assert isinstance(store.apply("key", take("b", message=b"x" * 100_000)).answer, Parked)
+
+
+def test_a_file_that_was_replaced_is_opened_anew_by_all(store: SqliteStore, path: Path) -> None:
+    store.apply("key", take("a"))
+    epoch = store.epoch()
+    for file in path.parent.glob("locks.db*"):
+        file.unlink()
+    other = open_store(f"sqlite:///{path}")
+    assert isinstance(other.apply("key", take("b")).answer, Granted)
+    assert isinstance(store.apply("key", take("c", message=None)).answer, Held)
+    assert store.epoch() == other.epoch() != epoch
+    other.close()
+
+
+def test_tables_that_somebody_dropped_are_made_anew(store: SqliteStore, path: Path) -> None:
+    store.apply("key", take("a"))
+    for name in schema.metadata.tables:
+        rows(path, f"DROP TABLE {name}")
+    with pytest.raises(StoreUnavailable, match="no such table"):
+        store.apply("key", take("a"))
+    assert isinstance(store.apply("key", take("a")).answer, Granted)
+
+
+def test_it_shares_a_file_with_tables_of_others(store: SqliteStore, path: Path) -> None:
+    rows(path, "CREATE TABLE celery_taskmeta (id INTEGER)")
+    store.apply("key", take("a"))
+    assert rows(path, "SELECT count(*) FROM celery_taskmeta") == [(0,)]
+
+
+def test_a_closed_store_keeps_nothing_open_and_opens_itself_again(store: SqliteStore, path: Path) -> None:
+    store.apply("key", take("a"))
+    store.close()
+    assert [file.name for file in path.parent.iterdir()] == ["locks.db"]  # the last one tidies up
+    assert store.apply("key", give("a")).answer == Done(True)

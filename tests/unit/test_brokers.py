@@ -1,0 +1,96 @@
+"""What the URLs of a broker tell."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from celery_exclusive.brokers import broker_id, broker_urls, is_on_this_machine
+
+SAME: list[tuple[Any, Any]] = [
+    ("redis://localhost", "redis://:secret@127.0.0.1:6379/0"),
+    ("redis://cache/3", "rediss://me:secret@cache:6379/3?ssl_cert_reqs=none"),
+    ("redis+socket:///run/r.sock", "redis+socket:///run/r.sock"),
+    ("sentinel://a:26379;sentinel://b:26379", "sentinel://b/0;sentinel://a/0"),
+    (None, "amqp://"),
+    ("amqp://", "amqp://guest:secret@localhost:5672//"),
+    ("amqp://rabbit", "amqp://me:secret@rabbit:5672//"),
+    ("amqp://rabbit/", "pyamqp://rabbit:5672/%2f"),
+    ("amqp://rabbit/one", "amqps://me:secret@rabbit:5671/one"),
+    ("amqp://[::1]", "amqp://localhost"),
+    ("amqp://a//;amqp://b//", "amqp://b//;amqp://a//"),
+    (["amqp://a/v", "amqp://b:5673/v"], "amqp://b:5673/v;amqp://a:5672/v"),
+    ("rabbit", "amqp://rabbit"),
+]
+OTHER: list[tuple[Any, Any]] = [
+    ("redis://localhost/0", "redis://localhost/1"),
+    ("redis://one", "redis://two"),
+    ("redis://localhost:6379", "redis://localhost:6380"),
+    ("redis+socket:///run/one.sock", "redis+socket:///run/two.sock"),
+    ("redis+socket:///run/r.sock?virtual_host=1", "redis+socket:///run/r.sock?virtual_host=2"),
+    ("amqp://rabbit/one", "amqp://rabbit/two"),
+    ("amqp://rabbit/", "amqp://rabbit/one"),
+    ("amqp://rabbit/one", "amqp://rabbit//one"),
+    ("amqp://a;amqp://b", "amqp://a"),
+    ("amqp://rabbit:5672", "amqp://rabbit:5673"),
+    ("amqp://localhost", "redis://localhost"),
+    ("sqla+sqlite:////run/one.db", "sqla+sqlite:////run/two.db"),
+    ("sqs://", "amqp://"),
+]
+
+
+@pytest.mark.parametrize(
+    ("url", "other", "is_same"), [(*pair, True) for pair in SAME] + [(*pair, False) for pair in OTHER]
+)
+def test_a_broker_is_told_by_kind_hosts_and_virtual_host(url: Any, other: Any, *, is_same: bool) -> None:
+    one, two = (broker_id(app_of(broker).conf) for broker in (url, other))
+    assert (one == two) is is_same
+    assert "secret" not in one + two
+
+
+def test_a_broker_of_files_is_told_by_its_folder() -> None:
+    app = app_of("filesystem://", {"data_folder_in": "/b", "data_folder_out": "/a"})
+    other_end = app_of("filesystem://", {"data_folder_in": "/a", "data_folder_out": "/b"})
+    assert broker_id(app.conf) == broker_id(other_end.conf) == "filesystem:///a"
+    assert broker_id(app_of("filesystem://").conf) == "filesystem://data_in"
+
+
+@pytest.mark.parametrize(
+    ("url", "is_here"),
+    [
+        (None, True),
+        ("amqp://", True),
+        ("amqp://127.0.0.1/v", True),
+        (f"amqp://{socket.gethostname()}", True),
+        ("amqp://rabbit", False),
+        ("amqp://localhost;amqp://rabbit", False),
+        ("redis://", True),
+        ("redis://cache", False),
+        ("redis+socket:///run/r.sock", True),
+        ("memory://", True),
+        ("filesystem://", True),
+        ("sqla+sqlite:////run/mq.db", True),
+        ("sqla+postgresql://db/mq", False),
+        ("sqs://", False),
+    ],
+)
+def test_a_broker_that_other_machines_can_reach_is_known_by_its_urls(url: str | None, is_here: bool) -> None:
+    assert is_on_this_machine(app_of(url).conf) is is_here
+
+
+def test_reading_and_writing_may_be_two_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = app_of(None)
+    app.conf.update(broker_read_url="redis://one", broker_write_url=["amqp://two", "amqp://three"])
+    assert broker_urls(app.conf, reading=True) == ["redis://one"]
+    assert broker_urls(app.conf) == ["amqp://two", "amqp://three"]
+    monkeypatch.setenv("CELERY_BROKER_WRITE_URL", "redis://four;redis://five")
+    assert broker_urls(app.conf) == ["redis://four", "redis://five"]
+
+
+def app_of(url: Any, options: dict[str, Any] | None = None) -> Celery:
+    app = Celery(broker=url, set_as_current=False)
+    app.conf.broker_transport_options = options or {}
+    return app

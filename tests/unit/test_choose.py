@@ -1,0 +1,237 @@
+"""Which store an app gets that names none: every line of the table in the README, and what it leaves out."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+from celery import Celery
+from django.conf import LazySettings
+
+from celery_exclusive.errors import OptionError
+from celery_exclusive.stores.base import open_store
+from celery_exclusive.stores.choose import choose
+
+README = Path(__file__).parents[2] / "README.md"
+DJANGO_REDIS = "django.core.cache.backends.redis.RedisCache"
+LOCAL_MEMORY = "django.core.cache.backends.locmem.LocMemCache"
+
+
+class Line(NamedTuple):
+    """One line of the table, for one of the brokers, result backends and caches that it names."""
+
+    broker: str
+    result_backend: str | None
+    cache: str | None
+    extra: str | None
+    store: str | None
+    origin: str
+
+
+def lines_of_the_table() -> Iterator[Line]:
+    section = README.read_text().partition("## Which store")[2].partition("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| `")]
+    assert rows
+    for brokers, backends, caches, extra, store in rows:
+        found = re.match(r"`(.+?)` \((.+?)\)", store)
+        for broker, backend, cache in product(values(brokers), values(backends), values(caches)):
+            assert broker
+            yield Line(broker, backend, cache, values(extra)[0], *(found.groups() if found else (None, "")))
+
+
+def values(cell: str) -> list[str | None]:
+    """What is in backquotes, without a remark that follows; "none" is one of them, and "any" both."""
+    if cell == "any":
+        return [None, "redis://cache/2"]
+    return [next(iter(re.findall(r"`(.+?)`", part)), None) for part in cell.split(", ")] or [None]
+
+
+LINES = list(lines_of_the_table())
+
+
+def conf_of(broker: str | None, result_backend: str | None, **more: Any) -> Any:
+    app = Celery("chooser", broker=broker, set_as_current=False)
+    app.conf.update({"result_backend": result_backend, **more})
+    return app.conf
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CELERY_BROKER_URL", "CELERY_BROKER_WRITE_URL", "CELERY_RESULT_BACKEND"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delitem(sys.modules, "django.conf", raising=False)
+
+
+def use_django(monkeypatch: pytest.MonkeyPatch, cache: dict[str, Any], engine: str = "") -> None:
+    """As in a process that has configured Django: its settings can be made only once per process."""
+    settings = LazySettings()
+    settings.configure(CACHES={"default": cache}, DATABASES={"default": {"ENGINE": engine}})
+    monkeypatch.setitem(sys.modules, "django.conf", SimpleNamespace(settings=settings))
+
+
+@pytest.mark.parametrize("line", LINES, ids=lambda line: f"{line.broker} {line.result_backend} {line.cache}")
+def test_every_line_of_the_table_is_so(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    if line.cache:
+        use_django(monkeypatch, {"BACKEND": DJANGO_REDIS, "LOCATION": line.cache})
+    folders = dict.fromkeys(("data_folder_in", "data_folder_out"), "/var/spool/proj")
+    conf = conf_of(line.broker, line.result_backend, broker_transport_options=folders)
+    if not line.store:
+        with pytest.raises(OptionError, match=r'add one line: app\.conf\.exclusive_store = "redis://'):
+            choose(conf, None)
+        return
+    url, origin = choose(conf, None)
+    assert (url, origin) == (line.store, line.origin)
+    assert open_store(url).capabilities.line
+
+
+@pytest.mark.parametrize(
+    ("extra", "store"), sorted({(line.extra, line.store) for line in LINES if line.extra and line.store})
+)
+def test_a_missing_driver_names_the_extra_that_brings_it(extra: str, store: str) -> None:
+    driver = {"redis": "redis", "sqlite": "sqlalchemy"}[extra]
+    code = (
+        f"import sys; sys.modules[{driver!r}] = None\n"
+        f"from celery_exclusive.stores.base import open_store; open_store({store!r})"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert re.search(
+        rf"OptionError: exclusive_store: .*pip install 'celery-exclusive\[{extra}\]'", run.stderr
+    )
+
+
+def test_the_first_of_several_brokers_counts() -> None:
+    assert choose(conf_of("redis://one/1;redis://two/1", None), None) == ("redis://one/1", "broker")
+    conf = conf_of(None, None, broker_url=["amqp://one", "redis://two"])
+    with pytest.raises(OptionError, match="broker amqp"):
+        choose(conf, None)
+
+
+def test_the_environment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CELERY_RESULT_BACKEND", "redis://results/3")
+    assert choose(conf_of("amqp://mq", None), None) == ("redis://results/3", "result backend")
+
+
+def test_what_is_named_wins() -> None:
+    conf = conf_of("redis://mq/0", "redis://results/1")
+    assert choose(conf, "redis://locks/2") == ("redis://locks/2", "exclusive_store")
+
+
+def test_both_ends_of_two_folders_find_one_store() -> None:
+    folders = {"data_folder_in": "/a", "data_folder_out": "/b"}
+    turned = {"data_folder_in": "/b", "data_folder_out": "/a"}
+    stores = [
+        choose(conf_of("filesystem://", None, broker_transport_options=o), None) for o in (folders, turned)
+    ]
+    assert stores == [("sqlite:////a/locks.db", "broker")] * 2
+    here = str(Path("data_in/locks.db").absolute())
+    assert choose(conf_of("filesystem://", None), None) == (f"sqlite:///{here}", "broker")
+
+
+@pytest.mark.parametrize(
+    ("backend", "store"),
+    [
+        ("db+sqlite:///results.db", "sqlite:///results.db.locks"),
+        ("db+sqlite+pysqlite:////srv/results.db?timeout=30", "sqlite:////srv/results.db.locks"),
+        ("db+sqlite://", None),
+        ("db+sqlite:///:memory:", None),
+    ],
+)
+def test_beside_sqlite_results_means_in_a_file_of_their_own(backend: str, store: str | None) -> None:
+    conf = conf_of("amqp://mq", backend)
+    if store:
+        assert choose(conf, None) == (store, "result backend")
+    else:
+        with pytest.raises(OptionError, match=r"result backend db\+sqlite in memory"):
+            choose(conf, None)
+
+
+@pytest.mark.parametrize(
+    ("cache", "store"),
+    [
+        ({"LOCATION": "redis://one/1,redis://two/1"}, "redis://one/1"),
+        ({"LOCATION": ["redis://one/1", "redis://two/1"]}, "redis://one/1"),
+        ({"LOCATION": "unix:///run/r.sock?db=3"}, "redis+socket:///run/r.sock?db=3"),
+        (
+            {"LOCATION": "redis://one/1", "OPTIONS": {"username": "me", "password": "p&w"}},
+            "redis://one/1?username=me&password=p%26w",
+        ),
+        (
+            {
+                "BACKEND": "django_redis.cache.RedisCache",
+                "LOCATION": "rediss://one/1?ssl_cert_reqs=none",
+                "OPTIONS": {"CLIENT_CLASS": "django_redis.client.DefaultClient", "PASSWORD": "pw"},
+            },
+            "rediss://one/1?ssl_cert_reqs=none&password=pw",
+        ),
+    ],
+)
+def test_the_server_of_djangos_cache_is_spoken_to_directly(
+    cache: dict[str, Any], store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_django(monkeypatch, {"BACKEND": DJANGO_REDIS, **cache})
+    assert choose(conf_of("amqp://mq", "rpc://"), None) == (store, "Django's default cache")
+    open_store(store)
+
+
+@pytest.mark.parametrize(
+    ("cache", "name"),
+    [
+        ({"BACKEND": LOCAL_MEMORY}, "LocMemCache"),
+        (
+            {
+                "BACKEND": "django_redis.cache.RedisCache",
+                "LOCATION": "redis://sentinel/0",
+                "OPTIONS": {"CLIENT_CLASS": "django_redis.client.SentinelClient"},
+            },
+            "RedisCache",
+        ),
+        ({}, "none"),
+    ],
+)
+def test_what_was_looked_at_in_vain_is_told(
+    cache: dict[str, Any], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_django(monkeypatch, cache, "django.db.backends.sqlite3")
+    with pytest.raises(OptionError) as error:
+        choose(conf_of("amqp://me:secret@mq", "sentinel://:secret@results"), None)
+    text = str(error.value)
+    assert "(result backend sentinel (not supported yet), broker amqp, Django's default cache " + name in text
+    assert "Django's default database sqlite3)" in text
+    assert '"redis://localhost:6379/0"' in text
+    assert '"sqlite:////var/lib/proj/locks.db"' in text
+    assert "secret" not in text
+
+
+def test_an_app_that_only_has_django_installed_is_not_asked_for_its_settings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("DJANGO_SETTINGS_MODULE", raising=False)
+    monkeypatch.setitem(sys.modules, "django.conf", SimpleNamespace(settings=LazySettings()))
+    with pytest.raises(OptionError, match=r"\(result backend rpc, broker sqs\)"):
+        choose(conf_of("sqs://", "rpc://"), None)
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("reddis://locks", "no store for 'reddis' .*redis://.*did you mean 'redis'"),
+        ("sqlite3:////locks.db", "no store for 'sqlite3' .*did you mean 'sqlite'"),
+    ],
+)
+def test_a_scheme_that_is_not_known_is_refused_with_the_one_that_was_meant(url: str, words: str) -> None:
+    with pytest.raises(OptionError, match=f"^exclusive_store: {words}"):
+        open_store(choose(conf_of("redis://mq", None), url)[0])
+
+
+def test_a_named_sentinel_is_refused() -> None:
+    with pytest.raises(
+        OptionError, match=r"exclusive_store: sentinel:// is not supported yet; name .*redis://"
+    ):
+        choose(conf_of("redis://mq", None), "sentinel://a;sentinel://b")

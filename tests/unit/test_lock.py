@@ -1,0 +1,503 @@
+"""lock(): what it refuses, who holds it, and whom it wakes; on a store in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import pickle
+import socket
+import sqlite3
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
+from contextvars import copy_context
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery, current_app
+
+from celery_exclusive import Conflict, Exclusive, ExclusiveError, LeaseLost, LockHeld, OptionError, install
+from celery_exclusive import lock as lock_
+from celery_exclusive.core.document import SECOND
+from celery_exclusive.core.operations import Acquire, Granted, Parked, Release
+from celery_exclusive.lease import heartbeat
+from celery_exclusive.options import apps_with_locks
+from celery_exclusive.stores.base import Store
+from celery_exclusive.stores.memory import MemoryStore
+from celery_exclusive.task import Run, current_run
+from tests.worker.journal import eventually
+
+Lock = Callable[..., lock_]
+FOREVER = 600 * SECOND
+LETTER = (
+    b'{"v": 1, "body": "[]", "coding": "text", "content_type": "application/json", "properties": {}, '
+    b'"content_encoding": "utf-8", "headers": {"exclusive": {"v": 1, "id": "1", "x": "x:repo:17"}}, '
+    b'"exchange": "", "routing_key": "celery"}'
+)
+
+
+@pytest.fixture
+def app() -> Iterator[Celery]:
+    app = install(Celery("locks", broker="memory://", set_as_current=False))
+    app.conf.update(exclusive_store="memory://locks")
+    yield app
+    store = app._celery_exclusive.store  # type: ignore[attr-defined]
+    assert list(store.scan()) == []
+    app.close()
+
+
+@pytest.fixture
+def lock(app: Celery) -> Lock:
+    return lambda text="repo:17", **options: lock_(text, app=app, **{"ttl": 5, **options})
+
+
+@pytest.fixture
+def store(app: Celery) -> Iterator[Store]:
+    store: MemoryStore = app._celery_exclusive.store  # type: ignore[attr-defined]
+    yield store
+    store.clear()
+
+
+def thread(function: Callable[[], Any]) -> Any:
+    """What a function returns in a thread of its own."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(function).result(60)
+
+
+# What it is ---------------------------------------------------------------------------------------------
+
+
+def test_a_lock_is_held_from_the_beginning_of_the_block_to_its_end(lock: Lock) -> None:
+    with lock() as lease:
+        assert lock().locked()
+        assert not lock(wait=0).acquire()
+        lease.check()
+    assert not lock().locked()
+    with pytest.raises(LeaseLost):
+        lease.check()
+    with lock() as later:
+        assert later.fence > lease.fence
+
+
+def test_the_same_text_as_a_tasks_key_is_the_same_lock(app: Celery, lock: Lock) -> None:
+    @app.task(name="sync", shared=False, exclusive=Exclusive(key="repo:{number}"))
+    def sync(number: int) -> None: ...
+
+    long = "repo:" + "1" * 500
+    for text in ("repo:17", long):
+        with lock(text):
+            (holder,) = sync.lock_state(text.partition(":")[2]).holders
+            assert holder.task_id.startswith("lock:")
+    assert not sync.lock_state(17).is_running
+
+
+def test_acquire_and_release_do_what_the_block_does(lock: Lock) -> None:
+    guard, other = lock(), lock(wait=0)
+    assert guard.acquire()
+    guard.lease.check()
+    assert not other.acquire()
+    guard.release()
+    assert other.acquire()
+    other.release()
+
+
+def test_a_limit_lets_so_many_hold_it_at_once(lock: Lock) -> None:
+    with lock(limit=2), lock(limit=2):
+        assert lock(limit=2).locked()
+        with pytest.raises(LockHeld, match="and 1 more"), lock(limit=2, wait=0):
+            pass
+    with lock(limit=2):
+        assert not lock(limit=2).locked()
+
+
+def test_who_cannot_have_it_is_told_who_has_it_and_since_when(lock: Lock) -> None:
+    with lock() as lease, pytest.raises(LockHeld) as told, lock(wait=0.1):
+        pass
+    error = told.value
+    assert error.key == lease.key == "x:repo:17"
+    assert error.holder.startswith("lock:")
+    assert f"x:repo:17 is held by {error.holder} for 0." in str(error)
+    assert "wait=0.1 s" in str(error)
+
+
+@pytest.mark.parametrize("kind", [Conflict, LockHeld])
+def test_a_conflict_says_the_same_in_another_process(kind: type[Conflict]) -> None:
+    error = pickle.loads(pickle.dumps(kind("lock k is held", "k", "a")))
+    assert type(error) is kind
+    assert (str(error), error.key, error.holder) == ("lock k is held", "k", "a")
+    again = kind(*error.args)  # what a result backend does
+    assert (str(again), again.key, again.holder) == ("lock k is held", "k", "a")
+
+
+# Waiting ------------------------------------------------------------------------------------------------
+
+
+def test_who_waits_has_it_as_soon_as_it_is_free(lock: Lock, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "celery_exclusive")
+    guard, later = lock(), lock()
+    guard.acquire()
+    with ThreadPoolExecutor(1) as pool:
+        waiter = pool.submit(later.acquire)
+        eventually(lambda: "waits for lock x:repo:17 held by" in caplog.text, "somebody to wait")
+        assert not waiter.done()
+        guard.release()
+        assert waiter.result(60)
+    later.release()
+    assert caplog.text.count("waits for lock") == 1
+
+
+def test_a_lock_does_not_pass_a_task_to_which_the_place_is_offered(lock: Lock, store: Store) -> None:
+    with lock():
+        parked = store.apply("x:repo:17", Acquire("task/1", "token", FOREVER, message=b"{}"))
+        assert isinstance(parked.answer, Parked)
+    with pytest.raises(LockHeld, match="kept for task,") as told, lock(wait=0):
+        pass
+    assert told.value.holder == "task"
+
+
+# Who holds it -------------------------------------------------------------------------------------------
+
+
+def test_a_lock_that_this_code_holds_already_is_refused_instead_of_waited_for(lock: Lock) -> None:
+    with lock() as guard, pytest.raises(ExclusiveError, match="by the very code that asks for it"):
+        lock().acquire()
+    assert guard
+    same = lock()
+    with same, pytest.raises(ExclusiveError, match=r"lock\('repo:17'\) is held by this thread already"):
+        same.acquire()
+    with same, pytest.raises(LockHeld), lock(wait=0):  # who does not wait is told that it is held
+        pass
+
+
+def test_a_lock_that_the_run_around_it_holds_is_refused_instead_of_waited_for(
+    lock: Lock, app: Celery
+) -> None:
+    @app.task(name="sync", bind=True, shared=False, exclusive=Exclusive(key="repo:17"))
+    def sync(self: Any) -> None:
+        with lock():
+            raise AssertionError("two at once")
+
+    with pytest.raises(ExclusiveError, match="by the very code that asks for it"):
+        sync.apply(throw=True)
+
+
+def test_with_a_limit_one_waits_even_if_one_holds_a_place_oneself(
+    lock: Lock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "celery_exclusive")
+    other = lock(limit=2)
+    thread(other.acquire)
+
+    def release() -> None:
+        eventually(lambda: "waits for lock x:repo:17" in caplog.text, "somebody to wait")
+        other.release()
+
+    with lock(limit=2), ThreadPoolExecutor(1) as pool:
+        pool.submit(release)
+        with lock(limit=2):
+            pass
+
+
+def test_threads_may_share_one_object(lock: Lock) -> None:
+    shared, inside, most = lock(), [], []
+
+    def work() -> None:
+        for _ in range(10):
+            with shared:
+                inside.append(1)
+                most.append(len(inside))
+                inside.pop()
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join(60)
+    assert most == [1] * 40
+
+
+def test_what_one_thread_has_taken_another_may_release(lock: Lock) -> None:
+    guard = lock()
+    assert thread(guard.acquire)
+    guard.release()
+    assert not guard.locked()
+
+
+def test_the_heartbeat_has_a_thread_only_while_something_is_held(lock: Lock) -> None:
+    eventually(lambda: not heartbeat.is_beating, "the heartbeat of earlier tests to end", 30)
+    with lock(ttl=0.5):
+        assert heartbeat.is_beating
+        with lock("another", ttl=0.3):
+            pass
+    eventually(lambda: not heartbeat.is_beating, "the heartbeat to end")
+
+
+def test_of_two_locks_each_is_renewed_in_its_own_time(lock: Lock) -> None:
+    with lock("long", ttl=60):
+        assert not thread(lock("long", wait=0.3).acquire)  # the heartbeat has begun to rest
+        with lock(ttl=1.5) as lease:
+            assert not thread(lock(wait=2.5).acquire)
+            lease.check()
+
+
+def test_a_lock_is_put_back_into_a_store_that_has_lost_its_data(lock: Lock, store: MemoryStore) -> None:
+    with lock(ttl=0.3) as lease, lock("repo:18", ttl=0.3) as other:
+        eventually(lambda: store in heartbeat._epochs, "a heartbeat that knows the store")
+        store.clear()
+        with lock("repo:18", wait=0):
+            eventually(lambda: lock().locked(), "the lock that nobody has taken")
+            lease.check()
+            assert not lock(wait=0).acquire()
+            with pytest.raises(LeaseLost):
+                other.check()
+    assert not lock().locked()
+
+
+def test_a_lock_that_was_thrown_away_is_not_renewed(lock: Lock, caplog: pytest.LogCaptureFixture) -> None:
+    assert lock(ttl=0.3).acquire()
+    gc.collect()
+    with lock(wait=30):
+        pass
+    eventually(lambda: "thrown away without release: lock x:repo:17" in caplog.text, "a warning")
+
+
+def test_a_lock_that_was_lost_is_reported_and_not_taken_from_the_next(
+    lock: Lock, store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    with lock() as lease:
+        store.clear()
+        next_holder = store.apply("x:repo:17", Acquire("next/1", "token", FOREVER))
+        assert isinstance(next_holder.answer, Granted)
+        with pytest.raises(LeaseLost):
+            lease.check()
+    assert "lost its lease on lock x:repo:17 before it gave it back" in caplog.text
+    assert lock().locked()
+    store.apply("x:repo:17", Release("next/1", "token"))
+
+
+class Interruption(BaseException): ...
+
+
+def test_an_exception_that_ends_the_block_or_the_waiting_leaves_nothing_locked(
+    lock: Lock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise Interruption
+
+    with pytest.raises(Interruption), lock():
+        interrupt()
+    assert not lock().locked()
+    guard = lock()
+    with monkeypatch.context() as patch:
+        patch.setattr("celery_exclusive.claim.Claim._follow_up", interrupt)  # granted, but not told yet
+        for take in (guard.acquire, guard.__enter__):
+            with pytest.raises(Interruption):
+                take()
+    # The interruption came again while the lock was given back, and still:
+    assert not guard.locked()
+    assert guard.acquire()
+    guard.release()
+
+
+# Misuse -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"text": ""}, "cannot be an empty text"),
+        ({"text": 17}, r"lock\(17\): the first argument must be a text"),
+        ({"ttl": 0}, r"ttl=0 must be a number of seconds from 0\.1"),
+        ({"ttl": None}, "ttl=None"),
+        ({"wait": -1}, "wait=-1 must be a number of seconds, 0 for one try, or None"),
+        ({"wait": False}, "wait=False"),
+        ({"limit": 0}, "limit=0 must be a whole number from 1"),
+        ({"limit": True}, "limit=True"),
+        ({"tll": 5}, "there is no option 'tll' .*did you mean 'ttl'"),
+        ({"timeout": 5}, "there is no option 'timeout' .*did you mean 'wait'"),
+    ],
+)
+def test_wrong_arguments_are_refused_at_once(arguments: dict[str, Any], problem: str) -> None:
+    options = {"text": "repo:17", **arguments}
+    with pytest.raises(OptionError, match=problem):
+        lock_(options.pop("text"), **options)
+
+
+def test_a_lock_that_is_not_held_is_not_released(lock: Lock) -> None:
+    guard = lock()
+    with pytest.raises(ExclusiveError, match=r"lock\('repo:17'\)\.release\(\): this object does not hold it"):
+        guard.release()
+    with pytest.raises(ExclusiveError, match="does not hold it"):
+        guard.lease  # noqa: B018
+    with guard:
+        guard.release()  # the end of the block has nothing left to do
+
+
+def test_an_event_loop_is_not_blocked_but_pointed_to_a_thread(lock: Lock) -> None:
+    async def block() -> None:
+        async with lock():
+            raise AssertionError("held")
+
+    async def plainly() -> None:
+        with lock():
+            raise AssertionError("held")
+
+    async def in_a_thread() -> bool:
+        guard = lock()
+        await asyncio.to_thread(guard.acquire)
+        is_held = guard.locked()
+        await asyncio.to_thread(guard.release)
+        return is_held
+
+    for wrong in (block, plainly):
+        with pytest.raises(ExclusiveError, match=r"would block the event loop.*asyncio\.to_thread"):
+            asyncio.run(wrong())
+    assert asyncio.run(in_a_thread())
+
+
+def test_the_app_is_the_one_with_locks_or_the_current_one_or_has_to_be_named(lock: Lock) -> None:
+    others, current = dict(apps_with_locks), current_app._get_current_object()
+    bare = Celery("bare")  # is current now
+    with pytest.raises(OptionError, match=r"the app <Celery bare.* has no locks: call .*install\(app\)"):
+        lock_("repo:17", app=bare).acquire()
+    try:
+        apps_with_locks.clear()
+        with pytest.raises(OptionError, match=r"the app <Celery bare.* has no locks"):
+            lock_("repo:17").acquire()
+        first, second = (install(Celery(name, set_as_current=False)) for name in ("first", "second"))
+        del apps_with_locks[second]
+        first.conf.update(exclusive_store="memory://locks", broker_url="memory://")
+        with lock_("repo:17"):
+            assert lock().locked()
+        apps_with_locks.update(others)
+        with pytest.raises(OptionError, match=r"is the current one: name one with app= \(.*<Celery first"):
+            lock_("repo:17").acquire()
+        first.set_current()
+        with lock_("repo:17"):
+            assert lock().locked()
+    finally:
+        current.set_current()
+        apps_with_locks.clear()
+        apps_with_locks.update(others)
+
+
+def test_a_run_is_not_taken_for_the_holder_of_another_key(lock: Lock) -> None:
+    with lock("other") as lease:
+        mark = current_run.set(Run("id", lease))
+        try:
+            with lock():
+                pass
+        finally:
+            current_run.reset(mark)
+
+
+def test_the_end_of_a_block_does_not_release_what_another_thread_has_taken_since(lock: Lock) -> None:
+    guard, other = lock(), lock(wait=0)
+    taken, done = threading.Event(), threading.Event()
+
+    def take_and_keep() -> None:
+        with guard as lease:
+            taken.set()
+            assert done.wait(60)
+            lease.check()
+
+    with ThreadPoolExecutor(1) as pool:
+        with guard:
+            guard.release()
+            later = pool.submit(take_and_keep)
+            assert taken.wait(60)
+        assert not other.acquire()
+        done.set()
+        later.result(60)
+
+
+def hold_for_a_moment(guard: lock_) -> bool:
+    with guard:
+        return True
+
+
+def test_a_job_in_a_copied_context_waits_for_who_made_the_copy(lock: Lock) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        with lock():
+            job = pool.submit(copy_context().run, hold_for_a_moment, lock())
+            with pytest.raises(FutureTimeout):
+                job.result(0.2)
+        assert job.result(60)
+
+
+def test_a_wrong_setting_is_an_error_and_no_lost_lease(caplog: pytest.LogCaptureFixture) -> None:
+    app = install(Celery("wrong", broker="memory://", set_as_current=False))
+    app.conf.update(exclusive_store="memory://wrong", exclusive_tll=3)
+    with pytest.raises(OptionError, match="exclusive_tll"), lock_("a", app=app):
+        pass
+    assert not caplog.records
+    app.close()
+
+
+def test_a_broker_that_does_not_answer_holds_nobody_up_who_gives_a_lock_back(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        app = install(Celery("deaf", set_as_current=False))
+        url = f"redis://127.0.0.1:{deaf.getsockname()[1]}/0"
+        app.conf.update(exclusive_store="memory://locks", broker_url=url)
+        finished = threading.Event()
+
+        def hold() -> None:
+            with lock_("repo:17", app=app):
+                store.apply("x:repo:17", Acquire("b/1", "b", FOREVER, message=LETTER))
+            finished.set()
+
+        threading.Thread(target=hold, daemon=True).start()
+        assert finished.wait(60)
+        (offered,) = store.apply("x:repo:17", Acquire("c/1", "c", FOREVER)).answer.by  # type: ignore[union-attr]
+        assert offered.id == "b/1"
+        app.close()
+
+
+def test_what_releases_leave_is_cleared_away_where_no_worker_does(
+    app: Celery, lock: Lock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    app.conf.exclusive_store = f"sqlite:///{tmp_path}/locks.db"
+    monkeypatch.setattr("celery_exclusive.claim._SWEEPS", 1)
+    monkeypatch.setattr("celery_exclusive.claim._MINUTE", 0)
+    for number in range(20):
+        with lock(f"repo:{number}"):
+            pass
+    app._celery_exclusive.store.close()  # type: ignore[attr-defined]
+    with sqlite3.connect(tmp_path / "locks.db") as database:
+        assert database.execute("select count(*) from exclusive1_lock").fetchone() == (0,)
+    database.close()
+
+
+def test_the_heartbeat_of_a_parent_is_not_taken_for_ones_own(lock: Lock) -> None:
+    heartbeat._pid, heartbeat._period = 1, 10.0  # as a child finds it that was forked behind Python's back
+    with lock():
+        assert heartbeat._pid == os.getpid()
+        assert heartbeat._period == pytest.approx(5 / 3)
+        eventually(lambda: [t for t in sys._current_frames() if t not in threads_of_python()], "its thread")
+    eventually(lambda: not heartbeat.is_beating, "the end of the beating")
+
+
+def threads_of_python() -> set[int | None]:
+    return {thread.ident for thread in threading.enumerate()}
+
+
+def test_a_caller_with_another_broker_than_the_workers_wakes_nobody(
+    redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = install(Celery("elsewhere", broker=redis_url, set_as_current=False))
+    store = app._celery_exclusive.store  # type: ignore[attr-defined]
+    assert store.keep_namespace("redis://mq.example:6379/0", FOREVER) == "redis://mq.example:6379/0"
+    with lock_("repo:17", app=app):
+        store.apply("x:repo:17", Acquire("b/1", "b", FOREVER, message=LETTER))
+    (record,) = [record for record in caplog.records if "woken" in record.getMessage()]
+    assert "mq.example" in record.getMessage()
+    with app.connection_for_read() as connection:
+        assert connection.default_channel.client.llen("celery") == 0
+    store.close()
+    app.close()

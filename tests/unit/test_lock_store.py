@@ -1,0 +1,94 @@
+"""The fixture with which users test that their own tasks conflict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from celery_exclusive import Exclusive, LeaseLost, LockHeld, install, lock
+from celery_exclusive.testing.lock_store import LockStore
+
+
+@pytest.fixture
+def app() -> Iterator[Celery]:
+    """An app whose broker and store are not there."""
+    app = install(Celery("feeds", broker="redis://127.0.0.1:1", set_as_current=False))
+    app.conf.update(task_always_eager=True, exclusive_ttl=20)
+    yield app
+    app.close()
+
+
+@pytest.fixture
+def import_feed(app: Celery, lock_store: LockStore) -> Any:
+    @app.task(shared=False, bind=True, exclusive=Exclusive("url", on_conflict="skip", skip_result="skipped"))
+    def import_feed(self: Any, url: str, *, pause: float = 0) -> str:
+        lock_store.advance(pause)
+        self.lease.check()
+        return "imported"
+
+    return import_feed
+
+
+def test_a_task_conflicts_with_who_holds_its_lock_and_with_nobody_else(
+    lock_store: LockStore, import_feed: Any
+) -> None:
+    with lock_store.held(import_feed, "a"):
+        assert import_feed.delay("a").result == "skipped"
+        assert import_feed.delay("b").result == "imported"
+        assert import_feed.lock_state("a").is_running
+    assert import_feed.delay("a").result == "imported"
+
+
+def test_a_holder_is_dead_when_the_test_lets_its_time_pass(lock_store: LockStore, import_feed: Any) -> None:
+    with lock_store.held(import_feed, "a"):
+        lock_store.advance(29)
+        assert import_feed.delay("a").result == "skipped"
+        lock_store.advance(1)
+        assert import_feed.delay("a").result == "imported"
+
+
+def test_a_run_that_was_paused_for_too_long_is_told(lock_store: LockStore, import_feed: Any) -> None:
+    alive = import_feed.delay("a", pause=19)
+    dead = import_feed.delay("a", pause=21)
+    assert (alive.state, dead.state) == ("SUCCESS", "FAILURE")
+    assert isinstance(dead.result, LeaseLost)
+
+
+def test_a_task_that_would_wait_says_so_instead(lock_store: LockStore, app: Celery) -> None:
+    @app.task(shared=False, exclusive=Exclusive(key="repo:{number}"))
+    def sync(number: int) -> None: ...
+
+    would_wait = "would wait for lock x:repo:17, which is held by somebody-else"
+    with lock_store.held("repo:17"), pytest.raises(LockHeld, match=would_wait) as conflict:
+        sync.delay(17)
+    assert conflict.value.holder.startswith("somebody-else")
+
+
+def test_locks_outside_of_tasks_are_in_it_too(lock_store: LockStore, app: Celery) -> None:
+    with lock("repo:17", app=app):
+        assert lock_store.look("repo:17").holders
+        with pytest.raises(AssertionError, match="taken already"), lock_store.held("repo:17"):
+            pass
+    assert not lock_store.look("repo:17").holders
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_every_test_begins_with_an_empty_one(lock_store: LockStore, number: int) -> None:
+    assert not list(lock_store.scan())
+    lock_store.held("for ever").__enter__()
+
+
+def test_without_it_eager_tasks_do_not_conflict(app: Celery) -> None:
+    @app.task(shared=False, exclusive=Exclusive(on_conflict="skip"))
+    def outer(is_inner: bool = False) -> Any:
+        return "inner" if is_inner else outer.delay(is_inner=True).result
+
+    assert outer.delay().result == "inner"
+
+
+def test_its_clock_does_not_go_back(lock_store: LockStore) -> None:
+    with pytest.raises(ValueError, match="does not go back"):
+        lock_store.advance(-1)

@@ -1,0 +1,168 @@
+"""Publisher and workers find one store, or are told; what a store cannot keep is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.concurrency.thread import TaskPool
+
+from celery_exclusive import Exclusive, OptionError, install
+from celery_exclusive.stores import base
+from celery_exclusive.stores.base import Capabilities, register
+from celery_exclusive.stores.memory import MemoryStore
+from celery_exclusive.worker.fitness import refuse_unfit, warnings
+from tests.servers import RedisServer
+from tests.worker.lab import Lab, Worker, eventually
+
+pytestmark = pytest.mark.timeout(180)
+ELSEWHERE = "whose locks are kept elsewhere"
+
+
+def know_the_mark(lab: Lab) -> None:
+    mark = lab.app._celery_exclusive.mark  # type: ignore[attr-defined]
+    eventually(mark.read, "the mark of the store")
+
+
+def publish_in_a_process_of_its_own(lab: Lab, tag: str, prefix: str = "cx") -> None:
+    """By an app that keeps its locks in this namespace."""
+    publisher = Lab(lab.url, lab.folder, {**lab.conf, "exclusive_prefix": prefix})
+    command = [sys.executable, "-m", "tests.worker.publisher", "wait", "k", "2", tag]
+    subprocess.run(command, env=publisher.environment, check=True, timeout=60)
+    publisher.doors.close()
+
+
+def publish_until_the_worker_tells(lab: Lab, worker: Worker, warnings: int, prefix: str) -> None:
+    """Again and again, since a publisher does not wait long for its store's answer."""
+
+    def publish() -> bool:
+        publish_in_a_process_of_its_own(lab, prefix, prefix)
+        return worker.log.count(ELSEWHERE) >= warnings
+
+    eventually(publish, f"{warnings} warnings")
+
+
+def test_a_worker_tells_once_of_each_publisher_that_keeps_its_locks_elsewhere(
+    make_lab: Callable[..., Lab], start_redis: Callable[..., RedisServer]
+) -> None:
+    store = start_redis()
+    lab = make_lab(exclusive_store=store.url, exclusive_ttl=0.6)
+    worker = lab.start_worker("w1", 2)
+    know_the_mark(lab)
+    with store.client() as client:
+        client.flushall()  # the next who asks makes a new mark
+    lab.send("wait", "k", tag="with the mark of before")
+    publish_in_a_process_of_its_own(lab, "with the new mark")
+    publish_until_the_worker_tells(lab, worker, 1, prefix="other")
+    publish_in_a_process_of_its_own(lab, "once more", prefix="other")
+    publish_until_the_worker_tells(lab, worker, 2, prefix="third")
+    assert worker.stop() == 0
+    told = [line for line in worker.log.splitlines() if ELSEWHERE in line]
+    assert len(told) == 2
+    for line in told:
+        assert ": WARNING/" in line
+        assert "a publisher, gen" in line
+        assert "lock_state() and lock()" in line
+        assert f"in redis://127.0.0.1:{store.port}/0 with exclusive_prefix cx" in line
+
+
+def test_a_message_keeps_the_mark_of_its_publisher_in_the_line(make_lab: Callable[..., Lab]) -> None:
+    lab = make_lab(module="tests.worker.shop_canvas")
+    lab.start_worker("w1", 2)
+    lab.send("hold", "k")
+    lab.journal.wait_for("start", tag="holder")
+    know_the_mark(lab)
+    waits = lab.send("watched", "k", tag="waits")
+    lab.wait_for_line(1, "hold", "k")
+    lab.open("holder")
+    epoch = lab.app._celery_exclusive.store.epoch()  # type: ignore[attr-defined]
+    messages = lab.journal.wait_for("message", 2, id=waits.id)
+    assert [message["headers"]["exclusive"]["store"] for message in messages] == [epoch, epoch]
+    lab.journal.wait_for("end", tag="waits")
+
+
+def test_a_broker_of_files_brings_a_store_of_its_own(make_lab: Callable[..., Lab], tmp_path: Path) -> None:
+    (tmp_path / "mail").mkdir()
+    folders = dict.fromkeys(("data_folder_in", "data_folder_out"), str(tmp_path / "mail"))
+    lab = make_lab(
+        broker_url="filesystem://",
+        result_backend=None,
+        broker_transport_options={**folders, "control_folder": str(tmp_path / "control")},
+    )
+    worker = lab.start_worker("w1", 2)
+    assert f".> locks:       sqlite:///{tmp_path}/mail/locks.db (broker)" in worker.log
+    assert "only processes on this machine" not in worker.log
+    lab.send("wait", "k", tag="a", hold=True)
+    lab.journal.wait_for("start", tag="a")
+    lab.send("wait", "k", tag="b")
+    lab.wait_for_line(1, "wait", "k")
+    lab.open("a")
+    lab.journal.wait_for("end", tag="b")
+    assert lab.journal.most_open(key="k") == 1
+    assert ELSEWHERE not in worker.log
+
+
+def test_a_store_for_one_machine_and_a_broker_for_many_is_a_warning(
+    make_lab: Callable[..., Lab], tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path}/locks.db"
+    lab = make_lab(broker_url="amqp://mq.invalid", result_backend="rpc://", exclusive_store=url)
+    worker = lab.start_worker("w1", 1, ready=False)
+    line = worker.wait_for_log("only processes on this machine")
+    assert ": WARNING/" in line
+    assert f"store {url}: " in line
+
+
+def test_the_redis_of_djangos_cache_is_the_store_with_a_warning_that_a_clear_empties_it(
+    make_lab: Callable[..., Lab], start_redis: Callable[..., RedisServer], tmp_path: Path
+) -> None:
+    cache = start_redis()
+    (tmp_path / "dj_settings.py").write_text(DJANGO_SETTINGS.format(url=cache.url))
+    (tmp_path / "dj_shop.py").write_text(DJANGO_SHOP)
+    lab = make_lab(module="dj_shop", broker_url="amqp://mq.invalid", result_backend="rpc://")
+    worker = lab.start_worker("w1", 1, ready=False)
+    assert "cache.clear()" in worker.wait_for_log(f"store redis://127.0.0.1:{cache.port}/0: cache")
+    assert f".> locks:       redis://127.0.0.1:{cache.port}/0 (Django's default cache)" in worker.log
+
+
+DJANGO_SETTINGS = """
+CACHES = {{"default": {{"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": "{url}"}}}}
+SECRET_KEY = "none"
+"""
+DJANGO_SHOP = """
+import json, os
+os.environ["DJANGO_SETTINGS_MODULE"] = "dj_settings"
+from celery import Celery
+from celery_exclusive import Exclusive, install
+app = install(Celery("dj"))
+app.conf.update(json.loads(os.environ["LAB_CONF"]))
+@app.task(exclusive=Exclusive())
+def rebuild(): ...
+"""
+
+
+def work() -> None: ...
+
+
+class WithoutLine(MemoryStore):
+    capabilities = Capabilities(line=False)
+
+
+def test_a_store_without_a_line_is_refused_for_tasks_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "_factories", dict(base._factories))
+    register("lineless", WithoutLine)
+    app = install(Celery("lineless", broker="memory://", set_as_current=False))
+    app.conf.exclusive_store = "lineless://"
+    installation: Any = app._celery_exclusive  # type: ignore[attr-defined]
+    app.task(name="a", shared=False, exclusive=Exclusive(on_conflict="skip"))(work)
+    refuse_unfit(installation, TaskPool)
+    assert not warnings(installation)
+    app.task(name="b", shared=False, exclusive=Exclusive())(work)
+    with pytest.raises(OptionError, match=r"lineless:// keeps no line, and task b with Exclusive\(\) waits"):
+        refuse_unfit(installation, TaskPool)
+    app.close()

@@ -1,0 +1,69 @@
+"""Children of prefork that are not forked: each is a new interpreter, and makes the app anew."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+import pytest
+from celery import chain
+
+from tests.worker.lab import Lab
+from tests.worker.versions import needs_celery
+
+pytestmark = [
+    pytest.mark.timeout(180),
+    needs_celery("5.7", "spawned children"),
+]
+
+
+@pytest.fixture
+def conf() -> dict[str, object]:
+    return {
+        "worker_pool_start_method": "spawn",
+        "exclusive_ttl": 600,
+        "task_acks_late": True,
+        "task_reject_on_worker_lost": True,
+    }
+
+
+def test_spawned_children_take_leases_wait_in_line_and_may_be_killed(
+    make_lab: Callable[..., Lab], conf: dict[str, object]
+) -> None:
+    lab = make_lab(**conf)
+    worker = lab.start_worker("w1", 2)
+    holder = lab.send("wait", "k", tag="holder", hold=True)
+    (start,) = lab.journal.wait_for("start", tag="holder")
+    for number in range(6):
+        lab.send("wait", "k", tag=f"next{number}")
+    lab.wait_for_line(6, "wait", "k")
+    arrived = lab.line("wait", "k")
+    worker.wait_accepted(holder.id)
+    os.kill(int(start["pid"]), signal.SIGKILL)
+    worker.wait_for_log("signal 9 (SIGKILL)")
+    lab.journal.wait_for("end", 6)
+    assert [event["id"] for event in lab.journal.events("end")] == arrived
+    lab.open("holder")  # it comes again
+    lab.journal.wait_for("end", tag="holder")
+    assert lab.journal.most_open(tag="next0") == 1
+    assert worker.stop() == 0
+
+
+def test_a_canvas_of_spawned_children_completes_through_parking_retry_and_skip(
+    make_lab: Callable[..., Lab], conf: dict[str, object]
+) -> None:
+    lab = make_lab(module="tests.worker.shop_canvas", **conf)
+    lab.start_worker("w1", 4)
+    lab.send("hold", "k")
+    lab.journal.wait_for("start", tag="holder")
+    task = lab.task
+    steps = chain(task("append").s(key="k", tag=tag) for tag in "abc").apply_async()
+    retried = task("again").delay(key="k", tag="try")
+    skipped = task("maybe").delay(key="k", tag="skipped")
+    assert "skipped" in skipped.get(timeout=60)
+    lab.wait_for_line(2, "hold", "k")
+    lab.open("holder")
+    assert steps.get(timeout=60) == ["a", "b", "c"]
+    assert retried.get(timeout=60) == 2
+    assert lab.journal.most_open(key="k") == 1

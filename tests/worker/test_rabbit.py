@@ -1,0 +1,207 @@
+"""RabbitMQ as broker: the line, its messages, priorities and confirms. See test_rabbit_outages too."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from amqp.exceptions import ChannelError
+from celery import chain, chord
+from kombu.exceptions import OperationalError
+
+from celery_exclusive.header import HEADER
+from celery_exclusive.parking import Letter, Post
+from tests.rabbit import RabbitServer
+from tests.worker.lab import Lab, Worker, eventually
+from tests.worker.stage import RABBITS
+from tests.worker.test_messages import OPTIONS
+from tests.worker.versions import needs_celery
+
+pytestmark = [RABBITS[0], pytest.mark.timeout(240)]
+DEADLINE = 90
+LATE: dict[str, Any] = {"task_acks_late": True, "task_reject_on_worker_lost": True}
+CANVAS = "tests.worker.shop_canvas"
+SAYS_PARKED = r"\[(\S+)\] parked: number (\d+) "
+
+
+@pytest.fixture(params=["redis", "sqlite"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
+    """Where the leases are; on Redis, since the results are there."""
+    return {} if request.param == "redis" else {"exclusive_store": f"sqlite:///{tmp_path}/locks.db"}
+
+
+def in_line(count: int, *workers: Worker) -> list[str]:
+    """The ids of so many that these workers have parked while nobody left, in their order in the store.
+
+    A worker says so when the store already has the message.
+    """
+
+    def look() -> list[tuple[str, str]]:
+        return [line for worker in workers for line in re.findall(SAYS_PARKED, worker.log)]
+
+    eventually(lambda: len(look()) >= count, f"word of {count} that were parked")
+    return [id for id, _ in sorted(look(), key=lambda line: int(line[1]))]
+
+
+def wait_for_empty(server: RabbitServer, lab: Lab, queue: str = "lab") -> None:
+    url = lab.conf["broker_url"]
+    eventually(lambda: server.messages(url, queue) == 0, f"all of {queue} acknowledged")
+
+
+def test_sixty_on_one_key_run_once_each_one_at_a_time_in_the_stores_order(
+    make_rabbit_lab: Callable[..., Lab], rabbit_server: RabbitServer, queue_type: dict[str, Any],
+    acks: dict[str, Any], store: dict[str, Any],
+) -> None:  # fmt: skip
+    lab = make_rabbit_lab(queue_type, **acks, **store)
+    workers = [lab.start_worker("w1", 4, ready=False), lab.start_worker("w2", 4)]
+    workers[0].wait_ready()
+    lab.send("wait", "k", tag="holder", hold=True)
+    lab.send("skip", "s", tag="first", hold=True)
+    lab.journal.wait_for("start", tag="holder")
+    lab.journal.wait_for("start", tag="first")
+    tags = [f"{number:02}" for number in range(60)]
+    results = [lab.send("wait", "k", tag=tag) for tag in tags]
+    skipped = lab.send("skip", "s", tag="second")
+    lab.wait_for_line(60, "wait", "k")
+    arrived = in_line(60, *workers)
+    assert list(skipped.get(timeout=DEADLINE)) == ["skipped"]
+    lab.open("holder", "first")
+    assert [result.get(timeout=DEADLINE) for result in results] == tags
+    assert [event["id"] for event in lab.journal.events("start", key="k")][1:] == arrived
+    assert lab.journal.most_open(key="k") == 1
+    wait_for_empty(rabbit_server, lab)
+    assert len(lab.journal.wait_for("end", 62)) == 62
+    assert lab.waiting("wait", "k") == 0
+
+
+def test_a_chain_and_a_chord_whose_members_share_one_key_are_complete(
+    make_rabbit_lab: Callable[..., Lab], queue_type: dict[str, Any]
+) -> None:
+    lab = make_rabbit_lab(queue_type, module=CANVAS, **LATE)
+    lab.start_worker("w1", 4)
+    steps = chain(lab.task("append").s(key="k", tag=str(step)) for step in range(4)).delay()
+    sums = chord(lab.task("number").s(n, "k") for n in range(8))(lab.task("total").s("k"))
+    assert steps.get(timeout=DEADLINE) == ["0", "1", "2", "3"]
+    assert sums.get(timeout=DEADLINE) == sum(range(8))
+    assert lab.journal.most_open(key="k") == 1
+
+
+def test_every_message_comes_back_from_the_line_as_it_went(
+    make_rabbit_lab: Callable[..., Lab], queue_type: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("C_FORCE_ROOT", "1")  # as root, Celery refuses pickle otherwise
+    lab = make_rabbit_lab(queue_type, module=CANVAS, accept_content=["json", "pickle"], **LATE)
+    lab.start_worker("w1", 4)
+    lab.send("hold", "k")
+    lab.journal.wait_for("start", tag="holder")
+    options = {what: make() for what, make in OPTIONS.items() if what != "countdown"}  # Celery's own trouble
+    results = [lab.task("watched").apply_async(("k", what), **given) for what, given in options.items()]
+    lab.wait_for_line(len(results), "hold", "k")
+    lab.open("holder")
+    lab.journal.wait_for("end", len(results) + 1)
+    for result in results:
+        first, second = (message_of(event) for event in lab.journal.wait_for("message", 2, id=result.id))
+        assert second == first
+    assert sorted(lab.journal.tags("start")) == sorted([*options, "holder"])
+
+
+def message_of(event: dict[str, Any]) -> dict[str, Any]:
+    """What a message was when it came, without what is of one delivery."""
+    headers, properties = dict(event["headers"]), dict(event["properties"])
+    header = headers.pop(HEADER)
+    if header["promoted"]:
+        assert properties["priority"] == 255
+        properties["priority"] = header["prio"]
+    properties = {name: value for name, value in properties.items() if value is not None}
+    if left := properties.pop("expiration", None):
+        assert 0 < int(left) <= 3_600_000
+    del properties["application_headers"]
+    return {
+        "header": (header["id"], header["x"]),
+        "headers": headers,
+        "properties": properties,
+        "where": {name: event["delivery_info"][name] for name in ("exchange", "routing_key")},
+        **{name: event[name] for name in ("body", "content_type", "content_encoding")},
+    }
+
+
+@pytest.mark.parametrize("arguments", [{"x-max-priority": 9}, {}], ids=["priorities", "none"])
+def test_a_promoted_task_passes_a_backlog_where_the_queue_has_priorities(
+    make_rabbit_lab: Callable[..., Lab], rabbit_server: RabbitServer, arguments: dict[str, Any]
+) -> None:
+    lab = make_rabbit_lab(
+        arguments, module="tests.worker.shop_rabbit", worker_prefetch_multiplier=1, exclusive_offer=60, **LATE
+    )
+    plain = lab.app.tasks["tests.worker.shop.plain"]
+    lab.start_worker("w1", 1, options=("-Q", "side"))
+    lab.start_worker("w2", 1, options=("-Q", "lab"))
+    lab.send("retried", "k", tag="holder", hold=True, options={"queue": "side"})
+    lab.journal.wait_for("start", tag="holder0")
+    waiting = lab.send("retried", "k", tag="a", options={"priority": 3})
+    lab.wait_for_line(1, "retried", "k")
+    plain.delay(tag="busy", hold=True)
+    lab.journal.wait_for("start", tag="busy")
+    for number in range(50):
+        plain.apply_async(kwargs={"tag": f"{number}"}, priority=5)
+    lab.open("holder0")
+    lab.journal.wait_for("end", tag="holder0")
+    url = lab.conf["broker_url"]
+    eventually(lambda: rabbit_server.messages(url, "lab") == 50 + 1 + 1, "the promoted message")
+    lab.open("busy")
+    assert waiting.get(timeout=DEADLINE) == 3
+    lab.journal.wait_for("end", 50 + 1 + 2 + 2)
+    tags = lab.journal.tags("start")
+    behind = [number for number in range(50) if tags.index(f"{number}") > tags.index("a0")]
+    assert len(behind) == (50 if arguments else 0)
+    priorities = [event["properties"]["priority"] for event in lab.journal.events("message", id=waiting.id)]
+    assert priorities[:2] == [3, 255]
+    assert priorities[-1] in (3, 255)
+
+
+@needs_celery("5.5", "quorum queues and their delays")
+def test_a_task_that_rabbitmq_has_delayed_waits_in_line_and_is_not_delayed_again(
+    make_rabbit_lab: Callable[..., Lab],
+) -> None:
+    lab = make_rabbit_lab({"x-queue-type": "quorum"}, module=CANVAS, **LATE)
+    lab.start_worker("w1", 2)
+    lab.send("hold", "k")
+    lab.journal.wait_for("start", tag="holder")
+    results = [lab.task("watched").apply_async(("k", f"{n}"), countdown=n) for n in (1, 2, 3)]
+    lab.wait_for_line(3, "hold", "k")
+    lab.open("holder")
+    for result in results:
+        result.get(timeout=DEADLINE)
+        first, second = lab.journal.wait_for("message", 2, id=result.id)
+        assert first["delivery_info"]["exchange"].startswith("celery_delayed_")
+        assert second["delivery_info"]["routing_key"] == first["delivery_info"]["routing_key"]
+        assert "x-death" not in second["headers"]
+        assert datetime.fromisoformat(second["headers"]["eta"]) < datetime.now(timezone.utc)
+    assert lab.journal.tags("start") == ["holder", "1", "2", "3"]
+
+
+@pytest.mark.parametrize("own_connection", [True, False])
+def test_what_rabbitmq_does_not_take_is_an_error_for_us(
+    make_rabbit_lab: Callable[..., Lab], rabbit_server: RabbitServer, own_connection: bool
+) -> None:
+    lab = make_rabbit_lab({"x-max-length": 2, "x-overflow": "reject-publish"})
+    lab.start_worker("w1", 1).stop()  # it has declared the queues
+    headers = {HEADER: {}}
+    letter = Letter(b"[]", "application/json", "utf-8", headers, {"delivery_mode": 2}, "lab", "side")
+    post = Post(lab.app, own_connection=own_connection)
+    for _ in range(2):
+        post.publish(letter)
+    with pytest.raises(OperationalError):
+        post.publish(letter)
+    rabbit_server.delete(lab.conf["broker_url"], "side")
+    with pytest.raises(ChannelError, match="NO_ROUTE"):
+        post.publish(letter)
+    for _ in range(2):
+        with pytest.raises(ChannelError, match="NO_ROUTE"):
+            post.publish(letter, at_head=True)
+    post.publish(Letter(b"[]", "application/json", "utf-8", headers, {"delivery_mode": 2}, "", "lab"))
+    assert rabbit_server.messages(lab.conf["broker_url"], "lab") == 1
+    post.close()

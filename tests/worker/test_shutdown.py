@@ -1,0 +1,195 @@
+"""Workers that are told to go: what they run, and what waits for it, goes on elsewhere; no key stays held."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from typing import Any
+
+import celery
+import pytest
+
+from tests.worker.lab import Lab, Worker, eventually, wait_until_gone
+from tests.worker.message import consume
+from tests.worker.stage import Stage, on_stages
+from tests.worker.test_endings_outside import (
+    OUTSIDE,
+    assert_is_kept,
+    assert_never_two,
+    end_of,
+    hold,
+    hold_plain,
+    line_up,
+    now,
+    received,
+    start_of,
+)
+from tests.worker.versions import leave_out_before, needs_celery
+
+pytestmark = pytest.mark.timeout(240)
+SAYS = {signal.SIGTERM: "Warm shutdown", signal.SIGINT: "Hitting Ctrl+C again"}
+WAYS = {
+    "warm": [signal.SIGTERM],
+    "cold": [signal.SIGQUIT],
+    "cold-after-warm": [signal.SIGTERM, signal.SIGQUIT],
+    "interrupted-twice": [signal.SIGINT, signal.SIGINT],
+    "soft": [signal.SIGQUIT],
+}
+SOFT = 5
+Busy = tuple[Worker, Any, Any]
+UNCUT = ("warm", "goes-on")
+
+
+def busy_workers(stage: Stage, lab: Lab, *ways: str, is_stubborn: bool = False) -> dict[str, Busy]:
+    """A worker for each way, and its two bodies: one has the key, after a wait; its twin wants no lock."""
+    soft = {"worker_soft_shutdown_timeout": SOFT}
+    workers = {
+        way: stage.start_worker(
+            lab, way, 3, options=("-Q", way), ready=False, **(soft if way == "soft" else {})
+        )
+        for way in ways
+    }
+    busy = {}
+    for way, worker in workers.items():
+        worker.wait_ready()
+        name = "brief" if way in UNCUT else "wait"
+        hold(lab, f"{way}-before", key=way, queue=way)
+        holder = lab.send(name, way, way, True, is_stubborn, options={"queue": way})
+        lab.wait_for_line(1, "wait", way)
+        lab.open(f"{way}-before")
+        lab.journal.wait_for("start", tag=way)
+        busy[way] = (worker, holder, hold_plain(lab, f"{way}-twin", queue=way, is_stubborn=is_stubborn))
+    return busy
+
+
+def prefetch(lab: Lab, worker: Worker, way: str) -> None:
+    """Fill its last slot, and let it have two more that want the key: one may not run yet."""
+    hold(lab, f"{way}-other", key=f"{way}-other", queue=way)
+    tasks = [
+        lab.send("wait", way, f"{way}-prefetched", options={"queue": way}),
+        lab.send("wait", way, f"{way}-later", options={"queue": way, "countdown": 5}),
+    ]
+    eventually(lambda: all(received(worker, task) for task in tasks), "both, prefetched")
+
+
+def tell(worker: Worker, *signals: signal.Signals) -> int:
+    """Send these one after the other; returns when the last was sent."""
+    for number in signals[:-1]:
+        worker.process.send_signal(number)
+        worker.wait_for_log(SAYS[number])
+    at = now()
+    worker.process.send_signal(signals[-1])
+    return at
+
+
+def assert_each_ran(
+    stage: Stage, lab: Lab, way: str, runs: int, holder: Any, twin: Any, *others: str
+) -> None:
+    """The holder as often as its twin, with Celery's state, and the others once."""
+    expected = {way: runs, **{f"{way}-{what}": 1 for what in ("before", *others)}}
+    lab.journal.wait_for("start", sum(expected.values()), key=way)
+    lab.journal.wait_for("start", runs, tag=f"{way}-twin")
+    eventually(lambda: stage.messages_at_the_broker(lab, way) == 0, f"nothing in {way}")
+    assert Counter(lab.journal.tags("start", key=way)) == expected
+    assert lab.journal.tags("start").count(f"{way}-twin") == runs
+    # A retry that nobody sends, or a worker lost: which of them is a race in Celery.
+    ends = {"SUCCESS"} if runs == 2 or way in UNCUT else {"RETRY", "FAILURE"}
+    eventually(lambda: {holder.state, twin.state} <= ends, f"{ends} after {way}")
+
+
+@needs_celery("5.5", "soft shutdown, and a cold one that gives back what it cuts off")
+@on_stages("prefork")
+def test_however_a_worker_is_told_to_go_its_keys_go_on_and_its_tasks_run_elsewhere(stage: Stage) -> None:
+    lab = stage.make_lab(OUTSIDE, exclusive_ttl=600)
+    other = stage.start_worker(lab, "other", 6)
+    ways = WAYS if stage.broker == "redis" else ("warm", "cold", "soft")
+    busy = busy_workers(stage, lab, *ways)
+    for way, (worker, *_) in busy.items():
+        prefetch(lab, worker, way)
+        line_up(lab, f"{way}-next", key=way)
+        consume(lab, other, way)
+    told = {way: tell(busy[way][0], *WAYS[way]) for way in ways}
+    lab.open("soft-other")  # in time
+    for way in sorted({*ways} - {"warm"}):
+        bodies = [way, f"{way}-twin", *[f"{way}-other"][: way != "soft"]]
+        cut, *_ = [lab.journal.wait_for("told", tag=tag)[0] for tag in bodies]
+        lab.open(*bodies)  # for their second runs
+        started = start_of(lab, f"{way}-next")["at"]
+        row, since = ("soft-shutdown", cut["at"]) if way == "soft" else ("cold-shutdown", told[way])
+        stage.note(row, since, started)
+    assert_is_kept(lab, "warm")
+    lab.open("warm", "warm-twin", "warm-other")
+    stage.note("warm-shutdown", end_of(lab, "warm"), start_of(lab, "warm-next")["at"])
+    for way, (worker, *results) in busy.items():
+        worker.process.wait(60)
+        runs = 2 if stage.late and way != "warm" else 1
+        assert_each_ran(stage, lab, way, runs, *results, "next", "prefetched", "later")
+        lab.journal.wait_for("start", 1 if way == "soft" else runs, tag=f"{way}-other")
+    assert lab.journal.tags("start").count("soft-other") == 1
+    stage.assert_nothing_is_left(lab)
+    assert_never_two(lab, *ways, *(f"{way}-other" for way in ways))
+
+
+@needs_celery("5.5", "a cold shutdown that may be hurried")
+@on_stages("prefork", brokers=("redis",))
+def test_a_body_that_goes_on_through_a_cold_shutdown_keeps_its_key_until_it_ends_or_is_killed(
+    stage: Stage,
+) -> None:
+    lab = stage.make_lab(OUTSIDE, exclusive_ttl=600)
+    other = stage.start_worker(lab, "other", 4)
+    ways = ("goes-on", "killed")
+    busy = busy_workers(stage, lab, *ways, is_stubborn=True)
+    for way in ways:
+        line_up(lab, f"{way}-next", key=way)
+        consume(lab, other, way)
+        tell(busy[way][0], signal.SIGQUIT)
+        lab.journal.wait_for("told", tag=way)
+        lab.journal.wait_for("told", tag=f"{way}-twin")
+    assert_is_kept(lab, "goes-on")
+    lab.open("goes-on", "goes-on-twin")
+    start_of(lab, "goes-on-next")
+    killed = busy["killed"][0]
+    tell(killed, signal.SIGQUIT)
+    killed.wait_for_log("Waiting gracefully")
+    stage.note("cold-shutdown", tell(killed, signal.SIGQUIT), start_of(lab, "killed-next")["at"])
+    bodies = [
+        event["pid"] for tag in ("killed", "killed-twin") for event in lab.journal.events("told", tag=tag)
+    ]
+    wait_until_gone(*bodies)
+    lab.open("killed", "killed-twin")  # for their second runs
+    for way, (worker, *results) in busy.items():
+        worker.process.wait(60)
+        runs = 2 if stage.late and way == "killed" else 1
+        assert_each_ran(stage, lab, way, runs, *results, "next")
+    stage.assert_nothing_is_left(lab)
+    assert_never_two(lab, *ways)
+
+
+@on_stages("threads", "gevent", "solo", brokers=("redis",), lates=(True,))
+def test_in_a_pool_of_one_process_too_a_worker_that_goes_lets_its_keys_go_on(stage: Stage) -> None:
+    if stage.pool == "gevent":
+        leave_out_before("5.5", "a warm shutdown that gives back nothing that has finished")
+    # No thread can be ended: Celery waits for it. Before 5.5 it does not interrupt a solo body either.
+    is_awaited = stage.pool == "threads" or (stage.pool == "solo" and celery.VERSION < (5, 5))
+    lab = stage.make_lab(OUTSIDE, exclusive_ttl=600)
+    other = stage.start_worker(lab, "other", 1)
+    told = {}
+    for way in ("warm", "cold"):
+        worker = stage.start_worker(lab, way, options=("-Q", way))
+        hold(lab, way, name="brief" if is_awaited or way == "warm" else "wait", key=way, queue=way)
+        line_up(lab, f"{way}-next", key=way)
+        consume(lab, other, way)
+        told[way] = tell(worker, *WAYS[way])
+    if is_awaited:
+        assert_is_kept(lab, "cold")
+    else:
+        lab.journal.wait_for("told", tag="cold")
+    lab.open("cold")
+    began = end_of(lab, "cold") if is_awaited else told["cold"]
+    stage.note("cold-shutdown", began, start_of(lab, "cold-next")["at"])
+    assert_is_kept(lab, "warm")
+    lab.open("warm")
+    stage.note("warm-shutdown", end_of(lab, "warm"), start_of(lab, "warm-next")["at"])
+    stage.assert_nothing_is_left(lab)
+    assert lab.journal.tags("start", key="warm") == ["warm", "warm-next"]
+    assert_never_two(lab, "warm", "cold")
