@@ -14,7 +14,7 @@ from celery_exclusive import notices
 from celery_exclusive.claim import Claim
 from celery_exclusive.core.operations import Acquire, Granted, Held, Release
 from celery_exclusive.errors import LockHeld, StoreUnavailable
-from celery_exclusive.keys import exclusive_key
+from celery_exclusive.keys import key_of
 from celery_exclusive.lease import Lease
 from celery_exclusive.stores.base import open_store
 from celery_exclusive.task import Run, TaskMixin, current_run, leases_of_runs, switches_off
@@ -113,7 +113,7 @@ def _key(task: Any, args: Any, kwargs: Any) -> str | None:
     """None: the arguments do not fit, as the call itself will tell."""
     installation: Installation = task.app._celery_exclusive
     try:
-        return exclusive_key(task.name, task.run, installation.option(task), args, kwargs)
+        return key_of(task.name, task.run, installation.option(task), args, kwargs)
     except TypeError:
         return None
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from celery import Task as CeleryTask
 
 from celery_exclusive import keys
+from celery_exclusive.declaration import apps_with_locks, check_declaration
 from celery_exclusive.errors import OptionError, did_you_mean
-from celery_exclusive.options import Exclusive, apps_with_locks, check_declaration
+from celery_exclusive.options import Exclusive
 from celery_exclusive.publish import wrap_send_task
 from celery_exclusive.settings import Settings, tombstone_ttl
 from celery_exclusive.stores.base import Store, open_store

@@ -22,8 +22,9 @@ from celery_exclusive.canonical import (
     unwrap,
     utf8,
 )
+from celery_exclusive.declaration import Declaration
 from celery_exclusive.errors import OptionError, did_you_mean
-from celery_exclusive.options import Exclusive, parse_template
+from celery_exclusive.templates import parse_template
 
 _Run = Callable[..., object]
 _Args = Sequence[object] | None
@@ -33,7 +34,7 @@ _MAX_TEXT: Final = 200  # bytes: with a prefix this fits into the 250 of memcach
 _signatures: WeakKeyDictionary[_Run, dict[bool, Signature]] = WeakKeyDictionary()
 
 
-def check(task_name: str, run: _Run, option: Exclusive) -> None:
+def check(task_name: str, run: _Run, option: Declaration) -> None:
     """Raise OptionError if no key can be made from the parameters of this task. `run` is `task.run`.
 
     Call it once, when the task is registered.
@@ -42,7 +43,7 @@ def check(task_name: str, run: _Run, option: Exclusive) -> None:
         signature = _signature(run)
         parameters = signature.parameters
         if option.key is None:
-            names = () if option.by == ("*",) else option.by or ()
+            names = () if option.names == ("*",) else option.names or ()
         elif isinstance(option.key, str):
             names = tuple(path[0] for _, path in _template(option.key) if path)
         else:
@@ -54,23 +55,23 @@ def check(task_name: str, run: _Run, option: Exclusive) -> None:
                 raise Refused(_no_parameter(name, parameters))
 
 
-def exclusive_key(task_name: str, run: _Run, option: Exclusive, args: _Args, kwargs: _Kwargs) -> str:
+def key_of(task_name: str, run: _Run, option: Declaration, args: _Args, kwargs: _Kwargs) -> str:
     """Return the key for which a call with these arguments competes.
 
     Raises OptionError if an argument has no stable text, and Python's TypeError if the arguments do not fit.
     """
-    if option.by is None and option.key is None:
-        return f"x:{task_name}"
+    if option.names is None and option.key is None:
+        return f"{option.kind}:{task_name}"
     bound = _bind(run, args, kwargs)
     with _told(task_name, option):
         if option.key is not None:
-            return absolute_key(_absolute_text(option.key, bound))
-        names = bound.arguments if option.by == ("*",) else option.by or ()
-        return f"x:{task_name}:{digest({name: _argument(bound, name) for name in names})}"
+            return absolute_key(_absolute_text(option.key, bound), option.kind)
+        names = bound.arguments if option.names == ("*",) else option.names or ()
+        return f"{option.kind}:{task_name}:{digest({name: _argument(bound, name) for name in names})}"
 
 
-def absolute_key(text: str) -> str:
-    """Return the key of a text that tasks share: "x:" and up to 200 bytes.
+def absolute_key(text: str, kind: str = "x") -> str:
+    """Return the key of a text that tasks share: "x:" or "u:", and up to 200 bytes.
 
     A longer text is cut and completed with a hash, as is one that is no valid Unicode.
     """
@@ -79,17 +80,18 @@ def absolute_key(text: str) -> str:
     data = utf8(text)
     try:
         if len(data) <= _MAX_TEXT:
-            return f"x:{data.decode()}"
+            return f"{kind}:{data.decode()}"
     except UnicodeDecodeError:
         pass  # half a surrogate pair, which no store could keep
-    return f"x:{data[: _MAX_TEXT - 33].decode(errors='ignore')}~{blake2b(data, digest_size=16).hexdigest()}"
+    start, end = data[: _MAX_TEXT - 33].decode(errors="ignore"), blake2b(data, digest_size=16).hexdigest()
+    return f"{kind}:{start}~{end}"
 
 
-def preview(run: _Run, option: Exclusive, args: _Args, kwargs: _Kwargs, limit: int = 80) -> str:
+def preview(run: _Run, option: Declaration, args: _Args, kwargs: _Kwargs, limit: int = 80) -> str:
     """Return a short text for people, "feed_url='https://…'", or "" where there is none. Never raises."""
     try:
         bound = _bind(run, args, kwargs)
-        names: Iterable[str] = option.by or ()
+        names: Iterable[str] = option.names or ()
         if isinstance(option.key, str):
             names = dict.fromkeys(path[0] for _, path in _template(option.key) if path)
         elif option.key is not None or names == ("*",):
@@ -101,12 +103,12 @@ def preview(run: _Run, option: Exclusive, args: _Args, kwargs: _Kwargs, limit: i
 
 
 @contextmanager
-def _told(task_name: str, option: Exclusive) -> Generator[None, None, None]:
+def _told(task_name: str, option: Declaration) -> Generator[None, None, None]:
     try:
         yield
     except Refused as refused:
         where = refused.path and f"argument {refused.path} "
-        text = f"task {task_name!r}, exclusive={option!r}: {where}{refused.problem}"
+        text = f"task {task_name!r}, {option.attribute}={option!r}: {where}{refused.problem}"
         raise OptionError(text) from refused.__cause__
 
 

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from celery import current_app
 
 from celery_exclusive import notices
+from celery_exclusive.amounts import MIN_TTL, is_count, is_number
 from celery_exclusive.claim import Claim, entered
 from celery_exclusive.core.operations import Held
+from celery_exclusive.declaration import apps_with_locks
 from celery_exclusive.errors import ExclusiveError, LockHeld, OptionError, did_you_mean
 from celery_exclusive.keys import absolute_key
 from celery_exclusive.lease import Lease
-from celery_exclusive.options import MIN_TTL, apps_with_locks, is_count, is_number
 
 if TYPE_CHECKING:
     from celery_exclusive.install import Installation

@@ -8,7 +8,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from celery_exclusive.header import DELIVERY, HEADER, Header
-from celery_exclusive.keys import exclusive_key
+from celery_exclusive.keys import key_of
 from celery_exclusive.task import current_run, switches_off
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def _header(
     if previous and options.get("retries") and (previous.x is None or _same_arguments(task, args, kwargs)):
         return Header(token_hex(4), previous.x)
     try:
-        key = exclusive_key(task.name, task.run, installation.option(task), args, kwargs)
+        key = key_of(task.name, task.run, installation.option(task), args, kwargs)
     except TypeError:
         return None  # the arguments do not fit; the worker will refuse them
     return Header(token_hex(4), key, next=is_next)

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final, cast, get_args
 
+from celery_exclusive.amounts import MIN_TTL, is_count, is_number
 from celery_exclusive.brokers import broker_urls, family
+from celery_exclusive.declaration import OnStoreError
 from celery_exclusive.errors import OptionError, did_you_mean
-from celery_exclusive.options import MIN_TTL, OnStoreError, is_count, is_number
 
 _ABSENT: Final = object()
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.errors import ExclusiveError, OptionError
-from celery_exclusive.keys import exclusive_key
+from celery_exclusive.keys import key_of
 from celery_exclusive.notices import task_id
 from celery_exclusive.release import release
 
@@ -175,7 +175,7 @@ class TaskMixin:
 def _key(task: Any, verb: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     option = task.app._celery_exclusive.option(task)
     try:
-        return exclusive_key(task.name, task.run, option, args, kwargs)
+        return key_of(task.name, task.run, option, args, kwargs)
     except TypeError as error:
         raise TypeError(f"task {task.name}: {verb}() takes the arguments of a call: {error}") from error
 

@@ -23,7 +23,7 @@ Declare = Callable[[Celery, Any], Any]
 @pytest.fixture
 def make_app(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Celery]]:
     known: WeakKeyDictionary[object, Any] = WeakKeyDictionary()  # without those of other tests
-    for module in ("options", "install"):  # the package shows `install` the function, not the module
+    for module in ("declaration", "install"):  # the package shows `install` the function, not the module
         monkeypatch.setattr(sys.modules[f"celery_exclusive.{module}"], "apps_with_locks", known)
     apps, finalizers = [], set(_state._on_app_finalizers)
 

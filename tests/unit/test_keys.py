@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from kombu.utils.json import dumps, loads
 
 from celery_exclusive.errors import OptionError
-from celery_exclusive.keys import absolute_key, check, exclusive_key, preview
+from celery_exclusive.keys import absolute_key, check, key_of, preview
 from celery_exclusive.options import Exclusive
 
 MONDAY = datetime(2026, 1, 5)  # noqa: DTZ001 - as many tasks are called
@@ -92,11 +92,11 @@ def no_parameters() -> None: ...
 
 
 def key(*args: Any, by: Any = "*", run: Any = work, **kwargs: Any) -> str:
-    return exclusive_key("feeds.work", run, Exclusive(by), args, kwargs)
+    return key_of("feeds.work", run, Exclusive(by), args, kwargs)
 
 
 def text(template: Any, *args: Any, **kwargs: Any) -> str:
-    return exclusive_key("feeds.work", work, Exclusive(key=template), args, kwargs)
+    return key_of("feeds.work", work, Exclusive(key=template), args, kwargs)
 
 
 def refusal(call: Callable[..., object], *args: Any, **kwargs: Any) -> str:
@@ -142,12 +142,12 @@ json_values = st.recursive(json_scalars, containers, max_leaves=6)
 
 
 def test_the_whole_task_has_one_key_whatever_its_arguments():
-    assert exclusive_key("feeds.work", work, Exclusive(), ("a",), {}) == "x:feeds.work"
+    assert key_of("feeds.work", work, Exclusive(), ("a",), {}) == "x:feeds.work"
 
 
 def test_a_key_by_arguments_is_the_task_and_a_hash_of_them():
     assert re.fullmatch(r"x:feeds\.work:[0-9a-f]{32}", key("a"))
-    assert key("a") != exclusive_key("feeds.other", work, Exclusive("*"), ("a",), {})
+    assert key("a") != key_of("feeds.other", work, Exclusive("*"), ("a",), {})
 
 
 def test_a_call_has_one_key_however_it_is_written():

@@ -24,8 +24,8 @@ from celery_exclusive import Conflict, Exclusive, ExclusiveError, LeaseLost, Loc
 from celery_exclusive import lock as lock_
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Acquire, Granted, Parked, Release
+from celery_exclusive.declaration import apps_with_locks
 from celery_exclusive.lease import heartbeat
-from celery_exclusive.options import apps_with_locks
 from celery_exclusive.stores.base import Store
 from celery_exclusive.stores.memory import MemoryStore
 from celery_exclusive.task import Run, current_run

@@ -12,9 +12,10 @@ from weakref import WeakKeyDictionary
 import pytest
 from celery import Celery, Task, shared_task
 
-from celery_exclusive import options
+from celery_exclusive import declaration
+from celery_exclusive.declaration import NOT_GIVEN
 from celery_exclusive.errors import OptionError
-from celery_exclusive.options import NOT_GIVEN, Exclusive
+from celery_exclusive.options import Exclusive
 
 
 def by_project(project_id: int) -> str:
@@ -23,7 +24,7 @@ def by_project(project_id: int) -> str:
 
 @pytest.fixture
 def plain_app(monkeypatch: pytest.MonkeyPatch) -> Iterator[Celery]:
-    monkeypatch.setattr(options, "apps_with_locks", WeakKeyDictionary())
+    monkeypatch.setattr(declaration, "apps_with_locks", WeakKeyDictionary())
     app = Celery("plain", broker="memory://", set_as_current=False)
     yield app
     app.close()
@@ -31,7 +32,7 @@ def plain_app(monkeypatch: pytest.MonkeyPatch) -> Iterator[Celery]:
 
 @pytest.fixture
 def app(plain_app: Celery) -> Celery:
-    options.apps_with_locks[plain_app] = lambda *_: None  # all of `install` that an option sees
+    declaration.apps_with_locks[plain_app] = lambda *_: None  # all of `install` that an option sees
     return plain_app
 
 

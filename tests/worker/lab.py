@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -53,7 +54,7 @@ class Lab:
             "worker_cancel_long_running_tasks_on_connection_loss": False,
             "worker_hijack_root_logger": True,
             "task_default_queue": "lab",
-            "exclusive_ttl": 5,
+            "exclusive_ttl": 60,
             **versions.SETTINGS,
             **conf,
         }
@@ -135,6 +136,18 @@ class Lab:
     def wait_until_in_line(self, task_id: str, name: str, *args: Any) -> None:
         """Wait until this task is in line, whoever else may be, for what these arguments lock."""
         eventually(lambda: task_id in self.line(name, *args), f"{task_id} in line")
+
+    def assert_kept(self, name: str, *args: Any, renewals: int = 2) -> None:
+        """What these arguments lock stays held until the heartbeat has renewed its lease so often."""
+        left = [math.inf]
+        for number in range(renewals):
+
+            def is_renewed() -> bool:
+                (holder,) = self.task(name).lock_state(*args).holders
+                left.append(holder.remaining)
+                return left[-1] > left[-2]
+
+            eventually(is_renewed, f"renewal {number + 1} of {renewals}")
 
     def wait_for_line(self, count: int, name: str, *args: Any, timeout: float = 60) -> None:
         """Wait until so many wait in line for what these arguments lock."""

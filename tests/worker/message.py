@@ -91,7 +91,10 @@ def wait_for_lines(text: str, count: int, *workers: Worker, timeout: float = 60)
 
 def stop_consuming(lab: Lab, worker: Worker, queue: str) -> None:
     """Let a worker go on without this queue."""
+    said = f"Canceling queue {queue}"
+    before = worker.log.count(said)
     _control(worker, lab.app.control.cancel_consumer, queue)
+    eventually(lambda: worker.log.count(said) > before, said)  # it answers first
     since = time.monotonic()
 
     def is_over() -> bool:

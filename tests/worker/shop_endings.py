@@ -20,7 +20,7 @@ from tests.worker.shop import act, app, doors, journal, task
 __all__ = ["app"]
 
 
-@task(exclusive=Exclusive("key", ttl=3))
+@task(exclusive=Exclusive("key", ttl=12))
 def brief(self: Task, key: str, tag: str = "", hold: bool = False) -> str:
     act(self, key, tag, hold=hold)
     return tag
@@ -110,7 +110,7 @@ class Slow(app.Task):  # type: ignore[misc, name-defined]
         doors.blpop(["door:hook"], timeout=100)
 
 
-@task(base=Slow, exclusive=Exclusive("key", ttl=3))
+@task(base=Slow, exclusive=Exclusive("key", ttl=12))
 def slow(self: Task, key: str, tag: str = "", how: str = "return") -> None:
     witness(self, key, tag, how, hold=False)
 

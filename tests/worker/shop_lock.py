@@ -35,7 +35,7 @@ def again(self: Task, number: int) -> list[str]:
         return [str(error), sync.apply((number,), {"tag": "inside"}).get(disable_sync_subtasks=False)]
 
 
-@task(soft_time_limit=3)
+@task(soft_time_limit=8)
 def linger(self: Task, text: str) -> str:
     """Holds a lock until its time is over, and then another one."""
     try:
@@ -49,6 +49,6 @@ def linger(self: Task, text: str) -> str:
 
 @task()
 def hold_for_ever(self: Task, text: str) -> None:
-    with lock(text, ttl=2):
+    with lock(text, ttl=9):
         journal.write("locked", tag=text)
         time.sleep(1000)

@@ -39,7 +39,7 @@ def wait(self: Task, key: str, tag: str = "", hold: bool = False, is_stubborn: b
     return live(self, tag, hold=hold, key=key, is_stubborn=is_stubborn)
 
 
-@task(exclusive=Exclusive(key="{key}", ttl=3))
+@task(exclusive=Exclusive(key="{key}", ttl=12))
 def brief(self: Task, key: str, tag: str = "", hold: bool = False, is_stubborn: bool = False) -> str:
     """Its lease is soon over, unless a heartbeat keeps it."""
     return live(self, tag, hold=hold, key=key, is_stubborn=is_stubborn)

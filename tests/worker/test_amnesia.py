@@ -166,7 +166,7 @@ def test_a_process_puts_the_lock_that_it_holds_back(
 ) -> None:
     lab = make_lab(module="tests.worker.shop_lock", exclusive_store=store.url, task_acks_late=True)
     worker = lab.start_worker()
-    with caplog.at_level(logging.ERROR), lock("repo:17", ttl=3, app=lab.app) as lease:
+    with caplog.at_level(logging.ERROR), lock("repo:17", ttl=12, app=lab.app) as lease:
         flush(store)
         eventually(lambda: "has lost its data" in caplog.text, "the heartbeat to notice")
         assert "x:repo:17" in caplog.text

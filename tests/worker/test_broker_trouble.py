@@ -145,7 +145,7 @@ def test_the_key_of_a_child_that_is_killed_while_the_broker_is_away_is_free_afte
 ) -> None:
     broker: Any = rabbit or start_redis(appendonly=True)
     conf = {} if rabbit else {"broker_url": broker.url, **visible_for(5)}
-    lab = stage.make_lab(exclusive_ttl=3, **conf)
+    lab = stage.make_lab(exclusive_ttl=9, **conf)
     worker = stage.start_worker(lab)
     holder, start = hold(lab)
     (following,) = line_up(lab, "next")

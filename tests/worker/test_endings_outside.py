@@ -65,13 +65,6 @@ def revoke(lab: Lab, *results: Any, workers: int = 1, **how: Any) -> None:
     assert len(lab.app.control.revoke(ids, reply=True, timeout=60, limit=workers, **how)) == workers
 
 
-def assert_is_kept(lab: Lab, key: str) -> None:
-    """A brief task holds this key, longer than without a heartbeat."""
-    until = time.monotonic() + 4.5
-    while time.monotonic() < until:
-        assert lab.task("brief").lock_state(key).is_running
-
-
 def assert_never_two(lab: Lab, *keys: str) -> None:
     """No two bodies of one key were open at once; one that was cut off was so until its last sign of life."""
     for key in keys:
@@ -177,7 +170,7 @@ def test_who_is_terminated_keeps_the_key_as_long_as_its_body_lives_and_no_longer
     revoke(lab, stubborn, twin, terminate=True)
     lab.journal.wait_for("told", tag="stubborn")
     lab.journal.wait_for("told", tag="twin")
-    assert_is_kept(lab, "s")
+    lab.assert_kept("brief", "s")
     lab.open("stubborn", "twin")
     started = start_of(lab, "stubborn-next")
     stage.note("terminate-stubborn", end_of(lab, "stubborn"), started["at"])
@@ -224,7 +217,7 @@ def test_who_is_terminated_inside_our_own_calls_leaves_neither_lease_nor_line(st
 
 def kill(stage: Stage, *, parent_alone: bool = False) -> None:
     """Kill a worker, all of it or only its main process, while it has a body and others wait for the key."""
-    lab = stage.make_lab(OUTSIDE, exclusive_ttl=3)
+    lab = stage.make_lab(OUTSIDE, exclusive_ttl=9)
     doomed = stage.start_worker(lab, options=("-Q", "lab"))
     holder = hold(lab, "holder")
     other = stage.start_worker(lab, "w2", 1, options=("-Q", "side"))
@@ -303,7 +296,7 @@ def test_a_message_that_is_purged_or_expires_on_its_way_from_the_line_is_sent_ag
 @needs_celery("5.7", "a kombu that soon delivers again")
 @on_stages("prefork", brokers=("redis",))
 def test_a_task_with_an_eta_takes_no_lease_until_it_runs_and_its_copies_add_no_run(stage: Stage) -> None:
-    lab = stage.make_lab(OUTSIDE, exclusive_ttl=5, broker_transport_options={
+    lab = stage.make_lab(OUTSIDE, broker_transport_options={
         "visibility_timeout": 2, "unacked_restore_interval": 1, "unacked_restore_throttle": 1,
     })  # fmt: skip
     worker = stage.start_worker(lab, slots=6)

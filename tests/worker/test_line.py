@@ -101,7 +101,7 @@ def test_a_limit_of_three_is_used_and_kept(make_lab: Callable[..., Lab], acks: d
 
 
 def test_who_waits_causes_no_traffic_while_the_holder_lives(make_lab: Callable[..., Lab]) -> None:
-    lab = make_lab(task_acks_late=True, exclusive_ttl=1, exclusive_reap_period=0.2)
+    lab = make_lab(task_acks_late=True, exclusive_ttl=9, exclusive_reap_period=0.2)
     lab.start_worker("w1", 2)
     holder = lab.send("wait", "k", tag="holder", hold=True).id
     lab.journal.wait_for("start", tag="holder")
@@ -110,7 +110,7 @@ def test_who_waits_causes_no_traffic_while_the_holder_lives(make_lab: Callable[.
     eventually(lambda: lab.messages_at_the_broker() <= 1, "the acknowledgements of those who wait")
     heard: list[str] = []
     with lab.doors.monitor() as monitor:
-        while sum(holder in command for command in heard) < 5:  # the heartbeat, and the reaper between
+        while sum(holder in command for command in heard) < 3:  # the heartbeat, and the reaper between
             said = monitor.next_command()
             heard += [said["command"]] if said["client_type"] != "lua" else []
     assert any(" reap " in command for command in heard)

@@ -26,7 +26,7 @@ def apart(make_lab: Callable[..., Lab], store: RedisServer, acks: dict[str, Any]
     """Makes a lab with leases on `store` and its broker elsewhere."""
     return lambda **conf: make_lab(
         module="tests.worker.shop_canvas",
-        **{"exclusive_store": f"{store.url}?socket_timeout=1", "exclusive_ttl": 2, **acks, **conf},
+        **{"exclusive_store": f"{store.url}?socket_timeout=1", "exclusive_ttl": 9, **acks, **conf},
     )
 
 
@@ -193,9 +193,7 @@ def test_a_line_survives_a_restart_of_a_store_that_keeps_its_data(
     make_lab: Callable[..., Lab], redis_url: str, store: RedisServer, acks: dict[str, Any], servers: str
 ) -> None:
     broker_url = store.url if servers == "one server" else redis_url
-    lab = make_lab(
-        broker_url, "tests.worker.shop_canvas", exclusive_store=store.url, exclusive_ttl=20, **acks
-    )
+    lab = make_lab(broker_url, "tests.worker.shop_canvas", exclusive_store=store.url, **acks)
     lab.start_worker("w1", 2, ready=False)
     lab.start_worker("w2", 2)
     sit(lab)
@@ -258,7 +256,7 @@ def test_after_broker_and_store_on_one_server_have_lost_all_new_tasks_run(
     make_lab: Callable[..., Lab], start_redis: StartRedis, acks: dict[str, Any]
 ) -> None:
     server = start_redis()
-    lab = make_lab(server.url, "tests.worker.shop_canvas", exclusive_ttl=2, **acks)
+    lab = make_lab(server.url, "tests.worker.shop_canvas", exclusive_ttl=9, **acks)
     lab.start_worker("w1", 2)
     sit(lab)
     numbers(lab, 1, 2)

@@ -30,7 +30,7 @@ class Scene:
 @pytest.fixture
 def make_scene(make_lab: Callable[..., Lab]) -> Callable[..., Scene]:
     def make(*, check: bool = False) -> Scene:
-        lab = make_lab(module="tests.worker.shop_fenced", task_acks_late=True, exclusive_ttl=5)
+        lab = make_lab(module="tests.worker.shop_fenced", task_acks_late=True, exclusive_ttl=9)
         paused = lab.start_worker("w1", 2)
         first = lab.send("save", "k", tag="first", hold=True, check=check)
         lab.journal.wait_for("start", tag="first")

@@ -40,7 +40,7 @@ def test_a_copy_of_a_running_task_neither_runs_beside_it_nor_after_it(
 def test_a_holder_paused_past_its_lease_is_told_and_takes_nothing_from_the_next(
     make_lab: Callable[..., Lab], pool: str
 ) -> None:
-    lab = make_lab(module="tests.worker.shop_fenced", exclusive_ttl=5, **LATE)
+    lab = make_lab(module="tests.worker.shop_fenced", exclusive_ttl=9, **LATE)
     paused = lab.start_worker("w1", slots(pool), pool=pool)
     lab.send("save", "k", tag="first", hold=True, check=True)
     lab.journal.wait_for("start", tag="first")

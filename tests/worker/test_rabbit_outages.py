@@ -40,7 +40,7 @@ def line_up(lab: Lab, *tags: str, **options: Any) -> list[Any]:
 def test_the_task_of_a_killed_worker_or_child_comes_back_and_the_line_goes_on(
     make_rabbit_lab: Callable[..., Lab], rabbit_server: RabbitServer, queue_type: dict[str, Any], victim: str
 ) -> None:
-    lab = make_rabbit_lab(queue_type, exclusive_ttl=2 if victim == "worker" else 60, **LATE)
+    lab = make_rabbit_lab(queue_type, exclusive_ttl=9 if victim == "worker" else 60, **LATE)
     doomed = lab.start_worker("w1", 2)
     killed = hold(lab)
     line_up(lab, "a", "b")

@@ -83,7 +83,7 @@ def test_a_body_longer_than_the_visibility_timeout_runs_once(make_lab: Callable[
 def test_a_copy_runs_when_the_worker_of_the_first_run_dies(
     make_lab: Callable[..., Lab], acks: dict[str, bool]
 ) -> None:
-    lab = make_lab(exclusive_ttl=2, **acks)
+    lab = make_lab(exclusive_ttl=9, **acks)
     message = Message.withheld(lab, "wait", "k", tag="a", hold=True)
     doomed = lab.start_worker("w1", 2)
     message.deliver()
@@ -187,7 +187,7 @@ def test_a_promoted_message_delivered_again_after_it_has_run_is_dropped(lab: Lab
 
 
 def test_a_promoted_message_whose_worker_dies_runs_again(make_lab: Callable[..., Lab]) -> None:
-    lab = make_lab(task_acks_late=True, exclusive_ttl=2)
+    lab = make_lab(task_acks_late=True, exclusive_ttl=9)
     doomed = lab.start_worker("w1", 2)
     promoted = promote(lab)
     doomed.kill()

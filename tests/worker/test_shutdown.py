@@ -14,7 +14,6 @@ from tests.worker.message import consume
 from tests.worker.stage import Stage, on_stages
 from tests.worker.test_endings_outside import (
     OUTSIDE,
-    assert_is_kept,
     assert_never_two,
     end_of,
     hold,
@@ -117,7 +116,7 @@ def test_however_a_worker_is_told_to_go_its_keys_go_on_and_its_tasks_run_elsewhe
         started = start_of(lab, f"{way}-next")["at"]
         row, since = ("soft-shutdown", cut["at"]) if way == "soft" else ("cold-shutdown", told[way])
         stage.note(row, since, started)
-    assert_is_kept(lab, "warm")
+    lab.assert_kept("brief", "warm")
     lab.open("warm", "warm-twin", "warm-other")
     stage.note("warm-shutdown", end_of(lab, "warm"), start_of(lab, "warm-next")["at"])
     for way, (worker, *results) in busy.items():
@@ -145,7 +144,7 @@ def test_a_body_that_goes_on_through_a_cold_shutdown_keeps_its_key_until_it_ends
         tell(busy[way][0], signal.SIGQUIT)
         lab.journal.wait_for("told", tag=way)
         lab.journal.wait_for("told", tag=f"{way}-twin")
-    assert_is_kept(lab, "goes-on")
+    lab.assert_kept("brief", "goes-on")
     lab.open("goes-on", "goes-on-twin")
     start_of(lab, "goes-on-next")
     killed = busy["killed"][0]
@@ -181,13 +180,13 @@ def test_in_a_pool_of_one_process_too_a_worker_that_goes_lets_its_keys_go_on(sta
         consume(lab, other, way)
         told[way] = tell(worker, *WAYS[way])
     if is_awaited:
-        assert_is_kept(lab, "cold")
+        lab.assert_kept("brief", "cold")
     else:
         lab.journal.wait_for("told", tag="cold")
     lab.open("cold")
     began = end_of(lab, "cold") if is_awaited else told["cold"]
     stage.note("cold-shutdown", began, start_of(lab, "cold-next")["at"])
-    assert_is_kept(lab, "warm")
+    lab.assert_kept("brief", "warm")
     lab.open("warm")
     stage.note("warm-shutdown", end_of(lab, "warm"), start_of(lab, "warm-next")["at"])
     stage.assert_nothing_is_left(lab)

@@ -97,7 +97,7 @@ def test_who_could_not_give_back_its_lease_does_not_run_again(
     stage: Stage, proxy: Proxy, store: RedisServer
 ) -> None:
     """A message that came again, or may have, stays in line behind its own run."""
-    lab = make_lab(stage, proxy, exclusive_ttl=2)
+    lab = make_lab(stage, proxy, exclusive_ttl=9)
     worker = stage.start_worker(lab)
     holder = hold(lab, "wait")
     proxy.lose(ACQUIRE, 2)

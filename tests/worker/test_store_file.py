@@ -27,7 +27,7 @@ def test_a_file_that_cannot_be_written_holds_up_who_starts_and_nobody_else(
 ) -> None:
     file = tmp_path / "locks.db"
     lab = stage.make_lab(
-        "tests.worker.shop_trouble", exclusive_store=f"sqlite:///{file}?timeout=0.5", exclusive_ttl=2
+        "tests.worker.shop_trouble", exclusive_store=f"sqlite:///{file}?timeout=0.5", exclusive_ttl=6
     )
     worker = stage.start_worker(lab)
     holder = lab.send("wait", "k", tag="holder", hold=True)

@@ -47,7 +47,7 @@ def test_a_worker_does_not_start_while_the_store_does_not_answer_and_says_why(
 def test_whatever_the_network_does_tasks_wait_for_the_store_and_run_once(
     stage: Stage, proxy: Proxy, store: RedisServer
 ) -> None:
-    lab = make_lab(stage, proxy, exclusive_ttl=2)
+    lab = make_lab(stage, proxy, exclusive_ttl=6)
     worker = stage.start_worker(lab)
     for number, (name, trouble) in enumerate(TROUBLES.items(), 1):
         trouble(proxy)
@@ -134,7 +134,7 @@ def test_a_body_that_outlasts_its_lease_is_told_and_nobody_starts_beside_it_earl
     stage: Stage, proxy: Proxy, store: RedisServer
 ) -> None:
     """One worker loses its way to the store, and another one does not."""
-    lab = make_lab(stage, proxy, exclusive_ttl=3)
+    lab = make_lab(stage, proxy, exclusive_ttl=9)
     away = stage.start_worker(lab, "away")
     holder = lab.send("watch", "k", tag="holder", until_lost=True)
     (first,) = lab.journal.wait_for("start", tag="holder")
@@ -153,7 +153,7 @@ def test_a_body_that_outlasts_its_lease_is_told_and_nobody_starts_beside_it_earl
     proxy.restore()
     lab.open("holder")
     (told,) = lab.journal.wait_for("lost again", tag="holder")
-    assert "is lost: not renewed for 3 s" in told["why"]
+    assert "is lost: not renewed for 9 s" in told["why"]
     assert holder.get(timeout=DEADLINE) == "holder"
     away.wait_for_log(f"[{holder.id}] lost its lease on lock")
     assert [rival.task_id for rival in lab.task("watch").lock_state("k").holders] == [waiting.id]

@@ -47,7 +47,7 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
 }
 
 # A lease whose holder has been silent for so long is free again. Running tasks renew theirs.
-CELERY_EXCLUSIVE_TTL = 5
+CELERY_EXCLUSIVE_TTL = 10
 
 # Without this the locks live where the results do.
 if store := os.environ.get("FEEDS_STORE"):

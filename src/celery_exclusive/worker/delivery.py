@@ -9,7 +9,7 @@ from typing import Any
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Acquire, Release, Renew, Restore
 from celery_exclusive.header import Header
-from celery_exclusive.keys import exclusive_key
+from celery_exclusive.keys import key_of
 from celery_exclusive.options import Exclusive
 from celery_exclusive.parking import TOP, Letter
 
@@ -42,7 +42,7 @@ class Delivery:
         if header and header.x is None:
             return None
         if header is None:
-            key = exclusive_key(task.name, task.run, option, request.args, request.kwargs)
+            key = key_of(task.name, task.run, option, request.args, request.kwargs)
             header = Header(_publish_id(request), key)
         restore_priority(request, header)
         redelivered = is_redelivered(message)
