@@ -4,10 +4,10 @@ BIN := .venv/bin
 RUN := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check matrix flake timetable lock bench
+.PHONY: help demo test test-all check matrix flake standstill timetable lock bench
 
 help: ## this text
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
 demo: ## import feeds with several workers: [UNPROTECTED=1] [STORE=...] [URL=...] [FEEDS=...]
 	@$(PYTHON) scripts/bootstrap demo
@@ -38,6 +38,10 @@ matrix: ## the worker suite on each Python and Celery, over an hour: [ARGS='-p 3
 flake: ## tests many times in a row while all cores are busy: TEST=tests/... [TIMES=50]
 	@$(PYTHON) scripts/bootstrap dev
 	@$(RUN)python scripts/flake '$(or $(TIMES),50)' $(TEST)
+
+standstill: ## tests while all processes stand still again and again: [TEST=tests/worker]
+	@$(PYTHON) scripts/bootstrap dev
+	@$(RUN)python scripts/standstill $(BIN)/pytest -n 4 --dist loadgroup $(or $(TEST),tests/worker)
 
 timetable: ## measure the table in docs/endings.md
 	@$(PYTHON) scripts/bootstrap dev

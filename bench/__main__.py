@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 
-from bench import file, line, pair
+from bench import file, group, line, pair
 from tests.servers import RedisServer
 
 
@@ -13,7 +13,7 @@ def main() -> None:
         with server.client() as client:
             version = client.info("server")["redis_version"]
         print(f"{platform.machine()}, Python {platform.python_version()}, server {version}, loopback\n")
-        for measure in (pair, line):
+        for measure in (pair, line, group):
             with server.client() as client:
                 client.flushall()
             measure.run(server)

@@ -2,6 +2,7 @@
 
 from celery_exclusive.errors import (
     Conflict,
+    DuplicateTask,
     ExclusiveError,
     LeaseLost,
     LockHeld,
@@ -11,11 +12,12 @@ from celery_exclusive.errors import (
 from celery_exclusive.install import Task, install
 from celery_exclusive.lease import Lease
 from celery_exclusive.lock import lock
-from celery_exclusive.options import Exclusive
+from celery_exclusive.options import Exclusive, Unique
 from celery_exclusive.task import LockHolder, LockState
 
 __all__ = [
     "Conflict",
+    "DuplicateTask",
     "Exclusive",
     "ExclusiveError",
     "Lease",
@@ -26,6 +28,7 @@ __all__ = [
     "OptionError",
     "StoreUnavailable",
     "Task",
+    "Unique",
     "install",
     "lock",
 ]

@@ -1,159 +1,33 @@
-"""A claim that a process makes by itself, without a worker: it asks, waits, holds, and gives back."""
+"""A claim: the right to a place that one delivery, or one process, makes for itself."""
 
 from __future__ import annotations
 
-import os
-import random
-import time
-from contextlib import suppress
-from contextvars import ContextVar
-from functools import partial
-from secrets import token_hex
-from threading import Thread, get_ident
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
 
-from celery_exclusive import notices
-from celery_exclusive.core.document import SECOND
-from celery_exclusive.core.operations import Acquire, Done, Granted, Held, Release
-from celery_exclusive.errors import ExclusiveError, StoreUnavailable
-from celery_exclusive.lease import Lease, heartbeat, insist
-from celery_exclusive.stores.base import Reply
-from celery_exclusive.task import leases_of_runs
-from celery_exclusive.wakes import follow_up
-
-if TYPE_CHECKING:
-    from celery_exclusive.install import Installation
-
-_FIRST_PAUSE: Final = 0.02
-_LONGEST_PAUSE: Final = 0.5
-"""Seconds between two looks at a key that somebody else holds."""
-_PUBLISHING: Final = 2
-"""Seconds for which a caller waits until a message is published."""
-_SWEEPS: Final = 0.01
-"""How often a release also clears away what has ended, where no worker did for a minute."""
-_MINUTE: Final = 60 * SECOND
-
-entered: ContextVar[tuple[tuple[int, Lease], ...]] = ContextVar("celery_exclusive_entered", default=())
-"""In whose `with lock(...)` blocks we are: thread and lease. A copied context may be in another thread."""
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=partial(entered.set, ()))  # they are the parent's
+from celery_exclusive.core.operations import Acquire, Own, Release, Renew, Restore
 
 
+@dataclass(frozen=True, slots=True)
 class Claim:
-    """One claim to a key.
+    """To which key, under which id, proven by which token; its lease lasts for `ttl` microseconds."""
 
-    claim = Claim(installation, "x:repo:17", "lock:web1:4711/1a2b3c4d", "lock:web1:4711", ttl=30, limit=1)
-    try:
-        held = claim.take(wait=5)
-        ...
-    finally:
-        claim.give_back()
+    key: str
+    id: str
+    token: str
+    ttl: int
+    limit: int = 1
 
-    `lease` is there from the grant on; the heartbeat keeps it while this object exists.
-    """
+    def acquire(self) -> Acquire:
+        return Acquire(self.id, self.token, self.ttl, self.limit)
 
-    lease: Lease | None = None
+    def own(self, ttl: int, former: str | None = None) -> Own:
+        return Own(self.id, self.token, ttl, former)
 
-    def __init__(
-        self, installation: Installation, key: str, id: str, who: str, *, ttl: float, limit: int
-    ) -> None:
-        self.installation = installation
-        self.key, self.id, self.token, self.who = key, id, token_hex(8), who
-        self.ttl, self.limit = ttl, limit
-        self.thread = get_ident()
-        self._pid = os.getpid()
-        self._may_hold = False
+    def renew(self) -> Renew:
+        return Renew(self.id, self.token, self.ttl)
 
-    def take(self, wait: float | None) -> Held | None:
-        """Take a place; Held: there was none for so many seconds.
+    def restore(self) -> Restore:
+        return Restore(self.id, self.token, self.ttl, self.limit)
 
-        Raises:
-            StoreUnavailable: it does not answer, and it is not known whether it has given the place.
-            ExclusiveError: who waits is who holds, and there is no end of the waiting.
-        """
-        deadline = None if wait is None else time.monotonic() + wait
-        pause = _FIRST_PAUSE
-        heartbeat.learn(self.installation.store)
-        while held := self._ask():
-            left = _LONGEST_PAUSE if deadline is None else deadline - time.monotonic()
-            if left <= 0:
-                break
-            if pause == _FIRST_PAUSE:
-                self._begin_to_wait(held, is_endless=deadline is None)
-            time.sleep(min(pause * random.uniform(0.5, 1), left))
-            pause = min(pause * 1.5, _LONGEST_PAUSE)
-        return held
-
-    def give_back(self) -> None:
-        """Release what it may hold, and wake whoever is next; do nothing in a forked child, or twice.
-
-        It raises nothing but what a signal handler raises into it.
-        """
-        if not self._may_hold or self._pid != os.getpid():
-            return
-        try:
-            reply, interruption, is_repeated = insist(self._release)
-        except Exception as error:  # noqa: BLE001 - what was done under the lock is done
-            notices.trouble(f"the lease of {self.who} on lock {self.key} will end by its ttl", error)
-            return
-        self._may_hold = False
-        if self.lease and reply.answer == Done(False) and not (is_repeated or interruption):
-            notices.lost(self.who, self.key)
-        self._follow_up(reply)
-        if interruption:
-            raise interruption
-        self._tidy()
-
-    def _tidy(self) -> None:
-        """An app that uses no worker has no reaper."""
-        if random.random() < _SWEEPS:
-            with suppress(StoreUnavailable):
-                self.installation.store.reap(limit=0, every=_MINUTE)
-
-    def _ask(self) -> Held | None:
-        store = self.installation.store  # wrong settings are told here, before anything may be held
-        acquire = Acquire(self.id, self.token, round(self.ttl * SECOND), self.limit)
-        asked = time.monotonic()
-        self._may_hold = True
-        try:
-            reply = store.apply(self.key, acquire)
-        except StoreUnavailable:
-            self._may_hold = False  # if it does after all, then for its ttl: who cannot ask cannot release
-            raise
-        held = reply.answer if isinstance(reply.answer, Held) else None
-        if isinstance(reply.answer, Granted):
-            fence, until = reply.answer.fence, asked + self.ttl
-            self.lease = Lease(self.key, fence, self.ttl, store, self.id, self.token, self.limit, until)
-            heartbeat.keep(self.lease, self)
-        else:
-            self._may_hold = False
-        self._follow_up(reply)
-        return held
-
-    def _release(self) -> Reply:
-        if self.lease:
-            heartbeat.drop(self.lease)
-        return self.installation.store.apply(self.key, Release(self.id, self.token))
-
-    def _follow_up(self, reply: Reply) -> None:
-        """Publish what a reply wakes. A broker that does not answer holds nobody up: the offer runs out."""
-        if not reply.wake and not reply.aside:
-            return
-        publish = partial(follow_up, self.installation, reply)
-        publishing = Thread(target=publish, name="exclusive-wake", daemon=True)
-        try:
-            publishing.start()
-        except RuntimeError:  # the process is about to end, or may have no more threads
-            publish()
-        else:
-            publishing.join(_PUBLISHING)
-
-    def _begin_to_wait(self, held: Held, *, is_endless: bool) -> None:
-        notices.waits(self.who, self.key, held.by)
-        ours = [*(lease for thread, lease in entered.get() if thread == get_ident()), *leases_of_runs()]
-        is_ours = bool(held.by) and all(any(lease.is_of(rival.id) for lease in ours) for rival in held.by)
-        if is_endless and is_ours:
-            raise ExclusiveError(
-                f"lock {self.key} is held by the very code that asks for it, and would never be free: a lock "
-                "is not re-entrant. Take it once, outside; with wait= it would raise LockHeld after that time"
-            )
+    def release(self, *, done: bool = True) -> Release:
+        return Release(self.id, self.token, done)

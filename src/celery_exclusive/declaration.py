@@ -51,6 +51,8 @@ class Declaration:
     if TYPE_CHECKING:
         by: tuple[str, ...] | None
         key: str | Callable[..., str] | None
+        ttl: float | None
+        on_store_error: OnStoreError | None
         skip_result: object
 
     def _fill(self, by: object, more: tuple[object, ...], unknown: dict[str, Any], **values: Any) -> None:
@@ -77,6 +79,13 @@ class Declaration:
     def names(self) -> tuple[str, ...] | None:
         """The parameters that make up the key, "*" for all of them; None: the whole task has one."""
         return self.names_by_default if self.by is None and self.key is None else self.by
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """What is not by default, apart from what makes the key; JSON can express it."""
+        found = {field.name: getattr(self, field.name) for field in fields(cast("Any", self))[2:]}
+        plain = type(self)()
+        return {name: value for name, value in found.items() if value != getattr(plain, name)}
 
     def skipped(self, key: str, existing_id: str) -> object:
         """Return the result of a run that was skipped because this task id had its key."""

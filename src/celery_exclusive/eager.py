@@ -5,23 +5,28 @@ from __future__ import annotations
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Final
 
 from celery.utils import uuid
 
 from celery_exclusive import notices
+from celery_exclusive.asked import asked
 from celery_exclusive.claim import Claim
+from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Acquire, Granted, Held, Release
-from celery_exclusive.errors import LockHeld, StoreUnavailable
+from celery_exclusive.declaration import Declaration
+from celery_exclusive.errors import DuplicateTask, LockHeld, StoreUnavailable
 from celery_exclusive.keys import key_of
 from celery_exclusive.lease import Lease
+from celery_exclusive.options import FINISHED, PERIOD, STARTED, Exclusive, Unique
 from celery_exclusive.stores.base import open_store
-from celery_exclusive.task import Run, TaskMixin, current_run, leases_of_runs, switches_off
+from celery_exclusive.taking import Taking
+from celery_exclusive.task import Run, TaskMixin, current_run, leases_of_runs
 
 if TYPE_CHECKING:
     from celery_exclusive.install import Installation
-    from celery_exclusive.options import Exclusive
 
 _NO_LIMIT: Final = 2**31
 _FOR_EVER: Final = 2**52
@@ -47,35 +52,42 @@ class EagerTask(TaskMixin):
         free, one with "skip" returns the skip result, and one with "raise", or that has waited for
         `give_up_after`, fails with `LockHeld`. Called inside a run that holds the key, it runs under that
         one's lease. With `on_store_error="allow"` it runs without one as soon as the store does not answer.
+        A task with `unique=` whose key is taken, by one that is queued or runs, is skipped, or raises.
         Under `task_always_eager` no store is asked and nothing conflicts.
 
         Parameters:
-            args, kwargs, ...: those of Celery's `apply`; `exclusive=None` switches the lock off.
+            args, kwargs, ...: those of Celery's `apply`; `exclusive=` and `unique=` are for this call, None
+                switches them off.
 
         Raises:
+            DuplicateTask: its unique key is taken, and its option says "raise".
             StoreUnavailable: the store does not answer, and `on_store_error` is not "allow".
             OptionError: the arguments cannot be a key.
             ExclusiveError: it would wait for a `lock()` that this very code holds.
         """
         id = task_id or uuid()
-        is_off = switches_off(self.name, options)
-        with _run(self, id, args or (), kwargs or {}, is_off=is_off) as run:
+        wants = asked(self.app._celery_exclusive, self.name, self, options)
+        call = (args or (), kwargs or {})
+        with _run(self, id, *call, wants.exclusive) as run, _sole(self, run, *call, wants.unique) as taken:
             mark = current_run.set(run)
             try:
-                return super().apply(args, kwargs, link, link_error, id, *rest, **options)  # type: ignore[misc]
+                result = super().apply(args, kwargs, link, link_error, id, *rest, **options)  # type: ignore[misc]
             finally:
                 current_run.reset(mark)
+        if wants.unique:
+            result.key, result.existing_id = taken
+            result.outcome = "published" if result.existing_id is None else "skipped"
+        return result
 
 
 @contextmanager
-def _run(task: Any, id: str, args: Any, kwargs: Any, *, is_off: bool) -> Generator[Run]:
+def _run(task: Any, id: str, args: Any, kwargs: Any, option: Exclusive | None) -> Generator[Run]:
     outer = current_run.get()
-    key = None if is_off or _is_retry_without_lock(outer, id) else _key(task, args, kwargs)
-    if key is None:
+    installation: Installation = task.app._celery_exclusive
+    key = None if option is None or _is_retry_without_lock(outer, id) else _key(task, option, args, kwargs)
+    if option is None or key is None:
         yield Run(id, outer=outer)
         return
-    installation: Installation = task.app._celery_exclusive
-    option = installation.option(task)
     ttl = option.ttl or installation.settings.exclusive_ttl
     if task.app.conf.task_always_eager and not installation.is_rehearsal:
         with _lease_in_memory(key, id, ttl) as lease:
@@ -86,34 +98,98 @@ def _run(task: Any, id: str, args: Any, kwargs: Any, *, is_off: bool) -> Generat
         yield Run(id, ours, outer)
         return
     who = f"Task {task.name}[{id}]"
-    claim = Claim(installation, key, f"{id}/{token_hex(4)}", who, ttl=ttl, limit=option.limit)
+    taking = Taking(installation, key, f"{id}/{token_hex(4)}", who, ttl=ttl, limit=option.limit)
     is_patient = option.on_conflict in ("wait", "reschedule") and not installation.is_rehearsal
     held, is_unguarded = None, False
     try:
         try:
-            held = claim.take(wait=option.give_up_after if is_patient else 0)
+            held = taking.take(wait=option.give_up_after if is_patient else 0)
         except StoreUnavailable as error:
-            if not installation.allows_without(task):
+            if not installation.allows_without(option):
                 raise
             is_unguarded = True
             notices.unguarded(installation, task.name, id, key, error)
-        run = Run(id, claim.lease, outer, is_unguarded=is_unguarded)
+        run = Run(id, taking.lease, outer, is_unguarded=is_unguarded)
         if held:
             _meet(run, task, option, key, held, is_rehearsal=installation.is_rehearsal)
         yield run
     finally:
-        claim.give_back()
+        taking.give_back()
+
+
+@dataclass(slots=True)
+class _Sole:
+    """The unique lease of a run without a message."""
+
+    claim: Claim
+    until: str
+    taking: Taking
+
+    def end(self, error: BaseException | None) -> None:  # noqa: ARG002 - whatever it was
+        self.taking.give_back()
+
+
+@contextmanager
+def _sole(
+    task: Any, run: Run, args: Any, kwargs: Any, option: Unique | None
+) -> Generator[tuple[str | None, str | None]]:
+    """Give a run that is about to begin its unique lease, if it wants one; tell the key, and who has it."""
+    installation: Installation = task.app._celery_exclusive
+    is_over = run.skipped or run.failure
+    key = None if option is None or is_over else _key(task, option, args, kwargs)
+    is_play = task.app.conf.task_always_eager and not installation.is_rehearsal
+    if option is None or key is None or is_play or _has_already(run.outer, key):
+        yield key, None
+        return
+    ttl, id = installation.ttl(option), f"{run.task_id}/{token_hex(4)}"
+    taking = Taking(installation, key, id, f"Task {task.name}[{run.task_id}]", ttl=ttl / SECOND, limit=1)
+    claim = Claim(key, id, taking.token, ttl)
+    try:
+        if option.window == PERIOD:
+            own = claim.own(installation.queued_ttl(option))
+            answer = installation.store.apply(key, own).answer
+            held = answer if isinstance(answer, Held) else None
+        else:
+            held = taking.take(wait=0)
+    except StoreUnavailable as error:
+        if not installation.allows_without(option):
+            raise
+        held = None
+        notices.unleased(task.name, run.task_id, key, error)
+    existing_id = None
+    if held:
+        existing_id = notices.task_id(held.by[0].id)
+        if option.on_conflict == "raise":
+            raise DuplicateTask(f"task {task.name}: {existing_id} has its unique key {key}", key, existing_id)
+        notices.duplicate(task.name, run.task_id, key, existing_id)
+        run.skipped = (option.skipped(key, existing_id),)
+    elif option.window == FINISHED:
+        run.unique = _Sole(claim, FINISHED, taking)
+    if option.window == STARTED:
+        taking.give_back()
+    try:
+        yield key, existing_id
+    finally:
+        taking.give_back()
+
+
+def _has_already(run: Run | None, key: str) -> bool:
+    """Whether this is called by a run that has the key itself."""
+    while run:
+        if run.unique and run.unique.claim.key == key:
+            return True
+        run = run.outer
+    return False
 
 
 def _is_retry_without_lock(outer: Run | None, id: str) -> bool:
     return outer is not None and outer.task_id == id and outer.lease is None
 
 
-def _key(task: Any, args: Any, kwargs: Any) -> str | None:
+def _key(task: Any, option: Declaration, args: Any, kwargs: Any) -> str | None:
     """None: the arguments do not fit, as the call itself will tell."""
-    installation: Installation = task.app._celery_exclusive
     try:
-        return key_of(task.name, task.run, installation.option(task), args, kwargs)
+        return key_of(task.name, task.run, option, args, kwargs)
     except TypeError:
         return None
 

@@ -37,6 +37,18 @@ class LockHeld(Conflict):
     """A lock was not to be had in the time that was given: it names who holds it, and for how long."""
 
 
+class DuplicateTask(Conflict):
+    """A call was not sent, since the same call is queued already, or runs.
+
+    Attributes:
+        existing_id: the id of the task that has the key.
+    """
+
+    @property
+    def existing_id(self) -> str:
+        return self.holder
+
+
 class LeaseLost(ExclusiveError):
     """The lease ended while the body ran, and the key may have another holder: stop, write nothing more."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 HEADER = "exclusive"
@@ -11,7 +11,9 @@ DELIVERY = "exclusive_delivery"
 VERSION = 1
 _TYPES: dict[str, Any] = {
     "id": str,
-    **dict.fromkeys(("x", "promoted", "store"), str | None),
+    **dict.fromkeys(("x", "dup", "promoted", "store"), str | None),
+    **dict.fromkeys(("u", "off"), (list, tuple)),
+    "values": dict,
     **dict.fromkeys(("next", "redelivered"), bool),
     "prio": int | None,
     "tries": int,
@@ -23,17 +25,23 @@ _TYPES: dict[str, Any] = {
 class Header:
     """What travels with a message; headers survive redelivery and parking.
 
-    `id` is the publish id, `x` the key that was meant (None: the call switched its options off), `promoted`
-    the epoch of the store if this is the copy of an offer, `next` that it was published by the end of a task
-    that may still hold its own lease: a chain's next step, a link, a chord's body; `store` the mark of the
-    store that the publisher looks into, None: it does not know; `prio` the priority that the publisher gave,
-    where a promoted copy has one above all others; `redelivered` that the broker had delivered it before it
-    was parked; `tries` how often it was rescheduled, `since` when it found its key taken for the first time,
-    in seconds since 1970.
+    `id` is the publish id. `x` is the key of its lock, `u` that of its unique lease and what ends it; None:
+    the publisher knows of no such option. `off` names the options that the call has switched off, `values`
+    has those that it has given instead, `dup` the task that had the unique lease already. `promoted` is the
+    epoch of the store if this is the copy of an offer, `next` that it was published by the end of a task that
+    may still hold its own lease: a chain's next step, a link, a chord's body; `store` the mark of the store
+    that the publisher looks into, None: it does not know; `prio` the priority that the publisher gave, where
+    a promoted copy has one above all others; `redelivered` that the broker had delivered it before it was
+    parked; `tries` how often it was rescheduled, `since` when it found its key taken for the first time, in
+    seconds since 1970.
     """
 
     id: str
-    x: str | None
+    x: str | None = None
+    u: tuple[str, str] | None = None
+    off: tuple[str, ...] = ()
+    values: dict[str, dict[str, Any]] = field(default_factory=dict)
+    dup: str | None = None
     promoted: str | None = None
     next: bool = False
     store: str | None = None
@@ -46,11 +54,15 @@ class Header:
     def read(cls, headers: dict[str, Any]) -> Header | None:
         """Read it from a message; None if there is none that this version understands."""
         header: Any = headers.get(HEADER)
-        if not isinstance(header, dict) or header.get("v") != VERSION or "x" not in header:
+        if not isinstance(header, dict) or header.get("v") != VERSION:
             return None
         found = {name: value for name, value in header.items() if isinstance(value, _TYPES.get(name, ()))}
-        if not {"id", "x"} <= found.keys() or not isinstance(header.get("promoted"), str | None):
+        if "id" not in found or not isinstance(header.get("promoted"), str | None):
             return None
+        for name, length in (("u", {2}), ("off", range(3))):
+            texts = tuple(text for text in found.pop(name, ()) if isinstance(text, str))
+            if texts and len(texts) in length:
+                found[name] = texts
         return cls(**found)
 
     def write(self) -> dict[str, Any]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from functools import cached_property, wraps
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from functools import cached_property, partial, wraps
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from celery import Task as CeleryTask
+from kombu.utils.json import register_type
 
 from celery_exclusive import keys
-from celery_exclusive.declaration import apps_with_locks, check_declaration
-from celery_exclusive.errors import OptionError, did_you_mean
-from celery_exclusive.options import Exclusive
+from celery_exclusive.core.document import SECOND
+from celery_exclusive.declaration import Declaration, apps_with_locks, check_declaration
+from celery_exclusive.errors import DuplicateTask, OptionError, did_you_mean
+from celery_exclusive.options import KINDS, Exclusive, Unique
 from celery_exclusive.publish import wrap_send_task
 from celery_exclusive.settings import Settings, tombstone_ttl
 from celery_exclusive.stores.base import Store, open_store
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
     from celery_exclusive.worker.heartbeat import Heartbeat
 
 ATTRIBUTE = "_celery_exclusive"
+Values = Mapping[str, Mapping[str, Any]]
+T = TypeVar("T", bound=Declaration)
 
 
 def install(app: Celery) -> Celery:
@@ -50,6 +55,8 @@ def install(app: Celery) -> Celery:
     What fails later: wrong settings and a store that does not answer stop a worker when it starts.
     """
     if getattr(app, ATTRIBUTE, None) is None:
+        for kind in KINDS:  # so that signatures which give options can travel in a chain
+            register_type(kind, f"celery_exclusive.{kind.__name__}", _written, partial(_read, kind))  # type: ignore[arg-type]
         installation = Installation(app)
         setattr(app, ATTRIBUTE, installation)
         apps_with_locks[app] = _adopt_when_bound
@@ -124,17 +131,26 @@ class Installation:
     def _choice(self) -> tuple[str, str]:
         return choose(self.app.conf, self.settings.exclusive_store)
 
-    def option(self, task: Any) -> Exclusive:
-        option = getattr(task, "exclusive", None)
-        if not isinstance(option, Exclusive):
-            raise OptionError(
-                f"task {task.name} has no exclusive= option: declare it with exclusive=Exclusive(...)"
-            )
-        return option
+    def exclusive(self, task: Any, values: Values | None = None) -> Exclusive | None:
+        """That of a task, with the values that a call gave instead."""
+        return _option(task, Exclusive, values)
 
-    def allows_without(self, task: Any) -> bool:
-        """Whether a task may run without a lease while the store does not answer."""
-        return (self.option(task).on_store_error or self.settings.exclusive_on_store_error) == "allow"
+    def unique(self, task: Any, values: Values | None = None) -> Unique | None:
+        return _option(task, Unique, values)
+
+    def ttl(self, option: Declaration | None) -> int:
+        """Of a lease while a body runs, in microseconds."""
+        return round(((option and option.ttl) or self.settings.exclusive_ttl) * SECOND)
+
+    def queued_ttl(self, unique: Unique | None) -> int:
+        """Of a unique lease while its message waits, in microseconds."""
+        own = unique and (unique.period or unique.queued_ttl)
+        return round((own or self.settings.exclusive_queued_ttl) * SECOND)
+
+    def allows_without(self, option: Declaration | None) -> bool:
+        """Whether there may be a run, or a message, without a lease while the store does not answer."""
+        own = option and option.on_store_error
+        return (own or self.settings.exclusive_on_store_error) == "allow"
 
     @property
     def is_needed(self) -> bool:
@@ -151,28 +167,29 @@ class Installation:
         if issubclass(cls, GatedTask):
             return
         for name, value in vars(cls).items():
-            if isinstance(value, Exclusive) and name != "exclusive":  # by an annotation: nothing has told yet
+            if isinstance(value, Declaration) and name != value.attribute:  # by an annotation: not told yet
                 check_declaration(cls, name, self.app)
         if cls.__module__ == "celery.app.builtins" and task.name not in self._annotations:
-            cls.exclusive = None  # what is given to all tasks is not meant for Celery's own
-        option = getattr(task, "exclusive", None)
-        if option is None:
+            cls.exclusive = cls.unique = None  # what is given to all tasks is not meant for Celery's own
+        options = [option for kind in KINDS if (option := _declared(task, kind))]
+        if not options:
             return
-        if not isinstance(option, Exclusive):
-            raise OptionError(
-                f"task {task.name}: exclusive={option!r} is not an option; write exclusive=Exclusive(...), "
-                'for example exclusive=Exclusive() or exclusive=Exclusive("feed_url")'
-            )
-        keys.check(task.name, task.run, option)
+        for option in options:
+            keys.check(task.name, task.run, option)
         names = {"__module__": cls.__module__, "__doc__": cls.__doc__, "Request": request_class(cls.Request)}
+        names["throws"] = (*cls.throws, DuplicateTask)  # of what its body calls: no alarm
         task.__class__ = type(cls.__name__, (GatedTask, cls), names)
 
     def unknown_tasks(self) -> Iterator[str]:
         """Tell of the tasks that an annotation gives options to, and that nobody has declared here."""
         for name, attributes in self._annotations.items():
-            if name != "*" and "exclusive" in dict(attributes) and name not in self.app.tasks:
-                hint = did_you_mean(name, self.app.tasks)
-                yield f"task_annotations: exclusive= of task {name!r} does nothing, no such task here{hint}"
+            if name == "*" or name in self.app.tasks:
+                continue
+            for kind in KINDS:
+                if kind.attribute in dict(attributes):
+                    what = f"{kind.attribute}= of task {name!r} does nothing"
+                    hint = did_you_mean(name, self.app.tasks)
+                    yield f"task_annotations: {what}, no such task here{hint}"
 
     @property
     def _annotations(self) -> dict[str, Any]:
@@ -187,10 +204,10 @@ class Installation:
     def _check_annotations(self) -> None:
         """Celery would stumble over an option in the place of its attributes, and not tell where."""
         for name, attributes in self._annotations.items():
-            if isinstance(attributes, Exclusive):
+            if isinstance(attributes, Declaration):
                 raise OptionError(
                     f"task_annotations: task {name!r} has {attributes!r} where its attributes belong; "
-                    f"write {{{name!r}: {{'exclusive': {attributes!r}}}}}"
+                    f"write {{{name!r}: {{{attributes.attribute!r}: {attributes!r}}}}}"
                 )
 
     def _adopting(self, register: Any) -> Any:
@@ -214,3 +231,34 @@ class Installation:
             self._is_complete = True
 
         return finalizing
+
+
+def _option(task: Any, kind: type[T], values: Values | None) -> T | None:
+    own = getattr(task, kind.attribute, None)
+    option = own if isinstance(own, kind) else None
+    changes = (values or {}).get(kind.attribute)
+    if changes is None:
+        return option
+    given: T = cast("Any", kind)(by=option and option.by, key=option and option.key, **changes)
+    return given
+
+
+def _declared(task: Any, kind: type[Declaration]) -> Declaration | None:
+    option = getattr(task, kind.attribute, None)
+    if option is None or isinstance(option, kind):
+        return option
+    name, example = kind.attribute, kind.__name__
+    raise OptionError(
+        f"task {task.name}: {name}={option!r} is not an option; write {name}={example}(...), for example "
+        f'{name}={example}() or {name}={example}("feed_url")'
+    )
+
+
+def _written(option: Declaration) -> dict[str, Any]:
+    if callable(option.key):
+        raise OptionError(f"{option!r} cannot travel in a message: give it a template as key=")
+    return {"by": option.by, "key": option.key, **option.values}
+
+
+def _read(kind: type[Declaration], written: dict[str, Any]) -> Declaration:
+    return kind(**written)

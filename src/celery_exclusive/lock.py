@@ -12,12 +12,12 @@ from celery import current_app
 
 from celery_exclusive import notices
 from celery_exclusive.amounts import MIN_TTL, is_count, is_number
-from celery_exclusive.claim import Claim, entered
 from celery_exclusive.core.operations import Held
 from celery_exclusive.declaration import apps_with_locks
 from celery_exclusive.errors import ExclusiveError, LockHeld, OptionError, did_you_mean
 from celery_exclusive.keys import absolute_key
 from celery_exclusive.lease import Lease
+from celery_exclusive.taking import Taking, entered
 
 if TYPE_CHECKING:
     from celery_exclusive.install import Installation
@@ -82,7 +82,7 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
         **unknown: NoReturn,  # caught here to name the word that was meant; a type checker accepts none
     ) -> None:
         self.text, self.ttl, self.wait, self.limit, self.app = text, ttl, wait, limit, app
-        self._claims: list[Claim] = []
+        self._takings: list[Taking] = []
         self._pid = os.getpid()
         known = ("ttl", "wait", "limit", "app")
         for name in unknown:
@@ -105,14 +105,14 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
 
     def acquire(self) -> bool:
         """Take the lock, and say whether it was to be had within `wait`. See the class for what it raises."""
-        claim = self._claim()
+        taking = self._taking()
         try:
-            held = claim.take(self.wait)
+            held = taking.take(self.wait)
             if not held:
-                self._claims.append(claim)
+                self._takings.append(taking)
             return not held
         except BaseException:
-            self._leave(claim)
+            self._leave(taking)
             raise
 
     def release(self) -> None:
@@ -121,10 +121,10 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
         Raises:
             ExclusiveError: this object does not hold it.
         """
-        claim = self._mine()
-        if not claim:
+        taking = self._mine()
+        if not taking:
             raise ExclusiveError(f"{self}.release(): this object does not hold it in this process")
-        self._leave(claim)
+        self._leave(taking)
 
     def locked(self) -> bool:
         """Tell whether it is held by anybody; with a limit, whether by as many as may. Changes nothing."""
@@ -137,29 +137,29 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
         Raises:
             ExclusiveError: this object does not hold it.
         """
-        claim = self._mine()
-        if not claim or not claim.lease:
+        taking = self._mine()
+        if not taking or not taking.lease:
             raise ExclusiveError(f"{self}.lease: this object does not hold it in this process")
-        return claim.lease
+        return taking.lease
 
     def __enter__(self) -> Lease:
-        claim = self._claim()
+        taking = self._taking()
         try:
-            if held := claim.take(self.wait):
+            if held := taking.take(self.wait):
                 raise self._conflict(held)
-            self._claims.append(claim)
+            self._takings.append(taking)
             lease = self.lease
-            entered.set((*entered.get(), (claim.thread, lease)))
+            entered.set((*entered.get(), (taking.thread, lease)))
             return lease
         except BaseException:
-            self._leave(claim)
+            self._leave(taking)
             raise
 
     def __exit__(self, *_: object) -> None:
         ours = [lease for _, lease in entered.get()]
-        for claim in self._held_here():
-            if claim.lease in ours:  # else the block released it, or it is that of a forked child
-                self._leave(claim)
+        for taking in self._held_here():
+            if taking.lease in ours:  # else the block released it, or it is that of a forked child
+                self._leave(taking)
                 return
 
     async def __aenter__(self) -> None:
@@ -168,32 +168,33 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
     async def __aexit__(self, *_: object) -> None:
         """Python asks for it before it calls `__aenter__`."""
 
-    def _claim(self) -> Claim:
+    def _taking(self) -> Taking:
         self._refuse_to_block_a_loop()
         installation = _installation(self.app)
-        if any(claim.thread == get_ident() for claim in self._held_here()):
+        if any(taking.thread == get_ident() for taking in self._held_here()):
             raise ExclusiveError(f"{self} is held by this thread already: it is not re-entrant")
         who = f"lock:{gethostname()}:{os.getpid()}"
-        return Claim(installation, self.key, f"{who}/{token_hex(4)}", who, ttl=self.ttl, limit=self.limit)
+        return Taking(installation, self.key, f"{who}/{token_hex(4)}", who, ttl=self.ttl, limit=self.limit)
 
-    def _held_here(self) -> list[Claim]:
+    def _held_here(self) -> list[Taking]:
         """What this process holds through this object; a forked child has nothing of its parent's."""
         if self._pid != os.getpid():
-            self._claims, self._pid = [], os.getpid()
-        return self._claims
+            self._takings, self._pid = [], os.getpid()
+        return self._takings
 
-    def _mine(self) -> Claim | None:
+    def _mine(self) -> Taking | None:
         """That of this thread, or else of another: what one has begun another may end."""
-        claims = self._held_here()
-        return next((claim for claim in claims if claim.thread == get_ident()), claims[0] if claims else None)
+        takings = self._held_here()
+        ours = (taking for taking in takings if taking.thread == get_ident())
+        return next(ours, takings[0] if takings else None)
 
-    def _leave(self, claim: Claim) -> None:
+    def _leave(self, taking: Taking) -> None:
         try:
-            claim.give_back()
+            taking.give_back()
         finally:
-            if claim in self._claims:
-                self._claims.remove(claim)
-            entered.set(tuple(pair for pair in entered.get() if pair[1] is not claim.lease))
+            if taking in self._takings:
+                self._takings.remove(taking)
+            entered.set(tuple(pair for pair in entered.get() if pair[1] is not taking.lease))
 
     def _conflict(self, held: Held) -> LockHeld:
         return LockHeld(

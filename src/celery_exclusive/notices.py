@@ -26,6 +26,24 @@ def skipped(task: str, id: str, lock: str, by: Sequence[Rival]) -> None:
     logger.info("Task %s[%s] skipped: lock %s %s", task, id, lock, held(by))
 
 
+def duplicate(task: str, id: str, key: str, existing_id: str) -> None:
+    logger.info("Task %s[%s] skipped: unique key %s is that of %s", task, id, key, existing_id)
+
+
+def not_sent(task: str, key: str, existing_id: str) -> None:
+    logger.info("Task %s was not sent: unique key %s is that of %s", task, key, existing_id)
+
+
+def unleased(task: str, id: str, key: str, error: Exception) -> None:
+    logger.error(
+        "Task %s[%s] is sent without unique key %s, as on_store_error='allow' says, and maybe twice: %s",
+        task,
+        id,
+        key,
+        error,
+    )
+
+
 def rescheduled(task: str, id: str, lock: str, by: Sequence[Rival], pause: float) -> None:
     logger.info("Task %s[%s] rescheduled in %.1f s: lock %s %s", task, id, pause, lock, held(by))
 

@@ -159,6 +159,8 @@ class Exclusive(Declaration):
 
 
 Until = Literal["finished", "started"]
+FINISHED, STARTED, PERIOD = "finished", "started", "period"
+"""What ends a unique lease: the end of the task, its begin, or the clock alone."""
 OnDuplicate = Literal["skip", "raise"]
 
 
@@ -263,6 +265,11 @@ class Unique(Declaration):
             skip_result=skip_result,
         )
 
+    @property
+    def window(self) -> str:
+        """What ends its lease."""
+        return self.until if self.period is None else PERIOD
+
     @classmethod
     def _check_until(cls, until: object, period: object, ttl: object, queued_ttl: object) -> None:
         if until not in get_args(Until):
@@ -280,3 +287,6 @@ class Unique(Declaration):
                 f"period={period!r} says alone how long a key is taken. Leave until=, ttl= and queued_ttl= "
                 "out."
             )
+
+
+KINDS: tuple[type[Exclusive | Unique], ...] = (Exclusive, Unique)

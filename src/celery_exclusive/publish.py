@@ -1,4 +1,4 @@
-"""What happens before a message is sent: it is told its key and a publish id of its own."""
+"""What happens before a message is sent: it is told its keys and a publish id of its own."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ from functools import wraps
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
+from celery_exclusive.asked import Asked, asked
 from celery_exclusive.header import DELIVERY, HEADER, Header
 from celery_exclusive.keys import key_of
-from celery_exclusive.task import current_run, switches_off
+from celery_exclusive.task import current_run
+from celery_exclusive.unique import Publication
 
 if TYPE_CHECKING:
     from celery_exclusive.install import Installation
+
+_PLACES = ("countdown", "eta", "task_id")
+"""What may be given to `send_task` by its place, behind name and arguments, of what we look at."""
 
 
 def wrap_send_task(installation: Installation) -> Any:
@@ -22,49 +27,55 @@ def wrap_send_task(installation: Installation) -> Any:
 
     @wraps(send_task)
     def with_header(name: str, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
-        is_off = switches_off(name, options)
+        options.update(zip(_PLACES, rest, strict=False))
+        rest = rest[len(_PLACES) :]
+        task = options.get("task_type") or app._tasks.get(name)
+        call = asked(installation, name, task, options)
         headers = dict(options.get("headers") or {})
         previous = Header.read(headers)
         headers.pop(DELIVERY, None)
         if headers.pop(HEADER, None) is not None:
             headers.pop("redelivered", None)
-        task = options.get("task_type") or app._tasks.get(name)
-        if getattr(task, "exclusive", None) is not None or is_off:
-            installation.settings  # noqa: B018 - wrong settings are an error for the caller
-            header = _header(
-                installation, task, args or (), kwargs or {}, options, previous, switched_off=is_off
-            )
-            if header:
-                mark = None if header.x is None else installation.mark.read()
-                headers[HEADER] = replace(header, store=mark).write()
         if headers or options.get("headers"):
             options["headers"] = headers
-        return send_task(name, args, kwargs, *rest, **options)
+        header = _header(call, task, args or (), kwargs or {}, options, previous)
+        if header is None:
+            return send_task(name, args, kwargs, *rest, **options)
+        installation.settings  # noqa: B018 - wrong settings are an error for the caller
+
+        def send(header: Header) -> Any:
+            mark = installation.mark.read() if header.x or header.u else None
+            options["headers"] = {**headers, HEADER: replace(header, store=mark).write()}
+            return send_task(name, args, kwargs, *rest, **options)
+
+        if header.u is None:
+            return send(header)
+        return Publication(installation, task, call.unique, header, options, previous).send(send)
 
     return with_header
 
 
 def _header(
-    installation: Installation,
-    task: Any,
-    args: Any,
-    kwargs: Any,
-    options: dict[str, Any],
-    previous: Header | None,
-    *,
-    switched_off: bool,
+    call: Asked, task: Any, args: Any, kwargs: Any, options: dict[str, Any], previous: Header | None
 ) -> Header | None:
+    """What this message is to carry; None if its task has no options, or its arguments do not fit."""
+    exclusive, unique, off = call.exclusive, call.unique, call.off
+    if not (exclusive or unique or off):
+        return None
+    is_retry = previous is not None and options.get("retries")
+    if previous and is_retry and not off and (previous.off or _same_arguments(task, args, kwargs)):
+        return Header(token_hex(4), previous.x, previous.u, previous.off, previous.values)
+    values = previous.values if previous and is_retry and not call.values else call.values
     run = current_run.get()
-    is_next = run is not None and run.body_over
-    if switched_off:
-        return Header(token_hex(4), None, next=is_next)
-    if previous and options.get("retries") and (previous.x is None or _same_arguments(task, args, kwargs)):
-        return Header(token_hex(4), previous.x)
+    x = u = None
     try:
-        key = key_of(task.name, task.run, installation.option(task), args, kwargs)
+        if exclusive:
+            x = key_of(task.name, task.run, exclusive, args, kwargs)
+        if unique:
+            u = (key_of(task.name, task.run, unique, args, kwargs), unique.window)
     except TypeError:
         return None  # the arguments do not fit; the worker will refuse them
-    return Header(token_hex(4), key, next=is_next)
+    return Header(token_hex(4), x, u, off, values, next=run is not None and run.body_over)
 
 
 def _same_arguments(task: Any, args: Any, kwargs: Any) -> bool:

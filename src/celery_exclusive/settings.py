@@ -28,6 +28,8 @@ class Settings:
     exclusive_store: URL of the store. Default None: the one that suits the broker and result backend.
     exclusive_prefix: the namespace, in front of every key in the store. Default "cx".
     exclusive_ttl: seconds without heartbeat before a lease is dead, for options that give none. Default 30.
+    exclusive_queued_ttl: seconds after which the unique key of a message that is lost is free, for options
+        that give none. Default 86,400, a day.
     exclusive_offer: how long a free place is first held open for the head of the line. Default 5.
     exclusive_reap_period: how often the workers together look for what has expired. Default 1.
     exclusive_tombstone_ttl: how long a finished id is remembered. Default None: see `tombstone_ttl`.
@@ -44,6 +46,7 @@ class Settings:
     exclusive_store: str | None = None
     exclusive_prefix: str = "cx"
     exclusive_ttl: float = 30
+    exclusive_queued_ttl: float = 86400
     exclusive_offer: float = 5
     exclusive_reap_period: float = 1
     exclusive_tombstone_ttl: float | None = None
@@ -104,7 +107,7 @@ def _check(name: str, value: object) -> None:
         good, expected = value in get_args(OnStoreError), "'raise' or 'allow'"
     elif name == "exclusive_preview":
         good, expected = isinstance(value, bool), "True or False"
-    elif name == "exclusive_ttl":
+    elif name in ("exclusive_ttl", "exclusive_queued_ttl"):
         good, expected = is_number(value, at_least=MIN_TTL), f"a number of seconds from {MIN_TTL}"
     else:
         good, expected = is_number(value, at_least=0) and value != 0, "a number of seconds above 0"

@@ -4,22 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
 
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.errors import ExclusiveError, OptionError
 from celery_exclusive.keys import key_of
 from celery_exclusive.notices import task_id
+from celery_exclusive.options import FINISHED, PERIOD
 from celery_exclusive.release import release
+from celery_exclusive.stores.base import Snapshot
 
 if TYPE_CHECKING:
+    from celery_exclusive.claim import Claim
     from celery_exclusive.core.operations import Rival
     from celery_exclusive.install import Installation
     from celery_exclusive.lease import Lease
     from celery_exclusive.options import Exclusive
 
-_NOT_SAID = object()
+
+class UniqueLease(Protocol):
+    """The unique lease of a run."""
+
+    claim: Claim
+    until: str
+
+    def end(self, error: BaseException | None) -> None:
+        """The body has ended, by this error if any."""
 
 
 @dataclass(slots=True)
@@ -28,7 +39,7 @@ class Run:
 
     `skipped` is a one-tuple of the result when the body must not be entered, `failure` what to raise instead,
     `is_unguarded` says that there is no lease since the store did not answer, `outer` is the run whose body
-    called `apply()`.
+    called `apply()`, `unique` what the end of the body gives back.
     """
 
     task_id: str
@@ -37,6 +48,7 @@ class Run:
     skipped: tuple[object] | None = None
     failure: Exception | None = None
     is_unguarded: bool = False
+    unique: UniqueLease | None = None
     entered: bool = False
     body_over: bool = False
 
@@ -53,20 +65,6 @@ def leases_of_runs() -> Iterator[Lease]:
         run = run.outer
 
 
-def switches_off(name: str, options: dict[str, Any]) -> bool:
-    """Whether a call says `exclusive=None`, which is taken out of its options.
-
-    Raises OptionError for any other value.
-    """
-    asked = options.pop("exclusive", _NOT_SAID)
-    if asked is not _NOT_SAID and asked is not None:
-        raise OptionError(
-            f"task {name}: exclusive={asked!r} is not an option of a call; options belong to the task, "
-            "and a call can only switch them off with exclusive=None"
-        )
-    return asked is None
-
-
 @dataclass(frozen=True, slots=True)
 class LockHolder:
     """Who runs now: the task's id, and seconds since it began and until its lease ends if not renewed."""
@@ -78,11 +76,17 @@ class LockHolder:
 
 @dataclass(frozen=True, slots=True)
 class LockState:
-    """What is going on at a key: who runs, and how many wait in line."""
+    """What is going on at a key: who runs, how many wait in line, and which task has its unique key.
+
+    `taker` is the task against which a call with unique= would conflict, and `is_taker_queued` whether its
+    body is still to begin.
+    """
 
     key: str
     holders: tuple[LockHolder, ...]
     waiting: int
+    taker: LockHolder | None = None
+    is_taker_queued: bool = False
 
     @property
     def is_running(self) -> bool:
@@ -91,8 +95,11 @@ class LockState:
 
     @property
     def is_queued(self) -> bool:
-        """Whether somebody waits in line for it."""
-        return self.waiting > 0
+        """Whether it is to be executed: somebody waits in line, or its message waits for a worker.
+
+        Of messages without a unique key nobody knows.
+        """
+        return self.waiting > 0 or self.is_taker_queued
 
 
 class TaskMixin:
@@ -127,7 +134,10 @@ class TaskMixin:
         return run.lease
 
     def lock_state(self, *args: Any, **kwargs: Any) -> LockState:
-        """Tell what is going on at the key that these arguments lock. Looking changes nothing.
+        """Tell what is going on at the key that these arguments lock, or have to themselves.
+
+        Looking changes nothing, and is one round trip. What it tells may be over when it is read: to publish
+        only what is not queued already, use `unique=`.
 
         Example:
             if import_feed.lock_state(url).is_running: ...
@@ -136,23 +146,32 @@ class TaskMixin:
             args, kwargs: those of the call.
 
         Raises:
-            OptionError: the task has no exclusive= option, or the arguments cannot be a key.
+            OptionError: the task has neither exclusive= nor unique=, or the arguments cannot be a key.
             TypeError: they do not fit.
             StoreUnavailable: the store does not answer.
         """
         installation: Installation = self.app._celery_exclusive
-        key = _key(self, "lock_state", args, kwargs)
-        snapshot = installation.store.inspect(key)
-        return LockState(key, _holders(snapshot.holders), snapshot.waiting + snapshot.aside)
+        exclusive, unique = installation.exclusive(self), installation.unique(self)
+        keys = _keys(self, "lock_state", args, kwargs)
+        seen = installation.store.inspect_all(keys)
+        lock = seen[0] if exclusive else Snapshot()
+        state = LockState(keys[0], _holders(lock.holders), lock.waiting + lock.aside)
+        if not unique or not seen[-1].holders:
+            return state
+        (taker,) = _holders(seen[-1].holders)
+        runs = unique.window == FINISHED and taker.remaining <= installation.ttl(unique) / SECOND
+        state = replace(state, taker=taker, is_taker_queued=not runs and unique.window != PERIOD)
+        return state if exclusive or not runs else replace(state, holders=(taker,))
 
     def release_lock(self, *args: Any, force: bool = False, **kwargs: Any) -> tuple[LockHolder, ...]:
-        """Give back the lock that these arguments lock, and let its line go on.
+        """Give back what these arguments lock, or have to themselves, and let their line go on.
 
         It is what `celery -A proj locks release KEY` does.
 
         Example:
             import_feed.release_lock(url)                  # when nobody holds it, but a line is stuck
             import_feed.release_lock(url, force=True)      # when its holder is known to be dead
+            send_digest.release_lock(7)                    # when the message of a unique task is lost
 
         Parameters:
             args, kwargs: those of the call; a parameter of the task that is called `force` only by its place.
@@ -164,18 +183,25 @@ class TaskMixin:
 
         Raises:
             LockHeld: somebody holds it, and there is no `force`; nothing was changed.
-            OptionError: the task has no exclusive= option, or the arguments cannot be a key.
+            OptionError: the task has neither exclusive= nor unique=, or the arguments cannot be a key.
             TypeError: they do not fit.
             StoreUnavailable: the store does not answer; trying again is safe.
         """
-        key = _key(self, "release_lock", args, kwargs)
-        return _holders(release(self.app._celery_exclusive, key, force=force).broken)
+        installation: Installation = self.app._celery_exclusive
+        keys = _keys(self, "release_lock", args, kwargs)
+        return tuple(
+            holder for key in keys for holder in _holders(release(installation, key, force=force).broken)
+        )
 
 
-def _key(task: Any, verb: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    option = task.app._celery_exclusive.option(task)
+def _keys(task: Any, verb: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
+    """Of its lock first, and then that which is unique."""
+    installation: Installation = task.app._celery_exclusive
+    options = [option for option in (installation.exclusive(task), installation.unique(task)) if option]
+    if not options:
+        raise OptionError(f"task {task.name} has neither exclusive= nor unique=, and so there is no key")
     try:
-        return key_of(task.name, task.run, option, args, kwargs)
+        return [key_of(task.name, task.run, option, args, kwargs) for option in options]
     except TypeError as error:
         raise TypeError(f"task {task.name}: {verb}() takes the arguments of a call: {error}") from error
 

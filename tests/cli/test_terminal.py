@@ -12,11 +12,12 @@ from celery.signals import user_preload_options
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from celery_exclusive import Exclusive
+from celery_exclusive import Exclusive, Unique
+from celery_exclusive.claim import Claim
 from celery_exclusive.cli.locks import locks
 from celery_exclusive.cli.table import duration, escaped, unescaped
 from celery_exclusive.core.document import SECOND
-from celery_exclusive.core.operations import Release
+from celery_exclusive.core.operations import Break, Release
 from celery_exclusive.core.step import OFFERS_IN_LINE
 from celery_exclusive.errors import LockHeld
 from celery_exclusive.header import HEADER, Header
@@ -204,3 +205,37 @@ def test_release_lock_does_the_same_from_code(desk: Desk):
     assert (broken[0].age, broken[0].remaining) == (3.0, 597.0)
     assert not load.lock_state("u").is_running
     assert load.release_lock("u", force=True) == ()
+
+
+def test_the_unique_key_of_what_is_queued_needs_no_force_and_that_of_what_runs_does(desk: Desk):
+    @desk.app.task(name="desk.send", shared=False, unique=Unique("url"))
+    def send(url: str) -> None: ...
+
+    @desk.app.task(name="desk.seldom", shared=False, unique=Unique(period=60))
+    def seldom() -> None: ...
+
+    assert "desk.seldom" in desk.app.tasks
+    period = seldom.delay()
+    desk.pass_time(40)
+    assert " period " in desk.run("ls", "desk.seldom").stdout
+    assert desk.run("release", period.key).exit_code == 0
+    queued, runs = send.delay("q"), send.delay("r")
+    start = Claim(runs.key, f"{runs.id}/p", "token", 0)
+    desk.store.apply(runs.key, Break(desk.store.inspect(runs.key).holders[0].id))
+    desk.store.apply(runs.key, start.own(30 * SECOND))
+    rows = {row.split()[0]: row.split()[1:4] for row in desk.run("ls", "desk.send").stdout.splitlines()[1:]}
+    assert rows == {
+        queued.key: ["desk.send", queued.id, "queued"],
+        runs.key: ["desk.send", runs.id, "running"],
+    }
+    refused = desk.run("release", runs.key)
+    assert refused.exit_code == 1
+    assert f"held by {runs.id}" in refused.stderr
+    assert desk.run("release", queued.key).exit_code == 0
+    assert send.delay("q").outcome == "published"
+    (broken,) = send.release_lock("q")
+    assert broken.task_id != queued.id
+    with pytest.raises(LockHeld):
+        send.release_lock("r")
+    assert send.release_lock("r", force=True)[0].task_id == runs.id
+    assert desk.run("ls").stdout == ""

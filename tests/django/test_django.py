@@ -31,6 +31,21 @@ def test_web_process_and_worker_agree_on_a_lock_and_publish_at_the_commit(lab: D
     assert lab.journal.most_open() == 1
 
 
+def test_what_is_unique_is_published_once_at_the_commit_and_not_at_a_rollback(lab: DjangoLab):
+    lab.start_web()
+    assert lab.ask("twice/undone/rollback") == {"taken": False, "outcome": "published"}
+    assert lab.messages_at_the_broker() == 1
+    lab.start_worker()
+    lab.open("undone")
+    lab.journal.wait_for("end", tag="undone")
+    eventually(
+        lambda: lab.ask("twice/made/commit") == {"taken": False, "outcome": "skipped"}, "a key that was free"
+    )
+    lab.open("made")
+    lab.journal.wait_for("end", tag="made")
+    assert lab.journal.tags() == ["undone", "made"]
+
+
 def test_a_model_instance_is_a_key_and_a_task_of_others_is_locked_by_an_annotation(lab: DjangoLab):
     lab.start_web()
     worker = lab.start_worker()

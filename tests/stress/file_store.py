@@ -42,6 +42,10 @@ class FileStore(MemoryStore):
         with self._loaded():
             return super().inspect(key)
 
+    def inspect_all(self, keys: Sequence[str]) -> list[Snapshot]:
+        with self._loaded():
+            return super().inspect_all(keys)
+
     def scan(self, prefix: str = "") -> Iterator[str]:
         with self._loaded():
             return super().scan(prefix)

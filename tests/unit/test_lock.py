@@ -293,7 +293,7 @@ def test_an_exception_that_ends_the_block_or_the_waiting_leaves_nothing_locked(
     assert not lock().locked()
     guard = lock()
     with monkeypatch.context() as patch:
-        patch.setattr("celery_exclusive.claim.Claim._follow_up", interrupt)  # granted, but not told yet
+        patch.setattr("celery_exclusive.taking.Taking._follow_up", interrupt)  # granted, but not told yet
         for take in (guard.acquire, guard.__enter__):
             with pytest.raises(Interruption):
                 take()
@@ -463,8 +463,8 @@ def test_what_releases_leave_is_cleared_away_where_no_worker_does(
     app: Celery, lock: Lock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     app.conf.exclusive_store = f"sqlite:///{tmp_path}/locks.db"
-    monkeypatch.setattr("celery_exclusive.claim._SWEEPS", 1)
-    monkeypatch.setattr("celery_exclusive.claim._MINUTE", 0)
+    monkeypatch.setattr("celery_exclusive.taking._SWEEPS", 1)
+    monkeypatch.setattr("celery_exclusive.taking._MINUTE", 0)
     for number in range(20):
         with lock(f"repo:{number}"):
             pass

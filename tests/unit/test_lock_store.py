@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_exclusive import Exclusive, LeaseLost, LockHeld, install, lock
+from celery_exclusive import Exclusive, LeaseLost, LockHeld, Unique, install, lock
 from celery_exclusive.testing.lock_store import LockStore
 
 
@@ -65,6 +65,18 @@ def test_a_task_that_would_wait_says_so_instead(lock_store: LockStore, app: Cele
     with lock_store.held("repo:17"), pytest.raises(LockHeld, match=would_wait) as conflict:
         sync.delay(17)
     assert conflict.value.holder.startswith("somebody-else")
+
+
+def test_a_unique_task_conflicts_with_who_has_its_key(lock_store: LockStore, app: Celery) -> None:
+    @app.task(shared=False, unique=Unique())
+    def send_digest(user: int) -> str:
+        return "sent"
+
+    with lock_store.held(send_digest, 7):
+        assert send_digest.delay(7).outcome == "skipped"
+        assert send_digest.delay(8).outcome == "published"
+    again = send_digest.delay(7)
+    assert (again.outcome, again.result) == ("published", "sent")
 
 
 def test_locks_outside_of_tasks_are_in_it_too(lock_store: LockStore, app: Celery) -> None:

@@ -55,6 +55,7 @@ class Lab:
             "worker_hijack_root_logger": True,
             "task_default_queue": "lab",
             "exclusive_ttl": 60,
+            "exclusive_offer": 15,
             **versions.SETTINGS,
             **conf,
         }
@@ -159,7 +160,7 @@ def disconnect(app: Any) -> None:
     store = vars(getattr(app, "_celery_exclusive", app)).get("store")
     if store:
         store.close()
-    if app.conf.result_backend:
+    if str(app.conf.result_backend).startswith("redis"):
         app.backend.result_consumer.subscribed_to.clear()  # else a deleted result connects again
         app.backend.result_consumer.stop()
         app.backend.client.connection_pool.disconnect()

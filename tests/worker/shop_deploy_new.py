@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from celery import Task
 
-from celery_exclusive import Exclusive
+from celery_exclusive import Exclusive, Unique
 from tests.worker.shop import act, app, task
 
 __all__ = ["app"]
@@ -40,5 +40,23 @@ def freed(self: Task, key: str, tag: str = "", hold: bool = False) -> str:
 
 @task(name="deploy.locked", exclusive=Exclusive("key"))
 def locked(self: Task, key: str, tag: str = "", hold: bool = False) -> str:
+    act(self, key, tag, hold=hold)
+    return tag
+
+
+@task(name="deploy.unique_no_more")
+def unique_no_more(self: Task, key: str, tag: str = "", hold: bool = False) -> str:
+    act(self, key, tag, hold=hold)
+    return tag
+
+
+@task(name="deploy.unique_now", unique=Unique("key"))
+def unique_now(self: Task, key: str, tag: str = "", hold: bool = False) -> str:
+    act(self, key, tag, hold=hold)
+    return tag
+
+
+@task(name="deploy.other_window", unique=Unique("key", until="started"))
+def other_window(self: Task, key: str, tag: str = "", hold: bool = False) -> str:
     act(self, key, tag, hold=hold)
     return tag

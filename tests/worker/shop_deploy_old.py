@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from celery import Task
 
-from celery_exclusive import Exclusive
+from celery_exclusive import Exclusive, Unique
 from tests.worker.shop import act, app, task
 
 __all__ = ["app"]
@@ -36,5 +36,23 @@ def freed(self: Task, key: str, tag: str = "", hold: bool = False) -> str:
 
 @task(name="deploy.locked")
 def locked(self: Task, key: str, tag: str = "", hold: bool = False) -> str:
+    act(self, key, tag, hold=hold)
+    return tag
+
+
+@task(name="deploy.unique_no_more", unique=Unique("key"))
+def unique_no_more(self: Task, key: str, tag: str = "", hold: bool = False) -> str:
+    act(self, key, tag, hold=hold)
+    return tag
+
+
+@task(name="deploy.unique_now")
+def unique_now(self: Task, key: str, tag: str = "", hold: bool = False) -> str:
+    act(self, key, tag, hold=hold)
+    return tag
+
+
+@task(name="deploy.other_window", unique=Unique("key"))
+def other_window(self: Task, key: str, tag: str = "", hold: bool = False) -> str:
     act(self, key, tag, hold=hold)
     return tag

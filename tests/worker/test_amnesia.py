@@ -60,8 +60,10 @@ def test_running_bodies_keep_their_keys_and_their_ends_wake_the_next(
 ) -> None:
     lab = make_lab(stage, f"{store.url}?socket_timeout=1")
     workers = [stage.start_worker(lab, name, 5, options=SENDS_EVENTS) for name in ("w1", "w2")]
-    for _ in range(9):  # after the loss the fences that are put back would else exceed the old ones by chance
-        assert lab.send("skip", "others").get(timeout=DEADLINE) == ""
+    for number in range(
+        9
+    ):  # after the loss the fences that are put back would else exceed the old ones by chance
+        assert lab.send("skip", f"others {number}").get(timeout=DEADLINE) == ""
     holder = hold(lab, "patient", check=True)
     parked = lab.send("patient", "k", tag="parked")
     lab.wait_for_line(1, "patient", "k")

@@ -186,3 +186,23 @@ def test_a_worker_without_the_library_ignores_locks_and_whose_offer_it_takes_run
     assert lab.journal.tags("unlocked") == ["newcomer", "retried", "twice"]
     assert lab.journal.tags("start") == ["holder", "retried", "twice", "last"]
     assert lab.journal.most_open() == 1
+
+
+@on_stages("prefork", brokers=("redis",), lates=(True,))
+def test_a_unique_key_ends_as_its_publisher_has_said_and_what_came_without_one_gets_one(stage: Stage) -> None:
+    old, new = stage.make_lab(OLD, exclusive_ttl=600), stage.make_lab(NEW, exclusive_ttl=600)
+    stage.start_worker(new, "new", slots=6)
+    names = ("unique_no_more", "unique_now", "other_window")
+    tasks = {name: old.app.tasks[f"deploy.{name}"] for name in names}
+    for name, task in tasks.items():
+        task.delay("k", name, hold=True)
+        old.journal.wait_for("start", tag=name)
+    eventually(lambda: tasks["unique_no_more"].lock_state("k").taker is None, "a key that nobody ends")
+    assert new.app.tasks["deploy.unique_now"].delay("k", "duplicate").outcome == "skipped"
+    assert tasks["other_window"].delay("k", "duplicate").outcome == "skipped"
+    old.open(*names)
+    old.journal.wait_for("end", len(names))
+    for task in (new.app.tasks["deploy.unique_now"], tasks["other_window"]):
+        eventually(lambda task=task: task.lock_state("k").taker is None, "a free key")
+    stage.assert_nothing_is_left(old)
+    assert sorted(old.journal.tags()) == sorted(names)

@@ -343,7 +343,7 @@ def test_looking_at_a_lock_changes_nothing(shop: Lab) -> None:
     (holder,) = shop.task("number").lock_state(1, "k").holders
     assert holder.task_id == shop.journal.events("start")[0]["id"]
     assert holder.age > 0
-    assert 0 < holder.remaining <= 5
+    assert 0 < holder.remaining <= 60
     changed = {key for key, value in kept().items() if before.get(key) != value}
     assert changed <= {b"cx1:{0}:l:x:shared:k", b"cx1:{0}:due"}  # the heartbeat's and the reaper's
     shop.open("holder")

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery_exclusive import notices
 from celery_exclusive.core.document import SECOND
-from celery_exclusive.stores.base import Snapshot, Store
+from celery_exclusive.release import stage
+from celery_exclusive.stores.base import Snapshot
+
+if TYPE_CHECKING:
+    from celery_exclusive.install import Installation
 
 _HASH = re.compile(r":[0-9a-f]{32}$")
 
@@ -21,6 +25,7 @@ class Lock:
     key: str
     task: str | None
     snapshot: Snapshot
+    stage: str = "running"
 
     @property
     def waiting(self) -> int:
@@ -29,9 +34,12 @@ class Lock:
 
     @property
     def state(self) -> str:
-        """`running`, `waiting` (nobody runs, the first in line is called) or `aside` (nobody comes)."""
+        """`running`, `waiting` (nobody runs, the first in line is called) or `aside` (nobody comes).
+
+        A unique key is `queued` while its task is to begin, or taken for a `period`.
+        """
         if self.snapshot.holders:
-            return "running"
+            return self.stage
         return "waiting" if self.snapshot.waiting else "aside"
 
     def record(self) -> dict[str, Any]:
@@ -54,12 +62,18 @@ class Lock:
         }
 
 
-def listing(store: Store, tasks: Collection[str], keys: Collection[str]) -> Iterator[Lock]:
+def listing(installation: Installation, keys: Collection[str]) -> Iterator[Lock]:
     """Look at these keys, in order; what is free by now is left out."""
-    for key in sorted(keys):
-        snapshot = store.inspect(key)
-        if is_busy(snapshot):
-            yield Lock(key, _task(key, tasks), snapshot)
+    store, tasks = installation.store, installation.app.tasks
+    for batch in batches(sorted(keys)):
+        for key, snapshot in zip(batch, store.inspect_all(batch), strict=True):
+            if is_busy(snapshot):
+                stages = [stage(installation, key, holder) for holder in snapshot.holders]
+                yield Lock(key, _task(key, tasks), snapshot, *stages[:1])
+
+
+def batches(keys: Sequence[str], size: int = 100) -> Iterator[Sequence[str]]:
+    return (keys[first : first + size] for first in range(0, len(keys), size))
 
 
 def is_busy(snapshot: Snapshot) -> bool:
@@ -67,5 +81,5 @@ def is_busy(snapshot: Snapshot) -> bool:
 
 
 def _task(key: str, tasks: Collection[str]) -> str | None:
-    name = _HASH.sub("", key.removeprefix("x:"))
+    name = _HASH.sub("", key[2:])
     return name if name in tasks else None

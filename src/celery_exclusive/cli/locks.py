@@ -61,6 +61,8 @@ def ls(obj: CLIContext, prefix: str, *, as_json: bool) -> None:
     TASK        whose key it is; - if tasks share it, or if this app does not know the task
     HOLDER      the id of the task that has the lock; one row for each, if several may
     STATE       running
+                queued: the unique key of a task that is to begin, or whose message is lost
+                period: a unique key that is free by the clock alone
                 waiting: nobody runs, the first in line is being called
                 aside: nobody takes the tasks that wait; is there a worker for their queue?
     AGE         for how long the holder has had it
@@ -69,10 +71,9 @@ def ls(obj: CLIContext, prefix: str, *, as_json: bool) -> None:
     FENCE       the number of this lease; the next one of this key has a higher one
     """
     installation = _installation(obj)
-    tasks = obj.app.tasks
-    starts = (prefix, f"x:{prefix}")
+    starts = (prefix, f"x:{prefix}", f"u:{prefix}")
     keys = {key for key in installation.store.scan() if escaped(key).startswith(starts)}
-    found = listing(installation.store, tasks, keys)
+    found = listing(installation, keys)
     for line in (json.dumps(lock.record()) for lock in found) if as_json else table(found):
         click.echo(line)
 
@@ -86,9 +87,11 @@ def release(obj: CLIContext, key: str, *, force: bool) -> None:
 
     KEY is one as `locks ls` lists it, or the text of a key= or of a lock().
 
-    A lock that somebody holds is not given back without --force: it is released when the task ends, or, if
-    its worker is dead, after what `locks ls` shows as LEASE LEFT. With --force the holder loses it at once; a
-    task that still runs goes on beside the next one, unless it asks lease.check(), which raises LeaseLost.
+    The unique key of a task that has not begun, or of a period, is given back at once: if its message is not
+    lost, it runs all the same. A lock that somebody holds is not given back without --force: it is released
+    when the task ends, or, if its worker is dead, after what `locks ls` shows as LEASE LEFT. With --force the
+    holder loses it at once; a task that still runs goes on beside the next one, unless it asks lease.check(),
+    which raises LeaseLost.
 
     Ends with 0 if that is done, with 1 if it was refused or if there is no such lock.
     """
@@ -130,11 +133,11 @@ def _installation(obj: CLIContext) -> Installation:
 def _busy_key(store: Store, text: str) -> str:
     """The key that somebody means who has read it, or has written the text that is locked."""
     texts = dict.fromkeys((text, unescaped(text)))
-    for key in (*texts, *(absolute_key(text) for text in texts)):
+    for key in (*texts, *(absolute_key(text, kind) for kind in "xu" for text in texts)):
         if is_busy(store.inspect(key)):
             return key
     shown = [escaped(key) for key in store.scan()]
-    hint = did_you_mean(text, [*shown, *(key.removeprefix("x:") for key in shown)])
+    hint = did_you_mean(text, [*shown, *(key[2:] for key in shown)])
     raise click.ClickException(
         f"nobody holds or awaits {text!r} in {store.url}{hint} `locks ls` lists what there is"
     )

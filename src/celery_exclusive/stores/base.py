@@ -105,6 +105,10 @@ class Store(Protocol):
         """What is going on at a key. Looking changes nothing."""
         ...
 
+    def inspect_all(self, keys: Sequence[str]) -> list[Snapshot]:
+        """The same of several keys, at one instant."""
+        ...
+
     def scan(self, prefix: str = "") -> Iterator[str]:
         """The keys that have a holder or a line."""
         ...

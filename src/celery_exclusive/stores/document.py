@@ -127,6 +127,9 @@ class DocumentStore(ABC):
             loaded.aside,
         )
 
+    def inspect_all(self, keys: Sequence[str]) -> list[Snapshot]:
+        return [self.inspect(key) for key in keys]
+
     def epoch(self) -> str:
         return self.load("").document.epoch
 

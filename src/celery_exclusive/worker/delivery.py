@@ -4,46 +4,67 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from secrets import token_hex
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from celery_exclusive.core.document import SECOND
-from celery_exclusive.core.operations import Acquire, Release, Renew, Restore
+from celery_exclusive.claim import Claim
+from celery_exclusive.core.operations import Acquire
 from celery_exclusive.header import Header
 from celery_exclusive.keys import key_of
-from celery_exclusive.options import Exclusive
+from celery_exclusive.options import FINISHED
 from celery_exclusive.parking import TOP, Letter
+
+if TYPE_CHECKING:
+    from celery_exclusive.install import Installation, Values
+
+
+@dataclass(frozen=True, slots=True)
+class UniqueClaim:
+    """The unique lease of a message, and until when it is for: "finished", "started" or "period".
+
+    `is_taken` says that its publisher has taken it, `queued_ttl` is what it lasts for while the message
+    waits, in microseconds.
+    """
+
+    claim: Claim
+    until: str
+    queued_ttl: int
+    is_taken: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Which key a delivered message is for, under which claim, and the message itself.
+    """Which keys a delivered message is for, under which claims, and the message itself.
 
-    The token is new for every delivery, so that two copies of one message are never taken for each other.
+    The token is new for every delivery, so that two copies of one message are never taken for each other;
+    only their unique lease is one. `dup` names the key, and the task that has it, of a duplicate;
+    `values` are what the call has given instead of those of its task.
     """
 
-    key: str
     id: str
     token: str
-    ttl: int
-    limit: int
+    x: Claim | None
+    u: UniqueClaim | None
+    dup: tuple[str, str] | None
     redelivered: bool
     promoted: str | None
+    is_retry: bool
+    values: Values
     kin: tuple[str, ...]
     letter: Letter
 
     @classmethod
-    def of(cls, task: Any, option: Exclusive, ttl: float, request: Any) -> Delivery | None:
-        """What the message of a Celery request asks for; None if it wants no lock.
+    def of(cls, task: Any, request: Any) -> Delivery | None:
+        """What the message of a Celery request asks for; None if it wants nothing.
 
         Raises OptionError or TypeError if no key can be made from its arguments.
         """
+        installation: Installation = task.app._celery_exclusive
         message = request.message
-        header = Header.read(message.headers)
-        if header and header.x is None:
+        header = Header.read(message.headers) or Header(_publish_id(request))
+        is_taken = header.u is not None
+        header = _completed(header, installation, task, request)
+        if header.x is None and header.u is None:
             return None
-        if header is None:
-            key = key_of(task.name, task.run, option, request.args, request.kwargs)
-            header = Header(_publish_id(request), key)
         restore_priority(request, header)
         redelivered = is_redelivered(message)
         if redelivered or header.redelivered:  # worker_deduplicate_successful_tasks asks, and bodies may
@@ -52,14 +73,26 @@ class Delivery:
         kin = [request.id]
         if header.next and request.parent_id:
             kin.append(request.parent_id)
+        id, token = f"{request.id}/{header.id}", token_hex(8)
+        x = u = None
+        exclusive = installation.exclusive(task, header.values)
+        if exclusive and header.x and not header.dup:
+            x = Claim(header.x, id, token, installation.ttl(exclusive), exclusive.limit)
+        if header.u and not header.dup:
+            key, until = header.u
+            unique = installation.unique(task, header.values)
+            claim = Claim(key, id, header.id, installation.ttl(unique))
+            u = UniqueClaim(claim, until, installation.queued_ttl(unique), is_taken)
         return cls(
-            key=str(header.x),
-            id=f"{request.id}/{header.id}",
-            token=token_hex(8),
-            ttl=round(ttl * SECOND),
-            limit=option.limit,
+            id=id,
+            token=token,
+            x=x,
+            u=u,
+            dup=(header.u[0], header.dup) if header.u and header.dup else None,
             redelivered=redelivered,
             promoted=header.promoted,
+            is_retry=bool(request.request_dict.get("retries")),
+            values=header.values,
             kin=tuple(kin),
             letter=Letter.of(message, header),
         )
@@ -69,26 +102,26 @@ class Delivery:
         """Whether an earlier delivery of its message may have been parked."""
         return self.redelivered or self.promoted is not None
 
-    def acquire(self, *, park: bool, max_waiting: int | None = None) -> Acquire:
-        return Acquire(
-            self.id,
-            self.token,
-            self.ttl,
-            self.limit,
-            self.redelivered,
-            self.promoted,
-            self.letter.dump() if park else None,
-            max_waiting,
+    @property
+    def key(self) -> str:
+        """What people may call it by."""
+        keys = self.x and self.x.key, self.u and self.u.claim.key, self.dup and self.dup[0]
+        return next(key for key in keys if key)
+
+    @property
+    def leases(self) -> tuple[Claim, ...]:
+        """What the heartbeat has to keep."""
+        u = self.u.claim if self.u and self.u.until == FINISHED else None
+        return tuple(claim for claim in (self.x, u) if claim)
+
+    def acquire(self, x: Claim, *, park: bool, max_waiting: int | None = None) -> Acquire:
+        return replace(
+            x.acquire(),
+            redelivered=self.redelivered,
+            promoted=self.promoted,
+            message=self.letter.dump() if park else None,
+            max_waiting=max_waiting,
         )
-
-    def renew(self) -> Renew:
-        return Renew(self.id, self.token, self.ttl)
-
-    def restore(self) -> Restore:
-        return Restore(self.id, self.token, self.ttl, self.limit)
-
-    def release(self, *, done: bool) -> Release:
-        return Release(self.id, self.token, done)
 
 
 def is_redelivered(message: Any) -> bool:
@@ -101,6 +134,21 @@ def restore_priority(request: Any, header: Header) -> None:
     properties = request.message.properties
     if header.promoted is not None and properties.get("priority") == TOP:
         properties["priority"] = request.delivery_info["priority"] = header.prio
+
+
+def _completed(header: Header, installation: Installation, task: Any, request: Any) -> Header:
+    """With the keys of options that its publisher did not know of."""
+    arguments = (task.name, task.run)
+    exclusive = installation.exclusive(task, header.values)
+    unique = installation.unique(task, header.values)
+    call = (request.args, request.kwargs)
+    if exclusive is None or exclusive.attribute in header.off:
+        header = replace(header, x=None)
+    elif header.x is None:
+        header = replace(header, x=key_of(*arguments, exclusive, *call))
+    if unique and header.u is None and unique.attribute not in header.off:
+        header = replace(header, u=(key_of(*arguments, unique, *call), unique.window))
+    return header
 
 
 def _publish_id(request: Any) -> str:

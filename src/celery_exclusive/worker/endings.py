@@ -6,12 +6,14 @@ import os
 import queue
 import threading
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from celery_exclusive import notices
+from celery_exclusive.claim import Claim
 from celery_exclusive.core.operations import Done, Remove
 from celery_exclusive.errors import StoreUnavailable
+from celery_exclusive.options import PERIOD
 from celery_exclusive.parking import Post
 from celery_exclusive.stores.base import Reply
 from celery_exclusive.worker.delivery import Delivery
@@ -27,11 +29,15 @@ _FAREWELL = 10
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """An ending that is over once `dying`, its process, is gone; for good if `done`."""
+    """An ending that is over once `dying`, its process, is gone; for good if `done`.
+
+    If its message `returns`, that keeps its unique key.
+    """
 
     delivery: Delivery
     dying: int | None = None
     done: bool = True
+    returns: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -46,6 +52,11 @@ def is_gone(pid: int | None) -> bool:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:
         return True
+
+
+def keep_for_queue(installation: Installation, claim: Claim, queued_ttl: int) -> None:
+    """Keep the unique key of a message that waits again; one that it has not got any more stays as it is."""
+    installation.store.renew([(claim.key, replace(claim, ttl=queued_ttl).renew())])
 
 
 class Endings:
@@ -106,9 +117,17 @@ class Endings:
         store, delivery = self.installation.store, ending.delivery
         if self.installation.heartbeat:
             self.installation.heartbeat.drop(delivery)
-        is_released = self._follow_up(store.apply(delivery.key, delivery.release(done=ending.done)))
-        if ending.done and not is_released:
-            self._follow_up(store.apply(delivery.key, Remove(delivery.id)))
+        if delivery.x:
+            key, release = delivery.x.key, delivery.x.release(done=ending.done)
+            is_released = self._follow_up(store.apply(key, release))
+            if ending.done and not is_released:
+                self._follow_up(store.apply(key, Remove(delivery.id)))
+        if delivery.u and delivery.u.until != PERIOD:
+            claim = delivery.u.claim
+            if ending.returns:
+                keep_for_queue(self.installation, claim, delivery.u.queued_ttl)
+            else:
+                store.apply(claim.key, claim.release(done=False))
 
     def _follow_up(self, reply: Reply) -> bool:
         self._post.follow_up(reply)

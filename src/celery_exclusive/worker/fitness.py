@@ -23,8 +23,8 @@ def refuse_unfit(installation: Installation, pool: Any) -> None:
         )
     for task in installation.app.tasks.values():
         if isinstance(task, GatedTask) and not store.capabilities.line:
-            option = installation.option(task)
-            if option.on_conflict == "wait":
+            option = installation.exclusive(task)
+            if option and option.on_conflict == "wait":
                 raise OptionError(
                     f"exclusive_store: {store.url} keeps no line, and task {task.name} with {option!r} waits "
                     "in one: give it on_conflict='skip', or name a redis:// or sqlite:// URL"

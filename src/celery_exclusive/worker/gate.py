@@ -35,14 +35,20 @@ class GatedTask(EagerTask):
         if self.request.is_eager and getattr(call, "__func__", None) is CeleryTask.__call__:
             call = self.run  # only in a worker does Celery's own keep the request that its tracer has made
         run.entered = True
+        ended_by: BaseException | None = None
         try:
             if run.failure:
                 raise run.failure
             if run.skipped:
                 return run.skipped[0]
             return call(*args, **kwargs)
+        except BaseException as error:
+            ended_by = error
+            raise
         finally:
             run.body_over = True
+            if run.unique:
+                run.unique.end(ended_by)
 
 
 class Gate:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from celery_exclusive import notices
+from celery_exclusive.claim import Claim
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Done
 from celery_exclusive.namespace import LIFE, keep_namespace
@@ -44,7 +45,7 @@ class Heartbeat:
         self._epoch = installation.store.epoch()
         self._elsewhere = Elsewhere(installation, self._epoch)
         self._deliveries: dict[str, tuple[Delivery, Callable[[], int | None]]] = {}
-        self._held: set[str] = set()
+        self._held: set[Claim] = set()
         self._put_back: set[str] = set()
         self._calls: queue.SimpleQueue[bool] = original("queue", "SimpleQueue")()
         self._thread = NativeThread(self._run)
@@ -64,8 +65,8 @@ class Heartbeat:
         self._elsewhere.note(delivery)
         self._deliveries[delivery.token] = (delivery, pid)
         if not self.is_for_children:
-            self._held.add(delivery.token)
-        period = delivery.ttl / SECOND / 3
+            self._held.update(delivery.leases)
+        period = min((claim.ttl / SECOND / 3 for claim in delivery.leases), default=self.period)
         if period < self.period:
             self.period = period
             self._calls.put(True)
@@ -84,7 +85,7 @@ class Heartbeat:
         """Give back what the processes of the pool held, now that all of them are gone."""
         for delivery, pid in list(self._deliveries.values()):
             if pid() is None or is_gone(pid()):
-                self._give_back(delivery)
+                self._give_back(delivery, returns=True)
 
     def notice_epoch(self, epoch: str) -> None:
         """Beat soon, if this is another epoch of the store than that of the last beat."""
@@ -103,35 +104,41 @@ class Heartbeat:
         while (left := until - time.monotonic()) > 0:
             with suppress(queue.Empty):
                 return self._calls.get(timeout=min(left, _SOON))
-            if self._deliveries.keys() - self._held:
+            if self._claims() - self._held:
                 break
         return True
 
     def beat(self) -> None:
         store = self.installation.store
         living = [delivery for delivery, pid in list(self._deliveries.values()) if not is_gone(pid())]
-        if living:
-            found = store.renew([(delivery.key, delivery.renew()) for delivery in living])
-            seen = {delivery.token for delivery, lives in zip(living, found, strict=True) if lives}
-            self._held = (self._held | seen) & self._deliveries.keys()
+        claims = [claim for delivery in living for claim in delivery.leases]
+        if claims:
+            found = store.renew([(claim.key, claim.renew()) for claim in claims])
+            seen = {claim for claim, lives in zip(claims, found, strict=True) if lives}
+            self._held = (self._held | seen) & self._claims()
         epoch = store.epoch()
         if epoch != self._epoch:
-            count = sum(self._restore(delivery) for delivery in living if delivery.token in self._held)
+            count = sum(self._restore(delivery) for delivery in living)
             self._epoch = epoch
             notices.amnesia(self.installation, count)
         self._put_back &= self._deliveries.keys()
         keep_namespace(self.installation, self.broker)
         self._elsewhere.tell(epoch)
 
-    def _restore(self, delivery: Delivery) -> bool:
-        self._put_back.add(delivery.token)
-        if self.installation.store.apply(delivery.key, delivery.restore()).answer != Done(True):
-            self._put_back.discard(delivery.token)
-            return False
-        if delivery.token not in self._deliveries:  # it has ended meanwhile
-            self._give_back(delivery)
-        return True
+    def _claims(self) -> set[Claim]:
+        return {claim for delivery, _ in list(self._deliveries.values()) for claim in delivery.leases}
 
-    def _give_back(self, delivery: Delivery) -> None:
+    def _restore(self, delivery: Delivery) -> int:
+        """Put back what it is known to have held; tell how many leases that were."""
+        self._put_back.add(delivery.token)
+        store, held = self.installation.store, [claim for claim in delivery.leases if claim in self._held]
+        count = sum(store.apply(claim.key, claim.restore()).answer == Done(True) for claim in held)
+        if not count:
+            self._put_back.discard(delivery.token)
+        elif delivery.token not in self._deliveries:  # it has ended meanwhile
+            self._give_back(delivery)
+        return count
+
+    def _give_back(self, delivery: Delivery, *, returns: bool = False) -> None:
         if self.installation.endings:
-            at_home(self.installation.endings.add, Ended(delivery, done=False))
+            at_home(self.installation.endings.add, Ended(delivery, done=False, returns=returns))

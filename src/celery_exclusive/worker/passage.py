@@ -12,11 +12,13 @@ from celery.exceptions import Ignore, Reject
 from celery.states import IGNORED, REJECTED
 
 from celery_exclusive import notices
+from celery_exclusive.claim import Claim
 from celery_exclusive.core.document import SECOND
-from celery_exclusive.core.operations import Answer, Done, Full, Granted, Held, Parked, Stale
+from celery_exclusive.core.operations import Answer, Done, Full, Granted, Held, Parked, Request, Stale
 from celery_exclusive.errors import LockHeld, StoreUnavailable
 from celery_exclusive.keys import preview
 from celery_exclusive.lease import Lease, insist
+from celery_exclusive.options import Exclusive, Unique
 from celery_exclusive.parking import Letter, Post
 from celery_exclusive.stores.deadline import deadline
 from celery_exclusive.task import Run, current_run
@@ -26,6 +28,7 @@ from celery_exclusive.worker.endings import Ended
 from celery_exclusive.worker.patience import Patience
 from celery_exclusive.worker.rescheduling import next_try
 from celery_exclusive.worker.undisturbed import undisturbed
+from celery_exclusive.worker.uniqueness import Uniqueness
 
 if TYPE_CHECKING:
     from celery_exclusive.install import Installation
@@ -49,12 +52,31 @@ class Passage:
         self.installation: Installation = task.app._celery_exclusive
         self.call = (uuid, args, kwargs, request)
         self.delivery = delivery
-        self.option = self.installation.option(self.task)
         self.post = Post(self.task.app)
         self.id = uuid
-        self.patience = Patience(self.installation, self.task, self.delivery.key, request)
+        self.run = Run(uuid)
+        self.patience = Patience(self.installation, self.task, request)
         self.again: Letter | None = None
-        self.may_go_without = self.installation.allows_without(task) and not delivery.may_be_in_line
+        self.exclusive: Exclusive | None = self.installation.exclusive(task, delivery.values)
+        self.sole = self.installation.unique(task, delivery.values)
+        option = self.exclusive or self.sole
+        self.may_go_without = self.installation.allows_without(option) and not delivery.may_be_in_line
+        self.unique: Uniqueness | None = None
+        if delivery.u:
+            self.unique = Uniqueness(
+                self.installation,
+                delivery,
+                delivery.u,
+                patience=self.patience,
+                may_come_again=task.acks_late,
+                ask=self.ask,
+            )
+        self.run.unique = self.unique
+
+    @property
+    def option(self) -> Exclusive:
+        assert self.exclusive  # noqa: S101 - a delivery without it competes for no lock
+        return self.exclusive
 
     @property
     def heartbeat(self) -> Heartbeat | None:
@@ -66,31 +88,36 @@ class Passage:
     def lock(self) -> str:
         """The key as people may read it."""
         _, args, kwargs, _ = self.call
-        told = self.installation.settings.exclusive_preview and preview(
-            self.task.run, self.option, args, kwargs
+        option = self.exclusive if self.delivery.x else self.sole
+        told = (
+            option
+            and self.installation.settings.exclusive_preview
+            and preview(self.task.run, option, args, kwargs)
         )
         return f"{self.delivery.key} ({told})" if told else self.delivery.key
 
     def go(self) -> Any:
         """Go through the gate: into the body, to the skip result, or back."""
-        run = Run(self.id)
-        may_hold, done = True, False
+        may_hold, is_out, done = True, False, False
         try:
-            answer = self.enter(run)
-            may_hold = isinstance(answer, Granted) or run.is_unguarded
+            answer = self.enter()
+            may_hold = isinstance(answer, Granted) or self.run.is_unguarded
+            is_out = answer is None or isinstance(answer, (Parked, Stale))
             if answer is None:
                 return _ends(Reject("the store of locks does not answer", requeue=True), REJECTED)
             if isinstance(answer, (Parked, Stale)):
                 return _ends(Ignore(type(answer).__name__.lower()), IGNORED)
-            result = trace(self.tracer, run, *self.call)
+            result = trace(self.tracer, self.run, *self.call)
             done = not _comes_again(result)
             return result
         finally:
-            if may_hold:
-                with undisturbed():
-                    self.leave(run, done=done)
+            with undisturbed():
+                if may_hold:
+                    self.leave(done=done)
+                elif not is_out:
+                    self.leave_unique(done=done)
 
-    def enter(self, run: Run) -> Answer | None:
+    def enter(self) -> Answer | None:
         """Take the lease, or find out what becomes of this delivery instead.
 
         None: the store stayed down, and the message has to go back to the broker, unless the task may run
@@ -100,12 +127,12 @@ class Passage:
         while True:
             self.again, is_known = None, True
             try:
-                answer = self.ask(run)
+                answer = self.decide()
                 if not self.again:
                     return answer
             except StoreUnavailable as error:
                 if self.may_go_without:
-                    run.is_unguarded = True
+                    self.run.is_unguarded = True
                     notices.unguarded(self.installation, self.task.name, self.id, self.lock, error)
                     return Held(())
                 notices.given_back(self.installation, self.task.name, self.id, self.lock, error)
@@ -123,32 +150,53 @@ class Passage:
                     self.owe(done=False)
                 return Stale()  # this delivery is over, its copy goes on
 
-    def ask(self, run: Run) -> Answer:
+    def decide(self) -> Answer:
+        """Take what the body needs: the lock first, and only then that which says that it runs."""
+        unique = self.unique
+        if self.delivery.dup:
+            return self.duplicate(*self.delivery.dup)
+        if unique and (held := unique.admit()):
+            return self.duplicate(unique.claim.key, notices.task_id(held.by[0].id))
+        answer = self.lock_up(self.delivery.x) if self.delivery.x else Granted(0)
+        if unique and isinstance(answer, Granted) and (held := unique.start()):
+            self.duplicate(unique.claim.key, notices.task_id(held.by[0].id))
+        elif unique and (isinstance(answer, Parked) or self.again):
+            unique.wait()
+        if isinstance(answer, Granted) and self.heartbeat:
+            self.heartbeat.keep(self.delivery, lambda: None)
+        return answer
+
+    def duplicate(self, key: str, existing_id: str) -> Held:
+        """It was sent though another one has its unique key: it ends without its body."""
+        option = self.sole or Unique()
+        self.run.skipped = (option.skipped(key, existing_id),)
+        notices.duplicate(self.task.name, self.id, key, existing_id)
+        return Held(())
+
+    def lock_up(self, x: Claim) -> Answer:
+        option = self.option
         asked = time.monotonic()
-        waits, most = self.option.on_conflict == "wait", self.max_waiting
-        answer = self.acquire(run, park=waits and not self.may_go_without, max_waiting=most)
+        waits, most = option.on_conflict == "wait", self.max_waiting
+        answer = self.acquire(x, park=waits and not self.may_go_without, max_waiting=most)
         if isinstance(answer, Held) and waits:
-            answer = self.acquire(run, park=True, max_waiting=most)
+            answer = self.acquire(x, park=True, max_waiting=most)
         if isinstance(answer, (Held, Full)) and self.is_kin(answer):
-            answer = self.acquire(run, park=True)
+            answer = self.acquire(x, park=True)
         name = self.task.name
         if isinstance(answer, Granted):
-            key, id, token = self.delivery.key, self.delivery.id, self.delivery.token
-            ttl = self.delivery.ttl / SECOND
-            store, limit = self.installation.store, self.delivery.limit
-            run.lease = Lease(key, answer.fence, ttl, store, id, token, limit, asked + ttl)
-            if self.heartbeat:
-                self.heartbeat.keep(self.delivery, lambda: None)
+            ttl = x.ttl / SECOND
+            store = self.installation.store
+            self.run.lease = Lease(x.key, answer.fence, ttl, store, x.id, x.token, x.limit, asked + ttl)
         elif isinstance(answer, Parked):
             notices.parked(name, self.id, self.lock, answer.position, answer.by)
-            growth.look(name, self.delivery.key, answer.position)
+            growth.look(name, x.key, answer.position)
         elif isinstance(answer, Held):
-            self.meet(run, answer)
-        elif isinstance(answer, Full) and self.option.on_full == "skip":
-            run.skipped = self.skipped(answer)
+            self.meet(answer)
+        elif isinstance(answer, Full) and option.on_full == "skip":
+            self.run.skipped = self.skipped(answer)
             notices.full(name, self.id, self.lock, answer.waiting, answer.by)
         elif isinstance(answer, Full):
-            run.failure = self.refused(
+            self.run.failure = self.refused(
                 f"was not let into the line of lock {self.lock}: {answer.waiting} waiting already, as many "
                 f"as max_waiting allows; {notices.held(answer.by)}. Send it again later, or let it be "
                 "dropped by on_full='skip'",
@@ -158,22 +206,24 @@ class Passage:
             notices.stale(name, self.id, self.lock)
         return answer
 
-    def meet(self, run: Run, held: Held) -> None:
+    def meet(self, held: Held) -> None:
         """Do what the option says of a key that is taken, for those that do not wait in line."""
         option, name = self.option, self.task.name
         if option.on_conflict == "skip":
-            run.skipped = self.skipped(held)
+            self.run.skipped = self.skipped(held)
             notices.skipped(name, self.id, self.lock, held.by)
             return
         found = f"found lock {self.lock} {notices.held(held.by)}"
         if option.on_conflict == "raise":
-            run.failure = self.refused(f"{found}. Send it again later, or let it wait or be skipped", held)
+            self.run.failure = self.refused(
+                f"{found}. Send it again later, or let it wait or be skipped", held
+            )
         elif later := next_try(self.delivery.letter, option.give_up_after):
             self.again, pause = later
             notices.rescheduled(name, self.id, self.lock, held.by, pause)
         else:
             late = f"for {option.give_up_after:g} s, as long as give_up_after allows"
-            run.failure = self.refused(f"{found}, and has tried {late}. Send it again later", held)
+            self.run.failure = self.refused(f"{found}, and has tried {late}. Send it again later", held)
 
     @property
     def max_waiting(self) -> int | None:
@@ -194,42 +244,57 @@ class Passage:
         """Whether the place is held by an earlier run of ourselves, or by the parent that is just ending."""
         return any(notices.task_id(rival.id) in self.delivery.kin for rival in held.by)
 
-    def acquire(self, run: Run, *, park: bool, max_waiting: int | None = None) -> Answer:
+    def acquire(self, x: Claim, *, park: bool, max_waiting: int | None = None) -> Answer:
         """Acquire or park, in one call of the store, and publish what that wakes."""
         self.may_go_without &= not park  # it may be in line after that, and not know it
-        asked = self.delivery.acquire(park=park, max_waiting=max_waiting)
-        reply, interruption = self.patience.apply(asked)
+        return self.ask(x.key, self.delivery.acquire(x, park=park, max_waiting=max_waiting))
+
+    def ask(self, key: str, operation: Request) -> Answer:
+        reply, interruption = self.patience.apply(key, operation)
         self.post.follow_up(reply)
         if isinstance(interruption, Exception):
-            run.failure = interruption
+            self.run.failure = interruption
         elif interruption:
             raise interruption
         return reply.answer
 
-    def leave(self, run: Run, *, done: bool) -> None:
-        """Give the lease back and wake whoever is next. Never raises after successful work."""
-        key, release = self.delivery.key, self.delivery.release(done=done)
+    def leave(self, *, done: bool) -> None:
+        """Give the leases back and wake whoever is next. Never raises after successful work."""
+        x = self.delivery.x
         if self.heartbeat:
             self.heartbeat.drop(self.delivery)
+        interruption = None
         try:
             with deadline(self.patience.rest()):
-                reply, interruption, is_repeated = insist(lambda: self.installation.store.apply(key, release))
+                if x:
+                    release = x.release(done=done)
+                    reply, interruption, is_repeated = insist(
+                        lambda: self.installation.store.apply(x.key, release)
+                    )
+                    self.post.follow_up(reply)
+                    if self.run.lease and reply.answer == Done(False) and not (is_repeated or interruption):
+                        notices.lease_lost(self.installation, self.task.name, self.id, self.lock)
         except Exception as error:  # noqa: BLE001 - the task has its result
             notices.trouble(
                 f"the lease of task {self.id} on lock {self.lock} cannot be given back yet", error
             )
             self.owe(done=done)
             return
-        self.post.follow_up(reply)
-        if run.lease and reply.answer == Done(False) and not (is_repeated or interruption):
-            notices.lease_lost(self.installation, self.task.name, self.id, self.lock)
+        self.leave_unique(done=done)
         if interruption and not isinstance(interruption, Exception):
             raise interruption
+
+    def leave_unique(self, *, done: bool) -> None:
+        """Give back the unique key that the end of the body could not."""
+        if self.unique and done:
+            self.unique.release()
+            if self.unique.may_hold:
+                self.owe(done=True)
 
     def owe(self, *, done: bool) -> None:
         """Have it given back when the store answers again, what there may be to give back."""
         if self.installation.endings:
-            self.installation.endings.add(Ended(self.delivery, done=done))
+            self.installation.endings.add(Ended(self.delivery, done=done, returns=not done))
 
 
 def trace(tracer: Callable[..., Any], run: Run, *call: Any) -> Any:

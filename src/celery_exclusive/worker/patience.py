@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from celery.exceptions import SoftTimeLimitExceeded
 
 from celery_exclusive import notices
-from celery_exclusive.core.operations import Acquire
+from celery_exclusive.core.operations import Acquire, Request
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.lease import finish
 from celery_exclusive.stores.base import Reply
@@ -20,25 +20,29 @@ if TYPE_CHECKING:
     from celery_exclusive.install import Installation
 
 
-class Patience:
-    """Asks for one run's place; while the store is down, it waits for it in the worker's slot."""
+_SHORTEST = 0.1
+"""Seconds for which a store is asked whatever time is left."""
 
-    def __init__(self, installation: Installation, task: Any, key: str, request: Any) -> None:
-        self.installation, self.task, self.key, self.request = installation, task, key, request
+
+class Patience:
+    """Asks for what one run needs; while the store is down, it waits for it in the worker's slot."""
+
+    def __init__(self, installation: Installation, task: Any, request: Any) -> None:
+        self.installation, self.task, self.request = installation, task, request
         self.may_come_late = False
         self.began = time.monotonic()
 
-    def apply(self, operation: Acquire) -> tuple[Reply, BaseException | None]:
+    def apply(self, key: str, operation: Request) -> tuple[Reply, BaseException | None]:
         """Return the store's reply, and what was raised into the call meanwhile, if anything was."""
         seconds = self.seconds()
         with deadline(seconds):
-            return self._insist(operation, time.monotonic() + seconds)
+            return self._insist(key, operation, time.monotonic() + seconds)
 
-    def _insist(self, operation: Acquire, until: float) -> tuple[Reply, BaseException | None]:
+    def _insist(self, key: str, operation: Request, until: float) -> tuple[Reply, BaseException | None]:
         pause = 0.1
         while True:
             try:
-                return finish(lambda: self._ask(operation))
+                return finish(lambda: self._ask(key, operation))
             except StoreUnavailable as error:
                 if time.monotonic() + pause > until:
                     raise
@@ -51,7 +55,8 @@ class Patience:
 
     def seconds(self) -> float:
         """How long to wait at most: time limits run meanwhile, and must not end what has not begun."""
-        waits = [limit / 2 for limit in self.limits if limit]
+        spent = time.monotonic() - self.began
+        waits = [max(limit / 2 - spent, _SHORTEST) for limit in self.limits if limit]
         return float(min([self.installation.settings.exclusive_store_wait, *waits]))
 
     def rest(self) -> float | None:
@@ -73,14 +78,16 @@ class Patience:
             soft or task.soft_time_limit or conf.task_soft_time_limit,
         )
 
-    def _ask(self, operation: Acquire) -> Reply:
+    def _ask(self, key: str, operation: Request) -> Reply:
         """An answer may be lost after the store did its part, and a request come after all the others.
 
         So each further one is that of a redelivered copy.
         """
+        if not isinstance(operation, Acquire):
+            return self.installation.store.apply(key, operation)
         if self.may_come_late:
             operation = replace(operation, redelivered=True)
         before, self.may_come_late = self.may_come_late, True
-        reply = self.installation.store.apply(self.key, operation)
+        reply = self.installation.store.apply(key, operation)
         self.may_come_late = before
         return reply

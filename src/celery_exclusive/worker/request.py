@@ -43,10 +43,8 @@ class RequestMixin:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._installation: Installation = self.task.app._celery_exclusive
-        option = self._installation.option(self.task)
-        ttl = option.ttl or self._installation.settings.exclusive_ttl
         try:
-            self._delivery = self.request_dict[DELIVERY] = Delivery.of(self.task, option, ttl, self)
+            self._delivery = self.request_dict[DELIVERY] = Delivery.of(self.task, self)
         except Exception as error:  # noqa: BLE001 - the gate raises it; here it would stop the consumer
             self.request_dict[DELIVERY] = get_pickleable_exception(error)
 
@@ -100,15 +98,17 @@ class RequestMixin:
 
         Then it has nothing to announce. A place that it takes by asking goes with all that has ended.
         """
-        if not self._delivery or self._delivery.promoted is None:
+        delivery = self._delivery
+        if not delivery or not delivery.x or delivery.promoted is None:
             return False
         try:
             with deadline(_LOOK):
-                reply = self._installation.store.apply(self._delivery.key, self._delivery.acquire(park=False))
+                asked = delivery.acquire(delivery.x, park=False)
+                reply = self._installation.store.apply(delivery.x.key, asked)
         except StoreUnavailable:
             return False
         by = getattr(reply.answer, "by", ())
-        return reply.answer == Stale() or self._delivery.id in [rival.id for rival in by]
+        return reply.answer == Stale() or delivery.id in [rival.id for rival in by]
 
     @property
     def _process(self) -> int | None:
@@ -118,7 +118,7 @@ class RequestMixin:
     def _ended(self, dying: int | None) -> None:
         if self._delivery and self._installation.endings:
             done = self.acknowledged and not self._requeued
-            self._installation.endings.add(Ended(self._delivery, dying, done))
+            self._installation.endings.add(Ended(self._delivery, dying, done, returns=not done))
 
 
 class Request(RequestMixin, CeleryRequest):

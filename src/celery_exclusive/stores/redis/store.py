@@ -36,7 +36,7 @@ _APPLY = scripts.load(
 )
 _RENEW = scripts.load("renew.lua", arguments="now key id token ttl", reply="found")
 _NAMESPACE = scripts.load("namespace.lua", arguments="broker life", reply="owner")
-_INSPECT = scripts.load("inspect.lua", arguments="now key", reply="waiting aside rivals")
+_INSPECT = scripts.load("inspect.lua", arguments="now key", reply="seen")
 
 _LEASES_PER_CALL = 500
 _GRANTED = b"granted"
@@ -90,8 +90,11 @@ class RedisStore:
         return _text(self._client.run(_NAMESPACE, self._base, broker, life))
 
     def inspect(self, key: str) -> Snapshot:
-        waiting, aside, rivals = self._client.run(_INSPECT, self._base, self._now(), key)
-        return Snapshot(_rivals(rivals), waiting, aside)
+        return self.inspect_all([key])[0]
+
+    def inspect_all(self, keys: Sequence[str]) -> list[Snapshot]:
+        seen = self._client.run(_INSPECT, self._base, self._now(), *keys)
+        return [Snapshot(_rivals(rivals), waiting, aside) for waiting, aside, rivals in seen]
 
     def scan(self, prefix: str = "") -> Iterator[str]:
         start = f"{self._base}l:"

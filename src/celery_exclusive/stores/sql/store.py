@@ -57,7 +57,10 @@ class SqlStore(ABC):
         return self.transact(lambda transaction: transaction.keep_namespace(broker, life))
 
     def inspect(self, key: str) -> Snapshot:
-        return self.transact(lambda transaction: transaction.inspect(key), writes=False)
+        return self.inspect_all([key])[0]
+
+    def inspect_all(self, keys: Sequence[str]) -> list[Snapshot]:
+        return self.transact(lambda transaction: transaction.inspect_all(keys), writes=False)
 
     def scan(self, prefix: str = "") -> Iterator[str]:
         return iter(self.transact(lambda transaction: list(transaction.scan(prefix)), writes=False))

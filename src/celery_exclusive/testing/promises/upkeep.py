@@ -49,6 +49,15 @@ class LookPromises(Subject):
             key.acquire(id, limit=2, message=b"")
         assert (key.inspect().waiting, key.inspect().aside) == (3, 0)
 
+    def test_several_keys_are_shown_in_the_order_in_which_they_are_named(self) -> None:
+        one, other, unknown = (self.key(name) for name in ("one", "other", "unknown"))
+        one.take("a")
+        other.take("b")
+        names = [other.name, unknown.name, one.name, other.name]
+        seen = [[rival.id for rival in found.holders] for found in one.store.inspect_all(names)]
+        assert seen == [["b"], [], ["a"], ["b"]]
+        assert one.store.inspect_all([]) == []
+
     def test_the_age_of_a_lease_grows_over_renewals(self) -> None:
         key = self.key()
         key.take("a")

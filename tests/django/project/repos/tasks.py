@@ -2,7 +2,7 @@
 
 from celery import shared_task
 
-from celery_exclusive import Exclusive
+from celery_exclusive import Exclusive, Unique
 from repos.models import Repo
 from repos.record import act
 
@@ -13,6 +13,11 @@ def sync(self, repo_id, tag):
     act(self, tag)
     repo.syncs += 1  # two at once would count one
     repo.save()
+
+
+@shared_task(bind=True, unique=Unique("repo_id"), exclusive=Exclusive("repo_id"))
+def announce(self, repo_id, tag):
+    act(self, tag)
 
 
 @shared_task(bind=True, serializer="pickle", exclusive=Exclusive("repo", on_conflict="skip"))

@@ -9,7 +9,7 @@ from django.urls import path
 
 from repos.models import Repo
 from repos.record import where
-from repos.tasks import describe, sync
+from repos.tasks import announce, describe, sync
 
 TASKS = {"sync": sync, "describe": describe, "deliver": deliver}
 
@@ -22,6 +22,16 @@ def create(request, tag, how):
         queued = redis.from_url(settings.CELERY_BROKER_URL).llen(settings.CELERY_TASK_DEFAULT_QUEUE)
         transaction.set_rollback(how == "rollback")
     return JsonResponse({"repo": repo.pk, "queued": queued})
+
+
+def twice(request, tag, how):
+    """Announce one repo twice, once the transaction is over, and once more after it."""
+    with transaction.atomic():
+        for _ in range(2):
+            announce.delay_on_commit(17, tag)
+        taken = announce.lock_state(17, tag).taker
+        transaction.set_rollback(how == "rollback")
+    return JsonResponse({"taken": bool(taken), "outcome": announce.delay(17, tag).outcome})
 
 
 def call(request, task, what, tag):
@@ -50,6 +60,7 @@ def _argument(task, what):
 
 urlpatterns = [
     path("create/<tag>/<how>", create),
+    path("twice/<tag>/<how>", twice),
     path("call/<task>/<what>/<tag>", call),
     path("state/<task>/<what>", state),
     path("syncs/<int:repo_id>", syncs),

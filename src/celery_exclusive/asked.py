@@ -1,0 +1,56 @@
+"""The options that hold for one call: those of its task, unless the call says otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from celery_exclusive.errors import OptionError
+from celery_exclusive.options import KINDS, Exclusive, Unique
+
+if TYPE_CHECKING:
+    from celery_exclusive.install import Installation
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """`off` names what the call switches off; `values` are those that it gives instead, as they travel."""
+
+    exclusive: Exclusive | None
+    unique: Unique | None
+    off: tuple[str, ...]
+    values: dict[str, dict[str, Any]]
+
+
+def asked(installation: Installation, name: str, task: Any, options: dict[str, Any]) -> Asked:
+    """Take `exclusive=` and `unique=` out of the options of a call, and see what holds for it.
+
+    Raises OptionError for what is neither None nor such an option, and if the task has none of its own: its
+    workers would not look for any.
+    """
+    holds: dict[str, Any] = {}
+    off: list[str] = []
+    values: dict[str, dict[str, Any]] = {}
+    declared = {"exclusive": installation.exclusive(task), "unique": installation.unique(task)}
+    for kind in KINDS:
+        attribute = kind.attribute
+        given = options.pop(attribute, holds)
+        if given is holds:
+            holds[attribute] = declared[attribute]
+        elif given is None:
+            off.append(attribute)
+        elif not isinstance(given, kind):
+            raise OptionError(
+                f"task {name}: {attribute}={given!r} is not an option of a call; give it "
+                f"{attribute}={kind.__name__}(...), or switch it off with {attribute}=None"
+            )
+        elif not any(declared.values()):
+            raise OptionError(
+                f"task {name}: {attribute}={given!r} in a call of a task without options, or of one that is "
+                f"not known here, would do nothing: declare the task with {attribute}=, and let the call "
+                "change it"
+            )
+        else:
+            holds[attribute] = given
+            values[attribute] = given.values
+    return Asked(holds.get("exclusive"), holds.get("unique"), tuple(off), values)

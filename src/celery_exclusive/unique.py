@@ -1,0 +1,202 @@
+"""The unique lease of a message, from before it is sent until it is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+from celery.signals import beat_init
+from celery.utils import uuid
+from celery.utils.time import maybe_make_aware
+
+from celery_exclusive import notices
+from celery_exclusive.amounts import MIN_TTL
+from celery_exclusive.claim import Claim
+from celery_exclusive.core.document import SECOND
+from celery_exclusive.core.operations import Held, Request
+from celery_exclusive.errors import DuplicateTask, StoreUnavailable
+from celery_exclusive.header import Header
+from celery_exclusive.lease import insist
+from celery_exclusive.options import FINISHED, PERIOD, Unique
+from celery_exclusive.task import current_run
+
+if TYPE_CHECKING:
+    from celery_exclusive.install import Installation
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 1, 60
+"""Seconds between attempts to give back what a store that did not answer may have granted."""
+_OF_MEMBERS = ("chain", "group_id", "chord", "link", "link_error", "reply_to", "task_id")
+"""Options of calls that have to have an end of their own, since others wait for it."""
+
+
+class Publication:
+    """A message of a task with a unique key, about to be sent: it gets its lease before.
+
+    return Publication(installation, task, option, header, options, previous).send(send)
+    """
+
+    def __init__(
+        self,
+        installation: Installation,
+        task: Any,
+        option: Unique | None,
+        header: Header,
+        options: dict[str, Any],
+        previous: Header | None,
+    ) -> None:
+        assert header.u  # noqa: S101 - else there is nothing to do here
+        self.installation, self.task, self.header, self.options = installation, task, header, options
+        self.is_retry = previous is not None and bool(options.get("retries"))
+        self.option = installation.unique(task, header.values) if self.is_retry else option
+        self.run = current_run.get()
+        is_member = any(options.get(name) for name in _OF_MEMBERS) or self._answers_by_rpc
+        self.has_to_be_sent = self.is_retry or is_member or header.next
+        self.id = options["task_id"] = options.get("task_id") or uuid()
+        key, self.until = header.u
+        self.claim = Claim(key, f"{self.id}/{header.id}", header.id, installation.queued_ttl(self.option))
+        self.keeps_its_key = self.is_retry and previous is not None and previous.u == header.u
+        self.former: Claim | None = None
+        if self.keeps_its_key and previous:
+            self.former = replace(self.claim, id=f"{self.id}/{previous.id}", token=previous.id)
+        elif self.run and self.run.unique and self.run.task_id == self.id:  # a replacement
+            self.former = self.run.unique.claim if self.run.unique.claim.key == key else None
+        self.may_hold = False
+
+    def send(self, send: Callable[[Header], Any]) -> Any:
+        """Send it with the header that it has to carry, or return what stands for it.
+
+        What fails, or is interrupted, leaves the key as it was.
+
+        Raises:
+            DuplicateTask: somebody else has the key, and that is an error.
+            StoreUnavailable: the store does not answer, and `on_store_error` is not "allow".
+        """
+        try:
+            existing_id = self._take()
+            if existing_id is not None and not self.has_to_be_sent:
+                return self._stands_for(existing_id)
+            result = send(self.header)
+        except BaseException:
+            if self.may_hold:
+                self._give_back()
+            raise
+        result.outcome, result.existing_id, result.key = "published", None, self.claim.key
+        return result
+
+    def _take(self) -> str | None:
+        """Take the lease, if the message is to have one; return who has it, if it is a duplicate."""
+        if self.is_retry and self.until == PERIOD:
+            return None
+        own = self.claim.own(self._queued_ttl(), self.former.id if self.former else None)
+        self.may_hold = True
+        try:
+            answer = self.installation.store.apply(self.claim.key, own).answer
+        except StoreUnavailable as error:
+            if not (self.has_to_be_sent or self.installation.allows_without(self.option)):
+                raise
+            notices.unleased(self.task.name, self.id, self.claim.key, error)
+            self.header = replace(self.header, u=None)  # its worker takes it, if it can
+            return None
+        if not isinstance(answer, Held):
+            return None
+        self.may_hold = False
+        existing_id = notices.task_id(answer.by[0].id)
+        is_kin = self.header.next and self.run is not None and existing_id == self.run.task_id
+        if self.keeps_its_key or existing_id == self.id or is_kin:
+            return None
+        if self._is_own(existing_id) and not (self.options.get("group_id") or self.options.get("chord")):
+            raise DuplicateTask(
+                f"task {self.task.name} publishes its own unique key {self.claim.key} from inside its body, "
+                "which would be skipped each time: use Unique(until='started'), or send it with unique=None",
+                self.claim.key,
+                existing_id,
+            )
+        self.header = replace(self.header, dup=existing_id)
+        return existing_id
+
+    def _stands_for(self, existing_id: str) -> Any:
+        """What a call returns that is not sent."""
+        name, key = self.task.name, self.claim.key
+        if self.option and self.option.on_conflict == "raise" and not self._is_of_beat:
+            raise DuplicateTask(
+                f"task {name} was not sent: {existing_id} has its unique key {key}", key, existing_id
+            )
+        notices.not_sent(name, key, existing_id)
+        result = (self.options.get("result_cls") or self.installation.app.AsyncResult)(existing_id)
+        result.outcome, result.existing_id, result.key = "skipped", existing_id, key
+        return result
+
+    def _give_back(self) -> None:
+        """To the run that has handed it over, if one has: it goes on with an error, and ends."""
+        claim, former = self.claim, self.former
+        ttl = self.installation.ttl(self.option)
+        undo = former.own(ttl, claim.id) if former else claim.release(done=False)
+        try:
+            insist(lambda: self.installation.store.apply(claim.key, undo))
+        except Exception as error:  # noqa: BLE001 - the caller gets that which it was told before
+            notices.trouble(f"unique key {claim.key} may be taken by a message that was not sent", error)
+            giving = Thread(target=self._go_on, args=(undo,), name="exclusive-free", daemon=True)
+            with suppress(RuntimeError):  # the process is about to end
+                giving.start()
+
+    def _go_on(self, undo: Request) -> None:
+        """Try to give it back for as long as this process lives, or else the key might be taken for a day."""
+        pause: float = _FIRST_PAUSE
+        while True:
+            time.sleep(pause)
+            try:
+                self.installation.store.apply(self.claim.key, undo)
+            except Exception:  # noqa: BLE001 - it has been told
+                pause = min(pause * 2, _LONGEST_PAUSE)
+            else:
+                return
+
+    def _is_own(self, existing_id: str) -> bool:
+        """Whether the run that has the key is that which calls."""
+        run = self.run
+        while run:
+            if run.task_id == existing_id and run.unique and not run.body_over:
+                return run.unique.until == FINISHED and run.unique.claim.key == self.claim.key
+            run = run.outer
+        return False
+
+    def _queued_ttl(self) -> int:
+        """For as long as it may be queued: from when it may begin on, and not once it has expired."""
+        options = self.options
+        eta, expires = options.get("eta"), options.get("expires")
+        delay = (options.get("countdown") or 0) if eta is None else self._until(eta)
+        ttl = self.claim.ttl + max(round(delay * SECOND), 0)
+        if expires is None or self.until == PERIOD:
+            return ttl
+        left = expires if isinstance(expires, (int, float)) else self._until(expires)
+        return min(ttl, max(round(left * SECOND), round(MIN_TTL * SECOND)))
+
+    def _until(self, moment: datetime | str) -> float:
+        """Seconds from now on."""
+        app = self.installation.app
+        if isinstance(moment, str):
+            moment = datetime.fromisoformat(moment.replace("Z", "+00:00"))
+        return float((maybe_make_aware(moment, app.timezone) - app.now()).total_seconds())
+
+    @property
+    def _answers_by_rpc(self) -> bool:
+        """Whether results go to their caller alone: nobody else could wait for that of another call."""
+        return str(self.installation.app.conf.result_backend or "").startswith("rpc")
+
+    @property
+    def _is_of_beat(self) -> bool:
+        """Whether nobody would catch an error: beat tries again at the next time in any case."""
+        return _process["is beat"] or bool((self.options.get("headers") or {}).get("celery_beat_task"))
+
+
+_process = {"is beat": False}
+
+
+@beat_init.connect
+def _note_beat(**_: Any) -> None:
+    _process["is beat"] = True

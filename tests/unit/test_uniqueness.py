@@ -1,0 +1,84 @@
+"""What a delivery does with its unique key, where no race can be arranged with real workers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.exceptions import Reject
+
+from celery_exclusive.claim import Claim
+from celery_exclusive.core.document import SECOND
+from celery_exclusive.worker.delivery import Delivery, UniqueClaim
+from celery_exclusive.worker.uniqueness import Uniqueness
+
+CLAIM = Claim("u:k", "id/p", "p", 30 * SECOND)
+QUEUED = 1000 * SECOND
+
+
+class Patience:
+    """One without limits."""
+
+    def rest(self) -> None: ...
+
+
+@pytest.fixture
+def store(app: Celery) -> Any:
+    store = app._celery_exclusive.store  # type: ignore[attr-defined]
+    yield store
+    store.clear()
+
+
+@pytest.fixture
+def unique(app: Celery, store: Any) -> Uniqueness:
+    """Of a message that its publisher has taken the key for, and that runs."""
+    letter: Any = None
+    claim = UniqueClaim(CLAIM, "finished", QUEUED, is_taken=True)
+    delivery = Delivery("id/p", "t", None, claim, None, False, None, False, {}, ("id",), letter)
+    patience: Any = Patience()
+    store.apply(CLAIM.key, CLAIM.own(CLAIM.ttl))
+    return Uniqueness(
+        app._celery_exclusive,  # type: ignore[attr-defined]
+        delivery,
+        claim,
+        patience=patience,
+        may_come_again=True,
+        ask=lambda key, operation: store.apply(key, operation).answer,
+    )
+
+
+def left(store: Any) -> float:
+    """Seconds until the key is free."""
+    return max((rival.remaining / SECOND for rival in store.inspect(CLAIM.key).holders), default=0)
+
+
+@pytest.mark.parametrize("error", [Reject(requeue=True), MemoryError()])
+def test_who_comes_again_keeps_the_key_for_as_long_as_it_may_be_queued(
+    unique: Uniqueness, store: Any, error: Exception
+) -> None:
+    unique.end(error)
+    assert 30 < left(store) <= 1000
+
+
+@pytest.mark.parametrize("error", [None, KeyError(), Reject(requeue=False)])
+def test_who_has_ended_gives_it_back(unique: Uniqueness, store: Any, error: Exception | None) -> None:
+    unique.end(error)
+    assert left(store) == 0
+    assert not unique.may_hold
+
+
+def test_a_process_that_ends_leaves_it_to_whoever_sees_that(unique: Uniqueness, store: Any) -> None:
+    unique.end(SystemExit())
+    assert 0 < left(store) <= 30
+    assert unique.may_hold
+
+
+def test_who_waits_keeps_it_and_does_not_take_back_what_another_copy_has_given_back(
+    unique: Uniqueness, store: Any
+) -> None:
+    unique.wait()
+    assert 30 < left(store) <= 1000
+    store.apply(CLAIM.key, CLAIM.release(done=False))
+    unique.wait()
+    assert left(store) == 0

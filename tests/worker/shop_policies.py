@@ -1,0 +1,34 @@
+"""One task for each answer to a conflict."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import Task
+
+from celery_exclusive import Exclusive, Unique
+from tests.worker.shop import act, app, task
+
+__all__ = ["app"]
+POLICIES: dict[str, dict[str, Any]] = {
+    'Exclusive(on_conflict="wait")': {"exclusive": Exclusive("key")},
+    'Exclusive(on_conflict="skip")': {"exclusive": Exclusive("key", on_conflict="skip")},
+    'Exclusive(on_conflict="raise")': {"exclusive": Exclusive("key", on_conflict="raise")},
+    'Exclusive(on_conflict="reschedule")': {"exclusive": Exclusive("key", on_conflict="reschedule")},
+    'Unique(on_conflict="skip")': {"unique": Unique("key")},
+    'Unique(on_conflict="raise")': {"unique": Unique("key", on_conflict="raise")},
+}
+
+
+def work(self: Task, key: str, hold: bool = False) -> str:
+    act(self, key, "holder" if hold else "other", hold=hold)
+    return "its own"
+
+
+for name, options in POLICIES.items():
+    task(name=name, **options)(work)
+
+
+@task(name="next")
+def following(self: Task, given: Any) -> Any:
+    return given

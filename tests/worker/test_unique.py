@@ -1,0 +1,247 @@
+"""Queued once: who finds its key taken is not sent, and the key is free again when its window is over."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from typing import Any
+
+import pytest
+from celery import chain, group
+
+from celery_exclusive import DuplicateTask, Exclusive, Unique
+from celery_exclusive.core.document import SECOND
+from tests.worker.lab import Lab, eventually
+from tests.worker.stage import Stage, on_stages
+
+pytestmark = pytest.mark.timeout(180)
+SHOP = "tests.worker.shop_unique"
+DEADLINE = 60
+PERIOD = 12
+ON_PREFORK = on_stages("prefork", late_only=("rabbitmq",))
+IN_ONE_PROCESS = on_stages("threads", "gevent", "solo", brokers=("redis",), lates=(True,))
+ONCE = on_stages("prefork", brokers=("redis",), lates=(True,))
+
+
+def hold(lab: Lab, name: str, tag: str = "holder", key: str = "k", **options: Any) -> Any:
+    result = lab.send(name, key, tag, True, options=options)
+    lab.journal.wait_for("start", tag=tag)
+    return result
+
+
+def assert_skipped(result: Any, existing: Any) -> None:
+    """Nothing was sent, and what was returned stands for the task that has the key."""
+    assert (result.outcome, result.existing_id, result.id) == ("skipped", existing.id, existing.id)
+
+
+def until_finished(stage: Stage) -> None:
+    lab = stage.make_lab(SHOP)
+    first = lab.send("once", "k", "first", True)
+    assert (first.outcome, first.existing_id) == ("published", None)
+    assert_skipped(lab.send("once", "k", "while queued"), first)
+    assert stage.messages_at_the_broker(lab) == 1
+    stage.start_worker(lab, ready=False)
+    lab.journal.wait_for("start", tag="first")
+    second = lab.send("once", "k", "while it runs")
+    assert_skipped(second, first)
+    assert second.key == first.key
+    assert lab.send("once", "another", "another").outcome == "published"
+    lab.open("first")
+    assert second.get(timeout=DEADLINE) == "first"  # it stands for what it would have been
+    eventually(lambda: lab.task("once").lock_state("k").taker is None, "a free key")
+    assert lab.send("once", "k", "next").get(timeout=DEADLINE) == "next"
+    lab.journal.wait_for("end", tag="another")
+    stage.assert_nothing_is_left(lab)
+    assert sorted(lab.journal.tags()) == ["another", "first", "next"]
+
+
+@ON_PREFORK
+def test_the_same_call_is_not_queued_again_until_it_has_finished(stage: Stage) -> None:
+    until_finished(stage)
+
+
+@IN_ONE_PROCESS
+def test_nor_is_it_in_a_pool_of_one_process(stage: Stage) -> None:
+    until_finished(stage)
+
+
+@ON_PREFORK
+def test_until_started_lets_one_more_be_queued_while_one_runs(stage: Stage) -> None:
+    lab = stage.make_lab(SHOP)
+    stage.start_worker(lab, slots=1)
+    hold(lab, "queued")
+    second = lab.send("queued", "k", "second", True)
+    assert second.outcome == "published"
+    assert_skipped(lab.send("queued", "k", "third"), second)
+    lab.open("holder")
+    lab.journal.wait_for("start", tag="second")
+    assert lab.send("queued", "k", "fourth").outcome == "published"
+    lab.open("second")
+    lab.journal.wait_for("end", tag="fourth")
+    stage.assert_nothing_is_left(lab)
+    assert lab.journal.tags() == ["holder", "second", "fourth"]
+
+
+@ON_PREFORK
+def test_with_both_options_one_runs_and_at_most_one_more_waits(stage: Stage) -> None:
+    lab = stage.make_lab(SHOP)
+    stage.start_worker(lab, slots=4)
+    hold(lab, "latest")
+    second = lab.send("latest", "k", "second", True)
+    lab.wait_for_line(1, "latest", "k")
+    for number in range(5):
+        assert_skipped(lab.send("latest", "k", f"too many {number}"), second)
+    lab.open("holder")
+    lab.journal.wait_for("start", tag="second")
+    assert lab.send("latest", "k", "third").outcome == "published"
+    lab.open("second")
+    lab.journal.wait_for("end", tag="third")
+    stage.assert_nothing_is_left(lab)
+    assert lab.journal.tags() == ["holder", "second", "third"]
+    assert lab.journal.most_open(key="k") == 1
+
+
+@ONCE
+def test_both_until_finished_keep_the_key_through_the_line(stage: Stage) -> None:
+    """What waits in line, longer than a body may be silent, is still queued."""
+    lab = stage.make_lab(SHOP, exclusive_ttl=600)
+    stage.start_worker(lab, slots=3)
+    hold(lab, "both", "holder", unique=None)
+    waiting = lab.send("both", "k", "waiting")
+    lab.wait_for_line(1, "both", "k")
+    state = lab.task("both").lock_state("k")
+    assert state.taker.task_id == waiting.id
+    assert state.taker.remaining > 80_000
+    assert (state.is_running, state.is_queued, state.waiting) == (True, True, 1)
+    assert_skipped(lab.send("both", "k", "duplicate"), waiting)
+    lab.open("holder")
+    assert waiting.get(timeout=DEADLINE) == "waiting"
+    stage.assert_nothing_is_left(lab)
+    assert lab.journal.tags() == ["holder", "waiting"]
+
+
+@ONCE
+def test_a_period_is_over_by_the_clock_alone(stage: Stage) -> None:
+    lab = stage.make_lab(SHOP)
+    stage.start_worker(lab)
+    began = time.monotonic()
+    first = lab.send("seldom", "k", "first")
+    assert first.get(timeout=DEADLINE) == "first"
+    assert_skipped(lab.send("seldom", "k", "soon"), first)
+    taker = lab.task("seldom").lock_state("k").taker
+    assert taker.task_id == first.id
+    assert taker.remaining <= PERIOD
+    eventually(lambda: lab.send("seldom", "k", "later").outcome == "published", "the end of the period")
+    assert time.monotonic() - began >= PERIOD
+    lab.journal.wait_for("end", tag="later")
+    assert lab.journal.tags() == ["first", "later"]
+
+
+@ONCE
+def test_a_conflict_may_be_an_error_that_names_the_task_and_can_be_pickled(stage: Stage) -> None:
+    lab = stage.make_lab(SHOP)
+    first = lab.send("strict", "k", "first")
+    with pytest.raises(DuplicateTask) as caught:
+        lab.send("strict", "k", "second")
+    again = pickle.loads(pickle.dumps(caught.value))
+    for error in (caught.value, again):
+        assert (error.existing_id, error.key) == (first.id, first.key)
+        assert f"task {SHOP}.strict was not sent: {first.id} has its unique key" in str(error)
+    assert stage.messages_at_the_broker(lab) == 1
+
+
+@ONCE
+def test_a_call_may_switch_it_off(stage: Stage) -> None:
+    lab = stage.make_lab(SHOP)
+    stage.start_worker(lab)
+    first = hold(lab, "once")
+    beside = lab.send("once", "k", "beside", options={"unique": None})
+    assert beside.get(timeout=DEADLINE) == "beside"
+    assert_skipped(lab.send("once", "k", "duplicate"), first)
+    signature = lab.task("once").s("k", "by signature").set(unique=None)
+    assert signature.delay().get(timeout=DEADLINE) == "by signature"
+    lab.open("holder")
+    assert first.get(timeout=DEADLINE) == "holder"
+    stage.assert_nothing_is_left(lab)
+
+
+@ONCE
+def test_a_call_may_give_other_values(stage: Stage) -> None:
+    lab = stage.make_lab(SHOP, exclusive_ttl=600)
+    stage.start_worker(lab, slots=4)
+    holder = hold(lab, "both")
+    for _ in range(2):  # more at once than the task allows, and one that does not wait
+        beside = lab.task("both").apply_async(
+            ("k", "beside"), unique=None, exclusive=Exclusive("key", limit=2, ttl=99)
+        )
+        assert beside.get(timeout=DEADLINE) == "beside"
+    skipped = lab.task("both").apply_async(
+        ("k", "skipped"), unique=None, exclusive=Exclusive("key", on_conflict="skip", skip_result="no")
+    )
+    assert skipped.get(timeout=DEADLINE) == "no"
+    steps = chain(
+        lab.task("both").si("a", "first"),
+        lab.task("both").si("a", "second").set(unique=Unique("tag", ttl=9)),
+    )
+    assert steps.apply_async().get(timeout=DEADLINE) == "second"
+    lab.open("holder")
+    assert holder.get(timeout=DEADLINE) == "holder"
+    stage.assert_nothing_is_left(lab)
+    assert lab.journal.tags() == ["holder", "beside", "beside", "first", "second"]
+
+
+@ONCE
+def test_a_countdown_is_added_to_the_time_for_which_a_message_may_be_queued(stage: Stage) -> None:
+    lab = stage.make_lab(SHOP, exclusive_queued_ttl=1000)
+    later = lab.send("once", "k", "later", options={"countdown": 50_000})
+    state = lab.task("once").lock_state("k")
+    assert (state.taker.task_id, state.is_running, state.is_queued) == (later.id, False, True)
+    assert 50_900 < state.taker.remaining <= 51_000
+
+
+@ONCE
+def test_a_body_keeps_its_key_for_longer_than_its_ttl(stage: Stage) -> None:
+    lab = stage.make_lab(SHOP, exclusive_ttl=9)
+    stage.start_worker(lab)
+    holder = hold(lab, "once")
+    assert lab.task("once").lock_state("k").is_running
+    lab.assert_kept("once", "k", renewals=4)
+    assert_skipped(lab.send("once", "k", "duplicate"), holder)
+    lab.open("holder")
+    assert holder.get(timeout=DEADLINE) == "holder"
+    stage.assert_nothing_is_left(lab)
+
+
+@ONCE
+def test_a_task_that_publishes_itself_from_its_body_is_told_that_it_would_end_so(stage: Stage) -> None:
+    lab = stage.make_lab(SHOP)
+    stage.start_worker(lab, slots=1)
+    result = lab.send("again", "k", "first")
+    assert result.get(timeout=DEADLINE) == "first"
+    (refused,) = lab.journal.events("refused")
+    assert refused["existing_id"] == result.id
+    assert "publishes its own unique key" in refused["why"]
+    assert "Unique(until='started')" in refused["why"]
+    eventually(lambda: lab.send("again", "k", "second", bypass=True).outcome == "published", "a free key")
+    lab.journal.wait_for("end", tag="inside")
+    stage.assert_nothing_is_left(lab)
+
+
+@ONCE
+def test_each_step_is_one_call_of_the_store(stage: Stage) -> None:
+    """One to publish, two to run; a conflict is one as well."""
+    lab = stage.make_lab(SHOP)
+    lab.task("once").lock_state("warm up")
+    lab.send("queued", "warm up")
+    calls: list[Any] = []
+    store = lab.app._celery_exclusive.store
+    apply = store.apply
+    store.apply = lambda key, operation: (calls.append(operation), apply(key, operation))[1]
+    lab.send("once", "k", "first")
+    assert [type(call).__name__ for call in calls] == ["Own"]
+    assert calls.pop().ttl == 86_400 * SECOND
+    lab.send("once", "k", "second")
+    assert [type(call).__name__ for call in calls] == ["Own"]
+    calls.clear()
+    group(lab.task("once").si(f"{n % 50}", "member") for n in range(100)).apply_async()
+    assert [type(call).__name__ for call in calls] == ["Own"] * 100

@@ -1,0 +1,352 @@
+"""However a task ends, its unique key is free when it has, and not before; what runs again keeps it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections import Counter
+
+import celery
+import pytest
+from kombu.exceptions import OperationalError
+
+from celery_exclusive import StoreUnavailable
+from tests.proxy import Proxy
+from tests.servers import RedisServer
+from tests.worker.lab import eventually
+from tests.worker.message import Message, consume
+from tests.worker.stage import Stage, on_stages
+from tests.worker.test_unique import ONCE, SHOP, assert_skipped, hold
+
+pytestmark = pytest.mark.timeout(180)
+DEADLINE = 60
+AS_LOST = (2, 1) if celery.VERSION >= (5, 7) else (1, 1)
+RUNS = {
+    **dict.fromkeys(("return", "exception", "ignore", "reject"), (1, 1)),
+    **dict.fromkeys(("retry", "retry-later", "retries-exhausted", "autoretry", "replace"), (2, 2)),
+    **dict.fromkeys(("reject-requeue", "child-exit", "child-killed"), (2, 1)),
+    **dict.fromkeys(("soft-limit", "hard-limit", "hard-limit-stubborn"), (1, 1)),
+    "system-exit": AS_LOST,
+}
+"""How often such a task runs with late, and with early acknowledgement."""
+LIMITS = {
+    "soft-limit": {"soft_time_limit": 5},
+    "hard-limit": {"time_limit": 5},
+    "hard-limit-stubborn": {"time_limit": 5},
+}
+
+
+@on_stages("prefork")
+def test_however_a_body_ends_its_key_is_free_then(stage: Stage) -> None:
+    """No lease runs out: who sees the end gives the key back."""
+    lab = stage.make_lab(SHOP, exclusive_ttl=600)
+    stage.start_worker(lab, slots=len(RUNS) + 2)
+    for how in RUNS:
+        lab.send("end", how, "doomed", how, options=LIMITS.get(how, {}))
+    for how in RUNS:
+
+        def is_free(how: str = how) -> bool:
+            return bool(lab.send("end", how, "next").outcome == "published")
+
+        lab.journal.wait_for("start", RUNS[how][not stage.late], key=how, tag="doomed")
+        eventually(is_free, f"a free key after {how}")
+        lab.journal.wait_for("end", key=how, tag="next")
+    stage.assert_nothing_is_left(lab)
+    for how, runs in RUNS.items():
+        assert Counter(lab.journal.tags(key=how)) == {"doomed": runs[not stage.late], "next": 1}, how
+        assert lab.journal.tags(key=how)[-1] == "next"
+
+
+@ONCE
+def test_a_retry_has_the_key_while_it_waits_for_its_time(stage: Stage) -> None:
+    lab = stage.make_lab(SHOP, exclusive_ttl=600, exclusive_queued_ttl=10_000)
+    stage.start_worker(lab)
+    result = lab.send("patient", "k", "retried")
+    eventually(lambda: result.state == "RETRY", "its retry")
+    state = lab.task("patient").lock_state("k")
+    assert (state.taker.task_id, state.is_running, state.is_queued) == (result.id, False, True)
+    assert state.taker.remaining > 9_990
+    assert_skipped(lab.send("patient", "k", "duplicate"), result)
+    assert result.get(timeout=DEADLINE) == "retried"
+    stage.assert_nothing_is_left(lab)
+    assert lab.journal.tags() == ["retried", "retried"]
+
+
+@on_stages("prefork", brokers=("redis",))
+def test_when_a_worker_is_killed_its_task_comes_back_with_its_key_or_the_key_ends_by_ttl(
+    stage: Stage,
+) -> None:
+    lab = stage.make_lab(SHOP, exclusive_ttl=9)
+    doomed = stage.start_worker(lab)
+    holder = hold(lab, "once")
+    doomed.kill()
+    assert_skipped(lab.send("once", "k", "duplicate"), holder)
+    other = stage.start_worker(lab, "w2")
+    if stage.late:
+        Message.unacknowledged(lab, holder.id).deliver_again()
+        lab.journal.wait_for("start", 2, tag="holder")
+        assert_skipped(lab.send("once", "k", "duplicate"), holder)
+        lab.open("holder")
+        assert holder.get(timeout=DEADLINE) == "holder"
+    eventually(lambda: lab.send("once", "k", "next").outcome == "published", "a free key")
+    lab.journal.wait_for("end", tag="next")
+    assert other.process.poll() is None
+    stage.assert_nothing_is_left(lab)
+    assert lab.journal.tags() == ["holder", *["holder"][: stage.late], "next"]
+
+
+@ONCE
+def test_who_comes_again_runs_though_another_one_has_got_its_key(stage: Stage) -> None:
+    lab = stage.make_lab(SHOP, exclusive_ttl=1)
+    doomed = stage.start_worker(lab)
+    first = hold(lab, "once", "first")
+    doomed.kill()
+    eventually(lambda: lab.send("once", "k", "second", True).outcome == "published", "the end of its lease")
+    stage.start_worker(lab, "w2", slots=3)
+    lab.journal.wait_for("start", tag="second")
+    Message.unacknowledged(lab, first.id).deliver_again()
+    lab.journal.wait_for("start", 2, tag="first")
+    lab.open("first")
+    assert first.get(timeout=DEADLINE) == "first"
+    lab.open("second")
+    lab.journal.wait_for("end", tag="second")
+    stage.assert_nothing_is_left(lab)
+
+
+@ONCE
+def test_who_comes_again_and_has_to_wait_keeps_its_key_in_the_line(stage: Stage) -> None:
+    lab = stage.make_lab(SHOP, exclusive_ttl=600)
+    doomed = stage.start_worker(lab, options=("-Q", "side"))
+    first = hold(lab, "outlived", "first", queue="side")
+    stage.start_worker(lab, "w2", slots=3)
+    doomed.kill()
+    hold(lab, "outlived", "second", unique=None)  # when the lease on the lock has run out
+    Message.unacknowledged(lab, first.id).deliver_again()
+    consume(lab, stage.start_worker(lab, "w3", options=("-Q", "none")), "side")
+    lab.wait_for_line(1, "outlived", "k")
+    eventually(lambda: lab.task("outlived").lock_state("k").taker.remaining > 80_000, "a key that is kept")
+    assert_skipped(lab.send("outlived", "k", "duplicate"), first)
+    lab.open("second")
+    lab.journal.wait_for("start", 2, tag="first")
+    lab.open("first")
+    assert first.get(timeout=DEADLINE) == "first"
+    stage.assert_nothing_is_left(lab)
+
+
+@on_stages("prefork", brokers=("redis",))
+def test_who_is_revoked_expires_or_is_terminated_gives_its_key_back(stage: Stage) -> None:
+    lab = stage.make_lab(SHOP, exclusive_ttl=600)
+    stage.start_worker(lab, "side", options=("-Q", "side"))
+    in_queue = lab.send("once", "in queue", "in queue")
+    expired = lab.send("once", "expired", "expired", options={"expires": 0.1})
+    for signal_name in ("SIGTERM", "SIGKILL"):
+        running = hold(lab, "once", signal_name, key=signal_name, queue="side")
+        lab.app.control.revoke(running.id, terminate=True, signal=signal_name)
+    holder = hold(lab, "both", unique=None, queue="side")
+    in_line = lab.send("both", "k", "in line", options={"queue": "side"})
+    lab.wait_for_line(1, "both", "k")
+    lab.app.control.revoke([in_queue.id, in_line.id], reply=True, timeout=60, limit=1)
+    lab.open("holder")
+    holder.get(timeout=DEADLINE)
+    eventually(lambda: in_line.state == "REVOKED", "its end")
+    worker = stage.start_worker(lab, "w1", options=("-Q", "none"))
+    assert len(lab.app.control.revoke(in_queue.id, reply=True, timeout=60, limit=2)) == 2
+    consume(lab, worker, "lab")
+    keys = {"in queue": "once", "expired": "once", "SIGTERM": "once", "SIGKILL": "once", "k": "both"}
+    for key, name in keys.items():
+        eventually(
+            lambda name=name, key=key: lab.send(name, key, f"after {key}").outcome == "published",
+            f"a free key: {key}",
+        )
+        lab.journal.wait_for("end", tag=f"after {key}")
+    assert expired.state == "REVOKED"
+    stage.assert_nothing_is_left(lab)
+    assert not {"in queue", "expired", "in line"} & set(lab.journal.tags())
+
+
+@on_stages("prefork", brokers=("redis",))
+def test_a_worker_that_is_told_to_go_leaves_the_key_with_its_task(stage: Stage) -> None:
+    lab = stage.make_lab(SHOP, exclusive_ttl=600)
+    warm = stage.start_worker(lab, "warm")
+    holder = hold(lab, "once")
+    warm.process.send_signal(signal.SIGTERM)
+    warm.wait_for_log("Warm shutdown")
+    assert_skipped(lab.send("once", "k", "duplicate"), holder)
+    lab.open("holder")
+    assert holder.get(timeout=DEADLINE) == "holder"
+    assert warm.process.wait(60) == 0
+    assert lab.send("once", "k", "next").outcome == "published"
+
+
+@ONCE
+def test_what_the_broker_does_not_take_leaves_the_key_free(stage: Stage) -> None:
+    lab = stage.make_lab(SHOP)
+    task = lab.task("once")
+    with lab.app.connection("redis://127.0.0.1:1/0") as nowhere, pytest.raises(OperationalError):
+        task.apply_async(("k", "lost"), connection=nowhere, retry=False)
+    assert task.lock_state("k").taker is None
+    stage.start_worker(lab)
+    assert lab.send("once", "k", "next").get(timeout=DEADLINE) == "next"
+    stage.assert_nothing_is_left(lab)
+
+
+@ONCE
+def test_a_retry_that_the_broker_does_not_take_leaves_the_key_with_the_run_that_ends_by_it(
+    stage: Stage,
+) -> None:
+    lab = stage.make_lab(SHOP, exclusive_ttl=600)
+    stage.start_worker(lab)
+    result = lab.send("unsent", "k", "retried")
+    eventually(lambda: lab.send("unsent", "k", "next").outcome == "published", "a free key")
+    (kept,) = lab.journal.events("kept", tag="retried")
+    assert kept["by"] == result.id
+    lab.journal.wait_for("end", tag="next")
+    stage.assert_nothing_is_left(lab)
+
+
+@ONCE
+def test_a_retry_with_other_arguments_that_the_broker_does_not_take_leaves_both_keys_free(
+    stage: Stage,
+) -> None:
+    lab = stage.make_lab(SHOP, exclusive_ttl=600)
+    stage.start_worker(lab)
+    lab.send("unsent", "k", "moved")
+    lab.journal.wait_for("end", tag="moved")
+    for key in ("k", "k elsewhere"):
+        eventually(lambda key=key: lab.task("unsent").lock_state(key).taker is None, f"a free key: {key}")
+    stage.assert_nothing_is_left(lab)
+
+
+@ONCE
+def test_without_its_store_a_retry_is_sent_all_the_same(
+    stage: Stage, proxy: Proxy, store: RedisServer
+) -> None:
+    url = f"redis://127.0.0.1:{proxy.port}/0?socket_timeout=1"
+    lab = stage.make_lab(SHOP, exclusive_store=store.url, exclusive_ttl=600)
+    worker = stage.start_worker(lab, exclusive_store=url)
+    result = lab.send("end", "k", "retried", "retry", True)
+    lab.journal.wait_for("start", tag="retried")
+    proxy.cut()
+    lab.open("retried", "retried")
+    worker.wait_for_log(f"[{result.id}] is sent without unique key")
+    proxy.restore()
+    assert result.get(timeout=DEADLINE) == "retried"
+    eventually(lambda: lab.send("end", "k", "next").outcome == "published", "a free key")
+    lab.journal.wait_for("end", tag="next")
+    with store.client() as client:
+        stage.assert_nothing_is_left(lab, client)
+    assert lab.journal.tags() == ["retried", "retried", "next"]
+
+
+@ONCE
+def test_a_hard_limit_does_not_end_a_body_that_has_ended_while_the_store_is_silent(
+    stage: Stage, proxy: Proxy, store: RedisServer
+) -> None:
+    url = f"redis://127.0.0.1:{proxy.port}/0?socket_timeout=30"
+    lab = stage.make_lab(SHOP, exclusive_store=store.url, exclusive_ttl=600)
+    stage.start_worker(lab, exclusive_store=url)
+    holder = hold(lab, "once", time_limit=20)
+    proxy.drop(requests=True)
+    lab.open("holder")
+    assert holder.get(timeout=DEADLINE) == "holder"
+    proxy.restore()
+    eventually(lambda: lab.send("once", "k", "next").outcome == "published", "a free key")
+    lab.journal.wait_for("end", tag="next")
+    with store.client() as client:
+        stage.assert_nothing_is_left(lab, client)
+
+
+@ONCE
+def test_who_fails_before_it_would_be_skipped_gives_its_key_back(stage: Stage) -> None:
+    lab = stage.make_lab(SHOP, exclusive_ttl=600)
+    stage.start_worker(lab, slots=3)
+    hold(lab, "fussy", "holder", unique=None)
+    fails = lab.send("fussy", "k", "fussy")
+    assert isinstance(fails.get(timeout=DEADLINE, propagate=False), KeyError)
+    eventually(lambda: lab.send("fussy", "k", "skipped").outcome == "published", "a free key")
+    lab.open("holder")
+    lab.journal.wait_for("end", tag="holder")
+    eventually(lambda: lab.task("fussy").lock_state("k").taker is None, "a free key")
+    stage.assert_nothing_is_left(lab)
+
+
+DYING = """
+import os, signal
+from tests.worker.shop_unique import app, once
+app.amqp.send_task_message = lambda *args, **kwargs: os.kill(os.getpid(), signal.SIGKILL)
+once.delay("k", "lost")
+"""
+
+
+@ONCE
+def test_a_caller_that_dies_before_it_has_sent_holds_the_key_for_as_long_as_a_lost_message(
+    stage: Stage,
+) -> None:
+    lab = stage.make_lab(SHOP, exclusive_queued_ttl=9)
+    dying = subprocess.run([sys.executable, "-c", DYING], env=lab.environment, check=False)
+    assert dying.returncode == -signal.SIGKILL
+    assert lab.send("once", "k", "too early").outcome == "skipped"
+    eventually(lambda: lab.send("once", "k", "next").outcome == "published", "the end of a lost message")
+    stage.start_worker(lab)
+    lab.journal.wait_for("end", tag="next")
+    assert lab.journal.tags() == ["next"]
+
+
+@ONCE
+def test_without_its_store_a_call_fails_or_is_sent_and_its_worker_takes_the_key(
+    stage: Stage, proxy: Proxy, store: RedisServer
+) -> None:
+    url = f"redis://127.0.0.1:{proxy.port}/0?socket_timeout=1"
+    lab = stage.make_lab(SHOP, exclusive_store=url, exclusive_ttl=600)
+    stage.start_worker(lab, exclusive_store=store.url)
+    proxy.cut()
+    with pytest.raises(StoreUnavailable):
+        lab.send("once", "k", "refused")
+    allowed = lab.send("careless", "k", "allowed", True)
+    assert allowed.outcome == "published"
+    lab.journal.wait_for("start", tag="allowed")
+    twice = lab.send("careless", "k", "twice")
+    assert twice.get(timeout=DEADLINE)["skipped"]["existing_id"] == allowed.id
+    proxy.restore()
+    assert_skipped(lab.send("careless", "k", "duplicate"), allowed)
+    lab.open("allowed")
+    assert allowed.get(timeout=DEADLINE) == "allowed"
+    with store.client() as client:
+        stage.assert_nothing_is_left(lab, client)
+    assert lab.journal.tags() == ["allowed"]
+
+
+@ONCE
+def test_a_store_that_is_away_at_the_end_changes_no_result_and_gets_the_key_when_it_is_back(
+    stage: Stage, proxy: Proxy, store: RedisServer
+) -> None:
+    url = f"redis://127.0.0.1:{proxy.port}/0?socket_timeout=1"
+    lab = stage.make_lab(SHOP, exclusive_store=store.url, exclusive_ttl=600)
+    stage.start_worker(lab, exclusive_store=url)
+    holder = hold(lab, "once")
+    proxy.cut()
+    lab.open("holder")
+    assert holder.get(timeout=DEADLINE) == "holder"
+    assert_skipped(lab.send("once", "k", "too early"), holder)
+    proxy.restore()
+    eventually(lambda: lab.send("once", "k", "next").outcome == "published", "a free key")
+    lab.journal.wait_for("end", tag="next")
+    with store.client() as client:
+        stage.assert_nothing_is_left(lab, client)
+
+
+@ONCE
+def test_a_store_that_loses_its_data_is_told_which_keys_are_taken(stage: Stage, store: RedisServer) -> None:
+    lab = stage.make_lab(SHOP, exclusive_store=store.url, exclusive_ttl=6)
+    stage.start_worker(lab)
+    holder = hold(lab, "careless")
+    lab.assert_kept("careless", "k", renewals=1)
+    with store.client() as client:
+        client.flushall()
+    eventually(lambda: lab.task("careless").lock_state("k").taker, "its lease, put back")
+    assert_skipped(lab.send("careless", "k", "duplicate"), holder)
+    lab.open("holder")
+    assert holder.get(timeout=DEADLINE) == "holder"
+    with store.client() as client:
+        stage.assert_nothing_is_left(lab, client)

@@ -1,0 +1,145 @@
+"""Every way into a queue, also of who does not know the task or the library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from celery import Celery
+
+from celery_exclusive import install
+from tests.worker.lab import Lab, disconnect, eventually
+from tests.worker.message import Message, wait_for_lines
+from tests.worker.stage import Stage
+from tests.worker.test_full import beat
+from tests.worker.test_unique import ONCE, SHOP, assert_skipped, hold
+
+DEADLINE = 60
+LATE = {"task_acks_late": True, "task_reject_on_worker_lost": True}
+
+
+def test_who_does_not_know_the_library_is_skipped_on_the_worker(
+    make_lab: Callable[..., Lab], stranger: Celery
+) -> None:
+    lab = make_lab(module=SHOP, exclusive_ttl=600, **LATE)
+    lab.start_worker("w1", 4)
+    first = stranger.send_task(f"{SHOP}.once", ["k", "first", True])
+    lab.journal.wait_for("start", tag="first")
+    second = stranger.send_task(f"{SHOP}.once", ["k", "second"])
+    key = lab.task("once").lock_state("k").key
+    assert second.get(timeout=DEADLINE) == {"skipped": {"key": key, "existing_id": first.id}}
+    duplicate = lab.send("once", "k", "known")
+    assert_skipped(duplicate, first)
+    lab.open("first")
+    assert first.get(timeout=DEADLINE) == "first"
+    eventually(lambda: lab.task("once").lock_state("k").taker is None, "a free key")
+    assert stranger.send_task(f"{SHOP}.once", ["k", "third"]).get(timeout=DEADLINE) == "third"
+    assert lab.journal.tags() == ["first", "third"]
+
+
+def test_who_knows_the_library_but_not_the_task_leaves_it_to_the_worker(
+    make_lab: Callable[..., Lab], redis_url: str
+) -> None:
+    lab = make_lab(module=SHOP, exclusive_ttl=600, **LATE)
+    lab.start_worker("w1", 4)
+    web = install(Celery("web", broker=redis_url, backend=redis_url, set_as_current=False))
+    web.conf.update(task_default_queue="lab")
+    try:
+        first = web.send_task(f"{SHOP}.once", ["k", "first", True])
+        lab.journal.wait_for("start", tag="first")
+        assert "skipped" in web.send_task(f"{SHOP}.once", ["k", "second"]).get(timeout=DEADLINE)
+        lab.open("first")
+        assert first.get(timeout=DEADLINE) == "first"
+    finally:
+        disconnect(web)
+        web.close()
+    assert lab.journal.tags() == ["first"]
+
+
+@ONCE
+def test_a_message_without_a_header_takes_its_key_also_until_started_and_for_a_period(stage: Stage) -> None:
+    lab = stage.make_lab(SHOP, exclusive_ttl=600)
+    headless = [
+        Message.withheld(lab, name, "k", name, True, options={"unique": None})
+        for name in ("queued", "seldom")
+    ]
+    for message in headless:
+        message.content["headers"].pop("exclusive")
+    stage.start_worker(lab, slots=4)
+    for message in headless:
+        message.deliver()
+        lab.journal.wait_for("start", tag=message.content["headers"]["task"].rpartition(".")[2])
+    assert lab.task("queued").lock_state("k").taker is None
+    assert lab.task("seldom").lock_state("k").taker.task_id == headless[1].id
+    assert lab.send("queued", "k", "one more").outcome == "published"
+    assert_skipped(lab.send("seldom", "k", "too soon"), headless[1].result)
+    lab.open("queued", "seldom")
+    lab.journal.wait_for("end", 3)
+
+
+@ONCE
+def test_a_message_in_line_without_a_header_keeps_the_key(stage: Stage) -> None:
+    lab = stage.make_lab(SHOP, exclusive_ttl=600)
+    first, second = (Message.withheld(lab, "both", "k", tag, options={"unique": None}) for tag in "ab")
+    for message in (first, second):
+        message.content["headers"].pop("exclusive")
+    worker = stage.start_worker(lab, slots=3)
+    hold(lab, "both", unique=None)
+    first.deliver()
+    lab.wait_for_line(1, "both", "k")
+    second.deliver()
+    wait_for_lines(f"[{second.id}] skipped: unique key", 1, worker)
+    assert_skipped(lab.send("both", "k", "known"), first.result)
+    lab.open("holder")
+    assert first.result.get(timeout=DEADLINE) == "a"
+    stage.assert_nothing_is_left(lab)
+    assert lab.journal.tags() == ["holder", "a"]
+
+
+@ONCE
+def test_publishers_that_race_send_one(stage: Stage) -> None:
+    lab = stage.make_lab(SHOP)
+    once = lab.task("once")
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda n: once.delay("k", f"{n}"), range(40)))
+    sent = [result for result in results if result.outcome == "published"]
+    assert len(sent) == 1
+    assert {result.id for result in results} == {sent[0].id}
+    assert stage.messages_at_the_broker(lab) == 1
+
+
+@ONCE
+def test_one_id_that_is_sent_twice_runs_twice_as_in_celery_and_leaves_nothing(stage: Stage) -> None:
+    lab = stage.make_lab(SHOP, exclusive_ttl=600)
+    once = lab.task("once")
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda n: once.apply_async(("k", f"{n}"), task_id="by hand"), range(2)))
+    assert stage.messages_at_the_broker(lab) == 2
+    stage.start_worker(lab)
+    lab.journal.wait_for("end", 2)
+    stage.assert_nothing_is_left(lab)
+    assert lab.send("once", "k", "next").outcome == "published"
+
+
+def test_a_producer_that_outruns_its_worker_queues_one_at_a_time(
+    make_lab: Callable[..., Lab], tmp_path: Path
+) -> None:
+    """A periodic task that takes longer than its period: nothing piles up, and no error is logged."""
+    names = {"tag": "strict", "other": "once"}
+    ticks = {
+        tag: {"task": f"{SHOP}.{name}", "schedule": 0.2, "args": (tag, tag, True)}
+        for tag, name in names.items()
+    }
+    ticks["unknown"] = {"task": "nobody.knows", "schedule": 0.2}
+    lab = make_lab(module=SHOP, beat_schedule=ticks, **LATE)
+    worker = lab.start_worker("w1", 4)
+    with beat(lab, tmp_path):
+        for runs in (1, 2):
+            for tag in names:
+                lab.journal.wait_for("start", runs, tag=tag)
+            wait_for_lines("'nobody.knows'", worker.log.count("'nobody.knows'") + 10, worker)
+            assert len(lab.journal.events("start")) == 2 * runs
+            assert [lab.task(name).lock_state(tag).is_queued for tag, name in names.items()] == [False] * 2
+            lab.open(*names)
+        assert "ERROR" not in (tmp_path / "beat.log").read_text()
