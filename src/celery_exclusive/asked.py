@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from celery_exclusive.errors import OptionError
+from celery_exclusive.errors import OptionError, did_you_mean
 from celery_exclusive.options import KINDS, Exclusive, Unique
 
 if TYPE_CHECKING:
     from celery_exclusive.install import Installation
+
+
+_NAMES = [kind.attribute for kind in KINDS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,11 @@ def asked(installation: Installation, name: str, task: Any, options: dict[str, A
     Raises OptionError for what is neither None nor such an option, and if the task has none of its own: its
     workers would not look for any.
     """
+    for word, given in options.items():
+        if isinstance(given, (Exclusive, Unique)) and word not in _NAMES:
+            raise OptionError(
+                f"task {name}: {word}={given!r} is no option of a call{did_you_mean(word, _NAMES)}"
+            )
     holds: dict[str, Any] = {}
     off: list[str] = []
     values: dict[str, dict[str, Any]] = {}
@@ -47,7 +55,7 @@ def asked(installation: Installation, name: str, task: Any, options: dict[str, A
         elif not any(declared.values()):
             raise OptionError(
                 f"task {name}: {attribute}={given!r} in a call of a task without options, or of one that is "
-                f"not known here, would do nothing: declare the task with {attribute}=, and let the call "
+                f"not known here, would do nothing: declare one of them, and let the call "
                 "change it"
             )
         else:

@@ -123,7 +123,11 @@ class Declaration:
         def on_bound(cls: Any, app: object) -> None:
             inherited = own.__get__(None, cls) if own else cast("Any", super(owner, cls)).on_bound
             inherited(app)
-            check_declaration(cls, name, app)
+            try:
+                check_declaration(cls, name, app)
+            except OptionError:
+                getattr(app, "_tasks", {}).pop(cls.name, None)  # else its next use would go through
+                raise
 
         owner.on_bound = classmethod(on_bound)
 

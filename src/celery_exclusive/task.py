@@ -179,7 +179,7 @@ class TaskMixin:
                 beside the next one; its `lease.check()` raises LeaseLost, and its end logs that it is lost.
 
         Returns:
-            From whom it was taken: nobody, unless by force.
+            From whom it was taken: nobody, unless by force, or from a unique task that is to begin.
 
         Raises:
             LockHeld: somebody holds it, and there is no `force`; nothing was changed.

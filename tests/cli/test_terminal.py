@@ -228,6 +228,8 @@ def test_the_unique_key_of_what_is_queued_needs_no_force_and_that_of_what_runs_d
         queued.key: ["desk.send", queued.id, "queued"],
         runs.key: ["desk.send", runs.id, "running"],
     }
+    unnamed = desk.run("release", "desk.send")
+    assert "'desk.send' has 2 keys; name one, as `locks ls desk.send` lists them" in unnamed.stderr
     refused = desk.run("release", runs.key)
     assert refused.exit_code == 1
     assert f"held by {runs.id}" in refused.stderr

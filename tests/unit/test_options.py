@@ -239,6 +239,14 @@ def test_a_task_of_an_app_without_install_is_refused(plain_app: Celery, declare:
         assert words in str(caught.value)
 
 
+@pytest.mark.parametrize("options", [{"exclusive": Exclusive()}, {"lok": Exclusive()}])
+def test_what_is_refused_is_refused_again_when_it_is_used_again(plain_app: Celery, options: dict[str, Any]):
+    task = plain_app.task(name="feeds.work", shared=False, **options)(work)
+    for _ in range(2):
+        with pytest.raises(OptionError):
+            task.delay()
+
+
 def test_a_copy_of_a_task_in_another_app_without_install_is_a_warning(app: Celery):
     other = Celery("other", broker="memory://", set_as_current=False)
     with pytest.warns(UserWarning, match=r"task 'feeds.work' .*other.* has no locks: .*install\(app\)"):

@@ -326,7 +326,7 @@ def test_values_travel_in_a_chain_unless_a_function_makes_the_key(make_task: Any
 def test_a_call_of_a_task_without_options_cannot_give_one(app: Celery) -> None:
     app.task(name="plain", shared=False)(chain)
     for name in ("plain", "unknown"):
-        with pytest.raises(OptionError, match=f"task {name}: unique=Unique.* declare the task with unique="):
+        with pytest.raises(OptionError, match=f"task {name}: unique=Unique.* declare one of them"):
             app.send_task(name, unique=Unique())
 
 
@@ -536,6 +536,11 @@ def test_a_retry_is_queued_as_its_call_has_said(make_task: Any, store: MemorySto
     assert handed.id != holder.id
     assert handed.fence == holder.fence
     assert handed.remaining / SECOND <= 500
+
+
+def test_an_option_of_a_call_under_another_name_is_refused(make_task: Any) -> None:
+    with pytest.raises(OptionError, match=r"uniqe=Unique.* is no option of a call: did you mean 'unique'\?"):
+        make_task().apply_async(("a",), uniqe=Unique())
 
 
 @pytest.mark.parametrize(

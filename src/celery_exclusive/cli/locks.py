@@ -137,7 +137,13 @@ def _busy_key(store: Store, text: str) -> str:
         if is_busy(store.inspect(key)):
             return key
     shown = [escaped(key) for key in store.scan()]
-    hint = did_you_mean(text, [*shown, *(key[2:] for key in shown)])
+    begin = [key for key in shown if key[2:].startswith(f"{text}:")]
+    if begin:
+        raise click.ClickException(
+            f"{text!r} has {len(begin)} keys; name one, as `locks ls {text}` lists them"
+        )
+    others = [other for other in (*shown, *(key[2:] for key in shown)) if other != text]
+    hint = did_you_mean(text, others)
     raise click.ClickException(
         f"nobody holds or awaits {text!r} in {store.url}{hint} `locks ls` lists what there is"
     )
@@ -147,7 +153,7 @@ def _account(released: Released, waiting: int) -> Iterator[str]:
     for rival in released.broken:
         yield f"taken from {_who(rival.id)}, which had it for {duration(rival.age)}"
     if released.broken:
-        yield "if its process lives, that work goes on, and its lease.check() raises LeaseLost"
+        yield "if its process lives, that work goes on; its lease.check(), if it has a lock, raises LeaseLost"
     else:
         yield "held by nobody"
     offered = ", ".join(_who(id) for id in released.offered)
