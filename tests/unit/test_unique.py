@@ -349,6 +349,24 @@ def test_both_options_have_a_key_each(app: Celery, sent: Any) -> None:
     assert header["u"] == ("u:feed:a", "finished")
 
 
+def test_looking_at_both_keys_is_one_call_of_the_store(app: Celery, store: MemoryStore) -> None:
+    @app.task(name="both", shared=False, exclusive=Exclusive("url"), unique=Unique("url", until="started"))
+    def both(url: str) -> None: ...
+
+    app.finalize()
+    result = both.delay("a")
+    looks: list[Any] = []
+    inspect_all = store.inspect_all
+    store.inspect_all = lambda keys: (looks.append(keys), inspect_all(keys))[1]  # type: ignore[method-assign]
+    state = both.lock_state("a")
+    del store.inspect_all
+    assert (state.is_running, state.is_queued, state.waiting) == (False, True, 0)
+    assert state.taker
+    assert state.taker.task_id == result.id
+    assert looks == [[state.key, result.key]]
+    store.clear()
+
+
 LATER = datetime.now(timezone.utc) + timedelta(days=1000)
 
 
