@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,15 @@ def lab(request: pytest.FixtureRequest, make_lab: Callable[..., Lab], redis_url:
     results = redis_url if request.param == "redis" else f"db+sqlite:///{tmp_path}/results.db"
     lab = make_lab(module=SHOP, result_backend=results, exclusive_store=redis_url, **LATE)
     lab.start_worker("w1", 6)
+    if request.param == "database":  # one process makes its tables, before others ask
+        lab.send("linked", None)
+        eventually(lambda: has_results(tmp_path / "results.db"), "its tables")
     return lab
+
+
+def has_results(file: Path) -> bool:
+    with closing(sqlite3.connect(file)) as database:
+        return bool(database.execute("SELECT 1 FROM sqlite_master WHERE name = 'celery_taskmeta'").fetchall())
 
 
 def skipped(existing: Any) -> dict[str, Any]:
