@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta, timezone
-from functools import cached_property
 from typing import Any
 
 from kombu import pools
@@ -175,7 +174,7 @@ class Post:
             connection.transport_options["confirm_publish"] = True
         return connection
 
-    @cached_property
+    @property
     def _is_amqp(self) -> bool:
         return family(broker_urls(self.app.conf)[0]) == "amqp"
 
