@@ -55,8 +55,7 @@ def asked(installation: Installation, name: str, task: Any, options: dict[str, A
         elif not any(declared.values()):
             raise OptionError(
                 f"task {name}: {attribute}={given!r} in a call of a task without options, or of one that is "
-                f"not known here, would do nothing: declare one of them, and let the call "
-                "change it"
+                "not known here, would do nothing: declare one of them, and let the call change it"
             )
         else:
             holds[attribute] = given

@@ -23,7 +23,7 @@ from celery_exclusive.lease import Lease
 from celery_exclusive.options import FINISHED, PERIOD, STARTED, Exclusive, Unique
 from celery_exclusive.stores.base import open_store
 from celery_exclusive.taking import Taking
-from celery_exclusive.task import Run, TaskMixin, current_run, leases_of_runs
+from celery_exclusive.task import Run, TaskMixin, current_run, leases_of_runs, runs
 
 if TYPE_CHECKING:
     from celery_exclusive.install import Installation
@@ -137,8 +137,9 @@ def _sole(
     installation: Installation = task.app._celery_exclusive
     is_over = run.skipped or run.failure
     key = None if option is None or is_over else _key(task, option, args, kwargs)
+    has_already = any(outer.unique and outer.unique.claim.key == key for outer in runs())
     is_play = task.app.conf.task_always_eager and not installation.is_rehearsal
-    if option is None or key is None or is_play or _has_already(run.outer, key):
+    if option is None or key is None or is_play or has_already:
         yield key, None
         return
     ttl, id = installation.ttl(option), f"{run.task_id}/{token_hex(4)}"
@@ -171,15 +172,6 @@ def _sole(
         yield key, existing_id
     finally:
         taking.give_back()
-
-
-def _has_already(run: Run | None, key: str) -> bool:
-    """Whether this is called by a run that has the key itself."""
-    while run:
-        if run.unique and run.unique.claim.key == key:
-            return True
-        run = run.outer
-    return False
 
 
 def _is_retry_without_lock(outer: Run | None, id: str) -> bool:

@@ -56,13 +56,16 @@ class Run:
 current_run: ContextVar[Run | None] = ContextVar("celery_exclusive_run", default=None)
 
 
-def leases_of_runs() -> Iterator[Lease]:
-    """Those of the run whose body we are in, and of the runs around it."""
+def runs() -> Iterator[Run]:
+    """The run whose body we are in, and the runs around it."""
     run = current_run.get()
     while run:
-        if run.lease:
-            yield run.lease
+        yield run
         run = run.outer
+
+
+def leases_of_runs() -> Iterator[Lease]:
+    return (run.lease for run in runs() if run.lease)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +162,9 @@ class TaskMixin:
         if not unique or not seen[-1].holders:
             return state
         (taker,) = _holders(seen[-1].holders)
-        runs = unique.window == FINISHED and taker.remaining <= installation.ttl(unique) / SECOND
-        state = replace(state, taker=taker, is_taker_queued=not runs and unique.window != PERIOD)
-        return state if exclusive or not runs else replace(state, holders=(taker,))
+        is_running = unique.window == FINISHED and taker.remaining <= installation.ttl(unique) / SECOND
+        state = replace(state, taker=taker, is_taker_queued=not is_running and unique.window != PERIOD)
+        return state if exclusive or not is_running else replace(state, holders=(taker,))
 
     def release_lock(self, *args: Any, force: bool = False, **kwargs: Any) -> tuple[LockHolder, ...]:
         """Give back what these arguments lock, or have to themselves, and let their line go on.

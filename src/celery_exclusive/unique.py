@@ -23,7 +23,7 @@ from celery_exclusive.errors import DuplicateTask, StoreUnavailable
 from celery_exclusive.header import Header
 from celery_exclusive.lease import insist
 from celery_exclusive.options import FINISHED, PERIOD, Unique
-from celery_exclusive.task import current_run
+from celery_exclusive.task import current_run, runs
 
 if TYPE_CHECKING:
     from celery_exclusive.install import Installation
@@ -158,12 +158,11 @@ class Publication:
 
     def _is_own(self, existing_id: str) -> bool:
         """Whether the run that has the key is that which calls."""
-        run = self.run
-        while run:
-            if run.task_id == existing_id and run.unique and not run.body_over:
-                return run.unique.until == FINISHED and run.unique.claim.key == self.claim.key
-            run = run.outer
-        return False
+        own = (
+            run.unique for run in runs() if run.task_id == existing_id and run.unique and not run.body_over
+        )
+        unique = next(own, None)
+        return unique is not None and unique.until == FINISHED and unique.claim.key == self.claim.key
 
     def _queued_ttl(self) -> int:
         """For as long as it may be queued: from when it may begin on, and not once it has expired."""
