@@ -20,11 +20,11 @@ class Claim:
     def acquire(self) -> Acquire:
         return Acquire(self.id, self.token, self.ttl, self.limit)
 
-    def own(self, ttl: int, former: str | None = None) -> Own:
-        return Own(self.id, self.token, ttl, former)
+    def own(self, ttl: int, former: str | None = None, *, begun: bool = False) -> Own:
+        return Own(self.id, self.token, ttl, former, begun)
 
-    def renew(self) -> Renew:
-        return Renew(self.id, self.token, self.ttl)
+    def renew(self, *, begun: bool | None = None) -> Renew:
+        return Renew(self.id, self.token, self.ttl, begun)
 
     def restore(self) -> Restore:
         return Restore(self.id, self.token, self.ttl, self.limit)

@@ -24,21 +24,6 @@ class Released:
     offered: tuple[str, ...]
 
 
-def stage(installation: Installation, key: str, holder: Rival) -> str:
-    """What the holder of a key does: a body is "running", or a unique key is "queued" or for a "period".
-
-    The unique lease of a message lasts for longer than that of a body.
-    """
-    if not key.startswith("u:"):
-        return "running"
-    uniques = {task.name: installation.unique(task) for task in installation.app.tasks.values()}
-    own = next((option for name, option in uniques.items() if option and key.startswith(f"u:{name}:")), None)
-    if own and own.period:
-        return "period"
-    ttl = max((installation.ttl(option) for option in uniques.values() if option), default=0)
-    return "queued" if holder.remaining > (ttl or installation.ttl(None)) else "running"
-
-
 def release(installation: Installation, key: str, *, force: bool = False) -> Released:
     """Take a key from those who hold it now, and let its line go on. Repeating it does no harm.
 
@@ -56,7 +41,7 @@ def release(installation: Installation, key: str, *, force: bool = False) -> Rel
     """
     store = installation.store
     holders = store.inspect(key).holders
-    if not force and any(stage(installation, key, holder) == "running" for holder in holders):
+    if not force and any(holder.begun for holder in holders):
         raise _held(key, holders)
     broken, offered = [], []
     # Under an id that holds nothing the store only looks at the clock.

@@ -11,7 +11,7 @@ from celery_exclusive.core.document import SECOND
 from celery_exclusive.errors import ExclusiveError, OptionError
 from celery_exclusive.keys import key_of
 from celery_exclusive.notices import task_id
-from celery_exclusive.options import FINISHED, PERIOD
+from celery_exclusive.options import PERIOD
 from celery_exclusive.release import release
 from celery_exclusive.stores.base import Snapshot
 
@@ -162,7 +162,7 @@ class TaskMixin:
         if not unique or not seen[-1].holders:
             return state
         (taker,) = _holders(seen[-1].holders)
-        is_running = unique.window == FINISHED and taker.remaining <= installation.ttl(unique) / SECOND
+        is_running = seen[-1].holders[0].begun
         state = replace(state, taker=taker, is_taker_queued=not is_running and unique.window != PERIOD)
         return state if exclusive or not is_running else replace(state, holders=(taker,))
 

@@ -135,7 +135,7 @@ class Publication:
         """To the run that has handed it over, if one has: it goes on with an error, and ends."""
         claim, former = self.claim, self.former
         ttl = self.installation.ttl(self.option)
-        undo = former.own(ttl, claim.id) if former else claim.release(done=False)
+        undo = former.own(ttl, claim.id, begun=True) if former else claim.release(done=False)
         try:
             insist(lambda: self.installation.store.apply(claim.key, undo))
         except Exception as error:  # noqa: BLE001 - the caller gets that which it was told before

@@ -108,7 +108,9 @@ arrivals = some.builds(
     Take, keys, ids, some.just("t1"), ttls, some.none(), some.just("fresh"), some.just(b"one")
 )
 removals = some.builds(Remove, ids, some.sampled_from((True, True, False)))
-renewals = some.lists(some.tuples(keys, some.builds(Renew, ids, tokens, ttls)), max_size=4).map(tuple)
+renewals = some.lists(
+    some.tuples(keys, some.builds(Renew, ids, tokens, ttls, some.none() | some.booleans())), max_size=4
+).map(tuple)
 actions = some.one_of(
     takes,
     takes,
@@ -119,7 +121,7 @@ actions = some.one_of(
     some.builds(Give, keys, some.builds(Release, ids, tokens, some.booleans()) | removals),
     some.builds(Give, keys, some.builds(Break, ids)),
     some.builds(Give, keys, some.builds(Restore, ids, tokens, ttls, some.sampled_from((1, 1, 2)))),
-    some.builds(Give, keys, some.builds(Own, ids, tokens, ttls, some.none() | ids)),
+    some.builds(Give, keys, some.builds(Own, ids, tokens, ttls, some.none() | ids, some.booleans())),
     some.builds(Keep, renewals),
     some.builds(Reap, some.sampled_from((0, 100, 100)), some.sampled_from((0, 0, SECOND))),
     some.builds(Wait, some.sampled_from(pauses)),

@@ -413,6 +413,17 @@ def test_what_has_expired_is_queued_no_more(
     del store.apply
 
 
+def test_who_waits_for_less_than_a_body_may_be_silent_is_queued_all_the_same(
+    make_task: Any, store: MemoryStore
+) -> None:
+    task = make_task(queued_ttl=10, ttl=600)
+    result = task.delay("a")
+    state = task.lock_state("a")
+    assert (state.is_running, state.is_queued, state.taker.task_id) == (False, True, result.id)
+    (taken,) = task.release_lock("a")  # without force: no body is in danger
+    assert taken.task_id == result.id
+
+
 def test_a_period_lasts_exactly_as_long(make_task: Any, store: MemoryStore) -> None:
     task = make_task(period=60)
     (holder,) = store.inspect(task.delay("a").key).holders

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from celery_exclusive import notices
 from celery_exclusive.core.document import SECOND
-from celery_exclusive.release import stage
 from celery_exclusive.stores.base import Snapshot
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ class Lock:
     key: str
     task: str | None
     snapshot: Snapshot
-    stage: str = "running"
+    is_for_a_period: bool = False
 
     @property
     def waiting(self) -> int:
@@ -38,9 +37,11 @@ class Lock:
 
         A unique key is `queued` while its task is to begin, or taken for a `period`.
         """
-        if self.snapshot.holders:
-            return self.stage
-        return "waiting" if self.snapshot.waiting else "aside"
+        if not self.snapshot.holders:
+            return "waiting" if self.snapshot.waiting else "aside"
+        if self.snapshot.holders[0].begun:
+            return "running"
+        return "period" if self.is_for_a_period else "queued"
 
     def record(self) -> dict[str, Any]:
         """What `--json` tells. Seconds are numbers; names stay."""
@@ -65,11 +66,12 @@ class Lock:
 def listing(installation: Installation, keys: Collection[str]) -> Iterator[Lock]:
     """Look at these keys, in order; what is free by now is left out."""
     store, tasks = installation.store, installation.app.tasks
+    uniques = [(name, installation.unique(task)) for name, task in tasks.items()]
+    periods = tuple(f"u:{name}:" for name, option in uniques if option and option.period)
     for batch in batches(sorted(keys)):
         for key, snapshot in zip(batch, store.inspect_all(batch), strict=True):
             if is_busy(snapshot):
-                stages = [stage(installation, key, holder) for holder in snapshot.holders]
-                yield Lock(key, _task(key, tasks), snapshot, *stages[:1])
+                yield Lock(key, _task(key, tasks), snapshot, is_for_a_period=key.startswith(periods))
 
 
 def batches(keys: Sequence[str], size: int = 100) -> Iterator[Sequence[str]]:

@@ -15,7 +15,8 @@ NEVER = 2**53 - 1
 class Holder:
     """One lease: who has it (id and token), until when, and its fence.
 
-    `waited` says that copies of its message may still come back: it had an entry or was redelivered.
+    `waited` says that copies of its message may still come back: it had an entry or was redelivered; `begun`
+    that its body has, which for a unique message is long after it got its lease.
     """
 
     id: str
@@ -23,6 +24,7 @@ class Holder:
     expiry: int
     fence: int
     waited: bool = False
+    begun: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,11 +25,15 @@ class Acquire:
 
 @dataclass(frozen=True, slots=True)
 class Renew:
-    """Keep a lease for another `ttl`: never shortens it, never revives it."""
+    """Keep a lease for another `ttl`: never shortens it, never revives it.
+
+    `begun` says of a unique lease whether a body runs now; None leaves that as it is.
+    """
 
     id: str
     token: str
     ttl: int
+    begun: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +83,15 @@ class Restore:
 class Own:
     """Have a key alone, from now on for `ttl`, no longer and no shorter, whether or not one has it already.
 
-    If `former` has it, that id gives it up: its lease, with its fence, is this id's.
+    If `former` has it, that id gives it up: its lease, with its fence, is this id's. Whether its body has
+    `begun` changes nothing: those who look are told.
     """
 
     id: str
     token: str
     ttl: int
     former: str | None = None
+    begun: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +108,14 @@ Operation = Request | Renew | Reap
 class Rival:
     """Who has a place: a holder, or an id to which one is offered (`fence` 0).
 
-    `age` is since the grant.
+    `age` is since the grant; `begun` whether its body is being run.
     """
 
     id: str
     age: int
     remaining: int
     fence: int = 0
+    begun: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,6 +80,11 @@ def step(document: Document, line: Line, operation: Operation, now: int, offer: 
     return state.transition(answer)
 
 
+def rival(lease: Holder, now: int) -> Rival:
+    """What others are told of a lease."""
+    return Rival(lease.id, max(now - lease.fence, 0), lease.expiry - now, lease.fence, lease.begun)
+
+
 class _State:
     """A document and its line while a step works on them."""
 
@@ -145,7 +150,7 @@ class _State:
         if self.holders and (not lease or (lease.id == op.id and lease.token != op.token)):
             return Held(self._rivals())
         fence = lease.fence if lease else self._tick()
-        own = Holder(op.id, op.token, self.now + op.ttl, fence)
+        own = Holder(op.id, op.token, self.now + op.ttl, fence, begun=op.begun)
         others = [holder for holder in self.holders.values() if holder is not lease]
         self.holders = {holder.id: holder for holder in sorted([*others, own], key=lambda h: h.fence)}
         return Granted(fence)
@@ -154,7 +159,7 @@ class _State:
         lease = self.holders.get(op.id)
         if not lease or lease.token != op.token or lease.expiry <= self.now:
             return Done(False)
-        self._extend(lease, op.ttl)
+        self._extend(lease if op.begun is None else replace(lease, begun=op.begun), op.ttl)
         return Done(True)
 
     def release(self, op: Release) -> Answer:
@@ -262,12 +267,9 @@ class _State:
 
     def _rivals(self) -> tuple[Rival, ...]:
         leases = sorted(self.holders.values(), key=lambda lease: lease.fence)
-        rivals = [
-            Rival(lease.id, max(self.now - lease.fence, 0), lease.expiry - self.now, lease.fence)
-            for lease in leases
-        ]
+        rivals = [rival(lease, self.now) for lease in leases]
         invited = self._waiting()[: max(self.limit - len(leases), 0)]
-        rivals += [Rival(e.id, 0, e.offer_until - self.now) for e in invited if e.id != self.id]
+        rivals += [Rival(e.id, 0, e.offer_until - self.now, begun=False) for e in invited if e.id != self.id]
         return tuple(rivals)
 
     def _extend(self, lease: Holder, ttl: int) -> None:

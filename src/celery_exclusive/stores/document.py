@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from celery_exclusive.core.document import Document, Entry, Line
-from celery_exclusive.core.operations import Acquire, Done, Operation, Reap, Renew, Request, Rival
-from celery_exclusive.core.step import Transition, step
+from celery_exclusive.core.operations import Acquire, Done, Operation, Reap, Renew, Request
+from celery_exclusive.core.step import Transition, rival, step
 from celery_exclusive.stores.base import Capabilities, Reply, Snapshot, Wake
 
 
@@ -122,7 +122,7 @@ class DocumentStore(ABC):
         loaded = self.load(key)
         living = [holder for holder in loaded.document.holders if holder.expiry > loaded.now]
         return Snapshot(
-            tuple(Rival(h.id, max(loaded.now - h.fence, 0), h.expiry - loaded.now, h.fence) for h in living),
+            tuple(rival(holder, loaded.now) for holder in living),
             loaded.line.waiting,
             loaded.aside,
         )

@@ -56,7 +56,7 @@ def is_gone(pid: int | None) -> bool:
 
 def keep_for_queue(installation: Installation, claim: Claim, queued_ttl: int) -> None:
     """Keep the unique key of a message that waits again; one that it has not got any more stays as it is."""
-    installation.store.renew([(claim.key, replace(claim, ttl=queued_ttl).renew())])
+    installation.store.renew([(claim.key, replace(claim, ttl=queued_ttl).renew(begun=False))])
 
 
 class Endings:

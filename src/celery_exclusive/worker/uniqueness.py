@@ -50,7 +50,7 @@ class Uniqueness:
 
     def admit(self) -> Held | None:
         """Do what a publisher without this library has not done; Held: it is a duplicate."""
-        return None if self.is_taken or self.is_in else self._own(self.queued_ttl)
+        return None if self.is_taken or self.is_in else self._own(self.queued_ttl, begun=False)
 
     def wait(self) -> None:
         """Keep the key for as long as the message may wait. One that has ended meanwhile stays free."""
@@ -61,7 +61,7 @@ class Uniqueness:
     def start(self) -> Held | None:
         """The body is about to begin; Held: its lease had run out, and another one has the key."""
         if self.until == FINISHED:
-            return self._own(self.claim.ttl)
+            return self._own(self.claim.ttl, begun=True)
         if self.until == STARTED:
             self.ask(self.claim.key, self.claim.release(done=False))
             self.may_hold = False
@@ -94,8 +94,8 @@ class Uniqueness:
         else:
             self.may_hold = False
 
-    def _own(self, ttl: int) -> Held | None:
-        answer = self.ask(self.claim.key, self.claim.own(ttl))
+    def _own(self, ttl: int, *, begun: bool) -> Held | None:
+        answer = self.ask(self.claim.key, self.claim.own(ttl, begun=begun))
         if not isinstance(answer, Held):
             return None
         self.may_hold = False

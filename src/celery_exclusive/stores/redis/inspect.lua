@@ -6,7 +6,7 @@
 --
 -- now        virtual time for tests, or "" for the server's clock
 -- key        again for each; so is seen: waiting, aside, rivals
--- rivals     id, age, remaining, fence, ... of each holder
+-- rivals     id, age, remaining, fence, begun, ... of each holder
 
 -- include document.lua
 
@@ -23,12 +23,7 @@ local function look()
     end
   end
   table.sort(living, function(one, other) return one.fence < other.fence end)
-  for _, lease in ipairs(living) do
-    rivals[#rivals + 1] = lease.id
-    rivals[#rivals + 1] = math.max(now - lease.fence, 0)
-    rivals[#rivals + 1] = lease.expiry - now
-    rivals[#rivals + 1] = lease.fence
-  end
+  for _, lease in ipairs(living) do tell_lease(rivals, lease) end
   return {waiting, aside, rivals}
 end
 

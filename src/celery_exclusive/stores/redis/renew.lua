@@ -1,25 +1,28 @@
 -- Keeps many leases of many keys: never shortens one, never revives one.
 --
 -- keys: base
--- arguments: now key id token ttl
+-- arguments: now key id token ttl begun
 -- reply: found
 --
 -- now        virtual time for tests, or "" for the server's clock
 -- key ...    again for each lease; so is found, 1 or 0
+-- begun      1 or 0, or "" for what it is
 --
 -- `due` is left as it is: the reaper comes early once, and finds nothing to do.
 
 -- include document.lua
 
 local replies = {}
-for first = 2, #ARGV, 4 do
-  local id, token, ttl = ARGV[first + 1], ARGV[first + 2], tonumber(ARGV[first + 3])
+for first = 2, #ARGV, 5 do
+  local id, token = ARGV[first + 1], ARGV[first + 2]
+  local ttl = tonumber(ARGV[first + 3])
   go_to(ARGV[first])
   local found = redis.call('HMGET', leases, '', id)
   local lease = found[2] and read_lease(id, found[2])
   local is_alive = lease and lease.token == token and lease.expiry > now
-  if is_alive and now + ttl > lease.expiry then
-    lease.expiry = now + ttl
+  local begun = lease and (ARGV[first + 4] == '' and lease.begun or ARGV[first + 4])
+  if is_alive and (now + ttl > lease.expiry or begun ~= lease.begun) then
+    lease.expiry, lease.begun = math.max(lease.expiry, now + ttl), begun
     read_meta(found[1])
     local is_longest = lease.expiry > maxexp
     maxexp = math.max(maxexp, lease.expiry)

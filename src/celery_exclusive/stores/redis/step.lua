@@ -77,20 +77,10 @@ local function tell_rivals()
   local leases_by_fence = {}
   for _, lease in pairs(holders) do leases_by_fence[#leases_by_fence + 1] = lease end
   table.sort(leases_by_fence, function(one, other) return one.fence < other.fence end)
-  for _, lease in ipairs(leases_by_fence) do
-    rivals[#rivals + 1] = lease.id
-    rivals[#rivals + 1] = math.max(now - lease.fence, 0)
-    rivals[#rivals + 1] = lease.expiry - now
-    rivals[#rivals + 1] = lease.fence
-  end
+  for _, lease in ipairs(leases_by_fence) do tell_lease(rivals, lease) end
   for position, entry in ipairs(line()) do
     if position > known - #leases_by_fence then break end
-    if entry.id ~= id then
-      rivals[#rivals + 1] = entry.id
-      rivals[#rivals + 1] = 0
-      rivals[#rivals + 1] = entry.offer_until - now
-      rivals[#rivals + 1] = 0
-    end
+    if entry.id ~= id then tell(rivals, entry.id, 0, entry.offer_until - now, 0, 0) end
   end
 end
 
@@ -118,10 +108,16 @@ local function stand_behind(own)
   wake = without(wake, id)
 end
 
-local function grant(waited)
-  holders[id] = {id = id, expiry = now + ttl, fence = tick(), waited = waited, token = token, changed = true}
+local function lend(waited, is_begun, fence)
+  holders[id] = {
+    id = id, expiry = now + ttl, fence = fence, waited = waited, begun = is_begun, token = token, changed = true,
+  }
+  return fence
+end
+
+local function grant(waited, is_begun)
   count = count + 1
-  return holders[id].fence
+  return lend(waited, is_begun or '1', tick())
 end
 
 local function acquire()
@@ -176,13 +172,12 @@ local function own()
     tell_rivals()
     return 'held', 0
   end
-  if not lease then return 'granted', grant('0') end
+  if not lease then return 'granted', grant('0', begun) end
   if lease.id ~= id then
     holders[lease.id] = nil
     dead[#dead + 1] = lease.id
   end
-  holders[id] = {id = id, expiry = now + ttl, fence = lease.fence, waited = '0', token = token, changed = true}
-  return 'granted', lease.fence
+  return 'granted', lend('0', begun, lease.fence)
 end
 
 local function release()

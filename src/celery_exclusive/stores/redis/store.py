@@ -34,7 +34,7 @@ _APPLY = scripts.load(
     arguments="now verb key id token ttl limit delivery offer tombstone_ttl candidate max_waiting message",
     reply="answer number rivals epoch wakes asides",
 )
-_RENEW = scripts.load("renew.lua", arguments="now key id token ttl", reply="found")
+_RENEW = scripts.load("renew.lua", arguments="now key id token ttl begun", reply="found")
 _NAMESPACE = scripts.load("namespace.lua", arguments="broker life", reply="owner")
 _INSPECT = scripts.load("inspect.lua", arguments="now key", reply="seen")
 
@@ -65,8 +65,8 @@ class RedisStore:
             id, token, ttl, limit = operation.id, operation.token, operation.ttl, operation.limit
             return self._apply("acquire", key, id, token, ttl, limit, operation)
         if isinstance(operation, Own):
-            id, token, ttl, former = operation.id, operation.token, operation.ttl, operation.former
-            return self._apply("own", key, id, token, ttl, delivery=former or "")
+            id, token, ttl, begun = operation.id, operation.token, operation.ttl, int(operation.begun)
+            return self._apply("own", key, id, token, ttl, begun, delivery=operation.former or "")
         if isinstance(operation, Release):
             return self._apply("release", key, operation.id, operation.token, limit=int(operation.done))
         if isinstance(operation, Restore):
@@ -79,7 +79,7 @@ class RedisStore:
         found: list[bool] = []
         for first in range(0, len(leases), _LEASES_PER_CALL):
             batch = leases[first : first + _LEASES_PER_CALL]
-            words = [word for key, lease in batch for word in (key, lease.id, lease.token, lease.ttl)]
+            words = [word for key, lease in batch for word in (key, *_renewal(lease))]
             found += map(bool, self._client.run(_RENEW, self._base, self._now(), *words))
         return found
 
@@ -194,6 +194,10 @@ class RedisStore:
         )
 
 
+def _renewal(lease: Renew) -> tuple[object, ...]:
+    return lease.id, lease.token, lease.ttl, "" if lease.begun is None else int(lease.begun)
+
+
 def _delivery(acquire: Acquire | None) -> str:
     if acquire is None:
         return ""
@@ -217,7 +221,8 @@ def _answer(name: bytes, number: int, rivals: list[Any]) -> Answer:
 
 
 def _rivals(flat: list[Any]) -> tuple[Rival, ...]:
-    return tuple(Rival(_text(flat[i]), *flat[i + 1 : i + 4]) for i in range(0, len(flat), 4))
+    rows = (flat[i : i + 5] for i in range(0, len(flat), 5))
+    return tuple(Rival(_text(id), age, left, fence, bool(begun)) for id, age, left, fence, begun in rows)
 
 
 def _text(word: bytes) -> str:

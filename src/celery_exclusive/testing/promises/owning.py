@@ -51,6 +51,29 @@ class OwningPromises(Subject):
         assert not key.renew("a", TOKEN)
         assert key.renew("b", OTHER)
 
+    def test_others_see_whether_a_body_has_begun(self) -> None:
+        def is_seen_running() -> bool:
+            (holder,) = key.inspect().holders
+            refused = key.own("b", OTHER).answer
+            assert isinstance(refused, Held)
+            assert refused.by[0].begun == holder.begun
+            return holder.begun
+
+        key = self.key()
+        key.own("a", begun=False)
+        assert not is_seen_running()
+        key.own("a", ttl=2 * LONG)
+        assert is_seen_running()
+        assert key.renew("a", ttl=LONG, begun=False)  # it waits again, for less than it was to run
+        assert not is_seen_running()
+        assert key.renew("a", ttl=3 * LONG)
+        assert not is_seen_running()
+        assert key.renew("a", ttl=LONG, begun=True)
+        assert is_seen_running()
+        key.own("a", begun=False)
+        key.own("c", OTHER, former="a", begun=True)
+        assert is_seen_running()
+
     def test_handing_over_again_changes_nothing(self) -> None:
         key = self.key()
         fence = fence_of(key.own("a", TOKEN))

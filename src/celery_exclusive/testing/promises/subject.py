@@ -139,8 +139,8 @@ class Key:
         reply = self.acquire(id, token, redelivered=redelivered, promoted=promoted, message=message)
         return reply.answer == Stale()
 
-    def renew(self, id: str, token: str = TOKEN, *, ttl: float = LONG) -> bool:
-        return self.store.renew([(self.name, Renew(id, token, int(ttl * 1e6)))]) == [True]
+    def renew(self, id: str, token: str = TOKEN, *, ttl: float = LONG, begun: bool | None = None) -> bool:
+        return self.store.renew([(self.name, Renew(id, token, int(ttl * 1e6), begun))]) == [True]
 
     def release(self, id: str, token: str = TOKEN, *, done: bool = True) -> Reply:
         return self.store.apply(self.name, Release(id, token, done))
@@ -154,8 +154,16 @@ class Key:
     def restore(self, id: str, token: str = TOKEN, *, limit: int = 1) -> Reply:
         return self.store.apply(self.name, Restore(id, token, int(LONG * 1e6), limit))
 
-    def own(self, id: str, token: str = TOKEN, *, ttl: float = LONG, former: str | None = None) -> Reply:
-        return self.store.apply(self.name, Own(id, token, int(ttl * 1e6), former))
+    def own(
+        self,
+        id: str,
+        token: str = TOKEN,
+        *,
+        ttl: float = LONG,
+        former: str | None = None,
+        begun: bool = True,
+    ) -> Reply:
+        return self.store.apply(self.name, Own(id, token, int(ttl * 1e6), former, begun))
 
     def reap(self) -> Reply:
         return self.store.reap()
