@@ -17,6 +17,7 @@ from celery_exclusive.options import PERIOD
 from celery_exclusive.parking import Post
 from celery_exclusive.stores.base import Reply
 from celery_exclusive.worker.delivery import Delivery
+from celery_exclusive.worker.forking import forks_wait
 
 if TYPE_CHECKING:
     from celery_exclusive.install import Installation
@@ -98,7 +99,7 @@ class Endings:
                 if ending:
                     self._open.append(ending)
                 goes_on = ending is not None
-            with trouble:
+            with trouble, forks_wait():
                 self._tell()
             pause = _WATCH if self._open else None
             if trouble.lasts:

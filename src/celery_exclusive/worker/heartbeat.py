@@ -21,6 +21,7 @@ from celery_exclusive.native import NativeThread, at_home, original
 from celery_exclusive.worker.delivery import Delivery
 from celery_exclusive.worker.elsewhere import Elsewhere
 from celery_exclusive.worker.endings import Ended, is_gone
+from celery_exclusive.worker.forking import forks_wait
 
 if TYPE_CHECKING:
     from celery_exclusive.install import Installation
@@ -95,7 +96,7 @@ class Heartbeat:
     def _run(self) -> None:
         trouble = notices.Trouble("leases cannot be renewed; the heartbeat goes on trying")
         while self._rest(min(self.period, _SOON) if trouble.lasts else self.period):
-            with trouble:
+            with trouble, forks_wait():
                 self.beat()
 
     def _rest(self, period: float) -> bool:

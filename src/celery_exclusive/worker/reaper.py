@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from celery_exclusive import notices
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.parking import Post
+from celery_exclusive.worker.forking import forks_wait
 
 if TYPE_CHECKING:
     from celery_exclusive.install import Installation
@@ -39,7 +40,7 @@ class Reaper:
     def _run(self) -> None:
         trouble = notices.Trouble("the reaper cannot look for dead leases; it goes on trying")
         while not self._is_over.wait(self.installation.settings.exclusive_reap_period * _jitter()):
-            with trouble:
+            with trouble, forks_wait():
                 self.sweep()
 
     def sweep(self) -> None:

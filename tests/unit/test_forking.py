@@ -1,0 +1,116 @@
+"""A child inherits no lock of a thread that is gone in it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from celery_exclusive import install
+from celery_exclusive.claim import Claim
+from celery_exclusive.core.document import SECOND
+from celery_exclusive.core.operations import Done
+from celery_exclusive.stores.base import Reply
+from celery_exclusive.worker import forking
+from celery_exclusive.worker.endings import Ended, Endings
+from celery_exclusive.worker.heartbeat import Heartbeat
+from celery_exclusive.worker.reaper import Reaper
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+
+_forks: list[threading.Event] = []
+
+
+def _tell() -> None:
+    for begins in _forks:
+        begins.set()
+
+
+os.register_at_fork(before=_tell)  # the last one to be registered is the first one to be called
+
+
+class Work:
+    """What a thread does: it ends after a fork has begun, unless that has been made meanwhile."""
+
+    def __init__(self, pause: float) -> None:
+        self.pause = pause
+        self.begins, self.fork_begins, self.fork_is_made = (threading.Event() for _ in range(3))
+        self.is_done = False
+
+    def __call__(self, *_: Any, **__: Any) -> Reply:
+        self.begins.set()
+        self.fork_begins.wait(60)
+        self.fork_is_made.wait(self.pause)
+        self.is_done = True
+        return Reply(Done(True))
+
+    def was_done_when_a_child_was_forked(self) -> bool:
+        assert self.begins.wait(60)
+        _forks.append(self.fork_begins)
+        child = os.fork()
+        if not child:
+            os._exit(0)
+        was_done = self.is_done
+        self.fork_is_made.set()
+        _forks.clear()
+        assert os.waitpid(child, 0) == (child, 0)
+        return was_done
+
+
+def start_heartbeat(installation: Any, work: Work) -> Callable[[], None]:
+    heartbeat = Heartbeat(installation, "broker", is_for_children=True)
+    installation.store.epoch = work
+    heartbeat.period = 0.01
+    heartbeat.start()
+    return heartbeat.stop
+
+
+def start_reaper(installation: Any, work: Work) -> Callable[[], None]:
+    installation.store.reap = work
+    reaper = Reaper(installation)
+    reaper.start()
+    return reaper.stop
+
+
+def start_endings(installation: Any, work: Work) -> Callable[[], None]:
+    installation.store.apply = work
+    endings = Endings(installation)
+    endings.start()
+    endings.add(Ended(_Delivery()))  # type: ignore[arg-type]
+    return endings.stop
+
+
+class _Delivery:
+    id = "a/1"
+    x = Claim("x:key", id, "token", SECOND)
+    u = None
+
+
+@pytest.mark.parametrize("start", [start_heartbeat, start_reaper, start_endings])
+def test_a_child_is_forked_when_a_thread_has_done_its_work(
+    make_app: Callable[..., Celery], monkeypatch: pytest.MonkeyPatch, start: Any
+) -> None:
+    monkeypatch.setattr(forking, "_PATIENCE", 60)
+    installation: Any = install(make_app(exclusive_reap_period=0.01))._celery_exclusive
+    work = Work(pause=0.2)
+    stop = start(installation, work)
+    assert work.was_done_when_a_child_was_forked()
+    stop()
+
+
+def test_a_fork_does_not_wait_for_long() -> None:
+    work = Work(pause=60)
+
+    def run() -> None:
+        with forking.forks_wait():
+            work()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert not work.was_done_when_a_child_was_forked()
+    thread.join()
+    forking._locks.clear()
