@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from celery_exclusive.errors import OptionError, did_you_mean
@@ -32,7 +33,7 @@ def asked(installation: Installation, name: str, task: Any, options: dict[str, A
     workers would not look for any.
     """
     for word, given in options.items():
-        if isinstance(given, (Exclusive, Unique)) and word not in _NAMES:
+        if word not in _NAMES and (isinstance(given, KINDS) or (given is None and _is_misspelt(word))):
             raise OptionError(
                 f"task {name}: {word}={given!r} is no option of a call{did_you_mean(word, _NAMES)}"
             )
@@ -61,3 +62,8 @@ def asked(installation: Installation, name: str, task: Any, options: dict[str, A
             holds[attribute] = given
             values[attribute] = given.values
     return Asked(holds.get("exclusive"), holds.get("unique"), tuple(off), values)
+
+
+@lru_cache
+def _is_misspelt(word: str) -> bool:
+    return did_you_mean(word, _NAMES) != "."

@@ -70,8 +70,8 @@ def stale(task: str, id: str, lock: str) -> None:
 
 def lease_lost(installation: Installation, task: str, id: str, lock: str) -> None:
     logger.error(
-        "Task %s[%s] lost its lease on lock %s before it ended: it was not renewed in time, and another "
-        "task may have run beside it",
+        "Task %s[%s] lost its lease on lock %s before it ended: it was not renewed in time, or was "
+        "released by force, and another task may have run beside it",
         task,
         id,
         lock,
@@ -85,8 +85,8 @@ def waits(who: str, lock: str, by: Sequence[Rival]) -> None:
 
 def lost(who: str, lock: str) -> None:
     logger.error(
-        "%s lost its lease on lock %s before it gave it back: it was not renewed in time, and somebody else "
-        "may have held it meanwhile",
+        "%s lost its lease on lock %s before it gave it back: it was not renewed in time, or was released by "
+        "force, and somebody else may have held it meanwhile",
         who,
         lock,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
+from inspect import signature
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ from kombu.utils.json import dumps, loads
 
 from celery_exclusive import DuplicateTask, Exclusive, OptionError, StoreUnavailable, Unique, install
 from celery_exclusive import Task as InstallingTask
+from celery_exclusive.asked import asked
 from celery_exclusive.claim import Claim
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Own
@@ -568,8 +570,19 @@ def test_a_retry_is_queued_as_its_call_has_said(make_task: Any, store: MemorySto
 
 
 def test_an_option_of_a_call_under_another_name_is_refused(make_task: Any) -> None:
+    task = make_task()
     with pytest.raises(OptionError, match=r"uniqe=Unique.* is no option of a call: did you mean 'unique'\?"):
-        make_task().apply_async(("a",), uniqe=Unique())
+        task.apply_async(("a",), uniqe=Unique())
+    with pytest.raises(OptionError, match=r"exclusiv=None is no .* did you mean 'exclusive'\?"):
+        task.apply_async(("a",), exclusiv=None)
+
+
+def test_no_option_of_a_call_that_celery_knows_is_taken_for_ours(make_task: Any) -> None:
+    task = make_task()
+    known = {*signature(Celery.send_task).parameters, *signature(task.app.amqp.as_task_v2).parameters}
+    known |= {"queue", "exchange", "routing_key", "priority", "immediate", "mandatory", "delivery_mode"}
+    known |= {"declare", "compression", "serializer", "retry", "retry_policy"}
+    assert asked(task.app._celery_exclusive, task.name, task, dict.fromkeys(known)).unique == task.unique
 
 
 @pytest.mark.parametrize(

@@ -152,8 +152,10 @@ def _busy_key(store: Store, text: str) -> str:
 def _account(released: Released, waiting: int) -> Iterator[str]:
     for rival in released.broken:
         yield f"taken from {_who(rival.id)}, which had it for {duration(rival.age)}"
-    if released.broken:
+    if any(rival.begun for rival in released.broken):
         yield "if its process lives, that work goes on; its lease.check(), if it has a lock, raises LeaseLost"
+    elif released.broken:
+        yield "if its message is not lost, its task runs all the same"
     else:
         yield "held by nobody"
     offered = ", ".join(_who(id) for id in released.offered)
