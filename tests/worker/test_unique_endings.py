@@ -14,22 +14,27 @@ from kombu.exceptions import OperationalError
 from celery_exclusive import StoreUnavailable
 from tests.proxy import Proxy
 from tests.servers import RedisServer
-from tests.worker.lab import eventually
+from tests.worker.lab import Lab, eventually
 from tests.worker.message import Message, consume
 from tests.worker.stage import Stage, on_stages
 from tests.worker.test_unique import ONCE, SHOP, assert_skipped, hold
+from tests.worker.versions import needs_celery
 
 pytestmark = pytest.mark.timeout(180)
 DEADLINE = 60
 AS_LOST = (2, 1) if celery.VERSION >= (5, 7) else (1, 1)
-RUNS = {
+TOLD = {
     **dict.fromkeys(("return", "exception", "ignore", "reject"), (1, 1)),
     **dict.fromkeys(("retry", "retry-later", "retries-exhausted", "autoretry", "replace"), (2, 2)),
-    **dict.fromkeys(("reject-requeue", "child-exit", "child-killed"), (2, 1)),
+    "reject-requeue": (2, 1),
+}
+"""How often such a task runs with late, and with early acknowledgement."""
+RUNS = {
+    **TOLD,
+    **dict.fromkeys(("child-exit", "child-killed"), (2, 1)),
     **dict.fromkeys(("soft-limit", "hard-limit", "hard-limit-stubborn"), (1, 1)),
     "system-exit": AS_LOST,
 }
-"""How often such a task runs with late, and with early acknowledgement."""
 LIMITS = {
     "soft-limit": {"soft_time_limit": 5},
     "hard-limit": {"time_limit": 5},
@@ -39,21 +44,36 @@ LIMITS = {
 
 @on_stages("prefork")
 def test_however_a_body_ends_its_key_is_free_then(stage: Stage) -> None:
+    assert_keys_are_free_after(RUNS, stage, stage.make_lab(SHOP, exclusive_ttl=600))
+
+
+@on_stages("threads", "gevent", "solo", late_only=("rabbitmq",))
+def test_however_a_body_ends_in_a_pool_of_one_process_its_key_is_free_then(stage: Stage) -> None:
+    assert_keys_are_free_after(TOLD, stage, stage.make_lab(SHOP, exclusive_ttl=600))
+
+
+@needs_celery("5.5", "quorum queues")
+@on_stages("prefork", "gevent", brokers=("rabbitmq",), lates=(True,))
+def test_however_a_body_ends_its_key_is_free_then_with_quorum_queues(stage: Stage) -> None:
+    lab = stage.make_lab(SHOP, exclusive_ttl=600, queue_arguments={"x-queue-type": "quorum"})
+    assert_keys_are_free_after(RUNS if stage.pool == "prefork" else TOLD, stage, lab)
+
+
+def assert_keys_are_free_after(ways: dict[str, tuple[int, int]], stage: Stage, lab: Lab) -> None:
     """No lease runs out: who sees the end gives the key back."""
-    lab = stage.make_lab(SHOP, exclusive_ttl=600)
-    stage.start_worker(lab, slots=len(RUNS) + 2)
-    for how in RUNS:
+    stage.start_worker(lab, slots=len(ways) + 2)
+    for how in ways:
         lab.send("end", how, "doomed", how, options=LIMITS.get(how, {}))
-    for how in RUNS:
+    for how, runs in ways.items():
 
         def is_free(how: str = how) -> bool:
             return bool(lab.send("end", how, "next").outcome == "published")
 
-        lab.journal.wait_for("start", RUNS[how][not stage.late], key=how, tag="doomed")
+        lab.journal.wait_for("start", runs[not stage.late], key=how, tag="doomed")
         eventually(is_free, f"a free key after {how}")
         lab.journal.wait_for("end", key=how, tag="next")
     stage.assert_nothing_is_left(lab)
-    for how, runs in RUNS.items():
+    for how, runs in ways.items():
         assert Counter(lab.journal.tags(key=how)) == {"doomed": runs[not stage.late], "next": 1}, how
         assert lab.journal.tags(key=how)[-1] == "next"
 
