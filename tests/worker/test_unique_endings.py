@@ -146,6 +146,7 @@ def test_who_comes_again_and_has_to_wait_keeps_its_key_in_the_line(stage: Stage)
     consume(lab, stage.start_worker(lab, "w3", options=("-Q", "none")), "side")
     lab.wait_for_line(1, "outlived", "k")
     eventually(lambda: lab.task("outlived").lock_state("k").taker.remaining > 80_000, "a key that is kept")
+    assert lab.task("outlived").lock_state("k").is_taker_queued
     assert_skipped(lab.send("outlived", "k", "duplicate"), first)
     lab.open("second")
     lab.journal.wait_for("start", 2, tag="first")
