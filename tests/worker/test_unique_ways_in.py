@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -140,6 +141,7 @@ def test_a_producer_that_outruns_its_worker_queues_one_at_a_time(
                 lab.journal.wait_for("start", runs, tag=tag)
             wait_for_lines("'nobody.knows'", worker.log.count("'nobody.knows'") + 10, worker)
             assert len(lab.journal.events("start")) == 2 * runs
+            assert len(re.findall(r"(strict|once)\[\S+\] received", worker.log)) == 2 * runs
             assert [lab.task(name).lock_state(tag).is_queued for tag, name in names.items()] == [False] * 2
             lab.open(*names)
         assert "ERROR" not in (tmp_path / "beat.log").read_text()
