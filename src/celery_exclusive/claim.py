@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from celery_exclusive.core.document import Phase
 from celery_exclusive.core.operations import Acquire, Own, Release, Renew, Restore
 
 
@@ -20,11 +21,11 @@ class Claim:
     def acquire(self) -> Acquire:
         return Acquire(self.id, self.token, self.ttl, self.limit)
 
-    def own(self, ttl: int, former: str | None = None, *, begun: bool = False) -> Own:
-        return Own(self.id, self.token, ttl, former, begun)
+    def own(self, ttl: int, phase: Phase, former: str | None = None) -> Own:
+        return Own(self.id, self.token, ttl, former, phase)
 
-    def renew(self, *, begun: bool | None = None) -> Renew:
-        return Renew(self.id, self.token, self.ttl, begun)
+    def renew(self, phase: Phase | None = None) -> Renew:
+        return Renew(self.id, self.token, self.ttl, phase)
 
     def restore(self) -> Restore:
         return Restore(self.id, self.token, self.ttl, self.limit)

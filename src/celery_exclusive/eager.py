@@ -124,6 +124,7 @@ class _Sole:
     claim: Claim
     until: str
     taking: Taking
+    may_hold: bool = True
 
     def end(self, error: BaseException | None) -> None:  # noqa: ARG002 - whatever it was
         self.taking.give_back()
@@ -147,7 +148,7 @@ def _sole(
     claim = Claim(key, id, taking.token, ttl)
     try:
         if option.window == PERIOD:
-            own = claim.own(installation.queued_ttl(option))
+            own = claim.own(installation.queued_ttl(option), "period")
             answer = installation.store.apply(key, own).answer
             held = answer if isinstance(answer, Held) else None
         else:

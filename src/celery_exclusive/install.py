@@ -11,6 +11,7 @@ from kombu.utils.json import register_type
 
 from celery_exclusive import keys
 from celery_exclusive.core.document import SECOND
+from celery_exclusive.debts import Debts
 from celery_exclusive.declaration import Declaration, apps_with_locks, check_declaration
 from celery_exclusive.errors import DuplicateTask, OptionError, did_you_mean
 from celery_exclusive.options import KINDS, Exclusive, Unique
@@ -101,6 +102,7 @@ class Installation:
     def __init__(self, app: Any) -> None:
         self.app = app
         self.mark = Mark(lambda: self.store)
+        self.debts = Debts(self)
         app.send_task = wrap_send_task(self)
         app._task_from_fun = self._adopting(app._task_from_fun)
         app.register_task = self._adopting(app.register_task)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Rival
 from celery_exclusive.errors import ExclusiveError
+from celery_exclusive.forking import forks_wait
 from celery_exclusive.native import at_home
 
 if TYPE_CHECKING:
@@ -199,6 +200,7 @@ def _publish(installation: Installation, kind: str, fields: dict[str, object]) -
     app, sender = installation.app, installation.events_from
     try:
         with (
+            forks_wait(),
             app.connection_for_write() as connection,
             app.events.Dispatcher(connection, sender) as dispatcher,
         ):

@@ -59,14 +59,19 @@ def _header(
     call: Asked, task: Any, args: Any, kwargs: Any, options: dict[str, Any], previous: Header | None
 ) -> Header | None:
     """What this message is to carry; None if its task has no options, or its arguments do not fit."""
-    exclusive, unique, off = call.exclusive, call.unique, call.off
+    exclusive, unique, off, values = call.exclusive, call.unique, call.off, call.values
     if not (exclusive or unique or off):
         return None
-    is_retry = previous is not None and options.get("retries")
-    if previous and is_retry and not off and (previous.off or _same_arguments(task, args, kwargs)):
-        return Header(token_hex(4), previous.x, previous.u, previous.off, previous.values)
-    values = previous.values if previous and is_retry and not call.values else call.values
     run = current_run.get()
+    if previous and options.get("retries"):
+        values = values or previous.values
+        if not off and _same_arguments(task, args, kwargs):
+            taken = run.unique if run and run.unique else None  # on the worker, if its publisher had not
+            u = previous.u or ((taken.claim.key, taken.until) if taken else None)
+            return Header(token_hex(4), previous.x, u, previous.off, values)
+        off = off or previous.off
+        exclusive = None if "exclusive" in off else exclusive
+        unique = None if "unique" in off else unique
     x = u = None
     try:
         if exclusive:

@@ -41,7 +41,7 @@ def release(installation: Installation, key: str, *, force: bool = False) -> Rel
     """
     store = installation.store
     holders = store.inspect(key).holders
-    if not force and any(holder.begun for holder in holders):
+    if not force and any(holder.phase == "running" for holder in holders):
         raise _held(key, holders)
     broken, offered = [], []
     # Under an id that holds nothing the store only looks at the clock.

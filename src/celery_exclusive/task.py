@@ -11,7 +11,6 @@ from celery_exclusive.core.document import SECOND
 from celery_exclusive.errors import ExclusiveError, OptionError
 from celery_exclusive.keys import key_of
 from celery_exclusive.notices import task_id
-from celery_exclusive.options import PERIOD
 from celery_exclusive.release import release
 from celery_exclusive.stores.base import Snapshot
 
@@ -28,6 +27,7 @@ class UniqueLease(Protocol):
 
     claim: Claim
     until: str
+    may_hold: bool
 
     def end(self, error: BaseException | None) -> None:
         """The body has ended, by this error if any."""
@@ -81,13 +81,14 @@ class LockHolder:
 class LockState:
     """What is going on at a key: who runs, how many wait in line, and which task has its unique key.
 
-    `taker` is the task against which a call with unique= would conflict, and `is_taker_queued` whether its
-    body is still to begin.
+    `place` is the one in line that a call would get now, 0 if it would run at once. `taker` is the task
+    against which a call with unique= would conflict, `is_taker_queued` whether its body is still to begin.
     """
 
     key: str
     holders: tuple[LockHolder, ...]
     waiting: int
+    place: int = 0
     taker: LockHolder | None = None
     is_taker_queued: bool = False
 
@@ -158,13 +159,15 @@ class TaskMixin:
         keys = _keys(self, "lock_state", args, kwargs)
         seen = installation.store.inspect_all(keys)
         lock = seen[0] if exclusive else Snapshot()
-        state = LockState(keys[0], _holders(lock.holders), lock.waiting + lock.aside)
+        has_room = not exclusive or len(lock.holders) + lock.waiting < exclusive.limit
+        place = 0 if has_room else lock.waiting + 1
+        state = LockState(keys[0], _holders(lock.holders), lock.waiting + lock.aside, place)
         if not unique or not seen[-1].holders:
             return state
         (taker,) = _holders(seen[-1].holders)
-        is_running = seen[-1].holders[0].begun
-        state = replace(state, taker=taker, is_taker_queued=not is_running and unique.window != PERIOD)
-        return state if exclusive or not is_running else replace(state, holders=(taker,))
+        phase = seen[-1].holders[0].phase
+        state = replace(state, taker=taker, is_taker_queued=phase == "queued")
+        return replace(state, holders=(taker,)) if phase == "running" and not state.holders else state
 
     def release_lock(self, *args: Any, force: bool = False, **kwargs: Any) -> tuple[LockHolder, ...]:
         """Give back what these arguments lock, or have to themselves, and let their line go on.

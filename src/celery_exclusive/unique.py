@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from celery.signals import beat_init
@@ -17,8 +14,8 @@ from celery.utils.time import maybe_make_aware
 from celery_exclusive import notices
 from celery_exclusive.amounts import MIN_TTL
 from celery_exclusive.claim import Claim
-from celery_exclusive.core.document import SECOND
-from celery_exclusive.core.operations import Held, Request
+from celery_exclusive.core.document import SECOND, Phase
+from celery_exclusive.core.operations import Held
 from celery_exclusive.errors import DuplicateTask, StoreUnavailable
 from celery_exclusive.header import Header
 from celery_exclusive.lease import insist
@@ -28,8 +25,6 @@ from celery_exclusive.task import current_run, runs
 if TYPE_CHECKING:
     from celery_exclusive.install import Installation
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 1, 60
-"""Seconds between attempts to give back what a store that did not answer may have granted."""
 _OF_MEMBERS = ("chain", "group_id", "chord", "link", "link_error", "reply_to", "task_id")
 """Options of calls that have to have an end of their own, since others wait for it."""
 
@@ -51,20 +46,23 @@ class Publication:
     ) -> None:
         assert header.u  # noqa: S101 - else there is nothing to do here
         self.installation, self.task, self.header, self.options = installation, task, header, options
-        self.is_retry = previous is not None and bool(options.get("retries"))
-        self.option = installation.unique(task, header.values) if self.is_retry else option
         self.run = current_run.get()
+        is_from_its_run = self.run is not None and self.run.task_id == options.get("task_id")
+        is_retry = bool(options.get("retries")) and (previous is not None or is_from_its_run)
+        self.option = installation.unique(task, header.values) if is_retry else option
+        self.goes_on = is_retry or is_from_its_run
         is_member = any(options.get(name) for name in _OF_MEMBERS) or self._answers_by_rpc
-        self.has_to_be_sent = self.is_retry or is_member or header.next
+        self.has_to_be_sent = self.goes_on or is_member or header.next
         self.id = options["task_id"] = options.get("task_id") or uuid()
         key, self.until = header.u
         self.claim = Claim(key, f"{self.id}/{header.id}", header.id, installation.queued_ttl(self.option))
-        self.keeps_its_key = self.is_retry and previous is not None and previous.u == header.u
         self.former: Claim | None = None
-        if self.keeps_its_key and previous:
+        if is_from_its_run:
+            held = self.run and self.run.unique
+            self.former = held.claim if held and held.may_hold and held.claim.key == key else None
+        elif is_retry and previous and previous.u == header.u:  # the main process retries for a lost child
             self.former = replace(self.claim, id=f"{self.id}/{previous.id}", token=previous.id)
-        elif self.run and self.run.unique and self.run.task_id == self.id:  # a replacement
-            self.former = self.run.unique.claim if self.run.unique.claim.key == key else None
+        self.is_period_kept = is_retry and self.until == PERIOD
         self.may_hold = False
 
     def send(self, send: Callable[[Header], Any]) -> Any:
@@ -81,6 +79,10 @@ class Publication:
             if existing_id is not None and not self.has_to_be_sent:
                 return self._stands_for(existing_id)
             result = send(self.header)
+        except StoreUnavailable:
+            if self.may_hold:
+                self._owe()
+            raise
         except BaseException:
             if self.may_hold:
                 self._give_back()
@@ -90,9 +92,10 @@ class Publication:
 
     def _take(self) -> str | None:
         """Take the lease, if the message is to have one; return who has it, if it is a duplicate."""
-        if self.is_retry and self.until == PERIOD:
+        if self.is_period_kept:
             return None
-        own = self.claim.own(self._queued_ttl(), self.former.id if self.former else None)
+        phase: Phase = "period" if self.until == PERIOD else "queued"
+        own = self.claim.own(self._queued_ttl(), phase, self.former.id if self.former else None)
         self.may_hold = True
         try:
             answer = self.installation.store.apply(self.claim.key, own).answer
@@ -107,7 +110,7 @@ class Publication:
         self.may_hold = False
         existing_id = notices.task_id(answer.by[0].id)
         is_kin = self.header.next and self.run is not None and existing_id == self.run.task_id
-        if self.keeps_its_key or existing_id == self.id or is_kin:
+        if self.goes_on or existing_id == self.id or is_kin:
             return None
         if self._is_own(existing_id) and not (self.options.get("group_id") or self.options.get("chord")):
             raise DuplicateTask(
@@ -133,28 +136,19 @@ class Publication:
 
     def _give_back(self) -> None:
         """To the run that has handed it over, if one has: it goes on with an error, and ends."""
-        claim, former = self.claim, self.former
+        claim, former, store = self.claim, self.former, self.installation.store
         ttl = self.installation.ttl(self.option)
-        undo = former.own(ttl, claim.id, begun=True) if former else claim.release(done=False)
+        undo = former.own(ttl, "running", claim.id) if former else claim.release(done=False)
         try:
-            insist(lambda: self.installation.store.apply(claim.key, undo))
+            insist(lambda: store.apply(claim.key, undo))
         except Exception as error:  # noqa: BLE001 - the caller gets that which it was told before
-            notices.trouble(f"unique key {claim.key} may be taken by a message that was not sent", error)
-            giving = Thread(target=self._go_on, args=(undo,), name="exclusive-free", daemon=True)
-            with suppress(RuntimeError):  # the process is about to end
-                giving.start()
+            what = f"unique key {claim.key} is taken by a message that was not sent, until the store answers"
+            notices.trouble(what, error)
+            self._owe()
 
-    def _go_on(self, undo: Request) -> None:
-        """Try to give it back for as long as this process lives, or else the key might be taken for a day."""
-        pause: float = _FIRST_PAUSE
-        while True:
-            time.sleep(pause)
-            try:
-                self.installation.store.apply(self.claim.key, undo)
-            except Exception:  # noqa: BLE001 - it has been told
-                pause = min(pause * 2, _LONGEST_PAUSE)
-            else:
-                return
+    def _owe(self) -> None:
+        """Not to a run, which may have ended by then."""
+        self.installation.debts.add(self.claim.key, self.claim.release(done=False))
 
     def _is_own(self, existing_id: str) -> bool:
         """Whether the run that has the key is that which calls."""

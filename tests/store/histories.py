@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import get_args
 
 from hypothesis import strategies as some
 
-from celery_exclusive.core.document import SECOND
+from celery_exclusive.core.document import SECOND, Phase
 from celery_exclusive.core.operations import Break, Own, Release, Remove, Renew, Restore
 
 OFFER = 5 * SECOND
@@ -108,8 +109,9 @@ arrivals = some.builds(
     Take, keys, ids, some.just("t1"), ttls, some.none(), some.just("fresh"), some.just(b"one")
 )
 removals = some.builds(Remove, ids, some.sampled_from((True, True, False)))
+phases = some.sampled_from(get_args(Phase))
 renewals = some.lists(
-    some.tuples(keys, some.builds(Renew, ids, tokens, ttls, some.none() | some.booleans())), max_size=4
+    some.tuples(keys, some.builds(Renew, ids, tokens, ttls, some.none() | phases)), max_size=4
 ).map(tuple)
 actions = some.one_of(
     takes,
@@ -121,7 +123,7 @@ actions = some.one_of(
     some.builds(Give, keys, some.builds(Release, ids, tokens, some.booleans()) | removals),
     some.builds(Give, keys, some.builds(Break, ids)),
     some.builds(Give, keys, some.builds(Restore, ids, tokens, ttls, some.sampled_from((1, 1, 2)))),
-    some.builds(Give, keys, some.builds(Own, ids, tokens, ttls, some.none() | ids, some.booleans())),
+    some.builds(Give, keys, some.builds(Own, ids, tokens, ttls, some.none() | ids, phases)),
     some.builds(Keep, renewals),
     some.builds(Reap, some.sampled_from((0, 100, 100)), some.sampled_from((0, 0, SECOND))),
     some.builds(Wait, some.sampled_from(pauses)),

@@ -53,7 +53,7 @@ def test_a_lease_is_readable_with_redis_cli(store: RedisStore, redis: Any) -> No
     expiry = granted.fence + LIFE
     assert stored == {
         b"": f"1 1 {expiry} {expiry} 0 0".encode(),
-        b"a": f"{expiry} {granted.fence} 0 1 token of a".encode(),
+        b"a": f"{expiry} {granted.fence} 0 running token of a".encode(),
     }
 
 

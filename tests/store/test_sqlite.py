@@ -82,7 +82,7 @@ def test_a_lease_is_readable_with_sqlite3(store: SqliteStore, path: Path) -> Non
     ((key, fence, ends, document),) = rows(path, "SELECT key, fence, ends, document FROM exclusive1_lock")
     holder = {"id": "a", "token": "token of a", "expiry": granted.fence + LIFE, "fence": granted.fence}
     assert (key, fence, ends) == (b"key", granted.fence, granted.fence + LIFE)
-    assert json.loads(document) == {"limit": 1, "holders": [{**holder, "waited": False, "begun": True}]}
+    assert json.loads(document) == {"limit": 1, "holders": [{**holder, "waited": False, "phase": "running"}]}
     assert rows(path, "PRAGMA journal_mode") == [("wal",)]
 
 

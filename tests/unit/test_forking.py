@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -10,12 +12,11 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_exclusive import install
+from celery_exclusive import forking, install
 from celery_exclusive.claim import Claim
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Done
 from celery_exclusive.stores.base import Reply
-from celery_exclusive.worker import forking
 from celery_exclusive.worker.endings import Ended, Endings
 from celery_exclusive.worker.heartbeat import Heartbeat
 from celery_exclusive.worker.reaper import Reaper
@@ -114,3 +115,17 @@ def test_a_fork_does_not_wait_for_long() -> None:
     assert not work.was_done_when_a_child_was_forked()
     thread.join()
     forking._locks.clear()
+
+
+def test_greenlets_do_not_wait_for_each_other() -> None:
+    pytest.importorskip("gevent")
+    code = """
+from gevent import monkey, spawn, joinall, sleep
+monkey.patch_all()
+from celery_exclusive.forking import forks_wait
+def work():
+    with forks_wait():
+        sleep(0.01)
+joinall([spawn(work), spawn(work)], timeout=30, raise_error=True)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -169,7 +169,7 @@ def test_held_lists_holders_in_order_of_their_grant_then_offered_ids():
     answer = key.acquire("x", message=None)
     assert isinstance(answer, Held)
     assert [rival.id for rival in answer.by] == ["a", "c", "d"]
-    assert answer.by[2] == Rival("d", 0, 4 * SECOND, begun=False)
+    assert answer.by[2] == Rival("d", 0, 4 * SECOND, phase="queued")
 
 
 def test_an_id_that_waits_is_never_answered_held(busy: Key):
@@ -260,7 +260,7 @@ def test_a_forgotten_lease_is_put_back_once(key: Key):
 
 def test_a_free_place_that_is_offered_is_not_granted_to_a_newcomer(busy: Key):
     busy.release("a")
-    assert busy.acquire("e") == Parked(4, (Rival("b", 0, 5 * SECOND, begun=False),))
+    assert busy.acquire("e") == Parked(4, (Rival("b", 0, 5 * SECOND, phase="queued"),))
     assert isinstance(busy.acquire("x", message=None), Held)
 
 

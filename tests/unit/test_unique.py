@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import socket
+import threading
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from inspect import signature
@@ -434,14 +436,15 @@ def test_a_period_lasts_exactly_as_long(make_task: Any, store: MemoryStore) -> N
     assert (state.is_running, state.is_queued, bool(state.taker)) == (False, False, True)
 
 
+def refuse_to_send(*_: Any, **__: Any) -> None:
+    raise OperationalError("no broker")
+
+
 def test_what_is_not_sent_leaves_the_key_free(make_task: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     task = make_task()
 
-    def refuse(*_: Any, **__: Any) -> None:
-        raise OperationalError("no broker")
-
     with monkeypatch.context() as patch:
-        patch.setattr(task.app.amqp, "send_task_message", refuse)
+        patch.setattr(task.app.amqp, "send_task_message", refuse_to_send)
         with pytest.raises(OperationalError):
             task.delay("a")
     assert task.lock_state("a").taker is None
@@ -502,7 +505,7 @@ def test_what_may_have_been_granted_without_an_answer_is_given_back(
         patch.setattr(store, "apply", lose_the_answer)
         with pytest.raises(type(error)):
             task.delay("a")
-    assert task.delay("a").outcome == "published"
+    eventually(lambda: task.delay("a").outcome == "published", "a free key")
 
 
 def test_it_is_given_back_later_if_the_store_does_not_answer_then_either(
@@ -519,7 +522,7 @@ def test_it_is_given_back_later_if_the_store_does_not_answer_then_either(
             raise StoreUnavailable("no answer")
         return reply or apply(key, operation)
 
-    monkeypatch.setattr("celery_exclusive.unique._FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("celery_exclusive.debts._FIRST_PAUSE", 0.01)
     with monkeypatch.context() as patch:
         patch.setattr(store, "apply", be_silent)
         with pytest.raises(StoreUnavailable):
@@ -538,6 +541,111 @@ def test_the_end_of_a_task_is_told_of_no_duplicate(make_task: Any, sent: Any) ->
     finally:
         current_run.reset(mark)
     assert [header["dup"] for header in sent()] == [None, first.id]
+
+
+def inside(task: Any, first: Any, store: MemoryStore, until: str, *, may_hold: bool) -> tuple[Run, Any]:
+    """The run of a call, in whose body we are, and the options of its retry."""
+    (holder,) = store.inspect(first.key).holders
+    token = holder.id.rpartition("/")[2]
+    claim = Claim(first.key, holder.id, token, 30 * SECOND)
+    store.apply(first.key, claim.own(30 * SECOND, "running") if may_hold else claim.release(done=False))
+    header = CarriedHeader(token, None, (first.key, until))
+    options = {"task_id": first.id, "retries": 1, "headers": {"exclusive": header.write()}}
+    held: Any = SimpleNamespace(claim=claim, until=until, may_hold=may_hold)
+    return Run(first.id, unique=held), options
+
+
+def test_a_retry_that_is_not_sent_takes_no_key_for_a_run_that_has_given_it_back(
+    make_task: Any, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = make_task(until="started")
+    run, options = inside(task, task.delay("a"), store, "started", may_hold=False)
+    mark = current_run.set(run)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(task.app.amqp, "send_task_message", refuse_to_send)
+            with pytest.raises(OperationalError):
+                task.apply_async(("a",), **options)
+    finally:
+        current_run.reset(mark)
+    assert task.lock_state("a").taker is None
+
+
+def test_what_is_given_back_late_is_not_taken_for_a_run_that_may_have_ended(
+    make_task: Any, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = make_task()
+    run, options = inside(task, task.delay("a"), store, "finished", may_hold=True)
+    apply, asked = store.apply, []
+
+    def be_silent_twice(key: str, operation: Any) -> Any:
+        asked.append(operation)
+        if len(asked) in (2, 3):
+            raise StoreUnavailable("no answer")
+        return apply(key, operation)
+
+    mark = current_run.set(run)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "apply", be_silent_twice)
+            patch.setattr(task.app.amqp, "send_task_message", refuse_to_send)
+            with pytest.raises(OperationalError):
+                task.apply_async(("a",), **options)
+            eventually(lambda: len(asked) == 4, "another try")
+            eventually(lambda: task.lock_state("a").taker is None, "a free key")
+    finally:
+        current_run.reset(mark)
+
+
+def test_a_store_that_is_away_costs_one_thread_and_no_second_try(make_app: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        port = nobody.getsockname()[1]
+    app = install(make_app(exclusive_store=f"redis://127.0.0.1:{port}/0"))
+
+    @app.task(name="feeds.load", shared=False, unique=Unique())
+    def load(n: int) -> None: ...
+
+    before = threading.active_count()
+    for n in range(50):
+        with pytest.raises(StoreUnavailable):
+            app.tasks["feeds.load"].delay(n)
+    assert threading.active_count() <= before + 2
+
+
+def test_the_retry_of_a_call_that_has_switched_one_option_off_has_the_keys_of_its_own_arguments(
+    app: Celery, published: list[dict[str, Any]]
+) -> None:
+    @app.task(name="both", shared=False, bind=True, exclusive=Exclusive("url"), unique=Unique("url"))
+    def both(self: Any, url: str) -> None: ...
+
+    app.finalize()
+    both.apply_async(("a",), unique=None)
+    both.push_request(id="me", args=("a",), kwargs={})
+    try:
+        both.apply_async(("b",), task_id="me", retries=1, headers={"exclusive": published[0]["exclusive"]})
+    finally:
+        both.pop_request()
+    header = published[1]["exclusive"]
+    assert (header["x"], header["u"], header["off"]) == (both.lock_state("b").key, None, ("unique",))
+
+
+def test_a_body_that_has_its_unique_key_and_no_lock_is_running(app: Celery, store: MemoryStore) -> None:
+    @app.task(name="both", shared=False, exclusive=Exclusive("url"), unique=Unique("url"))
+    def both(url: str) -> None: ...
+
+    app.finalize()
+    first = both.apply_async(("a",), exclusive=None)
+    assert both.lock_state("a").is_queued
+    inside(both, first, store, "finished", may_hold=True)
+    state = both.lock_state("a")
+    assert (state.is_running, state.is_queued) == (True, False)
+
+
+def test_a_period_that_one_call_gives_is_told_from_a_queue(make_task: Any) -> None:
+    task = make_task("url")
+    task.apply_async(("a",), unique=Unique("url", period=60))
+    state = task.lock_state("a")
+    assert (state.is_running, state.is_queued, bool(state.taker)) == (False, False, True)
 
 
 def test_one_s_own_key_in_a_canvas_from_inside_the_body_is_an_error_too(make_task: Any, sent: Any) -> None:

@@ -35,15 +35,14 @@ def unique(app: Celery, store: Any) -> Uniqueness:
     """Of a message that its publisher has taken the key for, and that runs."""
     letter: Any = None
     claim = UniqueClaim(CLAIM, "finished", QUEUED, is_taken=True)
-    delivery = Delivery("id/p", "t", None, claim, None, False, None, False, {}, ("id",), letter)
+    delivery = Delivery("id/p", "t", None, claim, None, False, None, False, True, {}, ("id",), letter)
     patience: Any = Patience()
-    store.apply(CLAIM.key, CLAIM.own(CLAIM.ttl))
+    store.apply(CLAIM.key, CLAIM.own(CLAIM.ttl, "running"))
     return Uniqueness(
         app._celery_exclusive,  # type: ignore[attr-defined]
         delivery,
         claim,
         patience=patience,
-        may_come_again=True,
         ask=lambda key, operation: store.apply(key, operation).answer,
     )
 

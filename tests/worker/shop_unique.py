@@ -74,6 +74,33 @@ def patient(self: Task, key: str, tag: str = "") -> str:
     return tag
 
 
+def act_twice(task: Task, key: str, tag: str, *, hold: bool) -> str:
+    """The run with the tag "first" is retried at once."""
+    act(task, key, tag, hold=hold)
+    if tag == "first" and not task.request.retries:
+        raise task.retry(countdown=0)
+    return tag
+
+
+@task(unique=Unique("key", until="started"))
+def twice(self: Task, key: str, tag: str = "", hold: bool = False) -> str:
+    return act_twice(self, key, tag, hold=hold)
+
+
+@task(unique=Unique("key", period=600))
+def twice_a_period(self: Task, key: str, tag: str = "", hold: bool = False) -> str:
+    return act_twice(self, key, tag, hold=hold)
+
+
+@task(unique=Unique("key", until="started"))
+def page(self: Task, key: str, tag: str = "", hold: bool = False) -> str:
+    """The first page is replaced by the second."""
+    act(self, key, tag, hold=hold)
+    if tag == "first":
+        raise self.replace(page.s(key, "second"))
+    return tag
+
+
 @task(unique=Unique("key"))
 def again(self: Task, key: str, tag: str = "", bypass: bool = False) -> str:
     """It publishes itself from inside its body."""

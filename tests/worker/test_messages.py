@@ -332,14 +332,15 @@ def test_looking_at_a_lock_changes_nothing(shop: Lab) -> None:
 
     def look() -> tuple[Any, ...]:
         state = shop.task("number").lock_state(1, "k")
-        return state.key, state.is_running, state.is_queued, state.waiting
+        return state.key, state.is_running, state.is_queued, state.waiting, state.place
 
     before = kept()
     for _ in range(10):
-        assert look() == ("x:shared:k", True, True, 1)
+        assert look() == ("x:shared:k", True, True, 1, 2)
         free = shop.task("number").lock_state(1, "nobody's")
         assert not free.is_running
         assert not free.holders
+        assert free.place == 0
     (holder,) = shop.task("number").lock_state(1, "k").holders
     assert holder.task_id == shop.journal.events("start")[0]["id"]
     assert holder.age > 0

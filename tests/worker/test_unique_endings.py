@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
+from base64 import b64decode, b64encode
 from collections import Counter
 
 import celery
 import pytest
 from kombu.exceptions import OperationalError
 
-from celery_exclusive import StoreUnavailable
+from celery_exclusive import StoreUnavailable, Unique
 from tests.proxy import Proxy
 from tests.servers import RedisServer
 from tests.worker.lab import Lab, eventually
@@ -198,6 +200,60 @@ def test_a_worker_that_is_told_to_go_leaves_the_key_with_its_task(stage: Stage) 
     assert holder.get(timeout=DEADLINE) == "holder"
     assert warm.process.wait(60) == 0
     assert lab.send("once", "k", "next").outcome == "published"
+
+
+@on_stages("prefork", brokers=("redis",))
+def test_a_worker_that_is_told_to_go_at_once_leaves_the_key_with_what_comes_again(stage: Stage) -> None:
+    lab = stage.make_lab(SHOP, exclusive_ttl=600)
+    cold = stage.start_worker(lab)
+    holder = hold(lab, "once")
+    cold.process.send_signal(signal.SIGQUIT)
+    cold.process.wait(60)
+    if stage.messages_at_the_broker(lab):  # not with early acknowledgement, nor with Celery 5.4
+        assert_skipped(lab.send("once", "k", "duplicate"), holder)
+    else:
+        eventually(lambda: lab.send("once", "k", "next").outcome == "published", "a free key")
+
+
+@on_stages("threads", "gevent", brokers=("redis",), lates=(False,))
+def test_what_ends_a_thread_and_was_acknowledged_gives_the_key_back(stage: Stage) -> None:
+    lab = stage.make_lab(SHOP, exclusive_ttl=600)
+    stage.start_worker(lab)
+    lab.send("end", "k", "doomed", "system-exit")
+    lab.journal.wait_for("start", tag="doomed")
+    eventually(lambda: lab.send("end", "k", "next").outcome == "published", "a free key")
+    lab.journal.wait_for("end", tag="next")
+
+
+@ONCE
+def test_what_no_worker_knows_gives_its_key_back(stage: Stage) -> None:
+    lab = stage.make_lab(SHOP, exclusive_ttl=600)
+
+    def ghost(key: str) -> None: ...
+
+    lab.app.task(name="ghost", shared=False, unique=Unique())(ghost)
+    lab.app.finalize()
+    stage.start_worker(lab)
+    ghost_task = lab.app.tasks["ghost"]
+    result = ghost_task.delay("k")
+    eventually(lambda: result.state == "FAILURE", "its end")
+    eventually(lambda: ghost_task.delay("k").outcome == "published", "a free key")
+
+
+@ONCE
+def test_what_no_lock_can_be_made_of_gives_its_key_back(stage: Stage) -> None:
+    """The worker's release has a lock that the publisher's had not, and other parameters."""
+    lab = stage.make_lab(SHOP, exclusive_ttl=600)
+    message = Message.withheld(lab, "both", "k", "odd")
+    message.content["headers"]["exclusive"]["x"] = None
+    body = json.loads(b64decode(message.content["body"]))
+    body[0] += ["too", "many", "arguments"]
+    message.content["body"] = b64encode(json.dumps(body).encode()).decode()
+    stage.start_worker(lab)
+    message.deliver()
+    eventually(lambda: message.result.state == "FAILURE", "its end")
+    eventually(lambda: lab.send("both", "k", "next").outcome == "published", "a free key")
+    lab.journal.wait_for("end", tag="next")
 
 
 @ONCE

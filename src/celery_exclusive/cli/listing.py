@@ -24,7 +24,6 @@ class Lock:
     key: str
     task: str | None
     snapshot: Snapshot
-    is_for_a_period: bool = False
 
     @property
     def waiting(self) -> int:
@@ -37,11 +36,9 @@ class Lock:
 
         A unique key is `queued` while its task is to begin, or taken for a `period`.
         """
-        if not self.snapshot.holders:
-            return "waiting" if self.snapshot.waiting else "aside"
-        if self.snapshot.holders[0].begun:
-            return "running"
-        return "period" if self.is_for_a_period else "queued"
+        if self.snapshot.holders:
+            return self.snapshot.holders[0].phase
+        return "waiting" if self.snapshot.waiting else "aside"
 
     def record(self) -> dict[str, Any]:
         """What `--json` tells. Seconds are numbers; names stay."""
@@ -66,12 +63,10 @@ class Lock:
 def listing(installation: Installation, keys: Collection[str]) -> Iterator[Lock]:
     """Look at these keys, in order; what is free by now is left out."""
     store, tasks = installation.store, installation.app.tasks
-    uniques = [(name, installation.unique(task)) for name, task in tasks.items()]
-    periods = tuple(f"u:{name}:" for name, option in uniques if option and option.period)
     for batch in batches(sorted(keys)):
         for key, snapshot in zip(batch, store.inspect_all(batch), strict=True):
             if is_busy(snapshot):
-                yield Lock(key, _task(key, tasks), snapshot, is_for_a_period=key.startswith(periods))
+                yield Lock(key, _task(key, tasks), snapshot)
 
 
 def batches(keys: Sequence[str], size: int = 100) -> Iterator[Sequence[str]]:

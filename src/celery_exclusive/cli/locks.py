@@ -152,7 +152,7 @@ def _busy_key(store: Store, text: str) -> str:
 def _account(released: Released, waiting: int) -> Iterator[str]:
     for rival in released.broken:
         yield f"taken from {_who(rival.id)}, which had it for {duration(rival.age)}"
-    if any(rival.begun for rival in released.broken):
+    if any(rival.phase == "running" for rival in released.broken):
         yield "if its process lives, that work goes on; its lease.check(), if it has a lock, raises LeaseLost"
     elif released.broken:
         yield "if its message is not lost, its task runs all the same"

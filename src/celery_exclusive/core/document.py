@@ -6,17 +6,19 @@ Times are whole microseconds of the store's clock, since a fence is one too.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 SECOND = 1_000_000
 NEVER = 2**53 - 1
+Phase = Literal["running", "queued", "period"]
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
     """One lease: who has it (id and token), until when, and its fence.
 
-    `waited` says that copies of its message may still come back: it had an entry or was redelivered; `begun`
-    that its body has, which for a unique message is long after it got its lease.
+    `waited` says that copies of its message may still come back: it had an entry or was redelivered. `phase`
+    is for those who look: a unique message is "queued" before it is "running", or has a key for a "period".
     """
 
     id: str
@@ -24,7 +26,7 @@ class Holder:
     expiry: int
     fence: int
     waited: bool = False
-    begun: bool = True
+    phase: Phase = "running"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from celery_exclusive.core.document import Phase
+
 
 @dataclass(frozen=True, slots=True)
 class Acquire:
@@ -27,13 +29,13 @@ class Acquire:
 class Renew:
     """Keep a lease for another `ttl`: never shortens it, never revives it.
 
-    `begun` says of a unique lease whether a body runs now; None leaves that as it is.
+    `phase` is that of a unique lease from now on; None leaves it as it is.
     """
 
     id: str
     token: str
     ttl: int
-    begun: bool | None = None
+    phase: Phase | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +85,15 @@ class Restore:
 class Own:
     """Have a key alone, from now on for `ttl`, no longer and no shorter, whether or not one has it already.
 
-    If `former` has it, that id gives it up: its lease, with its fence, is this id's. Whether its body has
-    `begun` changes nothing: those who look are told.
+    If `former` has it, that id gives it up: its lease, with its fence, is this id's. `phase` is told to those
+    who look.
     """
 
     id: str
     token: str
     ttl: int
     former: str | None = None
-    begun: bool = True
+    phase: Phase = "running"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +110,14 @@ Operation = Request | Renew | Reap
 class Rival:
     """Who has a place: a holder, or an id to which one is offered (`fence` 0).
 
-    `age` is since the grant; `begun` whether its body is being run.
+    `age` is since the grant.
     """
 
     id: str
     age: int
     remaining: int
     fence: int = 0
-    begun: bool = True
+    phase: Phase = "running"
 
 
 @dataclass(frozen=True, slots=True)

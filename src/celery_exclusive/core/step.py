@@ -82,7 +82,7 @@ def step(document: Document, line: Line, operation: Operation, now: int, offer: 
 
 def rival(lease: Holder, now: int) -> Rival:
     """What others are told of a lease."""
-    return Rival(lease.id, max(now - lease.fence, 0), lease.expiry - now, lease.fence, lease.begun)
+    return Rival(lease.id, max(now - lease.fence, 0), lease.expiry - now, lease.fence, lease.phase)
 
 
 class _State:
@@ -150,7 +150,7 @@ class _State:
         if self.holders and (not lease or (lease.id == op.id and lease.token != op.token)):
             return Held(self._rivals())
         fence = lease.fence if lease else self._tick()
-        own = Holder(op.id, op.token, self.now + op.ttl, fence, begun=op.begun)
+        own = Holder(op.id, op.token, self.now + op.ttl, fence, phase=op.phase)
         others = [holder for holder in self.holders.values() if holder is not lease]
         self.holders = {holder.id: holder for holder in sorted([*others, own], key=lambda h: h.fence)}
         return Granted(fence)
@@ -159,7 +159,7 @@ class _State:
         lease = self.holders.get(op.id)
         if not lease or lease.token != op.token or lease.expiry <= self.now:
             return Done(False)
-        self._extend(lease if op.begun is None else replace(lease, begun=op.begun), op.ttl)
+        self._extend(lease if op.phase is None else replace(lease, phase=op.phase), op.ttl)
         return Done(True)
 
     def release(self, op: Release) -> Answer:
@@ -269,7 +269,9 @@ class _State:
         leases = sorted(self.holders.values(), key=lambda lease: lease.fence)
         rivals = [rival(lease, self.now) for lease in leases]
         invited = self._waiting()[: max(self.limit - len(leases), 0)]
-        rivals += [Rival(e.id, 0, e.offer_until - self.now, begun=False) for e in invited if e.id != self.id]
+        rivals += [
+            Rival(e.id, 0, e.offer_until - self.now, phase="queued") for e in invited if e.id != self.id
+        ]
         return tuple(rivals)
 
     def _extend(self, lease: Holder, ttl: int) -> None:

@@ -37,7 +37,8 @@ class Delivery:
 
     The token is new for every delivery, so that two copies of one message are never taken for each other;
     only their unique lease is one. `dup` names the key, and the task that has it, of a duplicate;
-    `values` are what the call has given instead of those of its task.
+    `values` are what the call has given instead of those of its task; `late` says that it is acknowledged
+    when it has ended, and comes again if that is not seen.
     """
 
     id: str
@@ -48,6 +49,7 @@ class Delivery:
     redelivered: bool
     promoted: str | None
     is_retry: bool
+    late: bool
     values: Values
     kin: tuple[str, ...]
     letter: Letter
@@ -92,6 +94,7 @@ class Delivery:
             redelivered=redelivered,
             promoted=header.promoted,
             is_retry=bool(request.request_dict.get("retries")),
+            late=bool(task.acks_late),
             values=header.values,
             kin=tuple(kin),
             letter=Letter.of(message, header),

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 
 from celery_exclusive import notices
 from celery_exclusive.claim import Claim
+from celery_exclusive.core.document import Phase
 from celery_exclusive.core.operations import Done, Remove
 from celery_exclusive.errors import StoreUnavailable
+from celery_exclusive.forking import forks_wait
 from celery_exclusive.options import PERIOD
 from celery_exclusive.parking import Post
 from celery_exclusive.stores.base import Reply
 from celery_exclusive.worker.delivery import Delivery
-from celery_exclusive.worker.forking import forks_wait
 
 if TYPE_CHECKING:
     from celery_exclusive.install import Installation
@@ -55,9 +56,11 @@ def is_gone(pid: int | None) -> bool:
         return True
 
 
-def keep_for_queue(installation: Installation, claim: Claim, queued_ttl: int) -> None:
+def keep_for_queue(
+    installation: Installation, claim: Claim, queued_ttl: int, phase: Phase | None = "queued"
+) -> None:
     """Keep the unique key of a message that waits again; one that it has not got any more stays as it is."""
-    installation.store.renew([(claim.key, replace(claim, ttl=queued_ttl).renew(begun=False))])
+    installation.store.renew([(claim.key, replace(claim, ttl=queued_ttl).renew(phase))])
 
 
 class Endings:

@@ -16,12 +16,12 @@ from celery_exclusive import notices
 from celery_exclusive.claim import Claim
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Done
+from celery_exclusive.forking import forks_wait
 from celery_exclusive.namespace import LIFE, keep_namespace
 from celery_exclusive.native import NativeThread, at_home, original
 from celery_exclusive.worker.delivery import Delivery
 from celery_exclusive.worker.elsewhere import Elsewhere
 from celery_exclusive.worker.endings import Ended, is_gone
-from celery_exclusive.worker.forking import forks_wait
 
 if TYPE_CHECKING:
     from celery_exclusive.install import Installation
@@ -86,7 +86,7 @@ class Heartbeat:
         """Give back what the processes of the pool held, now that all of them are gone."""
         for delivery, pid in list(self._deliveries.values()):
             if pid() is None or is_gone(pid()):
-                self._give_back(delivery, returns=True)
+                self._give_back(delivery, returns=delivery.late or pid() is None)
 
     def notice_epoch(self, epoch: str) -> None:
         """Beat soon, if this is another epoch of the store than that of the last beat."""

@@ -68,7 +68,6 @@ class Passage:
                 delivery,
                 delivery.u,
                 patience=self.patience,
-                may_come_again=task.acks_late,
                 ask=self.ask,
             )
         self.run.unique = self.unique
@@ -161,7 +160,8 @@ class Passage:
         if unique and isinstance(answer, Granted) and (held := unique.start()):
             self.duplicate(unique.claim.key, notices.task_id(held.by[0].id))
         elif unique and (isinstance(answer, Parked) or self.again):
-            unique.wait()
+            rivals = [rival.id for rival in getattr(answer, "by", ())]
+            unique.wait(behind_itself=self.delivery.id in rivals)
         if isinstance(answer, Granted) and self.heartbeat:
             self.heartbeat.keep(self.delivery, lambda: None)
         return answer
@@ -285,8 +285,11 @@ class Passage:
             raise interruption
 
     def leave_unique(self, *, done: bool) -> None:
-        """Give back the unique key that the end of the body could not."""
-        if self.unique and done:
+        """Give back the unique key that the end of the body could not.
+
+        In a child that ends instead of its body the main process does, and knows whether the message returns.
+        """
+        if self.unique and (done or (self.heartbeat and not self.delivery.late)):
             self.unique.release()
             if self.unique.may_hold:
                 self.owe(done=True)

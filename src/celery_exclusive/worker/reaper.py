@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from celery_exclusive import notices
 from celery_exclusive.core.document import SECOND
+from celery_exclusive.forking import forks_wait
 from celery_exclusive.parking import Post
-from celery_exclusive.worker.forking import forks_wait
 
 if TYPE_CHECKING:
     from celery_exclusive.install import Installation

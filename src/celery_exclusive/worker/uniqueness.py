@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from celery.exceptions import Reject
 
 from celery_exclusive import notices
+from celery_exclusive.core.document import Phase
 from celery_exclusive.core.operations import Answer, Held, Request
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.lease import finish
@@ -37,31 +38,37 @@ class Uniqueness:
         unique: UniqueClaim,
         *,
         patience: Patience,
-        may_come_again: bool,
         ask: Callable[[str, Request], Answer],
     ) -> None:
         self.installation, self.delivery, self.patience = installation, delivery, patience
         self.claim, self.until, self.queued_ttl = unique.claim, unique.until, unique.queued_ttl
         self.is_taken = unique.is_taken
-        self.may_come_again = may_come_again
         self.ask = ask
         self.may_hold = self.until != PERIOD
         self.is_in = delivery.is_retry or delivery.may_be_in_line
 
     def admit(self) -> Held | None:
         """Do what a publisher without this library has not done; Held: it is a duplicate."""
-        return None if self.is_taken or self.is_in else self._own(self.queued_ttl, begun=False)
+        return (
+            None
+            if self.is_taken or self.is_in
+            else self._own(self.queued_ttl, "period" if self.until == PERIOD else "queued")
+        )
 
-    def wait(self) -> None:
-        """Keep the key for as long as the message may wait. One that has ended meanwhile stays free."""
+    def wait(self, *, behind_itself: bool = False) -> None:
+        """Keep the key for as long as the message may wait. One that has ended meanwhile stays free.
+
+        A copy that waits behind its own run leaves it running.
+        """
         if self.until != PERIOD:
+            phase: Phase | None = None if behind_itself else "queued"
             with suppress(StoreUnavailable):
-                keep_for_queue(self.installation, self.claim, self.queued_ttl)
+                keep_for_queue(self.installation, self.claim, self.queued_ttl, phase)
 
     def start(self) -> Held | None:
         """The body is about to begin; Held: its lease had run out, and another one has the key."""
         if self.until == FINISHED:
-            return self._own(self.claim.ttl, begun=True)
+            return self._own(self.claim.ttl, "running")
         if self.until == STARTED:
             self.ask(self.claim.key, self.claim.release(done=False))
             self.may_hold = False
@@ -76,7 +83,7 @@ class Uniqueness:
             return
         is_given_back = isinstance(error, Reject) and getattr(error, "requeue", False)
         with undisturbed():
-            if self.may_come_again and (is_given_back or isinstance(error, MemoryError)):
+            if self.delivery.late and (is_given_back or isinstance(error, MemoryError)):
                 self.wait()
             else:
                 self.release()
@@ -94,8 +101,8 @@ class Uniqueness:
         else:
             self.may_hold = False
 
-    def _own(self, ttl: int, *, begun: bool) -> Held | None:
-        answer = self.ask(self.claim.key, self.claim.own(ttl, begun=begun))
+    def _own(self, ttl: int, phase: Phase) -> Held | None:
+        answer = self.ask(self.claim.key, self.claim.own(ttl, phase))
         if not isinstance(answer, Held):
             return None
         self.may_hold = False

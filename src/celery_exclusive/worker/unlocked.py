@@ -9,14 +9,13 @@ from __future__ import annotations
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from celery.signals import task_received, task_revoked
+from celery.signals import task_received, task_rejected, task_revoked, task_unknown
 
 from celery_exclusive import notices
-from celery_exclusive.claim import Claim
 from celery_exclusive.core.operations import Done, Remove
 from celery_exclusive.errors import ExclusiveError
+from celery_exclusive.forking import forks_wait
 from celery_exclusive.header import Header
-from celery_exclusive.options import PERIOD
 from celery_exclusive.wakes import follow_up
 from celery_exclusive.worker.delivery import is_redelivered, restore_priority
 from celery_exclusive.worker.gate import GatedTask
@@ -33,11 +32,13 @@ class Unlocked:
         self.installation = installation
         task_received.connect(self._receive)
         task_revoked.connect(self._revoke)
+        task_unknown.connect(self._refuse)
+        task_rejected.connect(self._refuse)
 
     def _receive(self, request: Any, **_: Any) -> None:
         header = Header.read(request.message.headers)
         if header:
-            self._look_at_unique(request.task, request.id, header)
+            self._give_back(request.task, request.id, header)
         if header and self._look(request.task, request.id, header, again=is_redelivered(request.message)):
             restore_priority(request, header)
 
@@ -45,10 +46,21 @@ class Unlocked:
         """Of one that is revoked or expired before it was received, this alone tells."""
         header = Header.read(vars(request))
         if header:
-            self._look_at_unique(sender, request.id, header)
+            self._give_back(sender, request.id, header)
             self._look(
                 sender, request.id, header, again=bool((request.delivery_info or {}).get("redelivered"))
             )
+
+    def _refuse(self, message: Any, **_: Any) -> None:
+        """Celery drops it: no worker of this release knows its task, or can read it."""
+        headers = message.headers or {}
+        header = Header.read(headers)
+        if header:
+            self._give_back(None, str(headers.get("id")), header)
+
+    def _give_back(self, task: Any, id: str, header: Header) -> None:
+        if not isinstance(task, GatedTask):
+            self.installation.debts.add_message(id, header)
 
     def _look(self, task: Any, id: str, header: Header, *, again: bool) -> bool:
         has_waited = bool(header.x) and (header.promoted is not None or again)
@@ -58,22 +70,12 @@ class Unlocked:
         Thread(target=self._leave, args=place, name="exclusive-leave", daemon=True).start()
         return True
 
-    def _look_at_unique(self, task: Any, id: str, header: Header) -> None:
-        if header.u and header.u[1] != PERIOD and not isinstance(task, GatedTask):
-            claim = Claim(header.u[0], f"{id}/{header.id}", header.id, 0)
-            Thread(target=self._free, args=(claim,), name="exclusive-free", daemon=True).start()
-
-    def _free(self, claim: Claim) -> None:
-        """Give back the key of a task that is unique in another release."""
-        try:
-            self.installation.store.apply(claim.key, claim.release(done=False))
-        except ExclusiveError as error:
-            notices.trouble(f"unique key {claim.key} is free only when its time is over", error)
-
     def _leave(self, store: Store, task: str, id: str, key: str, claim: str) -> None:
         """Not for good: a worker of another release may get it, if this one is killed before it has run."""
         try:
-            reply = store.apply(key, Remove(claim, done=False))
+            with forks_wait():
+                reply = store.apply(key, Remove(claim, done=False))
+                follow_up(self.installation, reply)
         except ExclusiveError as error:
             notices.trouble(
                 f"task {id} has no lock here, but keeps its place in line, and may run again", error
@@ -81,4 +83,3 @@ class Unlocked:
         else:
             if reply.answer == Done(True):
                 notices.unlocked(task, id, key)
-            follow_up(self.installation, reply)

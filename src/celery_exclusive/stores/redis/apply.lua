@@ -7,7 +7,7 @@
 -- now        virtual time for tests, or "" for the server's clock
 -- verb       acquire, own, release, remove, break, restore, or reap
 -- ttl        of the lease; reap: the pause since the last one
--- limit      of the key; release, remove: 1 if done; own: 1 if begun; reap: how many keys
+-- limit      of the key; release, remove: 1 if done; own: its phase; reap: how many keys
 -- delivery   "fresh", "redelivered", or "promoted <epoch>"; own: the id that gives its lease up, or ""
 -- candidate  becomes the epoch if there is none
 -- max_waiting  behind so many no newcomer is parked, or ""
@@ -15,14 +15,14 @@
 -- answer     granted, parked, held, full, stale or done; number is the fence, the position, how many wait,
 --            or 1 for found; the quick ways answer these two alone
 -- epoch      of a reply that wakes somebody, and of every reaper's
--- rivals     id, age, remaining, fence, begun, ...; wakes: key, id, message, ...; asides: key, id, ...
+-- rivals     id, age, remaining, fence, phase, ...; wakes: key, id, message, ...; asides: key, id, ...
 
 -- include document.lua
 
 local verb, id, token, ttl, limit = ARGV[2], ARGV[4], ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
 local delivery, offer_time, tombstone_ttl = ARGV[8], tonumber(ARGV[9]), tonumber(ARGV[10])
 local candidate, max_waiting, message = ARGV[11], tonumber(ARGV[12]), ARGV[13]
-local is_done, begun = limit == 1, limit == 1 and '1' or '0'
+local is_done, phase = limit == 1, ARGV[7]
 go_to(ARGV[3])
 
 local function tick()

@@ -1,7 +1,7 @@
 -- What is kept of a key, as plain decimal text: read it with redis-cli. Part of every script.
 --
 -- All names begin with the base, "<prefix>1:{0}:", whose hash tag keeps them in one slot.
---   l:<key>    HASH "" -> "limit holders minexp maxexp waiting aside", id -> "expiry fence waited begun token"
+--   l:<key>    HASH "" -> "limit holders minexp maxexp waiting aside", id -> "expiry fence waited phase token"
 --   q:<key>    ZSET id -> seq, of those who wait in line
 --   a:<key>    ZSET id -> offer_until, of those who stepped aside
 --   o:<key>    HASH id -> "offer_until offers seq redelivered", of those who had an offer or are redelivered
@@ -45,12 +45,12 @@ local function meta()
 end
 
 local function read_lease(holder, text)
-  local expiry, fence, waited, begun, secret = string.match(text, '^(%d+) (%d+) (%d) (%d) (.*)$')
-  return {id = holder, expiry = tonumber(expiry), fence = tonumber(fence), waited = waited, begun = begun, token = secret}
+  local expiry, fence, waited, phase, secret = string.match(text, '^(%d+) (%d+) (%d) (%a+) (.*)$')
+  return {id = holder, expiry = tonumber(expiry), fence = tonumber(fence), waited = waited, phase = phase, token = secret}
 end
 
 local function record(lease)
-  return string.format('%.0f %.0f %s %s ', lease.expiry, lease.fence, lease.waited, lease.begun) .. lease.token
+  return string.format('%.0f %.0f %s %s ', lease.expiry, lease.fence, lease.waited, lease.phase) .. lease.token
 end
 
 local function tell(rivals, ...)
@@ -59,7 +59,7 @@ end
 
 local function tell_lease(rivals, lease)
   local age, remaining = math.max(now - lease.fence, 0), lease.expiry - now
-  tell(rivals, lease.id, age, remaining, lease.fence, tonumber(lease.begun))
+  tell(rivals, lease.id, age, remaining, lease.fence, lease.phase)
 end
 
 local function expire(name, at)

@@ -6,7 +6,7 @@
 --
 -- now        virtual time for tests, or "" for the server's clock
 -- key        again for each; so is seen: waiting, aside, rivals
--- rivals     id, age, remaining, fence, begun, ... of each holder
+-- rivals     id, age, remaining, fence, phase, ... of each holder
 
 -- include document.lua
 

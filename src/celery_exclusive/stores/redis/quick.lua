@@ -16,7 +16,7 @@ local function quick_grant(own)
   if own then
     own.expiry = math.max(own.expiry, now + ttl)
   else
-    own = {expiry = now + ttl, fence = tick(), waited = '0', begun = '1', token = token}
+    own = {expiry = now + ttl, fence = tick(), waited = '0', phase = 'running', token = token}
     minexp = count == 0 and own.expiry or math.min(minexp, own.expiry)
     count = count + 1
   end

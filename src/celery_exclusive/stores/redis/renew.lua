@@ -1,12 +1,12 @@
 -- Keeps many leases of many keys: never shortens one, never revives one.
 --
 -- keys: base
--- arguments: now key id token ttl begun
+-- arguments: now key id token ttl phase
 -- reply: found
 --
 -- now        virtual time for tests, or "" for the server's clock
 -- key ...    again for each lease; so is found, 1 or 0
--- begun      1 or 0, or "" for what it is
+-- phase      from now on, or "" for what it is
 --
 -- `due` is left as it is: the reaper comes early once, and finds nothing to do.
 
@@ -20,9 +20,9 @@ for first = 2, #ARGV, 5 do
   local found = redis.call('HMGET', leases, '', id)
   local lease = found[2] and read_lease(id, found[2])
   local is_alive = lease and lease.token == token and lease.expiry > now
-  local begun = lease and (ARGV[first + 4] == '' and lease.begun or ARGV[first + 4])
-  if is_alive and (now + ttl > lease.expiry or begun ~= lease.begun) then
-    lease.expiry, lease.begun = math.max(lease.expiry, now + ttl), begun
+  local phase = lease and (ARGV[first + 4] == '' and lease.phase or ARGV[first + 4])
+  if is_alive and (now + ttl > lease.expiry or phase ~= lease.phase) then
+    lease.expiry, lease.phase = math.max(lease.expiry, now + ttl), phase
     read_meta(found[1])
     local is_longest = lease.expiry > maxexp
     maxexp = math.max(maxexp, lease.expiry)

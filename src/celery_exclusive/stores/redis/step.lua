@@ -80,7 +80,7 @@ local function tell_rivals()
   for _, lease in ipairs(leases_by_fence) do tell_lease(rivals, lease) end
   for position, entry in ipairs(line()) do
     if position > known - #leases_by_fence then break end
-    if entry.id ~= id then tell(rivals, entry.id, 0, entry.offer_until - now, 0, 0) end
+    if entry.id ~= id then tell(rivals, entry.id, 0, entry.offer_until - now, 0, 'queued') end
   end
 end
 
@@ -108,16 +108,16 @@ local function stand_behind(own)
   wake = without(wake, id)
 end
 
-local function lend(waited, is_begun, fence)
+local function lend(fence, waited, its_phase)
   holders[id] = {
-    id = id, expiry = now + ttl, fence = fence, waited = waited, begun = is_begun, token = token, changed = true,
+    id = id, expiry = now + ttl, fence = fence, waited = waited, phase = its_phase, token = token, changed = true,
   }
   return fence
 end
 
-local function grant(waited, is_begun)
+local function grant(waited, its_phase)
   count = count + 1
-  return lend(waited, is_begun or '1', tick())
+  return lend(tick(), waited, its_phase or 'running')
 end
 
 local function acquire()
@@ -172,12 +172,12 @@ local function own()
     tell_rivals()
     return 'held', 0
   end
-  if not lease then return 'granted', grant('0', begun) end
+  if not lease then return 'granted', grant('0', phase) end
   if lease.id ~= id then
     holders[lease.id] = nil
     dead[#dead + 1] = lease.id
   end
-  return 'granted', lend('0', begun, lease.fence)
+  return 'granted', lend(lease.fence, '0', phase)
 end
 
 local function release()

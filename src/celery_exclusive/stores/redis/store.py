@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from os import urandom
-from typing import Any
+from typing import Any, get_args
 
+from celery_exclusive.core.document import Phase
 from celery_exclusive.core.operations import (
     Acquire,
     Answer,
@@ -34,12 +35,13 @@ _APPLY = scripts.load(
     arguments="now verb key id token ttl limit delivery offer tombstone_ttl candidate max_waiting message",
     reply="answer number rivals epoch wakes asides",
 )
-_RENEW = scripts.load("renew.lua", arguments="now key id token ttl begun", reply="found")
+_RENEW = scripts.load("renew.lua", arguments="now key id token ttl phase", reply="found")
 _NAMESPACE = scripts.load("namespace.lua", arguments="broker life", reply="owner")
 _INSPECT = scripts.load("inspect.lua", arguments="now key", reply="seen")
 
 _LEASES_PER_CALL = 500
 _GRANTED = b"granted"
+_PHASES: dict[bytes, Phase] = {phase.encode(): phase for phase in get_args(Phase)}
 _DONE, _NOT_DONE = Reply(Done(True)), Reply(Done(False))
 
 
@@ -65,8 +67,8 @@ class RedisStore:
             id, token, ttl, limit = operation.id, operation.token, operation.ttl, operation.limit
             return self._apply("acquire", key, id, token, ttl, limit, operation)
         if isinstance(operation, Own):
-            id, token, ttl, begun = operation.id, operation.token, operation.ttl, int(operation.begun)
-            return self._apply("own", key, id, token, ttl, begun, delivery=operation.former or "")
+            id, token, ttl, phase = operation.id, operation.token, operation.ttl, operation.phase
+            return self._apply("own", key, id, token, ttl, phase, delivery=operation.former or "")
         if isinstance(operation, Release):
             return self._apply("release", key, operation.id, operation.token, limit=int(operation.done))
         if isinstance(operation, Restore):
@@ -161,7 +163,7 @@ class RedisStore:
         id: str = "",
         token: str = "",
         ttl: int = 0,
-        limit: int = 0,
+        limit: int | Phase = 0,
         acquire: Acquire | None = None,
         delivery: str = "",
     ) -> Reply:
@@ -195,7 +197,7 @@ class RedisStore:
 
 
 def _renewal(lease: Renew) -> tuple[object, ...]:
-    return lease.id, lease.token, lease.ttl, "" if lease.begun is None else int(lease.begun)
+    return lease.id, lease.token, lease.ttl, lease.phase or ""
 
 
 def _delivery(acquire: Acquire | None) -> str:
@@ -222,7 +224,7 @@ def _answer(name: bytes, number: int, rivals: list[Any]) -> Answer:
 
 def _rivals(flat: list[Any]) -> tuple[Rival, ...]:
     rows = (flat[i : i + 5] for i in range(0, len(flat), 5))
-    return tuple(Rival(_text(id), age, left, fence, bool(begun)) for id, age, left, fence, begun in rows)
+    return tuple(Rival(_text(id), age, left, fence, _PHASES[phase]) for id, age, left, fence, phase in rows)
 
 
 def _text(word: bytes) -> str:

@@ -20,7 +20,7 @@ MINUTE = 60_000_000
 _LEASES_PER_STATEMENT = 500
 _ENDED_PER_SWEEP = 5_000
 """A sweep is one transaction, for which all others wait."""
-_HOLDER = ("id", "token", "expiry", "fence", "waited", "begun")
+_HOLDER = ("id", "token", "expiry", "fence", "waited", "phase")
 
 
 class Transaction(DocumentStore):

@@ -51,28 +51,27 @@ class OwningPromises(Subject):
         assert not key.renew("a", TOKEN)
         assert key.renew("b", OTHER)
 
-    def test_others_see_whether_a_body_has_begun(self) -> None:
-        def is_seen_running() -> bool:
+    def test_others_see_its_phase(self) -> None:
+        def seen() -> str:
             (holder,) = key.inspect().holders
             refused = key.own("b", OTHER).answer
             assert isinstance(refused, Held)
-            assert refused.by[0].begun == holder.begun
-            return holder.begun
+            assert refused.by[0].phase == holder.phase
+            return holder.phase
 
         key = self.key()
-        key.own("a", begun=False)
-        assert not is_seen_running()
+        key.own("a", phase="queued")
+        assert seen() == "queued"
         key.own("a", ttl=2 * LONG)
-        assert is_seen_running()
-        assert key.renew("a", ttl=LONG, begun=False)  # it waits again, for less than it was to run
-        assert not is_seen_running()
+        assert seen() == "running"
+        assert key.renew("a", ttl=LONG, phase="queued")  # it waits again, for less than it was to run
+        assert seen() == "queued"
         assert key.renew("a", ttl=3 * LONG)
-        assert not is_seen_running()
-        assert key.renew("a", ttl=LONG, begun=True)
-        assert is_seen_running()
-        key.own("a", begun=False)
-        key.own("c", OTHER, former="a", begun=True)
-        assert is_seen_running()
+        assert seen() == "queued"
+        key.own("a", phase="period")
+        assert seen() == "period"
+        key.own("c", OTHER, former="a", phase="running")
+        assert seen() == "running"
 
     def test_handing_over_again_changes_nothing(self) -> None:
         key = self.key()

@@ -9,6 +9,7 @@ from secrets import token_hex
 
 import pytest
 
+from celery_exclusive.core.document import Phase
 from celery_exclusive.core.operations import (
     Acquire,
     Break,
@@ -139,8 +140,8 @@ class Key:
         reply = self.acquire(id, token, redelivered=redelivered, promoted=promoted, message=message)
         return reply.answer == Stale()
 
-    def renew(self, id: str, token: str = TOKEN, *, ttl: float = LONG, begun: bool | None = None) -> bool:
-        return self.store.renew([(self.name, Renew(id, token, int(ttl * 1e6), begun))]) == [True]
+    def renew(self, id: str, token: str = TOKEN, *, ttl: float = LONG, phase: Phase | None = None) -> bool:
+        return self.store.renew([(self.name, Renew(id, token, int(ttl * 1e6), phase))]) == [True]
 
     def release(self, id: str, token: str = TOKEN, *, done: bool = True) -> Reply:
         return self.store.apply(self.name, Release(id, token, done))
@@ -161,9 +162,9 @@ class Key:
         *,
         ttl: float = LONG,
         former: str | None = None,
-        begun: bool = True,
+        phase: Phase = "running",
     ) -> Reply:
-        return self.store.apply(self.name, Own(id, token, int(ttl * 1e6), former, begun))
+        return self.store.apply(self.name, Own(id, token, int(ttl * 1e6), former, phase))
 
     def reap(self) -> Reply:
         return self.store.reap()

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import os
 import time
+from _thread import LockType, allocate_lock, get_ident
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
-from celery_exclusive.native import original
+from celery_exclusive.native import is_green
 
 _PATIENCE = 0.3
 """Seconds for which a fork waits. Who works for longer waits for a server, and has no such lock meanwhile."""
-_locks: dict[int, Any] = {}
+_locks: dict[int, LockType] = {}
 """One for each thread that has worked: they do not wait for each other."""
-_taken: list[Any] = []
+_taken: list[LockType] = []
 
 
 @contextmanager
@@ -27,8 +27,13 @@ def forks_wait() -> Iterator[None]:
 
     with forks_wait():
         sweep()
+
+    Greenlets share one thread, and would wait for each other for ever; their workers fork nobody.
     """
-    with _locks.setdefault(original("_thread", "get_ident")(), original("_thread", "allocate_lock")()):
+    if is_green():
+        yield
+        return
+    with _locks.setdefault(get_ident(), allocate_lock()):
         yield
 
 

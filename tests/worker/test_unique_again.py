@@ -1,0 +1,97 @@
+"""What has run once and goes on, as a retry, a replacement or a copy, is never refused for its own sake."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_exclusive import LockHeld
+from tests.worker.lab import Lab, eventually
+from tests.worker.message import Message
+from tests.worker.stage import Stage
+from tests.worker.test_unique import ONCE, SHOP, assert_skipped, hold
+
+pytestmark = pytest.mark.timeout(180)
+DEADLINE = 60
+
+
+def from_elsewhere(lab: Lab, name: str, key: str, tag: str) -> Message:
+    """The call of a publisher without this library, whose body is held open."""
+    message = Message.withheld(lab, name, key, tag, True, options={"unique": None})
+    del message.content["headers"]["exclusive"]
+    return message
+
+
+@ONCE
+def test_the_retry_of_a_message_from_elsewhere_runs_though_another_call_is_queued(stage: Stage) -> None:
+    lab = stage.make_lab(SHOP, exclusive_ttl=600)
+    message = from_elsewhere(lab, "twice", "k", "first")
+    stage.start_worker(lab, slots=1)
+    message.deliver()
+    lab.journal.wait_for("start", tag="first")
+    other = lab.send("twice", "k", "other")
+    lab.open("first", "first")
+    assert message.result.get(timeout=DEADLINE) == "first"
+    assert other.get(timeout=DEADLINE) == "other"
+    stage.assert_nothing_is_left(lab)
+    assert sorted(lab.journal.tags()) == ["first", "first", "other"]
+
+
+@ONCE
+def test_the_retry_of_a_message_from_elsewhere_does_not_begin_its_period_anew(stage: Stage) -> None:
+    lab = stage.make_lab(SHOP)
+    message = from_elsewhere(lab, "twice_a_period", "k", "first")
+    stage.start_worker(lab)
+    message.deliver()
+    lab.journal.wait_for("start", tag="first")
+    before = lab.task("twice_a_period").lock_state("k").taker
+    lab.open("first", "first")
+    assert message.result.get(timeout=DEADLINE) == "first"
+    after = lab.task("twice_a_period").lock_state("k").taker
+    assert after.age + after.remaining == pytest.approx(before.age + before.remaining)
+
+
+@ONCE
+def test_a_replacement_runs_though_another_call_is_queued(stage: Stage) -> None:
+    lab = stage.make_lab(SHOP, exclusive_ttl=600)
+    stage.start_worker(lab, slots=1)
+    first = hold(lab, "page", "first")
+    other = lab.send("page", "k", "other")
+    lab.open("first")
+    assert first.get(timeout=DEADLINE) == "second"
+    assert other.get(timeout=DEADLINE) == "other"
+    stage.assert_nothing_is_left(lab)
+    assert sorted(lab.journal.tags()) == ["first", "other", "second"]
+
+
+@ONCE
+def test_a_run_hands_its_key_to_its_retry_though_it_came_without_one(stage: Stage) -> None:
+    """As a call that was allowed to go without the store, or one of a release without the option."""
+    lab = stage.make_lab(SHOP, exclusive_ttl=600)
+    message = Message.withheld(lab, "patient", "k", "retried")
+    lab.task("patient").release_lock("k")
+    message.content["headers"]["exclusive"]["u"] = None
+    stage.start_worker(lab)
+    message.deliver()
+    eventually(lambda: message.result.state == "RETRY", "its retry")
+    assert_skipped(lab.send("patient", "k", "duplicate"), message.result)
+    assert message.result.get(timeout=DEADLINE) == "retried"
+    stage.assert_nothing_is_left(lab)
+    assert lab.journal.tags() == ["retried", "retried"]
+
+
+@ONCE
+def test_a_copy_that_waits_behind_its_own_run_leaves_its_key_to_that(stage: Stage) -> None:
+    lab = stage.make_lab(SHOP, exclusive_ttl=600)
+    stage.start_worker(lab, slots=3)
+    holder = hold(lab, "both")
+    Message.unacknowledged(lab, holder.id).deliver_again()
+    lab.wait_for_line(1, "both", "k")
+    eventually(lambda: lab.task("both").lock_state("k").taker.remaining > 80_000, "a key that is kept")
+    assert not lab.task("both").lock_state("k").is_taker_queued
+    with pytest.raises(LockHeld):
+        lab.task("both").release_lock("k")
+    assert_skipped(lab.send("both", "k", "duplicate"), holder)
+    lab.open("holder")
+    assert holder.get(timeout=DEADLINE) == "holder"
+    stage.assert_nothing_is_left(lab)
+    assert lab.journal.tags() == ["holder"]
