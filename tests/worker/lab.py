@@ -163,6 +163,7 @@ def disconnect(app: Any) -> None:
     if str(app.conf.result_backend).startswith("redis"):
         app.backend.result_consumer.subscribed_to.clear()  # else a deleted result connects again
         app.backend.result_consumer.stop()
+        app.backend.result_consumer._pubsub = None  # Celery 5.5 does so all the same, for 20 s
         app.backend.client.connection_pool.disconnect()
     pools.reset()  # else the next test might get one that is cut meanwhile
 

@@ -11,6 +11,7 @@ import pytest
 from tests.servers import RedisServer
 from tests.worker.lab import Lab, Worker, eventually
 from tests.worker.message import consume, stop_consuming, wait_for_lines
+from tests.worker.versions import needs_celery
 
 pytestmark = pytest.mark.timeout(240)
 ASIDE, DROPPED = "steps aside in the line", "dropped: another copy"
@@ -56,6 +57,7 @@ def test_a_task_promoted_several_times_since_its_queue_was_slow_runs_once(
     assert lab.journal.tags("start") == ["holder", "a"]
 
 
+@needs_celery("5.7", "a revoke that leaves the state of a running task alone")
 def test_a_copy_that_comes_late_does_not_revoke_the_run_of_another(make_lab: Callable[..., Lab]) -> None:
     calm = {"exclusive_ttl": 600, "worker_prefetch_multiplier": 1, "task_track_started": True}
     lab = make_lab(**SHORT_OFFERS, **calm)
