@@ -574,7 +574,7 @@ def test_a_retry_that_is_not_sent_takes_no_key_for_a_run_that_has_given_it_back(
 def test_what_is_given_back_late_is_not_taken_for_a_run_that_may_have_ended(
     make_task: Any, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = make_task()
+    task = make_task(ttl=600)
     run, options = inside(task, task.delay("a"), store, "finished", may_hold=True)
     apply, asked = store.apply, []
 
