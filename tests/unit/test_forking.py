@@ -120,9 +120,9 @@ def test_a_fork_does_not_wait_for_long() -> None:
 def test_greenlets_do_not_wait_for_each_other() -> None:
     pytest.importorskip("gevent")
     code = """
+from celery_exclusive.forking import forks_wait  # with the locks of threads
 from gevent import monkey, spawn, joinall, sleep
 monkey.patch_all()
-from celery_exclusive.forking import forks_wait
 def work():
     with forks_wait():
         sleep(0.01)
