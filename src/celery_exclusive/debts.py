@@ -29,7 +29,9 @@ class Debts:
 
     def __init__(self, installation: Installation) -> None:
         self.installation = installation
-        self._pid: int | None = None
+        self._owed: deque[tuple[str, Release]] = deque()
+        self._changes = Lock()
+        self._runs_in: int | None = None
 
     def add_message(self, id: str, header: Header) -> None:
         """Give back what the message of this task may have."""
@@ -37,36 +39,33 @@ class Debts:
             self.add(header.u[0], Release(f"{id}/{header.id}", header.id, done=False))
 
     def add(self, key: str, release: Release) -> None:
-        if self._pid != os.getpid():
-            self._pid = os.getpid()
-            self._owed: deque[tuple[str, Release]] = deque()
-            self._changes, self._is_running = Lock(), False
+        """A child that is forked gives back what it has inherited, too, which does no harm."""
         self._owed.append((key, release))
-        with (
-            self._changes,
-            suppress(RuntimeError),
-        ):  # no more threads: it is about to end
-            if not self._is_running:
+        with forks_wait(), self._changes, suppress(RuntimeError):  # no more threads: it is about to end
+            if self._runs_in != os.getpid():
                 Thread(target=self._run, name="exclusive-debts", daemon=True).start()
-                self._is_running = True
+                self._runs_in = os.getpid()
 
     def _run(self) -> None:
         pause = _FIRST_PAUSE
         while True:
-            with self._changes:
-                if not self._owed:
-                    self._is_running = False
-                    return
             try:
                 with forks_wait():
-                    self._pay()
+                    if not self._give_back():
+                        return
             except Exception:  # noqa: BLE001 - it has been told, and there is another try
                 time.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE)
             else:
                 pause = _FIRST_PAUSE
 
-    def _pay(self) -> None:
+    def _give_back(self) -> bool:
+        """Give back one; False: there is none, and this thread ends."""
+        with self._changes:
+            if not self._owed:
+                self._runs_in = None
+                return False
         key, release = self._owed[0]
         self.installation.store.apply(key, release)
         self._owed.popleft()
+        return True
