@@ -30,5 +30,5 @@ class Claim:
     def restore(self) -> Restore:
         return Restore(self.id, self.token, self.ttl, self.limit)
 
-    def release(self, *, done: bool = True) -> Release:
-        return Release(self.id, self.token, done)
+    def release(self, phase: Phase | None = None, *, done: bool = True) -> Release:
+        return Release(self.id, self.token, done, phase)

@@ -9,7 +9,10 @@ from contextlib import suppress
 from threading import Lock, Thread
 from typing import TYPE_CHECKING
 
+from celery_exclusive import notices
+from celery_exclusive.claim import Claim
 from celery_exclusive.core.operations import Release
+from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.forking import forks_wait
 from celery_exclusive.header import Header
 from celery_exclusive.options import PERIOD
@@ -17,47 +20,58 @@ from celery_exclusive.options import PERIOD
 if TYPE_CHECKING:
     from celery_exclusive.install import Installation
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 1, 60
+_FIRST_PAUSE, _LONGEST_PAUSE = 1, 5
 """Seconds between attempts."""
+_MOST = 100_000
+"""Of more than so many the oldest are forgotten."""
+_FAREWELL = 10
+"""Seconds for which a worker that stops waits for the store."""
 
 
 class Debts:
     """Leases that nobody else gives back; else a key might be taken for a day.
 
     Of calls that got no answer and were not sent, and of messages that end where no code of their task runs.
+    The key of a message that has been delivered to somebody else meanwhile, and runs, is left alone.
     """
 
     def __init__(self, installation: Installation) -> None:
         self.installation = installation
-        self._owed: deque[tuple[str, Release]] = deque()
+        self._owed: deque[tuple[str, Release]] = deque(maxlen=_MOST)
         self._changes = Lock()
         self._runs_in: int | None = None
+        self._thread: Thread | None = None
 
     def add_message(self, id: str, header: Header) -> None:
         """Give back what the message of this task may have."""
         if header.u and header.u[1] != PERIOD:
-            self.add(header.u[0], Release(f"{id}/{header.id}", header.id, done=False))
+            claim = Claim(header.u[0], f"{id}/{header.id}", header.id, 0)
+            self.add(claim.key, claim.release("queued", done=False))
 
     def add(self, key: str, release: Release) -> None:
         """A child that is forked gives back what it has inherited, too, which does no harm."""
         self._owed.append((key, release))
         with forks_wait(), self._changes, suppress(RuntimeError):  # no more threads: it is about to end
             if self._runs_in != os.getpid():
-                Thread(target=self._run, name="exclusive-debts", daemon=True).start()
+                self._thread = Thread(target=self._run, name="exclusive-debts", daemon=True)
+                self._thread.start()
                 self._runs_in = os.getpid()
 
+    def settle(self) -> None:
+        """Wait until all is given back, for a while."""
+        if self._thread and self._runs_in == os.getpid():
+            self._thread.join(_FAREWELL)
+
     def _run(self) -> None:
-        pause = _FIRST_PAUSE
-        while True:
-            try:
-                with forks_wait():
-                    if not self._give_back():
-                        return
-            except Exception:  # noqa: BLE001 - it has been told, and there is another try
+        trouble = notices.Trouble("unique keys cannot be given back; it is tried again and again")
+        pause, goes_on = _FIRST_PAUSE, True
+        while goes_on:
+            with trouble, forks_wait():
+                goes_on = self._give_back()
+                pause = _FIRST_PAUSE
+            if trouble.lasts:
                 time.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE)
-            else:
-                pause = _FIRST_PAUSE
 
     def _give_back(self) -> bool:
         """Give back one; False: there is none, and this thread ends."""
@@ -65,7 +79,13 @@ class Debts:
             if not self._owed:
                 self._runs_in = None
                 return False
-        key, release = self._owed[0]
-        self.installation.store.apply(key, release)
-        self._owed.popleft()
+            key, release = self._owed[0]
+        try:
+            self.installation.store.apply(key, release)
+        except StoreUnavailable:
+            raise
+        except Exception as error:  # noqa: BLE001 - the others must not wait for what will never be done
+            notices.trouble(f"unique key {key} is free only when its time is over", error)
+        with suppress(ValueError):  # forgotten
+            self._owed.remove((key, release))
         return True

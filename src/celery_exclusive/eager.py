@@ -124,7 +124,7 @@ class _Sole:
     claim: Claim
     until: str
     taking: Taking
-    may_hold: bool = True
+    may_hold: bool
 
     def end(self, error: BaseException | None) -> None:  # noqa: ARG002 - whatever it was
         self.taking.give_back()
@@ -138,7 +138,12 @@ def _sole(
     installation: Installation = task.app._celery_exclusive
     is_over = run.skipped or run.failure
     key = None if option is None or is_over else _key(task, option, args, kwargs)
-    has_already = any(outer.unique and outer.unique.claim.key == key for outer in runs())
+    has_already = any(
+        outer.unique
+        and outer.unique.claim.key == key
+        and (outer.unique.until == FINISHED or outer.task_id == run.task_id)  # else a retry, or a replacement
+        for outer in runs()
+    )
     is_play = task.app.conf.task_always_eager and not installation.is_rehearsal
     if option is None or key is None or is_play or has_already:
         yield key, None
@@ -165,8 +170,8 @@ def _sole(
             raise DuplicateTask(f"task {task.name}: {existing_id} has its unique key {key}", key, existing_id)
         notices.duplicate(task.name, run.task_id, key, existing_id)
         run.skipped = (option.skipped(key, existing_id),)
-    elif option.window == FINISHED:
-        run.unique = _Sole(claim, FINISHED, taking)
+    else:
+        run.unique = _Sole(claim, option.window, taking, may_hold=option.window == FINISHED)
     if option.window == STARTED:
         taking.give_back()
     try:

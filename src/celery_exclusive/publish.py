@@ -40,7 +40,7 @@ def wrap_send_task(installation: Installation) -> Any:
             options["headers"] = headers
         header = _header(call, task, args or (), kwargs or {}, options, previous)
         if header is None:
-            return send_task(name, args, kwargs, *rest, **options)
+            return _told(task, send_task(name, args, kwargs, *rest, **options))
         installation.settings  # noqa: B018 - wrong settings are an error for the caller
 
         def send(header: Header) -> Any:
@@ -49,10 +49,17 @@ def wrap_send_task(installation: Installation) -> Any:
             return send_task(name, args, kwargs, *rest, **options)
 
         if header.u is None:
-            return send(header)
+            return _told(task, send(header))
         return Publication(installation, task, call.unique, header, options, previous).send(send)
 
     return with_header
+
+
+def _told(task: Any, result: Any) -> Any:
+    """With what a call of a task with `unique=` tells, also where that is switched off."""
+    if getattr(task, "unique", None):
+        result.outcome, result.existing_id, result.key = "published", None, None
+    return result
 
 
 def _header(
@@ -69,7 +76,7 @@ def _header(
             taken = run.unique if run and run.unique else None  # on the worker, if its publisher had not
             u = previous.u or ((taken.claim.key, taken.until) if taken else None)
             return Header(token_hex(4), previous.x, u, previous.off, values)
-        off = off or previous.off
+        off = (*off, *(name for name in previous.off if name not in (*off, *call.values)))
         exclusive = None if "exclusive" in off else exclusive
         unique = None if "unique" in off else unique
     x = u = None

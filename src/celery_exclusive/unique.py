@@ -48,19 +48,22 @@ class Publication:
         self.installation, self.task, self.header, self.options = installation, task, header, options
         self.run = current_run.get()
         is_from_its_run = self.run is not None and self.run.task_id == options.get("task_id")
-        is_retry = bool(options.get("retries")) and (previous is not None or is_from_its_run)
+        is_of_lost_child = self.run is None
+        is_retry = bool(options.get("retries")) and bool(previous or is_from_its_run or is_of_lost_child)
         self.option = installation.unique(task, header.values) if is_retry else option
-        self.goes_on = is_retry or is_from_its_run
         is_member = any(options.get(name) for name in _OF_MEMBERS) or self._answers_by_rpc
-        self.has_to_be_sent = self.goes_on or is_member or header.next
+        self.has_to_be_sent = is_retry or is_from_its_run or is_member or header.next
         self.id = options["task_id"] = options.get("task_id") or uuid()
         key, self.until = header.u
         self.claim = Claim(key, f"{self.id}/{header.id}", header.id, installation.queued_ttl(self.option))
         self.former: Claim | None = None
+        held = self.run.unique if self.run and is_from_its_run else None
+        is_same = held is not None and held.claim.key == key
+        self.goes_on = is_retry or is_same
+        self.phase: Phase = "period" if self.until == PERIOD else "queued"
         if is_from_its_run:
-            held = self.run and self.run.unique
-            self.former = held.claim if held and held.may_hold and held.claim.key == key else None
-        elif is_retry and previous and previous.u == header.u:  # the main process retries for a lost child
+            self.former = held.claim if held and held.may_hold and is_same else None
+        elif is_retry and previous and previous.u == header.u:
             self.former = replace(self.claim, id=f"{self.id}/{previous.id}", token=previous.id)
         self.is_period_kept = is_retry and self.until == PERIOD
         self.may_hold = False
@@ -94,8 +97,7 @@ class Publication:
         """Take the lease, if the message is to have one; return who has it, if it is a duplicate."""
         if self.is_period_kept:
             return None
-        phase: Phase = "period" if self.until == PERIOD else "queued"
-        own = self.claim.own(self._queued_ttl(), phase, self.former.id if self.former else None)
+        own = self.claim.own(self._queued_ttl(), self.phase, self.former.id if self.former else None)
         self.may_hold = True
         try:
             answer = self.installation.store.apply(self.claim.key, own).answer
@@ -148,7 +150,7 @@ class Publication:
 
     def _owe(self) -> None:
         """Not to a run, which may have ended by then."""
-        self.installation.debts.add(self.claim.key, self.claim.release(done=False))
+        self.installation.debts.add(self.claim.key, self.claim.release(self.phase, done=False))
 
     def _is_own(self, existing_id: str) -> bool:
         """Whether the run that has the key is that which calls."""

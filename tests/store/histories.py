@@ -108,8 +108,8 @@ takes = some.builds(
 arrivals = some.builds(
     Take, keys, ids, some.just("t1"), ttls, some.none(), some.just("fresh"), some.just(b"one")
 )
-removals = some.builds(Remove, ids, some.sampled_from((True, True, False)))
 phases = some.sampled_from(get_args(Phase))
+removals = some.builds(Remove, ids, some.sampled_from((True, True, False)))
 renewals = some.lists(
     some.tuples(keys, some.builds(Renew, ids, tokens, ttls, some.none() | phases)), max_size=4
 ).map(tuple)
@@ -120,7 +120,9 @@ actions = some.one_of(
     some.builds(Follow, some.integers(0, 3), some.sampled_from((False, False, False, True))),
     some.builds(Follow, some.integers(0, 3), some.just(False)),
     some.builds(Finish, some.integers(0, 3), some.sampled_from((True, True, False))),
-    some.builds(Give, keys, some.builds(Release, ids, tokens, some.booleans()) | removals),
+    some.builds(
+        Give, keys, some.builds(Release, ids, tokens, some.booleans(), some.none() | phases) | removals
+    ),
     some.builds(Give, keys, some.builds(Break, ids)),
     some.builds(Give, keys, some.builds(Restore, ids, tokens, ttls, some.sampled_from((1, 1, 2)))),
     some.builds(Give, keys, some.builds(Own, ids, tokens, ttls, some.none() | ids, phases)),

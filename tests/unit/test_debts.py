@@ -7,10 +7,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from celery import Celery
 
+from celery_exclusive.claim import Claim
+from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Release
 from celery_exclusive.debts import Debts
 from celery_exclusive.errors import StoreUnavailable
+from celery_exclusive.header import HEADER, Header
+from celery_exclusive.stores.base import open_store
+from celery_exclusive.worker.unlocked import Unlocked
 from tests.worker.journal import eventually
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
@@ -44,3 +50,49 @@ def test_all_is_given_back_in_a_child_too(monkeypatch: pytest.MonkeyPatch) -> No
     assert os.waitpid(child, 0) == (child, 0)
     debts.add("when the thread has ended", Release("c", "t", done=False))
     eventually(lambda: len(store.got) == 3, "a third")
+
+
+def test_the_key_of_a_message_that_runs_elsewhere_is_left_alone() -> None:
+    store = open_store("memory://", prefix="debts")
+    installation: Any = SimpleNamespace(store=store)
+    debts = Debts(installation)
+    for id, phase in (("runs", "running"), ("waits", "queued")):
+        claim = Claim(f"u:{id}", f"{id}/p", "p", SECOND)
+        store.apply(claim.key, claim.own(600 * SECOND, phase))  # type: ignore[arg-type]
+        debts.add_message(id, Header("p", u=(claim.key, "finished")))
+    debts.settle()
+    assert [bool(store.inspect(key).holders) for key in ("u:runs", "u:waits")] == [True, False]
+
+
+def test_one_that_cannot_be_given_back_does_not_keep_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    class StoreWithAnError(SilentStore):
+        def apply(self, key: str, _: Any) -> None:
+            if key == "bad":
+                raise ValueError(key)
+            self.got.append(key)
+
+    store = StoreWithAnError()
+    installation: Any = SimpleNamespace(store=store)
+    debts = Debts(installation)
+    for key in ("bad", "good"):
+        debts.add(key, Release("a", "t", done=False))
+    debts.settle()
+    assert store.got == ["good"]
+    assert "unique key bad is free only when its time is over" in caplog.text
+
+
+@pytest.mark.parametrize("what", ["new", "promoted", "redelivered"])
+def test_what_no_worker_knows_keeps_its_unique_key_where_it_may_be_in_line_or_run(
+    app: Celery, what: str
+) -> None:
+    installation: Any = app._celery_exclusive  # type: ignore[attr-defined]
+    claim = Claim("u:key", "id/p", "p", SECOND)
+    installation.store.apply(claim.key, claim.own(600 * SECOND, "queued"))
+    header = Header("p", u=(claim.key, "finished"), promoted="epoch" if what == "promoted" else None)
+    message = SimpleNamespace(
+        headers={"id": "id", HEADER: header.write()}, delivery_info={"redelivered": what == "redelivered"}
+    )
+    Unlocked(installation)._refuse(message=message)
+    installation.debts.settle()
+    assert bool(installation.store.inspect(claim.key).holders) == (what != "new")
+    installation.store.clear()

@@ -295,7 +295,8 @@ def test_a_call_switches_it_off(make_task: Any, sent: Any) -> None:
         lambda: task.apply_async(("a",), unique=None),
         lambda: task.s("a").set(unique=None).delay(),
     ):
-        assert not hasattr(call(), "outcome")
+        result = call()
+        assert (result.outcome, result.existing_id, result.key) == ("published", None, None)
     assert [header["off"] for header in sent()] == [(), ("unique",), ("unique",)]
     with pytest.raises(OptionError, match=r"unique=1 is not an option of a call"):
         task.apply_async(("a",), unique=1)
@@ -627,6 +628,39 @@ def test_the_retry_of_a_call_that_has_switched_one_option_off_has_the_keys_of_it
         both.pop_request()
     header = published[1]["exclusive"]
     assert (header["x"], header["u"], header["off"]) == (both.lock_state("b").key, None, ("unique",))
+
+
+def test_a_retry_that_switches_off_one_option_leaves_the_other_one_off(
+    app: Celery, published: list[dict[str, Any]]
+) -> None:
+    @app.task(name="both", shared=False, exclusive=Exclusive("url"), unique=Unique("url"))
+    def both(url: str) -> None: ...
+
+    app.finalize()
+    both.apply_async(("a",), unique=None)
+    retry = {"task_id": "me", "retries": 1, "headers": {"exclusive": published[0]["exclusive"]}}
+    both.apply_async(("a",), exclusive=None, **retry)
+    assert sorted(published[1]["exclusive"]["off"]) == ["exclusive", "unique"]
+
+
+@pytest.mark.parametrize("window", [{"period": 600}, {"until": "started"}])
+def test_a_retry_in_apply_is_not_refused_for_the_sake_of_another_call(
+    app: Celery, store: MemoryStore, window: Any
+) -> None:
+    ran: list[int] = []
+
+    @app.task(name="twice", bind=True, shared=False, max_retries=3, unique=Unique("url", **window))
+    def twice(self: Any, url: str) -> str:
+        ran.append(self.request.retries)
+        if not self.request.retries:
+            self.apply_async((url,), task_id="queued meanwhile")
+            raise self.retry(countdown=0)
+        return "done"
+
+    app.finalize()
+    assert twice.apply(("a",)).get() == "done"
+    assert ran == [0, 1]
+    store.clear()
 
 
 def test_a_body_that_has_its_unique_key_and_no_lock_is_running(app: Celery, store: MemoryStore) -> None:

@@ -102,6 +102,13 @@ def page(self: Task, key: str, tag: str = "", hold: bool = False) -> str:
 
 
 @task(unique=Unique("key"))
+def other(self: Task, key: str, tag: str = "") -> str:
+    """It is replaced by a task with another key."""
+    act(self, key, tag)
+    raise self.replace(seldom.s(key, tag))
+
+
+@task(unique=Unique("key"))
 def again(self: Task, key: str, tag: str = "", bypass: bool = False) -> str:
     """It publishes itself from inside its body."""
     options: dict[str, Any] = {"unique": None} if bypass else {}

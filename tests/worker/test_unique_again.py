@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 
-from celery_exclusive import LockHeld
+from celery_exclusive import LockHeld, Unique
 from tests.worker.lab import Lab, eventually
 from tests.worker.message import Message
 from tests.worker.stage import Stage
 from tests.worker.test_unique import ONCE, SHOP, assert_skipped, hold
+from tests.worker.versions import needs_celery
 
 pytestmark = pytest.mark.timeout(180)
 DEADLINE = 60
@@ -95,3 +99,37 @@ def test_a_copy_that_waits_behind_its_own_run_leaves_its_key_to_that(stage: Stag
     assert holder.get(timeout=DEADLINE) == "holder"
     stage.assert_nothing_is_left(lab)
     assert lab.journal.tags() == ["holder"]
+
+
+@ONCE
+def test_a_replacement_with_another_key_is_skipped_if_that_is_taken(stage: Stage) -> None:
+    lab = stage.make_lab(SHOP, exclusive_ttl=600)
+    first = lab.send("seldom", "k", "first", options={"unique": Unique("key", period=600)})
+    stage.start_worker(lab)
+    assert first.get(timeout=DEADLINE) == "first"
+    assert lab.send("other", "k", "replaced").get(timeout=DEADLINE)["skipped"]["existing_id"] == first.id
+    assert lab.journal.tags() == ["first", "replaced"]
+
+
+@needs_celery("5.7", "task_retry_on_worker_lost")
+@pytest.mark.parametrize("is_from_elsewhere", [False, True])
+@ONCE
+def test_the_retry_of_a_lost_child_runs_though_another_call_is_queued(
+    stage: Stage, is_from_elsewhere: bool
+) -> None:
+    soon = {"task_retry_on_worker_lost": True, "task_annotations": {"*": {"default_retry_delay": 0}}}
+    lab = stage.make_lab(SHOP, exclusive_ttl=600, **soon)
+    if is_from_elsewhere:
+        message = from_elsewhere(lab, "queued", "k", "first")
+    else:
+        message = Message.withheld(lab, "queued", "k", "first", True)
+    worker = stage.start_worker(lab, slots=1)
+    message.deliver()
+    (start,) = lab.journal.wait_for("start", tag="first")
+    worker.wait_accepted(message.id)
+    other = lab.send("queued", "k", "other")
+    os.kill(start["pid"], signal.SIGKILL)
+    lab.open("first", "first")  # the dead one may take one of them
+    assert message.result.get(timeout=DEADLINE) == "first"
+    assert other.get(timeout=DEADLINE) == "other"
+    assert lab.journal.tags("end") in (["first", "other"], ["other", "first"])

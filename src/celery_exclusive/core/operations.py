@@ -40,11 +40,15 @@ class Renew:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Give a place back. Unless `done`, the id may come again: its copy stays in line, no tombstone."""
+    """Give a place back. Unless `done`, the id may come again: its copy stays in line, no tombstone.
+
+    With a `phase` only a lease that is in it.
+    """
 
     id: str
     token: str
     done: bool = True
+    phase: Phase | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,7 +165,7 @@ class _State:
     def release(self, op: Release) -> Answer:
         self.settle()
         lease = self.holders.get(op.id)
-        if not lease or lease.token != op.token:
+        if not lease or lease.token != op.token or op.phase not in (None, lease.phase):
             return Done(False)
         del self.holders[op.id]
         if op.done:

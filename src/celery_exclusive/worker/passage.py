@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from billiard.einfo import ExceptionInfo
@@ -136,7 +137,7 @@ class Passage:
                     return Held(())
                 notices.given_back(self.installation, self.task.name, self.id, self.lock, error)
                 if self.task.acks_late and not self.post.counts_deliveries:
-                    self.owe(done=False)
+                    self.owe(done=False, begun=False)
                     return None
                 self.again = self.delivery.letter.delayed(self.installation.settings.exclusive_store_wait)
                 is_known = False
@@ -146,7 +147,7 @@ class Passage:
                 notices.trouble(f"task {self.id} could not be published again and waits on", error)
             else:
                 if not is_known:
-                    self.owe(done=False)
+                    self.owe(done=False, begun=False)
                 return Stale()  # this delivery is over, its copy goes on
 
     def decide(self) -> Answer:
@@ -294,10 +295,14 @@ class Passage:
             if self.unique.may_hold:
                 self.owe(done=True)
 
-    def owe(self, *, done: bool) -> None:
-        """Have it given back when the store answers again, what there may be to give back."""
+    def owe(self, *, done: bool, begun: bool = True) -> None:
+        """Have it given back when the store answers again, what there may be to give back.
+
+        What has not begun leaves its unique key queued, as it is.
+        """
+        delivery = self.delivery if begun else replace(self.delivery, u=None)
         if self.installation.endings:
-            self.installation.endings.add(Ended(self.delivery, done=done, returns=not done))
+            self.installation.endings.add(Ended(delivery, done=done, returns=not done and delivery.late))
 
 
 def trace(tracer: Callable[..., Any], run: Run, *call: Any) -> Any:

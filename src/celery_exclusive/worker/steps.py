@@ -73,6 +73,7 @@ class Locks(bootsteps.StartStopStep):
             heartbeat.stop()
             self.reaper.stop()
             endings.stop()
+            installation.debts.settle()
             installation.store.close()
 
     def terminate(self, parent: Any) -> None:

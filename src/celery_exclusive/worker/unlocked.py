@@ -52,10 +52,13 @@ class Unlocked:
             )
 
     def _refuse(self, message: Any, **_: Any) -> None:
-        """Celery drops it: no worker of this release knows its task, or can read it."""
+        """Celery drops it: no worker of this release knows its task, or can read it.
+
+        But it may be in line, or run elsewhere.
+        """
         headers = message.headers or {}
         header = Header.read(headers)
-        if header:
+        if header and header.promoted is None and not is_redelivered(message):
             self._give_back(None, str(headers.get("id")), header)
 
     def _give_back(self, task: Any, id: str, header: Header) -> None:

@@ -8,7 +8,8 @@
 -- verb       acquire, own, release, remove, break, restore, or reap
 -- ttl        of the lease; reap: the pause since the last one
 -- limit      of the key; release, remove: 1 if done; own: its phase; reap: how many keys
--- delivery   "fresh", "redelivered", or "promoted <epoch>"; own: the id that gives its lease up, or ""
+-- delivery   "fresh", "redelivered", or "promoted <epoch>"; own: the id that gives its lease up, or "";
+--            release: the phase in which the lease has to be, or ""
 -- candidate  becomes the epoch if there is none
 -- max_waiting  behind so many no newcomer is parked, or ""
 -- message    absent if none shall be kept

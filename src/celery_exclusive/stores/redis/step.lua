@@ -183,7 +183,7 @@ end
 local function release()
   settle()
   local lease = holders[id]
-  if not lease or lease.token ~= token then return 'done', 0 end
+  if not lease or lease.token ~= token or not is_in_phase(lease) then return 'done', 0 end
   holders[id] = nil
   dead[#dead + 1] = id
   count = count - 1

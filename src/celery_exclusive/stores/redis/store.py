@@ -70,7 +70,8 @@ class RedisStore:
             id, token, ttl, phase = operation.id, operation.token, operation.ttl, operation.phase
             return self._apply("own", key, id, token, ttl, phase, delivery=operation.former or "")
         if isinstance(operation, Release):
-            return self._apply("release", key, operation.id, operation.token, limit=int(operation.done))
+            id, token, done, only = operation.id, operation.token, int(operation.done), operation.phase or ""
+            return self._apply("release", key, id, token, limit=done, delivery=only)
         if isinstance(operation, Restore):
             return self._apply("restore", key, operation.id, operation.token, operation.ttl, operation.limit)
         if isinstance(operation, Break):

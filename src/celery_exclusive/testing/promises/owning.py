@@ -73,6 +73,15 @@ class OwningPromises(Subject):
         key.own("c", OTHER, former="a", phase="running")
         assert seen() == "running"
 
+    def test_it_may_be_given_back_in_one_phase_only(self) -> None:
+        key = self.key()
+        key.own("a", phase="running")
+        assert not found(key.release("a", done=False, phase="queued"))
+        assert key.holders() == ["a"]
+        key.own("a", phase="queued")
+        assert found(key.release("a", done=False, phase="queued"))
+        assert key.holders() == []
+
     def test_handing_over_again_changes_nothing(self) -> None:
         key = self.key()
         fence = fence_of(key.own("a", TOKEN))

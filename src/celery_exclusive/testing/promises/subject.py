@@ -143,8 +143,8 @@ class Key:
     def renew(self, id: str, token: str = TOKEN, *, ttl: float = LONG, phase: Phase | None = None) -> bool:
         return self.store.renew([(self.name, Renew(id, token, int(ttl * 1e6), phase))]) == [True]
 
-    def release(self, id: str, token: str = TOKEN, *, done: bool = True) -> Reply:
-        return self.store.apply(self.name, Release(id, token, done))
+    def release(self, id: str, token: str = TOKEN, *, done: bool = True, phase: Phase | None = None) -> Reply:
+        return self.store.apply(self.name, Release(id, token, done, phase))
 
     def remove(self, id: str, *, done: bool = True) -> Reply:
         return self.store.apply(self.name, Remove(id, done))
