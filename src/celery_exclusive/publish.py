@@ -73,7 +73,8 @@ def _header(
     if previous and options.get("retries"):
         values = values or previous.values
         if not off and _same_arguments(task, args, kwargs):
-            taken = run.unique if run and run.unique else None  # on the worker, if its publisher had not
+            # Its worker has taken a key if its publisher had not.
+            taken = run.unique if run and run.task_id == options.get("task_id") else None
             u = previous.u or ((taken.claim.key, taken.until) if taken else None)
             return Header(token_hex(4), previous.x, u, previous.off, values)
         off = (*off, *(name for name in previous.off if name not in (*off, *call.values)))

@@ -598,6 +598,20 @@ def test_what_is_given_back_late_is_not_taken_for_a_run_that_may_have_ended(
         current_run.reset(mark)
 
 
+def test_a_message_that_is_sent_again_from_another_body_does_not_get_that_ones_key(
+    make_task: Any, store: MemoryStore, sent: Any
+) -> None:
+    task = make_task()
+    run, _ = inside(task, task.delay("a"), store, "finished", may_hold=True)
+    header = CarriedHeader("p", None, None)
+    mark = current_run.set(run)
+    try:
+        task.apply_async(("b",), task_id="b", retries=1, headers={"exclusive": header.write()})
+    finally:
+        current_run.reset(mark)
+    assert sent()[1]["u"] is None
+
+
 def test_a_store_that_is_away_costs_one_thread_and_no_second_try(make_app: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         port = nobody.getsockname()[1]
