@@ -94,8 +94,14 @@ def test_a_limit_of_three_is_used_and_kept(make_lab: Callable[..., Lab], acks: d
     lab = make_lab(**acks)
     lab.start_worker("w1", 4, ready=False)
     lab.start_worker("w2", 4)
-    for number in range(30):
-        lab.send("three", "k", tag=f"{number:02}", seconds=0.1)
+    holders = ("a", "b", "c")
+    for tag in holders:
+        lab.send("three", "k", tag=tag, hold=True)
+    lab.journal.wait_for("start", 3)
+    for number in range(27):
+        lab.send("three", "k", tag=str(number))
+    lab.wait_for_line(27, "three", "k")
+    lab.open(*holders)
     lab.journal.wait_for("end", 30)
     assert lab.journal.most_open() == 3
 
