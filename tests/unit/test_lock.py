@@ -245,7 +245,7 @@ def test_of_two_locks_each_is_renewed_in_its_own_time(lock: Lock) -> None:
 
 
 def test_a_lock_is_put_back_into_a_store_that_has_lost_its_data(lock: Lock, store: MemoryStore) -> None:
-    with lock(ttl=0.3) as lease, lock("repo:18", ttl=0.3) as other:
+    with lock(ttl=3) as lease, lock("repo:18", ttl=0.3) as other:
         eventually(lambda: store in heartbeat._epochs, "a heartbeat that knows the store")
         store.clear()
         with lock("repo:18", wait=0):

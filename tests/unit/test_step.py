@@ -160,6 +160,17 @@ def test_who_brings_no_message_is_told_who_holds_it_and_nothing_is_kept(key: Key
     assert not key.messages
 
 
+def test_who_only_asks_under_a_lower_limit_leaves_no_place_unoffered():
+    key = Key(limit=1)
+    for id in "abc":
+        key.acquire(id)
+    key.ask(Acquire("a", "A", TTL, limit=2))
+    key.now += TTL + SECOND
+    assert isinstance(key.ask(Acquire("x", "X", TTL, limit=1)), Held)
+    assert key.document.limit == 2
+    assert {id for id, entry in key.entries.items() if entry.offer_until > key.now} == {"b", "c"}
+
+
 def test_held_lists_holders_in_order_of_their_grant_then_offered_ids():
     key = Key(limit=3)
     for id in "abcde":

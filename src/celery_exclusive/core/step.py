@@ -135,6 +135,7 @@ class _State:
             return Granted(fence)
         if not entry and (refusal := self._refuse(op, redelivered=redelivered)):
             self.limit = before  # who only asked does not change what the others may do
+            self.settle()
             return refusal
         self.kept = op.message is not None
         if not entry or entry.aside:

@@ -142,12 +142,15 @@ local function acquire()
   if not message and not entry then
     tell_rivals()
     known = before -- who only asked does not change what the others may do
+    settle()
     return 'held', 0
   end
   if not entry and not is_redelivered and max_waiting and waiting >= max_waiting then
+    local ahead_of_it = waiting
     tell_rivals()
     known = before
-    return 'full', waiting
+    settle()
+    return 'full', ahead_of_it
   end
   if not entry then
     entry = {id = id, seq = tick()}
