@@ -16,9 +16,10 @@ import pytest
 from celery import Celery
 from typing_extensions import Self
 
-from celery_exclusive import LeaseLost, StoreUnavailable, install
+from celery_exclusive import StoreUnavailable, install
 from celery_exclusive import lock as lock_
 from celery_exclusive.stores.base import Store
+from tests.leases import is_lost
 from tests.servers import RedisServer
 from tests.worker.journal import Journal, eventually
 
@@ -195,11 +196,3 @@ def test_a_store_that_goes_away_and_comes_back_costs_the_holder_nothing_within_i
     server.restart()
     with lock(wait=60):
         pass
-
-
-def is_lost(lease: Any) -> bool:
-    try:
-        lease.check()
-    except LeaseLost:
-        return True
-    return False

@@ -25,10 +25,11 @@ from celery_exclusive import lock as lock_
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Acquire, Granted, Parked, Release
 from celery_exclusive.declaration import apps_with_locks
-from celery_exclusive.lease import Lease, heartbeat
+from celery_exclusive.lease import heartbeat
 from celery_exclusive.stores.base import Store
 from celery_exclusive.stores.memory import MemoryStore
 from celery_exclusive.task import Run, current_run
+from tests.leases import is_lost
 from tests.worker.journal import eventually
 
 Lock = Callable[..., lock_]
@@ -242,14 +243,6 @@ def test_of_two_locks_each_is_renewed_in_its_own_time(lock: Lock) -> None:
         with lock(ttl=1.5) as lease:
             assert not thread(lock(wait=2.5).acquire)
             lease.check()
-
-
-def is_lost(lease: Lease) -> bool:
-    try:
-        lease.check()
-    except LeaseLost:
-        return True
-    return False
 
 
 def test_a_lock_is_put_back_into_a_store_that_has_lost_its_data(

@@ -132,6 +132,13 @@ def is_redelivered(message: Any) -> bool:
     return bool(message.delivery_info.get("redelivered") or message.headers.get("redelivered"))
 
 
+def give_back_unique_key(installation: Installation, id: str, message: Any) -> None:
+    """Give back what a message has that no body runs for, unless it may be in line, or run elsewhere."""
+    header = Header.read(message.headers or {})
+    if header and header.promoted is None and not is_redelivered(message):
+        installation.debts.add_message(id, header)
+
+
 def restore_priority(request: Any, header: Header) -> None:
     """Give the copy of an offer the priority of its publisher, for what its task publishes: its retry."""
     properties = request.message.properties

@@ -136,7 +136,7 @@ class Passage:
                     notices.unguarded(self.installation, self.task.name, self.id, self.lock, error)
                     return Held(())
                 notices.given_back(self.installation, self.task.name, self.id, self.lock, error)
-                if self.task.acks_late and not self.post.counts_deliveries:
+                if self.delivery.late and not self.post.counts_deliveries:
                     self.owe(done=False, begun=False)
                     return None
                 self.again = self.delivery.letter.delayed(self.installation.settings.exclusive_store_wait)

@@ -13,9 +13,9 @@ from kombu.utils.imports import symbol_by_name
 
 from celery_exclusive.core.operations import Stale
 from celery_exclusive.errors import StoreUnavailable
-from celery_exclusive.header import DELIVERY, Header
+from celery_exclusive.header import DELIVERY
 from celery_exclusive.stores.deadline import deadline
-from celery_exclusive.worker.delivery import Delivery, is_redelivered
+from celery_exclusive.worker.delivery import Delivery, give_back_unique_key
 from celery_exclusive.worker.endings import Ended
 
 if TYPE_CHECKING:
@@ -47,9 +47,7 @@ class RequestMixin:
             self._delivery = self.request_dict[DELIVERY] = Delivery.of(self.task, self)
         except Exception as error:  # noqa: BLE001 - the gate raises it; here it would stop the consumer
             self.request_dict[DELIVERY] = get_pickleable_exception(error)
-            header = Header.read(self.message.headers)
-            if header and header.promoted is None and not is_redelivered(self.message):
-                self._installation.debts.add_message(self.id, header)
+            give_back_unique_key(self._installation, self.id, self.message)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Celery defines these two in a subclass made per task, without calling ours: wrap them there."""

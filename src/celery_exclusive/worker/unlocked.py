@@ -17,7 +17,7 @@ from celery_exclusive.errors import ExclusiveError
 from celery_exclusive.forking import forks_wait
 from celery_exclusive.header import Header
 from celery_exclusive.wakes import follow_up
-from celery_exclusive.worker.delivery import is_redelivered, restore_priority
+from celery_exclusive.worker.delivery import give_back_unique_key, is_redelivered, restore_priority
 from celery_exclusive.worker.gate import GatedTask
 
 if TYPE_CHECKING:
@@ -52,14 +52,8 @@ class Unlocked:
             )
 
     def _refuse(self, message: Any, **_: Any) -> None:
-        """Celery drops it: no worker of this release knows its task, or can read it.
-
-        But it may be in line, or run elsewhere.
-        """
-        headers = message.headers or {}
-        header = Header.read(headers)
-        if header and header.promoted is None and not is_redelivered(message):
-            self._give_back(None, str(headers.get("id")), header)
+        """Celery drops it: no worker of this release knows its task, or can read it."""
+        give_back_unique_key(self.installation, str((message.headers or {}).get("id")), message)
 
     def _give_back(self, task: Any, id: str, header: Header) -> None:
         if not isinstance(task, GatedTask):
