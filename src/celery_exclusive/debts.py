@@ -45,7 +45,7 @@ class Debts:
     def add_message(self, id: str, header: Header) -> None:
         """Give back what the message of this task may have."""
         if header.u and header.u[1] != PERIOD:
-            claim = Claim(header.u[0], f"{id}/{header.id}", header.id, 0)
+            claim = Claim(header.u[0], header.claim_id(id), header.id, 0)
             self.add(claim.key, claim.release("queued", done=False))
 
     def add(self, key: str, release: Release) -> None:

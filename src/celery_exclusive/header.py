@@ -65,5 +65,9 @@ class Header:
                 found[name] = texts
         return cls(**found)
 
+    def claim_id(self, task_id: str) -> str:
+        """What this message of a task is called in the store."""
+        return f"{task_id}/{self.id}"
+
     def write(self) -> dict[str, Any]:
         return {"v": VERSION, **asdict(self)}

@@ -20,6 +20,7 @@ from celery_exclusive.errors import DuplicateTask, StoreUnavailable
 from celery_exclusive.header import Header
 from celery_exclusive.lease import insist
 from celery_exclusive.options import FINISHED, PERIOD, Unique
+from celery_exclusive.origin import Origin
 from celery_exclusive.task import current_run, runs
 
 if TYPE_CHECKING:
@@ -46,26 +47,17 @@ class Publication:
     ) -> None:
         assert header.u  # noqa: S101 - else there is nothing to do here
         self.installation, self.task, self.header, self.options = installation, task, header, options
-        self.run = current_run.get()
-        is_from_its_run = self.run is not None and self.run.task_id == options.get("task_id")
-        is_of_lost_child = self.run is None
-        is_retry = bool(options.get("retries")) and bool(previous or is_from_its_run or is_of_lost_child)
-        self.option = installation.unique(task, header.values) if is_retry else option
         is_member = any(options.get(name) for name in _OF_MEMBERS) or self._answers_by_rpc
-        self.has_to_be_sent = is_retry or is_from_its_run or is_member or header.next
         self.id = options["task_id"] = options.get("task_id") or uuid()
         key, self.until = header.u
-        self.claim = Claim(key, f"{self.id}/{header.id}", header.id, installation.queued_ttl(self.option))
-        self.former: Claim | None = None
-        held = self.run.unique if self.run and is_from_its_run else None
-        is_same = held is not None and held.claim.key == key
-        self.goes_on = is_retry or is_same
         self.phase: Phase = "period" if self.until == PERIOD else "queued"
-        if is_from_its_run:
-            self.former = held.claim if held and held.may_hold and is_same else None
-        elif is_retry and previous and previous.u == header.u:
-            self.former = replace(self.claim, id=f"{self.id}/{previous.id}", token=previous.id)
+        self.origin = Origin.of(self.id, key, header, previous, retries=options.get("retries") or 0)
+        is_retry = self.origin.is_retry
+        self.has_to_be_sent = is_retry or self.origin.is_of_own_run or is_member or header.next
         self.is_period_kept = is_retry and self.until == PERIOD
+        self.option = installation.unique(task, header.values) if is_retry else option
+        queued_ttl = installation.queued_ttl(self.option)
+        self.claim = Claim(key, header.claim_id(self.id), header.id, queued_ttl)
         self.may_hold = False
 
     def send(self, send: Callable[[Header], Any]) -> Any:
@@ -97,7 +89,8 @@ class Publication:
         """Take the lease, if the message is to have one; return who has it, if it is a duplicate."""
         if self.is_period_kept:
             return None
-        own = self.claim.own(self._queued_ttl(), self.phase, self.former.id if self.former else None)
+        former = self.origin.former
+        own = self.claim.own(self._queued_ttl(), self.phase, former.id if former else None)
         self.may_hold = True
         try:
             answer = self.installation.store.apply(self.claim.key, own).answer
@@ -111,8 +104,9 @@ class Publication:
             return None
         self.may_hold = False
         existing_id = notices.task_id(answer.by[0].id)
-        is_kin = self.header.next and self.run is not None and existing_id == self.run.task_id
-        if self.goes_on or existing_id == self.id or is_kin:
+        run = current_run.get()
+        is_kin = self.header.next and run is not None and existing_id == run.task_id
+        if self.origin.goes_on or existing_id == self.id or is_kin:
             return None
         if self._is_own(existing_id) and not (self.options.get("group_id") or self.options.get("chord")):
             raise DuplicateTask(
@@ -138,7 +132,7 @@ class Publication:
 
     def _give_back(self) -> None:
         """To the run that has handed it over, if one has: it goes on with an error, and ends."""
-        claim, former, store = self.claim, self.former, self.installation.store
+        claim, former, store = self.claim, self.origin.former, self.installation.store
         ttl = self.installation.ttl(self.option)
         undo = former.own(ttl, "running", claim.id) if former else claim.release(done=False)
         try:

@@ -75,7 +75,7 @@ class Delivery:
         kin = [request.id]
         if header.next and request.parent_id:
             kin.append(request.parent_id)
-        id, token = f"{request.id}/{header.id}", token_hex(8)
+        id, token = header.claim_id(request.id), token_hex(8)
         x = u = None
         exclusive = installation.exclusive(task, header.values)
         if exclusive and header.x and not header.dup:

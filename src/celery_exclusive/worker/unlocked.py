@@ -63,7 +63,7 @@ class Unlocked:
         has_waited = bool(header.x) and (header.promoted is not None or again)
         if not has_waited or self.installation.exclusive(task):
             return False
-        place = (self.installation.store, task.name, id, str(header.x), f"{id}/{header.id}")
+        place = (self.installation.store, task.name, id, str(header.x), header.claim_id(id))
         Thread(target=self._leave, args=place, name="exclusive-leave", daemon=True).start()
         return True
 
