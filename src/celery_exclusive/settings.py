@@ -80,16 +80,22 @@ def tombstone_ttl(conf: Mapping[str, object]) -> float:
     setting = Settings.from_conf(conf).exclusive_tombstone_ttl
     if setting is not None:
         return setting
+    timeout = visibility_timeout(conf)
+    return 600 if timeout is None else 2 * timeout + 600
+
+
+def visibility_timeout(conf: Mapping[str, object]) -> float | None:
+    """Return after how many seconds a Redis broker gives a message out again; None for all others."""
     if not any(family(url) in ("redis", "sentinel") for url in broker_urls(conf, reading=True)):
-        return 600
+        return None
     transport_options = cast("Mapping[str, object]", conf.get("broker_transport_options") or {})
     timeout = transport_options.get("visibility_timeout", 3600)
     if not is_number(timeout, at_least=0):
         raise OptionError(
             f"setting broker_transport_options has visibility_timeout {timeout!r}, expected a number of "
-            "seconds: correct it, or set exclusive_tombstone_ttl."
+            "seconds: correct it."
         )
-    return 2 * timeout + 600
+    return timeout
 
 
 def _check(name: str, value: object) -> None:

@@ -153,6 +153,25 @@ class WithoutLine(MemoryStore):
     capabilities = Capabilities(line=False)
 
 
+@pytest.mark.parametrize(
+    ("broker", "timeout", "is_told"),
+    [("redis://", 59, True), ("redis://", 60, False), ("amqp://", 59, False)],
+)
+def test_a_visibility_timeout_below_the_ttl_is_told(broker: str, timeout: int, is_told: bool) -> None:
+    app = install(Celery("impatient", broker=broker, set_as_current=False))
+    app.conf.update(
+        exclusive_store="memory://",
+        exclusive_ttl=60,
+        broker_transport_options={"visibility_timeout": timeout},
+    )
+    app.task(name="feeds.sync", shared=False, exclusive=Exclusive())(work)
+    app.task(name="plain", shared=False)(work)
+    said = [text for text in warnings(app._celery_exclusive) if "visibility" in text]  # type: ignore[attr-defined]
+    expected = "the visibility_timeout of 59 s is below the ttl of task feeds.sync"
+    assert [expected in text for text in said] == [True] * is_told
+    app.close()
+
+
 def test_a_store_without_a_line_is_refused_for_tasks_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "_factories", dict(base._factories))
     register("lineless", WithoutLine)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from celery_exclusive.brokers import is_in_one_process, is_on_this_machine
+from celery_exclusive.core.document import SECOND
 from celery_exclusive.errors import OptionError
+from celery_exclusive.options import Exclusive
+from celery_exclusive.settings import visibility_timeout
 from celery_exclusive.stores.choose import DJANGO_CACHE
 from celery_exclusive.worker.gate import GatedTask
 
@@ -21,14 +25,12 @@ def refuse_unfit(installation: Installation, pool: Any) -> None:
             f"exclusive_store: {store.url} is the memory of one process, and each child of "
             "this worker has its own: use a redis:// URL, or the worker's --pool=threads or --pool=solo"
         )
-    for task in installation.app.tasks.values():
-        if isinstance(task, GatedTask) and not store.capabilities.line:
-            option = installation.exclusive(task)
-            if option and option.on_conflict == "wait":
-                raise OptionError(
-                    f"exclusive_store: {store.url} keeps no line, and task {task.name} with {option!r} waits "
-                    "in one: give it on_conflict='skip', or name a redis:// or sqlite:// URL"
-                )
+    for task, option in _exclusive_tasks(installation):
+        if option.on_conflict == "wait" and not store.capabilities.line:
+            raise OptionError(
+                f"exclusive_store: {store.url} keeps no line, and task {task.name} with {option!r} waits "
+                "in one: give it on_conflict='skip', or name a redis:// or sqlite:// URL"
+            )
 
 
 def warnings(installation: Installation) -> list[str]:
@@ -54,4 +56,20 @@ def warnings(installation: Installation) -> list[str]:
             f"store {store.url}: cache.clear() empties the whole database of {DJANGO_CACHE}, and locks and "
             "waiting tasks are in it: set exclusive_store to a database of their own"
         )
+    timeout = visibility_timeout(installation.app.conf)
+    for task, option in _exclusive_tasks(installation):
+        if timeout is not None and timeout * SECOND < installation.ttl(option):
+            found.append(
+                f"broker_transport_options: the visibility_timeout of {timeout:g} s is below the ttl of task "
+                f"{task.name}: who runs longer is delivered again and again, and each copy waits for it. "
+                "Make it longer than your longest task"
+            )
+            break
     return [*store.check(), *found]
+
+
+def _exclusive_tasks(installation: Installation) -> Iterator[tuple[Any, Exclusive]]:
+    for task in installation.app.tasks.values():
+        option = installation.exclusive(task) if isinstance(task, GatedTask) else None
+        if option:
+            yield task, option
