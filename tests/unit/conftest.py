@@ -2,14 +2,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import pytest
 from celery import Celery, _state
 from celery.signals import before_task_publish
+from kombu.exceptions import OperationalError
 
-from celery_exclusive import install
+from celery_exclusive import Unique, install
+from celery_exclusive.stores.memory import MemoryStore
+from tests.unit.stepping import Key
 
 
 @pytest.fixture
@@ -47,3 +51,63 @@ def published() -> Iterator[list[dict[str, Any]]]:
     before_task_publish.connect(see, weak=False)
     yield seen
     before_task_publish.disconnect(see)
+
+
+@pytest.fixture
+def make_task(app: Celery) -> Iterator[Callable[..., Any]]:
+    """Declares `feeds.load` with these options of Unique."""
+
+    def make(*args: Any, name: str = "feeds.load", **options: Any) -> Any:
+        @app.task(name=name, shared=False, unique=Unique(*args, **options))
+        def load(url: str, n: int = 0) -> str:
+            return url
+
+        app.finalize()
+        return app.tasks[name]
+
+    yield make
+    app._celery_exclusive.store.clear()  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def store(app: Celery) -> MemoryStore:
+    store: MemoryStore = app._celery_exclusive.store  # type: ignore[attr-defined]
+    return store
+
+
+@pytest.fixture
+def sent(published: list[dict[str, Any]]) -> Callable[[], list[dict[str, Any]]]:
+    """Our headers of all messages."""
+    return lambda: [message["exclusive"] for message in published]
+
+
+@pytest.fixture
+def without_broker(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], AbstractContextManager[None]]:
+    """A context in which no message can be sent."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OperationalError("no broker")
+
+    @contextmanager
+    def be_without() -> Iterator[None]:
+        with monkeypatch.context() as patch:
+            patch.setattr(app.amqp, "send_task_message", refuse)
+            yield
+
+    return be_without
+
+
+@pytest.fixture
+def key() -> Key:
+    return Key()
+
+
+@pytest.fixture
+def busy() -> Key:
+    """A holds it; B, C and D wait in this order."""
+    key = Key()
+    for id in "abcd":
+        key.acquire(id)
+    return key

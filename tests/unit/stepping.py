@@ -1,0 +1,105 @@
+"""The least of a store, for the rules of the heart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from celery_exclusive.core.document import SECOND, Document, Entry, Line
+from celery_exclusive.core.operations import (
+    Acquire,
+    Answer,
+    Operation,
+    Reap,
+    Release,
+)
+from celery_exclusive.core.step import Transition, step
+
+TTL = 30 * SECOND
+START = 1_000 * SECOND
+TEN_MINUTES = 600 * SECOND
+
+
+class Key:
+    """The least of a store: one key, and a clock that only moves when told."""
+
+    def __init__(self, limit: int = 1) -> None:
+        self.now = START
+        self.document = Document(limit=limit, epoch="today")
+        self.entries: dict[str, Entry] = {}
+        self.messages: dict[str, bytes] = {}
+        self.tombstones: dict[str, str] = {}
+        self.last: Transition
+
+    def ask(self, operation: Operation) -> Answer:
+        self.last = last = self.look(operation)
+        self.document = last.document
+        changed = {entry.id: entry for entry in last.entries}
+        assert not changed.keys() & set(last.removed)
+        self.entries.update(changed)
+        for id in last.removed:
+            del self.entries[id], self.messages[id]
+        if last.kept:
+            assert isinstance(operation, Acquire)
+            assert operation.message is not None
+            self.messages[operation.id] = operation.message
+        if last.tombstone is not None:
+            assert not isinstance(operation, Reap)
+            self.tombstones[operation.id] = last.tombstone
+        return last.answer
+
+    def look(self, operation: Operation, now: int | None = None, count: int | None = None) -> Transition:
+        """What `ask` would answer; `count`: with so many entries of the line."""
+        line = self.line("" if isinstance(operation, Reap) else operation.id, count)
+        return step(self.document, line, operation, self.now if now is None else now)
+
+    def line(self, id: str, count: int | None = None) -> Line:
+        waiting = sorted((e for e in self.entries.values() if not e.aside), key=lambda e: e.seq)
+        aside = sorted((e for e in self.entries.values() if e.aside), key=lambda e: (e.offer_until, e.id))
+        own = self.entries.get(id)
+        return Line(
+            waiting=len(waiting),
+            head=tuple(waiting[:count]),
+            aside=tuple(aside[:count]),
+            own=own,
+            ahead=sum(own is None or entry.seq < own.seq for entry in waiting),
+            tombstone=self.tombstones.get(id),
+        )
+
+    def acquire(self, id: str, token: str = "", **options: object) -> Answer:
+        limit = self.document.limit
+        ask = Acquire(id, token or id.upper(), TTL, limit, message=f"message of {id}".encode())
+        return self.ask(replace(ask, **options))
+
+    def promoted(self, id: str, token: str = "", **options: object) -> Answer:
+        return self.acquire(id, token, promoted="today", **options)
+
+    def redelivered(self, id: str, token: str = "", **options: object) -> Answer:
+        return self.acquire(id, token or f"{id.upper()} again", redelivered=True, **options)
+
+    def release(self, id: str, token: str = "", *, done: bool = True) -> Answer:
+        return self.ask(Release(id, token or id.upper(), done))
+
+    def reap(self, after: int = 0) -> tuple[str, ...]:
+        """Let time pass, let the reaper look, and tell whom it wakes."""
+        self.now += after
+        self.ask(Reap())
+        return self.last.wake
+
+    @property
+    def holders(self) -> list[str]:
+        return [holder.id for holder in self.document.holders]
+
+    @property
+    def in_line(self) -> list[str]:
+        return [entry.id for entry in self.line("").head]
+
+    @property
+    def aside(self) -> list[str]:
+        return [entry.id for entry in self.line("").aside]
+
+
+def nobody_comes(key: Key, offers: int) -> None:
+    """Let so many offers run out."""
+    for _ in range(offers):
+        assert key.last.due is not None
+        key.reap(key.last.due - key.now)

@@ -1,0 +1,163 @@
+"""Fences, renewals and releases."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_exclusive.core.document import SECOND
+from celery_exclusive.core.operations import (
+    Done,
+    Granted,
+    Parked,
+    Renew,
+)
+from celery_exclusive.core.step import Transition
+from tests.unit.stepping import START, TTL, Key
+
+# Fence.
+
+
+def test_a_fence_is_the_time_of_its_grant(key: Key):
+    key.acquire("a")
+    key.release("a")
+    key.now += SECOND
+    assert key.acquire("b") == Granted(START + SECOND)
+
+
+def test_the_fence_grows_even_if_the_clock_goes_back(key: Key):
+    key.acquire("a")
+    key.release("a")
+    key.now -= 500 * SECOND
+    assert key.acquire("b") == Granted(START + 1)
+
+
+def test_two_grants_within_one_microsecond_have_two_fences():
+    key = Key(limit=2)
+    assert [key.acquire("a"), key.acquire("b")] == [Granted(START), Granted(START + 1)]
+
+
+# Renew.
+
+
+def test_renew_keeps_a_lease(key: Key):
+    key.acquire("a")
+    key.now += 20 * SECOND
+    assert key.ask(Renew("a", "A", TTL)) == Done(True)
+    assert key.document.holders[0].expiry == START + 50 * SECOND
+
+
+def test_renew_never_shortens(key: Key):
+    key.acquire("a")
+    assert key.ask(Renew("a", "A", SECOND)) == Done(True)
+    assert key.document.holders[0].expiry == START + TTL
+
+
+def test_renew_never_revives(key: Key):
+    key.acquire("a")
+    key.now += TTL
+    assert key.ask(Renew("a", "A", TTL)) == Done(False)
+    assert key.document.holders[0].expiry == START + TTL
+
+
+@pytest.mark.parametrize(("id", "token"), [("a", "B"), ("b", "A"), ("b", "B")])
+def test_only_the_holder_renews(busy: Key, id: str, token: str):
+    before = busy.document
+    busy.now += SECOND
+    assert busy.ask(Renew(id, token, TTL)) == Done(False)
+    assert busy.document == before
+
+
+def test_a_renewal_does_not_hide_from_the_reaper_that_an_offer_ran_out():
+    key = Key(limit=2)
+    for id in "abc":
+        key.acquire(id)
+    key.release("b")
+    offer_until = key.last.due
+    key.now += 10 * SECOND
+    key.ask(Renew("a", "A", TTL))
+    assert key.last.due == offer_until == START + 5 * SECOND
+
+
+# Release.
+
+
+def test_release_hands_on_in_the_same_step(busy: Key):
+    assert busy.release("a") == Done(True)
+    assert busy.holders == []
+    assert busy.last.wake == ("b",)
+    assert busy.entries["b"].offer_until == busy.now + 5 * SECOND
+
+
+@pytest.mark.parametrize(("id", "token"), [("a", "B"), ("b", "B"), ("x", "X")])
+def test_a_release_by_a_stranger_changes_nothing(busy: Key, id: str, token: str):
+    before = busy.document
+    assert busy.release(id, token) == Done(False)
+    assert busy.last == Transition(before, Done(False), due=START + TTL)
+
+
+def test_a_late_finisher_cannot_release_the_next_holder(busy: Key):
+    busy.now += TTL
+    busy.reap()
+    busy.promoted("b")
+    assert busy.release("a") == Done(False)
+    assert busy.holders == ["b"]
+
+
+def test_a_release_after_the_lease_has_lapsed_finds_nothing_and_leaves_no_tombstone(busy: Key):
+    busy.release("a")
+    busy.promoted("b")
+    busy.now += TTL
+    assert busy.release("b") == Done(False)
+    assert not busy.tombstones
+    assert busy.last.wake == ("c",)
+
+
+def test_a_repeated_release_finds_nothing_and_wakes_nobody(busy: Key):
+    busy.release("a")
+    assert busy.release("a") == Done(False)
+    assert busy.last.wake == ()
+
+
+def test_who_never_waited_leaves_no_tombstone(key: Key):
+    key.acquire("a")
+    key.release("a")
+    assert not key.tombstones
+
+
+def test_who_waited_leaves_a_tombstone(busy: Key):
+    busy.release("a")
+    busy.promoted("b")
+    busy.release("b")
+    assert busy.tombstones.keys() == {"b"}
+
+
+def test_who_was_redelivered_leaves_a_tombstone(key: Key):
+    key.redelivered("a", "A")
+    key.release("a")
+    assert key.tombstones.keys() == {"a"}
+
+
+def test_a_copy_behind_its_own_run_leaves_with_it_and_a_tombstone_stays(key: Key):
+    key.acquire("a")
+    key.redelivered("a")
+    key.release("a")
+    assert key.last.removed == ("a",)
+    assert key.tombstones.keys() == {"a"}
+    assert not key.messages
+
+
+def test_an_unfinished_ending_leaves_no_tombstone_and_keeps_the_copy(key: Key):
+    key.acquire("a")
+    key.redelivered("a")
+    key.release("a", done=False)
+    assert not key.tombstones
+    assert key.last.wake == ("a",)
+    assert isinstance(key.promoted("a"), Granted)
+
+
+def test_who_waited_and_ended_unfinished_may_come_again(busy: Key):
+    busy.release("a")
+    busy.promoted("b")
+    busy.release("b", done=False)
+    assert isinstance(busy.redelivered("b"), Parked)
+    assert busy.in_line == ["c", "d", "b"]

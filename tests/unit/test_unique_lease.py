@@ -1,0 +1,199 @@
+"""The lease of a unique task: for how long it is taken, and how it is given back if nothing is sent."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from celery import Celery
+from kombu.exceptions import OperationalError
+
+from celery_exclusive import Exclusive, StoreUnavailable, Unique, install
+from celery_exclusive.core.document import SECOND
+from celery_exclusive.core.operations import Own
+from celery_exclusive.stores.memory import MemoryStore
+from tests.worker.journal import eventually
+
+
+def test_both_options_have_a_key_each(app: Celery, sent: Any) -> None:
+    @app.task(name="both", shared=False, exclusive=Exclusive("url"), unique=Unique(key="feed:{url}"))
+    def both(url: str) -> None: ...
+
+    app.finalize()
+    both.delay("a")
+    (header,) = sent()
+    assert header["x"].startswith("x:both:")
+    assert header["u"] == ("u:feed:a", "finished")
+
+
+def test_looking_at_both_keys_is_one_call_of_the_store(app: Celery, store: MemoryStore) -> None:
+    @app.task(name="both", shared=False, exclusive=Exclusive("url"), unique=Unique("url", until="started"))
+    def both(url: str) -> None: ...
+
+    app.finalize()
+    result = both.delay("a")
+    looks: list[Any] = []
+    inspect_all = store.inspect_all
+    store.inspect_all = lambda keys: (looks.append(keys), inspect_all(keys))[1]  # type: ignore[method-assign]
+    state = both.lock_state("a")
+    del store.inspect_all
+    assert (state.is_running, state.is_queued, state.waiting) == (False, True, 0)
+    assert state.taker
+    assert state.taker.task_id == result.id
+    assert looks == [[state.key, result.key]]
+    store.clear()
+
+
+LATER = datetime.now(timezone.utc) + timedelta(days=1000)
+
+
+@pytest.mark.parametrize(
+    ("options", "delay"),
+    [
+        ({}, 0),
+        ({"countdown": 500}, 500),
+        ({"countdown": -5}, 0),
+        ({"eta": LATER}, 86_400_000),
+        ({"eta": LATER.isoformat()}, 86_400_000),
+        ({"eta": LATER.replace(tzinfo=None)}, 86_400_000),
+    ],
+)
+def test_the_time_until_it_may_begin_is_added(
+    make_task: Any, store: MemoryStore, options: dict[str, Any], delay: int
+) -> None:
+    task = make_task(queued_ttl=100)
+    key = task.apply_async(("a",), **options).key
+    (holder,) = store.inspect(key).holders
+    assert delay + 100 - 4000 < holder.remaining / SECOND <= delay + 100
+
+
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        ({"expires": 40}, 40),
+        ({"expires": 40, "countdown": 10}, 40),
+        ({"expires": 1000}, 100),
+        ({"expires": 0}, 0.1),
+        ({"expires": datetime.now(timezone.utc) - timedelta(days=1)}, 0.1),
+        ({"expires": LATER.isoformat()}, 100),
+    ],
+)
+def test_what_has_expired_is_queued_no_more(
+    make_task: Any, store: MemoryStore, options: dict[str, Any], left: float
+) -> None:
+    own: list[Any] = []
+    apply = store.apply
+    task = make_task(queued_ttl=100)
+    store.apply = lambda key, operation: (own.append(operation), apply(key, operation))[1]  # type: ignore[method-assign]
+    task.apply_async(("a",), **options)
+    assert own[0].ttl == left * SECOND
+    del store.apply
+
+
+def test_who_waits_for_less_than_a_body_may_be_silent_is_queued_all_the_same(
+    make_task: Any, store: MemoryStore
+) -> None:
+    task = make_task(queued_ttl=10, ttl=600)
+    result = task.delay("a")
+    state = task.lock_state("a")
+    assert (state.is_running, state.is_queued, state.taker.task_id) == (False, True, result.id)
+    (taken,) = task.release_lock("a")  # without force: no body is in danger
+    assert taken.task_id == result.id
+
+
+def test_a_period_lasts_exactly_as_long(make_task: Any, store: MemoryStore) -> None:
+    task = make_task(period=60)
+    (holder,) = store.inspect(task.delay("a").key).holders
+    assert holder.remaining <= 60 * SECOND
+    state = task.lock_state("a")
+    assert (state.is_running, state.is_queued, bool(state.taker)) == (False, False, True)
+
+
+def test_what_is_not_sent_leaves_the_key_free(make_task: Any, without_broker: Any) -> None:
+    task = make_task()
+    with without_broker(), pytest.raises(OperationalError):
+        task.delay("a")
+    assert task.lock_state("a").taker is None
+    assert task.delay("a").outcome == "published"
+
+
+def test_without_the_store_a_call_fails_or_is_sent_without_its_key(
+    make_task: Any, store: MemoryStore, sent: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise StoreUnavailable("no store")
+
+    strict, easy = make_task(), make_task(name="feeds.easy", on_store_error="allow")
+    monkeypatch.setattr(store, "apply", fail)
+    with pytest.raises(StoreUnavailable):
+        strict.delay("a")
+    assert easy.delay("a").outcome == "published"
+    assert [header["u"] for header in sent()] == [None]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), StoreUnavailable("no answer")])
+def test_what_may_have_been_granted_without_an_answer_is_given_back(
+    make_task: Any, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    task = make_task()
+    apply = store.apply
+
+    def lose_the_answer(key: str, operation: Any) -> Any:
+        reply = apply(key, operation)
+        if isinstance(operation, Own):
+            raise error
+        return reply
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "apply", lose_the_answer)
+        with pytest.raises(type(error)):
+            task.delay("a")
+    eventually(lambda: task.delay("a").outcome == "published", "a free key")
+
+
+def test_it_is_given_back_later_if_the_store_does_not_answer_then_either(
+    make_task: Any, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = make_task()
+    apply = store.apply
+    silent = [True] * 4
+
+    def be_silent(key: str, operation: Any) -> Any:
+        reply = apply(key, operation) if isinstance(operation, Own) else None
+        if silent:
+            silent.pop()
+            raise StoreUnavailable("no answer")
+        return reply or apply(key, operation)
+
+    monkeypatch.setattr("celery_exclusive.debts._FIRST_PAUSE", 0.01)
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "apply", be_silent)
+        with pytest.raises(StoreUnavailable):
+            task.delay("a")
+        eventually(lambda: task.lock_state("a").taker is None, "a free key")
+    assert not silent
+
+
+def test_a_store_that_is_away_costs_one_thread_and_no_second_try(make_app: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        port = nobody.getsockname()[1]
+    app = install(make_app(exclusive_store=f"redis://127.0.0.1:{port}/0"))
+
+    @app.task(name="feeds.load", shared=False, unique=Unique())
+    def load(n: int) -> None: ...
+
+    before = threading.active_count()
+    for n in range(50):
+        with pytest.raises(StoreUnavailable):
+            app.tasks["feeds.load"].delay(n)
+    assert threading.active_count() <= before + 2
+
+
+def test_a_period_that_one_call_gives_is_told_from_a_queue(make_task: Any) -> None:
+    task = make_task("url")
+    task.apply_async(("a",), unique=Unique("url", period=60))
+    state = task.lock_state("a")
+    assert (state.is_running, state.is_queued, bool(state.taker)) == (False, False, True)

@@ -1,0 +1,189 @@
+"""What a body and its end publish: retries, what comes next, and their own keys."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import Celery, chain, group
+from kombu.exceptions import OperationalError
+
+from celery_exclusive import DuplicateTask, Exclusive, StoreUnavailable, Unique
+from celery_exclusive.claim import Claim
+from celery_exclusive.core.document import SECOND
+from celery_exclusive.header import Header as CarriedHeader
+from celery_exclusive.stores.memory import MemoryStore
+from celery_exclusive.task import Run, current_run
+from tests.worker.journal import eventually
+
+
+def test_the_end_of_a_task_sends_what_comes_next_without_the_store_and_against_its_own_key(
+    app: Celery, make_task: Any, store: MemoryStore, sent: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step of a chain that was not sent would turn finished work into a failure."""
+    task = make_task()
+    first = task.delay("a")
+    run = Run(first.id, body_over=True)
+    mark = current_run.set(run)
+    try:
+        task.apply_async(("a",))  # a link has no id before it is sent
+
+        def fail(*_: Any) -> None:
+            raise StoreUnavailable("no store")
+
+        monkeypatch.setattr(store, "apply", fail)
+        task.apply_async(("a",))
+    finally:
+        current_run.reset(mark)
+    assert [header["dup"] for header in sent()] == [None, None, None]
+    assert [bool(header["u"]) for header in sent()] == [True, True, False]
+    assert [header["next"] for header in sent()] == [False, True, True]
+
+
+def test_the_end_of_a_task_is_told_of_no_duplicate(make_task: Any, sent: Any) -> None:
+    """It would turn finished work into a failure."""
+    task = make_task(on_conflict="raise")
+    first = task.delay("a")
+    mark = current_run.set(Run("parent", body_over=True))
+    try:
+        assert task.delay("a").outcome == "published"
+    finally:
+        current_run.reset(mark)
+    assert [header["dup"] for header in sent()] == [None, first.id]
+
+
+def inside(task: Any, first: Any, store: MemoryStore, until: str, *, may_hold: bool) -> tuple[Run, Any]:
+    """The run of a call, in whose body we are, and the options of its retry."""
+    (holder,) = store.inspect(first.key).holders
+    token = holder.id.rpartition("/")[2]
+    claim = Claim(first.key, holder.id, token, 30 * SECOND)
+    store.apply(first.key, claim.own(30 * SECOND, "running") if may_hold else claim.release(done=False))
+    header = CarriedHeader(token, None, (first.key, until))
+    options = {"task_id": first.id, "retries": 1, "headers": {"exclusive": header.write()}}
+    held: Any = SimpleNamespace(claim=claim, until=until, may_hold=may_hold)
+    return Run(first.id, unique=held), options
+
+
+def test_a_retry_that_is_not_sent_takes_no_key_for_a_run_that_has_given_it_back(
+    make_task: Any, store: MemoryStore, without_broker: Any
+) -> None:
+    task = make_task(until="started")
+    run, options = inside(task, task.delay("a"), store, "started", may_hold=False)
+    mark = current_run.set(run)
+    try:
+        with without_broker(), pytest.raises(OperationalError):
+            task.apply_async(("a",), **options)
+    finally:
+        current_run.reset(mark)
+    assert task.lock_state("a").taker is None
+
+
+def test_what_is_given_back_late_is_not_taken_for_a_run_that_may_have_ended(
+    make_task: Any, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, without_broker: Any
+) -> None:
+    task = make_task(ttl=600)
+    run, options = inside(task, task.delay("a"), store, "finished", may_hold=True)
+    apply, asked = store.apply, []
+
+    def be_silent_twice(key: str, operation: Any) -> Any:
+        asked.append(operation)
+        if len(asked) in (2, 3):
+            raise StoreUnavailable("no answer")
+        return apply(key, operation)
+
+    mark = current_run.set(run)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "apply", be_silent_twice)
+            with without_broker(), pytest.raises(OperationalError):
+                task.apply_async(("a",), **options)
+            eventually(lambda: len(asked) == 4, "another try")
+            eventually(lambda: task.lock_state("a").taker is None, "a free key")
+    finally:
+        current_run.reset(mark)
+
+
+def test_a_message_that_is_sent_again_from_another_body_does_not_get_that_ones_key(
+    make_task: Any, store: MemoryStore, sent: Any
+) -> None:
+    task = make_task()
+    run, _ = inside(task, task.delay("a"), store, "finished", may_hold=True)
+    header = CarriedHeader("p", None, None)
+    mark = current_run.set(run)
+    try:
+        task.apply_async(("b",), task_id="b", retries=1, headers={"exclusive": header.write()})
+    finally:
+        current_run.reset(mark)
+    assert sent()[1]["u"] is None
+
+
+def test_the_retry_of_a_call_that_has_switched_one_option_off_has_the_keys_of_its_own_arguments(
+    app: Celery, published: list[dict[str, Any]]
+) -> None:
+    @app.task(name="both", shared=False, bind=True, exclusive=Exclusive("url"), unique=Unique("url"))
+    def both(self: Any, url: str) -> None: ...
+
+    app.finalize()
+    both.apply_async(("a",), unique=None)
+    both.push_request(id="me", args=("a",), kwargs={})
+    try:
+        both.apply_async(("b",), task_id="me", retries=1, headers={"exclusive": published[0]["exclusive"]})
+    finally:
+        both.pop_request()
+    header = published[1]["exclusive"]
+    assert (header["x"], header["u"], header["off"]) == (both.lock_state("b").key, None, ("unique",))
+
+
+def test_a_retry_that_switches_off_one_option_leaves_the_other_one_off(
+    app: Celery, published: list[dict[str, Any]]
+) -> None:
+    @app.task(name="both", shared=False, exclusive=Exclusive("url"), unique=Unique("url"))
+    def both(url: str) -> None: ...
+
+    app.finalize()
+    both.apply_async(("a",), unique=None)
+    retry = {"task_id": "me", "retries": 1, "headers": {"exclusive": published[0]["exclusive"]}}
+    both.apply_async(("a",), exclusive=None, **retry)
+    assert sorted(published[1]["exclusive"]["off"]) == ["exclusive", "unique"]
+
+
+def test_a_body_that_has_its_unique_key_and_no_lock_is_running(app: Celery, store: MemoryStore) -> None:
+    @app.task(name="both", shared=False, exclusive=Exclusive("url"), unique=Unique("url"))
+    def both(url: str) -> None: ...
+
+    app.finalize()
+    first = both.apply_async(("a",), exclusive=None)
+    assert both.lock_state("a").is_queued
+    inside(both, first, store, "finished", may_hold=True)
+    state = both.lock_state("a")
+    assert (state.is_running, state.is_queued) == (True, False)
+
+
+def test_one_s_own_key_in_a_canvas_from_inside_the_body_is_an_error_too(make_task: Any, sent: Any) -> None:
+    task = make_task()
+    first = task.delay("a")
+    claim = Claim(first.key, f"{first.id}/p", "p", SECOND)
+    inside = Run(first.id, unique=SimpleNamespace(claim=claim, until="finished", end=None))  # type: ignore[arg-type]
+    mark = current_run.set(inside)
+    try:
+        for canvas in (chain(task.si("a"), task.si("b")), task.si("a").set(link=task.si("c"))):
+            with pytest.raises(DuplicateTask, match="its own unique key"):
+                canvas.apply_async()
+        group(task.si("a"), task.si("d")).apply_async()  # the other one is sent, and would wait for it
+    finally:
+        current_run.reset(mark)
+    assert [header["dup"] for header in sent()] == [None, first.id, None]
+
+
+def test_a_retry_is_queued_as_its_call_has_said(make_task: Any, store: MemoryStore) -> None:
+    task = make_task(until="started")
+    first = task.apply_async(("a",), unique=Unique("url", queued_ttl=500))
+    (holder,) = store.inspect(first.key).holders
+    values = {"unique": {"queued_ttl": 500}}
+    header = CarriedHeader(holder.id.rpartition("/")[2], None, (first.key, "finished"), values=values)
+    task.apply_async(("a",), task_id=first.id, retries=1, headers={"exclusive": header.write()})
+    (handed,) = store.inspect(first.key).holders
+    assert handed.id != holder.id
+    assert handed.fence == holder.fence
+    assert handed.remaining / SECOND <= 500
