@@ -5,21 +5,21 @@ from __future__ import annotations
 from celery import Task
 
 from celery_exclusive import Exclusive, Unique
-from tests.worker.shop import act, app, task
+from tests.worker.shop_deploy import act, app, declare, task
 
 __all__ = ["app"]
 
-
-@task(name="deploy.crawl", exclusive=Exclusive("key", limit=2))
-def crawl(self: Task, key: str, tag: str = "", hold: bool = False) -> str:
-    act(self, key, tag, hold=hold)
-    return tag
-
-
-@task(name="deploy.sync", exclusive=Exclusive("key", ttl=30, on_conflict="skip"))
-def sync(self: Task, key: str, tag: str = "", hold: bool = False) -> str:
-    act(self, key, tag, hold=hold)
-    return tag
+declare(
+    {
+        "crawl": {"exclusive": Exclusive("key", limit=2)},
+        "sync": {"exclusive": Exclusive("key", ttl=30, on_conflict="skip")},
+        "freed": {},
+        "locked": {"exclusive": Exclusive("key")},
+        "unique_no_more": {},
+        "unique_now": {"unique": Unique("key")},
+        "other_window": {"unique": Unique("key", until="started")},
+    }
+)
 
 
 @task(name="deploy.export", exclusive=Exclusive(("place", "part")))
@@ -29,34 +29,4 @@ def export(self: Task, place: str, tag: str = "", part: int = 0) -> str:
     act(self, place, tag if is_first else f"{tag}, again", hold=is_first)
     if is_first:
         raise self.retry(countdown=0)
-    return tag
-
-
-@task(name="deploy.freed")
-def freed(self: Task, key: str, tag: str = "", hold: bool = False) -> str:
-    act(self, key, tag, hold=hold)
-    return tag
-
-
-@task(name="deploy.locked", exclusive=Exclusive("key"))
-def locked(self: Task, key: str, tag: str = "", hold: bool = False) -> str:
-    act(self, key, tag, hold=hold)
-    return tag
-
-
-@task(name="deploy.unique_no_more")
-def unique_no_more(self: Task, key: str, tag: str = "", hold: bool = False) -> str:
-    act(self, key, tag, hold=hold)
-    return tag
-
-
-@task(name="deploy.unique_now", unique=Unique("key"))
-def unique_now(self: Task, key: str, tag: str = "", hold: bool = False) -> str:
-    act(self, key, tag, hold=hold)
-    return tag
-
-
-@task(name="deploy.other_window", unique=Unique("key", until="started"))
-def other_window(self: Task, key: str, tag: str = "", hold: bool = False) -> str:
-    act(self, key, tag, hold=hold)
     return tag
