@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from _thread import LockType, allocate_lock, get_ident
+from _thread import RLock, get_ident
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -16,9 +16,12 @@ from celery_exclusive.native import is_green
 
 _PATIENCE = 0.3
 """Seconds for which a fork waits. Who works for longer waits for a server, and has no such lock meanwhile."""
-_locks: dict[int, LockType] = {}
+_TURN = 0.01
+"""Seconds for which it waits for one thread before it looks at the next: one that is slow hides no other."""
+_locks: dict[int, RLock] = {}
 """One for each thread that has worked: they do not wait for each other."""
-_taken: list[LockType] = []
+_taken: dict[int, list[RLock]] = {}
+"""By the threads that fork."""
 
 
 @contextmanager
@@ -33,20 +36,24 @@ def forks_wait() -> Iterator[None]:
     if is_green():
         yield
         return
-    with _locks.setdefault(get_ident(), allocate_lock()):
+    with _locks.setdefault(get_ident(), RLock()):
         yield
 
 
 def _wait() -> None:
     until = time.monotonic() + _PATIENCE
-    _taken.extend(
-        lock for lock in list(_locks.values()) if lock.acquire(timeout=max(until - time.monotonic(), 0))
-    )
+    taken = _taken.setdefault(get_ident(), [])
+    busy = list(_locks.values())
+    while busy and time.monotonic() < until:
+        for lock in list(busy):
+            if lock.acquire(timeout=_TURN):
+                busy.remove(lock)
+                taken.append(lock)
 
 
 def _go_on() -> None:
-    while _taken:
-        _taken.pop().release()
+    for lock in _taken.pop(get_ident(), ()):
+        lock.release()
 
 
 def _forget() -> None:

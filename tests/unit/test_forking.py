@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -115,6 +116,67 @@ def test_a_fork_does_not_wait_for_long() -> None:
     assert not work.was_done_when_a_child_was_forked()
     thread.join()
     forking._locks.clear()
+
+
+def test_one_thread_that_waits_for_long_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forking, "_PATIENCE", 2)
+    is_over, inherited = threading.Event(), threading.Lock()
+
+    def wait() -> None:
+        with forking.forks_wait():
+            is_over.wait(60)
+
+    def work() -> None:
+        while not is_over.is_set():
+            with forking.forks_wait(), inherited:
+                time.sleep(0.02)
+            time.sleep(0.001)
+
+    threads = [threading.Thread(target=wait), threading.Thread(target=work)]
+    for thread in threads:
+        thread.start()
+    while len(forking._locks) < len(threads):
+        time.sleep(0.001)
+    child = os.fork()
+    if not child:
+        os._exit(not inherited.acquire(timeout=1))
+    is_over.set()
+    assert os.waitpid(child, 0) == (child, 0)
+    for thread in threads:
+        thread.join()
+    forking._locks.clear()
+
+
+def test_threads_that_fork_at_the_same_time_let_all_others_go_on() -> None:
+    is_over = threading.Event()
+
+    def work() -> None:
+        while not is_over.is_set():
+            with forking.forks_wait():
+                time.sleep(0.002)
+
+    def fork() -> None:
+        for _ in range(20):
+            forking._wait()
+            forking._go_on()
+
+    workers = [threading.Thread(target=work, daemon=True) for _ in range(3)]
+    forkers = [threading.Thread(target=fork, daemon=True) for _ in range(3)]
+    for thread in (*workers, *forkers):
+        thread.start()
+    for thread in forkers:
+        thread.join(60)
+    is_over.set()
+    for thread in workers:
+        thread.join(60)
+    assert not [thread for thread in (*workers, *forkers) if thread.is_alive()]
+    assert not forking._taken
+    forking._locks.clear()
+
+
+def test_work_inside_of_work_does_not_wait_for_itself() -> None:
+    with forking.forks_wait(), forking.forks_wait():
+        pass
 
 
 def test_greenlets_do_not_wait_for_each_other() -> None:
