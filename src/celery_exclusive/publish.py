@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import wraps
+from inspect import signature
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
+
+from celery import Celery
 
 from celery_exclusive.asked import Asked, asked
 from celery_exclusive.header import DELIVERY, HEADER, Header
@@ -16,8 +19,9 @@ from celery_exclusive.unique import Publication
 if TYPE_CHECKING:
     from celery_exclusive.install import Installation
 
-_PLACES = ("countdown", "eta", "task_id")
-"""What may be given to `send_task` by its place, behind name and arguments, of what we look at."""
+
+_PLACES = list(signature(Celery.send_task).parameters)[4:]
+"""What `send_task` takes by its place, behind its name and arguments."""
 
 
 def wrap_send_task(installation: Installation) -> Any:
@@ -29,7 +33,7 @@ def wrap_send_task(installation: Installation) -> Any:
     def with_header(name: str, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
         options.update(zip(_PLACES, rest, strict=False))
         rest = rest[len(_PLACES) :]
-        task = options.get("task_type") or app._tasks.get(name)
+        task = options.get("task_type") or _declared(app, name)
         call = asked(installation, name, task, options)
         headers = dict(options.get("headers") or {})
         previous = Header.read(headers)
@@ -53,6 +57,13 @@ def wrap_send_task(installation: Installation) -> Any:
         return Publication(installation, task, call.unique, header, options, previous).send(send)
 
     return with_header
+
+
+def _declared(app: Any, name: str) -> Any:
+    """The task of this name, also where nothing has made it a task of the app yet."""
+    if app.autofinalize and not app.finalized:
+        app.finalize(auto=True)
+    return app._tasks.get(name)
 
 
 def _told(task: Any, result: Any) -> Any:

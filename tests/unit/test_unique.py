@@ -186,3 +186,24 @@ def test_two_apps_of_one_process_share_what_is_in_one_store(make_app: Callable[.
     first = tasks[0].delay("a")
     assert tasks[1].delay("a").existing_id == first.id
     tasks[0].app._celery_exclusive.store.clear()
+
+
+def test_send_task_knows_what_is_declared_before_it_is_made_a_task(make_app: Any, sent: Any) -> None:
+    app = install(make_app())
+
+    @app.task(name="feeds.load", shared=False, unique=Unique())
+    def load(n: int) -> None: ...
+
+    assert not app.finalized
+    first = app.send_task("feeds.load", (1,))
+    assert app.send_task("feeds.load", (1,)).existing_id == first.id
+    assert len(sent()) == 1
+    app._celery_exclusive.store.clear()
+
+
+def test_send_task_takes_by_its_place_what_celerys_own_takes(make_task: Any, sent: Any) -> None:
+    app = make_task().app
+    with app.producer_pool.acquire() as producer:
+        result = app.send_task("feeds.load", ("a",), {}, None, None, "my id", producer)
+    assert (result.id, result.outcome) == ("my id", "published")
+    assert len(sent()) == 1
