@@ -21,8 +21,8 @@ class Claim:
     def acquire(self) -> Acquire:
         return Acquire(self.id, self.token, self.ttl, self.limit)
 
-    def own(self, ttl: int, phase: Phase, former: str | None = None) -> Own:
-        return Own(self.id, self.token, ttl, former, phase)
+    def own(self, ttl: int, phase: Phase, former: Claim | None = None) -> Own:
+        return Own(self.id, self.token, ttl, (former.id, former.token) if former else None, phase)
 
     def renew(self, phase: Phase | None = None) -> Renew:
         return Renew(self.id, self.token, self.ttl, phase)
@@ -30,5 +30,5 @@ class Claim:
     def restore(self) -> Restore:
         return Restore(self.id, self.token, self.ttl, self.limit)
 
-    def release(self, phase: Phase | None = None, *, done: bool = True) -> Release:
-        return Release(self.id, self.token, done, phase)
+    def release(self, *, done: bool = True) -> Release:
+        return Release(self.id, self.token, done)

@@ -46,10 +46,12 @@ class Debts:
         """Give back what the message of this task may have."""
         if header.u and header.u[1] != PERIOD:
             claim = Claim(header.u[0], header.claim_id(id), header.id, 0)
-            self.add(claim.key, claim.release("queued", done=False))
+            self.add(claim.key, claim.release(done=False))
 
     def add(self, key: str, release: Release) -> None:
         """A child that is forked gives back what it has inherited, too, which does no harm."""
+        if len(self._owed) == _MOST:
+            notices.unpaid(self._owed[0][0], 1)
         self._owed.append((key, release))
         with forks_wait(), self._changes, suppress(RuntimeError):  # no more threads: it is about to end
             if self._runs_in != os.getpid():
@@ -61,6 +63,8 @@ class Debts:
         """Wait until all is given back, for a while."""
         if self._thread and self._runs_in == os.getpid():
             self._thread.join(_FAREWELL)
+        if self._owed:
+            notices.unpaid(self._owed[0][0], len(self._owed))
 
     def _run(self) -> None:
         trouble = notices.Trouble("unique keys cannot be given back; it is tried again and again")

@@ -128,6 +128,7 @@ class _Sole:
 
     def end(self, error: BaseException | None) -> None:  # noqa: ARG002 - whatever it was
         self.taking.give_back()
+        self.may_hold = False
 
 
 @contextmanager
@@ -141,7 +142,10 @@ def _sole(
     has_already = any(
         outer.unique
         and outer.unique.claim.key == key
-        and (outer.unique.until == FINISHED or outer.task_id == run.task_id)  # else a retry, or a replacement
+        and (
+            (outer.unique.until == FINISHED and outer.unique.may_hold)
+            or outer.task_id == run.task_id  # a retry, or a replacement
+        )
         for outer in runs()
     )
     is_play = task.app.conf.task_always_eager and not installation.is_rehearsal

@@ -11,10 +11,10 @@ DELIVERY = "exclusive_delivery"
 VERSION = 1
 _TYPES: dict[str, Any] = {
     "id": str,
-    **dict.fromkeys(("x", "dup", "promoted", "store"), str | None),
+    **dict.fromkeys(("x", "dup", "promoted", "next", "store"), str | None),
     **dict.fromkeys(("u", "off"), (list, tuple)),
     "values": dict,
-    **dict.fromkeys(("next", "redelivered"), bool),
+    "redelivered": bool,
     "prio": int | None,
     "tries": int,
     "since": float | None,
@@ -28,8 +28,8 @@ class Header:
     `id` is the publish id. `x` is the key of its lock, `u` that of its unique lease and what ends it; None:
     the publisher knows of no such option. `off` names the options that the call has switched off, `values`
     has those that it has given instead, `dup` the task that had the unique lease already. `promoted` is the
-    epoch of the store if this is the copy of an offer, `next` that it was published by the end of a task that
-    may still hold its own lease: a chain's next step, a link, a chord's body; `store` the mark of the store
+    epoch of the store if this is the copy of an offer, `next` the task whose end has published it, which may
+    still hold its own lease: it is a chain's next step, a link, a chord's body; `store` the mark of the store
     that the publisher looks into, None: it does not know; `prio` the priority that the publisher gave, where
     a promoted copy has one above all others; `redelivered` that the broker had delivered it before it was
     parked; `tries` how often it was rescheduled, `since` when it found its key taken for the first time, in
@@ -43,7 +43,7 @@ class Header:
     values: dict[str, dict[str, Any]] = field(default_factory=dict)
     dup: str | None = None
     promoted: str | None = None
-    next: bool = False
+    next: str | None = None
     store: str | None = None
     prio: int | None = None
     redelivered: bool = False

@@ -213,6 +213,14 @@ def trouble(what: str, error: BaseException) -> None:
     logger.warning("%s: %s", what, error)
 
 
+def unpaid(key: str, count: int) -> None:
+    logger.warning(
+        "%s unique keys could not be given back, %s first, and are free only when their time is over",
+        count,
+        key,
+    )
+
+
 class Trouble:
     """Around what a thread does again and again: it outlives errors, and tells when they begin and end."""
 

@@ -23,18 +23,11 @@ class Origin:
     former: Claim | None
 
     @classmethod
-    def of(cls, id: str, key: str, header: Header, previous: Header | None, *, retries: int) -> Origin:
+    def of(cls, id: str, key: str, previous: Header | None, *, retries: int) -> Origin:
         """`previous` is the header with which it has been sent before, if it has."""
         run = current_run.get()
-        is_of_own_run = run is not None and run.task_id == id
-        is_of_lost_child = run is None  # which the main process retries
-        is_retry = bool(retries and (previous or is_of_own_run or is_of_lost_child))
-        held = run.unique if run and is_of_own_run else None
-        if held and held.claim.key != key:
-            held = None
-        former = None
-        if is_of_own_run:
-            former = held.claim if held and held.may_hold else None
-        elif is_retry and previous and previous.u == header.u:
-            former = Claim(key, previous.claim_id(id), previous.id, ttl=0)
-        return cls(is_retry, is_of_own_run, is_retry or held is not None, former)
+        own = run if run and run.task_id == id else None
+        is_retry = bool(retries and (previous or own))
+        held = own.unique if own and own.unique and own.unique.claim.key == key else None
+        former = held.claim if held and held.may_hold else None
+        return cls(is_retry, own is not None, is_retry or held is not None, former)

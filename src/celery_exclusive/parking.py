@@ -15,6 +15,7 @@ from kombu.exceptions import OperationalError
 from kombu.utils.json import dumps, loads
 
 from celery_exclusive import notices
+from celery_exclusive.amounts import seconds_until
 from celery_exclusive.brokers import broker_urls, family
 from celery_exclusive.header import HEADER, Header
 from celery_exclusive.stores.base import Reply, Wake
@@ -236,8 +237,5 @@ def _time_left(expires: str | None) -> float | None:
     """Seconds until a message expires; none for one that is past, so that a worker can say REVOKED."""
     if not expires:
         return None
-    moment = datetime.fromisoformat(expires.replace("Z", "+00:00"))
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=timezone.utc)
-    seconds = (moment - datetime.now(timezone.utc)).total_seconds()
+    seconds = seconds_until(expires)
     return seconds if seconds > 0 else None

@@ -99,7 +99,7 @@ def _header(
             u = (key_of(task.name, task.run, unique, args, kwargs), unique.window)
     except TypeError:
         return None  # the arguments do not fit; the worker will refuse them
-    return Header(token_hex(4), x, u, off, values, next=run is not None and run.body_over)
+    return Header(token_hex(4), x, u, off, values, next=run.task_id if run and run.body_over else None)
 
 
 def _same_arguments(task: Any, args: Any, kwargs: Any) -> bool:

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from celery_exclusive.core.document import SECOND
+from celery_exclusive.core.document import QUEUED, SECOND
 from celery_exclusive.errors import ExclusiveError, OptionError
 from celery_exclusive.keys import key_of
 from celery_exclusive.notices import task_id
@@ -166,7 +166,7 @@ class TaskMixin:
             return state
         (taker,) = _holders(seen[-1].holders)
         phase = seen[-1].holders[0].phase
-        state = replace(state, taker=taker, is_taker_queued=phase == "queued")
+        state = replace(state, taker=taker, is_taker_queued=phase in QUEUED)
         return replace(state, holders=(taker,)) if phase == "running" and not state.holders else state
 
     def release_lock(self, *args: Any, force: bool = False, **kwargs: Any) -> tuple[LockHolder, ...]:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from celery.signals import beat_init
 from celery.utils import uuid
-from celery.utils.time import maybe_make_aware
 
 from celery_exclusive import notices
-from celery_exclusive.amounts import MIN_TTL
+from celery_exclusive.amounts import no_longer_than, seconds_until
 from celery_exclusive.claim import Claim
 from celery_exclusive.core.document import SECOND, Phase
 from celery_exclusive.core.operations import Held
@@ -21,7 +19,7 @@ from celery_exclusive.header import Header
 from celery_exclusive.lease import insist
 from celery_exclusive.options import FINISHED, PERIOD, Unique
 from celery_exclusive.origin import Origin
-from celery_exclusive.task import current_run, runs
+from celery_exclusive.task import runs
 
 if TYPE_CHECKING:
     from celery_exclusive.install import Installation
@@ -50,10 +48,11 @@ class Publication:
         is_member = any(options.get(name) for name in _OF_MEMBERS) or self._answers_by_rpc
         self.id = options["task_id"] = options.get("task_id") or uuid()
         key, self.until = header.u
-        self.phase: Phase = "period" if self.until == PERIOD else "queued"
-        self.origin = Origin.of(self.id, key, header, previous, retries=options.get("retries") or 0)
+        self.origin = Origin.of(self.id, key, previous, retries=options.get("retries") or 0)
         is_retry = self.origin.is_retry
-        self.has_to_be_sent = is_retry or self.origin.is_of_own_run or is_member or header.next
+        follows = is_retry or self.origin.is_of_own_run
+        self.phase: Phase = "period" if self.until == PERIOD else "again" if follows else "queued"
+        self.has_to_be_sent = follows or is_member or bool(header.next)
         self.is_period_kept = is_retry and self.until == PERIOD
         self.option = installation.unique(task, header.values) if is_retry else option
         queued_ttl = installation.queued_ttl(self.option)
@@ -89,8 +88,7 @@ class Publication:
         """Take the lease, if the message is to have one; return who has it, if it is a duplicate."""
         if self.is_period_kept:
             return None
-        former = self.origin.former
-        own = self.claim.own(self._queued_ttl(), self.phase, former.id if former else None)
+        own = self.claim.own(self._queued_ttl(), self.phase, self.origin.former)
         self.may_hold = True
         try:
             answer = self.installation.store.apply(self.claim.key, own).answer
@@ -104,9 +102,7 @@ class Publication:
             return None
         self.may_hold = False
         existing_id = notices.task_id(answer.by[0].id)
-        run = current_run.get()
-        is_kin = self.header.next and run is not None and existing_id == run.task_id
-        if self.origin.goes_on or existing_id == self.id or is_kin:
+        if self.origin.goes_on or existing_id in (self.id, self.header.next):
             return None
         if self._is_own(existing_id) and not (self.options.get("group_id") or self.options.get("chord")):
             raise DuplicateTask(
@@ -131,10 +127,13 @@ class Publication:
         return result
 
     def _give_back(self) -> None:
-        """To the run that has handed it over, if one has: it goes on with an error, and ends."""
+        """To the run that has handed it over, if one has: it goes on with an error, and ends.
+
+        What was sent in spite of the error, and runs already, keeps it.
+        """
         claim, former, store = self.claim, self.origin.former, self.installation.store
         ttl = self.installation.ttl(self.option)
-        undo = former.own(ttl, "running", claim.id) if former else claim.release(done=False)
+        undo = former.own(ttl, "running", claim) if former else claim.release(done=False)
         try:
             insist(lambda: store.apply(claim.key, undo))
         except Exception as error:  # noqa: BLE001 - the caller gets that which it was told before
@@ -144,7 +143,7 @@ class Publication:
 
     def _owe(self) -> None:
         """Not to a run, which may have ended by then."""
-        self.installation.debts.add(self.claim.key, self.claim.release(self.phase, done=False))
+        self.installation.debts.add(self.claim.key, self.claim.release(done=False))
 
     def _is_own(self, existing_id: str) -> bool:
         """Whether the run that has the key is that which calls."""
@@ -156,21 +155,15 @@ class Publication:
 
     def _queued_ttl(self) -> int:
         """For as long as it may be queued: from when it may begin on, and not once it has expired."""
-        options = self.options
-        eta, expires = options.get("eta"), options.get("expires")
-        delay = (options.get("countdown") or 0) if eta is None else self._until(eta)
+        if self.until == PERIOD:
+            return self.claim.ttl
+        eta, expires = self.options.get("eta"), self.options.get("expires")
+        delay = (self.options.get("countdown") or 0) if eta is None else seconds_until(eta)
         ttl = self.claim.ttl + max(round(delay * SECOND), 0)
-        if expires is None or self.until == PERIOD:
+        if expires is None:
             return ttl
-        left = expires if isinstance(expires, (int, float)) else self._until(expires)
-        return min(ttl, max(round(left * SECOND), round(MIN_TTL * SECOND)))
-
-    def _until(self, moment: datetime | str) -> float:
-        """Seconds from now on."""
-        app = self.installation.app
-        if isinstance(moment, str):
-            moment = datetime.fromisoformat(moment.replace("Z", "+00:00"))
-        return float((maybe_make_aware(moment, app.timezone) - app.now()).total_seconds())
+        is_relative = isinstance(expires, (int, float))
+        return no_longer_than(ttl, expires if is_relative else seconds_until(expires))
 
     @property
     def _answers_by_rpc(self) -> bool:

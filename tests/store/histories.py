@@ -109,9 +109,10 @@ arrivals = some.builds(
     Take, keys, ids, some.just("t1"), ttls, some.none(), some.just("fresh"), some.just(b"one")
 )
 phases = some.sampled_from(get_args(Phase))
+formers = some.none() | some.tuples(ids, tokens)
 removals = some.builds(Remove, ids, some.sampled_from((True, True, False)))
 renewals = some.lists(
-    some.tuples(keys, some.builds(Renew, ids, tokens, ttls, some.none() | phases)), max_size=4
+    some.tuples(keys, some.builds(Renew, ids, tokens | some.none(), ttls, some.none() | phases)), max_size=4
 ).map(tuple)
 actions = some.one_of(
     takes,
@@ -120,12 +121,10 @@ actions = some.one_of(
     some.builds(Follow, some.integers(0, 3), some.sampled_from((False, False, False, True))),
     some.builds(Follow, some.integers(0, 3), some.just(False)),
     some.builds(Finish, some.integers(0, 3), some.sampled_from((True, True, False))),
-    some.builds(
-        Give, keys, some.builds(Release, ids, tokens, some.booleans(), some.none() | phases) | removals
-    ),
+    some.builds(Give, keys, some.builds(Release, ids, tokens, some.booleans()) | removals),
     some.builds(Give, keys, some.builds(Break, ids)),
     some.builds(Give, keys, some.builds(Restore, ids, tokens, ttls, some.sampled_from((1, 1, 2)))),
-    some.builds(Give, keys, some.builds(Own, ids, tokens, ttls, some.none() | ids, phases)),
+    some.builds(Give, keys, some.builds(Own, ids, tokens, ttls, formers, phases)),
     some.builds(Keep, renewals),
     some.builds(Reap, some.sampled_from((0, 100, 100)), some.sampled_from((0, 0, SECOND))),
     some.builds(Wait, some.sampled_from(pauses)),

@@ -57,7 +57,7 @@ def test_the_key_of_a_message_that_runs_elsewhere_is_left_alone() -> None:
     installation: Any = SimpleNamespace(store=store)
     debts = Debts(installation)
     for id, phase in (("runs", "running"), ("waits", "queued")):
-        claim = Claim(f"u:{id}", f"{id}/p", "p", SECOND)
+        claim = Claim(f"u:{id}", f"{id}/p", "of its delivery", SECOND)
         store.apply(claim.key, claim.own(600 * SECOND, phase))  # type: ignore[arg-type]
         debts.add_message(id, Header("p", u=(claim.key, "finished")))
     debts.settle()
@@ -81,18 +81,35 @@ def test_one_that_cannot_be_given_back_does_not_keep_the_others(caplog: pytest.L
     assert "unique key bad is free only when its time is over" in caplog.text
 
 
-@pytest.mark.parametrize("what", ["new", "promoted", "redelivered"])
-def test_what_no_worker_knows_keeps_its_unique_key_where_it_may_be_in_line_or_run(
-    app: Celery, what: str
-) -> None:
+@pytest.mark.parametrize("what", ["new", "promoted", "redelivered", "redelivered, with a lock"])
+def test_what_no_worker_knows_keeps_its_unique_key_where_it_still_is_in_line(app: Celery, what: str) -> None:
     installation: Any = app._celery_exclusive  # type: ignore[attr-defined]
     claim = Claim("u:key", "id/p", "p", SECOND)
     installation.store.apply(claim.key, claim.own(600 * SECOND, "queued"))
-    header = Header("p", u=(claim.key, "finished"), promoted="epoch" if what == "promoted" else None)
+    x = "x:key" if "lock" in what else None
+    header = Header("p", x, (claim.key, "finished"), promoted="epoch" if what == "promoted" else None)
     message = SimpleNamespace(
-        headers={"id": "id", HEADER: header.write()}, delivery_info={"redelivered": what == "redelivered"}
+        headers={"id": "id", HEADER: header.write()}, delivery_info={"redelivered": "redelivered" in what}
     )
     Unlocked(installation)._refuse(message=message)
     installation.debts.settle()
-    assert bool(installation.store.inspect(claim.key).holders) == (what != "new")
+    assert bool(installation.store.inspect(claim.key).holders) == (
+        what in ("promoted", "redelivered, with a lock")
+    )
     installation.store.clear()
+
+
+def test_what_is_not_given_back_in_the_end_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("celery_exclusive.debts._MOST", 2)
+    monkeypatch.setattr("celery_exclusive.debts._FAREWELL", 0.01)
+    store = SilentStore()
+    installation: Any = SimpleNamespace(store=store)
+    debts = Debts(installation)
+    for key in ("too many", "second", "third"):
+        debts.add(key, Release("a", "t", done=False))
+    assert "1 unique keys could not be given back, too many first" in caplog.text
+    debts.settle()
+    assert "2 unique keys could not be given back, second first" in caplog.text
+    store.is_silent = False

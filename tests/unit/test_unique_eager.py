@@ -8,6 +8,8 @@ import pytest
 from celery import Celery
 
 from celery_exclusive import DuplicateTask, Unique
+from celery_exclusive.claim import Claim
+from celery_exclusive.core.document import SECOND
 from celery_exclusive.stores.memory import MemoryStore
 
 
@@ -79,3 +81,26 @@ def test_under_always_eager_and_in_a_direct_call_nothing_conflicts(make_task: An
     assert task.delay("a").get() == "a"
     assert task.delay("a").outcome == "published"
     assert task.apply_async(("a",), unique=None).get() == "a"
+
+
+def test_apply_from_a_hook_meets_who_has_got_the_key_since(app: Celery, store: MemoryStore) -> None:
+    results: list[Any] = []
+
+    class Repeating(app.Task):  # type: ignore[misc, name-defined]
+        abstract = True
+
+        def on_success(self, *_: Any) -> None:
+            key = self.lock_state("a").key
+            if store.inspect(key).holders:
+                return
+            store.apply(key, Claim(key, "rival/p", "t", SECOND).own(60 * SECOND, "running"))
+            results.append(self.apply(("a",)))
+
+    @app.task(name="feeds.load", base=Repeating, shared=False, unique=Unique())
+    def load(url: str) -> str:
+        return url
+
+    app.finalize()
+    load.apply(("a",))
+    assert results[0].existing_id == "rival"
+    store.clear()

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from celery.signals import after_task_publish
 from kombu.exceptions import OperationalError
 
 from celery_exclusive import Exclusive, StoreUnavailable, Unique, install
+from celery_exclusive.claim import Claim
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Own
 from celery_exclusive.stores.memory import MemoryStore
@@ -106,7 +108,7 @@ def test_who_waits_for_less_than_a_body_may_be_silent_is_queued_all_the_same(
 
 def test_a_period_lasts_exactly_as_long(make_task: Any, store: MemoryStore) -> None:
     task = make_task(period=60)
-    (holder,) = store.inspect(task.delay("a").key).holders
+    (holder,) = store.inspect(task.apply_async(("a",), countdown=3600).key).holders
     assert holder.remaining <= 60 * SECOND
     state = task.lock_state("a")
     assert (state.is_running, state.is_queued, bool(state.taker)) == (False, False, True)
@@ -152,6 +154,26 @@ def test_what_may_have_been_granted_without_an_answer_is_given_back(
         with pytest.raises(type(error)):
             task.delay("a")
     eventually(lambda: task.delay("a").outcome == "published", "a free key")
+
+
+def test_a_call_that_is_interrupted_when_it_has_been_sent_leaves_the_key_to_the_body_that_runs(
+    make_task: Any, store: MemoryStore
+) -> None:
+    task = make_task()
+
+    def begin_and_interrupt(headers: Any, **_: Any) -> None:
+        key, id = headers["exclusive"]["u"][0], f"{headers['id']}/{headers['exclusive']['id']}"
+        store.apply(key, Claim(key, id, "of its delivery", 30 * SECOND).own(30 * SECOND, "running"))
+        raise KeyboardInterrupt
+
+    after_task_publish.connect(begin_and_interrupt, weak=False)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            task.delay("a")
+    finally:
+        after_task_publish.disconnect(begin_and_interrupt)
+    assert task.lock_state("a").is_running
+    assert task.delay("a").outcome == "skipped"
 
 
 def test_it_is_given_back_later_if_the_store_does_not_answer_then_either(

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from celery import Celery, chain, group
+from celery.signals import after_task_publish
 from kombu.exceptions import OperationalError
 
 from celery_exclusive import DuplicateTask, Exclusive, StoreUnavailable, Unique
@@ -38,7 +39,7 @@ def test_the_end_of_a_task_sends_what_comes_next_without_the_store_and_against_i
         current_run.reset(mark)
     assert [header["dup"] for header in sent()] == [None, None, None]
     assert [bool(header["u"]) for header in sent()] == [True, True, False]
-    assert [header["next"] for header in sent()] == [False, True, True]
+    assert [header["next"] for header in sent()] == [None, first.id, first.id]
 
 
 def test_the_end_of_a_task_is_told_of_no_duplicate(make_task: Any, sent: Any) -> None:
@@ -77,6 +78,31 @@ def test_a_retry_that_is_not_sent_takes_no_key_for_a_run_that_has_given_it_back(
     finally:
         current_run.reset(mark)
     assert task.lock_state("a").taker is None
+
+
+def test_a_retry_that_was_sent_in_spite_of_an_error_and_runs_keeps_the_key(
+    make_task: Any, store: MemoryStore
+) -> None:
+    task = make_task()
+    run, options = inside(task, task.delay("a"), store, "finished", may_hold=True)
+    began: list[str] = []
+
+    def begin_and_fail(headers: Any, **_: Any) -> None:
+        key, id = headers["exclusive"]["u"][0], f"{headers['id']}/{headers['exclusive']['id']}"
+        store.apply(key, Claim(key, id, "of its delivery", 30 * SECOND).own(30 * SECOND, "running"))
+        began.append(id)
+        raise KeyboardInterrupt
+
+    after_task_publish.connect(begin_and_fail, weak=False)
+    mark = current_run.set(run)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            task.apply_async(("a",), **options)
+    finally:
+        current_run.reset(mark)
+        after_task_publish.disconnect(begin_and_fail)
+    (holder,) = store.inspect(run.unique.claim.key).holders  # type: ignore[union-attr]
+    assert holder.id == began[0]
 
 
 def test_what_is_given_back_late_is_not_taken_for_a_run_that_may_have_ended(
@@ -182,8 +208,14 @@ def test_a_retry_is_queued_as_its_call_has_said(make_task: Any, store: MemorySto
     (holder,) = store.inspect(first.key).holders
     values = {"unique": {"queued_ttl": 500}}
     header = CarriedHeader(holder.id.rpartition("/")[2], None, (first.key, "finished"), values=values)
-    task.apply_async(("a",), task_id=first.id, retries=1, headers={"exclusive": header.write()})
+    run, _ = inside(task, first, store, "finished", may_hold=True)
+    mark = current_run.set(run)
+    try:
+        task.apply_async(("a",), task_id=first.id, retries=1, headers={"exclusive": header.write()})
+    finally:
+        current_run.reset(mark)
     (handed,) = store.inspect(first.key).holders
     assert handed.id != holder.id
     assert handed.fence == holder.fence
+    assert handed.phase == "again"
     assert handed.remaining / SECOND <= 500

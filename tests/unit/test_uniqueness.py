@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -34,7 +35,7 @@ def store(app: Celery) -> Any:
 def unique(app: Celery, store: Any) -> Uniqueness:
     """Of a message that its publisher has taken the key for, and that runs."""
     letter: Any = None
-    claim = UniqueClaim(CLAIM, "finished", QUEUED, is_taken=True)
+    claim = UniqueClaim(CLAIM, "finished", QUEUED, None, is_taken=True)
     delivery = Delivery("id/p", "t", None, claim, None, False, None, False, True, {}, ("id",), letter)
     patience: Any = Patience()
     store.apply(CLAIM.key, CLAIM.own(CLAIM.ttl, "running"))
@@ -81,3 +82,39 @@ def test_who_waits_keeps_it_and_does_not_take_back_what_another_copy_has_given_b
     store.apply(CLAIM.key, CLAIM.release(done=False))
     unique.wait()
     assert left(store) == 0
+
+
+def test_who_waits_leaves_the_key_to_another_delivery_that_runs(unique: Uniqueness, store: Any) -> None:
+    other = replace(CLAIM, token="of the other delivery")
+    store.apply(CLAIM.key, other.own(CLAIM.ttl, "running"))
+    unique.wait()
+    unique.end(None)
+    (holder,) = store.inspect(CLAIM.key).holders
+    assert (holder.phase, left(store) <= 30) == ("running", True)
+
+
+@pytest.mark.parametrize("is_retry", [False, True])
+def test_who_has_lost_its_key_to_one_that_is_queued_runs_before_it(
+    unique: Uniqueness, store: Any, is_retry: bool
+) -> None:
+    unique.is_in = is_retry
+    store.apply(CLAIM.key, CLAIM.release(done=False))
+    rival = replace(CLAIM, id="rival/p", token="p")
+    store.apply(CLAIM.key, rival.own(QUEUED, "queued"))
+    assert unique.start() is None
+    (holder,) = store.inspect(CLAIM.key).holders
+    assert holder.id == (rival.id if is_retry else CLAIM.id)
+    unique.end(None)
+    assert bool(store.inspect(CLAIM.key).holders) == is_retry
+
+
+@pytest.mark.parametrize("phase", ["running", "again", "period"])
+def test_who_has_lost_its_key_to_one_that_runs_or_will_run_does_not_run(
+    unique: Uniqueness, store: Any, phase: Any
+) -> None:
+    store.apply(CLAIM.key, CLAIM.release(done=False))
+    rival = replace(CLAIM, id="rival/p", token="t")
+    store.apply(CLAIM.key, rival.own(QUEUED, phase))
+    held = unique.start()
+    assert held
+    assert held.by[0].id == rival.id

@@ -225,23 +225,30 @@ def test_what_ends_a_thread_and_was_acknowledged_gives_the_key_back(stage: Stage
     lab.journal.wait_for("end", tag="next")
 
 
+@pytest.mark.parametrize("is_redelivered", [False, True])
 @ONCE
-def test_what_no_worker_knows_gives_its_key_back(stage: Stage) -> None:
+def test_what_no_worker_knows_gives_its_key_back(stage: Stage, is_redelivered: bool) -> None:
+    """A worker that was stopped may have had it before."""
     lab = stage.make_lab(SHOP, exclusive_ttl=600)
 
     def ghost(key: str) -> None: ...
 
     lab.app.task(name="ghost", shared=False, unique=Unique())(ghost)
     lab.app.finalize()
-    stage.start_worker(lab)
     ghost_task = lab.app.tasks["ghost"]
     result = ghost_task.delay("k")
+    if is_redelivered:
+        (text,) = lab.doors.lrange("lab", 0, -1)
+        lab.doors.delete("lab")
+        Message(lab, json.loads(text)).deliver_again()
+    stage.start_worker(lab)
     eventually(lambda: result.state == "FAILURE", "its end")
     eventually(lambda: ghost_task.delay("k").outcome == "published", "a free key")
 
 
+@pytest.mark.parametrize("is_redelivered", [False, True])
 @ONCE
-def test_what_no_lock_can_be_made_of_gives_its_key_back(stage: Stage) -> None:
+def test_what_no_lock_can_be_made_of_gives_its_key_back(stage: Stage, is_redelivered: bool) -> None:
     """The worker's release has a lock that the publisher's had not, and other parameters."""
     lab = stage.make_lab(SHOP, exclusive_ttl=600)
     message = Message.withheld(lab, "both", "k", "odd")
@@ -250,7 +257,8 @@ def test_what_no_lock_can_be_made_of_gives_its_key_back(stage: Stage) -> None:
     body[0] += ["too", "many", "arguments"]
     message.content["body"] = b64encode(json.dumps(body).encode()).decode()
     stage.start_worker(lab)
-    message.deliver()
+    deliver = message.deliver_again if is_redelivered else message.deliver
+    deliver()
     eventually(lambda: message.result.state == "FAILURE", "its end")
     eventually(lambda: lab.send("both", "k", "next").outcome == "published", "a free key")
     lab.journal.wait_for("end", tag="next")

@@ -64,7 +64,7 @@ ROWS: dict[str, tuple[str, str]] = {
         "when the process is gone",
     ),
     "store-away-at-release": ("the store is back, which was down when the body ended", "1 s"),
-    "store-restarted": ("the store restarts with its data", "as without it"),
+    "store-restarted": ("the store restarts with its data, within `ttl`", "as without it"),
     "store-lost-data": ("the store loses its data", "at the end of the body"),
 }
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from celery_exclusive import notices
-from celery_exclusive.core.document import SECOND
+from celery_exclusive.core.document import QUEUED, SECOND
 from celery_exclusive.stores.base import Snapshot
 
 if TYPE_CHECKING:
@@ -37,7 +37,8 @@ class Lock:
         A unique key is `queued` while its task is to begin, or taken for a `period`.
         """
         if self.snapshot.holders:
-            return self.snapshot.holders[0].phase
+            phase = self.snapshot.holders[0].phase
+            return "queued" if phase in QUEUED else phase
         return "waiting" if self.snapshot.waiting else "aside"
 
     def record(self) -> dict[str, Any]:

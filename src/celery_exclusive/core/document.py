@@ -10,7 +10,8 @@ from typing import Literal
 
 SECOND = 1_000_000
 NEVER = 2**53 - 1
-Phase = Literal["running", "queued", "period"]
+Phase = Literal["running", "queued", "again", "period"]
+QUEUED: tuple[Phase, ...] = ("queued", "again")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +19,9 @@ class Holder:
     """One lease: who has it (id and token), until when, and its fence.
 
     `waited` says that copies of its message may still come back: it had an entry or was redelivered. `phase`
-    is for those who look: a unique message is "queued" before it is "running", or has a key for a "period".
+    is that of a unique message: "queued" before it is "running", queued "again" if it will run whoever has
+    the key by then, or it has the key for a "period". What runs is that of one delivery, who knows its token;
+    what does not is that of its id.
     """
 
     id: str
@@ -27,6 +30,9 @@ class Holder:
     fence: int
     waited: bool = False
     phase: Phase = "running"
+
+    def is_of(self, token: str) -> bool:
+        return self.phase != "running" or self.token == token
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,26 +29,23 @@ class Acquire:
 class Renew:
     """Keep a lease for another `ttl`: never shortens it, never revives it.
 
-    `phase` is that of a unique lease from now on; None leaves it as it is.
+    `phase` is that of a unique lease from now on; None leaves it as it is, and is for who has it by this very
+    token. Without a token it is that of whichever delivery has it.
     """
 
     id: str
-    token: str
+    token: str | None
     ttl: int
     phase: Phase | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Give a place back. Unless `done`, the id may come again: its copy stays in line, no tombstone.
-
-    With a `phase` only a lease that is in it.
-    """
+    """Give a place back. Unless `done`, the id may come again: its copy stays in line, no tombstone."""
 
     id: str
     token: str
     done: bool = True
-    phase: Phase | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,16 +84,16 @@ class Restore:
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """Have a key alone, from now on for `ttl`, no longer and no shorter, whether or not one has it already.
+    """Have a key alone, from now on for `ttl`, no longer and no shorter, also if this id has it already.
 
-    If `former` has it, that id gives it up: its lease, with its fence, is this id's. `phase` is told to those
-    who look.
+    It is this token's then. `former` is an id and its token: if that has the key, it gives it up, and its
+    lease, with its fence, is this id's.
     """
 
     id: str
     token: str
     ttl: int
-    former: str | None = None
+    former: tuple[str, str] | None = None
     phase: Phase = "running"
 
 

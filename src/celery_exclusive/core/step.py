@@ -147,8 +147,10 @@ class _State:
 
     def own(self, op: Own) -> Answer:
         self._drop_dead()
-        lease = self.holders.get(op.id) or self.holders.get(op.former or "")
-        if self.holders and (not lease or (lease.id == op.id and lease.token != op.token)):
+        id, token = op.former or ("", "")
+        former = self.holders.get(id)
+        lease = self.holders.get(op.id) or (former if former and former.is_of(token) else None)
+        if self.holders and not lease:
             return Held(self._rivals())
         fence = lease.fence if lease else self._tick()
         own = Holder(op.id, op.token, self.now + op.ttl, fence, phase=op.phase)
@@ -158,7 +160,9 @@ class _State:
 
     def renew(self, op: Renew) -> Answer:
         lease = self.holders.get(op.id)
-        if not lease or lease.token != op.token or lease.expiry <= self.now:
+        if not lease or lease.expiry <= self.now:
+            return Done(False)
+        if op.token not in (None, lease.token) and (op.phase is None or lease.phase == "running"):
             return Done(False)
         self._extend(lease if op.phase is None else replace(lease, phase=op.phase), op.ttl)
         return Done(True)
@@ -166,7 +170,7 @@ class _State:
     def release(self, op: Release) -> Answer:
         self.settle()
         lease = self.holders.get(op.id)
-        if not lease or lease.token != op.token or op.phase not in (None, lease.phase):
+        if not lease or not lease.is_of(op.token):
             return Done(False)
         del self.holders[op.id]
         if op.done:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
+from celery_exclusive.amounts import no_longer_than, seconds_until
 from celery_exclusive.claim import Claim
 from celery_exclusive.core.operations import Acquire
 from celery_exclusive.header import Header
@@ -21,22 +22,28 @@ if TYPE_CHECKING:
 class UniqueClaim:
     """The unique lease of a message, and until when it is for: "finished", "started" or "period".
 
-    `is_taken` says that its publisher has taken it, `queued_ttl` is what it lasts for while the message
-    waits, in microseconds.
+    `is_taken` says that its publisher has taken it, `longest` is what it lasts for while the message waits,
+    in microseconds, unless that `expires`.
     """
 
     claim: Claim
     until: str
-    queued_ttl: int
+    longest: int
+    expires: str | None
     is_taken: bool
+
+    @property
+    def queued_ttl(self) -> int:
+        """For how long it is kept if the message waits from now on."""
+        return no_longer_than(self.longest, seconds_until(self.expires)) if self.expires else self.longest
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
     """Which keys a delivered message is for, under which claims, and the message itself.
 
-    The token is new for every delivery, so that two copies of one message are never taken for each other;
-    only their unique lease is one. `dup` names the key, and the task that has it, of a duplicate;
+    The token is new for every delivery, so that two copies of one message are never taken for each other.
+    `dup` names the key, and the task that has it, of a duplicate;
     `values` are what the call has given instead of those of its task; `late` says that it is acknowledged
     when it has ended, and comes again if that is not seen.
     """
@@ -73,8 +80,8 @@ class Delivery:
             header = replace(header, redelivered=True)
             request.delivery_info["redelivered"] = True
         kin = [request.id]
-        if header.next and request.parent_id:
-            kin.append(request.parent_id)
+        if header.next:
+            kin.append(header.next)
         id, token = header.claim_id(request.id), token_hex(8)
         x = u = None
         exclusive = installation.exclusive(task, header.values)
@@ -83,8 +90,9 @@ class Delivery:
         if header.u and not header.dup:
             key, until = header.u
             unique = installation.unique(task, header.values)
-            claim = Claim(key, id, header.id, installation.ttl(unique))
-            u = UniqueClaim(claim, until, installation.queued_ttl(unique), is_taken)
+            claim = Claim(key, id, token, installation.ttl(unique))
+            expires = message.headers.get("expires")
+            u = UniqueClaim(claim, until, installation.queued_ttl(unique), expires, is_taken)
         return cls(
             id=id,
             token=token,
@@ -133,9 +141,9 @@ def is_redelivered(message: Any) -> bool:
 
 
 def give_back_unique_key(installation: Installation, id: str, message: Any) -> None:
-    """Give back what a message has that no body runs for, unless it may be in line, or run elsewhere."""
+    """Give back what a message has that no body will run for, unless it may still be in line."""
     header = Header.read(message.headers or {})
-    if header and header.promoted is None and not is_redelivered(message):
+    if header and not header.promoted and (header.x is None or not is_redelivered(message)):
         installation.debts.add_message(id, header)
 
 

@@ -10,15 +10,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from celery_exclusive import notices
-from celery_exclusive.claim import Claim
-from celery_exclusive.core.document import Phase
 from celery_exclusive.core.operations import Done, Remove
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.forking import forks_wait
 from celery_exclusive.options import PERIOD
 from celery_exclusive.parking import Post
 from celery_exclusive.stores.base import Reply
-from celery_exclusive.worker.delivery import Delivery
+from celery_exclusive.worker.delivery import Delivery, UniqueClaim
 
 if TYPE_CHECKING:
     from celery_exclusive.install import Installation
@@ -56,11 +54,10 @@ def is_gone(pid: int | None) -> bool:
         return True
 
 
-def keep_for_queue(
-    installation: Installation, claim: Claim, queued_ttl: int, phase: Phase | None = "queued"
-) -> None:
-    """Keep the unique key of a message that waits again; one that it has not got any more stays as it is."""
-    installation.store.renew([(claim.key, replace(claim, ttl=queued_ttl).renew(phase))])
+def keep_for_queue(installation: Installation, unique: UniqueClaim) -> bool:
+    """Keep the key of a message that waits again; False: it runs as another delivery, or has lost it."""
+    kept = replace(unique.claim, ttl=unique.queued_ttl)
+    return installation.store.renew([(kept.key, kept.renew("again"))]) == [True]
 
 
 class Endings:
@@ -127,11 +124,10 @@ class Endings:
             if ending.done and not is_released:
                 self._follow_up(store.apply(key, Remove(delivery.id)))
         if delivery.u and delivery.u.until != PERIOD:
-            claim = delivery.u.claim
             if ending.returns:
-                keep_for_queue(self.installation, claim, delivery.u.queued_ttl)
+                keep_for_queue(self.installation, delivery.u)
             else:
-                store.apply(claim.key, claim.release(done=False))
+                store.apply(delivery.u.claim.key, delivery.u.claim.release(done=False))
 
     def _follow_up(self, reply: Reply) -> bool:
         self._post.follow_up(reply)

@@ -27,6 +27,19 @@ class GatedTask(EagerTask):
     def __trace__(self, tracer: Any) -> None:
         vars(self)["_gate"] = tracer and Gate(self, tracer)
 
+    def before_start(self, *args: Any, **kwargs: Any) -> None:
+        """What fails here is over without a body: nothing that its end sends is sent from inside one."""
+        run = current_run.get()
+        if run is None or run.task_id != self.request.id:
+            super().before_start(*args, **kwargs)  # type: ignore[misc]
+            return
+        run.body_over = False
+        try:
+            super().before_start(*args, **kwargs)  # type: ignore[misc]
+        except BaseException as error:
+            _end(run, error)
+            raise
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         run = current_run.get()
         call = super().__call__  # type: ignore[misc]
@@ -46,9 +59,13 @@ class GatedTask(EagerTask):
             ended_by = error
             raise
         finally:
-            run.body_over = True
-            if run.unique:
-                run.unique.end(ended_by)
+            _end(run, ended_by)
+
+
+def _end(run: Run, error: BaseException | None) -> None:
+    run.body_over = True
+    if run.unique:
+        run.unique.end(error)
 
 
 class Gate:

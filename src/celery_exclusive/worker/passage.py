@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from celery_exclusive.worker.heartbeat import Heartbeat
 
 
+_PAUSE = 5
+"""Seconds after which a message comes again that has waited for the store in vain; the longest."""
+
+
 class Passage:
     """One delivery on its way through the gate."""
 
@@ -55,7 +59,7 @@ class Passage:
         self.delivery = delivery
         self.post = Post(self.task.app)
         self.id = uuid
-        self.run = Run(uuid)
+        self.run = Run(uuid, body_over=True)  # until it begins: Celery may end it without
         self.patience = Patience(self.installation, self.task, request)
         self.again: Letter | None = None
         self.exclusive: Exclusive | None = self.installation.exclusive(task, delivery.values)
@@ -139,7 +143,9 @@ class Passage:
                 if self.delivery.late and not self.post.counts_deliveries:
                     self.owe(done=False, begun=False)
                     return None
-                self.again = self.delivery.letter.delayed(self.installation.settings.exclusive_store_wait)
+                self.again = self.delivery.letter.delayed(
+                    min(self.installation.settings.exclusive_store_wait, _PAUSE)
+                )
                 is_known = False
             try:
                 self.post.publish(self.again)
@@ -160,9 +166,8 @@ class Passage:
         answer = self.lock_up(self.delivery.x) if self.delivery.x else Granted(0)
         if unique and isinstance(answer, Granted) and (held := unique.start()):
             self.duplicate(unique.claim.key, notices.task_id(held.by[0].id))
-        elif unique and (isinstance(answer, Parked) or self.again):
-            rivals = [rival.id for rival in getattr(answer, "by", ())]
-            unique.wait(behind_itself=self.delivery.id in rivals)
+        elif unique and self.delivery.x and (isinstance(answer, Parked) or self.again):
+            unique.wait_for(self.delivery.x)
         if isinstance(answer, Granted) and self.heartbeat:
             self.heartbeat.keep(self.delivery, lambda: None)
         return answer

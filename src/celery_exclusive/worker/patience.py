@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from celery_exclusive.install import Installation
 
 
+_FIRST_PAUSE = 0.1
+"""Seconds between the first two tries; each further pause is twice as long, up to 5 s."""
 _SHORTEST = 0.1
 """Seconds for which a store is asked whatever time is left."""
 
@@ -39,14 +41,15 @@ class Patience:
             return self._insist(key, operation, time.monotonic() + seconds)
 
     def _insist(self, key: str, operation: Request, until: float) -> tuple[Reply, BaseException | None]:
-        pause = 0.1
+        pause = _FIRST_PAUSE
         while True:
             try:
                 return finish(lambda: self._ask(key, operation))
             except StoreUnavailable as error:
                 if time.monotonic() + pause > until:
                     raise
-                notices.store_wait(self.task.name, self.request["id"], error)
+                if pause == _FIRST_PAUSE:
+                    notices.store_wait(self.task.name, self.request["id"], error)
                 try:
                     time.sleep(pause * random.uniform(0.5, 1.5))
                 except SoftTimeLimitExceeded:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +16,10 @@ from kombu.utils.imports import symbol_by_name
 from celery_exclusive.core.operations import Stale
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.header import DELIVERY
+from celery_exclusive.options import PERIOD
 from celery_exclusive.stores.deadline import deadline
-from celery_exclusive.worker.delivery import Delivery, give_back_unique_key
+from celery_exclusive.task import Run, current_run
+from celery_exclusive.worker.delivery import Delivery, UniqueClaim, give_back_unique_key
 from celery_exclusive.worker.endings import Ended
 
 if TYPE_CHECKING:
@@ -26,6 +30,15 @@ _LOOK = 1
 """Seconds for which the main process waits for the store. Meanwhile it does nothing else."""
 _DEATHS = (WorkerLostError, Terminated, TimeLimitExceeded)
 """Endings of a child that may not have ended yet. All others it told itself, outside the body."""
+
+
+class Lost:
+    """The unique lease of a run whose process is gone; it is given back when all is told."""
+
+    def __init__(self, unique: UniqueClaim) -> None:
+        self.claim, self.until, self.may_hold = unique.claim, unique.until, unique.until != PERIOD
+
+    def end(self, error: BaseException | None) -> None: ...
 
 
 class RequestMixin:
@@ -72,14 +85,16 @@ class RequestMixin:
     def on_timeout(self, soft: bool, timeout: float) -> None:
         """A greenlet's hard limit is told here alone, after its body; that of a process by `on_failure`."""
         try:
-            super().on_timeout(soft, timeout)  # type: ignore[misc]
+            with self._over():
+                super().on_timeout(soft, timeout)  # type: ignore[misc]
         finally:
             if self._is_green:
                 self._ended(None)
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> None:
         try:
-            super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)  # type: ignore[misc]
+            with self._over():
+                super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)  # type: ignore[misc]
         finally:
             if not return_ok:  # else it comes from `on_success`
                 self._ended(self._process if issubclass(exc_info.type, _DEATHS) else None)
@@ -90,7 +105,8 @@ class RequestMixin:
             self.acknowledge()
             self._already_revoked = True
             return
-        super()._announce_revoked(reason, terminated, signum, expired)  # type: ignore[misc]
+        with self._over():
+            super()._announce_revoked(reason, terminated, signum, expired)  # type: ignore[misc]
         if not terminated or self._is_over:
             self._ended(None)
 
@@ -110,6 +126,18 @@ class RequestMixin:
             return False
         by = getattr(reply.answer, "by", ())
         return reply.answer == Stale() or delivery.id in [rival.id for rival in by]
+
+    @contextmanager
+    def _over(self) -> Iterator[None]:
+        """What is published now is so by the end of a run, as in the child: errbacks, hooks, a retry."""
+        run = Run(self.id, body_over=True)
+        if self._delivery and self._delivery.u:
+            run.unique = Lost(self._delivery.u)
+        mark = current_run.set(run)
+        try:
+            yield
+        finally:
+            current_run.reset(mark)
 
     @property
     def _process(self) -> int | None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from celery.exceptions import Reject
 
 from celery_exclusive import notices
+from celery_exclusive.claim import Claim
 from celery_exclusive.core.document import Phase
-from celery_exclusive.core.operations import Answer, Held, Request
+from celery_exclusive.core.operations import Answer, Held, Renew, Request
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.lease import finish
 from celery_exclusive.options import FINISHED, PERIOD, STARTED
@@ -41,34 +43,49 @@ class Uniqueness:
         ask: Callable[[str, Request], Answer],
     ) -> None:
         self.installation, self.delivery, self.patience = installation, delivery, patience
-        self.claim, self.until, self.queued_ttl = unique.claim, unique.until, unique.queued_ttl
-        self.is_taken = unique.is_taken
+        self.lease, self.claim, self.until = unique, unique.claim, unique.until
         self.ask = ask
         self.may_hold = self.until != PERIOD
         self.is_in = delivery.is_retry or delivery.may_be_in_line
 
     def admit(self) -> Held | None:
         """Do what a publisher without this library has not done; Held: it is a duplicate."""
-        return (
-            None
-            if self.is_taken or self.is_in
-            else self._own(self.queued_ttl, "period" if self.until == PERIOD else "queued")
-        )
+        if self.lease.is_taken or self.is_in:
+            return None
+        return self._lost(self._own(self.lease.queued_ttl, "period" if self.until == PERIOD else "queued"))
 
-    def wait(self, *, behind_itself: bool = False) -> None:
-        """Keep the key for as long as the message may wait. One that has ended meanwhile stays free.
-
-        A copy that waits behind its own run leaves it running.
-        """
+    def wait(self) -> None:
+        """Keep the key for as long as the message may wait, unless it runs, or has ended meanwhile."""
         if self.until != PERIOD:
-            phase: Phase | None = None if behind_itself else "queued"
             with suppress(StoreUnavailable):
-                keep_for_queue(self.installation, self.claim, self.queued_ttl, phase)
+                keep_for_queue(self.installation, self.lease)
+
+    def wait_for(self, x: Claim) -> None:
+        """The same in the line of this lock.
+
+        Another delivery that seems to run does so only if it has the lock: it has died otherwise.
+        """
+        if self.until == PERIOD:
+            return
+        store, key, id = self.installation.store, self.claim.key, self.claim.id
+        with suppress(StoreUnavailable):
+            if keep_for_queue(self.installation, self.lease) or not self.is_in:
+                return
+            runs = id in [holder.id for holder in store.inspect(x.key).holders]
+            store.renew([(key, Renew(id, None, self.lease.queued_ttl, None if runs else "again"))])
 
     def start(self) -> Held | None:
-        """The body is about to begin; Held: its lease had run out, and another one has the key."""
+        """The body is about to begin; Held: its lease had run out, and another body has the key.
+
+        From a call that has got the key since, and is still queued for the first time, it takes it: if each
+        left it to the next one, in a queue that is longer than `queued_ttl`, none would run.
+        """
         if self.until == FINISHED:
-            return self._own(self.claim.ttl, "running")
+            held = self._own(self.claim.ttl, "running")
+            if held and held.by[0].phase == "queued" and not self.is_in:
+                rival = replace(self.claim, id=held.by[0].id)
+                held = self._own(self.claim.ttl, "running", rival)
+            return self._lost(held)
         if self.until == STARTED:
             self.ask(self.claim.key, self.claim.release(done=False))
             self.may_hold = False
@@ -101,10 +118,14 @@ class Uniqueness:
         else:
             self.may_hold = False
 
-    def _own(self, ttl: int, phase: Phase) -> Held | None:
-        answer = self.ask(self.claim.key, self.claim.own(ttl, phase))
-        if not isinstance(answer, Held):
+    def _own(self, ttl: int, phase: Phase, former: Claim | None = None) -> Held | None:
+        answer = self.ask(self.claim.key, self.claim.own(ttl, phase, former))
+        return answer if isinstance(answer, Held) else None
+
+    def _lost(self, held: Held | None) -> Held | None:
+        """Note who has the key instead; None: it does not matter."""
+        if held is None:
             return None
         self.may_hold = False
-        ours = any(notices.task_id(rival.id) in self.delivery.kin for rival in answer.by)
-        return None if self.is_in or ours else answer
+        is_ours = any(notices.task_id(rival.id) in self.delivery.kin for rival in held.by)
+        return None if self.is_in or is_ours else held

@@ -8,11 +8,10 @@
 -- verb       acquire, own, release, remove, break, restore, or reap
 -- ttl        of the lease; reap: the pause since the last one
 -- limit      of the key; release, remove: 1 if done; own: its phase; reap: how many keys
--- delivery   "fresh", "redelivered", or "promoted <epoch>"; own: the id that gives its lease up, or "";
---            release: the phase in which the lease has to be, or ""
+-- delivery   "fresh", "redelivered", or "promoted <epoch>"; own: the id that gives its lease up, or ""
 -- candidate  becomes the epoch if there is none
 -- max_waiting  behind so many no newcomer is parked, or ""
--- message    absent if none shall be kept
+-- message    absent if none shall be kept; own: the token of who gives its lease up
 -- answer     granted, parked, held, full, stale or done; number is the fence, the position, how many wait,
 --            or 1 for found; the quick ways answer these two alone
 -- epoch      of a reply that wakes somebody, and of every reaper's

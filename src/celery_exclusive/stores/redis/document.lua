@@ -49,6 +49,11 @@ local function read_lease(holder, text)
   return {id = holder, expiry = tonumber(expiry), fence = tonumber(fence), waited = waited, phase = phase, token = secret}
 end
 
+-- What runs is that of one delivery, who knows its token; what does not is that of its id.
+local function is_of(lease, secret)
+  return lease.phase ~= 'running' or lease.token == secret
+end
+
 local function record(lease)
   return string.format('%.0f %.0f %s %s ', lease.expiry, lease.fence, lease.waited, lease.phase) .. lease.token
 end

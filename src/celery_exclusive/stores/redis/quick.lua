@@ -1,9 +1,5 @@
 -- The quick ways: a grant, its repetition and a release, where there is neither a line nor a dead lease.
 
-local function is_in_phase(own)
-  return delivery == '' or delivery == own.phase
-end
-
 local function quick_release(own)
   count = count - 1
   if count == 0 then
@@ -37,8 +33,8 @@ if verb == 'acquire' or verb == 'release' then
   read_meta(found[1])
   if waiting + aside == 0 and (count == 0 or minexp > now) then
     local own = found[2] and read_lease(id, found[2])
+    if verb == 'release' then return own and is_of(own, token) and quick_release(own) or {'done', 0} end
     local is_mine = own and own.token == token
-    if verb == 'release' then return is_mine and is_in_phase(own) and quick_release(own) or {'done', 0} end
     if delivery == 'fresh' and (is_mine or not own and count < limit and finished() ~= token) then
       return quick_grant(own)
     end

@@ -170,8 +170,9 @@ end
 
 local function own()
   drop_dead()
-  local lease = holders[id] or holders[delivery]
-  if count > 0 and (not lease or lease.id == id and lease.token ~= token) then
+  local former = holders[delivery]
+  local lease = holders[id] or former and is_of(former, message) and former
+  if count > 0 and not lease then
     tell_rivals()
     return 'held', 0
   end
@@ -186,7 +187,7 @@ end
 local function release()
   settle()
   local lease = holders[id]
-  if not lease or lease.token ~= token or not is_in_phase(lease) then return 'done', 0 end
+  if not lease or not is_of(lease, token) then return 'done', 0 end
   holders[id] = nil
   dead[#dead + 1] = id
   count = count - 1

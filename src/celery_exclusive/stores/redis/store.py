@@ -68,10 +68,9 @@ class RedisStore:
             return self._apply("acquire", key, id, token, ttl, limit, operation)
         if isinstance(operation, Own):
             id, token, ttl, phase = operation.id, operation.token, operation.ttl, operation.phase
-            return self._apply("own", key, id, token, ttl, phase, delivery=operation.former or "")
+            return self._apply("own", key, id, token, ttl, phase, former=operation.former)
         if isinstance(operation, Release):
-            id, token, done, only = operation.id, operation.token, int(operation.done), operation.phase or ""
-            return self._apply("release", key, id, token, limit=done, delivery=only)
+            return self._apply("release", key, operation.id, operation.token, limit=int(operation.done))
         if isinstance(operation, Restore):
             return self._apply("restore", key, operation.id, operation.token, operation.ttl, operation.limit)
         if isinstance(operation, Break):
@@ -166,18 +165,20 @@ class RedisStore:
         ttl: int = 0,
         limit: int | Phase = 0,
         acquire: Acquire | None = None,
-        delivery: str = "",
+        former: tuple[str, str] | None = None,
     ) -> Reply:
         most = acquire and acquire.max_waiting
         message = () if acquire is None or acquire.message is None else (acquire.message,)
+        delivery, *secret = former or (_delivery(acquire),)
 
         def words(delivery: str) -> tuple[object, ...]:
             fixed = (self._now(), verb, key, id, token, ttl, limit, delivery)
             mark = urandom(8).hex()
-            return (*fixed, self._offer, self._tombstone_ttl, mark, "" if most is None else most, *message)
+            rest = ("" if most is None else most, *message, *secret)
+            return (*fixed, self._offer, self._tombstone_ttl, mark, *rest)
 
         again = words("redelivered") if acquire else None
-        reply = self._client.run(_APPLY, self._base, *words(_delivery(acquire) or delivery), again=again)
+        reply = self._client.run(_APPLY, self._base, *words(delivery), again=again)
         # A release whose reply was lost finds nothing when it is repeated, and that is no alarm.
         is_repeated = verb == "release" and isinstance(reply, Repeated)
         if len(reply) == 2:
@@ -198,7 +199,7 @@ class RedisStore:
 
 
 def _renewal(lease: Renew) -> tuple[object, ...]:
-    return lease.id, lease.token, lease.ttl, lease.phase or ""
+    return lease.id, lease.token or "", lease.ttl, lease.phase or ""
 
 
 def _delivery(acquire: Acquire | None) -> str:

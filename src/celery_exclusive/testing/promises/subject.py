@@ -140,11 +140,13 @@ class Key:
         reply = self.acquire(id, token, redelivered=redelivered, promoted=promoted, message=message)
         return reply.answer == Stale()
 
-    def renew(self, id: str, token: str = TOKEN, *, ttl: float = LONG, phase: Phase | None = None) -> bool:
+    def renew(
+        self, id: str, token: str | None = TOKEN, *, ttl: float = LONG, phase: Phase | None = None
+    ) -> bool:
         return self.store.renew([(self.name, Renew(id, token, int(ttl * 1e6), phase))]) == [True]
 
-    def release(self, id: str, token: str = TOKEN, *, done: bool = True, phase: Phase | None = None) -> Reply:
-        return self.store.apply(self.name, Release(id, token, done, phase))
+    def release(self, id: str, token: str = TOKEN, *, done: bool = True) -> Reply:
+        return self.store.apply(self.name, Release(id, token, done))
 
     def remove(self, id: str, *, done: bool = True) -> Reply:
         return self.store.apply(self.name, Remove(id, done))
@@ -161,7 +163,7 @@ class Key:
         token: str = TOKEN,
         *,
         ttl: float = LONG,
-        former: str | None = None,
+        former: tuple[str, str] | None = None,
         phase: Phase = "running",
     ) -> Reply:
         return self.store.apply(self.name, Own(id, token, int(ttl * 1e6), former, phase))

@@ -1,0 +1,93 @@
+"""Of several deliveries of one message none frees or keeps the key of another one; nor what expires."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from celery_exclusive import Unique
+from tests.worker.lab import eventually
+from tests.worker.message import Message
+from tests.worker.stage import Stage, on_stages
+from tests.worker.test_unique import ONCE, SHOP, assert_skipped, hold
+
+pytestmark = pytest.mark.timeout(180)
+DEADLINE = 60
+
+
+@pytest.mark.parametrize("name", ["once", "both"])
+@pytest.mark.parametrize("how", ["expired", "revoked"])
+@ONCE
+def test_a_copy_that_is_discarded_leaves_the_key_to_the_body_that_runs(
+    stage: Stage, how: str, name: str
+) -> None:
+    lab = stage.make_lab(SHOP, exclusive_ttl=600)
+    worker = stage.start_worker(lab, slots=3)
+    holder = hold(lab, name)
+    after = lab.send("once", "after", "after", options={"queue": "nowhere"})
+    lab.app.control.revoke(after.id, reply=True, timeout=60, limit=1)
+    message = Message.unacknowledged(lab, holder.id)
+    if how == "revoked":
+        lab.app.control.revoke(holder.id, reply=True, timeout=60, limit=1)
+    else:
+        past = datetime.now(timezone.utc) - timedelta(hours=1)
+        message.content["headers"]["expires"] = past.isoformat()
+    message.deliver_again()
+    worker.wait_for_log(f"[{holder.id}]")
+    worker.wait_for_log("Discarding revoked task")
+    lab.app.control.add_consumer("nowhere", reply=True, timeout=60, limit=1)
+    eventually(lambda: lab.task("once").lock_state("after").taker is None, "what was told next")
+    assert_skipped(lab.send(name, "k", "second"), holder)
+    lab.open("holder")
+    lab.journal.wait_for("end", tag="holder")
+    eventually(lambda: lab.send(name, "k", "next").outcome == "published", "a free key")
+    lab.journal.wait_for("end", tag="next")
+    assert lab.journal.tags() == ["holder", "next"]
+
+
+@on_stages("prefork", lates=(True,))
+def test_an_ending_that_is_told_late_leaves_the_key_to_the_delivery_that_runs(stage: Stage) -> None:
+    """Celery gives the message back before the child that is over its limit is dead."""
+    lab = stage.make_lab(SHOP, exclusive_ttl=9, task_acks_on_failure_or_timeout=False)
+    stage.start_worker(lab, "w1")
+    stage.start_worker(lab, "w2")
+    holder = lab.send("once", "k", "holder", True, options={"time_limit": 6})
+    lab.journal.wait_for("start", 2, tag="holder")
+    lab.assert_kept("once", "k", renewals=1)
+    state = lab.task("once").lock_state("k")
+    assert (state.is_running, state.is_queued) == (True, False)
+    assert state.taker.remaining <= 9
+    assert_skipped(lab.send("once", "k", "second"), holder)
+    lab.open("holder")
+    lab.journal.wait_for("end", tag="holder")
+
+
+@ONCE
+def test_in_a_queue_that_is_longer_than_queued_ttl_messages_run_one_after_the_other(stage: Stage) -> None:
+    lab = stage.make_lab(SHOP, exclusive_ttl=600)
+    short = {"unique": Unique("key", queued_ttl=0.1)}
+    sent = []
+    for n in range(5):
+        sent.append(lab.send("once", "k", str(n), options=short))
+        assert sent[-1].outcome == "published"
+        eventually(lambda: lab.task("once").lock_state("k").taker is None, "an end of its queued_ttl")
+    last = lab.send("once", "k", "last")
+    assert last.outcome == "published"
+    stage.start_worker(lab, slots=1)
+    assert [result.get(timeout=DEADLINE) for result in [*sent, last]] == ["0", "1", "2", "3", "4", "last"]
+    stage.assert_nothing_is_left(lab)
+
+
+@ONCE
+def test_who_waits_in_line_has_its_key_no_longer_than_it_may_wait(stage: Stage) -> None:
+    lab = stage.make_lab(SHOP, exclusive_ttl=60)
+    stage.start_worker(lab)
+    hold(lab, "both", unique=None)
+    mortal = lab.send("both", "k", "mortal", options={"expires": 300})
+    lab.wait_until_in_line(mortal.id, "both", "k")
+    taker = lab.task("both").lock_state("k").taker
+    assert taker.task_id == mortal.id
+    assert taker.remaining <= 300
+    lab.open("holder")
+    assert mortal.get(timeout=DEADLINE) == "mortal"
