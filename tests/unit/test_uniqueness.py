@@ -79,6 +79,8 @@ def test_who_waits_keeps_it_and_does_not_take_back_what_another_copy_has_given_b
 ) -> None:
     unique.wait()
     assert 30 < left(store) <= 1000
+    (holder,) = store.inspect(CLAIM.key).holders
+    assert holder.phase == "again"
     store.apply(CLAIM.key, CLAIM.release(done=False))
     unique.wait()
     assert left(store) == 0
