@@ -11,6 +11,7 @@ from tests.worker.lab import eventually
 from tests.worker.message import Message
 from tests.worker.stage import Stage, on_stages
 from tests.worker.test_unique import ONCE, SHOP, assert_skipped, hold
+from tests.worker.versions import needs_celery
 
 pytestmark = pytest.mark.timeout(180)
 DEADLINE = 60
@@ -46,6 +47,7 @@ def test_a_copy_that_is_discarded_leaves_the_key_to_the_body_that_runs(
     assert lab.journal.tags() == ["holder", "next"]
 
 
+@needs_celery("5.5", "task_acks_on_failure_or_timeout that is heeded for a hard time limit")
 @on_stages("prefork", lates=(True,))
 def test_an_ending_that_is_told_late_leaves_the_key_to_the_delivery_that_runs(stage: Stage) -> None:
     """Celery gives the message back before the child that is over its limit is dead."""
