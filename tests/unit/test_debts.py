@@ -113,3 +113,6 @@ def test_what_is_not_given_back_in_the_end_is_told(
     debts.settle()
     assert "2 unique keys could not be given back, second first" in caplog.text
     store.is_silent = False
+    monkeypatch.setattr("celery_exclusive.debts._FAREWELL", 60)
+    debts.settle()
+    assert store.got == ["second", "third"]
