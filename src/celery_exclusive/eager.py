@@ -23,7 +23,7 @@ from celery_exclusive.lease import Lease
 from celery_exclusive.options import FINISHED, PERIOD, STARTED, Exclusive, Unique
 from celery_exclusive.stores.base import open_store
 from celery_exclusive.taking import Taking
-from celery_exclusive.task import Run, TaskMixin, current_run, leases_of_runs, runs
+from celery_exclusive.task import Run, TaskMixin, current_run, leases_of_runs, runs, within
 
 if TYPE_CHECKING:
     from celery_exclusive.install import Installation
@@ -68,12 +68,12 @@ class EagerTask(TaskMixin):
         id = task_id or uuid()
         wants = asked(self.app._celery_exclusive, self.name, self, options)
         call = (args or (), kwargs or {})
-        with _run(self, id, *call, wants.exclusive) as run, _sole(self, run, *call, wants.unique) as taken:
-            mark = current_run.set(run)
-            try:
-                result = super().apply(args, kwargs, link, link_error, id, *rest, **options)  # type: ignore[misc]
-            finally:
-                current_run.reset(mark)
+        with (
+            _run(self, id, *call, wants.exclusive) as run,
+            _sole(self, run, *call, wants.unique) as taken,
+            within(run),
+        ):
+            result = super().apply(args, kwargs, link, link_error, id, *rest, **options)  # type: ignore[misc]
         if wants.unique:
             result.key, result.existing_id = taken
             result.outcome = "published" if result.existing_id is None else "skipped"

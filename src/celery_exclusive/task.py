@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -54,6 +55,16 @@ class Run:
 
 
 current_run: ContextVar[Run | None] = ContextVar("celery_exclusive_run", default=None)
+
+
+@contextmanager
+def within(run: Run) -> Iterator[None]:
+    """What is done now is done by this run."""
+    mark = current_run.set(run)
+    try:
+        yield
+    finally:
+        current_run.reset(mark)
 
 
 def runs() -> Iterator[Run]:

@@ -8,10 +8,12 @@ from weakref import WeakKeyDictionary
 
 import pytest
 from celery import Celery, _state
-from celery.signals import before_task_publish
+from celery.signals import after_task_publish, before_task_publish
 from kombu.exceptions import OperationalError
 
 from celery_exclusive import Unique, install
+from celery_exclusive.claim import Claim
+from celery_exclusive.core.document import SECOND
 from celery_exclusive.stores.memory import MemoryStore
 from tests.unit.stepping import Key
 
@@ -97,6 +99,22 @@ def without_broker(
             yield
 
     return be_without
+
+
+@pytest.fixture
+def begun(store: MemoryStore) -> Iterator[list[str]]:
+    """What is published begins at once, as these claims; its publisher is interrupted then."""
+    begun: list[str] = []
+
+    def begin(headers: dict[str, Any], **_: Any) -> None:
+        key, id = headers["exclusive"]["u"][0], f"{headers['id']}/{headers['exclusive']['id']}"
+        store.apply(key, Claim(key, id, "of its delivery", 30 * SECOND).own(30 * SECOND, "running"))
+        begun.append(id)
+        raise KeyboardInterrupt
+
+    after_task_publish.connect(begin, weak=False)
+    yield begun
+    after_task_publish.disconnect(begin)
 
 
 @pytest.fixture

@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 from celery import Celery
-from celery.signals import after_task_publish
 from kombu.exceptions import OperationalError
 
 from celery_exclusive import Exclusive, StoreUnavailable, Unique, install
-from celery_exclusive.claim import Claim
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Own
 from celery_exclusive.stores.memory import MemoryStore
@@ -157,21 +155,12 @@ def test_what_may_have_been_granted_without_an_answer_is_given_back(
 
 
 def test_a_call_that_is_interrupted_when_it_has_been_sent_leaves_the_key_to_the_body_that_runs(
-    make_task: Any, store: MemoryStore
+    make_task: Any, begun: list[str]
 ) -> None:
     task = make_task()
-
-    def begin_and_interrupt(headers: Any, **_: Any) -> None:
-        key, id = headers["exclusive"]["u"][0], f"{headers['id']}/{headers['exclusive']['id']}"
-        store.apply(key, Claim(key, id, "of its delivery", 30 * SECOND).own(30 * SECOND, "running"))
-        raise KeyboardInterrupt
-
-    after_task_publish.connect(begin_and_interrupt, weak=False)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            task.delay("a")
-    finally:
-        after_task_publish.disconnect(begin_and_interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        task.delay("a")
+    assert begun
     assert task.lock_state("a").is_running
     assert task.delay("a").outcome == "skipped"
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from celery import Celery, chain, group
-from celery.signals import after_task_publish
 from kombu.exceptions import OperationalError
 
 from celery_exclusive import DuplicateTask, Exclusive, StoreUnavailable, Unique
@@ -15,7 +14,7 @@ from celery_exclusive.claim import Claim
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.header import Header as CarriedHeader
 from celery_exclusive.stores.memory import MemoryStore
-from celery_exclusive.task import Run, current_run
+from celery_exclusive.task import Run, current_run, within
 from tests.worker.journal import eventually
 
 
@@ -81,28 +80,15 @@ def test_a_retry_that_is_not_sent_takes_no_key_for_a_run_that_has_given_it_back(
 
 
 def test_a_retry_that_was_sent_in_spite_of_an_error_and_runs_keeps_the_key(
-    make_task: Any, store: MemoryStore
+    make_task: Any, store: MemoryStore, request: pytest.FixtureRequest
 ) -> None:
     task = make_task()
     run, options = inside(task, task.delay("a"), store, "finished", may_hold=True)
-    began: list[str] = []
-
-    def begin_and_fail(headers: Any, **_: Any) -> None:
-        key, id = headers["exclusive"]["u"][0], f"{headers['id']}/{headers['exclusive']['id']}"
-        store.apply(key, Claim(key, id, "of its delivery", 30 * SECOND).own(30 * SECOND, "running"))
-        began.append(id)
-        raise KeyboardInterrupt
-
-    after_task_publish.connect(begin_and_fail, weak=False)
-    mark = current_run.set(run)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            task.apply_async(("a",), **options)
-    finally:
-        current_run.reset(mark)
-        after_task_publish.disconnect(begin_and_fail)
+    begun = request.getfixturevalue("begun")
+    with within(run), pytest.raises(KeyboardInterrupt):
+        task.apply_async(("a",), **options)
     (holder,) = store.inspect(run.unique.claim.key).holders  # type: ignore[union-attr]
-    assert holder.id == began[0]
+    assert [holder.id] == begun
 
 
 def test_what_is_given_back_late_is_not_taken_for_a_run_that_may_have_ended(

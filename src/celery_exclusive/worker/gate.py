@@ -9,8 +9,8 @@ from celery.app.task import Task as CeleryTask
 
 from celery_exclusive.eager import EagerTask
 from celery_exclusive.header import DELIVERY
-from celery_exclusive.task import Run, current_run
-from celery_exclusive.worker.passage import Passage, trace
+from celery_exclusive.task import Run, current_run, within
+from celery_exclusive.worker.passage import Passage
 
 
 class GatedTask(EagerTask):
@@ -78,7 +78,8 @@ class Gate:
     def __call__(self, uuid: str, args: Any, kwargs: Any, request: Any = None) -> Any:
         delivery = request.pop(DELIVERY, None) if request else None
         if isinstance(delivery, Exception):  # there is no key for this message: the body must not be entered
-            return trace(self.tracer, Run(uuid, failure=delivery), uuid, args, kwargs, request)
+            with within(Run(uuid, failure=delivery)):
+                return self.tracer(uuid, args, kwargs, request)
         if delivery is None:
             return self.tracer(uuid, args, kwargs, request)
         return Passage(self.task, self.tracer, delivery, uuid, args, kwargs, request).go()

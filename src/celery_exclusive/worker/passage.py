@@ -22,7 +22,7 @@ from celery_exclusive.lease import Lease, insist
 from celery_exclusive.options import Exclusive, Unique
 from celery_exclusive.parking import Letter, Post
 from celery_exclusive.stores.deadline import deadline
-from celery_exclusive.task import Run, current_run
+from celery_exclusive.task import Run, within
 from celery_exclusive.worker import growth
 from celery_exclusive.worker.delivery import Delivery
 from celery_exclusive.worker.endings import Ended
@@ -111,7 +111,8 @@ class Passage:
                 return _ends(Reject("the store of locks does not answer", requeue=True), REJECTED)
             if isinstance(answer, (Parked, Stale)):
                 return _ends(Ignore(type(answer).__name__.lower()), IGNORED)
-            result = trace(self.tracer, self.run, *self.call)
+            with within(self.run):
+                result = self.tracer(*self.call)
             done = not _comes_again(result)
             return result
         finally:
@@ -308,14 +309,6 @@ class Passage:
         delivery = self.delivery if begun else replace(self.delivery, u=None)
         if self.installation.endings:
             self.installation.endings.add(Ended(delivery, done=done, returns=not done and delivery.late))
-
-
-def trace(tracer: Callable[..., Any], run: Run, *call: Any) -> Any:
-    mark = current_run.set(run)
-    try:
-        return tracer(*call)
-    finally:
-        current_run.reset(mark)
 
 
 def _ends(exc: Exception, state: str) -> Any:

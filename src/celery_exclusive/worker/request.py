@@ -18,7 +18,7 @@ from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.header import DELIVERY
 from celery_exclusive.options import PERIOD
 from celery_exclusive.stores.deadline import deadline
-from celery_exclusive.task import Run, current_run
+from celery_exclusive.task import Run, within
 from celery_exclusive.worker.delivery import Delivery, UniqueClaim, give_back_unique_key
 from celery_exclusive.worker.endings import Ended
 
@@ -133,11 +133,8 @@ class RequestMixin:
         run = Run(self.id, body_over=True)
         if self._delivery and self._delivery.u:
             run.unique = Lost(self._delivery.u)
-        mark = current_run.set(run)
-        try:
+        with within(run):
             yield
-        finally:
-            current_run.reset(mark)
 
     @property
     def _process(self) -> int | None:
