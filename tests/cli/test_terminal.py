@@ -18,7 +18,7 @@ from celery_exclusive.cli.locks import locks
 from celery_exclusive.cli.table import duration, escaped, unescaped
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Break, Release
-from celery_exclusive.core.step import OFFERS_IN_LINE
+from celery_exclusive.core.state import OFFERS_IN_LINE
 from celery_exclusive.errors import LockHeld
 from celery_exclusive.header import HEADER, Header
 from celery_exclusive.parking import Letter

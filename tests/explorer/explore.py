@@ -7,7 +7,7 @@ from array import array
 from dataclasses import dataclass
 from unittest import mock
 
-from celery_exclusive.core import step as core
+from celery_exclusive.core import state as core
 from tests.explorer.model import Model, Protocol, Setting, Violation, World
 
 

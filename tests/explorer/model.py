@@ -7,6 +7,8 @@ Not modelled, on purpose:
   a queue (any message may be the next), heartbeats (a lease of somebody who lives lapses in a `pause`).
 * data loss of the store, changing limits, `remove`, and conflicts that do not park: they keep nothing.
 * unfinished endings with early acknowledgement: Celery itself loses those.
+* without flags: what a copy may do that looks like a new message. With early acknowledgement: what becomes of
+  the copy of a second offer that the broker delivers again.
 * more than one reaper at once, more faults than the setting allows.
 """
 
@@ -16,13 +18,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from celery_exclusive.core.document import NEVER, Document, Entry, Holder, Line
+from celery_exclusive.core.document import ENTERED, NEVER, Document, Entry, Holder, Line, State
 from celery_exclusive.core.operations import Acquire, Done, Granted, Operation, Parked, Reap, Release
-from celery_exclusive.core.step import OFFERS_ASIDE, OFFERS_IN_LINE, Transition, step
+from celery_exclusive.core.state import OFFERS_ASIDE, OFFERS_IN_LINE
+from celery_exclusive.core.step import Transition, step
 
 NOW, LATER, LAST_FENCE, EPOCH = 0, 1, 100, "epoch"
 FRESH, PROMOTED, REDELIVERED = "fresh", "promoted", "redelivered"
 RUNNING, RETRIED, PARKING, ENDING, REQUEUEING = "running", "retried", "parking", "ending", "requeueing"
+REJECTED = "'"
+"""Ends the name of a message that was rejected, and comes back through a dead-letter exchange."""
 
 
 class Violation(Exception):
@@ -38,10 +43,13 @@ class Protocol:
     parks_in_two_steps: bool = False
     knows_unfinished: bool = True
     retries_have_ids: bool = True
+    lives_have_ids: bool = True
     knows_promoted: bool = True
     repeats_as_redelivered: bool = True
 
     def id_of(self, message: str) -> str:
+        if message.endswith(REJECTED):
+            return message if self.lives_have_ids else message.removesuffix(REJECTED)
         return message if self.retries_have_ids else message[0]
 
 
@@ -49,8 +57,10 @@ class Protocol:
 class Setting:
     """How large the world is, and how often each thing may go wrong in it.
 
-    `slow`: an offer runs out although its copy is still underway. `pauses`: a lease lapses although its
-    holder lives. `lost_replies`: the store has answered, but the worker never hears it and asks again.
+    `flags`: the broker says of a message that it delivers it again. `slow`: an offer runs out although its
+    copy is still underway. `pauses`: a lease lapses although its holder lives. `rejections`: a body rejects
+    its message, which comes back through a dead-letter exchange. `lost_replies`: the store has answered, but
+    the worker never hears it and asks again.
     """
 
     name: str
@@ -58,12 +68,14 @@ class Setting:
     workers: int = 2
     limit: int = 1
     early: bool = False
+    flags: bool = True
     crashes: int = 0
     lost_acks: int = 0
     unfinished: int = 0
     slow: int = 0
     pauses: int = 0
     retries: int = 0
+    rejections: int = 0
     lost_replies: int = 0
     offers_in_line: int = OFFERS_IN_LINE
     offers_aside: int = OFFERS_ASIDE
@@ -87,8 +99,7 @@ class Place(NamedTuple):
     message: str
     offered: int = NOW
     offers: int = 0
-    aside: bool = False
-    redelivered: bool = False
+    state: State = "waiting"
 
 
 class Store(NamedTuple):
@@ -96,19 +107,21 @@ class Store(NamedTuple):
 
     holders: tuple[Lease, ...] = ()
     line: tuple[Place, ...] = ()
-    tombstones: tuple[str, ...] = ()
+    tombstones: tuple[tuple[str, str], ...] = ()
     due: bool = False
 
 
 class Slot(NamedTuple):
     """One delivery on a worker; its token is told by `owns`, whether the lease of its id is its own.
 
-    `phase` is the kind of the delivery until it is answered, `again` that it asks once more. `unacked`:
+    `kind` is what its message says of itself, `phase` the kind of the delivery until it is answered, `again`
+    that it asks once more. `unacked`:
     the broker has no ack of it; with early acks this only says that the ack may still turn out to be lost.
     `wakes` are the messages it must publish before anything else.
     """
 
     message: str
+    kind: str
     phase: str
     unacked: bool = True
     owns: bool = False
@@ -145,6 +158,7 @@ class Budget(NamedTuple):
     slow: int
     pauses: int
     retries: int
+    rejections: int
     lost_replies: int
 
 
@@ -168,8 +182,8 @@ class World(NamedTuple):
         store = self.store
         parts = {
             "leases": [f"{lease.id} lapsed" if lease.lapsed else lease.id for lease in store.holders],
-            "in line": [f"{p.id}{' offered' * (p.offered > NOW)}{' aside' * p.aside}" for p in store.line],
-            "tombstones": store.tombstones,
+            "in line": [f"{p.id}{' offered' * (p.offered > NOW)} {p.state}" for p in store.line],
+            "tombstones": [" ".join(mark) for mark in store.tombstones],
             "queue": [" ".join(copy) for copy in self.queue],
             "workers": [f"{slot.message} {slot.phase}" for slot in self.slots],
             "owed": self.owed,
@@ -234,7 +248,7 @@ class Model:
                 continue  # tasks are alike until they are taken: without loss of generality in this order
             queue = list(world.queue)
             queue.remove(copy)
-            slot = Slot(message, kind)
+            slot = Slot(message, kind, kind)
             label = f"a worker takes {message} ({kind})"
             yield Move(label, _world(world, queue=queue, slots=[*world.slots, slot]))
 
@@ -259,7 +273,7 @@ class Model:
         elif slot.phase == ENDING:
             yield Move(f"the worker of {slot.message} acknowledges and is free", _world(world, slots=others))
         else:
-            returned = [(slot.message, REDELIVERED)] if slot.unacked else []
+            returned = [self._returned(slot)] if slot.unacked else []
             label = f"the worker of {slot.message} gives its message back"
             yield Move(label, _world(world, slots=others, queue=[*world.queue, *returned]))
 
@@ -302,6 +316,8 @@ class Model:
             cut_short = slot._replace(phase=REQUEUEING, owns=False, paused=False, wakes=wakes)
             label = f"{slot.message} ends unfinished{_asked(answer)}"
             yield Move(label, _world(cut, store=store, slots=[*others, cut_short]), is_progress=False)
+        if world.budget.rejections and slot.unacked and not self.setting.early and len(slot.message) == 1:
+            yield from self._rejects(world, slot, others)
         if world.budget.retries and len(slot.message) == 1:
             retry = slot.message + "2"
             fates = sorted([*world.fates, (retry, Fate())])
@@ -309,6 +325,23 @@ class Model:
             queue = [*world.queue, (retry, FRESH)]
             tried = _world(_spend(world, "retries"), slots=slots, queue=queue, fates=fates)
             yield Move(f"{slot.message} publishes its retry {retry}", tried, is_progress=False)
+
+    def _rejects(self, world: World, slot: Slot, others: list[Slot]) -> Iterator[Move]:
+        """The body gives its message up, and the broker's queues bring it back: it is to run once more."""
+        life = slot.message + REJECTED
+        store, answer, wakes = self._ask(world.store, Release(self._id(slot), "mine"), mine=slot.owns)
+        ended = slot._replace(phase=ENDING, owns=False, paused=False, wakes=wakes)
+        kind = FRESH if self.protocol.lives_have_ids else slot.kind
+        queue = [*world.queue, (life, kind)]
+        rejected = _world(
+            _spend(world, "rejections"),
+            store=store,
+            slots=[*others, ended],
+            queue=queue,
+            fates=sorted([*world.fates, (life, Fate())]),
+        )
+        label = f"{slot.message} is rejected{_asked(answer)}, and comes back as {life}"
+        yield Move(label, _mark(rejected, slot.message, owed=False), is_progress=False)
 
     def _releases(self, world: World, slot: Slot, others: list[Slot]) -> Iterator[Move]:
         store, answer, wakes = self._ask(world.store, Release(self._id(slot), "mine"), mine=slot.owns)
@@ -323,13 +356,15 @@ class Model:
         if world.budget.crashes:
             crashed = _mark(_spend(_world(world, slots=others), "crashes"), slot.message, excused=True)
             if slot.unacked and not self.setting.early:
-                crashed = _world(crashed, queue=[*world.queue, (slot.message, REDELIVERED)])
+                crashed = self._returns(crashed, slot)
             elif self._celery_loses(crashed, slot):
-                crashed = _mark(crashed, slot.message, owed=False)
+                is_last = slot.message not in [other.message for other in others]
+                closed = is_last and slot.phase in (RUNNING, RETRIED)
+                crashed = _mark(crashed, slot.message, owed=False, closed=closed)
             yield Move(f"the worker of {slot.message} ({slot.phase}) crashes", crashed, is_progress=False)
         if world.budget.lost_acks and slot.unacked:
             slots = [*others, slot._replace(unacked=False)]
-            lost = _world(world, slots=slots, queue=[*world.queue, (slot.message, REDELIVERED)])
+            lost = _world(self._returns(world, slot), slots=slots)
             lost = _mark(_spend(lost, "lost_acks"), slot.message, excused=True)
             if slot.phase == FRESH:
                 lost = _mark(lost, slot.message, overtaken=True)
@@ -338,11 +373,22 @@ class Model:
             )
             yield Move(label, lost, is_progress=False)
 
+    def _returned(self, slot: Slot) -> tuple[str, str]:
+        return (slot.message, REDELIVERED if self.setting.flags else slot.kind)
+
+    def _returns(self, world: World, slot: Slot) -> World:
+        """The broker has the message again. A copy that says nothing of itself is like a new message."""
+        returned = self._returned(slot)
+        changed = _world(world, queue=[*world.queue, returned])
+        if returned[1] == FRESH:
+            return _mark(changed, slot.message, overtaken=True, closed=False)
+        return _mark(changed, slot.message, closed=False) if self.setting.early else changed
+
     def _celery_loses(self, world: World, slot: Slot) -> bool:
         """Acknowledged early, and neither the store nor the broker nor another worker has it too."""
         elsewhere = (
             any(place.message == slot.message for place in world.store.line)
-            or (slot.message, REDELIVERED) in world.queue
+            or (slot.message, REDELIVERED if self.setting.flags else FRESH) in world.queue
             or any(
                 other.message == slot.message and other.phase not in (PROMOTED, ENDING)
                 for other in world.slots
@@ -410,6 +456,7 @@ class Model:
             limit=self.setting.limit,
             redelivered=slot.phase == REDELIVERED,
             promoted=EPOCH if slot.phase == PROMOTED and self.protocol.knows_promoted else None,
+            late=not self.setting.early,
             message=None if self.protocol.parks_in_two_steps else slot.message.encode(),
         )
 
@@ -438,7 +485,7 @@ class Model:
         if isinstance(transition.answer, Granted) and not mine and transition.answer.fence <= LAST_FENCE:
             raise Violation(f"the fence of {id} does not grow")
         messages = {place.id: place.message for place in store.line}
-        entries = {entry.id: entry for entry in (*line.head, *line.aside)}
+        entries = {entry.id: entry for entry in (*line.head, *line.aside, *line.behind)}
         if isinstance(operation, Acquire) and operation.message and transition.kept:
             messages[id] = operation.message.decode()
         for gone in transition.removed:
@@ -446,15 +493,18 @@ class Model:
         for entry in transition.entries:
             entries[entry.id] = entry
         places = [
-            Place(e.id, messages[e.id], _offered(e), self._count(e), e.aside, e.redelivered)
+            Place(e.id, messages[e.id], _offered(e), self._count(e), e.state)
             for e in sorted(entries.values(), key=lambda entry: entry.seq)
         ]
         leases = [
             Lease(holder.id, holder.waited, holder.expiry <= NOW)
             for holder in sorted(transition.document.holders, key=lambda holder: holder.fence)
         ]
-        tombstones = {*store.tombstones, *([id] if transition.tombstone is not None else [])}
-        changed = Store(tuple(leases), tuple(places), tuple(sorted(tombstones)), transition.due is not None)
+        tombstones = dict(store.tombstones)
+        if transition.tombstone is not None:
+            tombstones[id] = ENTERED if transition.tombstone == ENTERED else "another"
+        marks = tuple(sorted(tombstones.items()))
+        changed = Store(tuple(leases), tuple(places), marks, transition.due is not None)
         return changed, transition.answer, tuple(messages[woken] for woken in transition.wake)
 
     def _count(self, entry: Entry) -> int:
@@ -490,18 +540,19 @@ def _load(store: Store, id: str, limit: int, *, mine: bool) -> tuple[Document, L
         for fence, lease in enumerate(store.holders, 1)
     )
     entries = [
-        Entry(p.id, seq, NEVER if p.offered > LATER else p.offered, p.offers, p.aside, p.redelivered)
+        Entry(p.id, seq, NEVER if p.offered > LATER else p.offered, p.offers, p.state)
         for seq, p in enumerate(store.line, 1)
     ]
     own = next((entry for entry in entries if entry.id == id), None)
-    head = tuple(entry for entry in entries if not entry.aside)
+    head = tuple(entry for entry in entries if entry.state == "waiting")
     line = Line(
         waiting=len(head),
         head=head,
-        aside=tuple(entry for entry in entries if entry.aside),
+        aside=tuple(entry for entry in entries if entry.state == "aside"),
+        behind=tuple(entry for entry in entries if entry.state == "behind"),
         own=own,
         ahead=sum(own is None or entry.seq < own.seq for entry in head),
-        tombstone="another" if id in store.tombstones else None,
+        tombstone=dict(store.tombstones).get(id),
     )
     return Document(limit, LAST_FENCE, holders, EPOCH), line
 

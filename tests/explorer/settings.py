@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from celery_exclusive.core.document import Document, Line
-from celery_exclusive.core.operations import Acquire, Operation
+from celery_exclusive.core.document import ENTERED, Document, Line
+from celery_exclusive.core.operations import Acquire, Operation, Stale
 from celery_exclusive.core.step import Transition, step
 from tests.explorer.model import Protocol, Setting
 
@@ -16,6 +16,10 @@ SETTINGS = (
     Setting("a live lease lapses", workers=3, pauses=1, lost_acks=1, slow=1),
     Setting("a lost reply, a live lease lapses", lost_replies=1, pauses=1, lost_acks=1),
     Setting("a retry, a crash", retries=1, crashes=1, slow=1),
+    Setting("no flags: a crash, an unfinished ending", flags=False, crashes=1, unfinished=1, slow=1),
+    Setting("no flags: a lost connection, a crash", flags=False, workers=3, lost_acks=1, crashes=1),
+    Setting("no flags, early ack", flags=False, early=True, crashes=1, lost_acks=1, slow=1),
+    Setting("a rejected message comes back, a crash", rejections=1, crashes=1, slow=1),
     Setting("early ack: a crash, a lost connection", early=True, crashes=1, lost_acks=1, slow=1),
     Setting("three tasks, a crash", tasks=3, workers=3, crashes=1, slow=1),
     Setting("limit 2: three tasks, a crash", tasks=3, workers=3, limit=2, crashes=1, slow=1),
@@ -31,6 +35,8 @@ LARGE = (
     Setting("two crashes, two lost connections", crashes=2, lost_acks=2),
     Setting("replies", lost_replies=2, pauses=1, lost_acks=1, crashes=1),
     Setting("retry", retries=1, crashes=1, lost_acks=1, slow=1),
+    Setting("no flags", flags=False, crashes=1, lost_acks=1, unfinished=1, slow=1),
+    Setting("rejected", rejections=1, retries=1, crashes=1, lost_acks=1, unfinished=1),
     Setting("early ack", early=True, workers=3, crashes=2, lost_acks=1, slow=1, pauses=1),
     Setting("three tasks", tasks=3, workers=3, crashes=1, slow=1, pauses=1),
     Setting("limit 2", tasks=3, workers=3, limit=2, crashes=1, lost_acks=1),
@@ -53,10 +59,22 @@ def _no_offer(document: Document, line: Line, operation: Operation, now: int) ->
 
 
 def _copies_leave(document: Document, line: Line, operation: Operation, now: int) -> Transition:
-    """What was redelivered and parked is taken out of the line by whoever comes first."""
-    head = tuple(replace(entry, redelivered=False) for entry in line.head)
-    own = line.own and replace(line.own, redelivered=False)
-    return step(document, replace(line, head=head, own=own), operation, now)
+    """A grant is the end of the message, whoever acknowledges it when."""
+    if isinstance(operation, Acquire):
+        operation = replace(operation, late=False)
+    return step(document, line, operation, now)
+
+
+def _no_entry_is_stale(document: Document, line: Line, operation: Operation, now: int) -> Transition:
+    """The same, and a promoted copy is good only while its entry stands."""
+    if isinstance(operation, Acquire) and operation.promoted and not operation.redelivered and not line.own:
+        return Transition(document, Stale())
+    return _copies_leave(document, line, operation, now)
+
+
+def _no_mark_of_begin(document: Document, line: Line, operation: Operation, now: int) -> Transition:
+    transition = step(document, line, operation, now)
+    return replace(transition, tombstone=None) if transition.tombstone == ENTERED else transition
 
 
 def _no_limit(document: Document, line: Line, operation: Operation, now: int) -> Transition:
@@ -79,6 +97,18 @@ CONTROLS = {
     "an overtaken delivery takes the copy along": (
         Setting("a crash, a lost connection", workers=3, crashes=1, lost_acks=1),
         Protocol(_copies_leave),
+    ),
+    "a copy that comes back unflagged is stale for want of an entry": (
+        Setting("no flags, an unfinished ending", flags=False, unfinished=1),
+        Protocol(_no_entry_is_stale),
+    ),
+    "a rejected message comes back under its old id": (
+        Setting("a rejection", rejections=1),
+        Protocol(lives_have_ids=False),
+    ),
+    "an early message that has begun leaves no mark": (
+        Setting("early ack: a crash, a slow queue", early=True, crashes=1, slow=1),
+        Protocol(_no_mark_of_begin),
     ),
     "any token will do": (Setting("a lost connection", lost_acks=1), Protocol(_any_token)),
     "nobody is woken": (Setting("no fault at all"), Protocol(_no_offer)),

@@ -28,6 +28,7 @@ class Take:
     kind: str
     message: bytes | None
     max_waiting: int | None = None
+    late: bool = True
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Follow:
 
     number: int
     is_redelivered: bool
+    late: bool = True
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class Finish:
 
     number: int
     done: bool
+    alone: bool = False
 
 
 @dataclass(frozen=True)
@@ -102,9 +105,9 @@ pauses = (
     -SECOND,
     -3600 * SECOND,
 )
-takes = some.builds(
-    Take, keys, ids, tokens, ttls, limits, kinds, messages, some.sampled_from((None, None, 0, 1, 2, 3))
-)
+lates = some.sampled_from((True, True, False))
+most = some.sampled_from((None, None, 0, 1, 2, 3))
+takes = some.builds(Take, keys, ids, tokens, ttls, limits, kinds, messages, most, lates)
 arrivals = some.builds(
     Take, keys, ids, some.just("t1"), ttls, some.none(), some.just("fresh"), some.just(b"one")
 )
@@ -118,10 +121,10 @@ actions = some.one_of(
     takes,
     takes,
     takes,
-    some.builds(Follow, some.integers(0, 3), some.sampled_from((False, False, False, True))),
-    some.builds(Follow, some.integers(0, 3), some.just(False)),
-    some.builds(Finish, some.integers(0, 3), some.sampled_from((True, True, False))),
-    some.builds(Give, keys, some.builds(Release, ids, tokens, some.booleans()) | removals),
+    some.builds(Follow, some.integers(0, 3), some.sampled_from((False, False, False, True)), lates),
+    some.builds(Follow, some.integers(0, 3), some.just(False), lates),
+    some.builds(Finish, some.integers(0, 3), some.sampled_from((True, True, False)), some.booleans()),
+    some.builds(Give, keys, some.builds(Release, ids, tokens, some.booleans(), some.booleans()) | removals),
     some.builds(Give, keys, some.builds(Break, ids)),
     some.builds(Give, keys, some.builds(Restore, ids, tokens, ttls, some.sampled_from((1, 1, 2)))),
     some.builds(Give, keys, some.builds(Own, ids, tokens, ttls, formers, phases)),
@@ -217,6 +220,39 @@ RARE: dict[str, list[Action]] = {
         take("a", kind="redelivered", token="t 2"),
         Finish(0, True),
         take("a", kind="redelivered"),
+    ],
+    "a copy of what has begun under early acknowledgement": [
+        *map(take, "ab"),
+        Finish(0, True),
+        Follow(0, False, late=False),
+        Follow(0, False),
+        Wait(30 * SECOND),
+        Follow(0, False),
+        Follow(0, True),
+    ],
+    "a copy waits for the end of a run whose lease has ended": [
+        *map(take, "ab"),
+        Finish(0, True),
+        Follow(0, False),
+        Wait(30 * SECOND),
+        Finish(0, True),
+        Follow(0, False),
+    ],
+    "a unique key is queued, runs beside its copy, and is released": [
+        Give("one at a time", Own("a", "t0", 86_400 * SECOND, None, "queued")),
+        take("a"),
+        take("a", token="t 2"),
+        Finish(0, False, alone=True),
+        Finish(0, True),
+    ],
+    "a long queue behind a limit without end": [
+        *(take(f"first {number}", limit=1) for number in range(130)),
+        *(take(f"second {number}", limit=1_000_000) for number in range(130)),
+        Finish(0, True),
+        Wait(OFFER),
+        *(Follow(number, False) for number in range(8)),
+        Ignore(9, True),
+        take("the last", limit=1_000_000),
     ],
     "redelivered once, and parked again": [
         take("a"),

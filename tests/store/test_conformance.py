@@ -65,7 +65,7 @@ class TestSqlite(StoreConformance):
     def kept_for_ever(self, prefix: str) -> list[str]:
         tables = ("lock", "line", "tombstone")
         with closing(sqlite3.connect(self.path)) as database:
-            count = "SELECT count(*) FROM exclusive1_{} WHERE namespace = ?".format
+            count = "SELECT count(*) FROM exclusive2_{} WHERE namespace = ?".format
             rows = {name: database.execute(count(name), (prefix.encode(),)).fetchone()[0] for name in tables}
         # A tombstone has an end, after which the reaper takes it away: a minute too late for this test.
         return [name for name, number in rows.items() if number and name != "tombstone"]

@@ -99,10 +99,11 @@ class Twin:
         if isinstance(action, Follow) and self.published:
             wake = self.published[action.number % len(self.published)]
             kind = "both" if action.is_redelivered else "promoted"
-            return self.take(Take(wake.key, wake.id, "t3", 30 * SECOND, None, kind, wake.message))
+            copy = Take(wake.key, wake.id, "t3", 30 * SECOND, None, kind, wake.message, late=action.late)
+            return self.take(copy)
         if isinstance(action, Finish) and self.started:
             key, id, token = self.started.pop(action.number % len(self.started))
-            return self.store.apply(key, Release(id, token, action.done))
+            return self.store.apply(key, Release(id, token, action.done, action.alone))
         if isinstance(action, Give):
             return self.store.apply(action.key, action.operation)
         if isinstance(action, Reap):
@@ -116,7 +117,15 @@ class Twin:
         reply = self.store.apply(
             take.key,
             Acquire(
-                take.id, take.token, take.ttl, limit, redelivered, promoted, take.message, take.max_waiting
+                take.id,
+                take.token,
+                take.ttl,
+                limit,
+                redelivered,
+                promoted,
+                take.late,
+                take.message,
+                take.max_waiting,
             ),
         )
         if isinstance(reply.answer, Granted):
@@ -233,17 +242,16 @@ def hold_to_the_reference(store: Tested, history: list[Action]) -> None:
 
 def the_rows_agree(transaction: Transaction) -> None:
     """A lock counts its line, and ends by itself only without one."""
-    entries = rows_of(transaction, line.c.key, line.c.aside)
-    for key, waiting, aside, ends in rows_of(
-        transaction, locks.c.key, locks.c.waiting, locks.c.aside, locks.c.ends
-    ):
-        assert (waiting, aside) == (entries.count((key, False)), entries.count((key, True)))
-        assert (ends is None) == bool(waiting or aside)
+    entries = rows_of(transaction, line.c.key, line.c.state)
+    columns = (locks.c.waiting, locks.c.aside, locks.c.behind)
+    for key, ends, *counted in rows_of(transaction, locks.c.key, locks.c.ends, *columns):
+        assert counted == [entries.count((key, state)) for state in ("waiting", "aside", "behind")]
+        assert (ends is None) == any(counted)
 
 
 def all_ends_by_itself_but_what_waits(store: RedisStore) -> None:
-    lines = {key for key in LIMITS if (seen := store.inspect(key)).waiting + seen.aside}
-    kept = {f"{kind}:{key}" for kind in "lqaom" for key in lines} | {"due", "fence", "epoch"}
+    lines = {key for key in LIMITS if store._client.ask("EXISTS", f"{store._base}m:{key}")}
+    kept = {f"{kind}:{key}" for kind in "lqabom" for key in lines} | {"due", "fence", "epoch"}
     for name in store._client.ask("KEYS", "*"):
         if store._client.ask("PTTL", name) == -1:
             assert name.decode().removeprefix(store._base) in kept

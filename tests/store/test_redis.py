@@ -17,7 +17,7 @@ from tests.servers import RedisServer
 
 LIFE = 30 * SECOND
 StartRedis = Callable[..., RedisServer]
-PERMANENT = {b"cx1:{0}:fence", b"cx1:{0}:epoch"}
+PERMANENT = {b"cx2:{0}:fence", b"cx2:{0}:epoch"}
 
 
 @pytest.fixture
@@ -49,23 +49,23 @@ def permanent(redis: Any) -> set[bytes]:
 def test_a_lease_is_readable_with_redis_cli(store: RedisStore, redis: Any) -> None:
     granted = store.apply("key", take("a")).answer
     assert isinstance(granted, Granted)
-    stored = redis.hgetall("cx1:{0}:l:key")
+    stored = redis.hgetall("cx2:{0}:l:key")
     expiry = granted.fence + LIFE
     assert stored == {
-        b"": f"1 1 {expiry} {expiry} 0 0".encode(),
+        b"": f"1 1 {expiry} {expiry} 0 0 0".encode(),
         b"a": f"{expiry} {granted.fence} 0 running token of a".encode(),
     }
 
 
 def test_the_server_never_forgets_a_lease_that_lives(store: RedisStore, redis: Any) -> None:
     store.apply("key", take("a", 10 * SECOND))
-    assert redis.pttl("cx1:{0}:l:key") >= 10_000 - 100
+    assert redis.pttl("cx2:{0}:l:key") >= 10_000 - 100
     store.renew([("key", Renew("a", "token of a", 60 * SECOND))])
-    assert redis.pttl("cx1:{0}:l:key") >= 60_000 - 100
+    assert redis.pttl("cx2:{0}:l:key") >= 60_000 - 100
     store.apply("key", take("b", 90 * SECOND, limit=2))
-    assert redis.pttl("cx1:{0}:l:key") >= 90_000 - 100
+    assert redis.pttl("cx2:{0}:l:key") >= 90_000 - 100
     store.apply("key", give("b"))
-    assert redis.pttl("cx1:{0}:l:key") >= 60_000 - 100
+    assert redis.pttl("cx2:{0}:l:key") >= 60_000 - 100
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
@@ -84,8 +84,8 @@ def test_only_the_clock_of_the_server_counts(
 def test_a_line_outlives_the_leases_that_it_waits_for(store: RedisStore, redis: Any) -> None:
     store.apply("key", take("a"))
     store.apply("key", take("b"))
-    assert redis.pttl("cx1:{0}:l:key") == -1
-    assert redis.zrange("cx1:{0}:due", 0, -1) == [b"key"]
+    assert redis.pttl("cx2:{0}:l:key") == -1
+    assert redis.zrange("cx2:{0}:due", 0, -1) == [b"key"]
 
 
 def test_nothing_is_left_without_an_end_but_the_marks(store: RedisStore, redis: Any) -> None:
@@ -98,7 +98,7 @@ def test_nothing_is_left_without_an_end_but_the_marks(store: RedisStore, redis: 
     store.apply("key", give("b"))
     assert permanent(redis) == PERMANENT
     assert not list(store.scan())
-    tombstones = {b"cx1:{0}:t:3:key:b", b"cx1:{0}:t:3:key:c"}
+    tombstones = {b"cx2:{0}:t:3:key:b", b"cx2:{0}:t:3:key:c"}
     assert set(redis.scan_iter()) == PERMANENT | tombstones
 
 
@@ -108,14 +108,14 @@ def test_a_holder_that_leaves_the_line_behind_gives_its_key_an_end_again(
     store.apply("key", take("a"))
     store.apply("key", take("b"))
     store.apply("key", Remove("b"))
-    assert 0 < redis.pttl("cx1:{0}:l:key") <= 31_001
+    assert 0 < redis.pttl("cx2:{0}:l:key") <= 31_001
 
 
 def test_a_line_that_lost_its_lock_gets_its_turn_from_the_reaper(store: RedisStore, redis: Any) -> None:
     store.clock = lambda: 10 * SECOND
     store.apply("key", take("a"))
     store.apply("key", take("b"))
-    redis.delete("cx1:{0}:l:key")
+    redis.delete("cx2:{0}:l:key")
     store.clock = lambda: 100 * SECOND
     assert [wake.id for wake in store.reap().wake] == ["b"]
     assert store.inspect("key").waiting == 1
@@ -124,17 +124,17 @@ def test_a_line_that_lost_its_lock_gets_its_turn_from_the_reaper(store: RedisSto
 def test_the_reaper_clears_what_an_operator_deleted(store: RedisStore, redis: Any) -> None:
     store.apply("key", take("a"))
     store.apply("key", take("b"))
-    redis.delete(*(f"cx1:{{0}}:{kind}:key" for kind in "lqaom"))
+    redis.delete(*(f"cx2:{{0}}:{kind}:key" for kind in "lqaom"))
     store.clock = lambda: 2_000_000_000 * SECOND
     assert store.reap() == Reply(Done(True), epoch=store.epoch())
-    assert redis.zcard("cx1:{0}:due") == 0
+    assert redis.zcard("cx2:{0}:due") == 0
 
 
 def test_two_reapers_do_not_come_at_once(store: RedisStore, redis: Any) -> None:
     assert store.reap(every=SECOND).answer == Done(True)
     assert store.reap(every=SECOND).answer == Done(False)
     assert store.reap(every=0).answer == Done(True)
-    assert permanent(redis) == {b"cx1:{0}:epoch"}
+    assert permanent(redis) == {b"cx2:{0}:epoch"}
 
 
 def test_keys_and_ids_may_be_any_text(store: RedisStore) -> None:
@@ -158,7 +158,7 @@ def test_tombstones_of_one_key_are_not_those_of_another(store: RedisStore) -> No
 def test_a_message_of_a_megabyte_is_kept_only_when_parked(store: RedisStore, redis: Any) -> None:
     message = bytes(range(256)) * 4096
     store.apply("key", take("a", message=message))
-    assert not redis.exists("cx1:{0}:m:key")
+    assert not redis.exists("cx2:{0}:m:key")
     store.apply("key", take("b", message=message))
     (wake,) = store.apply("key", give("a")).wake
     assert wake.message == message
@@ -207,11 +207,11 @@ def test_a_line_of_20000_costs_as_many_commands_as_one_of_ten(store: RedisStore,
     for id in range(10):
         store.apply("short", take(str(id)))
         store.apply("long", take(str(id)))
-    last = redis.zscore("cx1:{0}:q:long", "9")
-    redis.zadd("cx1:{0}:q:long", {str(id): last + id for id in range(10, 20_000)})
-    *meta, waiting, aside = redis.hget("cx1:{0}:l:long", "").split()
-    assert (waiting, aside) == (b"9", b"0")
-    redis.hset("cx1:{0}:l:long", "", b" ".join([*meta, b"19999", aside]))
+    last = redis.zscore("cx2:{0}:q:long", "9")
+    redis.zadd("cx2:{0}:q:long", {str(id): last + id for id in range(10, 20_000)})
+    *meta, waiting, aside, behind = redis.hget("cx2:{0}:l:long", "").split()
+    assert (waiting, aside, behind) == (b"9", b"0", b"0")
+    redis.hset("cx2:{0}:l:long", "", b" ".join([*meta, b"19999", aside, behind]))
     store.apply("long", take("last"))
     store.apply("alone", take("a"))
     elsewhere = commands(redis)

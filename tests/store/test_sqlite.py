@@ -62,7 +62,7 @@ def rows(path: Path, query: str, *values: object) -> list[Any]:
 def counts(path: Path) -> dict[str, int]:
     """How many rows each table has."""
     return {
-        name: rows(path, f"SELECT count(*) FROM exclusive1_{name}")[0][0]
+        name: rows(path, f"SELECT count(*) FROM exclusive2_{name}")[0][0]
         for name in ("namespace", "lock", "line", "tombstone")
     }
 
@@ -79,7 +79,7 @@ def trace(store: SqliteStore) -> list[str]:
 def test_a_lease_is_readable_with_sqlite3(store: SqliteStore, path: Path) -> None:
     granted = store.apply("key", take("a")).answer
     assert isinstance(granted, Granted)
-    ((key, fence, ends, document),) = rows(path, "SELECT key, fence, ends, document FROM exclusive1_lock")
+    ((key, fence, ends, document),) = rows(path, "SELECT key, fence, ends, document FROM exclusive2_lock")
     holder = {"id": "a", "token": "token of a", "expiry": granted.fence + LIFE, "fence": granted.fence}
     assert (key, fence, ends) == (b"key", granted.fence, granted.fence + LIFE)
     assert json.loads(document) == {"limit": 1, "holders": [{**holder, "waited": False, "phase": "running"}]}
@@ -278,19 +278,19 @@ def test_a_line_of_20000_costs_as_many_statements_as_one_of_ten(store: SqliteSto
 
 
 def lengthen(path: Path, key: str, length: int) -> None:
-    columns = "namespace, key, offer_until, offers, aside, redelivered, message"
+    columns = "namespace, key, offer_until, offers, state, message"
     with closing(sqlite3.connect(path)) as database:
         ((last,),) = database.execute(
-            "SELECT max(seq) FROM exclusive1_line WHERE key = ?", (key.encode(),)
+            "SELECT max(seq) FROM exclusive2_line WHERE key = ?", (key.encode(),)
         ).fetchall()
         values = [(str(id).encode(), last + id, last + id, key.encode()) for id in range(10, length)]
         database.executemany(
-            f"INSERT INTO exclusive1_line (id, seq, place, {columns}) SELECT ?, ?, ?, {columns} "
-            "FROM exclusive1_line WHERE namespace = X'6378' AND key = ? AND id = X'39'",
+            f"INSERT INTO exclusive2_line (id, seq, place, {columns}) SELECT ?, ?, ?, {columns} "
+            "FROM exclusive2_line WHERE namespace = X'6378' AND key = ? AND id = X'39'",
             values,
         )
         database.execute(
-            "UPDATE exclusive1_lock SET waiting = ?, fence = fence + ? WHERE key = ?",
+            "UPDATE exclusive2_lock SET waiting = ?, fence = fence + ? WHERE key = ?",
             (length, length, key.encode()),
         )
         database.commit()

@@ -292,7 +292,7 @@ def test_a_process_stopped_in_the_middle_of_a_write_is_in_the_way_until_it_dies(
         """Has written the lock's row, not yet the line's: stops before it gives b its offer."""
         store.inspect("key")
         store._idle[0]._driver.set_trace_callback(
-            lambda statement: "UPDATE exclusive1_line" in statement and os.kill(os.getpid(), signal.SIGSTOP)
+            lambda statement: "UPDATE exclusive2_line" in statement and os.kill(os.getpid(), signal.SIGSTOP)
         )
         store.apply("key", give("a"))
 

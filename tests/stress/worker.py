@@ -65,7 +65,8 @@ class Worker:
                 limit_of(message.key),
                 message.redelivered,
                 message.promoted,
-                parked,
+                late=True,
+                message=parked,
             ),
         )
 

@@ -53,13 +53,15 @@ class Key:
         return step(self.document, line, operation, self.now if now is None else now)
 
     def line(self, id: str, count: int | None = None) -> Line:
-        waiting = sorted((e for e in self.entries.values() if not e.aside), key=lambda e: e.seq)
-        aside = sorted((e for e in self.entries.values() if e.aside), key=lambda e: (e.offer_until, e.id))
+        entries = self.entries.values()
+        waiting = sorted((e for e in entries if e.state == "waiting"), key=lambda e: e.seq)
+        aside = sorted((e for e in entries if e.state == "aside"), key=lambda e: (e.offer_until, e.id))
         own = self.entries.get(id)
         return Line(
             waiting=len(waiting),
             head=tuple(waiting[:count]),
             aside=tuple(aside[:count]),
+            behind=tuple(e for e in entries if e.state == "behind"),
             own=own,
             ahead=sum(own is None or entry.seq < own.seq for entry in waiting),
             tombstone=self.tombstones.get(id),
@@ -67,7 +69,7 @@ class Key:
 
     def acquire(self, id: str, token: str = "", **options: object) -> Answer:
         limit = self.document.limit
-        ask = Acquire(id, token or id.upper(), TTL, limit, message=f"message of {id}".encode())
+        ask = Acquire(id, token or id.upper(), TTL, limit, late=True, message=f"message of {id}".encode())
         return self.ask(replace(ask, **options))
 
     def promoted(self, id: str, token: str = "", **options: object) -> Answer:
@@ -96,6 +98,10 @@ class Key:
     @property
     def aside(self) -> list[str]:
         return [entry.id for entry in self.line("").aside]
+
+    @property
+    def behind(self) -> list[str]:
+        return [entry.id for entry in self.line("").behind]
 
 
 def nobody_comes(key: Key, offers: int) -> None:

@@ -486,7 +486,7 @@ def test_what_releases_leave_is_cleared_away_where_no_worker_does(
             pass
     app._celery_exclusive.store.close()  # type: ignore[attr-defined]
     with sqlite3.connect(tmp_path / "locks.db") as database:
-        assert database.execute("select count(*) from exclusive1_lock").fetchone() == (0,)
+        assert database.execute("select count(*) from exclusive2_lock").fetchone() == (0,)
     database.close()
 
 

@@ -78,7 +78,7 @@ def renew():
         store.renew([(str(n), Renew(f"a/{n}", "token", 1_000_000)) for n in range(20)])
 def take_and_give(n):
     while time.monotonic() < until:
-        store.apply(str(n), Acquire(f"a/{n}", "token", 1_000_000, 1, False, None, None))
+        store.apply(str(n), Acquire(f"a/{n}", "token", 1_000_000))
         store.apply(str(n), Release(f"a/{n}", "token", True))
         gevent.sleep(0)
 thread = NativeThread(renew)

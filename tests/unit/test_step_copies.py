@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from celery_exclusive.core.operations import (
     Granted,
     Parked,
@@ -26,7 +24,7 @@ def test_a_promoted_copy_is_stale_while_another_copy_runs(busy: Key):
     busy.release("a")
     busy.promoted("b")
     assert busy.promoted("b", "B2") == Stale()
-    assert "b" not in busy.messages
+    assert busy.behind == ["b"]
 
 
 def test_a_promoted_copy_is_stale_while_another_copy_runs_even_with_one_more_in_line(busy: Key):
@@ -106,33 +104,91 @@ def test_a_redelivery_takes_over_when_its_own_run_dies(key: Key):
     assert isinstance(key.promoted("a", "A2"), Granted)
 
 
-def test_a_copy_that_was_redelivered_stays_until_it_is_done(key: Key):
-    # The first delivery of b lost its connection before it asked: the broker has given b to somebody else,
-    # who parked it. If the first one takes the place and dies, nobody but the line has b any more.
+def test_a_copy_of_a_late_message_stays_until_its_run_is_done(busy: Key):
+    busy.release("a")
+    assert isinstance(busy.promoted("b"), Granted)
+    assert (busy.in_line, busy.behind) == (["c", "d"], ["b"])
+    assert busy.messages["b"] == b"message of b"
+    busy.release("b")
+    assert busy.last.removed == ("b",)
+    assert busy.tombstones == {"b": "B"}
+
+
+def test_a_copy_of_a_late_message_is_the_next_to_come_when_its_run_dies(busy: Key):
+    busy.release("a")
+    busy.promoted("b")
+    assert busy.reap(TTL) == ("b",)
+    assert busy.in_line == ["b", "c", "d"]
+    assert isinstance(busy.promoted("b", "B2"), Granted)
+
+
+def test_a_copy_of_a_late_message_comes_again_after_an_unfinished_run(busy: Key):
+    busy.release("a")
+    busy.promoted("b")
+    busy.release("b", done=False)
+    assert busy.last.wake == ("b",)
+    assert isinstance(busy.promoted("b", "B2"), Granted)
+
+
+def test_an_early_message_has_no_copy_behind_its_run(busy: Key):
+    busy.release("a")
+    assert isinstance(busy.promoted("b", late=False), Granted)
+    assert (busy.in_line, busy.behind) == (["c", "d"], [])
+    assert "b" not in busy.messages
+
+
+def test_an_early_message_that_has_begun_does_not_begin_again_by_an_offer(busy: Key):
+    busy.release("a")
+    busy.promoted("b", late=False)
+    assert busy.promoted("b", "B2", late=False) == Stale()
+    busy.reap(TTL)
+    assert busy.promoted("b", "B2", late=False) == Stale()
+
+
+def test_an_early_message_that_has_begun_begins_again_when_the_broker_redelivers_it(busy: Key):
+    busy.release("a")
+    busy.promoted("b", late=False)
+    busy.reap(TTL)
+    assert isinstance(busy.redelivered("b", late=False), Parked)
+
+
+def test_a_repeated_request_of_an_early_message_is_granted_after_its_lease_has_lapsed(key: Key):
     key.acquire("a")
-    key.redelivered("b")
+    key.acquire("b")
     key.release("a")
-    assert isinstance(key.acquire("b"), Granted)
-    assert key.messages["b"] == b"message of b"
-    assert key.reap(TTL) == ("b",)
-    assert isinstance(key.promoted("b", "B2"), Granted)
-    key.release("b", "B2")
-    assert key.last.removed == ("b",)
-    assert key.tombstones.keys() == {"b"}
+    key.promoted("b", late=False)
+    key.reap(TTL)
+    assert isinstance(key.acquire("b", promoted="today", redelivered=True, late=False), Granted)
 
 
-def test_that_a_copy_was_redelivered_is_not_forgotten_when_it_parks_again(key: Key):
-    key.acquire("a")
-    key.redelivered("b")
-    key.promoted("b", "B2")
-    assert key.entries["b"].redelivered
-
-
-def test_a_copy_that_stays_makes_the_reaper_watch_its_run(key: Key):
-    key.acquire("a")
-    key.redelivered("b")
-    key.entries["b"] = replace(key.entries["b"], aside=True)
+def test_a_promoted_copy_without_entry_lease_and_tombstone_runs(key: Key):
+    assert isinstance(key.promoted("a"), Granted)
     key.release("a")
-    assert isinstance(key.promoted("b"), Granted)
-    assert key.in_line == ["b"]
+    assert key.tombstones == {"a": "A"}
+
+
+def test_a_promoted_copy_without_entry_waits_behind_the_run_of_another_copy(key: Key):
+    key.acquire("a")
+    assert key.promoted("a", "A2") == Parked(0, key.last.answer.by)
+    assert key.behind == ["a"]
+
+
+def test_a_copy_behind_makes_the_reaper_watch_its_run(key: Key):
+    key.acquire("a")
+    key.redelivered("a")
     assert key.last.due == key.now + TTL
+
+
+def test_a_copy_behind_its_run_is_not_counted_in_line(busy: Key):
+    busy.release("a")
+    busy.promoted("b")
+    assert busy.acquire("e").position == 3
+    assert busy.acquire("f", max_waiting=3).waiting == 3
+    assert busy.redelivered("b", "B3", max_waiting=1).position == 0
+
+
+def test_a_copy_whose_run_died_counts_again_for_those_behind(busy: Key):
+    busy.release("a")
+    busy.promoted("b")
+    busy.now += TTL
+    assert busy.acquire("d").position == 3

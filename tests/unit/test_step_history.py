@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -9,10 +11,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from celery_exclusive.core import step as core
+from celery_exclusive.core import state as core
 from celery_exclusive.core.document import NEVER, SECOND, Entry, reach
 from celery_exclusive.core.operations import (
     Acquire,
+    Full,
     Granted,
     Held,
     Operation,
@@ -22,7 +25,7 @@ from celery_exclusive.core.operations import (
     Remove,
     Renew,
 )
-from celery_exclusive.core.step import OFFERS_ASIDE, OFFERS_IN_LINE
+from celery_exclusive.core.state import OFFERS_ASIDE, OFFERS_IN_LINE
 from tests.unit.stepping import TTL, Key
 
 # All of it, in any order.
@@ -46,13 +49,12 @@ class AnyHistory(RuleBasedStateMachine):
         limit=st.sampled_from([0, 0, 0, 0, 0, 1, 2, 3]),
         promoted=st.sampled_from([None, "today", "yesterday"]),
         redelivered=st.booleans(),
+        late=st.booleans(),
         message=st.sampled_from([b"message", b"message", b"message", None]),
+        max_waiting=st.sampled_from([None, None, None, 1, 4]),
     )
-    def acquire(
-        self, id: str, token: str, limit: int, promoted: str | None, redelivered: bool, message: bytes | None
-    ) -> None:
-        limit = limit or self.key.document.limit
-        self._ask(Acquire(id, token, TTL, limit, redelivered, promoted, message))
+    def acquire(self, limit: int, **options: Any) -> None:
+        self._ask(Acquire(ttl=TTL, limit=limit or self.key.document.limit, **options))
 
     @rule(ids=st.lists(IDS, min_size=4, max_size=12, unique=True))
     def many_come(self, ids: list[str]) -> None:
@@ -75,8 +77,8 @@ class AnyHistory(RuleBasedStateMachine):
     @rule(token=TOKENS)
     def an_offer_is_taken(self, token: str) -> None:
         for entry in [e for e in self.key.entries.values() if e.offer_until > self.key.now][:1]:
-            ask = Acquire(entry.id, token, TTL, self.key.document.limit, promoted="today", message=b"message")
-            self._ask(ask)
+            ask = Acquire(entry.id, token, TTL, self.key.document.limit, promoted="today", late=True)
+            self._ask(replace(ask, message=b"message"))
 
     @rule(id=IDS)
     def remove(self, id: str) -> None:
@@ -124,8 +126,8 @@ class AnyHistory(RuleBasedStateMachine):
         self.fence = holder.fence
         assert len(key.document.holders) <= operation.limit
         own = entries.get(holder.id)
-        if not own or not (own.aside or own.id in key.last.aside):
-            others = [key.entries[id] for id in key.in_line if id not in key.holders]
+        if not own or not (own.state == "aside" or own.id in key.last.aside):
+            others = [key.entries[id] for id in key.in_line]
             passed = [other for other in others if not own or other.seq < own.seq]
             assert len(key.document.holders) + len(passed) <= operation.limit
 
@@ -141,7 +143,10 @@ class AnyHistory(RuleBasedStateMachine):
         if isinstance(last.answer, Held):
             assert last.answer.by
         if isinstance(last.answer, Parked):
-            assert last.answer.position == 1 + key.in_line.index(operation.id)
+            is_behind = operation.id in key.behind
+            assert last.answer.position == (0 if is_behind else 1 + key.in_line.index(operation.id))
+        if isinstance(last.answer, Full):
+            assert last.answer.waiting == len(key.in_line)
         if isinstance(last.answer, Granted):
             again = key.look(operation)
             assert again.answer == last.answer
@@ -155,7 +160,8 @@ class AnyHistory(RuleBasedStateMachine):
         if isinstance(operation, Renew):
             return
         assert all(holder.expiry > key.now for holder in key.document.holders)
-        waiting = [key.entries[id] for id in key.in_line if id not in key.holders]
+        assert set(key.behind) == set(key.entries) & set(key.holders)
+        waiting = [key.entries[id] for id in key.in_line]
         for entry in waiting[: max(limit - len(key.holders), 0)]:
             assert entry.offer_until > key.now
 

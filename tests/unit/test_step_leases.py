@@ -9,6 +9,7 @@ from celery_exclusive.core.operations import (
     Done,
     Granted,
     Parked,
+    Release,
     Renew,
 )
 from celery_exclusive.core.step import Transition
@@ -88,7 +89,7 @@ def test_release_hands_on_in_the_same_step(busy: Key):
     assert busy.entries["b"].offer_until == busy.now + 5 * SECOND
 
 
-@pytest.mark.parametrize(("id", "token"), [("a", "B"), ("b", "B"), ("x", "X")])
+@pytest.mark.parametrize(("id", "token"), [("a", "B"), ("x", "X")])
 def test_a_release_by_a_stranger_changes_nothing(busy: Key, id: str, token: str):
     before = busy.document
     assert busy.release(id, token) == Done(False)
@@ -103,13 +104,53 @@ def test_a_late_finisher_cannot_release_the_next_holder(busy: Key):
     assert busy.holders == ["b"]
 
 
-def test_a_release_after_the_lease_has_lapsed_finds_nothing_and_leaves_no_tombstone(busy: Key):
+def test_a_release_after_the_lease_has_lapsed_takes_the_waiting_copy_along(busy: Key):
     busy.release("a")
     busy.promoted("b")
     busy.now += TTL
     assert busy.release("b") == Done(False)
-    assert not busy.tombstones
+    assert busy.tombstones == {"b": "B"}
     assert busy.last.wake == ("c",)
+
+
+def test_an_unfinished_release_after_the_lease_has_lapsed_leaves_the_copy_in_line(busy: Key):
+    busy.release("a")
+    busy.promoted("b")
+    busy.now += TTL
+    assert busy.release("b", done=False) == Done(False)
+    assert not busy.tombstones
+    assert busy.last.wake == ("b",)
+
+
+def test_a_release_while_another_copy_runs_leaves_that_one_its_lease_and_its_entry(busy: Key):
+    busy.release("a")
+    busy.promoted("b")
+    busy.reap(TTL)
+    busy.promoted("b", "B2")
+    assert busy.release("b") == Done(False)
+    assert busy.holders == busy.behind == ["b"]
+    assert not busy.tombstones
+
+
+def test_a_release_alone_keeps_the_lease_while_a_copy_stands_behind(key: Key):
+    key.acquire("a")
+    key.redelivered("a")
+    assert key.ask(Release("a", "A", done=False, alone=True)) == Done(False)
+    assert key.holders == key.behind == ["a"]
+    assert key.release("a") == Done(True)
+    assert key.tombstones == {"a": "A"}
+
+
+def test_a_release_alone_keeps_the_lease_of_a_message_that_had_come_again(key: Key):
+    key.redelivered("a")
+    assert key.ask(Release("a", "A again", done=False, alone=True)) == Done(False)
+    assert key.ask(Release("a", "A again", done=False)) == Done(True)
+
+
+def test_a_release_alone_of_a_message_without_copies_frees_the_key(key: Key):
+    key.acquire("a")
+    assert key.ask(Release("a", "A", done=False, alone=True)) == Done(True)
+    assert key.holders == []
 
 
 def test_a_repeated_release_finds_nothing_and_wakes_nobody(busy: Key):
@@ -158,6 +199,13 @@ def test_an_unfinished_ending_leaves_no_tombstone_and_keeps_the_copy(key: Key):
 def test_who_waited_and_ended_unfinished_may_come_again(busy: Key):
     busy.release("a")
     busy.promoted("b")
+    busy.release("b", done=False)
+    assert isinstance(busy.redelivered("b"), Granted)
+
+
+def test_an_early_message_that_ended_unfinished_arrives_anew(busy: Key):
+    busy.release("a")
+    busy.promoted("b", late=False)
     busy.release("b", done=False)
     assert isinstance(busy.redelivered("b"), Parked)
     assert busy.in_line == ["c", "d", "b"]

@@ -13,7 +13,8 @@ from celery_exclusive.core.operations import (
     Renew,
     Rival,
 )
-from celery_exclusive.core.step import OFFERS_ASIDE, OFFERS_IN_LINE, step
+from celery_exclusive.core.state import OFFERS_ASIDE, OFFERS_IN_LINE
+from celery_exclusive.core.step import step
 from tests.unit.stepping import START, TEN_MINUTES, TTL, Key, nobody_comes
 
 # Offers.
@@ -158,7 +159,7 @@ def test_nothing_is_due_when_the_last_in_line_has_its_place(key: Key):
     key.acquire("a")
     key.acquire("b")
     key.release("a")
-    key.promoted("b")
+    key.promoted("b", late=False)
     assert key.last.due is None
 
 

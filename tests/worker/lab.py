@@ -128,7 +128,7 @@ class Lab:
     def line(self, name: str, *args: Any) -> list[str]:
         """The task ids that wait, in the order in which they reached the store."""
         key = self.task(name).lock_state(*args).key
-        return [id.decode().partition("/")[0] for id in self.doors.zrange(f"cx1:{{0}}:q:{key}", 0, -1)]
+        return [id.decode().partition("/")[0] for id in self.doors.zrange(f"cx2:{{0}}:q:{key}", 0, -1)]
 
     def messages_at_the_broker(self) -> int:
         """Those in the queue, and those delivered and not yet acknowledged."""

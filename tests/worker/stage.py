@@ -69,7 +69,7 @@ class Stage:
         eventually(lambda: self.messages_at_the_broker(lab) == 0, "an empty broker")
 
         def left() -> list[bytes]:
-            names = [f"cx1:{{0}}:{kind}*" for kind in LEFT] + ["cx1:{0}:due"]
+            names = [f"cx2:{{0}}:{kind}*" for kind in LEFT] + ["cx2:{0}:due"]
             return [key for name in names for key in kept.scan_iter(name)]
 
         with suppress(AssertionError):

@@ -328,7 +328,7 @@ def test_looking_at_a_lock_changes_nothing(shop: Lab) -> None:
     shop.wait_for_line(1, "hold", "k")
 
     def kept() -> dict[bytes, bytes | None]:
-        return {key: shop.doors.dump(key) for key in shop.doors.scan_iter("cx1:*") if b"reaped" not in key}
+        return {key: shop.doors.dump(key) for key in shop.doors.scan_iter("cx2:*") if b"reaped" not in key}
 
     def look() -> tuple[Any, ...]:
         state = shop.task("number").lock_state(1, "k")
@@ -346,7 +346,7 @@ def test_looking_at_a_lock_changes_nothing(shop: Lab) -> None:
     assert holder.age > 0
     assert 0 < holder.remaining <= 60
     changed = {key for key, value in kept().items() if before.get(key) != value}
-    assert changed <= {b"cx1:{0}:l:x:shared:k", b"cx1:{0}:due"}  # the heartbeat's and the reaper's
+    assert changed <= {b"cx2:{0}:l:x:shared:k", b"cx2:{0}:due"}  # the heartbeat's and the reaper's
     shop.open("holder")
 
 

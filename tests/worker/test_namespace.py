@@ -34,5 +34,5 @@ def test_a_namespace_without_workers_is_free_again(redis_url: str, redis_server:
     assert store.keep_namespace("one", 1_000) == "one"
     eventually(lambda: store.keep_namespace("two", 60_000_000) == "two", "a free namespace")
     with redis_server.client() as client:
-        assert client.pttl("cx1:{0}:broker") > 0
+        assert client.pttl("cx2:{0}:broker") > 0
     store.close()

@@ -62,9 +62,9 @@ def assert_nothing_is_left(lab: Lab, store: RedisServer) -> None:
     with store.client() as client:
 
         def ever() -> set[bytes]:
-            return {key for key in client.scan_iter("cx1:*") if client.ttl(key) == -1}
+            return {key for key in client.scan_iter("cx2:*") if client.ttl(key) == -1}
 
-        marks = {b"cx1:{0}:fence", b"cx1:{0}:epoch"}
+        marks = {b"cx2:{0}:fence", b"cx2:{0}:epoch"}
         eventually(lambda: ever() <= marks, f"no keys without TTL, there were {ever()}")
 
 

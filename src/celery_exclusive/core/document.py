@@ -12,6 +12,11 @@ SECOND = 1_000_000
 NEVER = 2**53 - 1
 Phase = Literal["running", "queued", "again", "period"]
 QUEUED: tuple[Phase, ...] = ("queued", "again")
+State = Literal["waiting", "aside", "behind"]
+OFFERED_AT_ONCE = 100
+"""How many places of a key are held open at a time: a large limit must not fill the broker with copies."""
+ENTERED = "entered"
+"""In the place of a token: the id has begun, is not in line any more, and is not known to have finished."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +42,18 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One parked id. `offer_until` is when its latest offer ends, `offers` how many it had.
+    """A parked id. `offer_until` is when its latest offer ends, `offers` how many it had.
 
-    `redelivered` says that the broker redelivered what was parked. An older delivery may then still be on
-    its way to take the place, and the broker would not have it back: so this copy stays until it is done.
+    An entry "behind" is the copy of a message whose id holds a lease: it leaves when the run is done, and
+    goes back to its place in line if the lease ends before. All others wait: in line, or "aside" since nobody
+    took their offers.
     """
 
     id: str
     seq: int
     offer_until: int = 0
     offers: int = 0
-    aside: bool = False
-    redelivered: bool = False
+    state: State = "waiting"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,24 +74,25 @@ class Document:
 class Line:
     """The part of a line that a step is given, so that a long line costs what an empty one does.
 
-    `waiting` counts all entries that are not aside; `head` is the first `reach()` of them in order of
-    seq, `aside` as many of the others in order of (offer_until, id). `own`, `ahead` (entries not aside
-    that come before it; all of them if there is no own) and `tombstone` belong to the operation's id: if
-    it has finished, the token of the delivery that did, "" where none did.
+    `waiting` counts the entries in line; `head` is the first `reach()` of them in order of seq, `aside` as
+    many of those aside in order of (offer_until, id), `behind` are all of those. `own`, `ahead` (the entries
+    in line with a lower seq; all of them if there is no own) and `tombstone` belong to the operation's id: if
+    it has finished, the token of the delivery that did, "" where none did, or `ENTERED`.
     """
 
     waiting: int = 0
     head: tuple[Entry, ...] = ()
     aside: tuple[Entry, ...] = ()
+    behind: tuple[Entry, ...] = ()
     own: Entry | None = None
     ahead: int = 0
     tombstone: str | None = None
 
 
 def reach(document: Document, limit: int = 1) -> int:
-    """How many entries a step may have to look at.
+    """How many entries in line a step may have to look at.
 
-    As many as there are places get an offer, as many again may step aside first, each holder may have
-    its own copy in the line, and one more tells whether anybody waits behind them.
+    As many as there are places get an offer, as many again may step aside first, and the operation's own may
+    leave.
     """
-    return 2 * max(limit, document.limit) + len(document.holders) + 1
+    return 2 * min(max(limit, document.limit), OFFERED_AT_ONCE) + 1

@@ -11,8 +11,9 @@ from celery_exclusive.core.document import Phase
 class Acquire:
     """Take a place, or, with a `message`, wait in line for one.
 
-    `promoted` is the epoch that the delivered message carries if it is the copy of an offer. With
-    `max_waiting` a newcomer is not parked behind so many.
+    `promoted` is the epoch that the delivered message carries if it is the copy of an offer. `late` says that
+    the message is acknowledged after the run, so its entry stays until that is done. With `max_waiting` a
+    newcomer is not parked behind so many.
     """
 
     id: str
@@ -21,6 +22,7 @@ class Acquire:
     limit: int = 1
     redelivered: bool = False
     promoted: str | None = None
+    late: bool = False
     message: bytes | None = None
     max_waiting: int | None = None
 
@@ -41,18 +43,23 @@ class Renew:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Give a place back. Unless `done`, the id may come again: its copy stays in line, no tombstone."""
+    """Give a place back. Unless `done`, the id may come again: its copy stays in line, no tombstone.
+
+    What is `done` takes its waiting copy along even if its lease has ended before. What is not, and `alone`,
+    keeps its lease if a copy of its message is known of, whose fate the end of the run decides.
+    """
 
     id: str
     token: str
     done: bool = True
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Remove:
     """Take an id out of the line: revoked, expired, or its final state is known.
 
-    Unless `done`, the id may come again: no tombstone.
+    Unless `done`, it has begun elsewhere, and may come again if the broker redelivers it.
     """
 
     id: str
@@ -128,7 +135,7 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """The message is in the line. `position` counts from 1."""
+    """The message is kept. `position` in line counts from 1; 0: behind its own run."""
 
     position: int
     by: tuple[Rival, ...]
@@ -151,7 +158,7 @@ class Full:
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """This delivery is over: an offer that somebody used, or a task that has finished."""
+    """This delivery is over: its id runs already, or has finished."""
 
 
 @dataclass(frozen=True, slots=True)

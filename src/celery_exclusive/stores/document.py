@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from celery_exclusive.core.document import Document, Entry, Line
 from celery_exclusive.core.operations import Acquire, Done, Operation, Reap, Renew, Request
-from celery_exclusive.core.step import Transition, rival, step
+from celery_exclusive.core.state import rival
+from celery_exclusive.core.step import Transition, step
 from celery_exclusive.stores.base import Capabilities, Reply, Snapshot, Wake
 
 
@@ -16,7 +17,7 @@ from celery_exclusive.stores.base import Capabilities, Reply, Snapshot, Wake
 class Loaded:
     """A key as it stood at the instant `now` of the store's clock; `version` changes with every swap.
 
-    `aside` counts all who stepped aside, of which the line has only the first. A store that tells the `due`
+    `aside` counts all who stepped aside, of which the line has only some. A store that tells the `due`
     time which it keeps need not swap what changes nothing.
     """
 
@@ -51,17 +52,18 @@ class Change:
     def known(self) -> dict[str, Entry]:
         """The entries that were loaded: all that can be changed or removed."""
         line = self.loaded.line
-        return {entry.id: entry for entry in (*line.head, *line.aside, *((line.own,) if line.own else ()))}
+        own = (line.own,) if line.own else ()
+        return {entry.id: entry for entry in (*line.head, *line.aside, *line.behind, *own)}
 
-    def counts(self) -> tuple[int, int]:
-        """How many will wait in line, and how many aside."""
-        known, to = self.known, self.transition
-        gone = [known[id] for id in {*to.removed, *(entry.id for entry in to.entries)} if id in known]
-        came = [entry.aside for entry in to.entries]
-        left = [entry.aside for entry in gone]
+    def counts(self) -> tuple[int, int, int]:
+        """How many will wait in line, how many aside, and how many copies stand behind their runs."""
+        known, to, line = self.known, self.transition, self.loaded.line
+        left = [known[id].state for id in {*to.removed, *(entry.id for entry in to.entries)} if id in known]
+        came = [entry.state for entry in to.entries]
         return (
-            self.loaded.line.waiting + came.count(False) - left.count(False),
-            self.loaded.aside + came.count(True) - left.count(True),
+            line.waiting + came.count("waiting") - left.count("waiting"),
+            self.loaded.aside + came.count("aside") - left.count("aside"),
+            len(line.behind) + came.count("behind") - left.count("behind"),
         )
 
 
@@ -81,7 +83,7 @@ class DocumentStore(ABC):
 
     @abstractmethod
     def load(self, key: str, id: str = "", limit: int = 1) -> Loaded:
-        """The key's document with `reach(document, limit)` entries of its line, and what is of `id`."""
+        """The key's document, its line as `step` is given it, and what is of `id`."""
 
     @abstractmethod
     def swap(self, key: str, version: int, change: Change) -> bool:

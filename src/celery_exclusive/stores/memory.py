@@ -32,12 +32,12 @@ class _Key:
     def put(self, entry: Entry) -> None:
         self.drop(entry.id)
         self.entries[entry.id] = entry
-        if not entry.aside:
+        if entry.state == "waiting":
             insort(self.waiting, (entry.seq, entry.id))
 
     def drop(self, id: str) -> None:
         entry = self.entries.pop(id, None)
-        if entry and not entry.aside:
+        if entry and entry.state == "waiting":
             del self.waiting[bisect_left(self.waiting, (entry.seq, id))]
 
     @property
@@ -86,11 +86,13 @@ class MemoryStore(DocumentStore):
             count = reach(document, limit)
             own = kept.entries.get(id)
             until, token = kept.tombstones.get(id, (0, ""))
-            aside = sorted((e for e in kept.entries.values() if e.aside), key=lambda e: (e.offer_until, e.id))
+            entries = kept.entries.values()
+            aside = sorted((e for e in entries if e.state == "aside"), key=lambda e: (e.offer_until, e.id))
             line = Line(
                 waiting=len(kept.waiting),
                 head=tuple(kept.entries[id] for _, id in islice(kept.waiting, count)),
                 aside=tuple(aside[:count]),
+                behind=tuple(entry for entry in entries if entry.state == "behind"),
                 own=own,
                 ahead=bisect_left(kept.waiting, (own.seq, id)) if own else len(kept.waiting),
                 tombstone=token if until > now else None,

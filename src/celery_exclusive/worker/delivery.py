@@ -130,6 +130,7 @@ class Delivery:
             x.acquire(),
             redelivered=self.redelivered,
             promoted=self.promoted,
+            late=self.late,
             message=self.letter.dump() if park else None,
             max_waiting=max_waiting,
         )

@@ -1,15 +1,16 @@
 -- Does one operation on one key, or reaps: all of it at one instant of the server's clock.
 --
 -- keys: base
--- arguments: now verb key id token ttl limit delivery offer tombstone_ttl candidate max_waiting message
+-- arguments: now verb key id token ttl limit delivery offer tombstone_ttl candidate ending max_waiting message
 -- reply: answer number rivals epoch wakes asides
 --
 -- now        virtual time for tests, or "" for the server's clock
 -- verb       acquire, own, release, remove, break, restore, or reap
 -- ttl        of the lease; reap: the pause since the last one
--- limit      of the key; release, remove: 1 if done; own: its phase; reap: how many keys
+-- limit      of the key; own: its phase; reap: how many keys
 -- delivery   "fresh", "redelivered", or "promoted <epoch>"; own: the id that gives its lease up, or ""
 -- candidate  becomes the epoch if there is none
+-- ending     acquire: "late" or "early" acknowledgement; release, remove: "done", "open", or "alone"
 -- max_waiting  behind so many no newcomer is parked, or ""
 -- message    absent if none shall be kept; own: the token of who gives its lease up
 -- answer     granted, parked, held, full, stale or done; number is the fence, the position, how many wait,
@@ -21,8 +22,8 @@
 
 local verb, id, token, ttl, limit = ARGV[2], ARGV[4], ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
 local delivery, offer_time, tombstone_ttl = ARGV[8], tonumber(ARGV[9]), tonumber(ARGV[10])
-local candidate, max_waiting, message = ARGV[11], tonumber(ARGV[12]), ARGV[13]
-local is_done, phase = limit == 1, ARGV[7]
+local candidate, ending, max_waiting, message = ARGV[11], ARGV[12], tonumber(ARGV[13]), ARGV[14]
+local is_done, is_alone, phase = ending == 'done', ending == 'alone', ARGV[7]
 go_to(ARGV[3])
 
 local function tick()
@@ -35,12 +36,12 @@ local function tombstone()
   return base .. 't:' .. #key .. ':' .. key .. ':' .. id
 end
 
-local function bury()
-  redis.call('SET', tombstone(), whole(now + tombstone_ttl) .. ' ' .. token)
+local function bury(by)
+  redis.call('SET', tombstone(), whole(now + tombstone_ttl) .. ' ' .. by)
   expire(tombstone(), now + tombstone_ttl)
 end
 
--- The token of the delivery that finished, "" where none did; nil if the id has not.
+-- The token of the delivery that finished, "" where none did, or ENTERED; nil if there is no tombstone.
 local function finished()
   local ends, by = string.match(redis.call('GET', tombstone()) or '', '^(%d+) (.*)$')
   return ends and tonumber(ends) > now and by or nil

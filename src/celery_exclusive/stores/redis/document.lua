@@ -1,12 +1,14 @@
 -- What is kept of a key, as plain decimal text: read it with redis-cli. Part of every script.
 --
--- All names begin with the base, "<prefix>1:{0}:", whose hash tag keeps them in one slot.
---   l:<key>    HASH "" -> "limit holders minexp maxexp waiting aside", id -> "expiry fence waited phase token"
+-- All names begin with the base, "<prefix>2:{0}:", whose hash tag keeps them in one slot.
+--   l:<key>    HASH "" -> "limit holders minexp maxexp waiting aside behind",
+--              id -> "expiry fence waited phase token"
 --   q:<key>    ZSET id -> seq, of those who wait in line
 --   a:<key>    ZSET id -> offer_until, of those who stepped aside
---   o:<key>    HASH id -> "offer_until offers seq redelivered", of those who had an offer or are redelivered
+--   b:<key>    ZSET id -> seq, of the copies that stand behind their own run
+--   o:<key>    HASH id -> "offer_until offers seq", of those who had an offer
 --   m:<key>    HASH id -> message
---   t:<n>:<key>:<id>   "until token" of a tombstone, of the delivery that finished; n is the length of the key
+--   t:<n>:<key>:<id>   "until token" of a tombstone; n is the length of the key
 --   due        ZSET key -> when the reaper must look at it, of keys with a line; may be early, never late
 --   fence, epoch, reaped   the last fence; the store's random mark; when a reaper last came
 --   broker     the one to which this namespace belongs, as long as its workers beat
@@ -24,7 +26,7 @@ if not is_virtual then
 end
 
 local key, leases
-local known, count, minexp, maxexp, waiting, aside
+local known, count, minexp, maxexp, waiting, aside, behind
 
 local function go_to(name)
   key, leases = name, base .. 'l:' .. name
@@ -35,13 +37,18 @@ local function whole(number)
 end
 
 local function read_meta(text)
-  local a, b, c, d, e, f = string.match(text or '1 0 0 0 0 0', '(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)')
-  known, count, minexp, maxexp = tonumber(a), tonumber(b), tonumber(c), tonumber(d)
-  waiting, aside = tonumber(e), tonumber(f)
+  local numbers = {}
+  for number in string.gmatch(text or '1 0 0 0 0 0 0', '%d+') do numbers[#numbers + 1] = tonumber(number) end
+  known, count, minexp, maxexp, waiting, aside, behind = unpack(numbers)
+end
+
+local function has_entries()
+  return waiting + aside + behind > 0
 end
 
 local function meta()
-  return string.format('%.0f %.0f %.0f %.0f %.0f %.0f', known, count, minexp, maxexp, waiting, aside)
+  local format = '%.0f %.0f %.0f %.0f %.0f %.0f %.0f'
+  return string.format(format, known, count, minexp, maxexp, waiting, aside, behind)
 end
 
 local function read_lease(holder, text)

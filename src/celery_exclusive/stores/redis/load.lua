@@ -2,7 +2,9 @@
 
 local holders, stored, dead  -- the leases by id, how many are in the hash, ids that leave it
 local entries, order, away   -- by id; by seq; those aside by (offer_until, id)
-local ahead, had_line, is_finished
+local LINE, AWAY, BEHIND = 'q:', 'a:', 'b:'
+local OFFERED_AT_ONCE = 100
+local ahead, had_entries, mark_of_end
 local wake, stepped
 
 -- More values than Lua's stack can take go in several commands.
@@ -20,53 +22,54 @@ end
 local function add_entries(kind, flat)
   for i = 1, #flat, 2 do
     local entry = {id = flat[i], seq = tonumber(flat[i + 1]), offer_until = 0, offers = 0, was = kind}
-    entry.aside = kind == 'a:'
+    entry.state = kind
     entries[entry.id] = entry
     order[#order + 1] = entry
-    if entry.aside then away[#away + 1] = entry end
+    if kind == AWAY then away[#away + 1] = entry end
   end
 end
 
 local function load_line(asked)
-  local reach = 2 * math.max(asked, known) + stored + 1
-  add_entries('q:', redis.call('ZRANGE', base .. 'q:' .. key, 0, reach - 1, 'WITHSCORES'))
+  local reach = 2 * math.min(math.max(asked, known), OFFERED_AT_ONCE) + 1
+  add_entries(LINE, redis.call('ZRANGE', base .. LINE .. key, 0, reach - 1, 'WITHSCORES'))
   ahead = waiting
   for position, entry in ipairs(order) do
     if entry.id == id then ahead = position - 1 end
   end
   if aside > 0 then
-    add_entries('a:', redis.call('ZRANGE', base .. 'a:' .. key, 0, reach - 1, 'WITHSCORES'))
+    add_entries(AWAY, redis.call('ZRANGE', base .. AWAY .. key, 0, reach - 1, 'WITHSCORES'))
   end
+  if behind > 0 then add_entries(BEHIND, redis.call('ZRANGE', base .. BEHIND .. key, 0, -1, 'WITHSCORES')) end
   if id ~= '' and not entries[id] then
-    local seq = redis.call('ZSCORE', base .. 'q:' .. key, id)
+    local seq = redis.call('ZSCORE', base .. LINE .. key, id)
     if seq then
-      add_entries('q:', {id, seq})
-      ahead = redis.call('ZRANK', base .. 'q:' .. key, id)
+      add_entries(LINE, {id, seq})
+      ahead = redis.call('ZRANK', base .. LINE .. key, id)
     elseif aside > 0 then
-      local offer_until = redis.call('ZSCORE', base .. 'a:' .. key, id)
-      if offer_until then add_entries('a:', {id, offer_until}) end
+      local offer_until = redis.call('ZSCORE', base .. AWAY .. key, id)
+      if offer_until then add_entries(AWAY, {id, offer_until}) end
     end
   end
   local ids = {}
   for i, entry in ipairs(order) do ids[i] = entry.id end
   for i, text in ipairs(call('HMGET', base .. 'o:' .. key, ids)) do
     if text then
-      local offer_until, offers, seq, is_redelivered = string.match(text, '(%d+) (%d+) (%d+) (%d)')
+      local offer_until, offers, seq = string.match(text, '(%d+) (%d+) (%d+)')
       local entry = order[i]
       entry.offer_until, entry.offers, entry.seq = tonumber(offer_until), tonumber(offers), tonumber(seq)
-      entry.redelivered, entry.has_record = is_redelivered == '1', true
+      entry.has_record = true
     end
   end
   local own = entries[id]
-  if own and own.aside then
-    ahead = redis.call('ZCOUNT', base .. 'q:' .. key, '-inf', '(' .. whole(own.seq))
+  if own and own.state ~= LINE then
+    ahead = redis.call('ZCOUNT', base .. LINE .. key, '-inf', '(' .. whole(own.seq))
   end
   table.sort(order, function(one, other) return one.seq < other.seq end)
 end
 
 local function load(asked)
   holders, dead, entries, order, away, wake, stepped = {}, {}, {}, {}, {}, {}, {}
-  stored, ahead, is_finished = 0, 0, false
+  stored, ahead, mark_of_end = 0, 0, nil
   local flat = redis.call('HGETALL', leases)
   read_meta()
   for i = 1, #flat, 2 do
@@ -78,10 +81,11 @@ local function load(asked)
     end
   end
   count = stored
-  had_line = waiting + aside > 0
   if verb == 'reap' then -- counted anew: the line of a lost lock gets its turn again
-    waiting = redis.call('ZCARD', base .. 'q:' .. key)
-    aside = redis.call('ZCARD', base .. 'a:' .. key)
+    waiting = redis.call('ZCARD', base .. LINE .. key)
+    aside = redis.call('ZCARD', base .. AWAY .. key)
+    behind = redis.call('ZCARD', base .. BEHIND .. key)
   end
-  if waiting + aside > 0 then load_line(asked) end
+  had_entries = has_entries()
+  if had_entries then load_line(asked) end
 end

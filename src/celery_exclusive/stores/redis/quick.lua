@@ -1,4 +1,4 @@
--- The quick ways: a grant, its repetition and a release, where there is neither a line nor a dead lease.
+-- The quick ways: a grant, its repetition and a release, where there is neither an entry nor a dead lease.
 
 local function quick_release(own)
   count = count - 1
@@ -8,12 +8,16 @@ local function quick_release(own)
     redis.call('HDEL', leases, id)
     redis.call('HSET', leases, '', meta())
   end
-  if is_done and own.waited == '1' then bury() end
+  if is_done and own.waited == '1' then bury(token) end
   return {'done', 1}
 end
 
 local function quick_grant(own)
-  if own then
+  if own and own.phase ~= 'running' then -- what is queued belongs to its id
+    own.expiry, own.phase, own.token = now + ttl, 'running', token
+    minexp = math.min(minexp, own.expiry)
+    if count == 1 then maxexp = 0 end
+  elseif own then
     own.expiry = math.max(own.expiry, now + ttl)
   else
     own = {expiry = now + ttl, fence = tick(), waited = '0', phase = 'running', token = token}
@@ -31,10 +35,13 @@ end
 if verb == 'acquire' or verb == 'release' then
   local found = redis.call('HMGET', leases, '', id)
   read_meta(found[1])
-  if waiting + aside == 0 and (count == 0 or minexp > now) then
+  if not has_entries() and (count == 0 or minexp > now) then
     local own = found[2] and read_lease(id, found[2])
-    if verb == 'release' then return own and is_of(own, token) and quick_release(own) or {'done', 0} end
-    local is_mine = own and own.token == token
+    if verb == 'release' then
+      local may = own and is_of(own, token) and not (is_alone and own.waited == '1')
+      return may and quick_release(own) or {'done', 0}
+    end
+    local is_mine = own and is_of(own, token)
     if delivery == 'fresh' and (is_mine or not own and count < limit and finished() ~= token) then
       return quick_grant(own)
     end

@@ -29,7 +29,7 @@ for first = 2, #ARGV, 5 do
     local is_longest = lease.expiry > maxexp
     maxexp = math.max(maxexp, lease.expiry)
     redis.call('HSET', leases, '', meta(), id, record(lease))
-    if is_longest and waiting + aside == 0 then expire(leases, maxexp) end
+    if is_longest and not has_entries() then expire(leases, maxexp) end
   end
   replies[#replies + 1] = is_alive and 1 or 0
 end

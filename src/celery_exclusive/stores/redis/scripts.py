@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from hashlib import sha1
 from importlib.resources import files
 
-from celery_exclusive.core import document, step
+from celery_exclusive.core import document, state
 
 _INCLUDE = re.compile(r"^-- include (\w+\.lua)$", re.MULTILINE)
-_NUMBER = re.compile(r"^local ([A-Z_]+) = (\d+)$", re.MULTILINE)
+_CONSTANT = re.compile(r"^local ([A-Z_]+) = (\d+|'\w+')$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,9 @@ def load(file: str, *, arguments: str, reply: str) -> Script:
     if header not in text:
         raise AssertionError(f"{file} and the code that runs it do not agree on\n{header}")
     text = _INCLUDE.sub(lambda include: _read(include[1]), text)
-    for name, number in _NUMBER.findall(text):
-        if int(number) != getattr(step, name, getattr(document, name, None)):
-            raise AssertionError(f"{file}: {name} is not {number} in core")
+    for name, value in _CONSTANT.findall(text):
+        if value != repr(getattr(state, name, getattr(document, name, None))):
+            raise AssertionError(f"{file}: {name} is not {value} in core")
     return Script(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 

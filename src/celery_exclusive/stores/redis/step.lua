@@ -4,31 +4,50 @@ local OFFERS_IN_LINE = 8
 local OFFERS_ASIDE = 64
 local LONGEST_OFFER = 120
 local NEVER = 9007199254740991
+local ENTERED = 'entered'
 
 local rivals = {}
 
-local function line()
+local function queue()
   local found = {}
   for _, entry in ipairs(order) do
-    if not entry.aside and not entry.left and not holders[entry.id] then found[#found + 1] = entry end
+    if entry.state == LINE and not entry.left then found[#found + 1] = entry end
   end
   return found
 end
 
-local function make_offer(entry, pause)
-  entry.offer_until, entry.offers, entry.changed = pause, entry.offers + 1, true
+local function free()
+  return math.max(math.min(known - count, OFFERED_AT_ONCE), 0)
+end
+
+-- How many entries are in each state, and how many of the line come before the operation's own.
+local function tally(entry, difference)
+  local own = entries[id]
+  if entry.state == AWAY then aside = aside + difference end
+  if entry.state == BEHIND then behind = behind + difference end
+  if entry.state == LINE then
+    waiting = waiting + difference
+    if entry.id ~= id and (not own or entry.seq < own.seq) then ahead = ahead + difference end
+  end
+end
+
+local function put(entry, state, offer_until, offers)
+  if entry.state then tally(entry, -1) end
+  entry.state, entry.offer_until, entry.offers, entry.changed = state, offer_until, offers, true
+  tally(entry, 1)
+end
+
+local function make_offer(entry, offer_until)
+  put(entry, entry.state, offer_until, entry.offers + 1)
   wake[#wake + 1] = entry.id
 end
 
 local function step_aside(entry)
-  local own = entries[id]
-  if not own or entry.seq < own.seq then ahead = ahead - 1 end
-  waiting, aside = waiting - 1, aside + 1
-  entry.offer_until, entry.offers = now + LONGEST_OFFER * offer_time, OFFERS_IN_LINE
-  entry.aside, entry.changed = true, true
+  put(entry, AWAY, now + LONGEST_OFFER * offer_time, OFFERS_IN_LINE)
   stepped[#stepped + 1] = entry.id
 end
 
+-- Without its lease a copy that stood behind its run is the next to come: it takes up its place.
 local function drop_dead()
   for holder, lease in pairs(holders) do
     if lease.expiry <= now then
@@ -37,40 +56,39 @@ local function drop_dead()
       count = count - 1
     end
   end
+  for _, entry in ipairs(order) do
+    if entry.state == BEHIND and not entry.left and not holders[entry.id] then put(entry, LINE, 0, 0) end
+  end
 end
 
 local function settle()
   drop_dead()
-  local free = known - count
-  local places = free
-  local queue = line()
-  for position, entry in ipairs(queue) do
+  local places, in_line = free(), waiting
+  for position, entry in ipairs(queue()) do
     if places <= 0 then break end
     local is_over = entry.offer_until <= now
-    if is_over and entry.offers >= OFFERS_IN_LINE and position < #queue and #stepped < known then
+    local is_last = position == in_line or #stepped >= math.min(known, OFFERED_AT_ONCE)
+    if is_over and entry.offers >= OFFERS_IN_LINE and not is_last then
       step_aside(entry)
     else
       if is_over then make_offer(entry, now + math.min(2 ^ entry.offers, LONGEST_OFFER) * offer_time) end
       places = places - 1
     end
   end
+  places = free()
   for _, entry in ipairs(away) do
-    if free <= 0 then break end
-    if entry.aside and not entry.left and entry.offer_until <= now then
+    if places <= 0 then break end
+    if entry.state == AWAY and not entry.left and entry.offer_until <= now then
       local is_last = entry.offers + 1 >= OFFERS_IN_LINE + OFFERS_ASIDE
       make_offer(entry, is_last and NEVER or now + LONGEST_OFFER * offer_time)
-      free = free - 1
+      places = places - 1
     end
   end
 end
 
 local function has_room(own)
-  if own and own.aside then return count < known end
-  local before = 0
-  for _, entry in ipairs(line()) do
-    if not own or entry.seq < own.seq then before = before + 1 end
-  end
-  return count + before < known
+  if own and own.state == AWAY then return count < known end
+  return count + (own and ahead or waiting) < known
 end
 
 local function tell_rivals()
@@ -78,9 +96,9 @@ local function tell_rivals()
   for _, lease in pairs(holders) do leases_by_fence[#leases_by_fence + 1] = lease end
   table.sort(leases_by_fence, function(one, other) return one.fence < other.fence end)
   for _, lease in ipairs(leases_by_fence) do tell_lease(rivals, lease) end
-  for position, entry in ipairs(line()) do
-    if position > known - #leases_by_fence then break end
-    if entry.id ~= id then tell(rivals, entry.id, 0, entry.offer_until - now, 0, 'queued') end
+  for position, entry in ipairs(queue()) do
+    if position > free() then break end
+    if entry.id ~= id then tell(rivals, entry.id, 0, entry.offer_until - now, 0, 'again') end
   end
 end
 
@@ -95,16 +113,14 @@ end
 local function leave()
   local own = entries[id]
   if not own then return false end
-  if own.aside then aside = aside - 1 else waiting = waiting - 1 end
+  tally(own, -1)
   entries[id], own.left = nil, true
   wake = without(wake, id)
   return true
 end
 
--- A copy of a redelivered message stays behind its own run: see Entry in core/document.py.
 local function stand_behind(own)
-  if own.aside then waiting, aside = waiting + 1, aside - 1 end
-  own.aside, own.offer_until, own.offers, own.changed = false, 0, 0, true
+  put(own, BEHIND, 0, 0)
   wake = without(wake, id)
 end
 
@@ -115,9 +131,22 @@ local function lend(fence, waited, its_phase)
   return fence
 end
 
-local function grant(waited, its_phase)
-  count = count + 1
-  return lend(tick(), waited, its_phase or 'running')
+-- The body may begin. Until it is done, a message that is acknowledged late stays behind it.
+local function enter(entry, fence, waited)
+  if entry and ending == 'late' then
+    stand_behind(entry)
+  elseif entry then
+    leave()
+    mark_of_end = ENTERED
+  end
+  return 'granted', lend(fence, waited and '1' or '0', 'running')
+end
+
+local function is_stale(is_promoted, is_redelivered)
+  if holders[id] then return is_promoted and (entries[id] or finished()) end
+  local by = not entries[id] and finished()
+  if by == ENTERED then return is_promoted end
+  return by and (is_promoted or is_redelivered or by == token)
 end
 
 local function acquire()
@@ -125,19 +154,19 @@ local function acquire()
   known = limit
   settle()
   local lease, entry = holders[id], entries[id]
-  local mark = string.match(delivery, '^promoted (.*)$')
-  local is_promoted = mark and mark == redis.call('GET', base .. 'epoch')
+  local epoch = string.match(delivery, '^promoted (.*)$')
+  local is_promoted = epoch and epoch == redis.call('GET', base .. 'epoch')
   local is_redelivered = not is_promoted and delivery ~= 'fresh'
+  local waited = entry or delivery ~= 'fresh'
+  if lease and lease.phase ~= 'running' then return enter(entry, lease.fence, waited) end
   if lease and lease.token == token then
     lease.expiry, lease.changed = math.max(lease.expiry, now + ttl), true
     return 'granted', lease.fence
   end
-  if is_promoted and (lease or not entry) then return 'stale', 0 end
-  local by = not lease and not entry and finished()
-  if by and (is_redelivered or by == token) then return 'stale', 0 end
+  if is_stale(is_promoted, is_redelivered) then return 'stale', 0 end
   if not lease and has_room(entry) then
-    if entry and entry.redelivered then stand_behind(entry) else leave() end
-    return 'granted', grant((entry or is_redelivered) and '1' or '0')
+    count = count + 1
+    return enter(entry, tick(), waited)
   end
   if not message and not entry then
     tell_rivals()
@@ -145,7 +174,7 @@ local function acquire()
     settle()
     return 'held', 0
   end
-  if not entry and not is_redelivered and max_waiting and waiting >= max_waiting then
+  if not entry and not lease and delivery == 'fresh' and max_waiting and waiting >= max_waiting then
     local ahead_of_it = waiting
     tell_rivals()
     known = before
@@ -156,52 +185,57 @@ local function acquire()
     entry = {id = id, seq = tick()}
     entries[id] = entry
     order[#order + 1] = entry
-    waiting = waiting + 1
-  elseif entry.aside then
-    waiting, aside = waiting + 1, aside - 1
   end
-  entry.aside, entry.offer_until, entry.offers, entry.changed = false, 0, 0, true
-  entry.redelivered = entry.redelivered or is_redelivered
+  put(entry, lease and BEHIND or LINE, 0, 0)
   settle()
   tell_rivals()
   if message then redis.call('HSET', base .. 'm:' .. key, id, message) end
-  return 'parked', ahead + 1
+  return 'parked', lease and 0 or ahead + 1
 end
 
 local function own()
-  drop_dead()
+  settle()
   local former = holders[delivery]
   local lease = holders[id] or former and is_of(former, message) and former
-  if count > 0 and not lease then
+  if not lease and count + waiting > 0 then
     tell_rivals()
     return 'held', 0
   end
-  if not lease then return 'granted', grant('0', phase) end
-  if lease.id ~= id then
+  local fence = lease and lease.fence or tick()
+  if not lease then
+    count = count + 1
+  elseif lease.id ~= id then
     holders[lease.id] = nil
     dead[#dead + 1] = lease.id
   end
-  return 'granted', lend(lease.fence, '0', phase)
+  lend(fence, '0', phase)
+  if entries[id] then stand_behind(entries[id]) end
+  settle()
+  return 'granted', fence
 end
 
 local function release()
   settle()
-  local lease = holders[id]
-  if not lease or not is_of(lease, token) then return 'done', 0 end
-  holders[id] = nil
-  dead[#dead + 1] = id
-  count = count - 1
+  local lease, has_copy = holders[id], entries[id]
+  local is_own = lease and is_of(lease, token)
+  local has_waited = has_copy or lease and lease.waited == '1'
+  if lease and (not is_own or is_alone and has_waited) then return 'done', 0 end
+  if lease then
+    holders[id] = nil
+    dead[#dead + 1] = id
+    count = count - 1
+  end
   if is_done then
-    local has_copy = leave()
-    is_finished = has_copy or lease.waited == '1'
+    if has_waited then mark_of_end = token end
+    leave()
   end
   settle()
-  return 'done', 1
+  return 'done', is_own and 1 or 0
 end
 
 local function remove()
   local found = leave()
-  is_finished = found and is_done
+  if found then mark_of_end = is_done and '' or ENTERED end
   settle()
   return 'done', found and 1 or 0
 end
@@ -224,26 +258,25 @@ local function restore()
   if lease or entries[id] or finished() or count >= limit then
     return 'done', lease and lease.token == token and 1 or 0
   end
-  known = limit
-  grant('1')
+  known, count = limit, count + 1
+  lend(tick(), '1', 'running')
   return 'done', 1
 end
 
 local function due()
   local soonest = NEVER
-  for position, entry in ipairs(line()) do
-    if position > known - count then break end
+  for position, entry in ipairs(queue()) do
+    if position > free() then break end
     soonest = math.min(soonest, entry.offer_until)
   end
-  local has_aside = false
+  local others_wait = waiting + aside > 0
   for _, entry in ipairs(order) do
-    if entry.aside and not entry.left then
-      has_aside = true
-      if count < known then soonest = math.min(soonest, entry.offer_until) end
+    if entry.state == AWAY and not entry.left and count < known then
+      soonest = math.min(soonest, entry.offer_until)
     end
   end
-  if waiting > 0 or has_aside then
-    for _, lease in pairs(holders) do soonest = math.min(soonest, lease.expiry) end
+  for _, lease in pairs(holders) do
+    if others_wait or entries[lease.id] then soonest = math.min(soonest, lease.expiry) end
   end
   return soonest < NEVER and soonest or nil
 end

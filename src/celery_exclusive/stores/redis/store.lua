@@ -19,35 +19,33 @@ local function store_leases()
       fields[#fields + 1] = record(lease)
     end
   end
-  local has_line = waiting + aside > 0
-  if count == 0 and not has_line then
+  if count == 0 and not has_entries() then
     redis.call('DEL', leases)
     return
   end
   call('HDEL', leases, dead)
   redis.call('HSET', leases, '', meta(), unpack(fields))
-  if has_line and not had_line then
-    redis.call('PERSIST', leases)
-  elseif not has_line and (had_line or maxexp > previous_end or verb == 'own') then
+  if has_entries() then
+    if not had_entries then redis.call('PERSIST', leases) end
+  elseif had_entries or maxexp ~= previous_end then
     expire(leases, maxexp)
   end
 end
 
 local function store_entry(entry)
-  local name = base .. (entry.aside and 'a:' or 'q:') .. key
-  if entry.was and (entry.left or entry.was ~= (entry.aside and 'a:' or 'q:')) then
+  if entry.was and (entry.left or entry.was ~= entry.state) then
     redis.call('ZREM', base .. entry.was .. key, entry.id)
   end
   if entry.left then
     redis.call('HDEL', base .. 'm:' .. key, entry.id)
-  elseif entry.aside then
-    redis.call('ZADD', name, whole(entry.offer_until), entry.id)
-  elseif entry.was ~= 'q:' then
-    redis.call('ZADD', name, whole(entry.seq), entry.id)
+  elseif entry.state == AWAY then
+    redis.call('ZADD', base .. AWAY .. key, whole(entry.offer_until), entry.id)
+  elseif entry.was ~= entry.state then
+    redis.call('ZADD', base .. entry.state .. key, whole(entry.seq), entry.id)
   end
-  if not entry.left and (entry.offers > 0 or entry.redelivered) then
-    local text = string.format('%.0f %.0f %.0f ', entry.offer_until, entry.offers, entry.seq)
-    redis.call('HSET', base .. 'o:' .. key, entry.id, text .. (entry.redelivered and '1' or '0'))
+  if not entry.left and entry.offers > 0 then
+    local text = string.format('%.0f %.0f %.0f', entry.offer_until, entry.offers, entry.seq)
+    redis.call('HSET', base .. 'o:' .. key, entry.id, text)
   elseif entry.has_record then
     redis.call('HDEL', base .. 'o:' .. key, entry.id)
   end
@@ -58,8 +56,8 @@ local function store()
   for _, entry in ipairs(order) do
     if entry.changed or entry.left then store_entry(entry) end
   end
-  if is_finished then bury() end
-  if had_line or waiting + aside > 0 or verb == 'reap' then
+  if mark_of_end then bury(mark_of_end) end
+  if had_entries or has_entries() or verb == 'reap' then
     local soonest = due()
     if soonest then
       redis.call('ZADD', base .. 'due', whole(soonest), key)
@@ -73,7 +71,7 @@ local function store()
     end
   end
   for _, gone in ipairs(stepped) do
-    if entries[gone] and entries[gone].aside then
+    if entries[gone] and entries[gone].state == AWAY then
       asides[#asides + 1] = key
       asides[#asides + 1] = gone
     end

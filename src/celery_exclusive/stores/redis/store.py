@@ -19,6 +19,7 @@ from celery_exclusive.core.operations import (
     Own,
     Parked,
     Release,
+    Remove,
     Renew,
     Request,
     Restore,
@@ -32,7 +33,8 @@ from celery_exclusive.stores.redis.client import Client, Repeated
 
 _APPLY = scripts.load(
     "apply.lua",
-    arguments="now verb key id token ttl limit delivery offer tombstone_ttl candidate max_waiting message",
+    arguments="now verb key id token ttl limit delivery offer tombstone_ttl candidate ending "
+    "max_waiting message",
     reply="answer number rivals epoch wakes asides",
 )
 _RENEW = scripts.load("renew.lua", arguments="now key id token ttl phase", reply="found")
@@ -58,24 +60,20 @@ class RedisStore:
         self.url = self._client.url
         self.capabilities = Capabilities(durable="lagging")
         self.clock: Callable[[], int] | None = None
-        self._base = f"{prefix}1:{{0}}:"
+        self._base = f"{prefix}2:{{0}}:"
         self._offer = offer
         self._tombstone_ttl = tombstone_ttl
 
     def apply(self, key: str, operation: Request) -> Reply:
         if isinstance(operation, Acquire):
-            id, token, ttl, limit = operation.id, operation.token, operation.ttl, operation.limit
-            return self._apply("acquire", key, id, token, ttl, limit, operation)
+            return self._apply("acquire", key, operation, operation.token, operation.ttl, operation.limit)
         if isinstance(operation, Own):
-            id, token, ttl, phase = operation.id, operation.token, operation.ttl, operation.phase
-            return self._apply("own", key, id, token, ttl, phase, former=operation.former)
+            return self._apply("own", key, operation, operation.token, operation.ttl, operation.phase)
         if isinstance(operation, Release):
-            return self._apply("release", key, operation.id, operation.token, limit=int(operation.done))
+            return self._apply("release", key, operation, operation.token)
         if isinstance(operation, Restore):
-            return self._apply("restore", key, operation.id, operation.token, operation.ttl, operation.limit)
-        if isinstance(operation, Break):
-            return self._apply("break", key, operation.id)
-        return self._apply("remove", key, operation.id, limit=int(operation.done))
+            return self._apply("restore", key, operation, operation.token, operation.ttl, operation.limit)
+        return self._apply("break" if isinstance(operation, Break) else "remove", key, operation)
 
     def renew(self, leases: Sequence[tuple[str, Renew]]) -> list[bool]:
         found: list[bool] = []
@@ -160,21 +158,22 @@ class RedisStore:
         self,
         verb: str,
         key: str = "",
-        id: str = "",
+        operation: Request | None = None,
         token: str = "",
         ttl: int = 0,
         limit: int | Phase = 0,
-        acquire: Acquire | None = None,
-        former: tuple[str, str] | None = None,
     ) -> Reply:
+        acquire = operation if isinstance(operation, Acquire) else None
+        former = operation.former if isinstance(operation, Own) else None
         most = acquire and acquire.max_waiting
         message = () if acquire is None or acquire.message is None else (acquire.message,)
         delivery, *secret = former or (_delivery(acquire),)
+        id = operation.id if operation else ""
 
         def words(delivery: str) -> tuple[object, ...]:
             fixed = (self._now(), verb, key, id, token, ttl, limit, delivery)
             mark = urandom(8).hex()
-            rest = ("" if most is None else most, *message, *secret)
+            rest = (_ending(operation), "" if most is None else most, *message, *secret)
             return (*fixed, self._offer, self._tombstone_ttl, mark, *rest)
 
         again = words("redelivered") if acquire else None
@@ -208,6 +207,14 @@ def _delivery(acquire: Acquire | None) -> str:
     if acquire.redelivered:
         return "redelivered"
     return "fresh" if acquire.promoted is None else f"promoted {acquire.promoted}"
+
+
+def _ending(operation: Request | None) -> str:
+    if isinstance(operation, Acquire):
+        return "late" if operation.late else "early"
+    if isinstance(operation, (Release, Remove)) and operation.done:
+        return "done"
+    return "alone" if isinstance(operation, Release) and operation.alone else "open"
 
 
 def _answer(name: bytes, number: int, rivals: list[Any]) -> Answer:

@@ -10,7 +10,6 @@ from secrets import token_hex
 
 from sqlalchemy import (
     BigInteger,
-    Boolean,
     Column,
     Connection,
     Dialect,
@@ -42,7 +41,7 @@ class AnyText(TypeDecorator[str]):
 metadata = MetaData()
 
 namespaces = Table(
-    "exclusive1_namespace",
+    "exclusive2_namespace",
     metadata,
     Column("namespace", AnyText, primary_key=True),
     Column("epoch", Text, nullable=False),  # the store's random mark
@@ -53,7 +52,7 @@ namespaces = Table(
 )
 
 locks = Table(
-    "exclusive1_lock",
+    "exclusive2_lock",
     metadata,
     Column("namespace", AnyText, primary_key=True),
     Column("key", AnyText, primary_key=True),
@@ -63,13 +62,14 @@ locks = Table(
     Column("ends", BigInteger),  # when its last lease ends, 0: it has none; null: it has a line
     Column("waiting", Integer, nullable=False),
     Column("aside", Integer, nullable=False),
+    Column("behind", Integer, nullable=False),
     Column("document", Text, nullable=False),  # JSON: limit and holders
-    Index("exclusive1_lock_due", "namespace", "due"),
-    Index("exclusive1_lock_ends", "namespace", "ends"),
+    Index("exclusive2_lock_due", "namespace", "due"),
+    Index("exclusive2_lock_ends", "namespace", "ends"),
 )
 
 line = Table(
-    "exclusive1_line",
+    "exclusive2_line",
     metadata,
     Column("namespace", AnyText, primary_key=True),
     Column("key", AnyText, primary_key=True),
@@ -77,22 +77,21 @@ line = Table(
     Column("seq", BigInteger, nullable=False),
     Column("offer_until", BigInteger, nullable=False),
     Column("offers", Integer, nullable=False),
-    Column("aside", Boolean, nullable=False),
-    Column("redelivered", Boolean, nullable=False),
-    Column("place", BigInteger, nullable=False),  # orders them: seq in line, offer_until aside
+    Column("state", Text, nullable=False),
+    Column("place", BigInteger, nullable=False),  # orders them: offer_until aside, else seq
     Column("message", LargeBinary, nullable=False),
-    Index("exclusive1_line_place", "namespace", "key", "aside", "place", "id"),
+    Index("exclusive2_line_place", "namespace", "key", "state", "place", "id"),
 )
 
 tombstones = Table(
-    "exclusive1_tombstone",
+    "exclusive2_tombstone",
     metadata,
     Column("namespace", AnyText, primary_key=True),
     Column("key", AnyText, primary_key=True),
     Column("id", AnyText, primary_key=True),
     Column("until", BigInteger, nullable=False),
     Column("token", AnyText, nullable=False),  # of the delivery that finished
-    Index("exclusive1_tombstone_until", "namespace", "until"),
+    Index("exclusive2_tombstone_until", "namespace", "until"),
 )
 
 

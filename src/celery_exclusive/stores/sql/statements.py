@@ -8,12 +8,10 @@ from sqlalchemy import (
     and_,
     bindparam,
     delete,
-    false,
     func,
     insert,
     or_,
     select,
-    true,
     update,
 )
 
@@ -29,7 +27,7 @@ _LOCK = _of(locks, "namespace", "key")
 _LINE = _of(line, "namespace", "key")
 _ENTRY = _of(line, "namespace", "key", "id")
 _TOMBSTONE = _of(tombstones, "namespace", "key", "id")
-_ENTRY_COLUMNS = (line.c.id, line.c.seq, line.c.offer_until, line.c.offers, line.c.aside, line.c.redelivered)
+_ENTRY_COLUMNS = (line.c.id, line.c.seq, line.c.offer_until, line.c.offers, line.c.state)
 _other = line.alias()
 
 namespace = select(namespaces).where(_NAMESPACE)
@@ -44,6 +42,7 @@ lock = (
         locks.c.due,
         locks.c.waiting,
         locks.c.aside,
+        locks.c.behind,
         locks.c.document,
         tombstones.c.until,
         tombstones.c.token,
@@ -58,12 +57,11 @@ renewed_locks = select(locks.c.key, locks.c.version, locks.c.document, locks.c.e
 )
 renew_lock = update(locks).where(_LOCK)
 
-line_head, line_aside = (
+line_part = (
     select(*_ENTRY_COLUMNS)
-    .where(_LINE, line.c.aside == is_aside)
+    .where(_LINE, line.c.state == bindparam("of_state"))
     .order_by(line.c.place, line.c.id)
     .limit(bindparam("count"))
-    for is_aside in (false(), true())
 )
 entry = select(
     *_ENTRY_COLUMNS,
@@ -71,7 +69,7 @@ entry = select(
     .where(
         _other.c.namespace == line.c.namespace,
         _other.c.key == line.c.key,
-        _other.c.aside == false(),
+        _other.c.state == "waiting",
         _other.c.place < line.c.seq,
     )
     .scalar_subquery()

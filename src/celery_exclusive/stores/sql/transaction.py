@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from celery_exclusive.core.document import Document, Entry, Holder, Line, reach
+from celery_exclusive.core.document import Document, Entry, Holder, Line, State, reach
 from celery_exclusive.core.operations import Done, Renew
 from celery_exclusive.core.step import step
 from celery_exclusive.stores.document import Change, DocumentStore, Loaded
@@ -55,39 +55,42 @@ class Transaction(DocumentStore):
         kept_limit, holders = _read(row.document)
         document = Document(kept_limit, max(row.fence, row.floor), holders, row.epoch)
         line = Line(tombstone=tombstone)
-        if row.waiting or row.aside:
-            line = self._line(where, row.waiting, row.aside, reach(document, limit), tombstone)
+        if row.waiting or row.aside or row.behind:
+            line = self._line(where, row, reach(document, limit), tombstone)
         return Loaded(row.version, now, document, line, row.aside, row.due)
 
-    def _line(
-        self, where: dict[str, Any], waiting: int, aside: int, count: int, tombstone: str | None
-    ) -> Line:
-        some = {**where, "count": count}
-        head = [_entry(row) for row in self.connection.execute(statements.line_head, some)]
-        others = self.connection.execute(statements.line_aside, some) if aside else ()
-        own, ahead = None, waiting
+    def _line(self, where: dict[str, Any], lock: Any, count: int, tombstone: str | None) -> Line:
+        def part(state: State, count: int) -> tuple[Entry, ...]:
+            some = {**where, "of_state": state, "count": count}
+            return tuple(map(_entry, self.connection.execute(statements.line_part, some)))
+
+        head = part("waiting", count) if lock.waiting else ()
+        aside = part("aside", count) if lock.aside else ()
+        behind = part("behind", lock.behind) if lock.behind else ()
+        own, ahead = None, lock.waiting
         for place, entry in enumerate(head):
             if entry.id == where["of_id"]:
                 own, ahead = entry, place
-        if not own and where["of_id"] and (waiting > len(head) or aside):
+        if not own and where["of_id"] and (lock.waiting > len(head) or aside or behind):
             found = self.connection.execute(statements.entry, where).first()
-            own, ahead = (_entry(found), found.ahead) if found else (None, waiting)
-        return Line(waiting, tuple(head), tuple(map(_entry, others)), own, ahead, tombstone)
+            own, ahead = (_entry(found), found.ahead) if found else (None, lock.waiting)
+        return Line(lock.waiting, head, aside, behind, own, ahead, tombstone)
 
     def swap(self, key: str, version: int, change: Change) -> bool:
         if change.is_none:
             return True
         where = {"of_namespace": self.prefix, "of_key": key}
         transition = change.transition
-        waiting, aside = change.counts()
+        waiting, aside, behind = change.counts()
         holders = transition.document.holders
         values: dict[str, Any] = {
             "version": version + 1,
             "fence": transition.document.fence,
             "due": transition.due,
-            "ends": None if waiting or aside else _end(holders),
+            "ends": None if waiting or aside or behind else _end(holders),
             "waiting": waiting,
             "aside": aside,
+            "behind": behind,
             "document": _text(transition.document.limit, holders),
         }
         if not version:
@@ -107,9 +110,8 @@ class Transaction(DocumentStore):
                 "seq": entry.seq,
                 "offer_until": entry.offer_until,
                 "offers": entry.offers,
-                "aside": entry.aside,
-                "redelivered": entry.redelivered,
-                "place": entry.offer_until if entry.aside else entry.seq,
+                "state": entry.state,
+                "place": entry.offer_until if entry.state == "aside" else entry.seq,
             }
             if entry.id == change.id and change.message is not None:
                 values["message"] = change.message
@@ -202,7 +204,7 @@ class Transaction(DocumentStore):
 
 
 def _entry(row: Any) -> Entry:
-    return Entry(row.id, row.seq, row.offer_until, row.offers, row.aside, row.redelivered)
+    return Entry(row.id, row.seq, row.offer_until, row.offers, row.state)
 
 
 def _end(holders: Sequence[Holder]) -> int:

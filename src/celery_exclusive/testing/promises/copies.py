@@ -108,6 +108,51 @@ class CopyPromises(Subject):
             "the tombstone is gone",
         )
 
+    def test_a_late_message_that_waited_is_offered_again_when_its_run_did_not_finish(self) -> None:
+        key = self.key()
+        self.waited(key)
+        (wake,) = key.release("b", done=False).wake
+        assert (wake.id, wake.message) == ("b", b"message")
+        assert isinstance(key.follow(wake, OTHER).answer, Granted)
+
+    def test_an_early_message_that_waited_is_not_kept_when_it_begins(self) -> None:
+        key = self.key()
+        key.take("a")
+        key.park("b")
+        (wake,) = key.release("a").wake
+        fence_of(key.follow(wake, late=False))
+        assert not key.release("b", done=False).wake
+        assert key.is_stale("b", OTHER, promoted=wake.epoch)
+        assert isinstance(key.acquire("b", OTHER, redelivered=True).answer, Granted)
+
+    def test_a_copy_that_the_broker_delivers_again_without_saying_so_runs(self) -> None:
+        key = self.key()
+        epoch = self.waited(key)
+        assert found(key.release("b", done=False))
+        assert isinstance(key.acquire("b", OTHER, promoted=epoch).answer, Granted)
+
+    def test_a_promoted_copy_runs_where_nothing_is_known_of_it(self) -> None:
+        key = self.key()
+        assert isinstance(key.acquire("b", promoted=key.store.epoch()).answer, Granted)
+
+    def test_what_is_done_takes_its_copy_along_though_its_lease_has_ended(self) -> None:
+        key = self.key_of_dying_holder("a", holder="a")
+        (wake,) = [key.reap_until_woken()]
+        assert not found(key.release("a", OTHER))
+        assert key.inspect().waiting == 0
+        assert key.is_stale("a", promoted=wake.epoch)
+
+    def test_a_lease_is_released_alone_only_where_no_copy_is_known(self) -> None:
+        key = self.key()
+        key.take("a")
+        assert found(key.release("a", done=False, alone=True))
+        key.take("a")
+        key.park("a", OTHER, redelivered=True)
+        assert not found(key.release("a", done=False, alone=True))
+        assert key.holders() == ["a"]
+        assert found(key.release("a"))
+        assert key.is_stale("a", OTHER, redelivered=True)
+
     def test_a_copy_behind_its_own_run_leaves_with_it(self) -> None:
         key = self.key()
         key.take("a", TOKEN)

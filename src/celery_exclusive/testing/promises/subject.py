@@ -91,7 +91,7 @@ class Key:
     store: Store
     name: str
 
-    def acquire(
+    def acquire(  # noqa: PLR0913 - each a field of the operation
         self,
         id: str,
         token: str = TOKEN,
@@ -100,11 +100,13 @@ class Key:
         limit: int = 1,
         redelivered: bool = False,
         promoted: str | None = None,
+        late: bool = True,
         message: bytes | None = None,
         max_waiting: int | None = None,
     ) -> Reply:
         return self.store.apply(
-            self.name, Acquire(id, token, int(ttl * 1e6), limit, redelivered, promoted, message, max_waiting)
+            self.name,
+            Acquire(id, token, int(ttl * 1e6), limit, redelivered, promoted, late, message, max_waiting),
         )
 
     def take(self, id: str, token: str = TOKEN, *, ttl: float = LONG, limit: int = 1) -> int:
@@ -120,9 +122,9 @@ class Key:
         assert isinstance(reply.answer, Parked)
         return reply
 
-    def follow(self, wake: Wake, token: str = TOKEN, *, ttl: float = LONG) -> Reply:
+    def follow(self, wake: Wake, token: str = TOKEN, *, ttl: float = LONG, late: bool = True) -> Reply:
         """Deliver the copy that an offer published."""
-        return self.acquire(wake.id, token, ttl=ttl, promoted=wake.epoch, message=wake.message)
+        return self.acquire(wake.id, token, ttl=ttl, promoted=wake.epoch, late=late, message=wake.message)
 
     def is_held_against(self, id: str, *, limit: int = 1) -> bool:
         """Whether a newcomer that will not wait is turned away."""
@@ -145,8 +147,8 @@ class Key:
     ) -> bool:
         return self.store.renew([(self.name, Renew(id, token, int(ttl * 1e6), phase))]) == [True]
 
-    def release(self, id: str, token: str = TOKEN, *, done: bool = True) -> Reply:
-        return self.store.apply(self.name, Release(id, token, done))
+    def release(self, id: str, token: str = TOKEN, *, done: bool = True, alone: bool = False) -> Reply:
+        return self.store.apply(self.name, Release(id, token, done, alone))
 
     def remove(self, id: str, *, done: bool = True) -> Reply:
         return self.store.apply(self.name, Remove(id, done))

@@ -1,0 +1,136 @@
+"""A key while a step works on it: who holds it, who waits, and whose turn it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from celery_exclusive.core.document import NEVER, OFFERED_AT_ONCE, SECOND, Document, Entry, Holder, Line
+from celery_exclusive.core.operations import Rival
+
+OFFER = 5 * SECOND
+"""How long the first offer lasts; each further one lasts twice as long."""
+LONGEST_OFFER = 120
+"""The longest offer, and the pause between those to an entry aside, in first offers: 10 minutes."""
+OFFERS_IN_LINE = 8
+OFFERS_ASIDE = 64
+
+
+def rival(lease: Holder, now: int) -> Rival:
+    """What others are told of a lease."""
+    return Rival(lease.id, max(now - lease.fence, 0), lease.expiry - now, lease.fence, lease.phase)
+
+
+class KeyState:
+    """A document and its line, with what has changed of them. `id` is the operation's."""
+
+    def __init__(self, document: Document, line: Line, id: str, now: int, offer: int) -> None:
+        self.id = id
+        self.now = now
+        self.offer = offer
+        self.epoch = document.epoch
+        self.limit = document.limit
+        self.fence = document.fence
+        self.holders = {holder.id: holder for holder in document.holders}
+        self.entries = {entry.id: entry for entry in (*line.head, *line.aside, *line.behind)}
+        if line.own:
+            self.entries[self.id] = line.own
+        self.waiting = line.waiting
+        self.ahead = line.ahead
+        self.finished = line.tombstone
+        self.changed: dict[str, Entry] = {}
+        self.removed: list[str] = []
+        self.kept = False
+        self.tombstone: str | None = None
+        self.wake: list[str] = []
+        self.aside: list[str] = []
+
+    def settle(self) -> None:
+        """Drop dead leases and hold the free places open for the first in line."""
+        self.drop_dead()
+        places, waiting = self.free(), self.waiting
+        for position, entry in enumerate(self.queue(), 1):
+            if places <= 0:
+                break
+            if entry.offer_until <= self.now:
+                is_last = position == waiting or len(self.aside) >= min(self.limit, OFFERED_AT_ONCE)
+                if entry.offers >= OFFERS_IN_LINE and not is_last:
+                    self._step_aside(entry)
+                    continue
+                self._offer(entry, self.now + min(2**entry.offers, LONGEST_OFFER) * self.offer)
+            places -= 1
+        overdue = sorted(
+            (entry.offer_until, entry.id)
+            for entry in self.entries.values()
+            if entry.state == "aside" and entry.offer_until <= self.now
+        )
+        for _, id in overdue[: self.free()]:
+            last = self.entries[id].offers + 1 >= OFFERS_IN_LINE + OFFERS_ASIDE
+            self._offer(self.entries[id], NEVER if last else self.now + LONGEST_OFFER * self.offer)
+
+    def drop_dead(self) -> None:
+        """Without its lease a copy that stood behind its run is the next to come: it takes up its place."""
+        self.holders = {id: lease for id, lease in self.holders.items() if lease.expiry > self.now}
+        for entry in list(self.entries.values()):
+            if entry.state == "behind" and entry.id not in self.holders:
+                self.put(replace(entry, state="waiting"))
+
+    def tick(self) -> int:
+        self.fence = max(self.fence + 1, self.now)
+        return self.fence
+
+    def free(self) -> int:
+        """How many places are held open."""
+        return max(min(self.limit - len(self.holders), OFFERED_AT_ONCE), 0)
+
+    def queue(self) -> list[Entry]:
+        """The head of the line."""
+        waiting = [entry for entry in self.entries.values() if entry.state == "waiting"]
+        return sorted(waiting, key=lambda entry: entry.seq)
+
+    def rivals(self) -> tuple[Rival, ...]:
+        leases = sorted(self.holders.values(), key=lambda lease: lease.fence)
+        rivals = [rival(lease, self.now) for lease in leases]
+        invited = [entry for entry in self.queue()[: self.free()] if entry.id != self.id]
+        return (*rivals, *(Rival(e.id, 0, e.offer_until - self.now, phase="again") for e in invited))
+
+    def put(self, entry: Entry) -> None:
+        """Store a new or changed entry, and count those in line anew."""
+        self._count(self.entries.get(entry.id), -1)
+        self.entries[entry.id] = self.changed[entry.id] = entry
+        self._count(entry, 1)
+        if entry.state == "behind":
+            self.wake = [id for id in self.wake if id != entry.id]
+
+    def _count(self, entry: Entry | None, difference: int) -> None:
+        if entry is None or entry.state != "waiting":
+            return
+        own = self.entries.get(self.id)
+        self.waiting += difference
+        if entry.id != self.id and (own is None or entry.seq < own.seq):
+            self.ahead += difference
+
+    def leave(self) -> None:
+        """The operation's id leaves the line."""
+        self._count(self.entries.get(self.id), -1)
+        if self.entries.pop(self.id, None):
+            self.changed.pop(self.id, None)
+            self.removed.append(self.id)
+            self.wake = [id for id in self.wake if id != self.id]
+
+    def _offer(self, entry: Entry, until: int) -> None:
+        self.put(replace(entry, offer_until=until, offers=entry.offers + 1))
+        self.wake.append(entry.id)
+
+    def _step_aside(self, entry: Entry) -> None:
+        pause = self.now + LONGEST_OFFER * self.offer
+        self.put(replace(entry, offer_until=pause, offers=OFFERS_IN_LINE, state="aside"))
+        self.aside.append(entry.id)
+
+    def due(self) -> int | None:
+        times = [entry.offer_until for entry in self.queue()[: self.free()]]
+        aside = [entry.offer_until for entry in self.entries.values() if entry.state == "aside"]
+        others_wait = bool(self.waiting or aside)
+        times += [lease.expiry for lease in self.holders.values() if others_wait or lease.id in self.entries]
+        if len(self.holders) < self.limit:
+            times += [until for until in aside if until != NEVER]
+        return min(times, default=None)
