@@ -30,5 +30,5 @@ class Claim:
     def restore(self) -> Restore:
         return Restore(self.id, self.token, self.ttl, self.limit)
 
-    def release(self, *, done: bool = True) -> Release:
-        return Release(self.id, self.token, done)
+    def release(self, *, done: bool = True, alone: bool = False, keep: int = 0) -> Release:
+        return Release(self.id, self.token, done, alone, keep)

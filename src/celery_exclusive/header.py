@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from hashlib import blake2b
 from typing import Any
 
 HEADER = "exclusive"
@@ -11,7 +13,7 @@ DELIVERY = "exclusive_delivery"
 VERSION = 1
 _TYPES: dict[str, Any] = {
     "id": str,
-    **dict.fromkeys(("x", "dup", "promoted", "next", "store"), str | None),
+    **dict.fromkeys(("x", "dup", "promoted", "next", "store", "rejections"), str | None),
     **dict.fromkeys(("u", "off"), (list, tuple)),
     "values": dict,
     "redelivered": bool,
@@ -33,7 +35,8 @@ class Header:
     that the publisher looks into, None: it does not know; `prio` the priority that the publisher gave, where
     a promoted copy has one above all others; `redelivered` that the broker had delivered it before it was
     parked; `tries` how often it was rescheduled, `since` when it found its key taken for the first time, in
-    seconds since 1970.
+    seconds since 1970. `rejections` says how often it had come back through a dead-letter exchange when it
+    was published.
     """
 
     id: str
@@ -49,6 +52,7 @@ class Header:
     redelivered: bool = False
     tries: int = 0
     since: float | None = None
+    rejections: str | None = None
 
     @classmethod
     def read(cls, headers: dict[str, Any]) -> Header | None:
@@ -65,9 +69,34 @@ class Header:
                 found[name] = texts
         return cls(**found)
 
+    def reborn(self, rejections: str) -> Header:
+        """The same message in the life that it has since these rejections: no copy of the one before."""
+        id = _digest(self.id, rejections)
+        return replace(
+            self, id=id, promoted=None, redelivered=False, tries=0, since=None, rejections=rejections
+        )
+
     def claim_id(self, task_id: str) -> str:
         """What this message of a task is called in the store."""
         return f"{task_id}/{self.id}"
 
     def write(self) -> dict[str, Any]:
         return {"v": VERSION, **asdict(self)}
+
+
+def rejections(headers: Mapping[str, Any]) -> str | None:
+    """Tell apart how often a message was rejected and came back through a dead-letter exchange; None: never.
+
+    A message that merely ran out in a queue, as those that RabbitMQ delays for Celery, is still the same one.
+    """
+    deaths = headers.get("x-death")
+    found = [
+        tuple(str(death.get(name)) for name in ("queue", "count", "time"))
+        for death in (deaths if isinstance(deaths, list) else ())
+        if isinstance(death, dict) and death.get("reason") == "rejected"
+    ]
+    return _digest(*map(repr, sorted(found))) if found else None
+
+
+def _digest(*texts: str) -> str:
+    return blake2b("\n".join(texts).encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()

@@ -11,6 +11,7 @@ from kombu.utils.json import register_type
 
 from celery_exclusive import keys
 from celery_exclusive.core.document import SECOND
+from celery_exclusive.courier import Courier, PublishingStore
 from celery_exclusive.debts import Debts
 from celery_exclusive.declaration import Declaration, apps_with_locks, check_declaration
 from celery_exclusive.errors import DuplicateTask, OptionError, did_you_mean
@@ -103,6 +104,7 @@ class Installation:
         self.app = app
         self.mark = Mark(lambda: self.store)
         self.debts = Debts(self)
+        self.courier = Courier(self)
         app.send_task = wrap_send_task(self)
         app._task_from_fun = self._adopting(app._task_from_fun)
         app.register_task = self._adopting(app.register_task)
@@ -115,14 +117,16 @@ class Installation:
 
     @cached_property
     def store(self) -> Store:
+        """Whatever its answers wake is published."""
         url, _ = self._choice
         settings = self.settings
-        return open_store(
+        store = open_store(
             url,
             prefix=settings.exclusive_prefix,
             offer=settings.exclusive_offer,
             tombstone_ttl=tombstone_ttl(self.app.conf),
         )
+        return cast("Store", PublishingStore(store, self.courier))
 
     @property
     def origin(self) -> str:

@@ -57,6 +57,11 @@ class NativeThread:
             self._runs.release()
 
 
+def is_away() -> bool:
+    """Whether this is a `NativeThread` beside greenlets."""
+    return getattr(_here, "home", None) is not None
+
+
 def at_home(call: Callable[..., object], *args: object, **kwargs: object) -> None:
     """Do this now; from a `NativeThread` beside greenlets: soon, in a greenlet, without waiting for it."""
     home = getattr(_here, "home", None)

@@ -60,7 +60,8 @@ def unlocked(task: str, id: str, lock: str) -> None:
 
 
 def parked(task: str, id: str, lock: str, position: int, by: Sequence[Rival]) -> None:
-    logger.info("Task %s[%s] parked: number %d in line for lock %s %s", task, id, position, lock, held(by))
+    where = f"number {position} in line" if position else "behind its own run"
+    logger.info("Task %s[%s] parked: %s for lock %s %s", task, id, where, lock, held(by))
 
 
 def stale(task: str, id: str, lock: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from base64 import b64decode, b64encode
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
@@ -18,11 +17,11 @@ from celery_exclusive import notices
 from celery_exclusive.amounts import seconds_until
 from celery_exclusive.brokers import broker_urls, family
 from celery_exclusive.header import HEADER, Header
-from celery_exclusive.stores.base import Reply, Wake
+from celery_exclusive.stores.base import Wake
 
 VERSION = 1
 _PROPERTIES = ("correlation_id", "reply_to", "priority", "delivery_mode", "message_id", "type", "app_id")
-_NOT_KEPT = re.compile(r"redelivered$|x-(first-|last-)?death|x-delivery-count$")
+_NOT_KEPT = ("redelivered", "x-delivery-count")
 """Headers with which brokers tell the past of one delivery."""
 TOP = 255
 """A priority above all others: RabbitMQ takes it for a queue's highest, or ignores it where there is none."""
@@ -49,7 +48,7 @@ class Letter:
         It gets this header of ours, so that all its copies are for one key and one id.
         """
         body = message.body.encode() if isinstance(message.body, str) else bytes(message.body)
-        headers = {name: value for name, value in message.headers.items() if not _NOT_KEPT.match(name)}
+        headers = {name: value for name, value in message.headers.items() if name not in _NOT_KEPT}
         properties = {name: message.properties.get(name) for name in _PROPERTIES}
         return cls(
             body,
@@ -106,20 +105,14 @@ class Letter:
 class Post:
     """Publishes messages again as they were.
 
-    A child takes producers from the app's pool. A thread of the main process has a connection of its own:
-    a lock of the pool that it held while a child is forked would be held in that child for ever.
+    A child takes producers from the app's pool. A thread has a connection of its own: a lock of the pool that
+    it held while a child is forked would be held in that child for ever.
     """
 
     def __init__(self, app: Any, *, own_connection: bool = False) -> None:
         self.app = app
         self._own_connection = own_connection
         self._producer: Any = None
-
-    def follow_up(self, reply: Reply) -> None:
-        """Do what a store's reply asks of whoever got it: wake the next in line, tell who stepped aside."""
-        self.publish_wakes(reply.wake)
-        for key, id in reply.aside:
-            notices.stepped_aside(key, id)
 
     def publish_wakes(self, wakes: Iterable[Wake]) -> None:
         """Publish messages whose turn has come. Those that cannot be are offered again later."""

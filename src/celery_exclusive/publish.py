@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from celery import Celery
 
 from celery_exclusive.asked import Asked, asked
-from celery_exclusive.header import DELIVERY, HEADER, Header
+from celery_exclusive.header import DELIVERY, HEADER, Header, rejections
 from celery_exclusive.keys import key_of
 from celery_exclusive.task import current_run
 from celery_exclusive.unique import Publication
@@ -49,7 +49,8 @@ def wrap_send_task(installation: Installation) -> Any:
 
         def send(header: Header) -> Any:
             mark = installation.mark.read() if header.x or header.u else None
-            options["headers"] = {**headers, HEADER: replace(header, store=mark).write()}
+            header = replace(header, store=mark, rejections=rejections(headers))
+            options["headers"] = {**headers, HEADER: header.write()}
             return send_task(name, args, kwargs, *rest, **options)
 
         if header.u is None:

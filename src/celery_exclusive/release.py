@@ -10,7 +10,6 @@ from celery_exclusive import notices
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Break, Done, Rival
 from celery_exclusive.errors import LockHeld
-from celery_exclusive.wakes import follow_up
 
 if TYPE_CHECKING:
     from celery_exclusive.install import Installation
@@ -47,7 +46,6 @@ def release(installation: Installation, key: str, *, force: bool = False) -> Rel
     # Under an id that holds nothing the store only looks at the clock.
     for holder in holders or (Rival("", 0, 0),):
         reply = store.apply(key, Break(holder.id))
-        follow_up(installation, reply)
         offered += [wake.id for wake in reply.wake]
         if reply.answer == Done(True):
             broken.append(holder)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from secrets import token_hex
-from threading import Thread, get_ident
+from threading import get_ident
 from typing import TYPE_CHECKING, Final
 
 from celery_exclusive import notices
@@ -19,7 +19,6 @@ from celery_exclusive.errors import ExclusiveError, StoreUnavailable
 from celery_exclusive.lease import Lease, heartbeat, insist
 from celery_exclusive.stores.base import Reply
 from celery_exclusive.task import leases_of_runs
-from celery_exclusive.wakes import follow_up
 
 if TYPE_CHECKING:
     from celery_exclusive.install import Installation
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
 _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 0.5
 """Seconds between two looks at a key that somebody else holds."""
-_PUBLISHING: Final = 2
-"""Seconds for which a caller waits until a message is published."""
 _SWEEPS: Final = 0.01
 """How often a release also clears away what has ended, where no worker did for a minute."""
 _MINUTE: Final = 60 * SECOND
@@ -99,7 +96,6 @@ class Taking:
         self._may_hold = False
         if self.lease and reply.answer == Done(False) and not (is_repeated or interruption):
             notices.lost(self.who, self.key)
-        self._follow_up(reply)
         if interruption:
             raise interruption
         self._tidy()
@@ -127,26 +123,12 @@ class Taking:
             heartbeat.keep(self.lease, self)
         else:
             self._may_hold = False
-        self._follow_up(reply)
         return held
 
     def _release(self) -> Reply:
         if self.lease:
             heartbeat.drop(self.lease)
         return self.installation.store.apply(self.key, Release(self.id, self.token))
-
-    def _follow_up(self, reply: Reply) -> None:
-        """Publish what a reply wakes. A broker that does not answer holds nobody up: the offer runs out."""
-        if not reply.wake and not reply.aside:
-            return
-        publish = partial(follow_up, self.installation, reply)
-        publishing = Thread(target=publish, name="exclusive-wake", daemon=True)
-        try:
-            publishing.start()
-        except RuntimeError:  # the process is about to end, or may have no more threads
-            publish()
-        else:
-            publishing.join(_PUBLISHING)
 
     def _begin_to_wait(self, held: Held, *, is_endless: bool) -> None:
         notices.waits(self.who, self.key, held.by)

@@ -173,6 +173,8 @@ class TaskMixin:
         has_room = not exclusive or len(lock.holders) + lock.waiting < exclusive.limit
         place = 0 if has_room else lock.waiting + 1
         state = LockState(keys[0], _holders(lock.holders), lock.waiting + lock.aside, place)
+        if unique:  # a copy of a run that has died waits for its key
+            state = replace(state, waiting=state.waiting + seen[-1].waiting + seen[-1].aside)
         if not unique or not seen[-1].holders:
             return state
         (taker,) = _holders(seen[-1].holders)

@@ -64,5 +64,5 @@ def make_desk() -> Iterator[Callable[..., Desk]]:
 @pytest.fixture
 def desk(make_desk: Callable[..., Desk]) -> Desk:
     desk = make_desk()
-    desk.store.clock = lambda: desk.now
+    desk.store._store.clock = lambda: desk.now
     return desk

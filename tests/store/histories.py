@@ -47,6 +47,7 @@ class Finish:
     number: int
     done: bool
     alone: bool = False
+    keep: int = 0
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,7 @@ pauses = (
     -3600 * SECOND,
 )
 lates = some.sampled_from((True, True, False))
+keeps = some.sampled_from((0, 0, 60 * SECOND))
 most = some.sampled_from((None, None, 0, 1, 2, 3))
 takes = some.builds(Take, keys, ids, tokens, ttls, limits, kinds, messages, most, lates)
 arrivals = some.builds(
@@ -123,8 +125,10 @@ actions = some.one_of(
     takes,
     some.builds(Follow, some.integers(0, 3), some.sampled_from((False, False, False, True)), lates),
     some.builds(Follow, some.integers(0, 3), some.just(False), lates),
-    some.builds(Finish, some.integers(0, 3), some.sampled_from((True, True, False)), some.booleans()),
-    some.builds(Give, keys, some.builds(Release, ids, tokens, some.booleans(), some.booleans()) | removals),
+    some.builds(Finish, some.integers(0, 3), some.sampled_from((True, True, False)), some.booleans(), keeps),
+    some.builds(
+        Give, keys, some.builds(Release, ids, tokens, some.booleans(), some.booleans(), keeps) | removals
+    ),
     some.builds(Give, keys, some.builds(Break, ids)),
     some.builds(Give, keys, some.builds(Restore, ids, tokens, ttls, some.sampled_from((1, 1, 2)))),
     some.builds(Give, keys, some.builds(Own, ids, tokens, ttls, formers, phases)),

@@ -309,7 +309,7 @@ def test_an_exception_that_ends_the_block_or_the_waiting_leaves_nothing_locked(
     assert not lock().locked()
     guard = lock()
     with monkeypatch.context() as patch:
-        patch.setattr("celery_exclusive.taking.Taking._follow_up", interrupt)  # granted, but not told yet
+        patch.setattr("celery_exclusive.courier.Courier.follow_up", interrupt)  # granted, but not told yet
         for take in (guard.acquire, guard.__enter__):
             with pytest.raises(Interruption):
                 take()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from celery_exclusive.core.operations import (
     Granted,
     Parked,
@@ -99,7 +101,6 @@ def test_a_redelivery_stands_behind_its_own_run_and_lets_others_pass(key: Key):
 def test_a_redelivery_takes_over_when_its_own_run_dies(key: Key):
     key.acquire("a")
     key.redelivered("a")
-    key.acquire("b")
     assert key.reap(TTL) == ("a",)
     assert isinstance(key.promoted("a", "A2"), Granted)
 
@@ -114,11 +115,15 @@ def test_a_copy_of_a_late_message_stays_until_its_run_is_done(busy: Key):
     assert busy.tombstones == {"b": "B"}
 
 
-def test_a_copy_of_a_late_message_is_the_next_to_come_when_its_run_dies(busy: Key):
+def test_a_copy_of_a_late_message_joins_the_line_anew_when_its_run_dies(busy: Key):
     busy.release("a")
     busy.promoted("b")
-    assert busy.reap(TTL) == ("b",)
-    assert busy.in_line == ["b", "c", "d"]
+    assert busy.reap(TTL) == ("c",)
+    assert busy.in_line == ["c", "d", "b"]
+    for id in "cd":
+        busy.promoted(id)
+        busy.release(id)
+    assert busy.last.wake == ("b",)
     assert isinstance(busy.promoted("b", "B2"), Granted)
 
 
@@ -126,8 +131,20 @@ def test_a_copy_of_a_late_message_comes_again_after_an_unfinished_run(busy: Key)
     busy.release("a")
     busy.promoted("b")
     busy.release("b", done=False)
-    assert busy.last.wake == ("b",)
-    assert isinstance(busy.promoted("b", "B2"), Granted)
+    assert busy.in_line == ["c", "d", "b"]
+
+
+def test_copies_of_several_runs_that_died_join_the_line_in_their_old_order(key: Key):
+    key.document = replace(key.document, limit=2)
+    for id in "abcd":
+        key.acquire(id)
+    key.release("a")
+    key.release("b")
+    for id in "dc":
+        key.promoted(id)
+    key.acquire("e")
+    key.reap(TTL)
+    assert key.in_line == ["e", "c", "d"]
 
 
 def test_an_early_message_has_no_copy_behind_its_run(busy: Key):
@@ -191,4 +208,12 @@ def test_a_copy_whose_run_died_counts_again_for_those_behind(busy: Key):
     busy.release("a")
     busy.promoted("b")
     busy.now += TTL
-    assert busy.acquire("d").position == 3
+    assert busy.acquire("e").position == 4
+    assert busy.in_line == ["c", "d", "b", "e"]
+
+
+def test_a_copy_whose_run_died_is_told_its_new_place_when_it_comes_again(busy: Key):
+    busy.release("a")
+    busy.promoted("b")
+    busy.now += TTL
+    assert busy.redelivered("b", "B2").position == 3

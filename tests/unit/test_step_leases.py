@@ -119,17 +119,20 @@ def test_an_unfinished_release_after_the_lease_has_lapsed_leaves_the_copy_in_lin
     busy.now += TTL
     assert busy.release("b", done=False) == Done(False)
     assert not busy.tombstones
-    assert busy.last.wake == ("b",)
+    assert busy.in_line == ["c", "d", "b"]
 
 
 def test_a_release_while_another_copy_runs_leaves_that_one_its_lease_and_its_entry(busy: Key):
     busy.release("a")
     busy.promoted("b")
     busy.reap(TTL)
+    for id in "cd":
+        busy.promoted(id)
+        busy.release(id)
     busy.promoted("b", "B2")
     assert busy.release("b") == Done(False)
     assert busy.holders == busy.behind == ["b"]
-    assert not busy.tombstones
+    assert "b" not in busy.tombstones
 
 
 def test_a_release_alone_keeps_the_lease_while_a_copy_stands_behind(key: Key):
@@ -200,7 +203,21 @@ def test_who_waited_and_ended_unfinished_may_come_again(busy: Key):
     busy.release("a")
     busy.promoted("b")
     busy.release("b", done=False)
-    assert isinstance(busy.redelivered("b"), Granted)
+    assert isinstance(busy.redelivered("b"), Parked)
+    assert busy.in_line == ["c", "d", "b"]
+
+
+def test_who_comes_again_keeps_its_place_unless_a_copy_of_it_is_here(busy: Key):
+    busy.ask(Release("a", "A", done=False, keep=2 * TTL))
+    assert busy.holders == ["a"]
+    assert busy.document.holders[0].phase == "again"
+    assert busy.document.holders[0].expiry == START + 2 * TTL
+    assert busy.redelivered("a", "A2") == Granted(START)
+    busy.release("a", "A2")
+    busy.promoted("b")
+    busy.ask(Release("b", "B", done=False, keep=2 * TTL))
+    assert busy.holders == []
+    assert busy.in_line == ["c", "d", "b"]
 
 
 def test_an_early_message_that_ended_unfinished_arrives_anew(busy: Key):

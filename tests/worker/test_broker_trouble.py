@@ -23,7 +23,7 @@ from tests.worker.versions import leave_out_before, needs_celery
 
 pytestmark = pytest.mark.timeout(240)
 DEADLINE = 90
-PARKED = "parked: number"
+PARKED = "parked: "
 SHOP = "tests.worker.shop"
 
 

@@ -69,7 +69,7 @@ def test_whatever_the_network_does_tasks_wait_for_the_store_and_run_once(
 def test_a_slow_store_only_makes_things_slower(stage: Stage, proxy: Proxy, store: RedisServer) -> None:
     lab = make_lab(stage, proxy, timeout=10)
     worker = stage.start_worker(lab)
-    proxy.delay(0.5)
+    proxy.delay(0.2)
     holder = hold(lab, "wait")
     first = lab.send("wait", "k", tag="first")
     worker.wait_for_log(f"[{first.id}] parked: number 1 in line")

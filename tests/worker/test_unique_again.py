@@ -86,10 +86,10 @@ def test_a_run_hands_its_key_to_its_retry_though_it_came_without_one(stage: Stag
 @ONCE
 def test_a_copy_that_waits_behind_its_own_run_leaves_its_key_to_that(stage: Stage) -> None:
     lab = stage.make_lab(SHOP, exclusive_ttl=600)
-    stage.start_worker(lab, slots=3)
+    worker = stage.start_worker(lab, slots=3)
     holder = hold(lab, "both")
     Message.unacknowledged(lab, holder.id).deliver_again()
-    lab.wait_for_line(1, "both", "k")
+    worker.wait_for_log("parked: behind its own run")
     eventually(lambda: lab.task("both").lock_state("k").taker.remaining > 80_000, "a key that is kept")
     assert not lab.task("both").lock_state("k").is_taker_queued
     with pytest.raises(LockHeld):

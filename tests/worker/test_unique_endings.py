@@ -119,21 +119,20 @@ def test_when_a_worker_is_killed_its_task_comes_back_with_its_key_or_the_key_end
 
 
 @ONCE
-def test_who_comes_again_runs_though_another_one_has_got_its_key(stage: Stage) -> None:
+def test_a_task_that_comes_again_waits_for_another_run_that_has_got_its_key(stage: Stage) -> None:
     lab = stage.make_lab(SHOP, exclusive_ttl=1)
     doomed = stage.start_worker(lab)
     first = hold(lab, "once", "first")
     doomed.kill()
     eventually(lambda: lab.send("once", "k", "second", True).outcome == "published", "the end of its lease")
-    stage.start_worker(lab, "w2", slots=3)
+    worker = stage.start_worker(lab, "w2", slots=3)
     lab.journal.wait_for("start", tag="second")
     Message.unacknowledged(lab, first.id).deliver_again()
-    lab.journal.wait_for("start", 2, tag="first")
-    lab.open("first")
+    worker.wait_for_log(f"[{first.id}] parked: number 1 in line")
+    lab.open("first", "second")
     assert first.get(timeout=DEADLINE) == "first"
-    lab.open("second")
-    lab.journal.wait_for("end", tag="second")
     stage.assert_nothing_is_left(lab)
+    assert lab.journal.tags("end") == ["second", "first"]
 
 
 @ONCE

@@ -45,7 +45,7 @@ class Entry:
     """A parked id. `offer_until` is when its latest offer ends, `offers` how many it had.
 
     An entry "behind" is the copy of a message whose id holds a lease: it leaves when the run is done, and
-    goes back to its place in line if the lease ends before. All others wait: in line, or "aside" since nobody
+    joins the line anew if the lease ends before. All others wait: in line, or "aside" since nobody
     took their offers.
     """
 

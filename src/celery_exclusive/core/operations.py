@@ -46,13 +46,15 @@ class Release:
     """Give a place back. Unless `done`, the id may come again: its copy stays in line, no tombstone.
 
     What is `done` takes its waiting copy along even if its lease has ended before. What is not, and `alone`,
-    keeps its lease if a copy of its message is known of, whose fate the end of the run decides.
+    keeps its lease if a copy of its message is known of, whose fate the end of the run decides. With `keep`
+    the message comes again: unless a copy of it is here, which does, the id keeps the place for so long.
     """
 
     id: str
     token: str
     done: bool = True
     alone: bool = False
+    keep: int = 0
 
 
 @dataclass(frozen=True, slots=True)

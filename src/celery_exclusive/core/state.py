@@ -68,11 +68,13 @@ class KeyState:
             self._offer(self.entries[id], NEVER if last else self.now + LONGEST_OFFER * self.offer)
 
     def drop_dead(self) -> None:
-        """Without its lease a copy that stood behind its run is the next to come: it takes up its place."""
+        """Drop leases that have ended; a copy that stood behind a run without a lease joins the line anew."""
         self.holders = {id: lease for id, lease in self.holders.items() if lease.expiry > self.now}
-        for entry in list(self.entries.values()):
+        for entry in sorted(self.entries.values(), key=lambda entry: entry.seq):
             if entry.state == "behind" and entry.id not in self.holders:
-                self.put(replace(entry, state="waiting"))
+                if entry.id == self.id:
+                    self.ahead = self.waiting
+                self.put(Entry(entry.id, self.tick()))
 
     def tick(self) -> int:
         self.fence = max(self.fence + 1, self.now)

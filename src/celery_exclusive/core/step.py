@@ -136,6 +136,9 @@ class _Step(KeyState):
         may_come_again = has_copy or (lease is not None and lease.waited)
         if lease and (not is_own or (op.alone and not op.done and may_come_again)):
             return Done(False)
+        if lease and op.keep and not (has_copy or op.done or op.alone):
+            self._extend(replace(lease, phase="again"), op.keep)
+            return Done(True)
         self.holders.pop(op.id, None)
         if op.done:
             self.tombstone = op.token if may_come_again else None

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from celery_exclusive.amounts import no_longer_than, seconds_until
 from celery_exclusive.claim import Claim
-from celery_exclusive.core.operations import Acquire
-from celery_exclusive.header import Header
+from celery_exclusive.core.operations import Acquire, Release
+from celery_exclusive.header import Header, rejections
 from celery_exclusive.keys import key_of
 from celery_exclusive.options import FINISHED
 from celery_exclusive.parking import TOP, Letter
@@ -37,13 +37,18 @@ class UniqueClaim:
         """For how long it is kept if the message waits from now on."""
         return no_longer_than(self.longest, seconds_until(self.expires)) if self.expires else self.longest
 
+    def release_for_queue(self) -> Release:
+        """The message comes again: until then the key stays its own, unless a copy waits in the store."""
+        return self.claim.release(done=False, keep=self.queued_ttl)
+
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
     """Which keys a delivered message is for, under which claims, and the message itself.
 
     The token is new for every delivery, so that two copies of one message are never taken for each other.
-    `dup` names the key, and the task that has it, of a duplicate;
+    `dup` names the key, and the task that has it, of a duplicate; `is_let_in` says that it goes on with what
+    has been let in before: a retry, or a message that comes again;
     `values` are what the call has given instead of those of its task; `late` says that it is acknowledged
     when it has ended, and comes again if that is not seen.
     """
@@ -55,7 +60,7 @@ class Delivery:
     dup: tuple[str, str] | None
     redelivered: bool
     promoted: str | None
-    is_retry: bool
+    is_let_in: bool
     late: bool
     values: Values
     kin: tuple[str, ...]
@@ -71,6 +76,10 @@ class Delivery:
         message = request.message
         header = Header.read(message.headers) or Header(_publish_id(request))
         is_taken = header.u is not None
+        rejected = rejections(message.headers)
+        is_reborn = rejected not in (None, header.rejections)
+        if rejected and is_reborn:
+            header = header.reborn(rejected)
         header = _completed(header, installation, task, request)
         if header.x is None and header.u is None:
             return None
@@ -101,7 +110,10 @@ class Delivery:
             dup=(header.u[0], header.dup) if header.u and header.dup else None,
             redelivered=redelivered,
             promoted=header.promoted,
-            is_retry=bool(request.request_dict.get("retries")),
+            is_let_in=bool(
+                request.request_dict.get("retries") or redelivered or header.redelivered or header.promoted
+            )
+            or is_reborn,
             late=bool(task.acks_late),
             values=header.values,
             kin=tuple(kin),
@@ -118,6 +130,11 @@ class Delivery:
         """What people may call it by."""
         keys = self.x and self.x.key, self.u and self.u.claim.key, self.dup and self.dup[0]
         return next(key for key in keys if key)
+
+    @property
+    def guard(self) -> Claim | None:
+        """The claim that keeps two deliveries of this message from running at the same time."""
+        return self.x or (self.u.claim if self.u and self.u.until == FINISHED else None)
 
     @property
     def leases(self) -> tuple[Claim, ...]:

@@ -6,17 +6,14 @@ import os
 import queue
 import threading
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from celery_exclusive import notices
-from celery_exclusive.core.operations import Done, Remove
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.forking import forks_wait
 from celery_exclusive.options import PERIOD
-from celery_exclusive.parking import Post
-from celery_exclusive.stores.base import Reply
-from celery_exclusive.worker.delivery import Delivery, UniqueClaim
+from celery_exclusive.worker.delivery import Delivery
 
 if TYPE_CHECKING:
     from celery_exclusive.install import Installation
@@ -24,7 +21,7 @@ if TYPE_CHECKING:
 _WATCH = 0.02
 """Seconds between looks at a child that is about to die."""
 _FAREWELL = 10
-"""Seconds for which a worker that stops waits for a message to be published. Its offer would run out."""
+"""Seconds for which a worker that stops waits for what has ended to be told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +51,6 @@ def is_gone(pid: int | None) -> bool:
         return True
 
 
-def keep_for_queue(installation: Installation, unique: UniqueClaim) -> bool:
-    """Keep the key of a message that waits again; False: it runs as another delivery, or has lost it."""
-    kept = replace(unique.claim, ttl=unique.queued_ttl)
-    return installation.store.renew([(kept.key, kept.renew("again"))]) == [True]
-
-
 class Endings:
     """Gives back the lease, or the place in line, of deliveries that ended without doing so.
 
@@ -75,14 +66,12 @@ class Endings:
         self._pid = os.getpid()
         self._new: queue.SimpleQueue[Ended | None] = queue.SimpleQueue()
         self._open: list[Ended] = []
-        self._post = Post(self.installation.app, own_connection=True)
         self._thread = threading.Thread(target=self._run, name="exclusive-endings", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         self._new.put(None)
         self._thread.join(_FAREWELL)
-        self._post.close()
 
     def add(self, ending: Ended) -> None:
         if self._pid != os.getpid():  # a child, which has only copies of its parent's
@@ -119,16 +108,9 @@ class Endings:
         if self.installation.heartbeat:
             self.installation.heartbeat.drop(delivery)
         if delivery.x:
-            key, release = delivery.x.key, delivery.x.release(done=ending.done)
-            is_released = self._follow_up(store.apply(key, release))
-            if ending.done and not is_released:
-                self._follow_up(store.apply(key, Remove(delivery.id)))
+            store.apply(delivery.x.key, delivery.x.release(done=ending.done))
         if delivery.u and delivery.u.until != PERIOD:
             if ending.returns:
-                keep_for_queue(self.installation, delivery.u)
+                store.apply(delivery.u.claim.key, delivery.u.release_for_queue())
             else:
-                store.apply(delivery.u.claim.key, delivery.u.claim.release(done=False))
-
-    def _follow_up(self, reply: Reply) -> bool:
-        self._post.follow_up(reply)
-        return reply.answer == Done(True)
+                store.apply(delivery.u.claim.key, delivery.u.claim.release(done=ending.done))

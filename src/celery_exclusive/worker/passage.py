@@ -15,7 +15,17 @@ from celery.states import IGNORED, REJECTED
 from celery_exclusive import notices
 from celery_exclusive.claim import Claim
 from celery_exclusive.core.document import SECOND
-from celery_exclusive.core.operations import Answer, Done, Full, Granted, Held, Parked, Request, Stale
+from celery_exclusive.core.operations import (
+    Answer,
+    Done,
+    Full,
+    Granted,
+    Held,
+    Parked,
+    Remove,
+    Request,
+    Stale,
+)
 from celery_exclusive.errors import LockHeld, StoreUnavailable
 from celery_exclusive.keys import preview
 from celery_exclusive.lease import Lease, insist
@@ -165,12 +175,30 @@ class Passage:
         if unique and (held := unique.admit()):
             return self.duplicate(unique.claim.key, notices.task_id(held.by[0].id))
         answer = self.lock_up(self.delivery.x) if self.delivery.x else Granted(0)
-        if unique and isinstance(answer, Granted) and (held := unique.start()):
-            self.duplicate(unique.claim.key, notices.task_id(held.by[0].id))
+        if unique and isinstance(answer, Granted):
+            answer = self.begin(unique, answer)
         elif unique and self.delivery.x and (isinstance(answer, Parked) or self.again):
             unique.wait_for(self.delivery.x)
         if isinstance(answer, Granted) and self.heartbeat:
             self.heartbeat.keep(self.delivery, lambda: None)
+        return answer
+
+    def begin(self, unique: Uniqueness, granted: Granted) -> Answer:
+        """Take the unique key, too; who has to wait for that keeps no lock meanwhile."""
+        answer, x = unique.start(), self.delivery.x
+        if isinstance(answer, Granted):
+            return granted
+        if isinstance(answer, Held):
+            self.duplicate(unique.claim.key, notices.task_id(answer.by[0].id))
+            return granted
+        if isinstance(answer, Parked):
+            notices.parked(self.task.name, self.id, unique.claim.key, answer.position, answer.by)
+        else:
+            notices.stale(self.task.name, self.id, unique.claim.key)
+        if x:
+            self.run.lease = None
+            self.ask(x.key, Remove(x.id, done=False))
+            self.ask(x.key, x.release(done=False))
         return answer
 
     def duplicate(self, key: str, existing_id: str) -> Held:
@@ -187,7 +215,7 @@ class Passage:
         answer = self.acquire(x, park=waits and not self.may_go_without, max_waiting=most)
         if isinstance(answer, Held) and waits:
             answer = self.acquire(x, park=True, max_waiting=most)
-        if isinstance(answer, (Held, Full)) and self.is_kin(answer):
+        if isinstance(answer, (Held, Full)) and (self.is_kin(answer) or self.goes_on):
             answer = self.acquire(x, park=True)
         name = self.task.name
         if isinstance(answer, Granted):
@@ -251,6 +279,11 @@ class Passage:
         """Whether the place is held by an earlier run of ourselves, or by the parent that is just ending."""
         return any(notices.task_id(rival.id) in self.delivery.kin for rival in held.by)
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether it was let in before, and so waits for another run, whatever a newcomer would do."""
+        return self.delivery.is_let_in and self.option.on_conflict in ("skip", "raise")
+
     def acquire(self, x: Claim, *, park: bool, max_waiting: int | None = None) -> Answer:
         """Acquire or park, in one call of the store, and publish what that wakes."""
         self.may_go_without &= not park  # it may be in line after that, and not know it
@@ -258,7 +291,6 @@ class Passage:
 
     def ask(self, key: str, operation: Request) -> Answer:
         reply, interruption = self.patience.apply(key, operation)
-        self.post.follow_up(reply)
         if isinstance(interruption, Exception):
             self.run.failure = interruption
         elif interruption:
@@ -278,7 +310,6 @@ class Passage:
                     reply, interruption, is_repeated = insist(
                         lambda: self.installation.store.apply(x.key, release)
                     )
-                    self.post.follow_up(reply)
                     if self.run.lease and reply.answer == Done(False) and not (is_repeated or interruption):
                         notices.lease_lost(self.installation, self.task.name, self.id, self.lock)
         except Exception as error:  # noqa: BLE001 - the task has its result
@@ -297,7 +328,7 @@ class Passage:
         In a child that ends instead of its body the main process does, and knows whether the message returns.
         """
         if self.unique and (done or (self.heartbeat and not self.delivery.late)):
-            self.unique.release()
+            self.unique.release(done=True)
             if self.unique.may_hold:
                 self.owe(done=True)
 

@@ -24,6 +24,8 @@ _FIRST_PAUSE = 0.1
 """Seconds between the first two tries; each further pause is twice as long, up to 5 s."""
 _SHORTEST = 0.1
 """Seconds for which a store is asked whatever time is left."""
+_REPORT = 0.8
+"""Seconds for which the end of a body may be held up, all in all, before it is reported."""
 
 
 class Patience:
@@ -32,6 +34,7 @@ class Patience:
     def __init__(self, installation: Installation, task: Any, request: Any) -> None:
         self.installation, self.task, self.request = installation, task, request
         self.may_come_late = False
+        self._report_by: float | None = None
         self.began = time.monotonic()
 
     def apply(self, key: str, operation: Request) -> tuple[Reply, BaseException | None]:
@@ -62,14 +65,17 @@ class Patience:
         waits = [max(limit / 2 - spent, _SHORTEST) for limit in self.limits if limit]
         return float(min([self.installation.settings.exclusive_store_wait, *waits]))
 
-    def rest(self) -> float | None:
-        """How long the end of a body may take at most: a hard limit must not end what has ended.
+    def rest(self) -> float:
+        """How long the store may still hold up the report of a body that has ended.
 
-        One that is over, and has not struck, does not strike in this pool.
+        A hard limit must not end what has ended: it would be reported as failed, or run again.
         """
-        hard, _ = self.limits
-        left = self.began + hard - time.monotonic() if hard else 0
-        return left / 2 if left > 0 else None
+        now = time.monotonic()
+        if self._report_by is None:
+            hard, _ = self.limits
+            left = self.began + hard - now if hard else 0
+            self._report_by = now + min(_REPORT, left / 2 if left > 0 else _REPORT)
+        return max(self._report_by - now, 0)
 
     @property
     def limits(self) -> tuple[float | None, float | None]:

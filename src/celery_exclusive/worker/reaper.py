@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from celery_exclusive import notices
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.forking import forks_wait
-from celery_exclusive.parking import Post
 
 if TYPE_CHECKING:
     from celery_exclusive.install import Installation
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 _SHORTEST = 0.8
 """Of a period: what lies at least between two sweeps."""
 _FAREWELL = 10
-"""Seconds for which a worker that stops waits for a message to be published. Its offer would run out."""
+"""Seconds for which a worker that stops waits for a sweep under way."""
 
 
 class Reaper:
@@ -26,7 +25,6 @@ class Reaper:
     def __init__(self, installation: Installation) -> None:
         self.installation = installation
         self._is_over = threading.Event()
-        self._post = Post(installation.app, own_connection=True)
         self._thread = threading.Thread(target=self._run, name="exclusive-reaper", daemon=True)
 
     def start(self) -> None:
@@ -35,7 +33,6 @@ class Reaper:
     def stop(self) -> None:
         self._is_over.set()
         self._thread.join(_FAREWELL)
-        self._post.close()
 
     def _run(self) -> None:
         trouble = notices.Trouble("the reaper cannot look for dead leases; it goes on trying")
@@ -46,7 +43,6 @@ class Reaper:
     def sweep(self) -> None:
         period = self.installation.settings.exclusive_reap_period
         reply = self.installation.store.reap(every=round(_SHORTEST * period * SECOND))
-        self._post.follow_up(reply)
         if self.installation.heartbeat:
             self.installation.heartbeat.notice_epoch(reply.epoch)
 

@@ -116,12 +116,12 @@ class RequestMixin:
         Then it has nothing to announce. A place that it takes by asking goes with all that has ended.
         """
         delivery = self._delivery
-        if not delivery or not delivery.x or delivery.promoted is None:
+        if not delivery or not delivery.guard or delivery.promoted is None:
             return False
         try:
             with deadline(_LOOK):
-                asked = delivery.acquire(delivery.x, park=False)
-                reply = self._installation.store.apply(delivery.x.key, asked)
+                asked = delivery.acquire(delivery.guard, park=False)
+                reply = self._installation.store.apply(delivery.guard.key, asked)
         except StoreUnavailable:
             return False
         by = getattr(reply.answer, "by", ())

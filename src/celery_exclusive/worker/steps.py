@@ -73,6 +73,7 @@ class Locks(bootsteps.StartStopStep):
             heartbeat.stop()
             self.reaper.stop()
             endings.stop()
+            installation.courier.close()
             installation.debts.settle()
             installation.store.close()
 

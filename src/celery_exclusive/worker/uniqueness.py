@@ -11,14 +11,12 @@ from celery.exceptions import Reject
 
 from celery_exclusive import notices
 from celery_exclusive.claim import Claim
-from celery_exclusive.core.document import Phase
-from celery_exclusive.core.operations import Answer, Held, Renew, Request
+from celery_exclusive.core.operations import Answer, Done, Granted, Held, Renew, Request, Rival
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.lease import finish
 from celery_exclusive.options import FINISHED, PERIOD, STARTED
 from celery_exclusive.stores.deadline import deadline
 from celery_exclusive.worker.delivery import Delivery, UniqueClaim
-from celery_exclusive.worker.endings import keep_for_queue
 from celery_exclusive.worker.patience import Patience
 from celery_exclusive.worker.undisturbed import undisturbed
 
@@ -29,8 +27,9 @@ if TYPE_CHECKING:
 class Uniqueness:
     """What becomes of a unique lease while its message is taken in, waits, runs and ends.
 
-    It is that of the message: every delivery of it is itself. Who has been let in once, as a retry or what
-    the broker delivers again, takes the key if that is free, and runs either way.
+    While the message is queued it belongs to the message, while a body runs to that delivery: a copy of the
+    same message stands behind the run, and is dropped when that is done. What has been let in once, as a
+    retry or what the broker delivers again, waits in line for a key that another body has.
     """
 
     def __init__(
@@ -46,19 +45,23 @@ class Uniqueness:
         self.lease, self.claim, self.until = unique, unique.claim, unique.until
         self.ask = ask
         self.may_hold = self.until != PERIOD
-        self.is_in = delivery.is_retry or delivery.may_be_in_line
+        self.is_in = delivery.is_let_in or delivery.may_be_in_line
 
     def admit(self) -> Held | None:
         """Do what a publisher without this library has not done; Held: it is a duplicate."""
         if self.lease.is_taken or self.is_in:
             return None
-        return self._lost(self._own(self.lease.queued_ttl, "period" if self.until == PERIOD else "queued"))
+        own = self.claim.own(self.lease.queued_ttl, "period" if self.until == PERIOD else "queued")
+        answer = self.ask(self.claim.key, own)
+        if not isinstance(answer, Held):
+            return None
+        self.may_hold = False
+        return None if self._is_kin(answer.by[0]) else answer
 
     def wait(self) -> None:
-        """Keep the key for as long as the message may wait, unless it runs, or has ended meanwhile."""
-        if self.until != PERIOD:
-            with suppress(StoreUnavailable):
-                keep_for_queue(self.installation, self.lease)
+        """The message comes again: its id keeps the key for as long as it may be queued."""
+        with suppress(StoreUnavailable):
+            self.installation.store.apply(self.claim.key, self.lease.release_for_queue())
 
     def wait_for(self, x: Claim) -> None:
         """The same in the line of this lock.
@@ -69,63 +72,71 @@ class Uniqueness:
             return
         store, key, id = self.installation.store, self.claim.key, self.claim.id
         with suppress(StoreUnavailable):
-            if keep_for_queue(self.installation, self.lease) or not self.is_in:
+            kept = replace(self.claim, ttl=self.lease.queued_ttl)
+            if store.renew([(key, kept.renew("again"))]) == [True] or not self.is_in:
                 return
             runs = id in [holder.id for holder in store.inspect(x.key).holders]
             store.renew([(key, Renew(id, None, self.lease.queued_ttl, None if runs else "again"))])
 
-    def start(self) -> Held | None:
-        """The body is about to begin; Held: its lease had run out, and another body has the key.
+    def start(self) -> Answer:
+        """Let the body begin, if this delivery may have the key while it runs.
 
-        From a call that has got the key since, and is still queued for the first time, it takes it: if each
-        left it to the next one, in a queue that is longer than `queued_ttl`, none would run.
+        Held: another body has it, and this message was never let in. Parked: its turn comes later. Stale:
+        another delivery of it has finished.
         """
-        if self.until == FINISHED:
-            held = self._own(self.claim.ttl, "running")
-            if held and held.by[0].phase == "queued" and not self.is_in:
-                rival = replace(self.claim, id=held.by[0].id)
-                held = self._own(self.claim.ttl, "running", rival)
-            return self._lost(held)
         if self.until == STARTED:
             self.ask(self.claim.key, self.claim.release(done=False))
             self.may_hold = False
-        return None
+        if self.until != FINISHED:
+            return Granted(0)
+        answer = self._enter()
+        if isinstance(answer, Held) and self._may_take_over(answer.by[0]):
+            former = replace(self.claim, id=answer.by[0].id)
+            answer = self.ask(self.claim.key, self.claim.own(self.claim.ttl, "running", former))
+        if isinstance(answer, Held) and (self.is_in or self._is_kin(answer.by[0])):
+            answer = self._enter(park=True)
+        self.may_hold = isinstance(answer, Granted)
+        return answer
 
     def end(self, error: BaseException | None) -> None:
         """The body has ended: nothing that is published from now on finds the key taken by it.
 
-        Unless it comes again, or its process ends. It raises nothing: finished work stays finished.
+        Unless its message comes again, or its process ends, or copies of it are known of: these are dropped
+        when the result is stored, and not before. It raises nothing: finished work stays finished.
         """
         if not self.may_hold or not (error is None or isinstance(error, Exception)):
             return
-        is_given_back = isinstance(error, Reject) and getattr(error, "requeue", False)
+        is_requeued = isinstance(error, Reject) and getattr(error, "requeue", False)
         with undisturbed():
-            if self.delivery.late and (is_given_back or isinstance(error, MemoryError)):
+            if self.delivery.late and (is_requeued or isinstance(error, MemoryError)):
                 self.wait()
             else:
-                self.release()
+                self.release(done=False)
 
-    def release(self) -> None:
-        """Give the key back, if this delivery may have it; what fails is tried again, or owed."""
+    def release(self, *, done: bool) -> None:
+        """Release the key, if this delivery may hold it; what fails is tried again, or owed."""
         if not self.may_hold:
             return
-        store, release = self.installation.store, self.claim.release(done=False)
+        store, release = self.installation.store, self.claim.release(done=done, alone=not done)
         try:
             with deadline(self.patience.rest()):
-                finish(lambda: store.apply(self.claim.key, release))
+                reply, _ = finish(lambda: store.apply(self.claim.key, release))
         except Exception as error:  # noqa: BLE001 - the task has its result
-            notices.trouble(f"the unique lease on {self.claim.key} cannot be given back yet", error)
+            notices.trouble(f"the unique lease on {self.claim.key} cannot be released yet", error)
         else:
-            self.may_hold = False
+            self.may_hold = not done and reply.answer == Done(False)
 
-    def _own(self, ttl: int, phase: Phase, former: Claim | None = None) -> Held | None:
-        answer = self.ask(self.claim.key, self.claim.own(ttl, phase, former))
-        return answer if isinstance(answer, Held) else None
+    def _enter(self, *, park: bool = False) -> Answer:
+        return self.ask(self.claim.key, self.delivery.acquire(self.claim, park=park))
 
-    def _lost(self, held: Held | None) -> Held | None:
-        """Note who has the key instead; None: it does not matter."""
-        if held is None:
-            return None
-        self.may_hold = False
-        is_ours = any(notices.task_id(rival.id) in self.delivery.kin for rival in held.by)
-        return None if self.is_in or is_ours else held
+    def _may_take_over(self, rival: Rival) -> bool:
+        """Whether that one is only queued, and runs later as a duplicate, or comes from this very task.
+
+        If each left the key to the next one, in a queue that is longer than `queued_ttl`, none would run.
+        """
+        return rival.phase == "queued" or (
+            rival.phase == "again" and bool(rival.fence) and self._is_kin(rival)
+        )
+
+    def _is_kin(self, rival: Rival) -> bool:
+        return notices.task_id(rival.id) in self.delivery.kin

@@ -16,7 +16,7 @@ from celery_exclusive.core.operations import Done, Remove
 from celery_exclusive.errors import ExclusiveError
 from celery_exclusive.forking import forks_wait
 from celery_exclusive.header import Header
-from celery_exclusive.wakes import follow_up
+from celery_exclusive.options import FINISHED
 from celery_exclusive.worker.delivery import give_back_unique_key, is_redelivered, restore_priority
 from celery_exclusive.worker.gate import GatedTask
 
@@ -60,19 +60,21 @@ class Unlocked:
             self.installation.debts.add_message(id, header)
 
     def _look(self, task: Any, id: str, header: Header, *, again: bool) -> bool:
-        has_waited = bool(header.x) and (header.promoted is not None or again)
-        if not has_waited or self.installation.exclusive(task):
-            return False
-        place = (self.installation.store, task.name, id, str(header.x), header.claim_id(id))
-        Thread(target=self._leave, args=place, name="exclusive-leave", daemon=True).start()
-        return True
+        """Whether it has waited in line for an option that this task has not."""
+        keys = [] if self.installation.exclusive(task) else [header.x]
+        if header.u and header.u[1] == FINISHED and not self.installation.unique(task):
+            keys.append(header.u[0])
+        left = [key for key in keys if key and (header.promoted is not None or again)]
+        for key in left:
+            place = (self.installation.store, task.name, id, key, header.claim_id(id))
+            Thread(target=self._leave, args=place, name="exclusive-leave", daemon=True).start()
+        return bool(left)
 
     def _leave(self, store: Store, task: str, id: str, key: str, claim: str) -> None:
         """Not for good: a worker of another release may get it, if this one is killed before it has run."""
         try:
             with forks_wait():
                 reply = store.apply(key, Remove(claim, done=False))
-                follow_up(self.installation, reply)
         except ExclusiveError as error:
             notices.trouble(
                 f"task {id} has no lock here, but keeps its place in line, and may run again", error

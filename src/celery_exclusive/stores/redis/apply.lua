@@ -10,7 +10,7 @@
 -- limit      of the key; own: its phase; reap: how many keys
 -- delivery   "fresh", "redelivered", or "promoted <epoch>"; own: the id that gives its lease up, or ""
 -- candidate  becomes the epoch if there is none
--- ending     acquire: "late" or "early" acknowledgement; release, remove: "done", "open", or "alone"
+-- ending     acquire: "late" or "early" acknowledgement; release, remove: "done", "open", "alone" or "queued"
 -- max_waiting  behind so many no newcomer is parked, or ""
 -- message    absent if none shall be kept; own: the token of who gives its lease up
 -- answer     granted, parked, held, full, stale or done; number is the fence, the position, how many wait,

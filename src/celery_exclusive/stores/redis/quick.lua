@@ -12,6 +12,19 @@ local function quick_release(own)
   return {'done', 1}
 end
 
+local function quick_put(own)
+  local is_longest = own.expiry > maxexp
+  maxexp = math.max(maxexp, own.expiry)
+  redis.call('HSET', leases, '', meta(), id, record(own))
+  if is_longest then expire(leases, maxexp) end
+end
+
+local function quick_keep(own)
+  own.expiry, own.phase = math.max(own.expiry, now + ttl), 'again'
+  quick_put(own)
+  return {'done', 1}
+end
+
 local function quick_grant(own)
   if own and own.phase ~= 'running' then -- what is queued belongs to its id
     own.expiry, own.phase, own.token = now + ttl, 'running', token
@@ -25,10 +38,7 @@ local function quick_grant(own)
     count = count + 1
   end
   known = limit
-  local is_longest = own.expiry > maxexp
-  maxexp = math.max(maxexp, own.expiry)
-  redis.call('HSET', leases, '', meta(), id, record(own))
-  if is_longest then expire(leases, maxexp) end
+  quick_put(own)
   return {'granted', own.fence}
 end
 
@@ -39,6 +49,7 @@ if verb == 'acquire' or verb == 'release' then
     local own = found[2] and read_lease(id, found[2])
     if verb == 'release' then
       local may = own and is_of(own, token) and not (is_alone and own.waited == '1')
+      if may and ending == 'queued' then return quick_keep(own) end
       return may and quick_release(own) or {'done', 0}
     end
     local is_mine = own and is_of(own, token)

@@ -47,7 +47,7 @@ local function step_aside(entry)
   stepped[#stepped + 1] = entry.id
 end
 
--- Without its lease a copy that stood behind its run is the next to come: it takes up its place.
+-- A copy that stood behind a run without a lease joins the line anew.
 local function drop_dead()
   for holder, lease in pairs(holders) do
     if lease.expiry <= now then
@@ -56,9 +56,15 @@ local function drop_dead()
       count = count - 1
     end
   end
+  local has_more = false
   for _, entry in ipairs(order) do
-    if entry.state == BEHIND and not entry.left and not holders[entry.id] then put(entry, LINE, 0, 0) end
+    if entry.state == BEHIND and not entry.left and not holders[entry.id] then
+      if entry.id == id then ahead = waiting end
+      entry.seq, has_more = tick(), true
+      put(entry, LINE, 0, 0)
+    end
   end
+  if has_more then table.sort(order, function(one, other) return one.seq < other.seq end) end
 end
 
 local function settle()
@@ -220,6 +226,10 @@ local function release()
   local is_own = lease and is_of(lease, token)
   local has_waited = has_copy or lease and lease.waited == '1'
   if lease and (not is_own or is_alone and has_waited) then return 'done', 0 end
+  if lease and ending == 'queued' and not has_copy then
+    lease.expiry, lease.phase, lease.changed = math.max(lease.expiry, now + ttl), 'again', true
+    return 'done', 1
+  end
   if lease then
     holders[id] = nil
     dead[#dead + 1] = id

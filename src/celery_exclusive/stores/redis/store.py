@@ -70,7 +70,7 @@ class RedisStore:
         if isinstance(operation, Own):
             return self._apply("own", key, operation, operation.token, operation.ttl, operation.phase)
         if isinstance(operation, Release):
-            return self._apply("release", key, operation, operation.token)
+            return self._apply("release", key, operation, operation.token, operation.keep)
         if isinstance(operation, Restore):
             return self._apply("restore", key, operation, operation.token, operation.ttl, operation.limit)
         return self._apply("break" if isinstance(operation, Break) else "remove", key, operation)
@@ -214,7 +214,9 @@ def _ending(operation: Request | None) -> str:
         return "late" if operation.late else "early"
     if isinstance(operation, (Release, Remove)) and operation.done:
         return "done"
-    return "alone" if isinstance(operation, Release) and operation.alone else "open"
+    if isinstance(operation, Release) and operation.alone:
+        return "alone"
+    return "queued" if isinstance(operation, Release) and operation.keep else "open"
 
 
 def _answer(name: bytes, number: int, rivals: list[Any]) -> Answer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from celery_exclusive.core.operations import Granted, Held, Parked
 from celery_exclusive.testing.promises.subject import (
+    LONG,
     OTHER,
     SHORT,
     TOKEN,
@@ -114,6 +115,16 @@ class CopyPromises(Subject):
         (wake,) = key.release("b", done=False).wake
         assert (wake.id, wake.message) == ("b", b"message")
         assert isinstance(key.follow(wake, OTHER).answer, Granted)
+
+    def test_what_is_to_come_again_keeps_the_key_by_itself_or_by_its_copy(self) -> None:
+        key = self.key()
+        key.take("a")
+        assert found(key.release("a", done=False, keep=LONG))
+        assert key.is_held_against("b")
+        fence_of(key.acquire("a", OTHER))
+        key.park("a", TOKEN)
+        assert woken(key.release("a", OTHER, done=False, keep=LONG)) == ["a"]
+        assert key.holders() == []
 
     def test_an_early_message_that_waited_is_not_kept_when_it_begins(self) -> None:
         key = self.key()

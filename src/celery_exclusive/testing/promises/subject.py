@@ -147,8 +147,10 @@ class Key:
     ) -> bool:
         return self.store.renew([(self.name, Renew(id, token, int(ttl * 1e6), phase))]) == [True]
 
-    def release(self, id: str, token: str = TOKEN, *, done: bool = True, alone: bool = False) -> Reply:
-        return self.store.apply(self.name, Release(id, token, done, alone))
+    def release(
+        self, id: str, token: str = TOKEN, *, done: bool = True, alone: bool = False, keep: float = 0
+    ) -> Reply:
+        return self.store.apply(self.name, Release(id, token, done, alone, int(keep * 1e6)))
 
     def remove(self, id: str, *, done: bool = True) -> Reply:
         return self.store.apply(self.name, Remove(id, done))
