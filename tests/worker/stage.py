@@ -18,7 +18,7 @@ from tests.worker.lab import Lab, Worker, eventually
 POOLS_OF_ONE_PROCESS = ("threads", "gevent", "solo")
 RABBITS = tuple(pytest.mark.xdist_group(f"rabbitmq-{number}") for number in (1, 2))
 """The tests with RabbitMQ run in two processes, each with a server of its own."""
-LEFT = ("l:", "q:", "a:", "o:", "m:")
+LEFT = ("l:", "q:", "a:", "b:", "o:", "m:")
 """How the names of all begin that the store may keep of a key while somebody holds it or waits."""
 
 

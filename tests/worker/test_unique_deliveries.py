@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from datetime import datetime, timedelta, timezone
 
 import pytest
 
 from celery_exclusive import Unique
 from tests.worker.lab import eventually
-from tests.worker.message import Message
+from tests.worker.message import Message, stop_consuming
 from tests.worker.stage import Stage, on_stages
 from tests.worker.test_unique import ONCE, SHOP, assert_skipped, hold
 from tests.worker.versions import needs_celery
@@ -93,3 +95,43 @@ def test_who_waits_in_line_has_its_key_no_longer_than_it_may_wait(stage: Stage) 
     assert taker.remaining <= 300
     lab.open("holder")
     assert mortal.get(timeout=DEADLINE) == "mortal"
+
+
+@ONCE
+def test_a_copy_of_a_running_unique_task_waits_behind_it_and_is_dropped_when_that_is_done(
+    stage: Stage,
+) -> None:
+    lab = stage.make_lab(SHOP, exclusive_ttl=600)
+    worker = stage.start_worker(lab, slots=3)
+    holder = hold(lab, "once")
+    Message.unacknowledged(lab, holder.id).deliver_again()
+    worker.wait_for_log(f"[{holder.id}] parked: behind its own run")
+    assert_skipped(lab.send("once", "k", "duplicate"), holder)
+    lab.open("holder")
+    assert holder.get(timeout=DEADLINE) == "holder"
+    stage.assert_nothing_is_left(lab)
+    assert lab.send("once", "k", "next").get(timeout=DEADLINE) == "next"
+    assert lab.journal.tags() == ["holder", "next"]
+
+
+@ONCE
+@pytest.mark.parametrize("victim", ["child", "worker"])
+def test_a_copy_of_a_running_unique_task_runs_when_that_dies(stage: Stage, victim: str) -> None:
+    lab = stage.make_lab(SHOP, exclusive_ttl=9 if victim == "worker" else 600)
+    doomed = stage.start_worker(lab)
+    holder = hold(lab, "once")
+    other = stage.start_worker(lab, "w2")
+    doomed.wait_accepted(holder.id)
+    stop_consuming(lab, doomed, "lab")
+    Message.unacknowledged(lab, holder.id).deliver_again()
+    other.wait_for_log(f"[{holder.id}] parked: behind its own run")
+    if victim == "child":
+        (start,) = lab.journal.events("start")
+        os.kill(start["pid"], signal.SIGKILL)
+    else:
+        doomed.kill()
+    lab.journal.wait_for("start", 2, tag="holder")
+    lab.open("holder")
+    assert holder.get(timeout=DEADLINE) == "holder"
+    stage.assert_nothing_is_left(lab)
+    assert len(lab.journal.events("end")) == 1
