@@ -33,7 +33,7 @@ def lab(make_lab: Callable[..., Lab], tmp_path: Path) -> Lab:
 def test_a_task_that_had_waited_and_comes_again_unflagged_runs_again(lab: Lab, how: str) -> None:
     lab.start_worker("w1", 2)
     lab.send("end", "k", tag="holder", hold=True)
-    (holder,) = lab.journal.wait_for("start", tag="holder")
+    lab.journal.wait_for("start", tag="holder")
     again = lab.send("end", "k", tag="again", how=how)
     lab.wait_for_line(1, "end", "k")
     lab.open("k")
