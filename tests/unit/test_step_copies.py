@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import (
     Granted,
     Parked,
+    Remove,
     Stale,
 )
 from tests.unit.stepping import TTL, Key
@@ -123,8 +125,21 @@ def test_a_copy_of_a_late_message_joins_the_line_anew_when_its_run_dies(busy: Ke
     for id in "cd":
         busy.promoted(id)
         busy.release(id)
-    assert busy.last.wake == ("b",)
+    assert busy.last.wake == ()  # the broker has the message, too
+    assert busy.reap(5 * SECOND) == ("b",)
     assert isinstance(busy.promoted("b", "B2"), Granted)
+
+
+def test_a_message_that_the_broker_delivers_again_runs_before_its_copy_is_offered(busy: Key):
+    for id in "cd":
+        busy.ask(Remove(id))
+    busy.release("a")
+    busy.promoted("b")
+    busy.release("b", done=False)
+    assert busy.last.wake == ()
+    assert isinstance(busy.redelivered("b", "B2"), Granted)
+    busy.release("b", "B2")
+    assert not busy.entries
 
 
 def test_a_copy_of_a_late_message_comes_again_after_an_unfinished_run(busy: Key):

@@ -16,8 +16,8 @@ from celery.signals import worker_process_init
 
 from celery_exclusive import Exclusive
 from celery_exclusive.core.operations import Acquire, Granted, Parked, Release
-from celery_exclusive.parking import Letter, Post
-from celery_exclusive.worker import passage
+from celery_exclusive.courier import Courier
+from celery_exclusive.stores.base import Reply
 from tests.worker.shop import act, app, journal, task
 
 __all__ = ["app"]
@@ -59,11 +59,13 @@ class _BadLuck:
         return reply
 
 
-class _UnluckyPost(Post):
-    def publish(self, letter: Letter, *, at_head: bool = False) -> None:
-        _meet(letter.headers["id"], "before-publish")
-        super().publish(letter, at_head=at_head)
-        _meet(letter.headers["id"], "after-publish")
+class _UnluckyCourier(Courier):
+    def follow_up(self, reply: Reply) -> None:
+        for wake in reply.wake:
+            _meet(wake.id, "before-publish")
+        super().follow_up(reply)
+        for wake in reply.wake:
+            _meet(wake.id, "after-publish")
 
 
 def _verb(operation: Any) -> str:
@@ -80,5 +82,5 @@ def _meet(id: str, place: str) -> None:
         os.kill(os.getpid(), signal.SIGUSR1)
 
 
+app._celery_exclusive.courier = _UnluckyCourier(app._celery_exclusive)
 app._celery_exclusive.store = _BadLuck(app._celery_exclusive.store)
-passage.Post = _UnluckyPost

@@ -135,6 +135,10 @@ class Records:
     def parked(self, call: Call) -> int:
         return self.log.count(f"[{call.id}] parked: ")
 
+    def deliveries_besides(self, call: Call) -> int:
+        """Those of a message that was parked, or dropped since another copy of it had run or ran."""
+        return self.parked(call) + self.log.count(f"[{call.id}] dropped: ")
+
     def of(self, call: Call, *, without: str = "") -> str:
         """What is known of a call, without what tells one call from another, and without one kind of event.
 
@@ -154,18 +158,18 @@ class Records:
             unwanted |= {"task_postrun"} if call.ending in CUT_SHORT else set()
             told[where] = [event for event in events if event[0] not in unwanted]
         received = [event for event in self.events[call.id] if event["what"] == "task_received"]
-        told["received"] = [len(received) - self.parked(call)]
+        told["received"] = [len(received) - self.deliveries_besides(call)]
         told["monitor"] = self.of_monitor(call)
         told["results"] = [stored(call, id) for id in (call.id, call.after)]
         return normal(json.dumps(told, indent=1, sort_keys=True), call)
 
     def of_monitor(self, call: Call) -> list[str]:
-        """The events of a monitor such as Flower, without those of having been parked."""
+        """The events of a monitor such as Flower, without those of deliveries that run nothing."""
         fields = ("exception", "result", "terminated", "expired", "signum")
         seen = [
             f"{event['type']} {[event.get(name) for name in fields]}" for event in self.monitored[call.id]
         ]
-        for _ in range(self.parked(call)):
+        for _ in range(self.deliveries_besides(call)):
             for kind in ("task-received", "task-started"):
                 seen.remove(next(event for event in seen if event.startswith(kind)))
         return sorted(seen)

@@ -309,7 +309,7 @@ def test_a_task_with_an_eta_takes_no_lease_until_it_runs_and_its_copies_add_no_r
     lab.journal.wait_for("end", tag="meanwhile")
     lab.journal.wait_for("start", tag="later")
     parked = lab.send("wait", "k", "parked", options={"countdown": 1})
-    lab.wait_for_line(2, "wait", "k")  # with a copy of who runs
+    lab.wait_for_line(1, "wait", "k")
     eventually(lambda: received(worker, later) > 1, "its copy")
     lab.open("later")
     assert parked.get(timeout=60) == "parked"

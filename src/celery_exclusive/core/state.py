@@ -68,13 +68,18 @@ class KeyState:
             self._offer(self.entries[id], NEVER if last else self.now + LONGEST_OFFER * self.offer)
 
     def drop_dead(self) -> None:
-        """Drop leases that have ended; a copy that stood behind a run without a lease joins the line anew."""
+        """Drop leases that have ended; a copy that stood behind a run without a lease joins the line anew.
+
+        If it is that from which the run was offered its place, the broker has the message, too: that comes
+        first.
+        """
         self.holders = {id: lease for id, lease in self.holders.items() if lease.expiry > self.now}
         for entry in sorted(self.entries.values(), key=lambda entry: entry.seq):
             if entry.state == "behind" and entry.id not in self.holders:
                 if entry.id == self.id:
                     self.ahead = self.waiting
-                self.put(Entry(entry.id, self.tick()))
+                until = self.now + self.offer if entry.offers else 0
+                self.put(Entry(entry.id, self.tick(), until, entry.offers))
 
     def tick(self) -> int:
         self.fence = max(self.fence + 1, self.now)

@@ -192,7 +192,7 @@ class _Step(KeyState):
         entry = self.entries.get(op.id)
         self.holders[op.id] = Holder(op.id, op.token, self.now + op.ttl, fence, waited)
         if entry and op.late:
-            self.put(Entry(op.id, entry.seq, state="behind"))
+            self.put(Entry(op.id, entry.seq, offers=1, state="behind"))
         elif entry:
             self.leave()
             self.tombstone = ENTERED

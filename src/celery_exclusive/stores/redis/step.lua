@@ -47,7 +47,8 @@ local function step_aside(entry)
   stepped[#stepped + 1] = entry.id
 end
 
--- A copy that stood behind a run without a lease joins the line anew.
+-- A copy that stood behind a run without a lease joins the line anew. If it is that from which the run was offered
+-- its place, the broker has the message, too: that comes first.
 local function drop_dead()
   for holder, lease in pairs(holders) do
     if lease.expiry <= now then
@@ -61,7 +62,7 @@ local function drop_dead()
     if entry.state == BEHIND and not entry.left and not holders[entry.id] then
       if entry.id == id then ahead = waiting end
       entry.seq, has_more = tick(), true
-      put(entry, LINE, 0, 0)
+      put(entry, LINE, entry.offers > 0 and now + offer_time or 0, entry.offers)
     end
   end
   if has_more then table.sort(order, function(one, other) return one.seq < other.seq end) end
@@ -125,8 +126,8 @@ local function leave()
   return true
 end
 
-local function stand_behind(own)
-  put(own, BEHIND, 0, 0)
+local function stand_behind(own, offers)
+  put(own, BEHIND, 0, offers)
   wake = without(wake, id)
 end
 
@@ -140,7 +141,7 @@ end
 -- The body may begin. Until it is done, a message that is acknowledged late stays behind it.
 local function enter(entry, fence, waited)
   if entry and ending == 'late' then
-    stand_behind(entry)
+    stand_behind(entry, 1)
   elseif entry then
     leave()
     mark_of_end = ENTERED
@@ -215,7 +216,7 @@ local function own()
     dead[#dead + 1] = lease.id
   end
   lend(fence, '0', phase)
-  if entries[id] then stand_behind(entries[id]) end
+  if entries[id] then stand_behind(entries[id], 0) end
   settle()
   return 'granted', fence
 end
