@@ -23,6 +23,8 @@ WAYS = ("with super", "without super", "raising", "rejecting")
 BODIES = ("return", "raise", "retry")
 BETWEEN_RUNS = [f"on_retry {way}, retry" for way in ("raising", "rejecting")]
 """Which state is stored last is a race in plain Celery, since the end of the first run has two."""
+UNTOLD = ("without super", "raising")
+"""So nobody acknowledges the message of a dead child, nor gives it back: its copy in the store runs."""
 DEATHS = {"": "die", "limited ": "sleep", "cut ": "sleep"}
 
 
@@ -76,6 +78,7 @@ def test_overrides_change_neither_the_end_of_a_task_nor_that_of_its_lease(stage:
             for limit, how in DEATHS.items()
             for method in ("on_failure", "on_timeout")
             for way in WAYS[:3]
+            if method == "on_timeout" or way not in UNTOLD
         ]
     with ExitStack() as locks:
         for pair in pairs:

@@ -112,7 +112,7 @@ class Passage:
 
     def go(self) -> Any:
         """Go through the gate: into the body, to the skip result, or back."""
-        may_hold, is_out, done = True, False, False
+        may_hold, is_out, is_begun, done = True, False, False, False
         try:
             answer = self.enter()
             may_hold = isinstance(answer, Granted) or self.run.is_unguarded
@@ -121,10 +121,15 @@ class Passage:
                 return _ends(Reject("the store of locks does not answer", requeue=True), REJECTED)
             if isinstance(answer, (Parked, Stale)):
                 return _ends(Ignore(type(answer).__name__.lower()), IGNORED)
+            is_begun = True
             with within(self.run):
                 result = self.tracer(*self.call)
-            done = not _comes_again(result)
+            error = result.info and result.info.retval
+            done = not _comes_again(error)
             return result
+        except Exception as error:  # of a hook, after the result was stored
+            done = is_begun and not _comes_again(error)
+            raise
         finally:
             with undisturbed():
                 if may_hold:
@@ -351,11 +356,7 @@ def _ends(exc: Exception, state: str) -> Any:
     return trace_ok_t(info, TraceInfo(state, exc), None, None)
 
 
-def _comes_again(result: Any) -> bool:
+def _comes_again(error: object) -> bool:
     """Whether the message is given back: the body asks for it, or is out of memory, which ends the worker."""
-    if result.info is None:
-        return False
-    error = result.info.retval
-    return isinstance(error, MemoryError) or (
-        result.info.state == REJECTED and getattr(error, "requeue", False)
-    )
+    is_requeued = isinstance(error, Reject) and bool(getattr(error, "requeue", False))
+    return is_requeued or isinstance(error, MemoryError)
