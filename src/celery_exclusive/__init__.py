@@ -6,6 +6,7 @@ from celery_exclusive.errors import (
     ExclusiveError,
     LeaseLost,
     LockHeld,
+    NoLease,
     OptionError,
     StoreUnavailable,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "LockHeld",
     "LockHolder",
     "LockState",
+    "NoLease",
     "OptionError",
     "StoreUnavailable",
     "Task",

@@ -12,6 +12,22 @@ from celery_exclusive.core.document import SECOND
 
 #: Seconds. A shorter lease would be renewed more often than a store can be asked.
 MIN_TTL: Final = 0.1
+#: Seconds: 5 years. Added to the clock, in microseconds, it is exact in the doubles of Redis until 2250, and
+#: in seconds it fits into the 32 bits of memcached until 2033.
+LONGEST: Final = 157_766_400
+#: It fits into 32 bits, also when a store looks at twice as many entries.
+MOST: Final = 1_000_000_000
+A_COUNT: Final = f"a whole number from 1 to {MOST}"
+
+
+def seconds_from(least: float, most: float = LONGEST) -> str:
+    """Say what `is_duration` accepts."""
+    return f"a number of seconds from {least} to {most}"
+
+
+def is_duration(value: object, at_least: float, at_most: float = LONGEST) -> TypeGuard[float]:
+    """Tell whether the value is an int or float, no bool, of as many seconds as every store can keep."""
+    return is_number(value, at_least) and value <= at_most
 
 
 def is_number(value: object, at_least: float) -> TypeGuard[float]:
@@ -20,8 +36,13 @@ def is_number(value: object, at_least: float) -> TypeGuard[float]:
 
 
 def is_count(value: object) -> TypeGuard[int]:
-    """Tell whether the value is an int from 1, no bool."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    """Tell whether the value is an int, no bool, from 1 to what every store can keep."""
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST
+
+
+def microseconds(seconds: float) -> int:
+    """Return a computed time as a store can keep it: from 0 to `LONGEST`, 0 for what is not a number."""
+    return round(min(max(0, seconds), LONGEST) * SECOND)
 
 
 def seconds_until(moment: datetime | str) -> float:
@@ -32,4 +53,4 @@ def seconds_until(moment: datetime | str) -> float:
 
 def no_longer_than(ttl: int, left: float) -> int:
     """Cut microseconds short to so many seconds, but not to nothing."""
-    return min(ttl, round(max(left, MIN_TTL) * SECOND))
+    return min(ttl, microseconds(max(MIN_TTL, left)))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, cast
 
 from kombu.utils.url import url_to_parts, urlparts
+
+from celery_exclusive.errors import OptionError
 
 _FAMILIES: Final = {
     "rediss": "redis",
@@ -36,8 +39,9 @@ def broker_urls(conf: Mapping[str, Any], *, reading: bool = False) -> list[str]:
 
 
 def scheme(url: str) -> str:
-    """What stands before `://`."""
-    return url.partition("://")[0].lower()
+    """What stands before `://`; "" if this is no URL."""
+    found = re.match(r"[\w.+-]+(?=://)", url.strip())
+    return found[0].lower() if found else ""
 
 
 def family(url: str) -> str:
@@ -59,7 +63,7 @@ def broker_id(conf: Mapping[str, Any]) -> str:
     kind = family(urls[0])
     if kind == "filesystem":
         return f"filesystem://{data_folder(conf)}"
-    parts = [url_to_parts(url) for url in urls]
+    parts = [_parts(url) for url in urls]
     path = parts[0].path or ""
     if "+" in scheme(urls[0]):
         kind = scheme(urls[0])
@@ -77,9 +81,24 @@ def is_on_this_machine(conf: Mapping[str, Any]) -> bool:
     return all(_is_near(url) for url in broker_urls(conf))
 
 
+def is_server_of_broker(url: str, conf: Mapping[str, Any]) -> bool:
+    """Whether a URL names a server of this broker, whichever of its databases."""
+    return _server(url) in [_server(broker) for broker in broker_urls(conf)]
+
+
 def is_in_one_process(conf: Mapping[str, Any]) -> bool:
     """Whether the broker is the memory of a process."""
     return all(family(url) == "memory" for url in broker_urls(conf))
+
+
+def _parts(url: str) -> urlparts:
+    try:
+        return url_to_parts(url)
+    except ValueError:  # its text would show a part of the password
+        raise OptionError(
+            f"broker_url: cannot understand this {scheme(url)}:// URL: percent-encode what is special in its "
+            "password ('/' is %2F), and correct its port"
+        ) from None
 
 
 def _place(kind: str, part: urlparts) -> str:
@@ -90,8 +109,13 @@ def _place(kind: str, part: urlparts) -> str:
     return f"{host}:{port}" if port else str(host)
 
 
+def _server(url: str) -> str:
+    parts, kind = url_to_parts(url), family(url)
+    return f"{kind}+socket:{parts.path}" if "+socket" in scheme(url) else f"{kind}://{_place(kind, parts)}"
+
+
 def _is_near(url: str) -> bool:
     if family(url) in ("memory", "filesystem") or scheme(url).endswith(("+socket", "+sqlite")):
         return True
-    host = url_to_parts(url).hostname
+    host = _parts(url).hostname
     return host in (*_LOOPBACK, socket.gethostname().lower()) or (host is None and family(url) in _PORTS)

@@ -1,7 +1,8 @@
 """The canonical text of values: type-tagged, injective, free of the order of dicts.
 
 The text of a value is the text of its JSON round trip through kombu, since that is what a retry, a call by
-name and a worker see. What has no stable text is refused; a memory address is never part of one.
+name and a worker see. What has no stable text is refused; a memory address is never part of one. So is what
+is too large: a worker also makes keys in its main process, which does nothing else meanwhile.
 """
 
 from __future__ import annotations
@@ -16,6 +17,15 @@ from decimal import Decimal
 from hashlib import blake2b
 from typing import Any, Final, TypeGuard, cast
 from uuid import UUID
+
+from kombu.utils.json import object_hook
+
+MOST_CHARACTERS: Final = 500_000
+_MOST: Final = {"values": 5_000, "characters": MOST_CHARACTERS}
+"""What the arguments of a key may have together: items of lists and dicts, and the length of their texts."""
+_LONGEST_DECIMAL: Final = 2048
+"""Bits. Longer integers are written in hexadecimal: the time for decimals grows with the square of their
+length, and Python can be told to write at most 640 digits, in one process and not in another."""
 
 
 class Refused(Exception):
@@ -36,74 +46,121 @@ def at(path: str) -> Generator[None, None, None]:
         raise Refused("contains itself, or is nested too deeply: choose other arguments.", path) from None
 
 
+class _TooLarge(Exception):
+    """The arguments of a key have too many values, or characters, together."""
+
+
 def digest(arguments: Mapping[str, object]) -> str:
-    out: list[bytes] = []
-    for name in sorted(arguments):
-        _emit(b"a", name.encode(), out)
-        with at(name):
-            _encode(arguments[name], out)
-    return blake2b(b"".join(out), digest_size=16).hexdigest()
+    """Return 32 hex digits that these arguments share with no others."""
+    text = _Text()
+    try:
+        for name in sorted(arguments):
+            with at(name):
+                text.add_argument(name, arguments[name])
+    except _TooLarge as too_large:
+        (unit,) = too_large.args
+        largest = max(text.sizes, key=lambda name: text.sizes[name][unit])
+        fix = "choose other arguments with by=, or name what is locked with key="
+        problem = f"is too large: a key is made of at most {_MOST[unit]:,} {unit}; {fix}."
+        raise Refused(problem, largest) from None
+    return blake2b(b"".join(text.parts), digest_size=16).hexdigest()
 
 
 def _decimal(value: int) -> str:
-    try:
-        return int.__repr__(value)
-    except ValueError:
-        return hex(value)  # Python refuses to write more than 4300 decimals
+    return int.__repr__(value) if value.bit_length() <= _LONGEST_DECIMAL else hex(value)
 
 
-#: Type, tag, text. The first that fits; a subclass, such as an enum, is its value, as in JSON.
-_SCALARS: Final[tuple[tuple[type, bytes, Callable[[Any], str]], ...]] = (
-    (str, b"s", str.__str__),
-    (type(None), b"o", str),
-    (bool, b"o", str),
-    (int, b"i", _decimal),
-    (float, b"d", float.__repr__),
-    (datetime, b"T", datetime.isoformat),
-    (date, b"D", date.isoformat),
-    (time, b"H", time.isoformat),
-    (Decimal, b"c", str),
-    (UUID, b"u", str),
-)
+#: Type: tag, text. The first that fits; a subclass, such as an enum, is its value, as in JSON.
+_SCALARS: Final[dict[type, tuple[bytes, Callable[[Any], str]]]] = {
+    str: (b"s", str.__str__),
+    type(None): (b"o", str),
+    bool: (b"o", str),
+    int: (b"i", _decimal),
+    float: (b"d", float.__repr__),
+    datetime: (b"T", datetime.isoformat),
+    date: (b"D", date.isoformat),
+    time: (b"H", time.isoformat),
+    Decimal: (b"c", str),
+    UUID: (b"u", str),
+}
 _JSON: Final = (str, int, float, dict, list, tuple)
 AS_THEY_ARE: Final = frozenset({*_JSON, bool, type(None)})
 
 
-def _encode(value: object, out: list[bytes]) -> None:
-    value = unwrap(value)
-    tagged = scalar(value)
-    if tagged is not None:
-        return _emit(tagged[0], utf8(tagged[1]), out)
-    if isinstance(value, bytes):
-        return _emit(b"b", value, out)
-    where: object = None
-    try:
+class _Text:
+    """The canonical text of the arguments of one key, while it is written.
+
+    What would be too much is refused before it is written.
+    """
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.values = self.characters = 0
+        self.sizes: dict[str, dict[str, int]] = {}
+
+    def add_argument(self, name: str, value: object) -> None:
+        values, characters = self.values, self.characters
+        try:
+            self._add(b"a", name.encode())
+            self._add_value(value)
+        finally:
+            self.sizes[name] = {"values": self.values - values, "characters": self.characters - characters}
+
+    def _add_value(self, value: object) -> None:
+        known = _SCALARS.get(type(value))
+        if known:
+            return self._add_text(known[0], known[1](value))
+        value = unwrap(value)
+        tagged = None if _is_list(value) or _is_dict(value) else scalar(value)
+        if tagged is not None:
+            return self._add_text(*tagged)
+        if isinstance(value, bytes):
+            self._make_room(characters=len(value))
+            return self._add(b"b", value)
         if _is_list(value):
-            out.append(b"l%d:" % len(value))
+            self._make_room(values=len(value))
+            self.parts.append(b"l%d:" % len(value))
             for index, item in enumerate(value):
-                where = index
-                _encode(item, out)
-        else:
-            kind, members = _members(value)
-            _emit(b"m%d:" % len(members), kind.encode(), out)
-            for name in sorted(members):
-                where = name
-                _emit(b"k", utf8(name), out)
-                _encode(members[name], out)
-    except Refused as refused:
-        refused.path = ("" if where is None else f"[{where!r}]") + refused.path
-        raise
+                self._add_item(str(index), item)
+            return None
+        if _is_dict(value):
+            self._make_room(values=len(value))
+        kind, members = _members(value)
+        if kind:
+            self._make_room(values=len(members))
+        self._add(b"m%d:" % len(members), kind.encode())
+        for name in sorted(members):
+            self._add_text(b"k", name)
+            shown = repr(name) if kind else "..."  # the keys of a dict are data of the caller
+            self._add_item(shown, members[name])
+        return None
 
+    def _add_item(self, shown: str, value: object) -> None:
+        try:
+            self._add_value(value)
+        except Refused as refused:
+            refused.path = f"[{shown}]{refused.path}"
+            raise
 
-def _emit(tag: bytes, data: bytes, out: list[bytes]) -> None:
-    out.append(b"%b%d:%b" % (tag, len(data), data))
+    def _add_text(self, tag: bytes, text: str) -> None:
+        self._make_room(characters=len(text))
+        self._add(tag, utf8(text))
+
+    def _make_room(self, values: int = 0, characters: int = 0) -> None:
+        self.values += values
+        self.characters += characters
+        if self.values > _MOST["values"] or self.characters > _MOST["characters"]:
+            raise _TooLarge("values" if values else "characters")
+
+    def _add(self, tag: bytes, data: bytes) -> None:
+        self.parts.append(b"%b%d:%b" % (tag, len(data), data))
 
 
 def scalar(value: object) -> tuple[bytes, str] | None:
-    kind, raw = type(value), cast("Any", value)
-    for base, tag, text in _SCALARS:
-        if issubclass(kind, base):
-            return tag, text(raw)
+    """Return the tag and the text of a value that is neither a container nor bytes."""
+    for base, (tag, text) in _SCALARS.items():
+        if issubclass(type(value), base):
+            return tag, text(cast("Any", value))
     django = sys.modules.get("django.utils.functional")
     return (b"s", str(value)) if django and isinstance(value, django.Promise) else None  # lazy translation
 
@@ -118,8 +175,12 @@ def _members(value: object) -> tuple[str, dict[str, object]]:
     if is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in fields(value) if field.compare]
         return f"dataclass {type_name(value)}", {name: getattr(value, name) for name in names}
-    fix = "give its class an __exclusive_key__() method, choose other arguments with by=, or use key="
-    raise Refused(f"is a {type_name(value)}, which has no stable text for a key: {fix}.")
+    fix = "choose other arguments with by=, or use key="
+    if type(value).__module__ != "builtins":
+        fix = f"give its class an __exclusive_key__() method, {fix}"
+    elif isinstance(value, (set, frozenset)):
+        fix = f"pass a sorted list, {fix}"
+    raise Refused(f"is of type {type_name(value)}, which has no stable text for a key: {fix}.")
 
 
 def model(value: object) -> tuple[str, object] | None:
@@ -135,7 +196,7 @@ def model(value: object) -> tuple[str, object] | None:
 
 def unwrap(value: object) -> object:
     """Return what stands for the value, where the value itself or kombu says so."""
-    if _is_dict(value) and value.keys() == {"__type__", "__value__"}:
+    if _is_dict(value) and len(value) == 2 and value.keys() == {"__type__", "__value__"}:
         return _from_kombu(value)
     if type(value) in AS_THEY_ARE or isinstance(value, type):
         return value
@@ -147,16 +208,14 @@ def unwrap(value: object) -> object:
     try:
         inner = hook()
     except Exception as error:
-        text = f"is a {type_name(value)} that could not tell its key ({type(error).__name__}: {error})"
+        text = f"is a {type_name(value)} that could not tell its key ({type(error).__name__})"
         raise Refused(f"{text}: correct its __exclusive_key__().") from error
     return unwrap(inner)
 
 
-def _from_kombu(value: object) -> Any:
-    from kombu.utils.json import dumps, loads
-
+def _from_kombu(value: dict[object, object]) -> Any:
     try:
-        return loads(dumps(value))  # such a dict is what kombu makes of a UUID or a date
+        return object_hook(value)  # such a dict is what kombu makes of a UUID or a date
     except Exception:  # noqa: BLE001 - it only looked like one
         return value
 
@@ -171,23 +230,25 @@ def _is_list(value: object) -> TypeGuard[Sequence[object]]:
 
 def _json_key(key: object) -> str:
     if isinstance(key, str):
-        return _normal(str.__str__(key))
+        return normal(str.__str__(key))
+    if isinstance(key, int) and key.bit_length() > _LONGEST_DECIMAL:
+        raise Refused("has an int of more than 600 digits among the keys of a dict: make it a text.")
     if key is None or isinstance(key, (int, float)):
         return json.dumps(key)
     raise Refused(f"has a {type_name(key)} among the keys of a dict, which JSON cannot: make it a text.")
 
 
-def _normal(text: str) -> str:
+def normal(text: str) -> str:
     """Join the halves of a surrogate pair to their character, as JSON does."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
-    return text
+    return text if text.isascii() else utf8(text).decode("utf-8", "surrogatepass")
 
 
 def utf8(text: str) -> bytes:
-    return _normal(text).encode("utf-8", "surrogatepass")
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        joined: str = json.loads(json.dumps(text))
+        return joined.encode("utf-8", "surrogatepass")
 
 
 def type_name(value: object) -> str:

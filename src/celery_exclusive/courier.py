@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import queue
 import time
-from dataclasses import dataclass, field
-from threading import Event, RLock, Thread
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from threading import Event, RLock, Thread, current_thread
 from typing import TYPE_CHECKING, Any
 
 from celery_exclusive import notices
-from celery_exclusive.core.operations import Request
-from celery_exclusive.errors import ExclusiveError
+from celery_exclusive.core.operations import Acquire, Remove, Request
 from celery_exclusive.forking import forks_wait
+from celery_exclusive.header import Header
 from celery_exclusive.namespace import keep_namespace, own_broker
 from celery_exclusive.native import at_home, is_away
 from celery_exclusive.parking import Post
@@ -39,13 +41,17 @@ class PublishingStore:
         return getattr(self._store, name)
 
     def apply(self, key: str, operation: Request) -> Reply:
+        if isinstance(operation, Acquire) and operation.message is not None:
+            message = self._courier.installation.signer.sign_parked(operation.message, key, operation.id)
+            operation = replace(operation, message=message)
         reply = self._store.apply(key, operation)
         self._courier.follow_up(reply)
         return reply
 
     def reap(self, limit: int = 100, every: int = 0) -> Reply:
+        """Who sweeps many keys can `wait` for the courier, as long as it has time."""
         reply = self._store.reap(limit, every)
-        self._courier.follow_up(reply)
+        self._courier.follow_up(reply, patience=0)
         return reply
 
 
@@ -73,7 +79,7 @@ class Courier:
         self._errands: queue.SimpleQueue[_Errand | None] = queue.SimpleQueue()
         self._thread: Thread | None = None
 
-    def follow_up(self, reply: Reply) -> None:
+    def follow_up(self, reply: Reply, patience: float = _PATIENCE) -> None:
         """Publish what a reply wakes, and log who stepped aside; wait for that, but not for long."""
         for key, id in reply.aside:
             at_home(notices.stepped_aside, key, id)
@@ -81,8 +87,14 @@ class Courier:
             return
         errand = _Errand(reply.wake, time.monotonic() + self.installation.settings.exclusive_offer)
         at_home(self._send, errand)
-        if not is_away():
-            errand.is_over.wait(_PATIENCE)
+        if not is_away() and current_thread() is not self._thread:  # which would wait for itself
+            errand.is_over.wait(patience)
+
+    def wait(self, seconds: float) -> None:
+        """Wait until everything that was handed over so far is published, at most for so long."""
+        last = _Errand((), 0)
+        self._send(last)
+        last.is_over.wait(seconds)
 
     def close(self) -> None:
         """Wait until all is published, for a while."""
@@ -100,12 +112,14 @@ class Courier:
             self._errands.put(errand)
             if self._thread:
                 return
+            atexit.unregister(self.close)
+            atexit.register(self.close)  # a script may end as soon as it has released a lock
             self._thread = Thread(target=self._run, name="exclusive-courier", daemon=True)
             try:
                 self._thread.start()
             except RuntimeError:  # the process is about to end, or may have no more threads
                 self._thread = None
-                self._errands.get_nowait()
+                self._errands = queue.SimpleQueue()
                 self._publish(Post(self.installation.app), errand)
 
     def _run(self) -> None:
@@ -123,7 +137,7 @@ class Courier:
         except queue.Empty:
             errand = None
         if errand is None:
-            with self._guard:
+            with forks_wait(), self._guard:
                 if not self._errands.empty():  # it came just now
                     return self._errands.get()
                 self._thread = None
@@ -134,8 +148,31 @@ class Courier:
             if time.monotonic() < errand.until:
                 if not self.installation.endings:  # workers keep the namespace all the time
                     keep_namespace(self.installation, own_broker(self.installation))
-                post.publish_wakes(errand.wakes)
-        except ExclusiveError as error:
+                for wake, header in post.publish_wakes(self._genuine(errand.wakes)):
+                    self._drop(wake, header)
+        except Exception as error:  # noqa: BLE001 - the messages of others must not wait for it
             notices.trouble("a task that waits is woken a little later, and not from here", error)
         finally:
             errand.is_over.set()
+
+    def _genuine(self, wakes: Iterable[Wake]) -> Iterator[Wake]:
+        """Those whose messages this app has parked, for this key and this id, and that it may publish."""
+        for wake in wakes:
+            try:
+                message = self.installation.signer.open_parked(wake.message, wake.key, wake.id)
+            except Exception as error:  # noqa: BLE001 - whoever has the secret, or can read it, publishes it
+                notices.trouble(f"the message of {wake.id}, next at lock {wake.key}, is not published", error)
+                continue
+            if message is not None:
+                yield replace(wake, message=message)
+                continue
+            notices.forged(wake.key, wake.id)
+            # The message that the broker has may be genuine, and runs when it comes again.
+            self.installation.store.apply(wake.key, Remove(wake.id, done=False))
+
+    def _drop(self, wake: Wake, header: Header) -> None:
+        """Take a task out of the line whose queue was deleted, with all that was in it."""
+        id = notices.task_id(wake.id)
+        notices.queue_deleted(id, header.route[0] if header.route else "", wake.key)
+        self.installation.debts.add_message(id, header)
+        self.installation.store.apply(wake.key, Remove(wake.id))

@@ -15,8 +15,8 @@ from weakref import WeakKeyDictionary
 
 from typing_extensions import Self
 
-from celery_exclusive.amounts import MIN_TTL, is_number
-from celery_exclusive.errors import OptionError, did_you_mean
+from celery_exclusive.amounts import MIN_TTL, is_duration, seconds_from
+from celery_exclusive.errors import OptionError, did_you_mean, shown
 
 OnStoreError = Literal["raise", "allow"]
 
@@ -144,8 +144,8 @@ class Declaration:
 
     @classmethod
     def _check_ttl(cls, name: str, ttl: object, setting: str) -> None:
-        if ttl is not None and not is_number(ttl, at_least=MIN_TTL):
-            cls.refuse(f"{name}={ttl!r} must be a number of seconds from {MIN_TTL}, or None for {setting}.")
+        if ttl is not None and not is_duration(ttl, at_least=MIN_TTL):
+            cls.refuse(f"{name}={shown(ttl)} must be {seconds_from(MIN_TTL)}, or None for {setting}.")
 
     @classmethod
     def _check_on_store_error(cls, on_store_error: object) -> None:

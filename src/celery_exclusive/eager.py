@@ -224,6 +224,7 @@ def _lease_in_memory(key: str, id: str, ttl: float) -> Generator[Lease]:
     granted = store.apply(key, Acquire(id, token, _FOR_EVER, _NO_LIMIT)).answer
     assert isinstance(granted, Granted)  # noqa: S101 - there is no limit
     try:
-        yield Lease(key, granted.fence, ttl, store, id, token, _NO_LIMIT, time.monotonic() + ttl)
+        until = time.monotonic() + ttl
+        yield Lease(key, granted.fence, ttl, store, id, token, _NO_LIMIT, until, lambda: None)
     finally:
         store.apply(key, Release(id, token))

@@ -15,9 +15,13 @@ from celery_exclusive.courier import Courier, PublishingStore
 from celery_exclusive.debts import Debts
 from celery_exclusive.declaration import Declaration, apps_with_locks, check_declaration
 from celery_exclusive.errors import DuplicateTask, OptionError, did_you_mean
+from celery_exclusive.given import Values, option_of_call
+from celery_exclusive.header import HEADER, Header
+from celery_exclusive.masking import mask
 from celery_exclusive.options import KINDS, Exclusive, Unique
 from celery_exclusive.publish import wrap_send_task
 from celery_exclusive.settings import Settings, tombstone_ttl
+from celery_exclusive.signing import Signer
 from celery_exclusive.stores.base import Store, open_store
 from celery_exclusive.stores.choose import choose
 from celery_exclusive.stores.mark import Mark
@@ -26,15 +30,15 @@ from celery_exclusive.worker.gate import GatedTask
 from celery_exclusive.worker.request import request_class
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from celery import Celery
 
     from celery_exclusive.worker.endings import Endings
     from celery_exclusive.worker.heartbeat import Heartbeat
+    from celery_exclusive.worker.roster import Roster
 
 ATTRIBUTE = "_celery_exclusive"
-Values = Mapping[str, Mapping[str, Any]]
 T = TypeVar("T", bound=Declaration)
 
 
@@ -90,21 +94,27 @@ class Task(TaskMixin, CeleryTask):  # type: ignore[type-arg]
 
 
 class Installation:
-    """What an installed app has: settings, the store, and on a worker the heartbeat and the endings."""
+    """What an installed app has: settings, the store, and on a worker heartbeat, endings and roster.
+
+    `events_from` tells the worker's name while somebody listens to its events.
+    """
 
     heartbeat: Heartbeat | None = None
     endings: Endings | None = None
-    events_from: str | None = None
-    """The worker's name, if it sends events."""
+    roster: Roster | None = None
+    worker: Any = None
+    """Celery's own object of this worker."""
     _is_complete = False
     is_rehearsal = False
     """Whether a test wants eager tasks to conflict too."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
+        self.events_from: Callable[[], str | None] = lambda: None
         self.mark = Mark(lambda: self.store)
         self.debts = Debts(self)
         self.courier = Courier(self)
+        mask(app)
         app.send_task = wrap_send_task(self)
         app._task_from_fun = self._adopting(app._task_from_fun)
         app.register_task = self._adopting(app.register_task)
@@ -128,6 +138,15 @@ class Installation:
         )
         return cast("Store", PublishingStore(store, self.courier))
 
+    @cached_property
+    def signer(self) -> Signer:
+        settings = self.settings
+        return Signer(settings.secrets, settings.exclusive_prefix)
+
+    def header_of(self, headers: Mapping[str, Any], task_id: str | None) -> Header | None:
+        """Our header of a message of this task, if it is to be trusted."""
+        return Header.read(headers, str(task_id), self.signer) if HEADER in headers else None
+
     @property
     def origin(self) -> str:
         """Where the store's URL was found."""
@@ -139,10 +158,15 @@ class Installation:
 
     def exclusive(self, task: Any, values: Values | None = None) -> Exclusive | None:
         """That of a task, with the values that a call gave instead."""
-        return _option(task, Exclusive, values)
+        return option_of_call(task, Exclusive, values, self._limits)
 
     def unique(self, task: Any, values: Values | None = None) -> Unique | None:
-        return _option(task, Unique, values)
+        return option_of_call(task, Unique, values, self._limits)
+
+    @property
+    def _limits(self) -> Settings | None:
+        """What limits the values of a header: nothing, if its publisher has signed it."""
+        return None if self.signer.is_on else self.settings
 
     def ttl(self, option: Declaration | None) -> int:
         """Of a lease while a body runs, in microseconds."""
@@ -157,6 +181,11 @@ class Installation:
         """Whether there may be a run, or a message, without a lease while the store does not answer."""
         own = option and option.on_store_error
         return (own or self.settings.exclusive_on_store_error) == "allow"
+
+    @property
+    def keeper(self) -> Roster | Heartbeat | None:
+        """To whom a body in this process says which leases it holds."""
+        return self.roster or self.heartbeat
 
     @property
     def is_needed(self) -> bool:
@@ -237,16 +266,6 @@ class Installation:
             self._is_complete = True
 
         return finalizing
-
-
-def _option(task: Any, kind: type[T], values: Values | None) -> T | None:
-    own = getattr(task, kind.attribute, None)
-    option = own if isinstance(own, kind) else None
-    changes = (values or {}).get(kind.attribute)
-    if changes is None:
-        return option
-    given: T = cast("Any", kind)(by=option and option.by, key=option and option.key, **changes)
-    return given
 
 
 def _declared(task: Any, kind: type[Declaration]) -> Declaration | None:

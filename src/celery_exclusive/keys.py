@@ -1,11 +1,17 @@
-"""From the arguments of a call to the key it competes for. Pure, apart from looking at signatures."""
+"""From the arguments of a call to the key it competes for. Pure, apart from looking at signatures.
+
+A key begins with the kind of its option, "x" or "u". Behind it, ":" begins the key of one task, its name and
+a hash of the chosen arguments, and "=" an absolute text, which tasks share. So no text spells a task's key.
+"""
 
 from __future__ import annotations
 
 import inspect
+import re
 import reprlib
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import lru_cache
 from hashlib import blake2b
 from inspect import BoundArguments, Parameter, Signature
 from typing import Final
@@ -13,10 +19,12 @@ from weakref import WeakKeyDictionary
 
 from celery_exclusive.canonical import (
     AS_THEY_ARE,
+    MOST_CHARACTERS,
     Refused,
     at,
     digest,
     model,
+    normal,
     scalar,
     type_name,
     unwrap,
@@ -24,13 +32,18 @@ from celery_exclusive.canonical import (
 )
 from celery_exclusive.declaration import Declaration
 from celery_exclusive.errors import OptionError, did_you_mean
-from celery_exclusive.templates import parse_template
+from celery_exclusive.templates import Field, parse_template
 
 _Run = Callable[..., object]
 _Args = Sequence[object] | None
 _Kwargs = Mapping[str, object] | None
 
-_MAX_TEXT: Final = 200  # bytes: with a prefix this fits into the 250 of memcached
+_LONGEST: Final = 200
+"""Bytes behind the kind of a key: with a prefix they fit into the 250 of memcached."""
+_HASHED_TEXT: Final = re.compile("~[0-9a-f]{32}")
+_HASHED_NAME: Final = re.compile("[~:][0-9a-f]{32}")
+"""How what is cut, or has the hash of arguments, ends."""
+_TOO_LONG: Final = f"a text of more than {MOST_CHARACTERS:,} characters"
 _signatures: WeakKeyDictionary[_Run, dict[bool, Signature]] = WeakKeyDictionary()
 
 
@@ -45,7 +58,7 @@ def check(task_name: str, run: _Run, option: Declaration) -> None:
         if option.key is None:
             names = () if option.names == ("*",) else option.names or ()
         elif isinstance(option.key, str):
-            names = tuple(path[0] for _, path in _template(option.key) if path)
+            names = tuple(field.path[0] for field in _fields(option.key)[0])
         else:
             names = ()
             _check_function(option.key, signature)
@@ -61,30 +74,47 @@ def key_of(task_name: str, run: _Run, option: Declaration, args: _Args, kwargs: 
     Raises OptionError if an argument has no stable text, and Python's TypeError if the arguments do not fit.
     """
     if option.names is None and option.key is None:
-        return f"{option.kind}:{task_name}"
+        return own_key(task_name, option.kind)
     bound = _bind(run, args, kwargs)
     with _told(task_name, option):
         if option.key is not None:
             return absolute_key(_absolute_text(option.key, bound), option.kind)
         names = bound.arguments if option.names == ("*",) else option.names or ()
-        return f"{option.kind}:{task_name}:{digest({name: _argument(bound, name) for name in names})}"
+        arguments = {name: _argument(bound, name) for name in names}
+        return f"{own_key(task_name, option.kind)}:{digest(arguments)}"
+
+
+@lru_cache(maxsize=1024)
+def own_key(task_name: str, kind: str = "x") -> str:
+    """Return the key of a whole task, with which those of its arguments begin: "x:" or "u:", and its name."""
+    return f"{kind}:{_fitted(task_name, _LONGEST - 33, _HASHED_NAME)}"
 
 
 def absolute_key(text: str, kind: str = "x") -> str:
-    """Return the key of a text that tasks share: "x:" or "u:", and up to 200 bytes.
+    """Return the key of a text that tasks share: "x=" or "u=", and up to 200 bytes.
 
-    A longer text is cut and completed with a hash, as is one that is no valid Unicode.
+    A longer text is cut and completed with a hash. So is one that is no valid Unicode, and a short one that
+    looks as if it was.
     """
     if not text:
         raise OptionError("the key of a lock cannot be an empty text: name what is locked, like 'repo:17'.")
+    if len(text) > MOST_CHARACTERS:
+        raise OptionError(f"the key of a lock cannot be {_TOO_LONG}: name what is locked, like 'repo:17'.")
+    return f"{kind}={_fitted(text, _LONGEST, _HASHED_TEXT)}"
+
+
+def keys_named(text: str) -> tuple[str, ...]:
+    """Return the keys that people may mean by the name of a task, or by a text that tasks share."""
+    return tuple(key(text, kind) for key in (own_key, absolute_key) for kind in "xu") if text else ()
+
+
+def _fitted(text: str, longest: int, hashed: re.Pattern[str]) -> str:
+    """Cut a text to so many bytes, such that no two texts become one."""
     data = utf8(text)
-    try:
-        if len(data) <= _MAX_TEXT:
-            return f"{kind}:{data.decode()}"
-    except UnicodeDecodeError:
-        pass  # half a surrogate pair, which no store could keep
-    start, end = data[: _MAX_TEXT - 33].decode(errors="ignore"), blake2b(data, digest_size=16).hexdigest()
-    return f"{kind}:{start}~{end}"
+    if len(data) <= longest and not hashed.fullmatch(text[-33:]):
+        with suppress(UnicodeDecodeError):  # half a surrogate pair, which no store could keep
+            return data.decode()
+    return f"{data[: longest - 33].decode(errors='ignore')}~{blake2b(data, digest_size=16).hexdigest()}"
 
 
 def preview(run: _Run, option: Declaration, args: _Args, kwargs: _Kwargs, limit: int = 80) -> str:
@@ -93,12 +123,26 @@ def preview(run: _Run, option: Declaration, args: _Args, kwargs: _Kwargs, limit:
         bound = _bind(run, args, kwargs)
         names: Iterable[str] = option.names or ()
         if isinstance(option.key, str):
-            names = dict.fromkeys(path[0] for _, path in _template(option.key) if path)
+            names = dict.fromkeys(field.path[0] for field in _fields(option.key)[0])
         elif option.key is not None or names == ("*",):
             names = bound.arguments
         text = ", ".join(f"{name}={_shown(_argument(bound, name))}" for name in names)
     except Exception:  # noqa: BLE001 - a log line is not worth a task
         return ""
+    return _cut(text, limit)
+
+
+def given_preview(request: Mapping[str, object], limit: int = 80) -> str:
+    """Return the text that the caller of this request shows instead of the arguments, or "".
+
+    A retry has none: Celery writes the arguments themselves into its message.
+    """
+    texts = [str(request.get(name) or "") for name in ("argsrepr", "kwargsrepr")]
+    is_retry = bool(request.get("retries"))
+    return "" if is_retry else _cut(" ".join(text for text in texts if len(text) > len("()")), limit)
+
+
+def _cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: max(limit - 1, 0)] + "…"
 
 
@@ -145,7 +189,7 @@ def _no_parameter(name: str, parameters: Mapping[str, Parameter]) -> str:
 # Absolute keys --------------------------------------------------------------------------------------------
 
 
-def _template(template: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def _fields(template: str) -> tuple[tuple[Field, ...], str]:
     try:
         return parse_template(template)
     except ValueError as error:
@@ -169,20 +213,23 @@ def _check_function(key: Callable[..., str], signature: Signature) -> None:
 
 def _absolute_text(key: str | Callable[..., object], bound: BoundArguments) -> str:
     if isinstance(key, str):
-        pairs = _template(key)
-        text: object = "".join(text + (_field(bound, path) if path else "") for text, path in pairs)
+        fields, end = _fields(key)
+        shown = (field.before + field.show(_text_of(bound, field.path)) for field in fields)
+        text: object = "".join((*shown, end))
     else:
         try:
             text = key(*bound.args, **bound.kwargs)
         except Exception as error:
-            raise Refused(f"key= raised {type(error).__name__}: {error}. Correct the function.") from error
-    if not isinstance(text, str) or not text:
-        what = "an empty text" if isinstance(text, str) else f"a {type_name(text)}"
+            raise Refused(f"key= raised {type(error).__name__}. Correct the function.") from error
+    if not isinstance(text, str) or not 0 < len(text) <= MOST_CHARACTERS:
+        what = f"a {type_name(text)}"
+        if isinstance(text, str):
+            what = _TOO_LONG if text else "an empty text"
         raise Refused(f"key= gave {what}. It must give a text that names what is locked, like 'repo:17'.")
     return text
 
 
-def _field(bound: BoundArguments, path: tuple[str, ...]) -> str:
+def _text_of(bound: BoundArguments, path: tuple[str, ...]) -> str:
     value, done = _argument(bound, path[0]), path[0]
     for step in path[1:]:
         try:
@@ -198,7 +245,9 @@ def _field(bound: BoundArguments, path: tuple[str, ...]) -> str:
         if tagged is None:
             fix = "name an attribute of it, as in {project.pk}, or use a function as key="
             raise Refused(f"is a {type_name(value)}, which a template cannot show: {fix}.")
-        return tagged[1]
+        if len(tagged[1]) > MOST_CHARACTERS:
+            raise Refused(f"is {_TOO_LONG}, too much for a key: show another argument, or a part of it.")
+        return normal(tagged[1])
 
 
 _short = reprlib.Repr()

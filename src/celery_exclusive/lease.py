@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from celery_exclusive import notices
 from celery_exclusive.core.document import SECOND
-from celery_exclusive.core.operations import Release, Renew, Restore
+from celery_exclusive.core.operations import Done, Release, Renew, Restore
 from celery_exclusive.errors import ExclusiveError, LeaseLost, StoreUnavailable
 from celery_exclusive.native import NativeThread, original
 
@@ -22,6 +22,14 @@ if TYPE_CHECKING:
     from celery_exclusive.stores.base import Store
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The epoch of a store as a heartbeat saw it, and when. All leases of that heartbeat stood then."""
+
+    epoch: str
+    at: float
 
 
 @dataclass(slots=True, eq=False)
@@ -50,30 +58,65 @@ class Lease:
     _token: str = field(repr=False)
     _limit: int = field(repr=False)
     _certain_until: float = field(repr=False)
+    _known: Callable[[], Known | None] = field(repr=False)
+    _since: float = field(init=False, repr=False, default_factory=time.monotonic)
+    _is_over: bool = field(init=False, repr=False, default=False)
 
     def check(self) -> None:
         """Renew the lease and make sure that it still stands; cheap enough to call between pieces of work.
 
+        If the store has lost its data, the lease is put back.
+
         Raises:
             LeaseLost: it ran out, as when this process was paused for longer than `ttl`, and the key may have
-                gone to somebody else; or the store cannot be asked and `ttl` has passed since it last could.
+                gone to somebody else; or it was lost with the store's data, and somebody else has the key; or
+                the store cannot be asked and `ttl` has passed since it last could.
         """
         asked = time.monotonic()
         try:
             (lives,) = renew([self])
+            lives = lives or (self._is_forgotten(asked) and self.put_back())
         except StoreUnavailable as error:
             if asked < self._certain_until:
                 return
             raise LeaseLost(f"the lease on {self.key} cannot be confirmed: {error}") from error
         if not lives:
+            self.end()
             raise LeaseLost(
-                f"the lease on {self.key} (fence {self.fence}) is lost: not renewed for {self.ttl:g} s, and "
-                "somebody else may hold the key. Stop this work; whoever needs it will run it again"
+                f"the lease on {self.key} (fence {self.fence}) is lost: not renewed for {self.ttl:g} s, "
+                "released by force, or gone with the data of its store, and somebody else may hold the key. "
+                "Stop this work"
             )
 
     def is_of(self, id: str) -> bool:
         """Whether it was granted to the claim of this id."""
         return self._id == id
+
+    def end(self) -> None:
+        """It is about to be released, or lost: nobody must put it back from now on."""
+        self._is_over = True
+
+    def put_back(self) -> bool:
+        """Put it back into a store that has lost its data, unless somebody else has the key; tell whether."""
+        if self._is_over:
+            return False
+        asked = time.monotonic()
+        restore = Restore(self._id, self._token, round(self.ttl * SECOND), self._limit)
+        lives = self._store.apply(self.key, restore).answer == Done(True)
+        if lives:
+            self._certain_until, self._since = asked + self.ttl, time.monotonic()
+        if self._is_over:  # it was released meanwhile, maybe before
+            self._store.apply(self.key, Release(self._id, self._token, done=False))
+        return lives
+
+    def _is_forgotten(self, now: float) -> bool:
+        """Whether the store has lost this lease with its data, as its heartbeat is yet to notice."""
+        known = self._known()
+        if known is None:
+            return False
+        if known.at <= self._since and now >= self._certain_until:
+            return False  # the data may have been lost before the grant: then the lease has merely run out
+        return self._store.epoch() != known.epoch
 
 
 def renew(leases: list[Lease]) -> list[bool]:
@@ -104,7 +147,7 @@ class Heartbeat:
         self._guard = original("_thread", "RLock")()  # a signal handler may take a lock while it is held
         self._sooner: queue.SimpleQueue[None] = original("queue", "SimpleQueue")()
         self._period: float | None = None
-        self._epochs: dict[Store, str] = {}
+        self._known: dict[Store, Known] = {}
 
     @property
     def is_beating(self) -> bool:
@@ -115,8 +158,13 @@ class Heartbeat:
         """Learn the epoch of a store, before it grants the first lease in a while."""
         if self._pid != os.getpid():
             self.start_anew()
-        if not self.is_beating or store not in self._epochs:
-            self._epochs[store] = store.epoch()
+        if not self.is_beating or store not in self._known:
+            now = time.monotonic()
+            self._known[store] = Known(store.epoch(), now)
+
+    def known(self, store: Store) -> Known | None:
+        """The epoch of a store, as it was last seen."""
+        return self._known.get(store)
 
     def keep(self, lease: Lease, owner: object) -> None:
         """Renew this lease from now on, as long as its owner exists."""
@@ -138,6 +186,7 @@ class Heartbeat:
                 self._sooner.put(None)
 
     def drop(self, lease: Lease) -> None:
+        lease.end()
         with self._guard:
             self._kept.pop(lease, None)
 
@@ -169,25 +218,26 @@ class Heartbeat:
             for lease in self._kept:
                 by_store[lease._store].append(lease)
         errors: list[Exception] = []
-        for leases in by_store.values():
+        for store, leases in by_store.items():
             try:
-                renew(leases)
-                self._notice_loss(leases[0]._store, leases)
+                self._keep_all(store, leases)
             except Exception as error:  # noqa: BLE001 - raised when the other stores have had their turn
                 errors.append(error)
         if errors:
             raise errors[0]
 
-    def _notice_loss(self, store: Store, leases: list[Lease]) -> None:
-        epoch = store.epoch()
-        if self._epochs.get(store, epoch) != epoch:
-            for lease in leases:
-                ttl = round(lease.ttl * SECOND)
-                store.apply(lease.key, Restore(lease._id, lease._token, ttl, lease._limit))
-                if lease not in self._kept:  # it was given back meanwhile
-                    store.apply(lease.key, Release(lease._id, lease._token))
+    def _keep_all(self, store: Store, leases: list[Lease]) -> None:
+        now = time.monotonic()
+        gone = [lease for lease, lives in zip(leases, renew(leases), strict=True) if not lives]
+        epoch, known = store.epoch(), self._known.get(store)
+        if known and known.epoch != epoch:
+            for lease in gone:
+                lease.put_back()
             notices.forgot(store.url, [lease.key for lease in leases])
-        self._epochs[store] = epoch
+        else:
+            for lease in gone:
+                lease.end()
+        self._known[store] = Known(epoch, now)
 
 
 heartbeat: Final = Heartbeat()

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from celery import current_app
 
 from celery_exclusive import notices
-from celery_exclusive.amounts import MIN_TTL, is_count, is_number
+from celery_exclusive.amounts import A_COUNT, MIN_TTL, is_count, is_duration, seconds_from
 from celery_exclusive.core.operations import Held
 from celery_exclusive.declaration import apps_with_locks
-from celery_exclusive.errors import ExclusiveError, LockHeld, OptionError, did_you_mean
+from celery_exclusive.errors import ExclusiveError, LockHeld, NoLease, OptionError, did_you_mean, shown
 from celery_exclusive.keys import absolute_key
 from celery_exclusive.lease import Lease
 from celery_exclusive.taking import Taking, entered
@@ -55,7 +55,8 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
         app: the Celery app whose store to use. Default: the current app, or the only one with `install`.
 
     Raises:
-        OptionError: a value or a name is wrong (at once), or no app has locks (when it is used).
+        OptionError: a value or a name is wrong, a time longer than 157,766,400 s (5 years), or a limit above
+            1,000,000,000 (at once); or no app has locks (when it is used).
         LockHeld: `with` could not have it within `wait`; it names the holder. `acquire()` returns False.
         StoreUnavailable: the store does not answer. Nothing is held then for longer than `ttl`.
         ExclusiveError: it can never be had, since this thread or this run holds it already: a lock is not
@@ -90,14 +91,14 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
             self._refuse(f"there is no option {name!r} (there are {', '.join(known)}){hint}")
         if not isinstance(text, str):
             self._refuse("the first argument must be a text that names what is locked, like 'repo:17'.")
-        if not is_number(ttl, at_least=MIN_TTL):
-            self._refuse(f"ttl={ttl!r} must be a number of seconds from {MIN_TTL}.")
-        if wait is not None and not is_number(wait, at_least=0):
+        if not is_duration(ttl, at_least=MIN_TTL):
+            self._refuse(f"ttl={shown(ttl)} must be {seconds_from(MIN_TTL)}.")
+        if wait is not None and not is_duration(wait, at_least=0):
             self._refuse(
-                f"wait={wait!r} must be a number of seconds, 0 for one try, or None to wait for ever."
+                f"wait={shown(wait)} must be {seconds_from(0)}, 0 for one try, or None to wait for ever."
             )
         if not is_count(limit):
-            self._refuse(f"limit={limit!r} must be a whole number from 1: how many may hold it at once.")
+            self._refuse(f"limit={shown(limit)} must be {A_COUNT}: how many may hold it at once.")
         self.key = absolute_key(text)
 
     def __repr__(self) -> str:
@@ -135,11 +136,11 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
         """The lease that `acquire()` got.
 
         Raises:
-            ExclusiveError: this object does not hold it.
+            NoLease: this object does not hold it. It is an ExclusiveError and an AttributeError.
         """
         taking = self._mine()
         if not taking or not taking.lease:
-            raise ExclusiveError(f"{self}.lease: this object does not hold it in this process")
+            raise NoLease(f"{self}.lease: this object does not hold it in this process")
         return taking.lease
 
     def __enter__(self) -> Lease:

@@ -1,6 +1,7 @@
 """The one place that tells people what happened: in the shape of Celery's own log lines, and as its events.
 
-An event is sent where the worker sends events (`-E`), in a group of its own, which monitors pass on.
+Whatever is logged here is one line that a terminal prints: keys, ids and names are texts of others.
+An event is sent while the worker sends those of tasks, in a group of its own, which monitors pass on.
 """
 
 from __future__ import annotations
@@ -13,14 +14,37 @@ from typing import TYPE_CHECKING
 
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Rival
-from celery_exclusive.errors import ExclusiveError
+from celery_exclusive.display import printable
+from celery_exclusive.errors import ExclusiveError, UnreadableKey
 from celery_exclusive.forking import forks_wait
 from celery_exclusive.native import at_home
 
 if TYPE_CHECKING:
     from celery_exclusive.install import Installation
 
+
+class _OneLine(logging.Filter):
+    """Escapes control characters in every record of the logger that it belongs to.
+
+    A traceback has lines of its own. They are indented, so that none looks like the begin of a record.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.msg = printable(str(record.msg))
+        if isinstance(record.args, tuple):
+            record.args = tuple(_shown(word) for word in record.args)
+        if record.exc_info:
+            lines = logging.Formatter().formatException(record.exc_info).splitlines()
+            record.exc_text = "\n".join(f"  {printable(line)}" for line in lines)
+        return True
+
+
+def _shown(word: object) -> object:
+    return word if isinstance(word, (int, float)) else printable(str(word))
+
+
 logger = logging.getLogger("celery_exclusive")
+logger.addFilter(_OneLine())
 
 
 def skipped(task: str, id: str, lock: str, by: Sequence[Rival]) -> None:
@@ -146,12 +170,65 @@ def elsewhere(sender: str, key: str, url: str, prefix: str) -> None:
     )
 
 
+def more_elsewhere(count: int) -> None:
+    logger.warning(
+        "messages have come from %d more publishers whose locks are kept elsewhere, or which say so", count
+    )
+
+
+def unreadable(error: UnreadableKey, count: int) -> None:
+    at_home(
+        logger.error,
+        "%s. Until then the reaper leaves it alone, and no task can take it (this worker has met %d such)",
+        error,
+        count,
+    )
+
+
 def stepped_aside(key: str, id: str) -> None:
     logger.warning(
         "Task [%s] steps aside in the line of lock %s: nobody took its message. Is there a worker for its "
         "queue, with this task registered?",
         task_id(id),
         key,
+    )
+
+
+def no_roster(path: str) -> None:
+    logger.error(
+        "%s is gone, by which a child tells its worker which leases to renew: they end after their ttl. If "
+        "this is a child of a worker's pool, restart the worker",
+        path,
+    )
+
+
+def queue_deleted(id: str, queue: str, lock: str) -> None:
+    logger.warning(
+        "Task [%s] leaves the line of lock %s: its queue %s was deleted when its worker ended",
+        id,
+        lock,
+        queue,
+    )
+
+
+def forged(key: str, id: str) -> None:
+    at_home(
+        logger.error,
+        "the message of %r in the line of lock %r is not published but removed: it was not signed with this "
+        "exclusive_secret for this place, so somebody else has written it to the store, or a process "
+        "without the secret",
+        id,
+        key,
+    )
+
+
+def unsigned(task: str, sender: str) -> None:
+    logger.warning(
+        "a message of task %s from %r has a header of celery-exclusive without a valid signature, which is "
+        "ignored, as those of all such messages are: give its publisher the same exclusive_secret and "
+        "exclusive_prefix. Its keys are computed here",
+        task,
+        sender,
     )
 
 
@@ -187,18 +264,22 @@ def amnesia(installation: Installation, restored: int) -> None:
     _send(installation, "lock-amnesia", store=url, restored=restored)
 
 
+def cannot_start(error: Exception) -> None:
+    logger.critical("the worker does not start: %s", error)
+
+
 def _send(installation: Installation, kind: str, **fields: object) -> None:
     """In a thread: a broker that does not answer must hold up neither a heartbeat nor a body."""
-    if installation.events_from is not None:
-        publish = Thread(
-            target=_publish, args=(installation, kind, fields), name="exclusive-event", daemon=True
-        )
+    sender = installation.events_from()
+    if sender is not None:
+        words = (installation, sender, kind, fields)
+        publish = Thread(target=_publish, args=words, name="exclusive-event", daemon=True)
         with suppress(RuntimeError):  # the process is about to end, or may have no more threads
             at_home(publish.start)
 
 
-def _publish(installation: Installation, kind: str, fields: dict[str, object]) -> None:
-    app, sender = installation.app, installation.events_from
+def _publish(installation: Installation, sender: str, kind: str, fields: dict[str, object]) -> None:
+    app = installation.app
     try:
         with (
             forks_wait(),

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NoReturn, get_args
 
-from celery_exclusive.amounts import MIN_TTL, is_count, is_number
+from celery_exclusive.amounts import A_COUNT, LONGEST, MIN_TTL, is_count, is_duration, seconds_from
 from celery_exclusive.declaration import NOT_GIVEN, Declaration, OnStoreError
-from celery_exclusive.errors import did_you_mean
+from celery_exclusive.errors import did_you_mean, shown
 
 OnConflict = Literal["wait", "skip", "raise", "reschedule"]
 OnFull = Literal["raise", "skip"]
@@ -31,18 +31,20 @@ class Exclusive(Declaration):
 
     Parameters:
         by: the parameter or parameters of the task that make up the key, or "*" for identical arguments.
-            Default None: the whole task, whatever its arguments. Kept as a tuple of names.
+            Default None: the whole task, whatever its arguments. Kept as a tuple of names. Together they may
+            have 5,000 values, items of lists and dicts, and 500,000 characters: a call with more raises
+            OptionError, and a message with more fails.
         key: an absolute key instead of `by`, shared by all tasks that give the same text: a template over the
             arguments ("repo:{project_id}", "repo:{project.pk}"), or a function that is called like the task
-            and returns the text.
+            and returns the text. A template shows texts: 17 and "17" have one key, as None and "None" do.
         limit: how many may run at once per key, an int from 1. Default 1.
         ttl: seconds without heartbeat before the lease of a dead worker is free again, from 0.1. It does not
             limit the run time. Default None: the setting `exclusive_ttl` (30 s).
         on_conflict: what a task does that finds its key taken. Default "wait": in line and in order, without
             using a worker slot. "skip": it ends with SUCCESS, without its body. "raise": it fails with
             `LockHeld`, and so do the chain and the chord it is in. "reschedule": its message is sent again
-            with a delay that grows from 1 s to 60 s, in no order, and at its end it starts over; nobody waits
-            in line.
+            with a delay that grows from about 1 s to about 60 s, in no order, and at its end it starts over;
+            nobody waits in line.
         give_up_after: with on_conflict="reschedule", after how many seconds since its first try it fails with
             `LockHeld` instead, by the clocks of the workers. Default None: never.
         max_waiting: how many may wait in line per key, an int from 1. Retries and messages that the broker
@@ -58,8 +60,9 @@ class Exclusive(Declaration):
             Default: `{"skipped": {"key": ..., "existing_id": ...}}`.
 
     Raises:
-        OptionError: at once if a value or a name is wrong; when the task is registered if the attribute is
-            not called `exclusive`, the app was not installed, or a name is no parameter of the task.
+        OptionError: at once if a value or a name is wrong, a time longer than 157,766,400 s (5 years), or a
+            count above 1,000,000,000; when the task is registered if the attribute is not called `exclusive`,
+            the app was not installed, or a name is no parameter of the task.
 
     In a subclass `exclusive=None` switches it off. If a worker dies, its lease ends after `ttl`; while the
     store is down, tasks wait and none is lost. A store that has lost its data is told the leases of the
@@ -118,7 +121,7 @@ class Exclusive(Declaration):
     @classmethod
     def _check_limit(cls, limit: object) -> None:
         if not is_count(limit):
-            cls.refuse(f"limit={limit!r} must be a whole number from 1: how many may run at once.")
+            cls.refuse(f"limit={shown(limit)} must be {A_COUNT}: how many may run at once.")
 
     @classmethod
     def _check_on_conflict(cls, on_conflict: object, give_up_after: object) -> None:
@@ -130,12 +133,13 @@ class Exclusive(Declaration):
             )
         if give_up_after is not None and on_conflict != "reschedule":
             cls.refuse(
-                f"give_up_after={give_up_after!r} is for on_conflict='reschedule'. Leave it out, or say for "
+                f"give_up_after={shown(give_up_after)} is for on_conflict='reschedule'. Leave it out, or say "
                 "how many may wait in line by max_waiting=."
             )
-        if give_up_after is not None and (not is_number(give_up_after, at_least=0) or give_up_after == 0):
+        if give_up_after is not None and (not is_duration(give_up_after, at_least=0) or give_up_after == 0):
             cls.refuse(
-                f"give_up_after={give_up_after!r} must be a number of seconds above 0, or None for never."
+                f"give_up_after={shown(give_up_after)} must be a number of seconds above 0 and up to "
+                f"{LONGEST}, or None for never."
             )
 
     @classmethod
@@ -147,9 +151,7 @@ class Exclusive(Declaration):
             hint = (
                 "on_conflict='skip' if nobody may" if max_waiting == 0 else "None for exclusive_max_waiting"
             )
-            cls.refuse(
-                f"max_waiting={max_waiting!r} must be a whole number from 1: how many may wait. Use {hint}."
-            )
+            cls.refuse(f"max_waiting={shown(max_waiting)} must be {A_COUNT}: how many may wait. Use {hint}.")
         if on_conflict != "wait" and (max_waiting is not None or on_full == "skip"):
             option = "on_full='skip'" if max_waiting is None else f"max_waiting={max_waiting!r}"
             cls.refuse(
@@ -187,7 +189,7 @@ class Unique(Declaration):
 
     Parameters:
         by: the parameter or parameters of the task that make up the key. Default None: all of them,
-            identical arguments. Kept as a tuple of names.
+            identical arguments. Kept as a tuple of names. They may be as large as for `Exclusive`.
         key: an absolute key instead of `by`, shared by all tasks that give the same text: a template over the
             arguments ("repo:{project_id}", "repo:{project.pk}"), a function that is called like the task and
             returns the text, or a constant for the whole task.
@@ -198,7 +200,7 @@ class Unique(Declaration):
         ttl: seconds without heartbeat before the lease of a dead worker is free again, from 0.1. It does not
             limit the run time. Default None: the setting `exclusive_ttl` (30 s).
         queued_ttl: seconds after which the key of a message that is lost is free again, counted from its eta
-            if it has one. Default None: the setting `exclusive_queued_ttl` (86,400 s, a day).
+            if it has one, 5 years in all. Default None: the setting `exclusive_queued_ttl` (86,400 s, a day).
         on_store_error: what a call does whose store does not answer. "raise": it raises `StoreUnavailable`.
             "allow": it is sent without a lease, maybe twice. Default None: the setting
             `exclusive_on_store_error` ("raise").
@@ -206,8 +208,9 @@ class Unique(Declaration):
             too). Default: `{"skipped": {"key": ..., "existing_id": ...}}`.
 
     Raises:
-        OptionError: at once if a value or a name is wrong; when the task is registered if the attribute is
-            not called `unique`, the app was not installed, or a name is no parameter of the task.
+        OptionError: at once if a value or a name is wrong, a time longer than 157,766,400 s (5 years), or a
+            count above 1,000,000,000; when the task is registered if the attribute is not called `unique`,
+            the app was not installed, or a name is no parameter of the task.
 
     In a subclass, or in a call, `unique=None` switches it off. If the message cannot be sent, the key is free
     at once; if the caller dies before it is sent, after `queued_ttl`.
@@ -280,8 +283,8 @@ class Unique(Declaration):
             )
         if period is None:
             return
-        if not is_number(period, at_least=MIN_TTL):
-            cls.refuse(f"period={period!r} must be a number of seconds from {MIN_TTL}.")
+        if not is_duration(period, at_least=MIN_TTL):
+            cls.refuse(f"period={shown(period)} must be {seconds_from(MIN_TTL)}.")
         if until != "finished" or ttl is not None or queued_ttl is not None:
             cls.refuse(
                 f"period={period!r} says alone how long a key is taken. Leave until=, ttl= and queued_ttl= "

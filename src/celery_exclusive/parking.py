@@ -5,7 +5,7 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -17,6 +17,7 @@ from celery_exclusive import notices
 from celery_exclusive.amounts import seconds_until
 from celery_exclusive.brokers import broker_urls, family
 from celery_exclusive.header import HEADER, Header
+from celery_exclusive.signing import Signer
 from celery_exclusive.stores.base import Wake
 
 VERSION = 1
@@ -27,13 +28,15 @@ TOP = 255
 """A priority above all others: RabbitMQ takes it for a queue's highest, or ignores it where there is none."""
 _CONFIRM = 30
 """Seconds within which RabbitMQ has to confirm a message."""
+_NO_ROUTE = 312
+"""The reply code with which RabbitMQ returns a message that reaches no queue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Letter:
     """Everything that makes a message: body, headers, properties, and where it goes."""
 
-    body: bytes
+    body: bytes = field(repr=False)
     content_type: str
     content_encoding: str
     headers: dict[str, Any]
@@ -42,11 +45,13 @@ class Letter:
     routing_key: str
 
     @classmethod
-    def of(cls, message: Any, header: Header) -> Letter:
+    def of(cls, message: Any, header: Header, queue: str | None = None) -> Letter:
         """Take it from a delivered kombu message, whose body is decompressed already.
 
-        It gets this header of ours, so that all its copies are for one key and one id.
+        It gets this header of ours, so that all its copies are for one key and one id. With a `queue` it goes
+        to that queue alone, and else the way that it came.
         """
+        came = message.delivery_info
         body = message.body.encode() if isinstance(message.body, str) else bytes(message.body)
         headers = {name: value for name, value in message.headers.items() if name not in _NOT_KEPT}
         properties = {name: message.properties.get(name) for name in _PROPERTIES}
@@ -56,8 +61,8 @@ class Letter:
             message.content_encoding,
             {**headers, HEADER: header.write()},
             {name: value for name, value in properties.items() if value is not None},
-            message.delivery_info.get("exchange") or "",
-            message.delivery_info.get("routing_key") or "",
+            "" if queue else came.get("exchange") or "",
+            queue or came.get("routing_key") or "",
         )
 
     def dump(self) -> bytes:
@@ -78,15 +83,23 @@ class Letter:
         body = body.encode() if fields.pop("coding") == "text" else b64decode(body)
         return cls(body=body, **fields)
 
-    def promoted(self, epoch: str) -> Letter:
+    def promoted(self, wake: Wake) -> Letter:
         """The copy that answers an offer."""
-        return replace(self, headers={**self.headers, HEADER: {**self.headers[HEADER], "promoted": epoch}})
+        header = {**self.headers[HEADER], "promoted": wake.epoch, "offered": wake.key}
+        return replace(self, headers={**self.headers, HEADER: header})
 
     def on_top(self) -> Letter:
         """The copy that RabbitMQ delivers before others. Its own priority is in our header."""
         header = {**self.headers[HEADER], "prio": self.properties.get("priority")}
         return replace(
             self, headers={**self.headers, HEADER: header}, properties={**self.properties, "priority": TOP}
+        )
+
+    def signed(self, signer: Signer) -> Letter:
+        """The copy that is sent. In the store, and until then, its header has no signature of its own."""
+        task_id = self.headers.get("id") or self.properties.get("correlation_id")
+        return replace(
+            self, headers={**self.headers, HEADER: signer.sign_header(self.headers[HEADER], str(task_id))}
         )
 
     def headers_to_send(self) -> dict[str, Any]:
@@ -114,16 +127,27 @@ class Post:
         self._own_connection = own_connection
         self._producer: Any = None
 
-    def publish_wakes(self, wakes: Iterable[Wake]) -> None:
-        """Publish messages whose turn has come. Those that cannot be are offered again later."""
+    def publish_wakes(self, wakes: Iterable[Wake]) -> list[tuple[Wake, Header]]:
+        """Publish messages whose turn has come. Those that cannot be are offered again later.
+
+        Returns those whose queue was deleted when its worker ended: nobody can take them any more.
+        """
+        lost: list[tuple[Wake, Header]] = []
         for wake in wakes:
+            header: Header | None = None
             try:
-                self.publish(Letter.load(wake.message).promoted(wake.epoch), at_head=True)
+                letter = Letter.load(wake.message).promoted(wake)
+                header = Header.of(letter.headers[HEADER])
+                self.publish(letter, at_head=True)
             except Exception as error:  # noqa: BLE001 - whatever it is, the offer runs out
+                if header and header.auto_delete and getattr(error, "reply_code", 0) == _NO_ROUTE:
+                    lost.append((wake, header))
+                    continue
                 what = f"the message of task {notices.task_id(wake.id)}, next at lock {wake.key}"
                 notices.trouble(f"{what}, could not be published and will be again", error)
                 if isinstance(error, (OperationalError, OSError)):  # the others would find the same
-                    return
+                    break
+        return lost
 
     @property
     def counts_deliveries(self) -> bool:
@@ -141,6 +165,7 @@ class Post:
                 letter = letter.on_top()
             elif at_head and _has_lists(producer, letter.exchange):
                 send = _push_to_head
+            letter = letter.signed(self.app._celery_exclusive.signer)
             policy = self.app.conf.task_publish_retry_policy
             producer.connection.ensure(producer, send, **policy)(producer, letter)
 

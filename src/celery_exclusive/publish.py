@@ -9,6 +9,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from celery import Celery
+from celery.utils import uuid
 
 from celery_exclusive.asked import Asked, asked
 from celery_exclusive.header import DELIVERY, HEADER, Header, rejections
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from celery_exclusive.install import Installation
 
 
+_REPRESENTATIONS = ("argsrepr", "kwargsrepr")
 _PLACES = list(signature(Celery.send_task).parameters)[4:]
 """What `send_task` takes by its place, behind its name and arguments."""
 
@@ -36,7 +38,7 @@ def wrap_send_task(installation: Installation) -> Any:
         task = options.get("task_type") or _declared(app, name)
         call = asked(installation, name, task, options)
         headers = dict(options.get("headers") or {})
-        previous = Header.read(headers)
+        previous = installation.header_of(headers, options.get("task_id"))
         headers.pop(DELIVERY, None)
         if headers.pop(HEADER, None) is not None:
             headers.pop("redelivered", None)
@@ -46,11 +48,13 @@ def wrap_send_task(installation: Installation) -> Any:
         if header is None:
             return _told(task, send_task(name, args, kwargs, *rest, **options))
         installation.settings  # noqa: B018 - wrong settings are an error for the caller
+        header = replace(header, masked=_is_masked(options, previous))
 
         def send(header: Header) -> Any:
             mark = installation.mark.read() if header.x or header.u else None
             header = replace(header, store=mark, rejections=rejections(headers))
-            options["headers"] = {**headers, HEADER: header.write()}
+            id = options["task_id"] = options.get("task_id") or uuid()
+            options["headers"] = {**headers, HEADER: installation.signer.sign_header(header.write(), id)}
             return send_task(name, args, kwargs, *rest, **options)
 
         if header.u is None:
@@ -58,6 +62,17 @@ def wrap_send_task(installation: Installation) -> Any:
         return Publication(installation, task, call.unique, header, options, previous).send(send)
 
     return with_header
+
+
+def _is_masked(options: dict[str, Any], previous: Header | None) -> bool:
+    """Whether log lines must not show the arguments: the caller gives other texts for them.
+
+    A retry has lost these texts, so what the first call wanted is kept. Of one that another publisher sent
+    without this library, it is not known.
+    """
+    if options.get("retries"):
+        return previous is None or previous.masked
+    return any(options.get(name) is not None for name in _REPRESENTATIONS)
 
 
 def _declared(app: Any, name: str) -> Any:
@@ -107,4 +122,19 @@ def _same_arguments(task: Any, args: Any, kwargs: Any) -> bool:
     request = task.request
     if request.id is None:  # no body: the main process retries a task whose child was lost
         return True
-    return list(args) == list(request.args or ()) and kwargs == (request.kwargs or {})
+    now, before = [*args], [*(request.args or ())]
+    named = request.kwargs or {}
+    if len(now) != len(before) or kwargs.keys() != named.keys():
+        return False
+    pairs = [*zip(now, before, strict=True), *((kwargs[name], named[name]) for name in named)]
+    return all(_is_equal(one, other) for one, other in pairs)
+
+
+def _is_equal(one: object, other: object) -> bool:
+    """Arrays, data frames and queries answer neither True nor False, or raise: they count as different."""
+    if one is other:
+        return True
+    try:
+        return (one == other) is True
+    except Exception:  # noqa: BLE001 - whatever a class of the user's does; Celery would drop the retry
+        return False

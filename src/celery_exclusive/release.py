@@ -9,18 +9,23 @@ from typing import TYPE_CHECKING
 from celery_exclusive import notices
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Break, Done, Rival
-from celery_exclusive.errors import LockHeld
+from celery_exclusive.errors import LockHeld, UnreadableKey
 
 if TYPE_CHECKING:
     from celery_exclusive.install import Installation
+    from celery_exclusive.stores.base import Store
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """What became of a lock: from whom it was taken, and the ids to which its place is offered now."""
+    """What became of a lock: from whom it was taken, and the ids to which its place is offered now.
 
-    broken: tuple[Rival, ...]
-    offered: tuple[str, ...]
+    It was `forgotten`, with all who waited for it, if what the store kept of it could not be read.
+    """
+
+    broken: tuple[Rival, ...] = ()
+    offered: tuple[str, ...] = ()
+    forgotten: bool = False
 
 
 def release(installation: Installation, key: str, *, force: bool = False) -> Released:
@@ -30,15 +35,26 @@ def release(installation: Installation, key: str, *, force: bool = False) -> Rel
 
     Parameters:
         key: the whole key, as the store has it.
-        force: take it even from holders whose leases live. Their bodies go on.
+        force: take it even from holders whose leases live. Their bodies go on. A key that cannot be read is
+            dropped, with whoever waits there.
 
     Raises:
         LockHeld: somebody holds the key, and there is no `force`. Nothing was changed.
         StoreUnavailable: the store does not answer.
+        UnreadableKey: what it keeps of this key is damaged, and there is no `force`.
 
     A message that cannot be published now is offered again by the workers, as always.
     """
-    store = installation.store
+    try:
+        return _release(installation.store, key, force=force)
+    except UnreadableKey:
+        if not force:
+            raise
+        installation.store.forget(key)
+        return Released(forgotten=True)
+
+
+def _release(store: Store, key: str, *, force: bool) -> Released:
     holders = store.inspect(key).holders
     if not force and any(holder.phase == "running" for holder in holders):
         raise _held(key, holders)

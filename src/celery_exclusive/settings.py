@@ -6,21 +6,37 @@ They are read with `conf.get`, never with `app.add_defaults`: that would overrid
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final, cast, get_args
 
-from celery_exclusive.amounts import MIN_TTL, is_count, is_number
+from celery_exclusive.amounts import (
+    A_COUNT,
+    LONGEST,
+    MIN_TTL,
+    is_count,
+    is_duration,
+    is_number,
+    seconds_from,
+)
 from celery_exclusive.brokers import broker_urls, family
+from celery_exclusive.core.state import LONGEST_OFFER
 from celery_exclusive.declaration import OnStoreError
-from celery_exclusive.errors import OptionError, did_you_mean
+from celery_exclusive.errors import OptionError, did_you_mean, shown
 
 _ABSENT: Final = object()
+_SHORTEST: Final = 0.001
+"""Seconds: of less than a microsecond a store would keep nothing."""
+_SECRET: Final = ("exclusive_store", "exclusive_secret")
+"""Settings that may hold a secret: their values are shown nowhere."""
+_SHORTEST_SECRET: Final = 16
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Settings:
-    """All settings of one app, under the names they have in its configuration. Times are seconds.
+    """All settings of one app, under the names they have in its configuration.
+
+    Times are seconds, at most 157,766,400 (5 years); `exclusive_offer` at most 1,314,720, as offers grow.
 
         app.conf.update(exclusive_store="redis://locks/1", exclusive_ttl=20)
         CELERY_EXCLUSIVE_TTL = 20                # Django, with config_from_object(..., namespace="CELERY")
@@ -39,6 +55,9 @@ class Settings:
     exclusive_max_waiting: how many may wait in line, for tasks that wait and do not say. Default None: any.
     exclusive_preview: whether log lines show a short preview of the arguments. Default True.
     exclusive_broker_id: what tells this broker from others. Default None: its kind, hosts and virtual host.
+    exclusive_secret: signs our headers and parked messages, which are checked before they are used: a text of
+        16 or more characters, or several, of which the first signs and all are accepted. None as the last of
+        several also accepts what is not signed. Default None: nothing is signed or checked.
 
     Raises OptionError for a value of the wrong type or range, and for any other `exclusive_*` key.
     """
@@ -55,20 +74,31 @@ class Settings:
     exclusive_max_waiting: int | None = None
     exclusive_preview: bool = True
     exclusive_broker_id: str | None = None
+    exclusive_secret: str | Sequence[str | None] | None = None
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            name, value = field.name, getattr(self, field.name)
-            if not (value is None and field.default is None):
+        for each in fields(self):
+            name, value = each.name, getattr(self, each.name)
+            if not (value is None and each.default is None):
                 _check(name, value)
+
+    def __repr__(self) -> str:
+        shown = (f"{each.name}={_shown(each.name, getattr(self, each.name))}" for each in fields(self))
+        return f"Settings({', '.join(shown)})"
 
     @classmethod
     def from_conf(cls, conf: Mapping[str, object]) -> Settings:
         """Read them from `app.conf`, which loads the configuration, and refuse unknown `exclusive_*` keys."""
-        names = [field.name for field in fields(cls)]
+        names = [each.name for each in fields(cls)]
         given: dict[str, Any] = {name: _read(conf, name) for name in names}
         _refuse_unknown_keys(conf, names)
         return cls(**{name: value for name, value in given.items() if value is not _ABSENT})
+
+    @property
+    def secrets(self) -> tuple[str | None, ...]:
+        """All of `exclusive_secret`, the one that signs first; none if it is not set."""
+        given = self.exclusive_secret
+        return () if given is None else (given,) if isinstance(given, str) else tuple(given)
 
 
 def tombstone_ttl(conf: Mapping[str, object]) -> float:
@@ -81,7 +111,7 @@ def tombstone_ttl(conf: Mapping[str, object]) -> float:
     if setting is not None:
         return setting
     timeout = visibility_timeout(conf)
-    return 600 if timeout is None else 2 * timeout + 600
+    return 600 if timeout is None else min(2 * timeout + 600, LONGEST)
 
 
 def visibility_timeout(conf: Mapping[str, object]) -> float | None:
@@ -92,13 +122,16 @@ def visibility_timeout(conf: Mapping[str, object]) -> float | None:
     timeout = transport_options.get("visibility_timeout", 3600)
     if not is_number(timeout, at_least=0):
         raise OptionError(
-            f"setting broker_transport_options has visibility_timeout {timeout!r}, expected a number of "
-            "seconds: correct it."
+            f"setting broker_transport_options has visibility_timeout {shown(timeout)}, expected a number "
+            "of seconds: correct it."
         )
     return timeout
 
 
 def _check(name: str, value: object) -> None:
+    if name == "exclusive_secret":
+        _check_secret(value)
+        return
     if name == "exclusive_store":
         good = isinstance(value, str) and "://" in value
         expected = "a URL such as 'redis://localhost/1', or None"
@@ -108,17 +141,34 @@ def _check(name: str, value: object) -> None:
     elif name == "exclusive_broker_id":
         good, expected = isinstance(value, str) and bool(value), "a text"
     elif name == "exclusive_max_waiting":
-        good, expected = is_count(value), "a whole number from 1, or None"
+        good, expected = is_count(value), f"{A_COUNT}, or None"
     elif name == "exclusive_on_store_error":
         good, expected = value in get_args(OnStoreError), "'raise' or 'allow'"
     elif name == "exclusive_preview":
         good, expected = isinstance(value, bool), "True or False"
-    elif name in ("exclusive_ttl", "exclusive_queued_ttl"):
-        good, expected = is_number(value, at_least=MIN_TTL), f"a number of seconds from {MIN_TTL}"
     else:
-        good, expected = is_number(value, at_least=0) and value != 0, "a number of seconds above 0"
+        least = MIN_TTL if name in ("exclusive_ttl", "exclusive_queued_ttl") else _SHORTEST
+        most = LONGEST // LONGEST_OFFER if name == "exclusive_offer" else LONGEST
+        good, expected = is_duration(value, least, most), seconds_from(least, most)
     if not good:
-        raise OptionError(f"setting {name} is {value!r}, expected {expected}.")
+        raise OptionError(f"setting {name} is {_shown(name, value)}, expected {expected}.")
+
+
+def _shown(name: str, value: object) -> str:
+    is_hidden = name in _SECRET and value is not None
+    return f"a {type(value).__name__} that is not shown" if is_hidden else shown(value)
+
+
+def _check_secret(value: object) -> None:
+    """The value itself is in no text: errors are logged."""
+    given = list(cast("list[object]", value)) if isinstance(value, (list, tuple)) else [value]
+    texts = given[:-1] if len(given) > 1 and given[-1] is None else given
+    if not texts or not all(isinstance(text, str) and len(text) >= _SHORTEST_SECRET for text in texts):
+        raise OptionError(
+            f"setting exclusive_secret must be a text of {_SHORTEST_SECRET} characters or more, or a list of "
+            "such texts, of which the first signs, and whose last may be None: correct it. "
+            "python -c 'import secrets; print(secrets.token_hex())' prints a good one"
+        )
 
 
 def _read(conf: Mapping[str, object], name: str) -> object:

@@ -39,7 +39,7 @@ if hasattr(os, "register_at_fork"):
 class Taking:
     """One claim to a key, from the first try to the release.
 
-    taking = Taking(installation, "x:repo:17", "lock:web1:4711/1a2b3c4d", "lock:web1:4711", ttl=30, limit=1)
+    taking = Taking(installation, "x=repo:17", "lock:web1:4711/1a2b3c4d", "lock:web1:4711", ttl=30, limit=1)
     try:
         held = taking.take(wait=5)
         ...
@@ -118,8 +118,17 @@ class Taking:
             raise
         held = reply.answer if isinstance(reply.answer, Held) else None
         if isinstance(reply.answer, Granted):
-            fence, until = reply.answer.fence, asked + self.ttl
-            self.lease = Lease(self.key, fence, self.ttl, store, self.id, self.token, self.limit, until)
+            self.lease = Lease(
+                self.key,
+                reply.answer.fence,
+                self.ttl,
+                store,
+                self.id,
+                self.token,
+                self.limit,
+                asked + self.ttl,
+                partial(heartbeat.known, store),
+            )
             heartbeat.keep(self.lease, self)
         else:
             self._may_hold = False

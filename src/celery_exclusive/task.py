@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from celery_exclusive.core.document import QUEUED, SECOND
-from celery_exclusive.errors import ExclusiveError, OptionError
+from celery_exclusive.errors import NoLease, OptionError, UnreadableKey
 from celery_exclusive.keys import key_of
 from celery_exclusive.notices import task_id
 from celery_exclusive.release import release
@@ -88,7 +88,7 @@ class LockHolder:
     remaining: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class LockState:
     """What is going on at a key: who runs, how many wait in line, and which task has its unique key.
 
@@ -116,6 +116,11 @@ class LockState:
         """
         return self.waiting > 0 or self.is_taker_queued
 
+    def __repr__(self) -> str:
+        key, *others = (field.name for field in fields(self))
+        names = (key, "is_running", "is_queued", *others)
+        return f"LockState({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
+
 
 class TaskMixin:
     """What a task with options has on top of Celery's."""
@@ -132,16 +137,16 @@ class TaskMixin:
         """The lease that this run holds.
 
         Raises:
-            ExclusiveError: this run has no lease, as a direct call has none.
+            NoLease: this run has none, as a direct call. It is an ExclusiveError and an AttributeError.
         """
         run = current_run.get()
         if run and run.is_unguarded and run.task_id == self.request.id:
-            raise ExclusiveError(
+            raise NoLease(
                 f"task {self.name} runs without a lease: its lock's store did not answer, and its "
                 "on_store_error is 'allow'. What needs a lease, or its fence, must not be done then"
             )
         if run is None or run.lease is None or run.task_id != self.request.id:
-            raise ExclusiveError(
+            raise NoLease(
                 f"task {self.name} holds no lease: only a worker takes one, and apply(), for a task with "
                 "exclusive=Exclusive(...); a direct call is a plain function call, and a call with "
                 "exclusive=None has its lock switched off"
@@ -169,6 +174,9 @@ class TaskMixin:
         exclusive, unique = installation.exclusive(self), installation.unique(self)
         keys = _keys(self, "lock_state", args, kwargs)
         seen = installation.store.inspect_all(keys)
+        for key, snapshot in zip(keys, seen, strict=True):
+            if snapshot.problem:
+                raise UnreadableKey(key, snapshot.problem, installation.store.url)
         lock = seen[0] if exclusive else Snapshot()
         has_room = not exclusive or len(lock.holders) + lock.waiting < exclusive.limit
         place = 0 if has_room else lock.waiting + 1

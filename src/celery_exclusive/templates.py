@@ -1,22 +1,71 @@
-"""Templates of absolute keys: "repo:{project.pk}"."""
+"""Templates of absolute keys: "repo:{project.pk}".
+
+A template shows the texts of values as they are. Only a value that another one follows is escaped, and only
+if it contains the text between them: "{owner}:{repo}" of ("a:b", "c") is "a^:b:c", that of ("a", "b:c") is
+"a:b:c". So one template gives two calls the same text only if each of their values has the same text.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from string import Formatter
+from typing import Final
+
+ESCAPE: Final = "^"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A place for a value: the text before it, its dotted name, and the text between it and the next value.
+
+    `until` is "" for the last one, which ends where the rest of the template begins, whatever it contains.
+    """
+
+    before: str
+    path: tuple[str, ...]
+    until: str
+
+    def show(self, value: str) -> str:
+        """Return the text of a value, escaped if it contains what ends it."""
+        until = self.until
+        if not until or (ESCAPE not in value and (value + until).index(until) == len(value)):
+            return value
+        for char in (ESCAPE, until[0]):
+            value = value.replace(char, ESCAPE + char)
+        return value
 
 
 @lru_cache(maxsize=1024)
-def parse_template(template: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Split "repo:{project.pk}" into pairs of text and the dotted name behind it, or raise ValueError."""
+def parse_template(template: str) -> tuple[tuple[Field, ...], str]:
+    """Split "repo:{project.pk}" into its fields and the text behind them, or raise ValueError."""
     fix = "put names of parameters into braces, as in 'repo:{project_id}' or 'repo:{project.pk}'"
+    found: list[tuple[str, tuple[str, ...]]] = []
+    before = ""
     try:
-        parsed = [
-            (text, name, spec or conversion) for text, name, spec, conversion in Formatter().parse(template)
-        ]
+        template.encode()
+        for text, name, spec, conversion in Formatter().parse(template):
+            before += text
+            if name is None:
+                continue
+            path = tuple(name.split("."))
+            if spec or conversion or not all(step.isidentifier() for step in path):
+                path = ()
+            found.append((before, path))
+            before = ""
     except ValueError as error:
         raise ValueError(f"key={template!r} is no template ({error}): {fix}.") from error
-    pairs = [(text, () if name is None else tuple(name.split(".")), extra) for text, name, extra in parsed]
-    if any(extra or not all(step.isidentifier() for step in path) for _, path, extra in pairs):
+    if not all(path for _, path in found):
         raise ValueError(f"key={template!r} has braces without a name, or with more than a name: {fix}.")
-    return tuple((text, path) for text, path, _ in pairs)
+    ends = [text for text, _ in found[1:]]
+    if not all(ends):
+        raise ValueError(
+            f"key={template!r} has nothing between two values, so that ('ab', 'c') and ('a', 'bc') would be "
+            "one key: put a text between them, as in '{owner}:{repo}'."
+        )
+    if any(ESCAPE in end for end in ends):
+        raise ValueError(
+            f"key={template!r} has {ESCAPE!r} between two values, which marks what is escaped in them: put "
+            "another text there, as in '{owner}:{repo}'."
+        )
+    return tuple(Field(*field, until) for field, until in zip(found, [*ends, ""], strict=False)), before

@@ -10,9 +10,9 @@ from celery.signals import beat_init
 from celery.utils import uuid
 
 from celery_exclusive import notices
-from celery_exclusive.amounts import no_longer_than, seconds_until
+from celery_exclusive.amounts import LONGEST, microseconds, no_longer_than, seconds_until
 from celery_exclusive.claim import Claim
-from celery_exclusive.core.document import SECOND, Phase
+from celery_exclusive.core.document import Phase
 from celery_exclusive.core.operations import Held
 from celery_exclusive.errors import DuplicateTask, StoreUnavailable
 from celery_exclusive.header import Header
@@ -159,7 +159,7 @@ class Publication:
             return self.claim.ttl
         eta, expires = self.options.get("eta"), self.options.get("expires")
         delay = (self.options.get("countdown") or 0) if eta is None else seconds_until(eta)
-        ttl = self.claim.ttl + max(round(delay * SECOND), 0)
+        ttl = min(self.claim.ttl + microseconds(delay), microseconds(LONGEST))
         if expires is None:
             return ttl
         is_relative = isinstance(expires, (int, float))

@@ -9,6 +9,7 @@ import pytest
 from celery import Celery
 from celery.bin.base import CLIContext
 from click.testing import CliRunner, Result
+from kombu import Connection
 
 from celery_exclusive import install
 from celery_exclusive.cli.locks import locks
@@ -58,6 +59,10 @@ def make_desk() -> Iterator[Callable[..., Desk]]:
 
     yield make
     for app in apps:
+        if hasattr(app, "_celery_exclusive"):
+            app._celery_exclusive.courier.close()
+        with Connection("memory://") as connection:  # all tests of this process share it
+            connection.SimpleQueue("desk").clear()
         app.close()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,21 +11,11 @@ import pytest
 
 from celery_exclusive.errors import LockHeld
 from tests.worker.journal import eventually
-from tests.worker.lab import Lab
+from tests.worker.lab import Lab, command
 
 
 def locks(lab: Lab, *words: str, **conf: Any) -> subprocess.CompletedProcess[str]:
-    """Run the command with the lab's app; `conf` are settings for it alone."""
-    return subprocess.run(
-        [sys.executable, "-m", "celery", "-A", lab.module, "locks", *words],
-        check=False,
-        env={**lab.environment, "LAB_CONF": json.dumps({**lab.conf, **conf})},
-        cwd=lab.folder,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    return command(lab, "locks", *words, **conf)
 
 
 def listed(lab: Lab, *words: str) -> list[dict[str, Any]]:

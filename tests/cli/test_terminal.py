@@ -15,12 +15,14 @@ from hypothesis import strategies as st
 from celery_exclusive import Exclusive, Unique
 from celery_exclusive.claim import Claim
 from celery_exclusive.cli.locks import locks
-from celery_exclusive.cli.table import duration, escaped, unescaped
+from celery_exclusive.cli.table import duration
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Break, Release
 from celery_exclusive.core.state import OFFERS_IN_LINE
+from celery_exclusive.display import escaped, unescaped
 from celery_exclusive.errors import LockHeld
 from celery_exclusive.header import HEADER, Header
+from celery_exclusive.keys import absolute_key
 from celery_exclusive.parking import Letter
 from tests.cli.conftest import Desk
 
@@ -53,6 +55,13 @@ def test_ls_has_a_row_for_each_holder_and_one_for_a_line_without(desk: Desk):
     ]
     assert desk.run("ls", "desk.").stdout.count("\n") == 3
     assert desk.run("ls", "nothing").stdout == ""
+
+
+def test_a_store_whose_name_is_hostile_is_shown_escaped(make_desk: Callable[..., Desk]):
+    desk = make_desk(exclusive_store="memory://a\x1b[2J\nb")
+    shown = desk.run("ls")
+    assert r"locks in memory://a\x1b[2J\x0ab (exclusive_store)" in shown.stderr
+    assert all(line.isprintable() for line in shown.stderr.split("\n"))
 
 
 def test_who_stepped_aside_is_told_apart_in_ls(desk: Desk):
@@ -88,7 +97,7 @@ def test_release_takes_a_key_as_ls_shows_it_and_as_its_author_wrote_it(desk: Des
     def load() -> None: ...
 
     key = load.lock_state().key
-    decoy = f"x:{unescaped(text)}!"
+    decoy = f"x={unescaped(text)}!"
     desk.acquire(decoy, "decoy/p")
     for written in (None, text):
         desk.acquire(key, "a/p")
@@ -102,6 +111,54 @@ def test_release_takes_a_key_as_ls_shows_it_and_as_its_author_wrote_it(desk: Des
         assert (done.exit_code, done.stdout.splitlines()[0]) == (0, f"lock {escaped(key)}")
         assert not desk.store.inspect(key).holders
     assert desk.store.inspect(decoy).holders
+
+
+def test_a_text_that_is_called_like_a_task_is_a_lock_of_its_own_and_release_asks_which(desk: Desk):
+    @desk.app.task(name="desk.load", shared=False, exclusive=Exclusive())
+    def load() -> None: ...
+
+    desk.acquire(load.lock_state().key, "task/p")
+    desk.acquire(absolute_key("desk.load"), "text/p")
+    rows = [line.split()[:3] for line in desk.run("ls", "desk.load").stdout.splitlines()[1:]]
+    assert rows == [["x:desk.load", "desk.load", "task"], ["x=desk.load", "-", "text"]]
+    refused = desk.run("release", "--force", "desk.load")
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert "'desk.load' may mean x:desk.load or x=desk.load: name one of them" in refused.stderr
+    assert desk.run("release", "--force", "x=desk.load").stdout.startswith(
+        "lock x=desk.load\n  taken from text"
+    )
+    assert desk.run("release", "--force", "desk.load").stdout.startswith(
+        "lock x:desk.load\n  taken from task"
+    )
+
+
+def test_a_key_as_ls_shows_it_is_taken_before_a_text_that_is_written_so(desk: Desk):
+    keys = [absolute_key(text) for text in ("a\\", "a\\\\", "x=a")] + [absolute_key("a")]
+    for key in keys:
+        desk.acquire(key, "a/p")
+    for key in keys:
+        assert desk.run("release", "--force", escaped(key)).stdout.splitlines()[0] == f"lock {escaped(key)}"
+
+
+@pytest.mark.parametrize(
+    "name", ["desk.load", "desk." + "n" * 300, "desk.näch\\t\n", "desk~" + "0" * 32], ids=ascii
+)
+def test_ls_finds_the_task_of_a_key_and_the_keys_of_a_name_however_long(desk: Desk, name: str):
+    @desk.app.task(name=name, shared=False, exclusive=Exclusive("n"), unique=Unique(key=name))
+    def load(n: int) -> None: ...
+
+    one = load.lock_state(1).key
+    shared = absolute_key(name, "u")
+    for key in (one, shared, "x:other", "x=other"):
+        desk.acquire(key, "a/p")
+    for prefix in (name, escaped(name), escaped(name)[:100]):
+        locks = [json.loads(line) for line in desk.run("ls", "--json", prefix).stdout.splitlines()]
+        assert [(lock["key"], lock["task"]) for lock in locks] == [(shared, None), (one, name)]
+    for key in (one, shared):
+        for word in (key, key[2:]):
+            assert f"\n{escaped(key)} " in desk.run("ls", escaped(word)).stdout
+            assert desk.run("release", "--force", escaped(word)).stdout.startswith(f"lock {escaped(key)}\n")
+            desk.acquire(key, "a/p")
 
 
 @given(st.text())

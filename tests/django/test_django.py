@@ -19,7 +19,7 @@ def test_web_process_and_worker_agree_on_a_lock_and_publish_at_the_commit(lab: D
     (start,) = lab.journal.wait_for("start")
     state = lab.ask("state/sync", made["repo"])
     assert (start["tag"], start["prefix"]) == ("made", "repos")
-    assert state == {**where(start), "key": f"x:repo:{made['repo']}", "holders": [start["id"]], "waiting": 0}
+    assert state == {**where(start), "key": f"x=repo:{made['repo']}", "holders": [start["id"]], "waiting": 0}
 
     lab.ask("call/sync", made["repo"], "second")
     eventually(lambda: lab.ask("state/sync", made["repo"])["waiting"] == 1, "one in line")

@@ -107,7 +107,9 @@ pauses = (
     -3600 * SECOND,
 )
 lates = some.sampled_from((True, True, False))
-keeps = some.sampled_from((0, 0, 60 * SECOND))
+endings = some.sampled_from(
+    [(True,), (True,), (True,), (False,), (False, True), (False, False, 60 * SECOND), (False, False, 1)]
+)
 most = some.sampled_from((None, None, 0, 1, 2, 3))
 takes = some.builds(Take, keys, ids, tokens, ttls, limits, kinds, messages, most, lates)
 arrivals = some.builds(
@@ -125,15 +127,17 @@ actions = some.one_of(
     takes,
     some.builds(Follow, some.integers(0, 3), some.sampled_from((False, False, False, True)), lates),
     some.builds(Follow, some.integers(0, 3), some.just(False), lates),
-    some.builds(Finish, some.integers(0, 3), some.sampled_from((True, True, False)), some.booleans(), keeps),
+    some.builds(lambda number, ending: Finish(number, *ending), some.integers(0, 3), endings),
     some.builds(
-        Give, keys, some.builds(Release, ids, tokens, some.booleans(), some.booleans(), keeps) | removals
+        Give,
+        keys,
+        some.builds(lambda id, token, ending: Release(id, token, *ending), ids, tokens, endings) | removals,
     ),
     some.builds(Give, keys, some.builds(Break, ids)),
     some.builds(Give, keys, some.builds(Restore, ids, tokens, ttls, some.sampled_from((1, 1, 2)))),
     some.builds(Give, keys, some.builds(Own, ids, tokens, ttls, formers, phases)),
     some.builds(Keep, renewals),
-    some.builds(Reap, some.sampled_from((0, 100, 100)), some.sampled_from((0, 0, SECOND))),
+    some.builds(Reap, some.sampled_from((0, 2, 2, 100)), some.sampled_from((0, 0, SECOND))),
     some.builds(Wait, some.sampled_from(pauses)),
     some.builds(Ignore, some.sampled_from((1, 1, 1, 2, 8, 9, 9, 80)), some.booleans()),
 )

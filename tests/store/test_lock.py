@@ -123,7 +123,7 @@ def test_a_paused_holder_is_told_that_it_lost_its_lease_and_takes_nothing_from_t
         holder.process.send_signal(signal.SIGCONT)
         told, log = holder.end()
         assert told.split() == ["lost", "released"]
-        assert "lost its lease on lock x:k before it gave it back" in log
+        assert "lost its lease on lock x=k before it gave it back" in log
         lease.check()
 
 
@@ -192,7 +192,7 @@ def test_a_store_that_goes_away_and_comes_back_costs_the_holder_nothing_within_i
         eventually(lambda: "leases of lock() cannot be renewed" in caplog.text, "the heartbeat's complaint")
         eventually(lambda: is_lost(lease), "the ttl to pass")
     assert "the lease of lock:" in caplog.text
-    assert "on lock x:k will end by its ttl" in caplog.text
+    assert "on lock x=k will end by its ttl" in caplog.text
     server.restart()
     with lock(wait=60):
         pass

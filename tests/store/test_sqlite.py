@@ -220,6 +220,18 @@ def test_every_verb_is_one_transaction_of_few_statements(store: SqliteStore) -> 
     assert cost(store.reap) == 7  # what has ended, what is due, the mark
 
 
+def test_others_need_not_wait_for_a_sweep_but_for_one_key_of_it(store: SqliteStore) -> None:
+    now = START
+    store.clock = lambda: now
+    for key in ("one", "two", "three"):
+        store.apply(key, take("a"))
+        store.apply(key, take("b"))
+    now += LIFE
+    statements = trace(store)
+    assert len(store.reap().wake) == 3
+    assert sum(statement.startswith("BEGIN") for statement in statements) == 1 + 3
+
+
 def test_a_thousand_leases_are_renewed_in_one_transaction(store: SqliteStore) -> None:
     leases = [(f"key {i % 999}", Renew(f"{i}", f"token of {i}", 2 * LIFE)) for i in range(1000)]
     asked = [(key, take(lease.id, limit=2)) for key, lease in leases[:998] + leases[999:]]

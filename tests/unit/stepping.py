@@ -11,7 +11,9 @@ from celery_exclusive.core.operations import (
     Operation,
     Reap,
     Release,
+    Rival,
 )
+from celery_exclusive.core.state import rival
 from celery_exclusive.core.step import Transition, step
 
 TTL = 30 * SECOND
@@ -80,6 +82,10 @@ class Key:
 
     def release(self, id: str, token: str = "", *, done: bool = True) -> Answer:
         return self.ask(Release(id, token or id.upper(), done))
+
+    def rivals(self) -> tuple[Rival, ...]:
+        """What others are told of its holders."""
+        return tuple(rival(holder, self.now) for holder in self.document.holders)
 
     def reap(self, after: int = 0) -> tuple[str, ...]:
         """Let time pass, let the reaper look, and tell whom it wakes."""

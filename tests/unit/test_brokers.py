@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_exclusive.brokers import broker_id, broker_urls, is_on_this_machine
+from celery_exclusive.brokers import broker_id, broker_urls, is_on_this_machine, is_server_of_broker
 
 SAME: list[tuple[Any, Any]] = [
     ("redis://localhost", "redis://:secret@127.0.0.1:6379/0"),
@@ -94,3 +94,22 @@ def app_of(url: Any, options: dict[str, Any] | None = None) -> Celery:
     app = Celery(broker=url, set_as_current=False)
     app.conf.broker_transport_options = options or {}
     return app
+
+
+@pytest.mark.parametrize(
+    ("url", "broker", "is_own"),
+    [
+        ("redis://mq/1", "redis://mq/0", True),
+        ("redis://user:**@mq:6379/1", "redis://other:secret@mq", True),
+        ("valkey://localhost/1", "redis://127.0.0.1:6379//", True),
+        ("redis://mq:6380/0", "redis://mq/0", False),
+        ("redis://locks/0", "redis://mq/0", False),
+        ("redis://locks/0", "redis://mq/0;redis://locks/0", True),
+        ("redis://mq/0", "amqp://mq", False),
+        ("redis+socket:///run/a.sock?virtual_host=1", "redis+socket:///run/a.sock", True),
+        ("redis+socket:///run/a.sock", "redis+socket:///run/b.sock", False),
+        ("redis+socket:///run/a.sock", "redis://localhost", False),
+    ],
+)
+def test_a_store_is_the_brokers_own_server_whatever_its_database(url: str, broker: str, is_own: bool):
+    assert is_server_of_broker(url, {"broker_url": broker}) == is_own

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import os
+import queue
+import signal
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +17,33 @@ from celery import Celery
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Acquire, Break, Release, Remove
 from celery_exclusive.parking import Post
-from tests.unit.test_lock import LETTER
+from tests.unit import test_lock
 from tests.worker.journal import eventually
 
-KEY, LIFE = "x:repo:17", 600 * SECOND
+KEY, LIFE = "x=repo:17", 600 * SECOND
+QUEUE = "courier"
+"""A queue of their own: in a broker in memory all tests of this process have the same queues."""
+LETTER = test_lock.LETTER.replace(b'"routing_key": "celery"', b'"routing_key": "courier"')
+
+SCRIPT = f"""
+import sys, time
+from celery import Celery
+from celery_exclusive import install
+from celery_exclusive.core.operations import Acquire, Release
+from celery_exclusive.parking import Post
+
+publish = Post.publish
+def slowly(*args, **kwargs):
+    time.sleep(1)
+    publish(*args, **kwargs)
+Post.publish = slowly
+
+app = install(Celery(broker=sys.argv[1]))
+store = app._celery_exclusive.store
+store.apply({KEY!r}, Acquire("holder/1", "token", {LIFE}))
+store.apply({KEY!r}, Acquire("first/1", "token", {LIFE}, message={LETTER!r}))
+store.apply({KEY!r}, Release("holder/1", "token"))
+"""
 
 
 @pytest.fixture
@@ -28,12 +56,12 @@ def store(app: Celery) -> Any:
     store.clear()
     app._celery_exclusive.courier.close()  # type: ignore[attr-defined]
     with app.connection_for_read() as connection:
-        connection.default_channel.queue_purge("celery")
+        connection.default_channel.queue_purge(QUEUE)
 
 
 def in_queue(app: Celery) -> int:
     with app.connection_for_read() as connection:
-        return int(connection.SimpleQueue("celery").qsize())
+        return int(connection.SimpleQueue(QUEUE).qsize())
 
 
 @pytest.mark.parametrize(
@@ -104,3 +132,48 @@ def test_a_forked_child_publishes_by_itself(app: Celery, store: Any) -> None:
         store.apply(KEY, Remove("first/1"))
         os._exit(0 if app._celery_exclusive.courier._pid == os.getpid() else 1)  # type: ignore[attr-defined]
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_a_message_that_cannot_be_read_ends_nobody_elses_wakes(app: Celery, store: Any) -> None:
+    damaged: Any = "no bytes"
+    store.apply("x=bad", Acquire("holder/1", "token", LIFE))
+    store.apply("x=bad", Acquire("first/1", "token", LIFE, message=damaged))
+    store.apply("x=bad", Release("holder/1", "token"))
+    store.apply(KEY, Release("holder/1", "token"))
+    eventually(lambda: in_queue(app) == 1, "the message of another key")
+
+
+def test_a_fork_waits_until_the_thread_has_left_its_lock(app: Celery, store: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr("celery_exclusive.courier._IDLE", 0.01)
+    courier, inside, forked = app._celery_exclusive.courier, threading.Event(), threading.Event()  # type: ignore[attr-defined]
+
+    class Slow:
+        """A queue that is asked under the lock whether it is empty."""
+
+        def __init__(self) -> None:
+            errands: Any = queue.SimpleQueue()
+            self.put, self.get = errands.put, errands.get
+
+        def empty(self) -> bool:
+            inside.set()
+            forked.wait(0.1)
+            return True
+
+    monkeypatch.setattr(courier, "_errands", Slow())
+    courier.wait(10)
+    assert inside.wait(60)
+    pid = os.fork()
+    if not pid:
+        signal.alarm(30)  # a child that waits for a thread of its parent does so for ever
+        courier.wait(10)
+        os._exit(0)
+    forked.set()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_a_script_that_ends_at_once_has_published_what_it_has_woken(redis_url: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    subprocess.run([sys.executable, script, redis_url], check=True, timeout=60)
+    with Celery(broker=redis_url, set_as_current=False).connection_for_read() as connection:
+        assert connection.SimpleQueue(QUEUE).qsize() == 1

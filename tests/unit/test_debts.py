@@ -99,6 +99,23 @@ def test_what_no_worker_knows_keeps_its_unique_key_where_it_still_is_in_line(app
     installation.store.clear()
 
 
+def test_debts_that_are_forgotten_are_told_when_it_begins_and_when_the_store_answers(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("celery_exclusive.debts._MOST", 2)
+    store = SilentStore()
+    installation: Any = SimpleNamespace(store=store)
+    debts = Debts(installation)
+    for number in range(300):
+        debts.add(f"key {number}", Release("a", "t", done=False))
+    assert caplog.text.count("could not be given back") == 1
+    store.is_silent = False
+    debts.settle()
+    assert store.got == ["key 298", "key 299"]
+    assert caplog.text.count("could not be given back") == 2
+    assert "298 unique keys could not be given back, key 0 first" in caplog.text
+
+
 def test_what_is_not_given_back_in_the_end_is_told(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

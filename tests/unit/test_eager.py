@@ -61,7 +61,7 @@ def test_apply_waits_until_the_lock_is_free(sync: Any, app: Celery, caplog: pyte
     guard.acquire()
     with ThreadPoolExecutor(1) as pool:
         other = pool.submit(lambda: sync.apply((17,), task_id="me").get())
-        eventually(lambda: "Task sync[me] waits for lock x:repo:17 held by lock:" in caplog.text, "waiting")
+        eventually(lambda: "Task sync[me] waits for lock x=repo:17 held by lock:" in caplog.text, "waiting")
         assert not other.done()
         fence = guard.lease.fence
         guard.release()

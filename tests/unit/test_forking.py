@@ -21,6 +21,7 @@ from celery_exclusive.stores.base import Reply
 from celery_exclusive.worker.endings import Ended, Endings
 from celery_exclusive.worker.heartbeat import Heartbeat
 from celery_exclusive.worker.reaper import Reaper
+from celery_exclusive.worker.roster import Roster
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 
@@ -64,7 +65,7 @@ class Work:
 
 
 def start_heartbeat(installation: Any, work: Work) -> Callable[[], None]:
-    heartbeat = Heartbeat(installation, "broker", is_for_children=True)
+    heartbeat = Heartbeat(installation, "broker", Roster(1))
     installation.store.epoch = work
     heartbeat.period = 0.01
     heartbeat.start()

@@ -251,6 +251,8 @@ def test_a_direct_call_is_a_plain_call_without_a_lease(app: Celery, declare: Dec
     assert task("https://a") == "https://a"
     with pytest.raises(ExclusiveError, match=r"task feeds\.load holds no lease: only a worker takes one"):
         _ = task.lease
+    assert getattr(task, "lease", None) is None
+    assert not hasattr(task, "lease")
 
 
 @pytest.mark.parametrize("call", ["apply", "always eager"])

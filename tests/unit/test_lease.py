@@ -1,26 +1,43 @@
-"""What a lease says of itself while its store is there, and while it is not."""
+"""What a lease says of itself while its store is there, while it is not, and when it has lost its data."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+from celery import Celery
 
 from celery_exclusive import Lease, LeaseLost
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Acquire, Release
-from celery_exclusive.stores.base import Store, open_store
+from celery_exclusive.courier import PublishingStore
+from celery_exclusive.lease import Known
+from celery_exclusive.stores.base import Store, Wake, open_store
+from celery_exclusive.stores.memory import MemoryStore
 
 NOBODY = "redis://127.0.0.1:1/0"
+OURS = Acquire("a", "token", 30 * SECOND)
+LATER = float("inf")
+"""When a heartbeat looked that has beaten since the grant."""
 
 
-def lease(store: Store, *, certain_for: float) -> Lease:
-    return Lease("key", 17, 30, store, "a", "token", 1, time.monotonic() + certain_for)
+@pytest.fixture
+def store() -> Store:
+    store = MemoryStore("memory://test_lease", prefix="cx", offer=5 * SECOND, tombstone_ttl=600 * SECOND)
+    store.clear()
+    return store
+
+
+def lease(store: Any, *, certain_for: float, known: Known | None = None) -> Lease:
+    until = time.monotonic() + certain_for
+    return Lease("key", 17, 30, store, "a", "token", 1, until, lambda: known)
 
 
 def test_a_lease_that_stands_passes_its_check_and_one_that_was_released_does_not() -> None:
     store = open_store("memory://test_lease")
-    store.apply("key", Acquire("a", "token", 30 * SECOND))
+    store.apply("key", OURS)
     mine = lease(store, certain_for=-1)
     mine.check()
     store.apply("key", Release("a", "token"))
@@ -33,3 +50,87 @@ def test_a_lease_is_sure_of_itself_without_a_store_only_until_its_ttl_has_passed
     lease(store, certain_for=60).check()
     with pytest.raises(LeaseLost, match=r"key cannot be confirmed: .*does not answer"):
         lease(store, certain_for=-1).check()
+
+
+@pytest.mark.parametrize(("at", "certain_for"), [(0, 60), (LATER, -1)], ids=["young", "old"])
+def test_a_check_puts_a_lease_back_that_the_store_has_lost_with_its_data(
+    store: MemoryStore, at: float, certain_for: float
+) -> None:
+    store.apply("key", OURS)
+    mine = lease(store, certain_for=certain_for, known=Known(store.epoch(), at))
+    store.clear()
+    mine.check()
+    assert [rival.id for rival in store.inspect("key").holders] == ["a"]
+
+
+def test_a_check_puts_no_lease_back_that_has_merely_run_out(store: MemoryStore) -> None:
+    before = Known(store.epoch(), LATER)
+    mine = lease(store, certain_for=60, known=before)
+    with pytest.raises(LeaseLost):
+        mine.check()
+    store.clear()  # too late
+    with pytest.raises(LeaseLost):
+        mine.check()
+
+
+def test_a_check_puts_no_lease_back_that_may_have_been_granted_after_the_loss_and_has_run_out(
+    store: MemoryStore,
+) -> None:
+    mine = lease(store, certain_for=-1, known=Known(store.epoch(), 0))
+    store.clear()
+    with pytest.raises(LeaseLost):
+        mine.check()
+    assert store.inspect("key").holders == ()
+
+
+def test_a_check_takes_the_place_of_nobody_who_got_the_key_after_the_loss(store: MemoryStore) -> None:
+    mine = lease(store, certain_for=60, known=Known(store.epoch(), LATER))
+    store.clear()
+    store.apply("key", Acquire("b", "another", 30 * SECOND))
+    with pytest.raises(LeaseLost):
+        mine.check()
+    store.apply("key", Release("b", "another"))
+    with pytest.raises(LeaseLost):  # it has been told, and may have stopped
+        mine.check()
+    assert store.inspect("key").holders == ()
+
+
+def test_a_check_of_a_lease_that_was_released_puts_nothing_back(store: MemoryStore) -> None:
+    mine = lease(store, certain_for=60, known=Known(store.epoch(), LATER))
+    mine.end()
+    store.clear()
+    with pytest.raises(LeaseLost):
+        mine.check()
+    assert store.inspect("key").holders == ()
+
+
+def test_a_lease_that_is_released_while_it_is_put_back_is_given_back_and_the_next_is_woken(
+    store: MemoryStore, app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    woken: list[Wake] = []
+    courier = app._celery_exclusive.courier  # type: ignore[attr-defined]
+    monkeypatch.setattr(courier, "follow_up", lambda reply: woken.extend(reply.wake))
+    mine = lease(PublishingStore(store, courier), certain_for=60, known=Known(store.epoch(), LATER))
+    store.clear()
+    monkeypatch.setattr(store, "apply", _then(store.apply, lambda: _end_and_park(mine, store)))
+    assert mine.put_back()
+    assert store.inspect("key").holders == ()
+    assert [wake.id for wake in woken] == ["next"]
+
+
+def _then(call: Callable[..., Any], act: Callable[[], None]) -> Callable[..., Any]:
+    """The same call; once it is done the first time, something happens."""
+    acts = [act]
+
+    def calling(*args: Any) -> Any:
+        result = call(*args)
+        if acts:
+            acts.pop()()
+        return result
+
+    return calling
+
+
+def _end_and_park(mine: Lease, store: MemoryStore) -> None:
+    mine.end()
+    store.apply("key", Acquire("next", "another", 30 * SECOND, message=b"message"))

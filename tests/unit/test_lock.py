@@ -23,7 +23,7 @@ from celery import Celery, current_app
 from celery_exclusive import Conflict, Exclusive, ExclusiveError, LeaseLost, LockHeld, OptionError, install
 from celery_exclusive import lock as lock_
 from celery_exclusive.core.document import SECOND
-from celery_exclusive.core.operations import Acquire, Granted, Parked, Release
+from celery_exclusive.core.operations import Acquire, Break, Granted, Parked, Release
 from celery_exclusive.declaration import apps_with_locks
 from celery_exclusive.lease import heartbeat
 from celery_exclusive.stores.base import Store
@@ -36,7 +36,7 @@ Lock = Callable[..., lock_]
 FOREVER = 600 * SECOND
 LETTER = (
     b'{"v": 1, "body": "[]", "coding": "text", "content_type": "application/json", "properties": {}, '
-    b'"content_encoding": "utf-8", "headers": {"exclusive": {"v": 1, "id": "1", "x": "x:repo:17"}}, '
+    b'"content_encoding": "utf-8", "headers": {"exclusive": {"v": 1, "id": "1", "x": "x=repo:17"}}, '
     b'"exchange": "", "routing_key": "celery"}'
 )
 
@@ -119,9 +119,9 @@ def test_who_cannot_have_it_is_told_who_has_it_and_since_when(lock: Lock) -> Non
     with lock() as lease, pytest.raises(LockHeld) as told, lock(wait=0.1):
         pass
     error = told.value
-    assert error.key == lease.key == "x:repo:17"
+    assert error.key == lease.key == "x=repo:17"
     assert error.holder.startswith("lock:")
-    assert f"x:repo:17 is held by {error.holder} for 0." in str(error)
+    assert f"x=repo:17 is held by {error.holder} for 0." in str(error)
     assert "wait=0.1 s" in str(error)
 
 
@@ -143,7 +143,7 @@ def test_who_waits_has_it_as_soon_as_it_is_free(lock: Lock, caplog: pytest.LogCa
     guard.acquire()
     with ThreadPoolExecutor(1) as pool:
         waiter = pool.submit(later.acquire)
-        eventually(lambda: "waits for lock x:repo:17 held by" in caplog.text, "somebody to wait")
+        eventually(lambda: "waits for lock x=repo:17 held by" in caplog.text, "somebody to wait")
         assert not waiter.done()
         guard.release()
         assert waiter.result(60)
@@ -153,7 +153,7 @@ def test_who_waits_has_it_as_soon_as_it_is_free(lock: Lock, caplog: pytest.LogCa
 
 def test_a_lock_does_not_pass_a_task_to_which_the_place_is_offered(lock: Lock, store: Store) -> None:
     with lock():
-        parked = store.apply("x:repo:17", Acquire("task/1", "token", FOREVER, message=b"{}"))
+        parked = store.apply("x=repo:17", Acquire("task/1", "token", FOREVER, message=b"{}"))
         assert isinstance(parked.answer, Parked)
     with pytest.raises(LockHeld, match="kept for task,") as told, lock(wait=0):
         pass
@@ -194,7 +194,7 @@ def test_with_a_limit_one_waits_even_if_one_holds_a_place_oneself(
     thread(other.acquire)
 
     def release() -> None:
-        eventually(lambda: "waits for lock x:repo:17" in caplog.text, "somebody to wait")
+        eventually(lambda: "waits for lock x=repo:17" in caplog.text, "somebody to wait")
         other.release()
 
     with lock(limit=2), ThreadPoolExecutor(1) as pool:
@@ -258,7 +258,7 @@ def test_a_lock_is_put_back_into_a_store_that_has_lost_its_data(
         return wait
 
     with lock(ttl=3) as lease, lock("repo:18", ttl=3) as other:
-        eventually(lambda: store in heartbeat._epochs, "a heartbeat that knows the store")
+        eventually(lambda: heartbeat.known(store), "a heartbeat that knows the store")
         for name in ("renew", "epoch"):
             monkeypatch.setattr(store, name, no_beat_meanwhile(getattr(store, name)))
         with beats:
@@ -278,21 +278,21 @@ def test_a_lock_that_was_thrown_away_is_not_renewed(lock: Lock, caplog: pytest.L
     gc.collect()
     with lock(wait=30):
         pass
-    eventually(lambda: "thrown away without release: lock x:repo:17" in caplog.text, "a warning")
+    eventually(lambda: "thrown away without release: lock x=repo:17" in caplog.text, "a warning")
 
 
 def test_a_lock_that_was_lost_is_reported_and_not_taken_from_the_next(
     lock: Lock, store: MemoryStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     with lock() as lease:
-        store.clear()
-        next_holder = store.apply("x:repo:17", Acquire("next/1", "token", FOREVER))
+        store.apply("x=repo:17", Break(lease._id))
+        next_holder = store.apply("x=repo:17", Acquire("next/1", "token", FOREVER))
         assert isinstance(next_holder.answer, Granted)
         with pytest.raises(LeaseLost):
             lease.check()
-    assert "lost its lease on lock x:repo:17 before it gave it back" in caplog.text
+    assert "lost its lease on lock x=repo:17 before it gave it back" in caplog.text
     assert lock().locked()
-    store.apply("x:repo:17", Release("next/1", "token"))
+    store.apply("x=repo:17", Release("next/1", "token"))
 
 
 class Interruption(BaseException): ...
@@ -329,9 +329,16 @@ def test_an_exception_that_ends_the_block_or_the_waiting_leaves_nothing_locked(
         ({"text": 17}, r"lock\(17\): the first argument must be a text"),
         ({"ttl": 0}, r"ttl=0 must be a number of seconds from 0\.1"),
         ({"ttl": None}, "ttl=None"),
-        ({"wait": -1}, "wait=-1 must be a number of seconds, 0 for one try, or None"),
+        (
+            {"ttl": sys.maxsize},
+            r"ttl=9223372036854775807 must be a number of seconds from 0\.1 to 157766400\.",
+        ),
+        ({"ttl": 10**5000}, "ttl=<int of many digits> must be"),
+        ({"wait": -1}, "wait=-1 must be a number of seconds from 0 to 157766400, 0 for one try, or None"),
+        ({"wait": 1e300}, r"wait=1e\+300 must be a number of seconds from 0 to 157766400, 0 for one try"),
         ({"wait": False}, "wait=False"),
         ({"limit": 0}, "limit=0 must be a whole number from 1"),
+        ({"limit": 10**9 + 1}, "limit=1000000001 must be a whole number from 1 to 1000000000: how many"),
         ({"limit": True}, "limit=True"),
         ({"tll": 5}, "there is no option 'tll' .*did you mean 'ttl'"),
         ({"timeout": 5}, "there is no option 'timeout' .*did you mean 'wait'"),
@@ -349,6 +356,7 @@ def test_a_lock_that_is_not_held_is_not_released(lock: Lock) -> None:
         guard.release()
     with pytest.raises(ExclusiveError, match="does not hold it"):
         guard.lease  # noqa: B018
+    assert getattr(guard, "lease", None) is None
     with guard:
         guard.release()  # the end of the block has nothing left to do
 
@@ -465,12 +473,12 @@ def test_a_broker_that_does_not_answer_holds_nobody_up_who_gives_a_lock_back(
 
         def hold() -> None:
             with lock_("repo:17", app=app):
-                store.apply("x:repo:17", Acquire("b/1", "b", FOREVER, message=LETTER))
+                store.apply("x=repo:17", Acquire("b/1", "b", FOREVER, message=LETTER))
             finished.set()
 
         threading.Thread(target=hold, daemon=True).start()
         assert finished.wait(60)
-        (offered,) = store.apply("x:repo:17", Acquire("c/1", "c", FOREVER)).answer.by  # type: ignore[union-attr]
+        (offered,) = store.apply("x=repo:17", Acquire("c/1", "c", FOREVER)).answer.by  # type: ignore[union-attr]
         assert offered.id == "b/1"
         app.close()
 
@@ -510,7 +518,7 @@ def test_a_caller_with_another_broker_than_the_workers_wakes_nobody(
     store = app._celery_exclusive.store  # type: ignore[attr-defined]
     assert store.keep_namespace("redis://mq.example:6379/0", FOREVER) == "redis://mq.example:6379/0"
     with lock_("repo:17", app=app):
-        store.apply("x:repo:17", Acquire("b/1", "b", FOREVER, message=LETTER))
+        store.apply("x=repo:17", Acquire("b/1", "b", FOREVER, message=LETTER))
     (record,) = [record for record in caplog.records if "woken" in record.getMessage()]
     assert "mq.example" in record.getMessage()
     with app.connection_for_read() as connection:

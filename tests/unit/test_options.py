@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import FrozenInstanceError
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from celery import Celery, Task, shared_task
 
 from celery_exclusive import declaration
+from celery_exclusive.amounts import LONGEST, MOST
 from celery_exclusive.declaration import NOT_GIVEN
 from celery_exclusive.errors import OptionError
 from celery_exclusive.options import Exclusive
@@ -145,6 +147,18 @@ def test_a_skipped_run_returns_the_constant_that_was_given(constant: object):
         ({"ttl": True}, ["ttl=True", "seconds from 0.1"]),
         ({"ttl": float("nan")}, ["ttl=nan", "seconds from 0.1"]),
         ({"ttl": float("inf")}, ["ttl=inf", "seconds from 0.1"]),
+        ({"ttl": LONGEST + 1}, ["ttl=157766401", "from 0.1 to 157766400", "exclusive_ttl"]),
+        ({"ttl": sys.maxsize}, ["ttl=9223372036854775807", "from 0.1 to 157766400"]),
+        ({"ttl": 10**5000}, ["ttl=<int of many digits>", "from 0.1 to 157766400"]),
+        ({"ttl": -(10**400)}, ["ttl=-1000", "…", "from 0.1 to 157766400"]),
+        ({"limit": 10**9 + 1}, ["limit=1000000001", "from 1 to 1000000000"]),
+        ({"limit": 10**5000}, ["limit=<int of many digits>", "from 1 to 1000000000"]),
+        ({"max_waiting": sys.maxsize}, ["max_waiting=9223372036854775807", "from 1 to 1000000000"]),
+        (
+            {"on_conflict": "reschedule", "give_up_after": 1e300},
+            ["give_up_after=1e+300", "above 0 and up to 157766400", "None for never"],
+        ),
+        ({"give_up_after": 10**5000}, ["give_up_after=<int of many digits>", "on_conflict='reschedule'"]),
         ({"max_waiting": 0}, ["max_waiting=0", "whole number from 1", "on_conflict='skip' if nobody may"]),
         ({"max_waiting": 1.5}, ["max_waiting=1.5", "whole number from 1", "exclusive_max_waiting"]),
         ({"max_waiting": True}, ["max_waiting=True", "whole number from 1"]),
@@ -160,6 +174,12 @@ def test_a_wrong_option_is_refused_where_it_is_written(options: dict[str, Any], 
     with pytest.raises(OptionError) as caught:
         Exclusive(**options)
     assert all(words in str(caught.value) for words in ["Exclusive()", *said])
+
+
+def test_the_largest_amounts_are_accepted():
+    option = Exclusive(limit=MOST, ttl=LONGEST, max_waiting=MOST)
+    assert (option.limit, option.ttl, option.max_waiting) == (10**9, 157_766_400, 10**9)
+    assert Exclusive(on_conflict="reschedule", give_up_after=LONGEST).give_up_after == LONGEST
 
 
 def test_several_parameters_that_are_no_tuple_are_refused():

@@ -29,14 +29,14 @@ def test_a_copy_remembers_its_tries_and_the_first_of_them_and_counts_as_redelive
     first = next_try(letter(), 60)
     assert first
     copy, pause = first
-    header = Header.read(copy.headers)
+    header = Header.of(copy.headers[HEADER])
     assert header
     assert (header.id, header.x, header.tries, header.promoted) == ("1a2b3c4d", "x:task", 1, "")
     eta = datetime.fromisoformat(copy.headers["eta"])
     assert abs((eta - datetime.now(timezone.utc)).total_seconds() - pause) < 30
     second = next_try(copy, 60)
     assert second
-    again = Header.read(second[0].headers)
+    again = Header.of(second[0].headers[HEADER])
     assert again
     assert (again.tries, again.since) == (2, header.since)
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from celery.app.utils import bugreport
 
+from celery_exclusive.amounts import LONGEST
 from celery_exclusive.errors import OptionError
 from celery_exclusive.settings import Settings, tombstone_ttl
 
@@ -55,7 +57,9 @@ def in_django(app: Celery, values: dict[str, Any]) -> None:
     from django.conf import LazySettings
 
     settings = LazySettings()
-    settings.configure(**{f"CELERY_{name}".upper(): value for name, value in values.items()})
+    settings.configure(
+        SECRET_KEY="none", **{f"CELERY_{name}".upper(): value for name, value in values.items()}
+    )
     app.config_from_object(settings, namespace="CELERY")
 
 
@@ -134,23 +138,29 @@ def test_a_default_never_overrides_what_the_user_sets_later(app: Celery):
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [
-        ("exclusive_store", 3, "a URL such as 'redis://localhost/1', or None"),
-        ("exclusive_store", "localhost", "a URL such as 'redis://localhost/1', or None"),
         ("exclusive_prefix", None, "a short text without spaces and braces"),
         ("exclusive_prefix", "", "a short text without spaces and braces"),
         ("exclusive_prefix", "{a}", "a short text without spaces and braces"),
-        ("exclusive_ttl", "30", "a number of seconds from 0.1"),
-        ("exclusive_ttl", 0.01, "a number of seconds from 0.1"),
-        ("exclusive_ttl", None, "a number of seconds from 0.1"),
-        ("exclusive_offer", 0, "a number of seconds above 0"),
-        ("exclusive_offer", float("inf"), "a number of seconds above 0"),
-        ("exclusive_reap_period", -1, "a number of seconds above 0"),
-        ("exclusive_reap_period", True, "a number of seconds above 0"),
-        ("exclusive_tombstone_ttl", "600", "a number of seconds above 0"),
-        ("exclusive_store_wait", float("nan"), "a number of seconds above 0"),
+        ("exclusive_ttl", "30", "a number of seconds from 0.1 to 157766400"),
+        ("exclusive_ttl", 0.01, "a number of seconds from 0.1 to 157766400"),
+        ("exclusive_ttl", None, "a number of seconds from 0.1 to 157766400"),
+        ("exclusive_ttl", sys.maxsize, "a number of seconds from 0.1 to 157766400"),
+        ("exclusive_queued_ttl", 157_766_401, "a number of seconds from 0.1 to 157766400"),
+        ("exclusive_offer", 0, "a number of seconds from 0.001 to 1314720"),
+        ("exclusive_offer", float("inf"), "a number of seconds from 0.001 to 1314720"),
+        ("exclusive_offer", 1e-7, "a number of seconds from 0.001 to 1314720"),
+        ("exclusive_offer", 1_314_721, "a number of seconds from 0.001 to 1314720"),
+        ("exclusive_reap_period", -1, "a number of seconds from 0.001 to 157766400"),
+        ("exclusive_reap_period", True, "a number of seconds from 0.001 to 157766400"),
+        ("exclusive_reap_period", 1e300, "a number of seconds from 0.001 to 157766400"),
+        ("exclusive_tombstone_ttl", "600", "a number of seconds from 0.001 to 157766400"),
+        ("exclusive_tombstone_ttl", 10**400, "a number of seconds from 0.001 to 157766400"),
+        ("exclusive_store_wait", float("nan"), "a number of seconds from 0.001 to 157766400"),
+        ("exclusive_store_wait", 1e9, "a number of seconds from 0.001 to 157766400"),
         ("exclusive_on_store_error", "ignore", "'raise' or 'allow'"),
-        ("exclusive_max_waiting", 0, "a whole number from 1, or None"),
-        ("exclusive_max_waiting", "9", "a whole number from 1, or None"),
+        ("exclusive_max_waiting", 0, "a whole number from 1 to 1000000000, or None"),
+        ("exclusive_max_waiting", "9", "a whole number from 1 to 1000000000, or None"),
+        ("exclusive_max_waiting", sys.maxsize, "a whole number from 1 to 1000000000, or None"),
         ("exclusive_preview", 1, "True or False"),
         ("exclusive_broker_id", 7, "a text"),
     ],
@@ -161,7 +171,54 @@ def test_a_mistyped_setting_is_refused_with_its_name_its_value_and_what_is_expec
     app.conf[name] = value
     with pytest.raises(OptionError) as caught:
         Settings.from_conf(app.conf)
-    assert str(caught.value) == f"setting {name} is {value!r}, expected {expected}."
+    shown = repr(value) if len(repr(value)) <= 80 else f"{repr(value)[:79]}…"
+    assert str(caught.value) == f"setting {name} is {shown}, expected {expected}."
+
+
+@pytest.mark.parametrize("value", [3, "localhost"])
+def test_a_mistyped_store_is_refused_without_its_value(app: Celery, value: object):
+    app.conf.exclusive_store = value
+    expected = "expected a URL such as 'redis://localhost/1', or None"
+    with pytest.raises(
+        OptionError, match=f"exclusive_store is a {type(value).__name__} that is not shown, {expected}"
+    ):
+        Settings.from_conf(app.conf)
+
+
+@every_way
+@pytest.mark.parametrize("secret", ["s" * 16, ["s" * 16, "t" * 16], ("s" * 16, None)])
+def test_a_secret_may_be_a_text_or_several_of_which_the_first_signs(
+    app: Celery, configure: Configure, secret: Any
+):
+    configure(app, {"exclusive_secret": secret})
+    settings = Settings.from_conf(app.conf)
+    assert settings.secrets == ((secret,) if isinstance(secret, str) else tuple(secret))
+    assert "s" * 16 not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    "secret",
+    ["sesame", "", b"sesame that is bytes", 1234567890123456, [], (), [None], [None, "s" * 16],
+     ["s" * 16, "sesame"], ["s" * 16, 7], {"sesame": "s" * 16}, True],
+)  # fmt: skip
+def test_a_secret_that_is_too_short_or_no_text_is_refused_without_showing_it(app: Celery, secret: Any):
+    app.conf.exclusive_secret = secret
+    with pytest.raises(OptionError, match="setting exclusive_secret must be a text of 16") as caught:
+        Settings.from_conf(app.conf)
+    assert "sesame" not in str(caught.value)
+    assert "ssss" not in str(caught.value)
+    assert "1234567890123456" not in str(caught.value)
+    assert caught.value.__context__ is None
+
+
+@pytest.mark.parametrize("configure", [by_update, by_object, by_module, in_capitals, with_lower_namespace])
+@pytest.mark.parametrize("secret", ["sesame, open the door", ["sesame, open the door"]], ids=["one", "some"])
+def test_celery_masks_the_secret_wherever_it_shows_its_configuration(
+    app: Celery, configure: Configure, secret: Any
+):
+    configure(app, {"exclusive_secret": secret})
+    for shown in (app.conf.table(censored=True), app.conf.humanize(), bugreport(app)):
+        assert "sesame" not in str(shown)
 
 
 # How long a finished id is remembered
@@ -195,6 +252,14 @@ def test_tombstones_follow_the_visibility_timeout_that_is_set(app: Celery):
 def test_tombstones_follow_their_own_setting_first(app: Celery):
     app.conf.update(broker_url="redis://", exclusive_tombstone_ttl=9)
     assert tombstone_ttl(app.conf) == 9
+
+
+def test_a_tombstone_lasts_no_longer_than_a_store_can_keep_it_however_long_the_visibility_timeout(
+    app: Celery,
+):
+    for timeout in (10**9, 10**400, 1.7e308):
+        app.conf.update(broker_url="redis://", broker_transport_options={"visibility_timeout": timeout})
+        assert tombstone_ttl(app.conf) == LONGEST
 
 
 def test_the_broker_of_the_environment_counts(app: Celery, monkeypatch: pytest.MonkeyPatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -12,6 +13,7 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 
 from celery_exclusive import Exclusive, StoreUnavailable, Unique, install
+from celery_exclusive.amounts import LONGEST
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Own
 from celery_exclusive.stores.memory import MemoryStore
@@ -26,7 +28,7 @@ def test_both_options_have_a_key_each(app: Celery, sent: Any) -> None:
     both.delay("a")
     (header,) = sent()
     assert header["x"].startswith("x:both:")
-    assert header["u"] == ("u:feed:a", "finished")
+    assert header["u"] == ("u=feed:a", "finished")
 
 
 def test_looking_at_both_keys_is_one_call_of_the_store(app: Celery, store: MemoryStore) -> None:
@@ -45,6 +47,20 @@ def test_looking_at_both_keys_is_one_call_of_the_store(app: Celery, store: Memor
     assert state.taker.task_id == result.id
     assert looks == [[state.key, result.key]]
     store.clear()
+
+
+def test_the_text_of_a_state_tells_all_that_it_knows(make_task: Callable[..., Any]) -> None:
+    task = make_task("url")
+    result = task.delay("a")
+    state = task.lock_state("a")
+    known = [name for name in dir(state) if not name.startswith("_")]
+    assert {"key", "holders", "waiting", "place", "taker", "is_running", "is_queued"} < set(known)
+    for name in known:
+        assert f"{name}={getattr(state, name)!r}" in repr(state)
+    assert (
+        f"is_queued=True, holders=(), waiting=0, place=0, taker=LockHolder(task_id={result.id!r}, "
+        in repr(state)
+    )
 
 
 LATER = datetime.now(timezone.utc) + timedelta(days=1000)
@@ -68,6 +84,48 @@ def test_the_time_until_it_may_begin_is_added(
     key = task.apply_async(("a",), **options).key
     (holder,) = store.inspect(key).holders
     assert delay + 100 - 4000 < holder.remaining / SECOND <= delay + 100
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"countdown": 10**9},
+        {"eta": datetime.max},  # noqa: DTZ901 - as people write it
+        {"eta": datetime.max.replace(tzinfo=timezone(timedelta(hours=-12)))},
+        {"eta": "9999-12-31T23:59:59.999999+00:00"},
+        {"countdown": 10**9, "expires": 2 * 10**9},
+    ],
+    ids=str,
+)
+def test_what_may_begin_in_a_thousand_years_has_its_key_for_as_long_as_a_store_can_keep_it(
+    make_task: Any, store: MemoryStore, options: dict[str, Any]
+) -> None:
+    key = make_task().apply_async(("a",), **options).key
+    (holder,) = store.inspect(key).holders
+    assert LONGEST - 4000 < holder.remaining / SECOND <= LONGEST
+
+
+@pytest.mark.parametrize("eta", [datetime.min, "0001-01-01T00:00:00+23:59"], ids=str)  # noqa: DTZ901
+def test_an_eta_long_ago_adds_nothing(make_task: Any, store: MemoryStore, eta: Any) -> None:
+    key = make_task(queued_ttl=100).apply_async(("a",), eta=eta).key
+    assert store.inspect(key).holders[0].remaining / SECOND <= 100
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), float("nan"), -float("inf"), 10**400, 1e300])
+@pytest.mark.parametrize("option", ["countdown", "expires"])
+def test_a_time_that_celery_cannot_add_is_its_own_error_and_leaves_the_key_free(
+    app: Celery, make_task: Any, store: MemoryStore, option: str, seconds: float
+) -> None:
+    @app.task(name="plain", shared=False)
+    def plain(url: str) -> None: ...
+
+    task, errors = make_task(), []
+    for called in (plain, task):
+        with pytest.raises(Exception) as caught:  # noqa: PT011 - whichever Celery raises
+            called.apply_async(("a",), **{option: seconds})
+        errors.append((type(caught.value), str(caught.value)))
+    assert errors[0] == errors[1]
+    assert not store.inspect(task.lock_state("a").key).holders
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from inspect import signature
 from typing import Any
 
@@ -44,6 +45,9 @@ def test_it_shows_itself_as_it_would_be_written(option: Unique, text: str) -> No
         ({"untli": "started"}, ["'untli'", "did you mean 'until'?"]),
         ({"on_conflict": "wait"}, ["'wait'", "'skip' (nothing is sent)", "'raise' (DuplicateTask)"]),
         ({"period": 0}, ["period=0", "number of seconds from 0.1"]),
+        ({"period": sys.maxsize}, ["period=9223372036854775807", "seconds from 0.1 to 157766400"]),
+        ({"ttl": 1e300}, ["ttl=1e+300", "from 0.1 to 157766400", "exclusive_ttl"]),
+        ({"queued_ttl": 157_766_401}, ["queued_ttl=157766401", "to 157766400", "exclusive_queued_ttl"]),
         ({"period": 60, "until": "started"}, ["period=60", "Leave until="]),
         ({"period": 60, "ttl": 9}, ["period=60", "ttl="]),
         ({"ttl": 0}, ["ttl=0", "exclusive_ttl"]),
@@ -99,14 +103,14 @@ def test_a_call_gives_other_values(app: Celery, make_task: Any, sent: Any) -> No
     task = make_task()
     one = task.apply_async(("a", 1), unique=Unique("url", until="started", ttl=9))
     two = task.s("a", 2).set(unique=Unique(key="feed:{url}", on_conflict="raise")).delay()
-    assert [header["u"] for header in sent()] == [(one.key, "started"), ("u:feed:a", "finished")]
+    assert [header["u"] for header in sent()] == [(one.key, "started"), ("u=feed:a", "finished")]
     assert [header["values"] for header in sent()] == [
         {"unique": {"until": "started", "ttl": 9}},
         {"unique": {"on_conflict": "raise"}},
     ]
     with pytest.raises(DuplicateTask):
         task.apply_async(("a", 3), unique=Unique(key="feed:{url}", on_conflict="raise"))
-    assert two.key == "u:feed:a"
+    assert two.key == "u=feed:a"
     assert task.apply(("a",), unique=Unique("url", skip_result="busy")).get() == "busy"
 
 

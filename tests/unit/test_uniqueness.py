@@ -37,7 +37,7 @@ def unique(app: Celery, store: Any) -> Uniqueness:
     """Of a message that its publisher has taken the key for, and that runs."""
     letter: Any = None
     claim = UniqueClaim(CLAIM, "finished", QUEUED, None, is_taken=True)
-    delivery = Delivery("id/p", "t", None, claim, None, False, None, False, True, {}, ("id",), letter)
+    delivery = Delivery("id/p", "t", None, claim, None, False, None, None, False, True, {}, ("id",), letter)
     patience: Any = Patience()
     store.apply(CLAIM.key, CLAIM.own(CLAIM.ttl, "running"))
     return Uniqueness(

@@ -155,6 +155,20 @@ class Lab:
         eventually(lambda: self.waiting(name, *args) == count, f"{count} in line", timeout)
 
 
+def command(lab: Lab, *words: str, **conf: Any) -> subprocess.CompletedProcess[str]:
+    """Run `celery -A app WORDS` with the lab's app; `conf` are settings for it alone."""
+    return subprocess.run(
+        [sys.executable, "-m", "celery", "-A", lab.module, *words],
+        check=False,
+        env={**lab.environment, "LAB_CONF": json.dumps({**lab.conf, **conf})},
+        cwd=lab.folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
 def disconnect(app: Any) -> None:
     """Close what an app keeps open until its process ends; a test process has many apps."""
     store = vars(getattr(app, "_celery_exclusive", app)).get("store")

@@ -24,6 +24,12 @@ skip = task(name="skip", exclusive=Exclusive(key="again:{key}", on_conflict="ski
 refuse = task(name="refuse", exclusive=Exclusive(key="again:{key}", on_conflict="raise"))(retried)
 
 
+@task(exclusive=Exclusive("key", max_waiting=1, on_full="skip"))
+def full(self: Task, key: str, tag: str = "", hold: bool = False) -> str:
+    act(self, key, tag, hold=hold)
+    return tag
+
+
 @task(exclusive=Exclusive(key="again:{key}"))
 def reject(self: Task, key: str, tag: str = "", lives: int = 1, hold: bool = False) -> str:
     """Give its message up until it has come through the dead-letter exchange so often."""

@@ -60,6 +60,21 @@ def watch(self: Task, key: str, tag: str = "", hold: bool = False, until_lost: b
     return tag
 
 
+@task(exclusive=Exclusive("key", ttl=600))
+def asked(self: Task, key: str, tag: str = "") -> None:
+    """Check the lease when the door is opened, and end when it is opened again."""
+    noted("start", self, tag, key=key)
+    doors.blpop([f"door:{tag}"], timeout=100)
+    try:
+        self.lease.check()
+    except LeaseLost:
+        noted("lost", self, tag)
+    else:
+        noted("stands", self, tag)
+    doors.blpop([f"door:{tag}"], timeout=100)
+    noted("end", self, tag, key=key)
+
+
 def loss(lease: Lease) -> str:
     """Check a lease until it is lost; return why."""
     try:

@@ -8,7 +8,7 @@ from celery import Task, group
 
 from celery_exclusive import DuplicateTask, Exclusive, Unique
 from tests.worker.accepting import Accepting
-from tests.worker.shop import act, app, journal, noted, task
+from tests.worker.shop import act, app, doors, journal, noted, task
 from tests.worker.shop_endings import WAYS, Passing
 
 __all__ = ["app"]
@@ -158,6 +158,21 @@ def fussy(self: Task, key: str, tag: str = "", hold: bool = False) -> str:
 @task(unique=Unique("key", ttl=600), exclusive=Exclusive("key", ttl=9))
 def outlived(self: Task, key: str, tag: str = "", hold: bool = False) -> str:
     """The lock of a dead worker is free before its unique key."""
+    return body(self, key, tag, hold)
+
+
+class Lingering(app.Task):  # type: ignore[misc, name-defined]
+    """Its hook goes on when the body has ended."""
+
+    abstract = True
+
+    def on_success(self, *_: Any) -> None:
+        journal.write("hook")
+        doors.blpop(["door:hook"], timeout=100)
+
+
+@task(base=Lingering, unique=Unique("key"))
+def lingering(self: Task, key: str, tag: str = "", hold: bool = False) -> str:
     return body(self, key, tag, hold)
 
 

@@ -37,7 +37,7 @@ def test_a_body_that_ends_while_publishers_are_blocked_is_reported_before_its_ha
     lab.wait_for_line(1, "wait", "k")
     with memory_alarm(rabbit_server):
         lab.open("holder")
-        worker.wait_for_log(f"[{holder.id}] succeeded")
+        wait_for_empty(rabbit_server, lab)  # its message is acknowledged when the worker has its result
     assert [result.get(timeout=DEADLINE) for result in (holder, following)] == ["holder", "next"]
     wait_for_empty(rabbit_server, lab)
     assert lab.journal.tags("start") == ["holder", "next"]

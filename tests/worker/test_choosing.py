@@ -71,6 +71,21 @@ def test_a_worker_tells_once_of_each_publisher_that_keeps_its_locks_elsewhere(
         assert f"in redis://127.0.0.1:{store.port}/0 with exclusive_prefix cx" in line
 
 
+def test_a_publisher_that_makes_up_marks_of_stores_does_not_flood_the_log(
+    make_lab: Callable[..., Lab], stranger: Celery
+) -> None:
+    lab = make_lab(exclusive_ttl=0.6, task_acks_late=True)
+    worker = lab.start_worker("w1", 2)
+    key = lab.task("wait").lock_state("k").key
+    for number in range(300):
+        header = {"v": 1, "id": "p", "x": key, "store": f"mark {number}"}
+        last = stranger.send_task(lab.task("wait").name, ["k"], headers={"exclusive": header})
+    last.get(timeout=60)
+    worker.wait_for_log(ELSEWHERE)
+    assert worker.stop() == 0
+    assert 1 <= worker.log.count("kept elsewhere") <= 3
+
+
 def test_a_message_keeps_the_mark_of_its_publisher_in_the_line(make_lab: Callable[..., Lab]) -> None:
     lab = make_lab(module="tests.worker.shop_canvas")
     lab.start_worker("w1", 2)

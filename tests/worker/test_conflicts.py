@@ -32,11 +32,7 @@ def test_who_shall_not_wait_fails_and_so_do_its_chain_and_its_chord(stage: Stage
     refused = lab.send("strict", "k", tag="refused")
     with pytest.raises(LockHeld) as error:
         refused.get(timeout=DEADLINE)
-    for words in (
-        "task tests.worker.shop_conflicts.strict found lock",
-        "(key='k')",
-        f"held by {holder.id} for ",
-    ):
+    for words in ("task tests.worker.shop_conflicts.strict found lock", f"held by {holder.id} for "):
         assert words in str(error.value)
     assert (error.value.holder, error.value.key) == (holder.id, strict.lock_state("k").key)
     assert refused.state == "FAILURE"

@@ -45,6 +45,18 @@ def test_a_ttl_of_its_own_keeps_a_lease_too(make_lab: Callable[..., Lab]) -> Non
     lab.journal.wait_for("end", tag="holder")
 
 
+def test_bodies_in_children_that_came_later_keep_their_leases(make_lab: Callable[..., Lab]) -> None:
+    lab = make_lab(exclusive_ttl=9, task_acks_late=True)
+    lab.start_worker("w1", 1, options=("--autoscale", "3,1"))
+    for key in "abc":
+        lab.send("wait", key, tag=key, hold=True)
+    lab.journal.wait_for("start", 3)
+    for key in "abc":
+        lab.assert_kept("wait", key, renewals=4)
+    lab.open(*"abc")
+    lab.journal.wait_for("end", 3)
+
+
 def test_a_task_id_that_is_no_utf_8_waits_in_line_and_runs(
     make_lab: Callable[..., Lab], acks: dict[str, bool]
 ) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from tests.worker.lab import Lab
 from tests.worker.message import Message
 from tests.worker.stage import Stage, on_stages
 
@@ -60,6 +62,25 @@ def test_what_comes_again_after_a_crash_and_meets_another_call_waits_for_it_and_
     assert [result.get(timeout=DEADLINE) for result in (holder, first)] == ["holder", "first"]
     stage.assert_nothing_is_left(lab)
     assert lab.journal.tags("end") == ["holder", "first"]
+
+
+def test_what_comes_back_through_a_dead_letter_queue_is_not_sent_away_by_a_full_line(
+    make_lab: Callable[..., Lab], acks: dict[str, Any]
+) -> None:
+    lab = make_lab(module=SHOP, **acks)
+    message = Message.withheld(lab, "full", "k", "back")
+    lab.start_worker("w1", 4)
+    lab.send("full", "k", "holder", hold=True)
+    lab.journal.wait_for("start", tag="holder")
+    waits = lab.send("full", "k", "waits")
+    lab.wait_for_line(1, "full", "k")
+    newcomer = lab.send("full", "k", "newcomer")
+    assert "skipped" in newcomer.get(timeout=DEADLINE)
+    message.content["headers"]["x-death"] = [{"reason": "rejected", "queue": "lab", "count": 1}]
+    message.deliver()
+    lab.wait_for_line(2, "full", "k")
+    lab.open("holder")
+    assert [result.get(timeout=DEADLINE) for result in (waits, message.result)] == ["waits", "back"]
 
 
 @on_stages("prefork", brokers=("redis",), lates=(True,))

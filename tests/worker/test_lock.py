@@ -42,7 +42,7 @@ def test_tasks_wait_in_line_behind_a_lock_and_run_as_soon_as_it_is_released(lab:
         (holder,) = lab.task("sync").lock_state(17).holders
         assert holder.task_id == f"lock:{os.uname().nodename}:{os.getpid()}"
         skipped = lab.send("peek", 17).get(timeout=60)
-        assert skipped == {"skipped": {"key": "x:repo:17", "existing_id": holder.task_id}}
+        assert skipped == {"skipped": {"key": "x=repo:17", "existing_id": holder.task_id}}
         with pytest.raises(LockHeld):
             lock(wait=0).__enter__()
         assert lab.journal.tags() == []
@@ -56,7 +56,7 @@ def test_a_lock_and_apply_wait_for_a_running_task_and_then_hold_its_key(lab: Lab
     lab.start_worker(concurrency=2)
     running = lab.send("sync", 17, tag="a", hold=True)
     lab.journal.wait_for("start", tag="a")
-    with pytest.raises(LockHeld, match=f"x:repo:17 is held by {running.id} for ") as told, lock(wait=0):
+    with pytest.raises(LockHeld, match=f"x=repo:17 is held by {running.id} for ") as told, lock(wait=0):
         pass
     assert told.value.holder == running.id
 
@@ -94,7 +94,7 @@ def test_a_task_waits_for_an_apply_of_another_process_and_is_woken_by_it(lab: La
 def test_a_body_that_wants_what_its_run_holds_does_not_wait_for_itself(lab: Lab) -> None:
     lab.start_worker(concurrency=1)
     refused, inside = lab.send("again", 17).get(timeout=60)
-    assert "lock x:repo:17 is held by the very code that asks for it" in refused
+    assert "lock x=repo:17 is held by the very code that asks for it" in refused
     assert inside == "inside"
     eventually(lambda: not lab.task("again").lock_state(17).is_running, "the end of the run")
 

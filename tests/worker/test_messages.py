@@ -50,10 +50,20 @@ def publish_into_line(lab: Lab, name: str = "watched", *args: Any, **options: An
 
 
 def deliveries(lab: Lab, id: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The message as it came first and as it came back, without what tells one delivery from another."""
+    """The message as it came first and as it came back, without what tells one delivery from another.
+
+    One that was published to an exchange comes back to its queue, and its header tells of the exchange.
+    """
     first, second = lab.journal.wait_for("message", 2, id=id)
     assert second["headers"]["exclusive"].pop("promoted")
     assert first["headers"]["exclusive"].pop("promoted") is None
+    assert second["headers"]["exclusive"].pop("offered").startswith("x")
+    assert first["headers"]["exclusive"].pop("offered") is None
+    assert first["headers"]["exclusive"].pop("route") is None
+    route = second["headers"]["exclusive"].pop("route")
+    if route:
+        assert (route, second["delivery_info"]["exchange"]) == (["lab", "lab", "lab"], "")
+        second["delivery_info"]["exchange"] = "lab"
     for message in (first, second):
         for name in ("at", "pid"):
             del message[name]
@@ -336,7 +346,7 @@ def test_looking_at_a_lock_changes_nothing(shop: Lab) -> None:
 
     before = kept()
     for _ in range(10):
-        assert look() == ("x:shared:k", True, True, 1, 2)
+        assert look() == ("x=shared:k", True, True, 1, 2)
         free = shop.task("number").lock_state(1, "nobody's")
         assert not free.is_running
         assert not free.holders
@@ -346,7 +356,7 @@ def test_looking_at_a_lock_changes_nothing(shop: Lab) -> None:
     assert holder.age > 0
     assert 0 < holder.remaining <= 60
     changed = {key for key, value in kept().items() if before.get(key) != value}
-    assert changed <= {b"cx2:{0}:l:x:shared:k", b"cx2:{0}:due"}  # the heartbeat's and the reaper's
+    assert changed <= {b"cx2:{0}:l:x=shared:k", b"cx2:{0}:due"}  # the heartbeat's and the reaper's
     shop.open("holder")
 
 

@@ -12,7 +12,7 @@ from celery import Celery
 
 from celery_exclusive import OptionError
 from tests.servers import RedisServer
-from tests.worker.lab import Lab
+from tests.worker.lab import Lab, command
 
 pytestmark = pytest.mark.timeout(120)
 DEADLINE = 60
@@ -38,6 +38,14 @@ def said_once(log: str, *words: str) -> None:
     """Somewhere in one line all these words."""
     pattern = "".join(f"(?=.*{re.escape(word)})" for word in words)
     assert re.search(pattern, log), log
+
+
+def said_in_one_line(log: str, *words: str) -> None:
+    """Why the worker does not start is a line of its log, without a traceback."""
+    (line,) = [line for line in log.splitlines() if ": CRITICAL/" in line]
+    assert "MainProcess] the worker does not start: " in line
+    said_once(line, *words)
+    assert "Traceback" not in log
 
 
 DECLARATIONS = {
@@ -92,7 +100,7 @@ def test_a_worker_does_not_start_with_a_wrong_declaration(
 SETTINGS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "unknown": (
         {"exclusive_tll": 3},
-        ["OptionError", "exclusive_tll", "unknown", "did you mean 'exclusive_ttl'?"],
+        ["exclusive_tll", "unknown", "did you mean 'exclusive_ttl'?"],
     ),
     "in capitals": (
         {"CELERY_EXCLUSIVE_TTL": 3},
@@ -101,20 +109,26 @@ SETTINGS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "mistyped": ({"exclusive_ttl": "3"}, ["exclusive_ttl", "'3'", "a number of seconds"]),
     "of an unknown scheme": (
         {"exclusive_store": "orakel://:geheim@host"},
-        ["OptionError", "exclusive_store", "no store for ", "orakel", "redis://"],
+        ["exclusive_store", "no store for ", "orakel", "redis://"],
     ),
-    "without a scheme": ({"exclusive_store": "localhost"}, ["exclusive_store", "'localhost'", "redis://"]),
+    "without a scheme": (
+        {"exclusive_store": "geheim@localhost"},
+        ["setting exclusive_store is a str that is not shown, expected a URL such as 'redis://localhost/1'"],
+    ),
+    "of a password that is not encoded": (
+        {"exclusive_store": "redis://me:1/geheim@127.0.0.1:1/3"},
+        ["exclusive_store: cannot understand this redis:// URL: percent-encode"],
+    ),
     "for a store in the memory of one process": (
         {"exclusive_store": "memory://"},
-        ["OptionError", "exclusive_store: memory://", "--pool=threads"],
+        ["exclusive_store: memory://", "--pool=threads"],
     ),
     "for a store that does not answer": (
         {"exclusive_store": "redis://me:geheim@127.0.0.1:1/3"},
         [
-            "StoreUnavailable",
             "redis://me:**@127.0.0.1:1/3",
             "does not answer",
-            "see whether it runs and exclusive_store",
+            "see whether it runs and its URL",
         ],
     ),
     "for no store at all": (
@@ -132,8 +146,35 @@ SETTINGS: dict[str, tuple[dict[str, Any], list[str]]] = {
 def test_a_worker_does_not_start_with_settings(make_lab: Callable[..., Lab], what: str) -> None:
     conf, words = SETTINGS[what]
     log = refused(make_lab(), **conf)
-    said_once(log, *words)
+    said_in_one_line(log, *words)
     assert "geheim" not in log
+
+
+@pytest.mark.parametrize("what", ["a cluster", "another password", "a file of another kind"])
+def test_a_worker_does_not_start_with_a_store_that_cannot_be_one(
+    make_lab: Callable[..., Lab], start_redis: Callable[..., RedisServer], tmp_path: Path, what: str
+) -> None:
+    server = start_redis(**({"cluster-enabled": "yes"} if what == "a cluster" else {}))
+    (tmp_path / "notes.txt").write_text("no database " * 100)
+    url, words = {
+        "a cluster": (server.url, "is a Redis Cluster, which cannot keep locks: point exclusive_store to"),
+        "another password": (
+            server.url.replace("//", "//me:geheim@"),
+            "correct user and password in its URL",
+        ),
+        "a file of another kind": (f"sqlite:///{tmp_path}/notes.txt", "notes.txt: file is not a database; "),
+    }[what]
+    lab = make_lab()
+    log = refused(lab, exclusive_store=url)
+    said_in_one_line(log, words)
+    assert "geheim" not in log
+    done = command(lab, "locks", "ls", exclusive_store=url)
+    *_, error = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (1, "")
+    assert error.startswith("Error: ")
+    assert words in error
+    assert "Traceback" not in done.stderr
+    assert "geheim" not in done.stderr
 
 
 def test_a_message_that_cannot_have_a_key_ends_as_a_failure_without_its_body(

@@ -135,7 +135,7 @@ def test_canvases_whose_members_wait_retry_and_are_skipped_complete(
     retried = task("again").delay(key="k", tag="try", linger=True)
     replaced = task("become").delay(key="k", tag="form")
     skips = group(task("maybe").s(key="k", tag=tag) for tag in "xy").apply_async()
-    skip = {"skipped": {"key": "x:shared:k", "existing_id": holder.id}}
+    skip = {"skipped": {"key": "x=shared:k", "existing_id": holder.id}}
     assert skips.get(timeout=DEADLINE) == [skip, skip]
     lab.wait_for_line(7, "hold", "k")
     lab.open("holder")
@@ -209,7 +209,7 @@ def test_a_pool_of_greenlets_that_is_not_of_gevent_is_refused(
     monkeypatch.setenv("CELERY_CUSTOM_WORKER_POOL", "tests.worker.shop_pools:OtherGreenlets")
     worker = make_lab(**LATE).start_worker("w1", 1, pool="custom", ready=False)
     assert worker.process.wait(60) != 0
-    assert "OptionError" in worker.log
+    assert "Traceback" not in worker.log
     assert "use --pool=gevent, threads, prefork or solo" in worker.log
 
 

@@ -10,7 +10,9 @@ import pytest
 from celery import chain
 
 from tests.worker.lab import Lab
+from tests.worker.trouble import lose
 from tests.worker.versions import needs_celery
+from tests.worker.watcher import SENDS_EVENTS, Watcher
 
 pytestmark = [
     pytest.mark.timeout(180),
@@ -48,6 +50,26 @@ def test_spawned_children_take_leases_wait_in_line_and_may_be_killed(
     lab.journal.wait_for("end", tag="holder")
     assert lab.journal.most_open(tag="next0") == 1
     assert worker.stop() == 0
+
+
+def test_a_spawned_child_keeps_its_lease_for_more_than_a_ttl(
+    make_lab: Callable[..., Lab], conf: dict[str, object]
+) -> None:
+    lab = make_lab(**{**conf, "exclusive_ttl": 9})
+    lab.start_worker("w1", 1)
+    lab.send("wait", "k", tag="holder", hold=True)
+    lab.journal.wait_for("start", tag="holder")
+    lab.assert_kept("wait", "k", renewals=4)
+    lab.open("holder")
+    lab.journal.wait_for("end", tag="holder")
+
+
+def test_spawned_children_send_events(make_lab: Callable[..., Lab], conf: dict[str, object]) -> None:
+    lab = make_lab(module="tests.worker.shop_leaks", **conf)
+    worker = lab.start_worker("w1", 1, options=SENDS_EVENTS)
+    with Watcher(lab, worker) as watcher:
+        (event,) = watcher.wait_for("lock-lost", uuid=lose(lab, worker, "loser"))
+    assert event["hostname"] == worker.name
 
 
 def test_a_canvas_of_spawned_children_completes_through_parking_retry_and_skip(

@@ -113,6 +113,10 @@ def message_of(event: dict[str, Any]) -> dict[str, Any]:
     """What a message was when it came, without what is of one delivery."""
     headers, properties = dict(event["headers"]), dict(event["properties"])
     header = headers.pop(HEADER)
+    exchange, routing_key = (event["delivery_info"][name] for name in ("exchange", "routing_key"))
+    if header["route"]:
+        assert (exchange, routing_key) == ("", header["route"][0])
+        _, exchange, routing_key = header["route"]
     if header["promoted"]:
         assert properties["priority"] == 255
         properties["priority"] = header["prio"]
@@ -124,7 +128,7 @@ def message_of(event: dict[str, Any]) -> dict[str, Any]:
         "header": (header["id"], header["x"]),
         "headers": headers,
         "properties": properties,
-        "where": {name: event["delivery_info"][name] for name in ("exchange", "routing_key")},
+        "where": (exchange, routing_key),
         **{name: event[name] for name in ("body", "content_type", "content_encoding")},
     }
 
@@ -177,7 +181,7 @@ def test_a_task_that_rabbitmq_has_delayed_waits_in_line_and_is_not_delayed_again
         result.get(timeout=DEADLINE)
         first, second = lab.journal.wait_for("message", 2, id=result.id)
         assert first["delivery_info"]["exchange"].startswith("celery_delayed_")
-        assert second["delivery_info"]["routing_key"] == first["delivery_info"]["routing_key"]
+        assert second["headers"][HEADER]["route"][2] == first["delivery_info"]["routing_key"]
         assert second["headers"]["x-death"] == first["headers"]["x-death"]
         assert datetime.fromisoformat(second["headers"]["eta"]) < datetime.now(timezone.utc)
     assert lab.journal.tags("start") == ["holder", "1", "2", "3"]

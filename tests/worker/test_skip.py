@@ -35,7 +35,7 @@ def free(make_lab: Callable[..., Lab], acks: dict[str, Any]) -> Lab:
 
 
 def skipped_by(id: str) -> dict[str, Any]:
-    return {"skipped": {"key": "x:shared:k", "existing_id": id}}
+    return {"skipped": {"key": "x=shared:k", "existing_id": id}}
 
 
 def test_a_skipped_task_succeeds_without_its_body_and_tells_who_has_the_key(held: Any) -> None:
@@ -54,7 +54,7 @@ def test_the_log_says_once_who_holds_the_key_and_for_how_long(held: Any, name: s
     (line,) = [line for line in worker.log.splitlines() if "skipped: " in line]
     assert "INFO/" in line
     assert f"{held.task(name).name}[{result.id}]" in line
-    assert re.search(rf"lock x:shared:k .*held by {held.holder.id} for \d+\.\d+s", line)
+    assert re.search(rf"lock x=shared:k .*held by {held.holder.id} for \d+\.\d+s", line)
 
 
 def test_a_constant_can_be_the_result_of_a_skipped_run(held: Any) -> None:

@@ -15,7 +15,7 @@ from tests.worker.watcher import SENDS_EVENTS, Watcher
 pytestmark = pytest.mark.timeout(180)
 DEADLINE = 90
 ALWAYS = 1000
-LOCK = "x:guard:k (key='k')"
+LOCK = "x=guard:k"
 UNGUARDED = f"runs without lock {LOCK}, as on_store_error='allow' says, and maybe beside another"
 
 
@@ -91,7 +91,9 @@ def test_a_run_without_a_lease_gives_back_what_it_got_by_a_call_without_an_answe
     lab.journal.wait_for("start", tag="granted")
     proxy.restore()
     second = lab.send("allowed", "k", tag="parked", hold=True)
-    worker.wait_for_log(f"[{second.id}] parked: number 1 in line for lock {LOCK} held by {first.id}")
+    worker.wait_for_log(
+        f"[{second.id}] parked: number 1 in line for lock {LOCK} (key='k') held by {first.id}"
+    )
     lab.open("granted")
     lab.journal.wait_for("start", tag="parked")
     proxy.lose(ACQUIRE, ALWAYS)

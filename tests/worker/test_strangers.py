@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
+from celery_exclusive import OptionError
 from tests.worker.lab import Lab
 
 pytestmark = pytest.mark.timeout(180)
@@ -35,6 +36,32 @@ def test_a_call_whose_arguments_do_not_fit_fails_without_its_body(
         result.get(timeout=DEADLINE)
     assert result.state == "FAILURE"
     assert not lab.journal.events()
+
+
+TOO_LARGE: dict[str, Any] = {
+    "too many values": [0] * 300_000,
+    "many lists in many": {"a": [[0] * 100] * 3_000},
+    "too long a text": "t" * 2_000_000,
+}
+
+
+@pytest.mark.parametrize("what", TOO_LARGE)
+def test_arguments_too_large_for_a_key_fail_without_the_body_and_the_worker_goes_on(
+    make_lab: Callable[..., Lab], acks: dict[str, Any], stranger: Celery, what: str
+) -> None:
+    lab = make_lab(**acks)
+    lab.start_worker("w1", 2)
+    result = send_by_name(stranger, TOO_LARGE[what], tag="too large")
+    after = send_by_name(stranger, "k", tag="after")
+    with pytest.raises(
+        OptionError, match=r"wait', exclusive=Exclusive\('key'\): argument key is too large: a key"
+    ):
+        result.get(timeout=DEADLINE)
+    assert result.state == "FAILURE"
+    assert after.get(timeout=DEADLINE) == "after"
+    assert lab.journal.tags("start") == ["after"]
+    with pytest.raises(OptionError, match="argument key is too large"):
+        lab.send("wait", TOO_LARGE[what])
 
 
 def test_two_messages_by_name_with_one_task_id_both_run(lab: Lab, stranger: Celery) -> None:

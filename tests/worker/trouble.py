@@ -39,6 +39,16 @@ def hold(lab: Lab, name: str, **more: object) -> Any:
     return result
 
 
+def lose(lab: Lab, worker: Worker, tag: str, key: str = "k", **options: object) -> str:
+    """Let a run of the task `lost` lose its lease; return its id when the log has told."""
+    result = lab.send("lost", key, tag=tag, hold=True, options=options)
+    lab.journal.wait_for("start", tag=tag)
+    lab.task("lost").release_lock(key, force=True)
+    lab.open(tag)
+    worker.wait_for_log(f"[{result.id}] lost its lease")
+    return str(result.id)
+
+
 def begun(worker: Worker, what: str) -> int:
     return worker.log.count(f"] {what}: ")
 

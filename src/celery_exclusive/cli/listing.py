@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from celery_exclusive import notices
 from celery_exclusive.core.document import QUEUED, SECOND
+from celery_exclusive.keys import own_key
 from celery_exclusive.stores.base import Snapshot
 
 if TYPE_CHECKING:
     from celery_exclusive.install import Installation
 
-_HASH = re.compile(r":[0-9a-f]{32}$")
+_HASH = re.compile(r":[0-9a-f]{32}\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +35,11 @@ class Lock:
     def state(self) -> str:
         """`running`, `waiting` (nobody runs, the first in line is called) or `aside` (nobody comes).
 
-        A unique key is `queued` while its task is to begin, or taken for a `period`.
+        A unique key is `queued` while its task is to begin, or taken for a `period`. What cannot be read is
+        `damaged`.
         """
+        if self.snapshot.problem:
+            return "damaged"
         if self.snapshot.holders:
             phase = self.snapshot.holders[0].phase
             return "queued" if phase in QUEUED else phase
@@ -58,16 +62,17 @@ class Lock:
             ],
             "waiting": self.waiting,
             "aside": self.snapshot.aside,
+            **({"problem": self.snapshot.problem} if self.snapshot.problem else {}),
         }
 
 
 def listing(installation: Installation, keys: Collection[str]) -> Iterator[Lock]:
     """Look at these keys, in order; what is free by now is left out."""
-    store, tasks = installation.store, installation.app.tasks
+    store, tasks = installation.store, {own_key(name): name for name in installation.app.tasks}
     for batch in batches(sorted(keys)):
         for key, snapshot in zip(batch, store.inspect_all(batch), strict=True):
             if is_busy(snapshot):
-                yield Lock(key, _task(key, tasks), snapshot)
+                yield Lock(key, tasks.get("x" + _HASH.sub("", key[1:])), snapshot)
 
 
 def batches(keys: Sequence[str], size: int = 100) -> Iterator[Sequence[str]]:
@@ -75,9 +80,4 @@ def batches(keys: Sequence[str], size: int = 100) -> Iterator[Sequence[str]]:
 
 
 def is_busy(snapshot: Snapshot) -> bool:
-    return bool(snapshot.holders or snapshot.waiting or snapshot.aside)
-
-
-def _task(key: str, tasks: Collection[str]) -> str | None:
-    name = _HASH.sub("", key[2:])
-    return name if name in tasks else None
+    return bool(snapshot.holders or snapshot.waiting or snapshot.aside or snapshot.problem)

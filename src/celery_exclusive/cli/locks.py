@@ -11,10 +11,11 @@ from celery.bin.base import CLIContext, handle_preload_options
 
 from celery_exclusive import notices
 from celery_exclusive.cli.listing import is_busy, listing
-from celery_exclusive.cli.table import duration, escaped, printable, table, unescaped
+from celery_exclusive.cli.table import duration, table
+from celery_exclusive.display import escaped, printable, unescaped
 from celery_exclusive.errors import ExclusiveError, did_you_mean
 from celery_exclusive.install import ATTRIBUTE
-from celery_exclusive.keys import absolute_key
+from celery_exclusive.keys import keys_named
 from celery_exclusive.release import Released
 from celery_exclusive.release import release as give_back
 
@@ -30,7 +31,7 @@ class _Group(click.Group):
         try:
             return super().invoke(ctx)
         except ExclusiveError as error:
-            raise click.ClickException(printable(str(error))) from error
+            raise click.ClickException(str(error)) from error
 
 
 # `**_`: before Celery 5.7 the options that an app adds to all commands arrive here too.
@@ -57,7 +58,8 @@ def ls(obj: CLIContext, prefix: str, *, as_json: bool) -> None:
     it is listed.
 
     \b
-    KEY         what is locked, and what `locks release` takes
+    KEY         what is locked, and what `locks release` takes: x: and a task, x= and a text that tasks share;
+                u: and u= if it is a unique key
     TASK        whose key it is; - if tasks share it, or if this app does not know the task
     HOLDER      the id of the task that has the lock; one row for each, if several may
     STATE       running
@@ -65,15 +67,20 @@ def ls(obj: CLIContext, prefix: str, *, as_json: bool) -> None:
                 period: a unique key that is free by the clock alone
                 waiting: nobody runs, the first in line is being called
                 aside: nobody takes the tasks that wait; is there a worker for their queue?
+                damaged: what the store keeps of it cannot be read; `locks release --force` drops it
     AGE         for how long the holder has had it
     LEASE LEFT  when it will be free if nobody renews the lease: workers do, for as long as the task runs
     WAITING     how many tasks stand in line
     FENCE       the number of this lease; the next one of this key has a higher one
     """
     installation = _installation(obj)
-    starts = (prefix, f"x:{prefix}", f"u:{prefix}")
-    keys = {key for key in installation.store.scan() if escaped(key).startswith(starts)}
+    shown, written = _meant(prefix), _meant(unescaped(prefix))
+    keys = [
+        key for key in installation.store.scan() if escaped(key).startswith(shown) or key.startswith(written)
+    ]
     found = listing(installation, keys)
+    if not keys:
+        click.echo(f"no key of a lock begins with {prefix!r}" if prefix else "no locks", err=True)
     for line in (json.dumps(lock.record()) for lock in found) if as_json else table(found):
         click.echo(line)
 
@@ -85,13 +92,14 @@ def ls(obj: CLIContext, prefix: str, *, as_json: bool) -> None:
 def release(obj: CLIContext, key: str, *, force: bool) -> None:
     """Give back the lock on KEY, and let its line go on.
 
-    KEY is one as `locks ls` lists it, or the text of a key= or of a lock().
+    KEY is one as `locks ls` lists it, the name of a task, or the text of a key= or of a lock(). Nothing is
+    done if that may mean several keys that are held, as those of a task with different arguments.
 
     The unique key of a task that has not begun, or of a period, is given back at once: if its message is not
     lost, it runs all the same. A lock that somebody holds is not given back without --force: it is released
     when the task ends, or, if its worker is dead, after what `locks ls` shows as LEASE LEFT. With --force the
     holder loses it at once; a task that still runs goes on beside the next one, unless it asks lease.check(),
-    which raises LeaseLost.
+    which raises LeaseLost. A key that is damaged is dropped by --force, with the tasks that wait for it.
 
     Ends with 0 if that is done, with 1 if it was refused or if there is no such lock.
     """
@@ -113,7 +121,8 @@ def _installation(obj: CLIContext) -> Installation:
     except ExclusiveError:
         raise
     except Exception as error:  # noqa: BLE001 - when things are broken, an operator needs this most
-        click.echo(f"Warning: not all tasks could be imported: {type(error).__name__}: {error}", err=True)
+        why = printable(f"{type(error).__name__}: {error}")
+        click.echo(f"Warning: not all tasks could be imported: {why}", err=True)
     app.finalize()
     installation: Installation | None = getattr(app, ATTRIBUTE, None)
     if installation is None:
@@ -122,34 +131,52 @@ def _installation(obj: CLIContext) -> Installation:
             "as in `celery -A proj locks ls`"
         )
     store = installation.store
+    place = printable(store.url)
     if not obj.quiet:  # type: ignore[attr-defined] # the stubs do not know it
         prefix = installation.settings.exclusive_prefix
-        click.echo(f"locks in {store.url} ({installation.origin}), exclusive_prefix {prefix}", err=True)
+        click.echo(f"locks in {place} ({installation.origin}), exclusive_prefix {prefix}", err=True)
+    store.epoch()  # a node of a Redis Cluster would list no keys, and not say why
     if store.capabilities.one_process:
-        click.echo(f"Warning: {store.url} is the memory of one process, and this is another one", err=True)
+        click.echo(f"Warning: {place} is the memory of one process, and this is another one", err=True)
     return installation
 
 
 def _busy_key(store: Store, text: str) -> str:
-    """The key that somebody means who has read it, or has written the text that is locked."""
-    texts = dict.fromkeys((text, unescaped(text)))
-    for key in (*texts, *(absolute_key(text, kind) for kind in "xu" for text in texts)):
-        if is_busy(store.inspect(key)):
-            return key
-    shown = [escaped(key) for key in store.scan()]
+    """The key that `ls` shows so, or else that of a task, or of a text, that is called so."""
+    shown_so = unescaped(text)
+    if is_busy(store.inspect_all([shown_so])[0]):
+        return shown_so
+    meant = list(dict.fromkeys((*_meant(text), *_meant(shown_so))))
+    busy = [key for key, seen in zip(meant, store.inspect_all(meant), strict=True) if is_busy(seen)]
+    if len(busy) == 1:
+        return busy[0]
+    if busy:
+        raise click.ClickException(f"{text!r} may mean {' or '.join(map(escaped, busy))}: name one of them")
+    shown = {escaped(key): key for key in store.scan()}
     begin = [key for key in shown if key[2:].startswith(f"{text}:")]
+    if len(begin) == 1:
+        return shown[begin[0]]
     if begin:
         raise click.ClickException(
             f"{text!r} has {len(begin)} keys; name one, as `locks ls {text}` lists them"
         )
-    others = [other for other in (*shown, *(key[2:] for key in shown)) if other != text]
+    names = (name for key in shown for name in (key, key[2:], key[2:].rpartition(":")[0]))
+    others = [other for other in names if other not in ("", text)]
     hint = did_you_mean(text, others)
     raise click.ClickException(
-        f"nobody holds or awaits {text!r} in {store.url}{hint} `locks ls` lists what there is"
+        f"nobody holds or awaits {text!r} in {printable(store.url)}{hint} `locks ls` lists what there is"
     )
 
 
+def _meant(text: str) -> tuple[str, ...]:
+    """The keys that a text may be, whole, or without the kind, or as the name of what is locked."""
+    return (text, *(kind + mark + text for kind in "xu" for mark in ":="), *keys_named(text))
+
+
 def _account(released: Released, waiting: int) -> Iterator[str]:
+    if released.forgotten:
+        yield "it was damaged, and is dropped: who held it or waited there is forgotten"
+        return
     for rival in released.broken:
         yield f"taken from {_who(rival.id)}, which had it for {duration(rival.age)}"
     if any(rival.phase == "running" for rival in released.broken):

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from unicodedata import east_asian_width
 
 from celery_exclusive import notices
 from celery_exclusive.cli.listing import Lock
 from celery_exclusive.core.document import SECOND
+from celery_exclusive.display import escaped
 
 _HEAD = ("KEY", "TASK", "HOLDER", "STATE", "AGE", "LEASE LEFT", "WAITING", "FENCE")
-_ESCAPE = re.compile(r"\\(\\|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
 
 
 def table(locks: Iterable[Lock]) -> Iterator[str]:
@@ -23,24 +22,6 @@ def table(locks: Iterable[Lock]) -> Iterator[str]:
     for row in rows:
         cells = (cell + " " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True))
         yield "  ".join(cells).rstrip()
-
-
-def escaped(text: str) -> str:
-    r"""Show what a terminal would obey instead of print, and the backslash, as in Python: `\x1b`, `\\`.
-
-    Everything else stays, so that an ordinary key looks as it is.
-    """
-    return printable(text.replace("\\", r"\\"))
-
-
-def printable(text: str) -> str:
-    """Show what a terminal would obey, and leave backslashes alone: for texts that nobody reads back."""
-    return "".join(char if char.isprintable() else _escape(ord(char)) for char in text)
-
-
-def unescaped(text: str) -> str:
-    r"""Undo `escaped`; a backslash that begins none of its sequences stays."""
-    return _ESCAPE.sub(lambda found: "\\" if found[1] == "\\" else chr(int(found[1][1:], 16)), text)
 
 
 def duration(microseconds: int) -> str:
@@ -65,10 +46,6 @@ def _rows(lock: Lock) -> Iterator[tuple[str, ...]]:
         yield (key, task, holder, lock.state, age, left, waiting, str(rival.fence))
     if not lock.snapshot.holders:
         yield (key, task, "-", lock.state, "-", "-", waiting, "-")
-
-
-def _escape(code: int) -> str:
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def _width(text: str) -> int:

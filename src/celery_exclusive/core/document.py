@@ -15,6 +15,8 @@ QUEUED: tuple[Phase, ...] = ("queued", "again")
 State = Literal["waiting", "aside", "behind"]
 OFFERED_AT_ONCE = 100
 """How many places of a key are held open at a time: a large limit must not fill the broker with copies."""
+SET_ASIDE = 600 * SECOND
+"""For how long the reaper leaves a key alone whose data cannot be read."""
 ENTERED = "entered"
 """In the place of a token: the id has begun, is not in line any more, and is not known to have finished."""
 

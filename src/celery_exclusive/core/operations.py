@@ -47,7 +47,8 @@ class Release:
 
     What is `done` takes its waiting copy along even if its lease has ended before. What is not, and `alone`,
     keeps its lease if a copy of its message is known of, whose fate the end of the run decides. With `keep`
-    the message comes again: unless a copy of it is here, which does, the id keeps the place for so long.
+    the message comes again: unless a copy of it is here, which does, the id keeps the place for so long. At
+    most one of the three is given.
     """
 
     id: str

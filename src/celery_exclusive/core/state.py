@@ -113,7 +113,7 @@ class KeyState:
             return
         own = self.entries.get(self.id)
         self.waiting += difference
-        if entry.id != self.id and (own is None or entry.seq < own.seq):
+        if own is None or entry.seq < own.seq:
             self.ahead += difference
 
     def leave(self) -> None:

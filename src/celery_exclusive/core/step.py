@@ -82,19 +82,18 @@ class _Step(KeyState):
         self.settle()
         lease, entry = self.holders.get(op.id), self.entries.get(op.id)
         promoted = op.promoted == self.epoch and not op.redelivered
-        redelivered = not promoted and (op.redelivered or op.promoted is not None)
-        waited = bool(entry) or promoted or redelivered
+        is_back = op.redelivered or op.promoted is not None
+        waited = bool(entry) or is_back
         if lease and lease.phase != "running":  # what is queued belongs to its id
             return self._enter(op, lease.fence, waited=waited)
         if lease and lease.token == op.token:
             self._extend(lease, op.ttl)
             return Granted(lease.fence)
-        if self._is_stale(op, promoted=promoted, redelivered=redelivered):
+        if self._is_stale(op, promoted=promoted, is_back=is_back):
             return Stale()
         if not lease and self._has_room(entry):
             return self._enter(op, self.tick(), waited=waited)
-        comes_again = promoted or redelivered or lease is not None
-        if not entry and (refusal := self._refuse(op, comes_again=comes_again)):
+        if not entry and (refusal := self._refuse(op, is_newcomer=not lease and not is_back)):
             self.limit = before  # who only asked does not change what the others may do
             self.settle()
             return refusal
@@ -117,7 +116,6 @@ class _Step(KeyState):
         self.holders = {holder.id: holder for holder in sorted([*others, own], key=lambda h: h.fence)}
         if entry := self.entries.get(op.id):
             self.put(Entry(op.id, entry.seq, state="behind"))
-        self.settle()
         return Granted(fence)
 
     def renew(self, op: Renew) -> Answer:
@@ -134,9 +132,9 @@ class _Step(KeyState):
         lease, has_copy = self.holders.get(op.id), op.id in self.entries
         is_own = lease is not None and lease.is_of(op.token)
         may_come_again = has_copy or (lease is not None and lease.waited)
-        if lease and (not is_own or (op.alone and not op.done and may_come_again)):
+        if lease and (not is_own or (op.alone and may_come_again)):
             return Done(False)
-        if lease and op.keep and not (has_copy or op.done or op.alone):
+        if lease and op.keep and not has_copy:
             self._extend(replace(lease, phase="again"), op.keep)
             return Done(True)
         self.holders.pop(op.id, None)
@@ -155,7 +153,7 @@ class _Step(KeyState):
         return Done(found)
 
     def break_(self) -> Answer:
-        self.settle()
+        self.drop_dead()
         found = self.holders.pop(self.id, None) is not None
         self.settle()
         return Done(found)
@@ -198,7 +196,7 @@ class _Step(KeyState):
             self.tombstone = ENTERED
         return Granted(fence)
 
-    def _is_stale(self, op: Acquire, *, promoted: bool, redelivered: bool) -> bool:
+    def _is_stale(self, op: Acquire, *, promoted: bool, is_back: bool) -> bool:
         """Whether another copy of its message runs, or has finished, and nothing is left for this delivery.
 
         Under early acknowledgement one that has begun does not begin again by an offer, only by its broker.
@@ -209,18 +207,18 @@ class _Step(KeyState):
             return False
         if self.finished == ENTERED:
             return promoted
-        return promoted or redelivered or self.finished == op.token
+        return is_back or self.finished == op.token
 
     def _has_room(self, entry: Entry | None) -> bool:
         """A newcomer stands behind everybody; one that steps back in from aside takes any free place."""
-        ahead = 0 if entry and entry.state == "aside" else self.ahead if entry else self.waiting
+        ahead = 0 if entry and entry.state == "aside" else self.ahead
         return len(self.holders) + ahead < self.limit
 
-    def _refuse(self, op: Acquire, *, comes_again: bool) -> Answer | None:
-        """What a newcomer is told that must not be parked."""
+    def _refuse(self, op: Acquire, *, is_newcomer: bool) -> Answer | None:
+        """What is told to a delivery that must not be parked."""
         if op.message is None:
             return Held(self.rivals())
-        if not comes_again and op.max_waiting is not None and self.waiting >= op.max_waiting:
+        if is_newcomer and op.max_waiting is not None and self.waiting >= op.max_waiting:
             return Full(self.waiting, self.rivals())
         return None
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Literal, Protocol
-from urllib.parse import urlsplit
 
+from celery_exclusive.brokers import scheme
 from celery_exclusive.core.operations import Answer, Renew, Request, Rival
 from celery_exclusive.errors import OptionError, did_you_mean
 
@@ -46,22 +46,29 @@ class Reply:
     """A store's answer, with what follows from it for others.
 
     `wake` must be published by the caller; `aside` are (key, id) that nobody took for all their offers.
-    `epoch` is the store's mark, which is told to whoever wakes somebody, and by `reap` always.
+    `epoch` is the store's mark, which is told to whoever wakes somebody, and by `reap` always. `more` says
+    that a sweep was full, so that more keys may be due; `unreadable` are (key, problem) of what it set aside.
     """
 
     answer: Answer
     wake: tuple[Wake, ...] = ()
     aside: tuple[tuple[str, str], ...] = ()
     epoch: str = ""
+    more: bool = False
+    unreadable: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A key as it is now: unexpired holders, how many wait in line, how many of them stepped aside."""
+    """A key as it is now: unexpired holders, how many wait in line, how many of them stepped aside.
+
+    With a `problem` nothing of it can be told, since what the store keeps of it is damaged.
+    """
 
     holders: tuple[Rival, ...] = ()
     waiting: int = 0
     aside: int = 0
+    problem: str = ""
 
 
 class Store(Protocol):
@@ -70,7 +77,7 @@ class Store(Protocol):
     Every verb is one atomic step at one instant of the store's clock. After a lost reply it can be repeated,
     an Acquire with `redelivered=True` and the same token, the others as they are. Many threads may use a
     store, and so may a forked child, which opens its own connection. What cannot be answered raises
-    `StoreUnavailable`.
+    `StoreUnavailable`; `UnreadableKey` if what is kept of a key is damaged. Other keys do not suffer from it.
     """
 
     url: str
@@ -90,7 +97,9 @@ class Store(Protocol):
     def reap(self, limit: int = 100, every: int = 0) -> Reply:
         """Look after keys whose leases or offers ran out, at most `limit` of them.
 
-        Does nothing (`Done(False)`) if somebody else did within the last `every` microseconds.
+        Does nothing (`Done(False)`) if somebody else did within the last `every` microseconds. If `limit`
+        keys were due, the reply says that there may be `more`. A key whose data are damaged is told as
+        `unreadable`, and looked at again ten minutes later.
         """
         ...
 
@@ -106,11 +115,15 @@ class Store(Protocol):
         ...
 
     def inspect_all(self, keys: Sequence[str]) -> list[Snapshot]:
-        """The same of several keys, at one instant."""
+        """The same of several keys, at one instant; one that is damaged has a `problem`."""
+        ...
+
+    def forget(self, key: str) -> None:
+        """Drop all that is kept of a key, whoever holds it or waits there: the way out if it is damaged."""
         ...
 
     def scan(self, prefix: str = "") -> Iterator[str]:
-        """The keys that have a holder or a line."""
+        """The keys that have a holder or a line, or are damaged."""
         ...
 
     def epoch(self) -> str:
@@ -156,7 +169,16 @@ def register(scheme: str, factory: str | StoreFactory) -> None:
 
 def knows(url: str) -> bool:
     """Whether a store is registered for this URL's scheme."""
-    return urlsplit(url).scheme in _factories
+    return scheme(url) in _factories
+
+
+def older_version(url: str, names: str) -> str:
+    """The warning of a store that holds locks as the first version of this library kept them."""
+    return (
+        f"store {url}: it holds locks of an older version of celery-exclusive ({names}), which this one does "
+        "not see: a task of that version and one of this may run at the same time. Stop the older workers "
+        "and publishers when their tasks have run; what they leave ends by itself"
+    )
 
 
 def open_store(url: str, *, prefix: str = "cx", offer: float = 5.0, tombstone_ttl: float = 600.0) -> Store:
@@ -171,12 +193,13 @@ def open_store(url: str, *, prefix: str = "cx", offer: float = 5.0, tombstone_tt
     Raises:
         OptionError: the scheme is unknown, or its driver is not installed.
     """
-    scheme = urlsplit(url).scheme
-    if scheme not in _factories:
+    kind = scheme(url)
+    if kind not in _factories:
         known = ", ".join(f"{name}://" for name in sorted(_factories))
-        hint = did_you_mean(scheme, _factories)
-        raise OptionError(f"exclusive_store: no store for {scheme or url!r} (there are {known}){hint}")
-    factory = _factories[scheme]
+        hint = did_you_mean(kind, _factories)
+        what = repr(kind) if kind else "what is no URL"
+        raise OptionError(f"exclusive_store: no store for {what} (there are {known}){hint}")
+    factory = _factories[kind]
     if isinstance(factory, str):
         module, _, name = factory.partition(":")
         make: StoreFactory = getattr(import_module(module), name)

@@ -38,10 +38,11 @@ def choose(conf: Any, named: str | None) -> tuple[str, str]:
         return named, "exclusive_store"
     passed_over = []
     for origin, url in _candidates(conf):
-        if "://" in url and knows(url):
+        if knows(url):
             return url, origin
-        name = url.partition("://")[0]
-        passed_over.append(f"{origin} {name or 'none'}{' (not supported yet)' * (name in _NOT_YET)}")
+        found = re.match(r"[\w.+ -]+(?=:|$)", url)  # of what is no URL, too; never a part of a password
+        name = found[0] if found else "none"
+        passed_over.append(f"{origin} {name}{' (not supported yet)' * (name in _NOT_YET)}")
     raise OptionError(
         f"exclusive_store: the app has nothing that can keep locks ({', '.join(passed_over)}); "
         f"add one line: {_LINES}"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from celery_exclusive.core.document import Document, Entry, Line
 from celery_exclusive.core.operations import Acquire, Done, Operation, Reap, Renew, Request
 from celery_exclusive.core.state import rival
 from celery_exclusive.core.step import Transition, step
+from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.stores.base import Capabilities, Reply, Snapshot, Wake
 
 
@@ -67,6 +68,19 @@ class Change:
         )
 
 
+def sweep(keys: Sequence[str] | None, limit: int, look_at: Callable[[str], Reply], epoch: str) -> Reply:
+    """Look at these keys, one by one; None: it is somebody else's turn."""
+    replies = [look_at(key) for key in keys or ()]
+    return Reply(
+        Done(keys is not None),
+        tuple(wake for reply in replies for wake in reply.wake),
+        tuple(aside for reply in replies for aside in reply.aside),
+        epoch,
+        more=0 < limit <= len(replies),
+        unreadable=tuple(pair for reply in replies for pair in reply.unreadable),
+    )
+
+
 class DocumentStore(ABC):
     """Runs `step` itself, as compare-and-swap of one document.
 
@@ -109,13 +123,14 @@ class DocumentStore(ABC):
 
     def reap(self, limit: int = 100, every: int = 0) -> Reply:
         keys = self.due(limit, every)
-        replies = [self._run(key, Reap()) for key in keys or ()]
-        return Reply(
-            Done(keys is not None),
-            tuple(wake for reply in replies for wake in reply.wake),
-            tuple(aside for reply in replies for aside in reply.aside),
-            self.epoch(),
-        )
+        return sweep(keys, limit, self.sweep_key, self.epoch())
+
+    def sweep_key(self, key: str) -> Reply:
+        """Let the reaper look at one key."""
+        return self._run(key, Reap())
+
+    def forget(self, key: str) -> None:
+        raise StoreUnavailable(f"store {self.url} cannot drop lock {key}: delete by hand what it keeps of it")
 
     def keep_namespace(self, broker: str, life: int) -> str:  # noqa: ARG002 - a store that is shared says more
         return broker

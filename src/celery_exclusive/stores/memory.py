@@ -145,6 +145,10 @@ class MemoryStore(DocumentStore):
             due = sorted((kept.due, key) for key, kept in memory.keys.items() if kept.due is not None)
             return [key for time, key in due[:limit] if time <= now]
 
+    def forget(self, key: str) -> None:
+        with self._memory.lock:
+            self._memory.keys.pop(key, None)
+
     def scan(self, prefix: str = "") -> Iterator[str]:
         with self._memory.lock:
             keys = [key for key, kept in self._memory.keys.items() if kept.document.holders or kept.entries]

@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from celery_exclusive.stores.base import Store
+from celery_exclusive.testing.promises.amounts import AmountPromises
 from celery_exclusive.testing.promises.copies import CopyPromises
 from celery_exclusive.testing.promises.exclusion import ExclusionPromises
 from celery_exclusive.testing.promises.offers import OfferPromises
@@ -48,6 +49,7 @@ class StoreConformance(
     LookPromises,
     NamePromises,
     UpkeepPromises,
+    AmountPromises,
     SharingPromises,
 ):
     """Every promise that a store can keep, one test each. Subclass it and say how to open the store."""

@@ -6,16 +6,19 @@ from dataclasses import dataclass, replace
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
+from celery_exclusive import notices
 from celery_exclusive.amounts import no_longer_than, seconds_until
 from celery_exclusive.claim import Claim
 from celery_exclusive.core.operations import Acquire, Release
-from celery_exclusive.header import Header, rejections
+from celery_exclusive.given import Values
+from celery_exclusive.header import HEADER, Header, publish_claim_id, rejections
 from celery_exclusive.keys import key_of
 from celery_exclusive.options import FINISHED
 from celery_exclusive.parking import TOP, Letter
+from celery_exclusive.worker.queues import routed, source
 
 if TYPE_CHECKING:
-    from celery_exclusive.install import Installation, Values
+    from celery_exclusive.install import Installation
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,16 @@ class UniqueClaim:
         """For how long it is kept if the message waits from now on."""
         return no_longer_than(self.longest, seconds_until(self.expires)) if self.expires else self.longest
 
+    @property
+    def queued(self) -> Claim:
+        """That of the published message: until a copy of it begins, it is one for all queues."""
+        return replace(self.claim, id=publish_claim_id(self.claim.id))
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """Under which ids this delivery, or its message, may have the key."""
+        return (self.claim,) if self.queued == self.claim else (self.claim, self.queued)
+
     def release_for_queue(self) -> Release:
         """The message comes again: until then the key stays its own, unless a copy waits in the store."""
         return self.claim.release(done=False, keep=self.queued_ttl)
@@ -48,9 +61,11 @@ class Delivery:
 
     The token is new for every delivery, so that two copies of one message are never taken for each other.
     `dup` names the key, and the task that has it, of a duplicate; `is_let_in` says that it goes on with what
-    has been let in before: a retry, or a message that comes again;
+    has been let in before: a retry, or a message that comes again; `is_stored` that its queue can get it
+    back, `is_fanout` that all queues of its exchange got a copy;
     `values` are what the call has given instead of those of its task; `late` says that it is acknowledged
-    when it has ended, and comes again if that is not seen.
+    when it has ended, and comes again if that is not seen. `events_from` tells a child whether somebody
+    listened to its worker, and its name, when it got the delivery.
     """
 
     id: str
@@ -60,11 +75,15 @@ class Delivery:
     dup: tuple[str, str] | None
     redelivered: bool
     promoted: str | None
+    offered: str | None
     is_let_in: bool
     late: bool
     values: Values
     kin: tuple[str, ...]
     letter: Letter
+    events_from: str | None = None
+    is_stored: bool = True
+    is_fanout: bool = False
 
     @classmethod
     def of(cls, task: Any, request: Any) -> Delivery | None:
@@ -74,16 +93,19 @@ class Delivery:
         """
         installation: Installation = task.app._celery_exclusive
         message = request.message
-        header = Header.read(message.headers) or Header(_publish_id(request))
+        header = installation.header_of(message.headers, request.id)
+        if header is None:
+            _tell_if_unsigned(installation, message)
+            header = Header(_publish_id(request), masked=True)
         is_taken = header.u is not None
         rejected = rejections(message.headers)
         is_reborn = rejected not in (None, header.rejections)
         if rejected and is_reborn:
             header = header.reborn(rejected)
-        header = _completed(header, installation, task, request)
+        header = routed(_completed(header, installation, task, request), message)
         if header.x is None and header.u is None:
             return None
-        restore_priority(request, header)
+        restore_request(request, header)
         redelivered = is_redelivered(message)
         if redelivered or header.redelivered:  # worker_deduplicate_successful_tasks asks, and bodies may
             header = replace(header, redelivered=True)
@@ -92,6 +114,8 @@ class Delivery:
         if header.next:
             kin.append(header.next)
         id, token = header.claim_id(request.id), token_hex(8)
+        noted = source(message)
+        is_stored = noted.get("is_stored", True)
         x = u = None
         exclusive = installation.exclusive(task, header.values)
         if exclusive and header.x and not header.dup:
@@ -110,14 +134,17 @@ class Delivery:
             dup=(header.u[0], header.dup) if header.u and header.dup else None,
             redelivered=redelivered,
             promoted=header.promoted,
+            offered=header.offered,
             is_let_in=bool(
                 request.request_dict.get("retries") or redelivered or header.redelivered or header.promoted
             )
-            or is_reborn,
-            late=bool(task.acks_late),
+            or rejected is not None,
+            late=bool(task.acks_late) and is_stored,
             values=header.values,
             kin=tuple(kin),
-            letter=Letter.of(message, header),
+            letter=Letter.of(message, header, noted.get("queue") if header.route else None),
+            is_stored=is_stored,
+            is_fanout=noted.get("is_fanout", False),
         )
 
     @property
@@ -142,13 +169,15 @@ class Delivery:
         u = self.u.claim if self.u and self.u.until == FINISHED else None
         return tuple(claim for claim in (self.x, u) if claim)
 
-    def acquire(self, x: Claim, *, park: bool, max_waiting: int | None = None) -> Acquire:
+    def acquire(self, claim: Claim, *, park: bool, max_waiting: int | None = None) -> Acquire:
+        """Ask for one of its keys. Where the offer was for the other one, it is not the copy of an offer."""
+        is_other = self.promoted is not None and self.offered != claim.key
         return replace(
-            x.acquire(),
+            claim.acquire(),
             redelivered=self.redelivered,
-            promoted=self.promoted,
+            promoted="" if is_other else self.promoted,
             late=self.late,
-            message=self.letter.dump() if park else None,
+            message=self.letter.dump() if park and self.is_stored else None,
             max_waiting=max_waiting,
         )
 
@@ -160,16 +189,26 @@ def is_redelivered(message: Any) -> bool:
 
 def give_back_unique_key(installation: Installation, id: str, message: Any) -> None:
     """Give back what a message has that no body will run for, unless it may still be in line."""
-    header = Header.read(message.headers or {})
+    header = installation.header_of(message.headers or {}, id)
     if header and not header.promoted and (header.x is None or not is_redelivered(message)):
         installation.debts.add_message(id, header)
 
 
-def restore_priority(request: Any, header: Header) -> None:
-    """Give the copy of an offer the priority of its publisher, for what its task publishes: its retry."""
+def restore_request(request: Any, header: Header) -> None:
+    """Give a copy the priority, exchange and routing key of its publisher, for what its task publishes."""
+    if header.route:
+        _, request.delivery_info["exchange"], request.delivery_info["routing_key"] = header.route
     properties = request.message.properties
     if header.promoted is not None and properties.get("priority") == TOP:
         properties["priority"] = request.delivery_info["priority"] = header.prio
+
+
+def _tell_if_unsigned(installation: Installation, message: Any) -> None:
+    """Log it once per process."""
+    signer = installation.signer
+    if signer.is_on and HEADER in message.headers and not signer.has_told:
+        signer.has_told = True
+        notices.unsigned(str(message.headers.get("task")), str(message.headers.get("origin") or "unknown"))
 
 
 def _completed(header: Header, installation: Installation, task: Any, request: Any) -> Header:

@@ -113,4 +113,5 @@ class Endings:
             if ending.returns:
                 store.apply(delivery.u.claim.key, delivery.u.release_for_queue())
             else:
-                store.apply(delivery.u.claim.key, delivery.u.claim.release(done=ending.done))
+                for claim in delivery.u.claims:
+                    store.apply(claim.key, claim.release(done=ending.done))

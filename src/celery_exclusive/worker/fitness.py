@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from celery_exclusive.brokers import is_in_one_process, is_on_this_machine
+from celery_exclusive.brokers import is_in_one_process, is_on_this_machine, is_server_of_broker
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.errors import OptionError
 from celery_exclusive.options import Exclusive
@@ -50,6 +50,18 @@ def warnings(installation: Installation) -> list[str]:
         found.append(
             f"store {store.url}: it is the memory of this process, but its broker serves others too: another "
             "worker, or lock() in another process, would have locks of its own; use it for tests only"
+        )
+    capabilities = store.capabilities
+    publishes = capabilities.line and not (capabilities.one_host or capabilities.one_process)
+    if (
+        publishes
+        and not installation.signer.is_on
+        and not is_server_of_broker(store.url, installation.app.conf)
+    ):
+        found.append(
+            f"store {store.url}: it is another server than the broker, and tasks that wait are published "
+            "from there, so whoever can write to it can publish tasks. Set exclusive_secret to one random "
+            "text in all processes: see docs/security.md"
         )
     if installation.origin == DJANGO_CACHE:
         found.append(

@@ -82,4 +82,12 @@ class Gate:
                 return self.tracer(uuid, args, kwargs, request)
         if delivery is None:
             return self.tracer(uuid, args, kwargs, request)
-        return Passage(self.task, self.tracer, delivery, uuid, args, kwargs, request).go()
+        passage = Passage(self.task, self.tracer, delivery, uuid, args, kwargs, request)
+        roster = passage.installation.roster
+        if roster is None:
+            return passage.go()
+        try:
+            roster.begin(delivery.token)
+            return passage.go()
+        finally:
+            roster.finish()

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from celery_exclusive import notices
@@ -17,39 +18,47 @@ from celery_exclusive.claim import Claim
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Done
 from celery_exclusive.forking import forks_wait
+from celery_exclusive.lease import Known
 from celery_exclusive.namespace import LIFE, keep_namespace
 from celery_exclusive.native import NativeThread, at_home, original
 from celery_exclusive.worker.delivery import Delivery
 from celery_exclusive.worker.elsewhere import Elsewhere
-from celery_exclusive.worker.endings import Ended, is_gone
+from celery_exclusive.worker.endings import Ended
+from celery_exclusive.worker.roster import Roster
 
 if TYPE_CHECKING:
     from celery_exclusive.install import Installation
 
 
 _SOON = 1
-"""Seconds until the next beat where it is not known who holds a lease, or whether the store has its data."""
+"""Seconds until the next beat while the store does not answer."""
 _FAREWELL = 10
 """Seconds for which a worker that stops waits for a renewal under way."""
 
 
 class Heartbeat:
-    """Renews, three times per ttl, the lease of every delivery that is handed to a child, or granted here.
+    """Renews, three times per ttl, the leases of what this process or one of its children executes.
 
-    Of the first it learns by a renewal which were granted one; that one is refused is no alarm. When the
-    store has lost its data, it puts the leases back.
+    Each child says in the roster what it executes, which Celery may have forgotten. That a renewal is refused
+    is no alarm: the lease may not be granted yet. When the store has lost its data, the heartbeat puts the
+    leases back that are held.
     """
 
-    def __init__(self, installation: Installation, broker: str, *, is_for_children: bool) -> None:
-        self.installation, self.broker, self.is_for_children = installation, broker, is_for_children
+    def __init__(self, installation: Installation, broker: str, roster: Roster | None = None) -> None:
+        self.installation, self.broker, self.roster = installation, broker, roster
         self.period = min(installation.settings.exclusive_ttl, LIFE) / 3
-        self._epoch = installation.store.epoch()
-        self._elsewhere = Elsewhere(installation, self._epoch)
+        self._see(Known(installation.store.epoch(), time.monotonic()))
+        self._elsewhere = Elsewhere(installation, self._known.epoch)
         self._deliveries: dict[str, tuple[Delivery, Callable[[], int | None]]] = {}
-        self._held: set[Claim] = set()
-        self._put_back: set[str] = set()
+        self._held: dict[str, list[Claim]] = {}
+        self._lapsed: set[Claim] = set()
         self._calls: queue.SimpleQueue[bool] = original("queue", "SimpleQueue")()
         self._thread = NativeThread(self._run)
+
+    @property
+    def is_for_children(self) -> bool:
+        """Whether tasks run in children of this process."""
+        return self.roster is not None
 
     def start(self) -> None:
         self._thread.start()
@@ -58,15 +67,20 @@ class Heartbeat:
         self._calls.put(False)
         self._thread.join(_FAREWELL)
 
-    def keep(self, delivery: Delivery, pid: Callable[[], int | None]) -> None:
-        """Renew this delivery's lease from now on, as long as the process that `pid` tells is alive.
+    def known(self) -> Known | None:
+        """The epoch of the store, as it was last seen."""
+        return self._known
 
-        It is dropped when that is gone, or has ended the delivery, never before.
+    def keep(self, delivery: Delivery, process: Callable[[], int | None] = lambda: None) -> None:
+        """Renew the leases of this delivery whenever it is executed, until it is dropped.
+
+        `process` tells the pid of the child of which Celery knows that it has begun.
         """
         self._elsewhere.note(delivery)
-        self._deliveries[delivery.token] = (delivery, pid)
-        if not self.is_for_children:
-            self._held.update(delivery.leases)
+        small = replace(delivery, letter=replace(delivery.letter, body=b""))
+        self._deliveries[delivery.token] = (small, process)
+        if self.roster and len(self._deliveries) > self.roster.slots:
+            self._drop_one()
         period = min((claim.ttl / SECOND / 3 for claim in delivery.leases), default=self.period)
         if period < self.period:
             self.period = period
@@ -74,23 +88,29 @@ class Heartbeat:
 
     def drop(self, delivery: Delivery) -> None:
         self._deliveries.pop(delivery.token, None)
-        self._put_back.discard(delivery.token)
+        self._held.pop(delivery.token, None)
 
-    def finish(self, delivery: Delivery) -> None:
-        """Drop a delivery that its child has ended: maybe before its lease was put back."""
-        self._deliveries.pop(delivery.token, None)
-        if delivery.token in self._put_back:
-            self._give_back(delivery)
+    def hold(self, delivery: Delivery, claims: Collection[Claim]) -> None:
+        """Renew these leases, which a body in this process was granted."""
+        self._held[delivery.token] = list(claims)
+        self.keep(delivery)
+
+    def end(self, delivery: Delivery, claims: Collection[Claim]) -> None:
+        """Put these leases back no more: they are about to be released."""
+        if delivery.token in self._held:
+            held = self._held[delivery.token]
+            self._held[delivery.token] = [claim for claim in held if claim not in claims]
 
     def give_back_all(self) -> None:
         """Give back what the processes of the pool held, now that all of them are gone."""
-        for delivery, pid in list(self._deliveries.values()):
-            if pid() is None or is_gone(pid()):
-                self._give_back(delivery, returns=delivery.late or pid() is None)
+        executed = self._executed()
+        for token, (delivery, process) in list(self._deliveries.items()):
+            if token not in executed:
+                self._give_back(delivery, returns=delivery.late or process() is None)
 
     def notice_epoch(self, epoch: str) -> None:
         """Beat soon, if this is another epoch of the store than that of the last beat."""
-        if epoch not in ("", self._epoch):
+        if epoch not in ("", self._known.epoch):
             self._calls.put(True)
 
     def _run(self) -> None:
@@ -100,45 +120,68 @@ class Heartbeat:
                 self.beat()
 
     def _rest(self, period: float) -> bool:
-        """Wait until the next beat is due, soon if it has to find out who holds a lease; False: no more."""
-        until = time.monotonic() + period
-        while (left := until - time.monotonic()) > 0:
-            with suppress(queue.Empty):
-                return self._calls.get(timeout=min(left, _SOON))
-            if self._claims() - self._held:
-                break
+        """Wait until the next beat is due; False: no more."""
+        with suppress(queue.Empty):
+            return self._calls.get(timeout=period)
         return True
 
     def beat(self) -> None:
-        store = self.installation.store
-        living = [delivery for delivery, pid in list(self._deliveries.values()) if not is_gone(pid())]
-        claims = [claim for delivery in living for claim in delivery.leases]
-        if claims:
-            found = store.renew([(claim.key, claim.renew()) for claim in claims])
-            seen = {claim for claim, lives in zip(claims, found, strict=True) if lives}
-            self._held = (self._held | seen) & self._claims()
+        store, now = self.installation.store, time.monotonic()
+        executed = self._executed()
+        claims = [claim for delivery, _ in executed.values() for claim in delivery.leases]
+        held = {claim for _, held in executed.values() for claim in held}
+        lives = store.renew([(claim.key, claim.renew()) for claim in claims]) if claims else []
         epoch = store.epoch()
-        if epoch != self._epoch:
-            count = sum(self._restore(delivery) for delivery in living)
-            self._epoch = epoch
+        if epoch == self._known.epoch:
+            self._lapsed = held - {claim for claim, is_alive in zip(claims, lives, strict=True) if is_alive}
+        else:
+            count = sum(self._restore(delivery) for delivery, _ in executed.values())
             notices.amnesia(self.installation, count)
-        self._put_back &= self._deliveries.keys()
+        self._see(Known(epoch, 0 if self._lapsed else now))
         keep_namespace(self.installation, self.broker)
         self._elsewhere.tell(epoch)
 
-    def _claims(self) -> set[Claim]:
-        return {claim for delivery, _ in list(self._deliveries.values()) for claim in delivery.leases}
+    def _see(self, known: Known) -> None:
+        self._known = known
+        if self.roster:
+            self.roster.see(known)
+
+    def _executed(self) -> dict[str, tuple[Delivery, list[Claim]]]:
+        """What is executed now, by its token: the delivery, and the leases that it holds."""
+        found = self.roster.read() if self.roster else None
+        executed = {}
+        for token, (delivery, _) in list(self._deliveries.items()):
+            if found is None:
+                executed[token] = (delivery, self._held.get(token, []))
+            elif token in found:
+                flags = zip(delivery.leases, found[token], strict=False)
+                executed[token] = (delivery, [claim for claim, is_held in flags if is_held])
+        return executed
+
+    def _holds(self, delivery: Delivery, claim: Claim) -> bool:
+        """Whether it is executed still, and holds this lease."""
+        _, held = self._executed().get(delivery.token, (delivery, ()))
+        return claim in held
 
     def _restore(self, delivery: Delivery) -> int:
-        """Put back what it is known to have held; tell how many leases that were."""
-        self._put_back.add(delivery.token)
-        store, held = self.installation.store, [claim for claim in delivery.leases if claim in self._held]
-        count = sum(store.apply(claim.key, claim.restore()).answer == Done(True) for claim in held)
-        if not count:
-            self._put_back.discard(delivery.token)
-        elif delivery.token not in self._deliveries:  # it has ended meanwhile
-            self._give_back(delivery)
+        """Put back the leases that it holds; tell how many."""
+        count = 0
+        for claim in delivery.leases:
+            if claim in self._lapsed or not self._holds(delivery, claim):
+                continue
+            reply = self.installation.store.apply(claim.key, claim.restore())
+            count += reply.answer == Done(True)
+            if not self._holds(delivery, claim):  # it has ended meanwhile, maybe before it was put back
+                is_x = claim == delivery.x
+                self._give_back(replace(delivery, u=None) if is_x else replace(delivery, x=None))
         return count
+
+    def _drop_one(self) -> None:
+        """Drop the first that nobody executes: Celery has forgotten it, and no child has begun it since."""
+        executed = self._executed()
+        first = next((token for token in list(self._deliveries) if token not in executed), None)
+        if first is not None:
+            del self._deliveries[first]
 
     def _give_back(self, delivery: Delivery, *, returns: bool = False) -> None:
         if self.installation.endings:

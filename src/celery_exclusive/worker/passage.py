@@ -27,9 +27,10 @@ from celery_exclusive.core.operations import (
     Stale,
 )
 from celery_exclusive.errors import LockHeld, StoreUnavailable
-from celery_exclusive.keys import preview
+from celery_exclusive.header import HEADER, is_other_copy
+from celery_exclusive.keys import given_preview, preview
 from celery_exclusive.lease import Lease, insist
-from celery_exclusive.options import Exclusive, Unique
+from celery_exclusive.options import FINISHED, Exclusive, Unique
 from celery_exclusive.parking import Letter, Post
 from celery_exclusive.stores.deadline import deadline
 from celery_exclusive.task import Run, within
@@ -38,6 +39,7 @@ from celery_exclusive.worker.delivery import Delivery
 from celery_exclusive.worker.endings import Ended
 from celery_exclusive.worker.patience import Patience
 from celery_exclusive.worker.rescheduling import next_try
+from celery_exclusive.worker.returning import ComesAgain
 from celery_exclusive.worker.undisturbed import undisturbed
 from celery_exclusive.worker.uniqueness import Uniqueness
 
@@ -67,6 +69,8 @@ class Passage:
         self.installation: Installation = task.app._celery_exclusive
         self.call = (uuid, args, kwargs, request)
         self.delivery = delivery
+        if not self.heartbeat:  # a child: only its parent sees whether somebody listens
+            self.installation.events_from = lambda: delivery.events_from
         self.post = Post(self.task.app)
         self.id = uuid
         self.run = Run(uuid, body_over=True)  # until it begins: Celery may end it without
@@ -100,14 +104,13 @@ class Passage:
 
     @property
     def lock(self) -> str:
-        """The key as people may read it."""
-        _, args, kwargs, _ = self.call
+        """The key with a preview of the arguments: for log lines alone. Errors and events have the key."""
+        _, args, kwargs, request = self.call
         option = self.exclusive if self.delivery.x else self.sole
-        told = (
-            option
-            and self.installation.settings.exclusive_preview
-            and preview(self.task.run, option, args, kwargs)
-        )
+        told = ""
+        if option and self.installation.settings.exclusive_preview:
+            is_masked = self.delivery.letter.headers[HEADER].get("masked")
+            told = given_preview(request) if is_masked else preview(self.task.run, option, args, kwargs)
         return f"{self.delivery.key} ({told})" if told else self.delivery.key
 
     def go(self) -> Any:
@@ -120,7 +123,7 @@ class Passage:
             if answer is None:
                 return _ends(Reject("the store of locks does not answer", requeue=True), REJECTED)
             if isinstance(answer, (Parked, Stale)):
-                return _ends(Ignore(type(answer).__name__.lower()), IGNORED)
+                return _ends(self.ending(answer), IGNORED)
             is_begun = True
             with within(self.run):
                 result = self.tracer(*self.call)
@@ -153,9 +156,9 @@ class Passage:
             except StoreUnavailable as error:
                 if self.may_go_without:
                     self.run.is_unguarded = True
-                    notices.unguarded(self.installation, self.task.name, self.id, self.lock, error)
+                    notices.unguarded(self.installation, self.task.name, self.id, self.delivery.key, error)
                     return Held(())
-                notices.given_back(self.installation, self.task.name, self.id, self.lock, error)
+                notices.given_back(self.installation, self.task.name, self.id, self.delivery.key, error)
                 if self.delivery.late and not self.post.counts_deliveries:
                     self.owe(done=False, begun=False)
                     return None
@@ -164,13 +167,20 @@ class Passage:
                 )
                 is_known = False
             try:
-                self.post.publish(self.again)
+                if self.delivery.is_stored:
+                    self.post.publish(self.again)
             except Exception as error:  # noqa: BLE001 - whatever it is, there is another try
                 notices.trouble(f"task {self.id} could not be published again and waits on", error)
             else:
                 if not is_known:
                     self.owe(done=False, begun=False)
                 return Stale()  # this delivery is over, its copy goes on
+
+    def ending(self, answer: Parked | Stale) -> Ignore:
+        if self.again and not self.delivery.is_stored:
+            again = self.again.signed(self.installation.signer)
+            return ComesAgain(again.headers[HEADER], again.headers["eta"])
+        return Ignore(type(answer).__name__.lower())
 
     def decide(self) -> Answer:
         """Take what the body needs: the lock first, and only then that which says that it runs."""
@@ -184,8 +194,8 @@ class Passage:
             answer = self.begin(unique, answer)
         elif unique and self.delivery.x and (isinstance(answer, Parked) or self.again):
             unique.wait_for(self.delivery.x)
-        if isinstance(answer, Granted) and self.heartbeat:
-            self.heartbeat.keep(self.delivery, lambda: None)
+        if isinstance(answer, Granted) and self.installation.keeper:
+            self.installation.keeper.hold(self.delivery, self.held)
         return answer
 
     def begin(self, unique: Uniqueness, granted: Granted) -> Answer:
@@ -206,6 +216,15 @@ class Passage:
             self.ask(x.key, x.release(done=False))
         return answer
 
+    @property
+    def held(self) -> list[Claim]:
+        """The leases that this delivery was granted."""
+        x, unique = self.delivery.x, self.unique
+        held = [x] if x and self.run.lease else []
+        if unique and unique.until == FINISHED and unique.may_hold:
+            held.append(unique.claim)
+        return held
+
     def duplicate(self, key: str, existing_id: str) -> Held:
         """It was sent though another one has its unique key: it ends without its body."""
         option = self.sole or Unique()
@@ -225,8 +244,18 @@ class Passage:
         name = self.task.name
         if isinstance(answer, Granted):
             ttl = x.ttl / SECOND
-            store = self.installation.store
-            self.run.lease = Lease(x.key, answer.fence, ttl, store, x.id, x.token, x.limit, asked + ttl)
+            store, keeper = self.installation.store, self.installation.keeper
+            self.run.lease = Lease(
+                x.key,
+                answer.fence,
+                ttl,
+                store,
+                x.id,
+                x.token,
+                x.limit,
+                asked + ttl,
+                keeper.known if keeper else lambda: None,
+            )
         elif isinstance(answer, Parked):
             notices.parked(name, self.id, self.lock, answer.position, answer.by)
             growth.look(name, x.key, answer.position)
@@ -237,9 +266,9 @@ class Passage:
             notices.full(name, self.id, self.lock, answer.waiting, answer.by)
         elif isinstance(answer, Full):
             self.run.failure = self.refused(
-                f"was not let into the line of lock {self.lock}: {answer.waiting} waiting already, as many "
-                f"as max_waiting allows; {notices.held(answer.by)}. Send it again later, or let it be "
-                "dropped by on_full='skip'",
+                f"was not let into the line of lock {self.delivery.key}: {answer.waiting} waiting already, "
+                f"as many as max_waiting allows; {notices.held(answer.by)}. Send it again later, or let it "
+                "be dropped by on_full='skip'",
                 answer,
             )
         elif isinstance(answer, Stale):
@@ -247,14 +276,15 @@ class Passage:
         return answer
 
     def meet(self, held: Held) -> None:
-        """Do what the option says of a key that is taken, for those that do not wait in line."""
+        """Do what the option says of a key that is taken, for those that do not wait in line, or cannot."""
         option, name = self.option, self.task.name
-        if option.on_conflict == "skip":
+        waits = option.on_conflict == "wait" or self.goes_on or self.is_kin(held)
+        if option.on_conflict == "skip" and not waits:
             self.run.skipped = self.skipped(held)
             notices.skipped(name, self.id, self.lock, held.by)
             return
-        found = f"found lock {self.lock} {notices.held(held.by)}"
-        if option.on_conflict == "raise":
+        found = f"found lock {self.delivery.key} {notices.held(held.by)}"
+        if option.on_conflict == "raise" and not waits:
             self.run.failure = self.refused(
                 f"{found}. Send it again later, or let it wait or be skipped", held
             )
@@ -267,9 +297,8 @@ class Passage:
 
     @property
     def max_waiting(self) -> int | None:
-        """How many may be in line before this task. A retry has been let in once, and is not sent away."""
-        _, _, _, request = self.call
-        if self.option.on_conflict != "wait" or request.get("retries"):
+        """How many may be in line before this task. What has been let in once is not sent away."""
+        if self.option.on_conflict != "wait" or self.delivery.is_let_in:
             return None
         return self.option.max_waiting or self.installation.settings.exclusive_max_waiting
 
@@ -282,7 +311,10 @@ class Passage:
 
     def is_kin(self, held: Held | Full) -> bool:
         """Whether the place is held by an earlier run of ourselves, or by the parent that is just ending."""
-        return any(notices.task_id(rival.id) in self.delivery.kin for rival in held.by)
+        return any(
+            notices.task_id(rival.id) in self.delivery.kin and not is_other_copy(rival.id, self.delivery.id)
+            for rival in held.by
+        )
 
     @property
     def goes_on(self) -> bool:
@@ -305,6 +337,10 @@ class Passage:
     def leave(self, *, done: bool) -> None:
         """Give the leases back and wake whoever is next. Never raises after successful work."""
         x = self.delivery.x
+        if self.run.lease:
+            self.run.lease.end()
+        if self.installation.keeper:
+            self.installation.keeper.end(self.delivery, self.delivery.leases)
         if self.heartbeat:
             self.heartbeat.drop(self.delivery)
         interruption = None
@@ -316,10 +352,10 @@ class Passage:
                         lambda: self.installation.store.apply(x.key, release)
                     )
                     if self.run.lease and reply.answer == Done(False) and not (is_repeated or interruption):
-                        notices.lease_lost(self.installation, self.task.name, self.id, self.lock)
+                        notices.lease_lost(self.installation, self.task.name, self.id, x.key)
         except Exception as error:  # noqa: BLE001 - the task has its result
             notices.trouble(
-                f"the lease of task {self.id} on lock {self.lock} cannot be given back yet", error
+                f"the lease of task {self.id} on lock {self.delivery.key} cannot be given back yet", error
             )
             self.owe(done=done)
             return

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 from celery_exclusive import notices
 from celery_exclusive.core.document import SECOND
+from celery_exclusive.errors import UnreadableKey
 from celery_exclusive.forking import forks_wait
 
 if TYPE_CHECKING:
     from celery_exclusive.install import Installation
+    from celery_exclusive.stores.base import Reply
 
 _SHORTEST = 0.8
 """Of a period: what lies at least between two sweeps."""
@@ -20,11 +22,18 @@ _FAREWELL = 10
 
 
 class Reaper:
-    """Sweeps the namespace once per period, whichever worker gets it."""
+    """Sweeps the namespace once per period, whichever worker gets it.
+
+    While a sweep finds as many dead keys as it may look after, the same worker goes on with the next one: the
+    others see that somebody sweeps. It waits until the messages that it has woken are published, so that they
+    do not pile up here while their offers run out; but not longer than an offer, so that a broker that blocks
+    does not keep the keys from being looked after.
+    """
 
     def __init__(self, installation: Installation) -> None:
         self.installation = installation
         self._is_over = threading.Event()
+        self._unreadable: set[str] = set()
         self._thread = threading.Thread(target=self._run, name="exclusive-reaper", daemon=True)
 
     def start(self) -> None:
@@ -37,14 +46,32 @@ class Reaper:
     def _run(self) -> None:
         trouble = notices.Trouble("the reaper cannot look for dead leases; it goes on trying")
         while not self._is_over.wait(self.installation.settings.exclusive_reap_period * _jitter()):
-            with trouble, forks_wait():
+            with trouble:
                 self.sweep()
 
     def sweep(self) -> None:
-        period = self.installation.settings.exclusive_reap_period
-        reply = self.installation.store.reap(every=round(_SHORTEST * period * SECOND))
-        if self.installation.heartbeat:
-            self.installation.heartbeat.notice_epoch(reply.epoch)
+        """Look after everything that is due by now."""
+        settings = self.installation.settings
+        every = round(_SHORTEST * settings.exclusive_reap_period * SECOND)
+        while self._reap(every).more and not self._is_over.is_set():
+            self.installation.courier.wait(settings.exclusive_offer)
+            every = 0
+
+    def _reap(self, every: int) -> Reply:
+        with forks_wait():
+            reply = self.installation.store.reap(every=every)
+            for key, problem in reply.unreadable:
+                self._tell(key, problem)
+            if self.installation.heartbeat:
+                self.installation.heartbeat.notice_epoch(reply.epoch)
+            return reply
+
+    def _tell(self, key: str, problem: str) -> None:
+        """Log a key whose data are damaged, once."""
+        if key not in self._unreadable:
+            self._unreadable.add(key)
+            error = UnreadableKey(key, problem, self.installation.store.url)
+            notices.unreadable(error, len(self._unreadable))
 
 
 def _jitter() -> float:

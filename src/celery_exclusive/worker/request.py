@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cached_property, wraps
+from dataclasses import replace
+from functools import cached_property, partial, wraps
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery.utils.serialization import get_pickleable_exception
@@ -21,6 +23,7 @@ from celery_exclusive.stores.deadline import deadline
 from celery_exclusive.task import Run, within
 from celery_exclusive.worker.delivery import Delivery, UniqueClaim, give_back_unique_key
 from celery_exclusive.worker.endings import Ended
+from celery_exclusive.worker.returning import ComesAgain, deliver_again
 
 if TYPE_CHECKING:
     from celery_exclusive.install import Installation
@@ -98,6 +101,9 @@ class RequestMixin:
         finally:
             if not return_ok:  # else it comes from `on_success`
                 self._ended(self._process if issubclass(exc_info.type, _DEATHS) else None)
+        error = getattr(exc_info.exception, "exc", exc_info.exception)
+        if isinstance(error, ComesAgain):
+            deliver_again(self._installation.worker.consumer, self.task.name, self.message, error)
 
     def _announce_revoked(self, reason: Any, terminated: bool, signum: Any, expired: bool) -> None:
         if not terminated and self._comes_late():
@@ -164,7 +170,9 @@ def _keeping(execute_using_pool: Any) -> Any:
         self._is_green = pool.is_green
         heartbeat = self._installation.heartbeat
         if self._delivery and heartbeat and heartbeat.is_for_children:
-            heartbeat.keep(self._delivery, lambda: self._process)
+            told = replace(self._delivery, events_from=self._installation.events_from())
+            self._delivery = self.request_dict[DELIVERY] = told
+            heartbeat.keep(told, partial(_process, ref(self)))
         try:
             return execute_using_pool(self, pool, **kwargs)
         except BaseException:
@@ -175,11 +183,17 @@ def _keeping(execute_using_pool: Any) -> Any:
     return execute
 
 
+def _process(request: ref[RequestMixin]) -> int | None:
+    """The process that runs this request, which Celery may have forgotten."""
+    alive = request()
+    return alive._process if alive else None
+
+
 def _dropping(on_success: Any) -> Any:
     @wraps(on_success)
     def succeed(self: RequestMixin, *args: Any, **kwargs: Any) -> Any:
         if self._delivery and self._installation.heartbeat:
-            self._installation.heartbeat.finish(self._delivery)
+            self._installation.heartbeat.drop(self._delivery)
         self._is_over = True
         result = on_success(self, *args, **kwargs)
         if self._already_revoked:  # a greenlet that was killed, maybe while it parked

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 
-from celery_exclusive.header import Header
+from celery_exclusive.header import HEADER, Header
 from celery_exclusive.parking import Letter
 
 FIRST, LONGEST = 1, 60
@@ -15,7 +15,7 @@ _DOUBLINGS = 6
 
 def next_try(letter: Letter, give_up_after: float | None) -> tuple[Letter, float] | None:
     """The copy to send, and in how many seconds it comes. None: it has tried for as long as it may."""
-    header = Header.read(letter.headers)
+    header = Header.of(letter.headers[HEADER])
     tries, since = (header.tries, header.since) if header else (0, None)
     now = time.time()
     since = since or now

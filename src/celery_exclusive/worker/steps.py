@@ -6,16 +6,21 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+from billiard import get_start_method
 from celery import bootsteps
+from celery.platforms import EX_FAILURE
 
 from celery_exclusive import notices
-from celery_exclusive.errors import OptionError
+from celery_exclusive.display import printable
+from celery_exclusive.errors import ExclusiveError, OptionError
 from celery_exclusive.install import install
 from celery_exclusive.namespace import keep_namespace, own_broker
 from celery_exclusive.worker.endings import Endings
 from celery_exclusive.worker.fitness import refuse_unfit, warnings
 from celery_exclusive.worker.heartbeat import Heartbeat
+from celery_exclusive.worker.queues import note_queues
 from celery_exclusive.worker.reaper import Reaper
+from celery_exclusive.worker.roster import Roster
 from celery_exclusive.worker.unlocked import Unlocked
 
 if TYPE_CHECKING:
@@ -43,6 +48,13 @@ class Locks(bootsteps.StartStopStep):
         return True
 
     def start(self, parent: Any) -> None:
+        try:
+            self._start(parent)
+        except ExclusiveError as error:  # Celery would hide its one line under a traceback
+            notices.cannot_start(error)
+            raise SystemExit(EX_FAILURE) from None
+
+    def _start(self, parent: Any) -> None:
         installation = self.installation
         installation.adopt_all()
         for warning in installation.unknown_tasks():
@@ -55,11 +67,13 @@ class Locks(bootsteps.StartStopStep):
         refuse_unfit(installation, parent.pool_cls)
         for warning in warnings(installation):
             notices.logger.warning(warning)
-        installation.events_from = parent.hostname if parent.task_events else None
+        installation.events_from = partial(_events_from, parent)
         broker = own_broker(installation)
         keep_namespace(installation, broker)
-        has_children = "prefork" in parent.pool_cls.__module__
-        installation.heartbeat = Heartbeat(installation, broker, is_for_children=has_children)
+        installation.worker = parent
+        note_queues(parent.app)
+        installation.roster = _roster(parent)
+        installation.heartbeat = Heartbeat(installation, broker, installation.roster)
         installation.endings = Endings(installation)
         installation.heartbeat.start()
         installation.endings.start()
@@ -69,6 +83,7 @@ class Locks(bootsteps.StartStopStep):
         installation = self.installation
         heartbeat, installation.heartbeat = installation.heartbeat, None
         endings, installation.endings = installation.endings, None
+        roster, installation.roster = installation.roster, None
         if heartbeat and endings:
             heartbeat.stop()
             self.reaper.stop()
@@ -76,6 +91,8 @@ class Locks(bootsteps.StartStopStep):
             installation.courier.close()
             installation.debts.settle()
             installation.store.close()
+        if roster:
+            roster.close()
 
     def terminate(self, parent: Any) -> None:
         """Bodies in threads cannot be ended: the process waits for them, and keeps their leases meanwhile."""
@@ -86,15 +103,24 @@ class Locks(bootsteps.StartStopStep):
 
     def banner(self, startup_info: Callable[..., str], *args: Any, **kwargs: Any) -> str:
         text = startup_info(*args, **kwargs)
-        if not self.installation.is_needed:
-            return text
+        try:
+            if not self.installation.is_needed:
+                return text
+            place = f"{printable(self.installation.store.url)} ({self.installation.origin})"
+        except ExclusiveError:
+            return text  # `start` says why
         lines = text.splitlines()
         at = next((i for i, line in enumerate(lines) if ".> results:" in line), len(lines) - 1)
         before = lines[at].partition(".>")[0] if ".>" in lines[at] else ""
-        lines.insert(
-            at + 1, f"{before}.> locks:       {self.installation.store.url} ({self.installation.origin})"
-        )
+        lines.insert(at + 1, f"{before}.> locks:       {place}")
         return "\n".join(lines) + "\n"
+
+
+def _events_from(worker: Any) -> str | None:
+    """The worker's name, while it sends the events of tasks: monitors switch them on and off at run time."""
+    dispatcher = getattr(worker.consumer, "event_dispatcher", None)
+    is_on = dispatcher and dispatcher.enabled and (not dispatcher.groups or "task" in dispatcher.groups)
+    return str(worker.hostname) if is_on else None
 
 
 def _check_pool(pool: Any) -> None:
@@ -105,7 +131,16 @@ def _check_pool(pool: Any) -> None:
         )
 
 
+def _roster(parent: Any) -> Roster | None:
+    """The roster of a pool of processes."""
+    if "prefork" not in parent.pool_cls.__module__:
+        return None
+    is_forked = getattr(parent, "pool_start_method", "fork") == get_start_method() == "fork"
+    return Roster(max(parent.concurrency, parent.max_concurrency or 0), is_inherited=is_forked)
+
+
 def _install_copy(app: Any) -> None:
     """A child that is not forked makes a copy of the app, which runs the tasks: give it locks too."""
     installation: Installation = cast("Any", install(app))._celery_exclusive
     installation.endings = Endings(installation)
+    installation.roster = Roster.of_parent()

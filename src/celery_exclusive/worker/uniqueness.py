@@ -13,6 +13,7 @@ from celery_exclusive import notices
 from celery_exclusive.claim import Claim
 from celery_exclusive.core.operations import Answer, Done, Granted, Held, Renew, Request, Rival
 from celery_exclusive.errors import StoreUnavailable
+from celery_exclusive.header import is_other_copy, publish_claim_id
 from celery_exclusive.lease import finish
 from celery_exclusive.options import FINISHED, PERIOD, STARTED
 from celery_exclusive.stores.deadline import deadline
@@ -28,7 +29,8 @@ class Uniqueness:
     """What becomes of a unique lease while its message is taken in, waits, runs and ends.
 
     While the message is queued it belongs to the message, while a body runs to that delivery: a copy of the
-    same message stands behind the run, and is dropped when that is done. What has been let in once, as a
+    same message stands behind the run, and is dropped when that is done. The copies of other queues are not
+    copies of it: the first that begins has the key, they run without. What has been let in once, as a
     retry or what the broker delivers again, waits in line for a key that another body has.
     """
 
@@ -51,8 +53,12 @@ class Uniqueness:
         """Do what a publisher without this library has not done; Held: it is a duplicate."""
         if self.lease.is_taken or self.is_in:
             return None
-        own = self.claim.own(self.lease.queued_ttl, "period" if self.until == PERIOD else "queued")
+        own = self.lease.queued.own(self.lease.queued_ttl, "period" if self.until == PERIOD else "queued")
         answer = self.ask(self.claim.key, own)
+        if isinstance(answer, Held) and not answer.by:
+            return None  # its own copy, which waits for the key
+        if isinstance(answer, Held) and self._is_of_publisher(answer.by[0]):
+            answer = self.ask(self.claim.key, replace(own, former=(answer.by[0].id, "")))
         if not isinstance(answer, Held):
             return None
         self.may_hold = False
@@ -70,13 +76,13 @@ class Uniqueness:
         """
         if self.until == PERIOD:
             return
-        store, key, id = self.installation.store, self.claim.key, self.claim.id
+        store, key, ttl = self.installation.store, self.claim.key, self.lease.queued_ttl
         with suppress(StoreUnavailable):
-            kept = replace(self.claim, ttl=self.lease.queued_ttl)
-            if store.renew([(key, kept.renew("again"))]) == [True] or not self.is_in:
+            kept = [(key, replace(claim, ttl=ttl).renew("again")) for claim in self.lease.claims]
+            if any(store.renew(kept)) or not self.is_in:
                 return
-            runs = id in [holder.id for holder in store.inspect(x.key).holders]
-            store.renew([(key, Renew(id, None, self.lease.queued_ttl, None if runs else "again"))])
+            runs = x.id in [holder.id for holder in store.inspect(x.key).holders]
+            store.renew([(key, Renew(self.claim.id, None, ttl, None if runs else "again"))])
 
     def start(self) -> Answer:
         """Let the body begin, if this delivery may have the key while it runs.
@@ -85,7 +91,7 @@ class Uniqueness:
         another delivery of it has finished.
         """
         if self.until == STARTED:
-            self.ask(self.claim.key, self.claim.release(done=False))
+            self.ask(self.claim.key, self.lease.queued.release(done=False))
             self.may_hold = False
         if self.until != FINISHED:
             return Granted(0)
@@ -93,6 +99,9 @@ class Uniqueness:
         if isinstance(answer, Held) and self._may_take_over(answer.by[0]):
             former = replace(self.claim, id=answer.by[0].id)
             answer = self.ask(self.claim.key, self.claim.own(self.claim.ttl, "running", former))
+        if isinstance(answer, Held) and self._goes_without(answer.by[0]):
+            self.may_hold = False
+            return Granted(0)
         if isinstance(answer, Held) and (self.is_in or self._is_kin(answer.by[0])):
             answer = self._enter(park=True)
         self.may_hold = isinstance(answer, Granted)
@@ -106,6 +115,8 @@ class Uniqueness:
         """
         if not self.may_hold or not (error is None or isinstance(error, Exception)):
             return
+        if self.installation.keeper:
+            self.installation.keeper.end(self.delivery, [self.claim])
         is_requeued = isinstance(error, Reject) and getattr(error, "requeue", False)
         with undisturbed():
             if self.delivery.late and (is_requeued or isinstance(error, MemoryError)):
@@ -129,14 +140,26 @@ class Uniqueness:
     def _enter(self, *, park: bool = False) -> Answer:
         return self.ask(self.claim.key, self.delivery.acquire(self.claim, park=park))
 
+    def _is_of_publisher(self, rival: Rival) -> bool:
+        """Whether the publisher of this message has taken the key, and said so in a header not valid here."""
+        return rival.phase == "queued" and notices.task_id(rival.id) == notices.task_id(self.claim.id)
+
     def _may_take_over(self, rival: Rival) -> bool:
         """Whether that one is only queued, and runs later as a duplicate, or comes from this very task.
 
         If each left the key to the next one, in a queue that is longer than `queued_ttl`, none would run.
         """
-        return rival.phase == "queued" or (
-            rival.phase == "again" and bool(rival.fence) and self._is_kin(rival)
-        )
+        if rival.phase == "queued":
+            return not self.delivery.is_fanout or publish_claim_id(self.claim.id) == rival.id
+        return rival.phase == "again" and bool(rival.fence) and self._is_kin(rival)
+
+    def _goes_without(self, rival: Rival) -> bool:
+        """Whether the key is that of the publish, and another queue's copy has begun first.
+
+        Where all queues get a copy, that one may have ended already, and another publish has the key.
+        """
+        id = self.claim.id
+        return is_other_copy(id, rival.id) or (self.delivery.is_fanout and id != rival.id)
 
     def _is_kin(self, rival: Rival) -> bool:
         return notices.task_id(rival.id) in self.delivery.kin

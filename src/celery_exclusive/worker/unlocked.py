@@ -15,12 +15,13 @@ from celery_exclusive import notices
 from celery_exclusive.core.operations import Done, Remove
 from celery_exclusive.errors import ExclusiveError
 from celery_exclusive.forking import forks_wait
-from celery_exclusive.header import Header
 from celery_exclusive.options import FINISHED
-from celery_exclusive.worker.delivery import give_back_unique_key, is_redelivered, restore_priority
+from celery_exclusive.worker.delivery import give_back_unique_key, is_redelivered, restore_request
 from celery_exclusive.worker.gate import GatedTask
+from celery_exclusive.worker.queues import routed
 
 if TYPE_CHECKING:
+    from celery_exclusive.header import Header
     from celery_exclusive.install import Installation
     from celery_exclusive.stores.base import Store
 
@@ -36,15 +37,16 @@ class Unlocked:
         task_rejected.connect(self._refuse)
 
     def _receive(self, request: Any, **_: Any) -> None:
-        header = Header.read(request.message.headers)
+        header = self.installation.header_of(request.message.headers, request.id)
         if header:
+            header = routed(header, request.message)
             self._give_back(request.task, request.id, header)
         if header and self._look(request.task, request.id, header, again=is_redelivered(request.message)):
-            restore_priority(request, header)
+            restore_request(request, header)
 
     def _revoke(self, sender: Any, request: Any, **_: Any) -> None:
         """Of one that is revoked or expired before it was received, this alone tells."""
-        header = Header.read(vars(request))
+        header = self.installation.header_of(vars(request), request.id)
         if header:
             self._give_back(sender, request.id, header)
             self._look(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
+from celery_exclusive.brokers import scheme
+from celery_exclusive.display import printable
 from celery_exclusive.errors import OptionError
 
 Option = str | int | float | bool | None
@@ -13,6 +15,7 @@ TIMEOUT = 5.0
 """Seconds for connecting and for each answer, unless the URL says otherwise."""
 _TEXTS_OF_TLS = ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile", "ssl_password")
 _CHECKS_OF_TLS = ("none", "optional", "required")
+_MAY_HAVE_AT = ("username=", "password=", "ssl_password=")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +25,7 @@ class Address:
     shown: str
     is_socket: bool
     is_tls: bool
-    options: dict[str, Option]
+    options: dict[str, Option] = field(repr=False)
 
 
 def parse(url: str) -> Address:
@@ -32,16 +35,27 @@ def parse(url: str) -> Address:
         rediss://user:secret@example.org:6380/2?ssl_cert_reqs=CERT_NONE, redis+socket:///run/redis.sock?virtual_host=2
 
     Raises:
-        OptionError: something in it cannot be understood.
+        OptionError: something in it cannot be understood. No part of it is shown: it may be of the password.
     """
     try:
         parts = urlsplit(url)
+        if _is_misread(parts):
+            raise ValueError
         return _parse(parts, parts.scheme.replace("valkey", "redis"))
     except OptionError:
         raise
-    except ValueError as error:
-        scheme = url.partition("://")[0]
-        raise OptionError(f"exclusive_store: cannot understand this {scheme}:// URL: {error}") from None
+    except ValueError:
+        raise OptionError(
+            f"exclusive_store: cannot understand this {scheme(url)}:// URL: percent-encode what is special "
+            "in its password ('/' is %2F, '@' is %40, '#' is %23), and give port and timeouts as numbers"
+        ) from None
+
+
+def _is_misread(parts: SplitResult) -> bool:
+    """Whether a password with / # or ? was taken for the rest of the URL."""
+    login = parts.netloc and "@" in parts.path
+    query = [item for item in parts.query.split("&") if not item.startswith(_MAY_HAVE_AT)]
+    return bool(login or parts.fragment or any("@" in item for item in query))
 
 
 def _parse(parts: SplitResult, scheme: str) -> Address:
@@ -70,13 +84,15 @@ def _parse(parts: SplitResult, scheme: str) -> Address:
         place = f"{host}:{options['port']}/{options['db']}"
     if is_tls:
         options.update(_tls(query))
-    secret = f"{user}:**@" if options["password"] else f"{user}@" if user else ""
-    return Address(f"{parts.scheme}://{secret}{place}", is_socket, is_tls, options)
+    secret = f"{user}:**@" if options["password"] else "**@" if user else ""  # maybe one without its colon
+    return Address(printable(f"{parts.scheme}://{secret}{place}"), is_socket, is_tls, options)
 
 
 def _database(text: str) -> int:
     if text and not text.isdecimal():
-        raise OptionError(f"exclusive_store: the database of a Redis URL is a number, not {text!r}")
+        raise OptionError(
+            "exclusive_store: the database of a Redis URL is a number, as in redis://localhost/1"
+        )
     return int(text or 0)
 
 
@@ -84,9 +100,7 @@ def _tls(query: dict[str, str]) -> dict[str, Option]:
     options: dict[str, Option] = {name: query[name] for name in _TEXTS_OF_TLS if name in query}
     check = query.get("ssl_cert_reqs", "required").lower().removeprefix("cert_")
     if check not in _CHECKS_OF_TLS:
-        raise OptionError(
-            f"exclusive_store: ssl_cert_reqs is one of {', '.join(_CHECKS_OF_TLS)}, not {check!r}"
-        )
+        raise OptionError(f"exclusive_store: ssl_cert_reqs is one of {', '.join(_CHECKS_OF_TLS)}")
     options["ssl_cert_reqs"] = check
     if "ssl_check_hostname" in query:
         options["ssl_check_hostname"] = query["ssl_check_hostname"].lower() in ("1", "true", "yes", "on")

@@ -2,7 +2,7 @@
 --
 -- keys: base
 -- arguments: now verb key id token ttl limit delivery offer tombstone_ttl candidate ending max_waiting message
--- reply: answer number rivals epoch wakes asides
+-- reply: answer number rivals epoch wakes asides unreadable
 --
 -- now        virtual time for tests, or "" for the server's clock
 -- verb       acquire, own, release, remove, break, restore, or reap
@@ -14,9 +14,11 @@
 -- max_waiting  behind so many no newcomer is parked, or ""
 -- message    absent if none shall be kept; own: the token of who gives its lease up
 -- answer     granted, parked, held, full, stale or done; number is the fence, the position, how many wait,
---            or 1 for found; the quick ways answer these two alone
+--            or 1 for found; reap: 0 if it is another's turn, 2 if more may be due; the quick ways answer
+--            these two alone
 -- epoch      of a reply that wakes somebody, and of every reaper's
 -- rivals     id, age, remaining, fence, phase, ...; wakes: key, id, message, ...; asides: key, id, ...
+-- unreadable reap: key, problem, ... of keys whose data are damaged, and that it has set aside
 
 -- include document.lua
 
@@ -56,21 +58,35 @@ end
 -- include store.lua
 
 local answer, number
+local unreadable = {}
+local SET_ASIDE = 600000000
 if verb == 'reap' then
   local last = tonumber(redis.call('GET', base .. 'reaped'))
-  if last and last <= now and now < last + ttl then return {'done', 0, rivals, mark(), wakes, asides} end
+  if last and last <= now and now < last + ttl then return {'done', 0, rivals, mark(), wakes, asides, unreadable} end
   redis.call('SET', base .. 'reaped', whole(now), 'PX', 3600000)
-  for _, name in ipairs(redis.call('ZRANGEBYSCORE', base .. 'due', '-inf', whole(now), 'LIMIT', 0, limit)) do
-    go_to(name)
-    load(1)
-    settle()
-    store()
+  local names = redis.call('ZRANGEBYSCORE', base .. 'due', '-inf', whole(now), 'LIMIT', 0, limit)
+  local has_unreadable = redis.call('HLEN', base .. 'unreadable') > 0
+  for _, name in ipairs(names) do
+    local problem = try(function()
+      go_to(name)
+      load(1)
+      settle()
+      store()
+    end)
+    if problem then
+      if not is_damage(problem) then return redis.error_reply(problem) end
+      redis.call('ZADD', base .. 'due', whole(now + SET_ASIDE), name)
+      redis.call('HSET', base .. 'unreadable', name, problem)
+      tell(unreadable, name, problem)
+    elseif has_unreadable then
+      redis.call('HDEL', base .. 'unreadable', name)
+    end
   end
-  answer, number = 'done', 1
+  answer, number = 'done', limit > 0 and #names == limit and 2 or 1
 else
   load(verb == 'acquire' and limit or 1)
   local verbs = {acquire = acquire, own = own, release = release, remove = remove, ['break'] = break_it, restore = restore}
   answer, number = verbs[verb]()
   store()
 end
-return {answer, number, rivals, (#wakes > 0 or verb == 'reap') and mark() or '', wakes, asides}
+return {answer, number, rivals, (#wakes > 0 or verb == 'reap') and mark() or '', wakes, asides, unreadable}

@@ -21,15 +21,23 @@ except ImportError:
         "exclusive_store: redis:// and valkey:// need redis-py: pip install 'celery-exclusive[redis]'"
     ) from None
 
+CLUSTER = "it is a Redis Cluster, which cannot keep locks: point exclusive_store to a single server"
 _HINTS = {
     "LOADING": "it is still reading its data: try again in a moment",
     "READONLY": "it is a replica: point exclusive_store to the primary",
     "MASTERDOWN": "it is a replica without its primary: point exclusive_store to the primary",
     "OOM": "its memory is full: raise its maxmemory, or give the locks a server of their own",
-    "NOPERM": "allow its user the commands of celery-exclusive's scripts on the keys of exclusive_prefix",
-    "NOAUTH": "put user and password into exclusive_store",
-    "WRONGPASS": "correct user and password in exclusive_store",
+    **dict.fromkeys(
+        ("NOPERM", "ACL failure in script"),
+        "give its user the rights on exclusive_prefix that the ACL line in docs/security.md has",
+    ),
+    "NOAUTH": "correct user and password in its URL",
+    "WRONGPASS": "correct user and password in its URL",
     "MISCONF": "it cannot write its data to disk: look into its log",
+    "MOVED": CLUSTER,
+    "CLUSTERDOWN": CLUSTER,
+    "DB index": "name a database that the server has, 0 in a Redis Cluster",
+    "unknown command": "see whether it is a Redis, and allows this command",
 }
 _WORDS: tuple[tuple[type[Exception], str], ...] = (
     (exceptions.BusyLoadingError, "LOADING"),
@@ -37,7 +45,11 @@ _WORDS: tuple[tuple[type[Exception], str], ...] = (
     (exceptions.OutOfMemoryError, "OOM"),
     (exceptions.NoPermissionError, "NOPERM"),
     (exceptions.AuthenticationError, "NOAUTH"),
+    (exceptions.MovedError, "MOVED"),
+    (exceptions.ClusterDownError, "CLUSTERDOWN"),
 )
+_ARGUMENTS = ", with args beginning with"
+"""From here on a server repeats what it was sent: passwords and keys."""
 _TIMEOUTS = ("socket_timeout", "socket_connect_timeout")
 _Command = tuple[object, ...]
 
@@ -103,7 +115,7 @@ class Client:
         """One round trip; another one on a new connection if the old one was dropped."""
         try:
             return self._try(self._take(), command)
-        except (exceptions.BusyLoadingError, exceptions.AuthenticationError):
+        except (exceptions.BusyLoadingError, exceptions.AuthenticationError, exceptions.NoPermissionError):
             raise
         except (exceptions.ConnectionError, ConnectionError):
             self.close()  # a server that dropped one has dropped all of them
@@ -161,21 +173,23 @@ class Client:
             connection.connect()
         except (exceptions.BusyLoadingError, exceptions.AuthenticationError):
             raise
-        except (exceptions.RedisError, OSError) as error:
+        except (exceptions.RedisError, OSError, UnicodeError) as error:  # the last: no name of a host
             raise _Unreachable(str(error)) from error
         return connection
 
     def _explain(self, error: Exception) -> NoReturn:
-        text = str(error)
+        text, has_arguments, _ = str(error).partition(_ARGUMENTS)
+        text = text.rstrip(".")
+        cause = None if has_arguments else error
         words = [word for kind, word in _WORDS if isinstance(error, kind)]
         words += [word for word in _HINTS if word in text]
         if words:
             said = text if words[0] in text else f"{words[0]} {text}"
-            raise StoreUnavailable(f"store {self.url}: {said}; {_HINTS[words[0]]}") from error
+            raise StoreUnavailable(f"store {self.url}: {said}; {_HINTS[words[0]]}") from cause
         if isinstance(error, exceptions.ResponseError):
-            raise StoreUnavailable(f"store {self.url} refused: {text}; look into its log") from error
-        hint = "see whether it runs and exclusive_store is right"
-        raise StoreUnavailable(f"store {self.url} does not answer: {text.rstrip('.')}; {hint}") from error
+            raise StoreUnavailable(f"store {self.url} refused: {text}; look into its log") from cause
+        hint = "see whether it runs and its URL is right"
+        raise StoreUnavailable(f"store {self.url} does not answer: {text}; {hint}") from cause
 
 
 def _shelf() -> Any:

@@ -11,6 +11,7 @@
 --   t:<n>:<key>:<id>   "until token" of a tombstone; n is the length of the key
 --   due        ZSET key -> when the reaper must look at it, of keys with a line; may be early, never late
 --   fence, epoch, reaped   the last fence; the store's random mark; when a reaper last came
+--   unreadable HASH key -> problem, of keys that the reaper has set aside: their data are none of the above
 --   broker     the one to which this namespace belongs, as long as its workers beat
 --
 -- minexp is not later, maxexp not earlier than the end of any lease: holders are read only when one may be
@@ -39,6 +40,7 @@ end
 local function read_meta(text)
   local numbers = {}
   for number in string.gmatch(text or '1 0 0 0 0 0 0', '%d+') do numbers[#numbers + 1] = tonumber(number) end
+  if #numbers ~= 7 then error('MALFORMED lock: ' .. text) end
   known, count, minexp, maxexp, waiting, aside, behind = unpack(numbers)
 end
 
@@ -53,6 +55,7 @@ end
 
 local function read_lease(holder, text)
   local expiry, fence, waited, phase, secret = string.match(text, '^(%d+) (%d+) (%d) (%a+) (.*)$')
+  if not expiry then error('MALFORMED lease of ' .. holder .. ': ' .. text) end
   return {id = holder, expiry = tonumber(expiry), fence = tonumber(fence), waited = waited, phase = phase, token = secret}
 end
 
@@ -72,6 +75,21 @@ end
 local function tell_lease(rivals, lease)
   local age, remaining = math.max(now - lease.fence, 0), lease.expiry - now
   tell(rivals, lease.id, age, remaining, lease.fence, lease.phase)
+end
+
+-- Does something with one key; returns what is wrong if that cannot be done.
+local function try(work)
+  local is_done, problem = pcall(work)
+  if is_done then return nil end
+  return type(problem) == 'table' and problem.err or tostring(problem)
+end
+
+-- Whether it is the data of the key, and not the server, that something is wrong with.
+local function is_damage(problem)
+  for _, word in ipairs({'WRONGTYPE', 'MALFORMED', 'attempt to', 'bad argument'}) do
+    if string.find(problem, word, 1, true) then return true end
+  end
+  return false
 end
 
 local function expire(name, at)

@@ -5,7 +5,8 @@
 -- reply: seen
 --
 -- now        virtual time for tests, or "" for the server's clock
--- key        again for each; so is seen: waiting, aside, rivals
+-- key        again for each; so is seen: waiting, aside, rivals, problem
+-- problem    "", or what is wrong with the data of the key
 -- rivals     id, age, remaining, fence, phase, ... of each holder
 
 -- include document.lua
@@ -24,12 +25,16 @@ local function look()
   end
   table.sort(living, function(one, other) return one.fence < other.fence end)
   for _, lease in ipairs(living) do tell_lease(rivals, lease) end
-  return {waiting, aside, rivals}
+  for _, kind in ipairs({'q:', 'a:', 'b:'}) do redis.call('ZCARD', base .. kind .. key) end
+  for _, kind in ipairs({'o:', 'm:'}) do redis.call('HLEN', base .. kind .. key) end
+  return {waiting, aside, rivals, ''}
 end
 
 local seen = {}
 for place = 2, #ARGV do
   go_to(ARGV[place])
-  seen[#seen + 1] = look()
+  local problem = try(function() seen[place - 1] = look() end)
+  if problem and not is_damage(problem) then return redis.error_reply(problem) end
+  if problem then seen[place - 1] = {0, 0, {}, problem} end
 end
 return seen

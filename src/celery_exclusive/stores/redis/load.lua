@@ -54,7 +54,8 @@ local function load_line(asked)
   for i, entry in ipairs(order) do ids[i] = entry.id end
   for i, text in ipairs(call('HMGET', base .. 'o:' .. key, ids)) do
     if text then
-      local offer_until, offers, seq = string.match(text, '(%d+) (%d+) (%d+)')
+      local offer_until, offers, seq = string.match(text, '^(%d+) (%d+) (%d+)$')
+      if not offer_until then error('MALFORMED offer to ' .. ids[i] .. ': ' .. text) end
       local entry = order[i]
       entry.offer_until, entry.offers, entry.seq = tonumber(offer_until), tonumber(offers), tonumber(seq)
       entry.has_record = true
@@ -85,6 +86,7 @@ local function load(asked)
     waiting = redis.call('ZCARD', base .. LINE .. key)
     aside = redis.call('ZCARD', base .. AWAY .. key)
     behind = redis.call('ZCARD', base .. BEHIND .. key)
+    redis.call('HLEN', base .. 'm:' .. key)
   end
   had_entries = has_entries()
   if had_entries then load_line(asked) end

@@ -14,7 +14,8 @@
 -- include document.lua
 
 local replies = {}
-for first = 2, #ARGV, 5 do
+
+local function renew(first)
   local id, token = ARGV[first + 1], ARGV[first + 2]
   local ttl = tonumber(ARGV[first + 3])
   go_to(ARGV[first])
@@ -32,5 +33,12 @@ for first = 2, #ARGV, 5 do
     if is_longest and not has_entries() then expire(leases, maxexp) end
   end
   replies[#replies + 1] = is_alive and 1 or 0
+end
+
+for first = 2, #ARGV, 5 do
+  local count = #replies
+  local problem = try(function() renew(first) end)
+  if problem and not is_damage(problem) then return redis.error_reply(problem) end
+  if #replies == count then replies[count + 1] = 0 end -- the others must not lose their leases for it
 end
 return replies

@@ -27,7 +27,7 @@ local function tally(entry, difference)
   if entry.state == BEHIND then behind = behind + difference end
   if entry.state == LINE then
     waiting = waiting + difference
-    if entry.id ~= id and (not own or entry.seq < own.seq) then ahead = ahead + difference end
+    if not own or entry.seq < own.seq then ahead = ahead + difference end
   end
 end
 
@@ -95,7 +95,7 @@ end
 
 local function has_room(own)
   if own and own.state == AWAY then return count < known end
-  return count + (own and ahead or waiting) < known
+  return count + ahead < known
 end
 
 local function tell_rivals()
@@ -217,7 +217,6 @@ local function own()
   end
   lend(fence, '0', phase)
   if entries[id] then stand_behind(entries[id], 0) end
-  settle()
   return 'granted', fence
 end
 
@@ -252,7 +251,7 @@ local function remove()
 end
 
 local function break_it()
-  settle()
+  drop_dead()
   local lease = holders[id]
   if lease then
     holders[id] = nil

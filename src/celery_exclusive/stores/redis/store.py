@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from os import urandom
 from typing import Any, get_args
@@ -26,23 +28,28 @@ from celery_exclusive.core.operations import (
     Rival,
     Stale,
 )
-from celery_exclusive.errors import StoreUnavailable
-from celery_exclusive.stores.base import Capabilities, Reply, Snapshot, Wake
+from celery_exclusive.errors import OptionError, StoreUnavailable, UnreadableKey
+from celery_exclusive.stores.base import Capabilities, Reply, Snapshot, Wake, older_version
 from celery_exclusive.stores.redis import scripts
-from celery_exclusive.stores.redis.client import Client, Repeated
+from celery_exclusive.stores.redis.client import CLUSTER, Client, Repeated
 
 _APPLY = scripts.load(
     "apply.lua",
     arguments="now verb key id token ttl limit delivery offer tombstone_ttl candidate ending "
     "max_waiting message",
-    reply="answer number rivals epoch wakes asides",
+    reply="answer number rivals epoch wakes asides unreadable",
 )
 _RENEW = scripts.load("renew.lua", arguments="now key id token ttl phase", reply="found")
 _NAMESPACE = scripts.load("namespace.lua", arguments="broker life", reply="owner")
 _INSPECT = scripts.load("inspect.lua", arguments="now key", reply="seen")
 
 _LEASES_PER_CALL = 500
+_NAMES_AT_START = 10_000
+"""How many names of the database are looked at for locks of an older version: all would take too long."""
 _GRANTED = b"granted"
+_FULL = 2
+_DAMAGE = ("WRONGTYPE", "MALFORMED", "attempt to", "bad argument")
+"""Words of errors that are not the server's, but of what it keeps of a key: those of document.lua."""
 _PHASES: dict[bytes, Phase] = {phase.encode(): phase for phase in get_args(Phase)}
 _DONE, _NOT_DONE = Reply(Done(True)), Reply(Done(False))
 
@@ -60,7 +67,7 @@ class RedisStore:
         self.url = self._client.url
         self.capabilities = Capabilities(durable="lagging")
         self.clock: Callable[[], int] | None = None
-        self._base = f"{prefix}2:{{0}}:"
+        self._base, self._older = f"{prefix}2:{{0}}:", f"{prefix}1:{{0}}:"
         self._offer = offer
         self._tombstone_ttl = tombstone_ttl
 
@@ -90,16 +97,31 @@ class RedisStore:
         return _text(self._client.run(_NAMESPACE, self._base, broker, life))
 
     def inspect(self, key: str) -> Snapshot:
-        return self.inspect_all([key])[0]
+        (snapshot,) = self.inspect_all([key])
+        if snapshot.problem:
+            raise UnreadableKey(key, snapshot.problem, self.url)
+        return snapshot
 
     def inspect_all(self, keys: Sequence[str]) -> list[Snapshot]:
         seen = self._client.run(_INSPECT, self._base, self._now(), *keys)
-        return [Snapshot(_rivals(rivals), waiting, aside) for waiting, aside, rivals in seen]
+        return [
+            Snapshot(_rivals(rivals), waiting, aside, _problem(problem.decode(errors="replace")))
+            for waiting, aside, rivals, problem in seen
+        ]
+
+    def forget(self, key: str) -> None:
+        self._client.ask("DEL", *(f"{self._base}{kind}:{key}" for kind in "lqabom"))
+        self._client.ask("ZREM", f"{self._base}due", key)
+        self._client.ask("HDEL", f"{self._base}unreadable", key)
 
     def scan(self, prefix: str = "") -> Iterator[str]:
         start = f"{self._base}l:"
         pattern = "".join(f"\\{char}" if char in "*?[]^-\\" else char for char in start + prefix) + "*"
         seen: set[bytes] = set()
+        for key in map(_text, self._client.ask("HKEYS", f"{self._base}unreadable")):
+            seen.add((start + key).encode("utf-8", "surrogatepass"))
+            if key.startswith(prefix):
+                yield key
         cursor: Any = 0
         while True:
             cursor, found = self._client.ask("SCAN", cursor, "MATCH", pattern, "COUNT", 1000)
@@ -116,10 +138,14 @@ class RedisStore:
 
     def check(self) -> list[str]:
         facts = _facts(self._client.ask("INFO"))
+        if facts.get("cluster_enabled") == "1":
+            raise OptionError(f"store {self.url}: {CLUSTER}")
         if facts.get("role") == "slave":
             raise StoreUnavailable(f"store {self.url} is a replica: point exclusive_store to the primary")
         self._apply("reap", limit=0)  # whether the scripts may run
         warnings = []
+        if self._has_older_locks():
+            warnings.append(older_version(self.url, f"{self._older}*"))
         policy = facts.get("maxmemory_policy", "noeviction")
         if facts.get("maxmemory", "0") != "0" and policy != "noeviction":
             warnings.append(
@@ -138,6 +164,33 @@ class RedisStore:
 
     def close(self) -> None:
         self._client.close()
+
+    def _has_older_locks(self) -> bool:
+        """Whether workers of the first version beat, tasks wait for them, or leases are among a few names.
+
+        A user without rights on these names, and a large database, may not tell all of it.
+        """
+        with suppress(StoreUnavailable):
+            _, leases = self._client.ask("SCAN", 0, "MATCH", f"{self._older}l:*", "COUNT", _NAMES_AT_START)
+            return bool(
+                leases
+                or self._client.ask("GET", f"{self._older}broker")
+                or self._client.ask("ZCARD", f"{self._older}due")
+            )
+        return False
+
+    def _check_own_names(self) -> None:
+        """Make sure that what all keys share is not what is damaged."""
+        for name in ("fence", "epoch"):
+            try:
+                self._client.ask("GET", f"{self._base}{name}")
+            except StoreUnavailable as error:
+                if "WRONGTYPE" not in str(error.__cause__):
+                    raise
+                raise StoreUnavailable(
+                    f"store {self.url}: {self._base}{name} is not what celery-exclusive has written there: "
+                    "delete it, and find out who did. Until then no lock can be taken"
+                ) from error
 
     def _saves(self) -> bool | None:
         """Whether it makes snapshots; None if it does not tell, as servers of a hosting company."""
@@ -177,7 +230,14 @@ class RedisStore:
             return (*fixed, self._offer, self._tombstone_ttl, mark, *rest)
 
         again = words("redelivered") if acquire else None
-        reply = self._client.run(_APPLY, self._base, *words(delivery), again=again)
+        try:
+            reply = self._client.run(_APPLY, self._base, *words(delivery), again=again)
+        except StoreUnavailable as error:
+            text = str(error.__cause__)
+            if key and any(word in text for word in _DAMAGE):
+                self._check_own_names()
+                raise UnreadableKey(key, _problem(text), self.url) from error
+            raise
         # A release whose reply was lost finds nothing when it is repeated, and that is no alarm.
         is_repeated = verb == "release" and isinstance(reply, Repeated)
         if len(reply) == 2:
@@ -185,7 +245,7 @@ class RedisStore:
             if name == _GRANTED:
                 return Reply(Granted(number))
             return _DONE if number or is_repeated else _NOT_DONE
-        name, number, rivals, epoch, wakes, asides = reply
+        name, number, rivals, epoch, wakes, asides, unreadable = reply
         return Reply(
             _answer(name, number or is_repeated, rivals),
             tuple(
@@ -194,6 +254,11 @@ class RedisStore:
             ),
             tuple((_text(asides[i]), _text(asides[i + 1])) for i in range(0, len(asides), 2)),
             epoch.decode(),
+            more=verb == "reap" and number == _FULL,
+            unreadable=tuple(
+                (_text(unreadable[i]), _problem(unreadable[i + 1].decode(errors="replace")))
+                for i in range(0, len(unreadable), 2)
+            ),
         )
 
 
@@ -240,6 +305,11 @@ def _rivals(flat: list[Any]) -> tuple[Rival, ...]:
 
 def _text(word: bytes) -> str:
     return word.decode("utf-8", "surrogatepass")
+
+
+def _problem(text: str) -> str:
+    """Without the place in the script."""
+    return re.sub(r"^(ERR )?@?user_script: ?\d+: | script: .*$", "", text)
 
 
 def _facts(info: bytes) -> dict[str, str]:

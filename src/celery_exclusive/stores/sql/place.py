@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,9 +71,17 @@ class Place:
                 "neither lock nor share memory: put it on a local disk, or use a redis:// URL for many hosts"
             )
 
+    def create(self) -> None:
+        """Make the file for its owner alone: it holds the arguments of tasks that wait.
+
+        SQLite gives the files beside it the same mode. A file that is there keeps the one that it has.
+        """
+        with suppress(OSError):  # it is there, or SQLite will say why it cannot be
+            os.close(os.open(os.path.realpath(self.path), os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+
     def warnings(self) -> list[str]:
         """What an operator should know of it."""
-        found = []
+        found = [*self._exposed()] if hasattr(os, "geteuid") else []
         if self.is_relative:
             found.append(
                 f"exclusive_store: a relative path, here it means {self.path}; give an absolute one, with "
@@ -86,6 +97,32 @@ class Place:
     @property
     def is_in_memory(self) -> bool:
         return self._file_system() in _MEMORY
+
+    def _exposed(self) -> Iterator[str]:
+        """Who else could change locks, and the messages of tasks that wait."""
+        path, folder, them = self.path, self.path.parent, "who could change locks and tasks that wait"
+        if path.is_symlink():
+            yield (
+                f"exclusive_store: {path} is a symbolic link: name the file itself, "
+                f"{os.path.realpath(path)}, so that nobody can point it elsewhere"
+            )
+        if folder.stat().st_mode & stat.S_IWOTH:
+            yield (
+                f"exclusive_store: everybody on this machine may write in {folder}, and put another file in "
+                f"the place of {path.name}: give it a folder of its own"
+            )
+        file = path.stat()
+        is_shared = file.st_mode & stat.S_IWGRP and file.st_gid in (os.getegid(), *os.getgroups())
+        if file.st_mode & stat.S_IWOTH:
+            yield (
+                f"exclusive_store: {path} may be written by everybody on this machine, {them}: "
+                f"chmod o-w {path}"
+            )
+        elif file.st_uid not in (0, os.geteuid()) and not is_shared:
+            yield (
+                f"exclusive_store: {path} belongs to another user ({file.st_uid}), {them}: chown it, or "
+                "share it with a group of yours (chgrp, chmod g+w)"
+            )
 
     def _file_system(self) -> str:
         try:
@@ -108,17 +145,19 @@ def parse(url: str) -> Place:
         parts = make_url(url)
         patience = float(str(parts.query.get("timeout", PATIENCE)))
         if not 0 <= patience < float("inf"):
-            raise ValueError(f"a timeout of {patience} seconds")
-    except (ArgumentError, ValueError) as error:
-        raise OptionError(f"exclusive_store: cannot understand {url!r}: {error}") from None
-    path = parts.database or ""
-    if path in ("", ":memory:"):
+            raise ValueError
+    except (ArgumentError, ValueError):
         raise OptionError(
-            f"exclusive_store: {url} names no file: write three slashes before a relative path, as in "
-            "sqlite:///locks.db, and four before an absolute one; for locks in memory use memory://"
+            "exclusive_store: cannot understand this sqlite:// URL: its timeout must be a number of seconds"
+        ) from None
+    path = parts.database or ""
+    if path in ("", ":memory:") or not url.partition("://")[2].startswith("/"):
+        raise OptionError(
+            "exclusive_store: this sqlite:// URL names no file: write three slashes before a relative path, "
+            "as in sqlite:///locks.db, and four before an absolute one; for locks in memory use memory://"
         )
     if path.startswith("file:"):
-        raise OptionError(f"exclusive_store: {url}: give a plain path instead of file:")
+        raise OptionError("exclusive_store: in a sqlite:// URL give a plain path instead of file:")
     return Place(Path.cwd() / path, patience, not Path(path).is_absolute())
 
 

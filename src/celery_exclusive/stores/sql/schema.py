@@ -20,8 +20,10 @@ from sqlalchemy import (
     Table,
     Text,
     TypeDecorator,
+    column,
     inspect,
     select,
+    table,
 )
 
 
@@ -39,6 +41,9 @@ class AnyText(TypeDecorator[str]):
 
 
 metadata = MetaData()
+
+_OLDER = "exclusive1_"
+_older_locks = table(f"{_OLDER}lock", column("namespace", AnyText), column("ends", BigInteger))
 
 namespaces = Table(
     "exclusive2_namespace",
@@ -104,7 +109,19 @@ def has(connection: Connection, namespace: str) -> bool:
 
 def strangers(connection: Connection) -> list[str]:
     """The tables of others in the same database."""
-    return [name for name in inspect(connection).get_table_names() if name not in metadata.tables]
+    names = inspect(connection).get_table_names()
+    return [name for name in names if name not in metadata.tables and not name.startswith(_OLDER)]
+
+
+def has_older_locks(connection: Connection, namespace: str, now: int) -> bool:
+    """Whether the tables of the first version hold a lease, or a task that waits."""
+    if not inspect(connection).has_table(_older_locks.name):
+        return False
+    is_here = _older_locks.c.namespace == namespace
+    ends = _older_locks.c.ends
+    return bool(
+        connection.execute(select(ends).where(is_here, ends.is_(None) | (ends > now)).limit(1)).first()
+    )
 
 
 def create(connection: Connection, namespace: str) -> None:

@@ -19,7 +19,7 @@ from sqlalchemy.pool import NullPool
 
 from celery_exclusive.errors import OptionError, StoreUnavailable
 from celery_exclusive.native import original
-from celery_exclusive.stores.base import Capabilities
+from celery_exclusive.stores.base import Capabilities, older_version
 from celery_exclusive.stores.deadline import at_most
 from celery_exclusive.stores.sql import place, schema
 from celery_exclusive.stores.sql.store import SqlStore
@@ -116,8 +116,11 @@ class SqliteStore(SqlStore):
     def check(self) -> list[str]:
         self._patiently(lambda transaction: transaction.reap(limit=0), "BEGIN IMMEDIATE")  # it writes
         strangers = self._patiently(lambda transaction: schema.strangers(transaction.connection), "BEGIN")
+        has_older_locks = self._patiently(lambda transaction: transaction.has_older_locks(), "BEGIN")
         self.capabilities = replace(_LOCAL, durable="none") if self._place.is_in_memory else _LOCAL
         warnings = self._place.warnings()
+        if has_older_locks:
+            warnings.append(older_version(self.url, "tables exclusive1_*"))
         if strangers:
             warnings.append(
                 f"exclusive_store: {self._place.path} has tables of others too ({strangers[0]}): who writes "
@@ -185,6 +188,7 @@ class SqliteStore(SqlStore):
 
     def _open(self) -> _Opened:
         self._place.refuse()
+        self._place.create()
         connection = self._engine.connect()
         try:
             mode = connection.exec_driver_sql("PRAGMA journal_mode=WAL").scalar()

@@ -56,6 +56,7 @@ renewed_locks = select(locks.c.key, locks.c.version, locks.c.document, locks.c.e
     _of(locks, "namespace"), locks.c.key.in_(bindparam("of_keys", expanding=True))
 )
 renew_lock = update(locks).where(_LOCK)
+postpone_lock = update(locks).where(_LOCK).values(due=bindparam("due"))
 
 line_part = (
     select(*_ENTRY_COLUMNS)
@@ -78,6 +79,7 @@ entry = select(
 insert_entry = insert(line)
 change_entry = update(line).where(_ENTRY)
 delete_entry = delete(line).where(_ENTRY)
+delete_line = delete(line).where(_LINE)
 messages = select(line.c.id, line.c.message).where(_LINE, line.c.id.in_(bindparam("of_ids", expanding=True)))
 
 insert_tombstone = insert(tombstones)

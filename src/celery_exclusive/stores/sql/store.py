@@ -6,9 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from celery_exclusive.core.operations import Renew, Request
+from celery_exclusive.core.operations import Done, Renew, Request
+from celery_exclusive.errors import UnreadableKey
 from celery_exclusive.stores.base import Capabilities, Reply, Snapshot
-from celery_exclusive.stores.sql.transaction import Transaction
+from celery_exclusive.stores.document import sweep
+from celery_exclusive.stores.sql.transaction import Damaged, Transaction
 
 T = TypeVar("T")
 
@@ -45,25 +47,50 @@ class SqlStore(ABC):
         """Give back connections. The store opens new ones when it is used again."""
 
     def apply(self, key: str, operation: Request) -> Reply:
-        return self.transact(lambda transaction: transaction.apply(key, operation))
+        return self._of(key, lambda transaction: transaction.apply(key, operation))
 
     def renew(self, leases: Sequence[tuple[str, Renew]]) -> list[bool]:
         return self.transact(lambda transaction: transaction.renew(leases)) if leases else []
 
     def reap(self, limit: int = 100, every: int = 0) -> Reply:
-        return self.transact(lambda transaction: transaction.reap(limit, every))
+        keys, epoch = self.transact(lambda transaction: (transaction.due(limit, every), transaction.epoch()))
+        return sweep(keys, limit, self._sweep_key, epoch)
+
+    def _sweep_key(self, key: str) -> Reply:
+        """In a transaction of its own: others need not wait for a whole sweep."""
+        try:
+            return self._of(key, lambda transaction: transaction.sweep_key(key))
+        except UnreadableKey as error:
+            self.transact(lambda transaction: transaction.set_aside(key))
+            return Reply(Done(True), unreadable=((key, error.problem),))
 
     def keep_namespace(self, broker: str, life: int) -> str:
         return self.transact(lambda transaction: transaction.keep_namespace(broker, life))
 
     def inspect(self, key: str) -> Snapshot:
-        return self.inspect_all([key])[0]
+        return self._of(key, lambda transaction: transaction.inspect(key), writes=False)
 
     def inspect_all(self, keys: Sequence[str]) -> list[Snapshot]:
-        return self.transact(lambda transaction: transaction.inspect_all(keys), writes=False)
+        return self.transact(lambda transaction: [_look(transaction, key) for key in keys], writes=False)
+
+    def forget(self, key: str) -> None:
+        self.transact(lambda transaction: transaction.forget(key))
 
     def scan(self, prefix: str = "") -> Iterator[str]:
         return iter(self.transact(lambda transaction: list(transaction.scan(prefix)), writes=False))
 
     def epoch(self) -> str:
         return self.transact(lambda transaction: transaction.epoch(), writes=False)
+
+    def _of(self, key: str, work: Callable[[Transaction], T], *, writes: bool = True) -> T:
+        try:
+            return self.transact(work, writes=writes)
+        except Damaged as error:
+            raise UnreadableKey(key, str(error), self.url) from error
+
+
+def _look(transaction: Transaction, key: str) -> Snapshot:
+    try:
+        return transaction.inspect(key)
+    except Damaged as error:
+        return Snapshot(problem=str(error))

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
 from sqlalchemy import Connection
 
-from celery_exclusive.core.document import Document, Entry, Holder, Line, State, reach
+from celery_exclusive.core.document import SET_ASIDE, Document, Entry, Holder, Line, State, reach
 from celery_exclusive.core.operations import Done, Renew
 from celery_exclusive.core.step import step
 from celery_exclusive.stores.document import Change, DocumentStore, Loaded
-from celery_exclusive.stores.sql import statements
+from celery_exclusive.stores.sql import schema, statements
 
 MINUTE = 60_000_000
 """How much longer than told a tombstone is kept, in case the clock is set back."""
@@ -21,6 +22,10 @@ _LEASES_PER_STATEMENT = 500
 _ENDED_PER_SWEEP = 5_000
 """A sweep is one transaction, for which all others wait."""
 _HOLDER = ("id", "token", "expiry", "fence", "waited", "phase")
+
+
+class Damaged(ValueError):
+    """The rows of a key hold what no release of this library wrote."""
 
 
 class Transaction(DocumentStore):
@@ -53,6 +58,7 @@ class Transaction(DocumentStore):
         if row.version is None:
             return Loaded(0, now, Document(1, row.floor, (), row.epoch), Line(tombstone=tombstone))
         kept_limit, holders = _read(row.document)
+        _check_whole(row.version, row.fence, row.waiting, row.aside, row.behind, row.due or 0)
         document = Document(kept_limit, max(row.fence, row.floor), holders, row.epoch)
         line = Line(tombstone=tombstone)
         if row.waiting or row.aside or row.behind:
@@ -144,7 +150,10 @@ class Transaction(DocumentStore):
         where = {"of_namespace": self.prefix, "of_keys": sorted({key for key, _ in leases})}
         rows = {row.key: row for row in self.connection.execute(statements.renewed_locks, where)}
         now = self._now()
-        kept = {key: _read(row.document) for key, row in rows.items()}
+        kept = {}
+        for key, row in rows.items():
+            with suppress(Damaged):  # the others must not lose their leases for it
+                kept[key] = _read(row.document)
         documents = {key: Document(limit, holders=holders) for key, (limit, holders) in kept.items()}
         found = []
         for key, renewal in leases:
@@ -185,6 +194,20 @@ class Transaction(DocumentStore):
             self.connection.execute(statements.delete_tombstone, ids)
         return list(self.connection.execute(statements.due_keys, {**time, "count": limit}).scalars())
 
+    def set_aside(self, key: str) -> None:
+        """Let the reaper leave this key alone for a while."""
+        where = {"of_namespace": self.prefix, "of_key": key}
+        self.connection.execute(statements.postpone_lock, {**where, "due": self._now() + SET_ASIDE})
+
+    def forget(self, key: str) -> None:
+        """Its fences go on from here."""
+        where = {"of_namespace": self.prefix, "of_key": key}
+        self.connection.execute(statements.delete_line, where)
+        self.connection.execute(statements.delete_lock, where)
+        row = self.connection.execute(statements.namespace, where).one()
+        floor = {"fence": max(row.fence, self._now())}
+        self.connection.execute(statements.change_namespace, {"of_namespace": self.prefix, **floor})
+
     def scan(self, prefix: str = "") -> Iterator[str]:
         keys = self.connection.execute(statements.used_keys, {"of_namespace": self.prefix}).scalars()
         return (key for key in keys if key.startswith(prefix))
@@ -199,11 +222,21 @@ class Transaction(DocumentStore):
         self.connection.execute(statements.change_namespace, {**namespace, **values})
         return broker
 
+    def has_older_locks(self) -> bool:
+        return schema.has_older_locks(self.connection, self.prefix, self._now())
+
     def _changes(self, statement: Any, values: dict[str, Any]) -> bool:
         return bool(self.connection.execute(statement, values).rowcount)
 
 
+def _check_whole(*numbers: Any) -> None:
+    wrong = [number for number in numbers if not isinstance(number, int)]
+    if wrong:
+        raise Damaged(f"{wrong[0]!r} is no whole number")
+
+
 def _entry(row: Any) -> Entry:
+    _check_whole(row.seq, row.offer_until, row.offers)
     return Entry(row.id, row.seq, row.offer_until, row.offers, row.state)
 
 
@@ -217,5 +250,10 @@ def _text(limit: int, holders: Sequence[Holder]) -> str:
 
 
 def _read(text: str) -> tuple[int, tuple[Holder, ...]]:
-    document = json.loads(text)
-    return document["limit"], tuple(Holder(**lease) for lease in document["holders"])
+    try:
+        document = json.loads(text)
+        limit, holders = document["limit"], tuple(Holder(**lease) for lease in document["holders"])
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise Damaged(f"{type(error).__name__}: {error}") from error
+    _check_whole(limit, *(number for holder in holders for number in (holder.expiry, holder.fence)))
+    return limit, holders

@@ -200,13 +200,16 @@ class UpkeepPromises(Subject):
             key.lapses()
         offered: list[str] = []
         for number in (2, 4, 5):
-            offered += [wake.key for wake in keys[0].store.reap(limit=2).wake]
+            reply = keys[0].store.reap(limit=2)
+            offered += [wake.key for wake in reply.wake]
             assert len(offered) == number
+            assert reply.more == (number < len(keys))
         assert sorted(offered) == sorted(key.name for key in keys)
 
     def test_a_quiet_namespace_has_nothing_to_reap(self) -> None:
         reply = self.client().reap()
-        assert (reply.answer, reply.wake, reply.aside) == (Done(True), (), ())
+        assert (reply.answer, reply.wake, reply.aside, reply.more) == (Done(True), (), (), False)
+        assert not self.client().reap(limit=0).more
 
     def test_nothing_is_left_of_finished_tasks(self) -> None:
         store = self.client(tombstone_ttl=SHORT)

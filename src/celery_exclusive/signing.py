@@ -1,0 +1,102 @@
+"""Signatures of what comes back from a broker or a store: our header of a message, and a parked message."""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+SIGNATURE: Final = "sig"
+"""The field of a header that holds its signature."""
+_MARK: Final = b"signed "
+"""How a parked message begins that is signed; one that is not begins with the brace of its JSON."""
+_HEX: Final = 64
+
+
+class Signer:
+    """Signs with the first secret and accepts the signatures of all.
+
+    signer = Signer(("new secret of 16 or more", "old secret of 16 or more"), "cx")
+
+    Without a secret it signs nothing and accepts everything. None among the secrets accepts what has no
+    signature at all, for the time in which not all processes have a secret yet. What has a signature that no
+    secret has made is never accepted.
+    """
+
+    def __init__(self, secrets: Sequence[str | None], namespace: str) -> None:
+        self._secrets = tuple(secret.encode() for secret in secrets if secret is not None)
+        self._takes_unsigned = None in secrets or not secrets
+        self._namespace = namespace.encode()
+        self.has_told = False
+        """Whether this process has logged that it met a header without a valid signature."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there is a secret."""
+        return bool(self._secrets)
+
+    def sign_header(self, fields: Mapping[str, Any], task_id: str) -> dict[str, Any]:
+        """Return the fields of a header of this task's message, with their signature."""
+        if not self.is_on:
+            return dict(fields)
+        return {**fields, SIGNATURE: self._sign(*_of_header(fields, task_id))}
+
+    def accepts_header(self, fields: Mapping[str, Any], task_id: str) -> bool:
+        """Tell whether the fields were signed for a message of this task. It never raises."""
+        if not self.is_on or (SIGNATURE not in fields and self._takes_unsigned):
+            return True
+        unsigned = {name: value for name, value in fields.items() if name != SIGNATURE}
+        try:
+            parts = _of_header(unsigned, task_id)
+        except (TypeError, ValueError, RecursionError):  # no JSON: none of ours
+            return False
+        return self._accepts(fields.get(SIGNATURE), *parts)
+
+    def sign_parked(self, content: bytes, key: str, id: str) -> bytes:
+        """Return a message in the form in which it waits for this key under this id."""
+        if not self.is_on:
+            return content
+        return b"%b%b %b" % (_MARK, self._sign(*_of_parked(content, key, id)).encode(), content)
+
+    def open_parked(self, kept: bytes, key: str, id: str) -> bytes | None:
+        """Return the message that was parked for this key under this id; None: it has no valid signature.
+
+        Raises:
+            LookupError: it is signed, and there is no secret here.
+        """
+        if not kept.startswith(_MARK):
+            return kept if self._takes_unsigned else None
+        if not self.is_on:
+            raise LookupError("it is signed, and this process has no exclusive_secret")
+        signature, content = kept[len(_MARK) :][:_HEX], kept[len(_MARK) + _HEX + 1 :]
+        is_ours = self._accepts(signature.decode(errors="replace"), *_of_parked(content, key, id))
+        return content if is_ours else None
+
+    def _sign(self, *parts: bytes) -> str:
+        return hmac.digest(self._secrets[0], self._text(parts), "sha256").hex()
+
+    def _accepts(self, signature: object, *parts: bytes) -> bool:
+        if not isinstance(signature, str):
+            return False
+        given, text = signature.encode("utf-8", "surrogatepass"), self._text(parts)
+        signed = (hmac.digest(secret, text, "sha256").hex().encode() for secret in self._secrets)
+        return any(hmac.compare_digest(given, own) for own in signed)
+
+    def _text(self, parts: Sequence[bytes]) -> bytes:
+        """All parts, each with its length before it: no two lists of parts have the same text."""
+        return b"".join(b"%d:%b," % (len(part), part) for part in (self._namespace, *parts))
+
+
+def _of_header(fields: Mapping[str, Any], task_id: str) -> tuple[bytes, ...]:
+    """What is signed of a header: as it arrives, with lists for tuples and texts as keys."""
+    text = json.dumps(json.loads(json.dumps(fields)), sort_keys=True)
+    return b"header", _encoded(task_id), text.encode()
+
+
+def _of_parked(content: bytes, key: str, id: str) -> tuple[bytes, ...]:
+    return b"parked", _encoded(key), _encoded(id), content
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")

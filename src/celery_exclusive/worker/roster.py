@@ -1,0 +1,127 @@
+"""The roster: which delivery each child of the pool executes, and which leases that holds.
+
+Celery's pool does not know. When a worker loses its broker, the pool forgets each task that it has handed to
+a child and of whose start it has not heard yet, and the child runs it all the same.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import tempfile
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+from billiard.process import current_process
+
+from celery_exclusive import notices
+from celery_exclusive.claim import Claim
+from celery_exclusive.lease import Known
+from celery_exclusive.worker.delivery import Delivery
+from celery_exclusive.worker.endings import is_gone
+
+_HEADER = struct.Struct("=d64s")
+"""When the main process asked for the store's epoch, and what that was."""
+_SLOT = struct.Struct("=q16s??6x")
+"""The pid of a child, the token of the delivery that it executes, and which of its leases it holds."""
+_FEWEST = 1024
+_PATH = "CELERY_EXCLUSIVE_ROSTER"
+"""The environment variable that names the file, for children that inherit no memory."""
+
+
+class Roster:
+    """Memory that the main process shares with its children. Nobody waits for a lock.
+
+    Each child writes a slot of its own: the pool numbers them, and a number is free when its child has ended.
+    The main process writes the header. A slot outlives its child, so it counts only while its pid does.
+
+    Parameters:
+        children: how many there may be at the start; control commands may double that.
+        is_inherited: whether children are forked. Others find a file by its name in their environment.
+    """
+
+    def __init__(self, children: int, *, is_inherited: bool = True) -> None:
+        self.slots = max(2 * children, _FEWEST)
+        self._path: Path | None = None
+        size = _HEADER.size + self.slots * _SLOT.size
+        if is_inherited:
+            self._memory = mmap.mmap(-1, size)
+            return
+        descriptor, path = tempfile.mkstemp(prefix="celery-exclusive-")
+        self._path = Path(path)
+        os.truncate(descriptor, size)
+        self._memory = mmap.mmap(descriptor, size)
+        os.close(descriptor)
+        os.environ[_PATH] = path
+
+    @classmethod
+    def of_parent(cls) -> Roster | None:
+        """The roster of the main process, in a child of its pool that was not forked; elsewhere None."""
+        roster = cls.__new__(cls)
+        roster._path = None
+        try:
+            with Path(os.environ[_PATH]).open("r+b") as file:
+                roster._memory = mmap.mmap(file.fileno(), 0)
+        except KeyError:
+            return None
+        except FileNotFoundError:
+            notices.no_roster(os.environ[_PATH])
+            return None
+        return roster
+
+    def close(self) -> None:
+        """Leave no file behind."""
+        if self._path:
+            self._path.unlink(missing_ok=True)
+            os.environ.pop(_PATH, None)
+
+    def begin(self, token: str) -> None:
+        """Say that this child executes this delivery from now on. It may be granted its leases."""
+        self._write(token, ())
+
+    def hold(self, delivery: Delivery, claims: Collection[Claim]) -> None:
+        """Say that the delivery was granted these leases."""
+        self._write(delivery.token, [claim in claims for claim in delivery.leases])
+
+    def end(self, delivery: Delivery, claims: Collection[Claim]) -> None:
+        """Say that these leases are about to be released: nobody must put them back from now on."""
+        _, _, *held = _SLOT.unpack(self._memory[self._own])
+        left = [was and claim not in claims for was, claim in zip(held, delivery.leases, strict=False)]
+        self._write(delivery.token, left)
+
+    def finish(self) -> None:
+        """Say that this child executes nothing."""
+        self._write("", ())
+
+    def read(self) -> dict[str, list[bool]]:
+        """The tokens of what living children execute, each with which of its delivery's leases are held."""
+        slots = _SLOT.iter_unpack(self._memory[_HEADER.size :])
+        return {
+            token.decode(): held for pid, token, *held in slots if token.strip(b"\0") and not is_gone(pid)
+        }
+
+    def see(self, known: Known) -> None:
+        """Tell the children the epoch of the store."""
+        epoch = known.epoch.encode()
+        is_short = len(epoch) <= _HEADER.size - 8
+        self._memory[: _HEADER.size] = _HEADER.pack(known.at, epoch if is_short else b"")
+        if self._path:
+            with suppress(FileNotFoundError):  # who comes then says so
+                os.utime(self._path)  # else who tidies up temporary files may take it for an old one
+
+    def known(self) -> Known | None:
+        """The epoch of the store, as the main process saw it last."""
+        at, epoch = _HEADER.unpack(self._memory[: _HEADER.size])
+        return Known(epoch.rstrip(b"\0").decode(), at) if epoch.strip(b"\0") else None
+
+    @property
+    def _own(self) -> slice:
+        at = _HEADER.size + cast("Any", current_process()).index * _SLOT.size
+        return slice(at, at + _SLOT.size)
+
+    def _write(self, token: str, held: Collection[bool]) -> None:
+        x, u, *_ = (*held, False, False)
+        self._memory[self._own] = _SLOT.pack(os.getpid(), token.encode(), x, u)

@@ -1,0 +1,132 @@
+"""One key whose data are damaged harms no other key, is told, and can be dropped."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from celery_exclusive.core.document import SECOND, SET_ASIDE
+from celery_exclusive.core.operations import Acquire, Done, Granted, Parked, Renew
+from celery_exclusive.errors import StoreUnavailable, UnreadableKey
+from celery_exclusive.stores.base import open_store
+from tests.servers import RedisServer
+
+START = 1_800_000_000 * SECOND
+LIFE = 30 * SECOND
+KEYS = ("bad", "one", "two")
+REDIS: dict[str, tuple[Any, ...]] = {
+    **{f"{kind}: of a wrong type": ("SET", f"cx2:{{0}}:{kind}:bad", "x") for kind in "lqabm"},
+    "counts": ("HSET", "cx2:{0}:l:bad", "", "many"),
+    "a lease": ("HSET", "cx2:{0}:l:bad", "a", "for ever"),
+    "an offer": ("HSET", "cx2:{0}:o:bad", "b", "next week"),
+}
+SQLITE = {
+    "no JSON": "UPDATE exclusive2_lock SET document = 'x'",
+    "other JSON": "UPDATE exclusive2_lock SET document = '[]'",
+    "no expiry": "UPDATE exclusive2_lock SET document = replace(document, 'expiry', 'ends')",
+    "a place": "UPDATE exclusive2_line SET offer_until = 'soon'",
+}
+
+
+class Bench:
+    """A store whose clock the test sets, where b waits for a at each key."""
+
+    def __init__(self, url: str, damage: Callable[[], object]) -> None:
+        self.store: Any = open_store(url)
+        self.now = START
+        self.store.clock = lambda: self.now
+        for key in KEYS:
+            for id in "ab":
+                self.acquire(key, id)
+        damage()
+
+    def acquire(self, key: str, id: str) -> object:
+        ask = Acquire(id, f"token of {id}", LIFE, message=b"message")
+        return self.store.apply(key, ask).answer
+
+
+@pytest.fixture(params=[*REDIS, *SQLITE])
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    what = request.param
+    if what in SQLITE:
+        path = tmp_path / "locks.db"
+
+        def damage() -> None:
+            with closing(sqlite3.connect(path)) as database, database:
+                assert database.execute(f"{SQLITE[what]} WHERE key = X'626164'").rowcount
+
+        return Bench(f"sqlite:///{path}", damage)
+    server: RedisServer = request.getfixturevalue("redis_server")
+    url: str = request.getfixturevalue("redis_url")
+
+    def harm() -> None:
+        with server.client() as redis:
+            redis.execute_command(*REDIS[what])
+
+    return Bench(url, harm)
+
+
+def test_the_reaper_sets_a_damaged_key_aside_and_looks_after_the_others(bench: Bench) -> None:
+    bench.now += LIFE
+    reply = bench.store.reap()
+    assert sorted(wake.key for wake in reply.wake) == ["one", "two"]
+    ((key, problem),) = reply.unreadable
+    assert key == "bad"
+    assert problem
+    again = bench.store.reap()
+    assert (again.answer, again.wake, again.unreadable) == (Done(True), (), ())
+    bench.now += SET_ASIDE
+    assert [key for key, _ in bench.store.reap().unreadable] == ["bad"]
+
+
+def test_the_leases_of_other_keys_are_renewed(bench: Bench) -> None:
+    leases = [(key, Renew("a", "token of a", 2 * LIFE)) for key in ("one", "bad", "two")]
+    first, _, last = bench.store.renew(leases)
+    assert (first, last) == (True, True)
+    assert bench.store.inspect("two").holders[0].remaining == 2 * LIFE
+
+
+def test_a_damaged_key_is_listed_until_it_is_dropped(bench: Bench) -> None:
+    bench.now += LIFE
+    bench.store.reap()
+    assert set(bench.store.scan()) == set(KEYS)
+    assert [snapshot.waiting for snapshot in bench.store.inspect_all(["one", "two"])] == [1, 1]
+    bench.store.inspect_all(KEYS)
+    bench.store.forget("bad")
+    assert set(bench.store.scan()) == {"one", "two"}
+    bench.now += SET_ASIDE
+    assert not bench.store.reap().unreadable
+    assert isinstance(bench.acquire("bad", "c"), Granted)
+    assert isinstance(bench.acquire("bad", "d"), Parked)
+
+
+@pytest.mark.parametrize(
+    "bench",
+    ["l: of a wrong type", "q: of a wrong type", "counts", "a lease", "an offer", *SQLITE],
+    indirect=True,
+)
+def test_who_asks_for_a_damaged_key_is_told_which_it_is_and_the_way_out(bench: Bench) -> None:
+    bench.now += LIFE
+    with pytest.raises(UnreadableKey, match=r"lock bad are damaged \(.+locks release 'bad' --force"):
+        bench.acquire("bad", "c")
+
+
+@pytest.mark.parametrize("name", ["fence", "epoch"])
+def test_what_all_keys_share_is_not_told_as_damage_of_one(
+    redis_server: RedisServer, redis_url: str, name: str
+) -> None:
+    store = open_store(redis_url)
+    store.apply("k", Acquire("a", "t", LIFE))
+    with redis_server.client() as redis:
+        redis.delete(f"cx2:{{0}}:{name}")
+        redis.lpush(f"cx2:{{0}}:{name}", "x")
+    again = Acquire("b", "t", LIFE, promoted="an epoch", message=b"message")
+    with pytest.raises(StoreUnavailable, match=rf"cx2:\{{0\}}:{name} is not what celery-exclusive") as told:
+        store.apply("other" if name == "fence" else "k", again)
+    assert not isinstance(told.value, UnreadableKey)
+    store.close()

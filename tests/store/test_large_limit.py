@@ -1,0 +1,48 @@
+"""A large limit on a long line: what one acquire offers, reads and costs does not grow with the limit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from celery_exclusive.core.document import OFFERED_AT_ONCE
+from celery_exclusive.core.operations import Granted, Parked
+from tests.store.test_redis import RedisStore, commands, redis, store, take
+
+__all__ = ["redis", "store"]
+BEFORE, MANY = 300, 10_000
+
+
+KEYS = ("small", "large", "huge")
+
+
+@pytest.fixture
+def lines(store: RedisStore, redis: Any) -> None:
+    """Keys with a holder and 10,000 in line, of which the first have messages."""
+    for key in KEYS:
+        for id in ("holder", *map(str, range(BEFORE))):
+            store.apply(key, take(id))
+        last = redis.zscore(f"cx2:{{0}}:q:{key}", str(BEFORE - 1))
+        redis.zadd(f"cx2:{{0}}:q:{key}", {str(id): last + id for id in range(BEFORE, MANY)})
+        *meta, _, aside, behind = redis.hget(f"cx2:{{0}}:l:{key}", "").split()
+        redis.hset(f"cx2:{{0}}:l:{key}", "", b" ".join([*meta, str(MANY).encode(), aside, behind]))
+
+
+@pytest.mark.usefixtures("lines")
+def test_an_acquire_costs_as_many_commands_under_a_limit_of_a_million_as_under_one_of_a_hundred(
+    store: RedisStore, redis: Any
+) -> None:
+    costs, sent = [], []
+    # There is a place for everybody under the last of these limits, so a newcomer gets one.
+    expected = [(OFFERED_AT_ONCE + 1, Parked), (MANY, Parked), (1_000_000, Granted)]
+    for key, (limit, answer) in zip(KEYS, expected, strict=True):
+        commands_before, bytes_before = commands(redis), redis.info("stats")["total_net_output_bytes"]
+        replies = [store.apply(key, take(f"newcomer {number}", limit=limit)) for number in range(3)]
+        costs.append(commands(redis) - commands_before)
+        sent.append(redis.info("stats")["total_net_output_bytes"] - bytes_before)
+        # Of 10,000 who wait a hundred are offered a place, once.
+        assert [len(reply.wake) for reply in replies] == [OFFERED_AT_ONCE, 0, 0]
+        assert {type(reply.answer) for reply in replies} == {answer}
+    assert costs[2] <= costs[1] == costs[0]
+    assert max(sent[1:]) < 1.2 * sent[0]

@@ -1,0 +1,99 @@
+"""Servers that cannot be a store: each says what it is, and what to do, in one line without secrets."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import pytest
+import redis
+
+from celery_exclusive.core.document import SECOND
+from celery_exclusive.core.operations import Acquire
+from celery_exclusive.errors import OptionError, StoreUnavailable
+from celery_exclusive.stores.base import open_store
+from tests.servers import RedisServer
+from tests.worker.journal import eventually
+
+StartRedis = Callable[..., RedisServer]
+CLUSTER = "it is a Redis Cluster, which cannot keep locks: point exclusive_store to a single server"
+SLOT = 13907
+"""In which a Redis Cluster keeps all our keys."""
+
+
+def refusal(url: str) -> str:
+    """What a call of this store says: one line without password."""
+    with closing(open_store(url)) as store, pytest.raises(StoreUnavailable) as refused:
+        store.apply("secret key", Acquire("a", "token", 30 * SECOND))
+    text = str(refused.value)
+    assert text.isprintable()
+    assert "hunter" not in "".join(traceback.format_exception(refused.value))
+    assert text.startswith(f"store {store.url}")
+    return text
+
+
+def with_login(server: RedisServer, login: str) -> str:
+    return server.url.replace("//", f"//{login}@")
+
+
+def test_a_server_without_the_command_for_passwords_does_not_make_us_tell_ours(
+    start_redis: StartRedis,
+) -> None:
+    server = start_redis(**{"rename-command AUTH": "LOGIN"})
+    assert "unknown command 'AUTH'; " in refusal(with_login(server, ":hunter2"))
+
+
+def test_a_server_without_scripts_does_not_make_us_tell_keys(start_redis: StartRedis) -> None:
+    text = refusal(start_redis(**{"rename-command EVALSHA": "DO"}).url)
+    assert "unknown command 'EVALSHA'; " in text
+    assert "secret key" not in text
+
+
+@pytest.mark.parametrize("login", [":hunter2", "me:hunter2"])
+def test_a_wrong_password_is_to_be_corrected(redis_server: RedisServer, redis_url: str, login: str) -> None:
+    assert refusal(with_login(redis_server, login)).endswith("; correct user and password in its URL")
+
+
+def test_a_database_that_is_not_there_is_to_be_corrected(redis_url: str) -> None:
+    text = refusal(redis_url.removesuffix("0") + "99")
+    assert text.endswith(
+        "DB index is out of range; name a database that the server has, 0 in a Redis Cluster"
+    )
+
+
+def test_a_host_that_cannot_be_one_is_to_be_corrected() -> None:
+    assert "see whether it runs and its URL is right" in refusal("redis://:hunter2@a..b/0")
+
+
+@pytest.fixture
+def cluster(start_redis: StartRedis) -> Iterator[tuple[RedisServer, RedisServer]]:
+    """Two nodes; the second one has the slot of our keys."""
+    nodes = tuple(start_redis(**{"cluster-enabled": "yes"}) for _ in range(2))
+    first, second = (node.client() for node in nodes)
+    with first, second:
+        first.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, SLOT - 1)
+        second.execute_command("CLUSTER", "ADDSLOTSRANGE", SLOT, 16383)
+        first.execute_command("CLUSTER", "MEET", "127.0.0.1", nodes[1].port)
+        eventually(lambda: all(map(_is_complete, (first, second))), "a complete cluster")
+        yield nodes[0], nodes[1]
+
+
+def _is_complete(node: redis.Redis) -> bool:
+    return b"cluster_state:ok" in node.execute_command("CLUSTER", "INFO")
+
+
+def test_a_node_of_a_cluster_is_told_at_the_start_and_by_each_call(
+    cluster: tuple[RedisServer, RedisServer],
+) -> None:
+    for node in cluster:
+        with closing(open_store(node.url)) as store, pytest.raises(OptionError) as refused:
+            store.check()
+        assert str(refused.value) == f"store {store.url}: {CLUSTER}"
+    assert refusal(cluster[0].url).endswith(f"MOVED {SLOT} 127.0.0.1:{cluster[1].port}; {CLUSTER}")
+
+
+def test_a_node_of_a_cluster_without_slots_is_told(start_redis: StartRedis) -> None:
+    assert refusal(start_redis(**{"cluster-enabled": "yes"}).url).endswith(
+        f"CLUSTERDOWN Hash slot not served; {CLUSTER}"
+    )

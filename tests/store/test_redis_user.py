@@ -1,0 +1,152 @@
+"""The smallest Redis user of docs/security.md can do all that a store has to do, and needs all its rights."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.bin.base import CLIContext
+from click.testing import CliRunner
+
+from celery_exclusive import Exclusive, install
+from celery_exclusive.cli.locks import locks
+from celery_exclusive.core.document import SECOND
+from celery_exclusive.core.operations import (
+    Acquire,
+    Break,
+    Done,
+    Granted,
+    Held,
+    Own,
+    Parked,
+    Release,
+    Remove,
+    Renew,
+    Restore,
+)
+from celery_exclusive.errors import StoreUnavailable
+from celery_exclusive.stores.base import Reply, Store, open_store
+from tests.servers import RedisServer
+from tests.worker.journal import eventually
+
+(LINE,) = re.findall(
+    r"^ACL SETUSER .*", (Path(__file__).parents[2] / "docs/security.md").read_text(), re.MULTILINE
+)
+COMMANDS = re.findall(r"\+(\S+)", LINE)
+LONG, SHORT = 60 * SECOND, SECOND // 10
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    with RedisServer() as server:
+        yield server
+
+
+def store_of_user(server: RedisServer, line: str, **options: Any) -> Store:
+    """The store as this user sees it, on an empty server."""
+    with server.client() as client:
+        client.flushall()
+        client.script_flush()
+        client.execute_command(line)
+    return open_store(url_of_user(server), offer=0.002, **options)
+
+
+def url_of_user(server: RedisServer) -> str:
+    return server.url.replace("redis://", "redis://locks:PASSWORD@")
+
+
+def acquire(store: Store, id: str, ttl: int = LONG, **more: Any) -> Reply:
+    return store.apply("x:k", Acquire(id, "t", ttl, message=f"message of {id}".encode(), **more))
+
+
+def live(store: Store) -> None:
+    """All that a store is asked for, from the start of a worker on."""
+    assert store.keep_namespace("broker", LONG) == "broker"
+    store.check()
+    assert store.epoch()
+    assert isinstance(store.apply("x:quick", Acquire("a/1", "t", LONG)).answer, Granted)
+    assert store.renew([("x:quick", Renew("a/1", "t", 2 * LONG))]) == [True]
+    assert store.apply("x:quick", Release("a/1", "t", done=False)).answer == Done(True)
+    assert isinstance(store.apply("x:three", Acquire("a/1", "t", LONG, limit=3)).answer, Granted)
+    assert isinstance(store.apply("x:three", Acquire("b/1", "t", LONG, limit=3)).answer, Granted)
+    assert store.apply("x:three", Release("b/1", "t")).answer == Done(True)
+    assert isinstance(store.apply("u:k", Own("a/1", "t", LONG, phase="queued")).answer, Granted)
+    assert isinstance(store.apply("u:k", Own("b/1", "t", LONG)).answer, Held)
+    assert store.apply("u:k", Break("a/1")).answer == Done(True)
+    assert store.apply("x:restored", Restore("a/1", "t", LONG)).answer == Done(True)
+    wait_in_line(store)
+    step_aside(store)
+    assert sorted(store.scan()) == ["x:k", "x:restored", "x:three"]
+    assert store.inspect("x:k").aside + store.inspect("x:k").waiting >= 1
+
+
+def wait_in_line(store: Store) -> None:
+    acquire(store, "holder/1")
+    for number in range(1, 7):
+        assert (
+            acquire(store, f"{number}/1").answer == Parked(number, by=store.inspect("x:k").holders) or number
+        )
+    assert isinstance(
+        acquire(store, "6/1", redelivered=True).answer, Parked
+    )  # further down than a step looks
+    assert isinstance(acquire(store, "holder/1", redelivered=True, ttl=LONG).answer, Granted)
+    other = Acquire("holder/1", "other delivery", LONG, redelivered=True, message=b"its copy")
+    assert isinstance(store.apply("x:k", other).answer, Parked)
+    for number in range(2, 7):
+        assert store.apply("x:k", Remove(f"{number}/1")).answer == Done(True)
+    reply = store.apply("x:k", Release("holder/1", "t"))
+    assert [wake.id for wake in reply.wake] == ["1/1"]
+    assert isinstance(acquire(store, "1/1", redelivered=True, ttl=SHORT, late=True).answer, Granted)
+
+
+def step_aside(store: Store) -> None:
+    """The lease of a dead holder ends, and nobody takes the offers of the next in line."""
+    acquire(store, "last/1")
+    eventually(lambda: store.reap().aside, "one who stepped aside")
+
+
+def test_the_smallest_user_can_do_all_that_a_store_has_to_do(server: RedisServer) -> None:
+    store = store_of_user(server, LINE)
+    live(store)
+    store.close()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_without_any_one_of_its_commands_something_fails(server: RedisServer, command: str) -> None:
+    store = store_of_user(server, re.sub(rf"\+{command}(?= |$)", "", LINE))
+    with pytest.raises(StoreUnavailable, match=r"docs/security\.md"):
+        live(store)
+    store.close()
+
+
+def test_the_smallest_user_can_neither_read_nor_write_other_keys(server: RedisServer) -> None:
+    store = store_of_user(server, LINE, prefix="other")
+    with pytest.raises(StoreUnavailable, match="NOPERM"):
+        store.apply("x:k", Acquire("a/1", "t", LONG))
+    with pytest.raises(StoreUnavailable, match="NOPERM"):
+        store.epoch()
+    store.close()
+
+
+def test_the_command_locks_lists_and_releases_as_the_smallest_user(
+    server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    store_of_user(server, LINE).close()
+    app = install(Celery("small", broker="memory://", set_as_current=False))
+    app.conf.update(exclusive_store=url_of_user(server))
+    app.task(name="load", shared=False, exclusive=Exclusive())(len)
+    store = app._celery_exclusive.store  # type: ignore[attr-defined]
+    store.apply("x:load", Acquire("a/1", "t", LONG))
+
+    def run(*words: str) -> Any:
+        return CliRunner().invoke(locks, words, obj=CLIContext(app=app, no_color=True, workdir=None))
+
+    assert "x:load" in run("ls").stdout
+    assert run("release", "x:load", "--force").exit_code == 0
+    assert run("ls").stdout == ""
+    store.close()
+    app.close()

@@ -1,0 +1,189 @@
+"""A header that nobody of us wrote: it fails at most its own task, and holds no key for longer than ours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.app.trace import build_tracer
+from celery.utils import uuid
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from kombu import Message
+from kombu.utils.imports import symbol_by_name
+from kombu.utils.json import dumps, loads
+
+from celery_exclusive import Exclusive, Unique, install
+from celery_exclusive.amounts import LONGEST
+from celery_exclusive.core.document import SECOND
+from celery_exclusive.core.operations import Acquire, Release
+from celery_exclusive.errors import ExclusiveError
+from celery_exclusive.header import DELIVERY, HEADER
+from celery_exclusive.worker.delivery import Delivery, give_back_unique_key
+from celery_exclusive.worker.unlocked import Unlocked
+
+DAY = 86400
+HUGE = [10**400, -(10**400), 2**63, 1e308, -1e308, float("inf"), float("nan")]
+TEXTS = ["", "\0", "\ud800", "x" * 5000, "x:k", "u:k", "finished", "started", "period", "exclusive", "unique"]
+deep: Any = []
+for _ in range(300):
+    deep = [deep] if len(repr(deep)) % 2 else {"a": deep}
+scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(st.characters(codec=None), max_size=20),
+    st.sampled_from(HUGE + TEXTS),
+)
+anything = st.recursive(
+    scalars | st.just(deep),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+NAMES = (
+    *("ttl", "limit", "queued_ttl", "period", "until", "on_conflict", "max_waiting", "on_full", "by", "key"),
+    *("give_up_after", "on_store_error", "skip_result", "other"),
+)
+values = st.dictionaries(
+    st.sampled_from(["exclusive", "unique", "other"]),
+    st.dictionaries(st.sampled_from(NAMES), anything, max_size=3) | anything,
+    max_size=2,
+)
+fields = st.fixed_dictionaries(
+    {"v": st.just(1) | anything},
+    optional={
+        "id": st.just("p") | anything,
+        **dict.fromkeys(("x", "off", "dup", "promoted", "next", "store", "prio", "redelivered"), anything),
+        **dict.fromkeys(("offered", "route", "masked", "auto_delete"), anything),
+        **dict.fromkeys(("tries", "since", "rejections", "sig", "other"), anything),
+        "u": st.tuples(st.just("u:k"), st.sampled_from(["finished", "started", "period"])) | anything,
+        "values": values | anything,
+    },
+)
+
+
+@pytest.fixture(params=["memory", "sqlite", "signed"])
+def shop(request: pytest.FixtureRequest, make_app: Callable[..., Celery], tmp_path: Path) -> Iterator[Celery]:
+    conf: dict[str, Any] = {"exclusive_store_wait": 0.1}
+    if request.param == "sqlite":
+        conf["exclusive_store"] = f"sqlite:///{tmp_path}/locks.db"
+    if request.param == "signed":
+        conf["exclusive_secret"] = "a secret of the shop"
+    app = install(make_app(**conf))
+    options: dict[str, dict[str, Any]] = {
+        "wait": {"exclusive": Exclusive("n")},
+        "again": {"exclusive": Exclusive("n", on_conflict="reschedule", give_up_after=9)},
+        "once": {"unique": Unique("n"), "exclusive": Exclusive("n", on_conflict="skip")},
+        "period": {"unique": Unique("n", period=60)},
+        "plain": {},
+    }
+    for name, declared in options.items():
+        app.task(name=name, shared=False, **declared)(work)
+    app.finalize()
+    app.amqp.queues.select(["celery"])
+    for name in options:
+        app.tasks[name].__trace__ = build_tracer(name, app.tasks[name], app=app)
+    yield app
+    app._celery_exclusive.courier.close()  # type: ignore[attr-defined]
+    app._celery_exclusive.store.close()  # type: ignore[attr-defined]
+
+
+def work(n: int) -> int:
+    return n
+
+
+@contextmanager
+def held(store: Any, keys: list[str]) -> Iterator[None]:
+    """While somebody else has these locks."""
+    for key in keys:
+        store.apply(key, Acquire("holder/1", "t", 30 * SECOND))
+    yield
+    for key in keys:
+        store.apply(key, Release("holder/1", "t"))
+
+
+def deliver(app: Celery, name: str, header: Any) -> Any:
+    """What a worker does with a message, from its receipt to its end."""
+    headers = {"lang": "py", "task": name, "id": uuid(), "retries": 0, HEADER: header}
+    message = Message(
+        body="[[1], {}, {}]",
+        content_type="application/json",
+        content_encoding="utf-8",
+        headers=headers,
+        properties={"priority": 255},
+        delivery_info={"exchange": "", "routing_key": "celery"},
+    )
+    task: Any = app.tasks[name]
+    unlocked = Unlocked(app._celery_exclusive)  # type: ignore[attr-defined]
+    request = symbol_by_name(task.Request)(message, app=app, task=task, hostname="w")
+    unlocked._receive(request)
+    unlocked._revoke(task, request)
+    delivery = request.request_dict.get(DELIVERY)
+    give_back_unique_key(app._celery_exclusive, request.id, message)  # type: ignore[attr-defined]
+    if isinstance(delivery, Delivery):
+        delivery.letter.dump()
+    task.__trace__(request.id, [1], {}, request.request_dict)
+    return delivery
+
+
+@pytest.mark.parametrize("name", ["wait", "again", "once", "period", "plain"])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(header=fields | anything, is_held=st.booleans())
+@example(header={"v": 1, "id": "p", "tries": -(10**400), "since": 10**400}, is_held=True)
+@example(
+    header={"v": 1, "id": "p", "values": {"unique": {"period": 1e300}, "exclusive": {"limit": 2**70}}},
+    is_held=True,
+)
+@example(header={"v": 1, "id": "p", "values": {"unique": {"queued_ttl": 10**400}}}, is_held=True)
+@example(header={"v": 1, "id": "p", "values": {"exclusive": {"give_up_after": 10**400}}}, is_held=True)
+@example(header={"v": 1, "id": "p", "values": {"exclusive": [], "unique": 5}}, is_held=True)
+@example(header={"v": 1, "id": "p", "x": "\ud800", "u": ["\ud800", "finished"]}, is_held=True)
+@example(header={"v": 1, "id": "p", "u": ["u:k", []], "off": [[]], "prio": 10**9}, is_held=True)
+@example(header={"v": 1, "id": "p", "promoted": "e", "prio": deep}, is_held=True)
+@example(header=deep, is_held=True)
+def test_whatever_a_header_says_no_code_of_the_worker_raises_and_no_key_is_held_for_longer_than_a_day(
+    shop: Celery, name: str, header: Any, is_held: bool
+) -> None:
+    try:
+        arrived = loads(dumps(header))
+    except (ValueError, RecursionError):  # nothing that could arrive
+        return
+    store = shop._celery_exclusive.store  # type: ignore[attr-defined]
+    task: Any = shop.tasks[name]
+    keys = [task.lock_state(1).key, "x:k"] if is_held and getattr(task, "exclusive", None) else []
+    with held(store, keys):
+        delivery = deliver(shop, name, arrived)
+    assert delivery is None or isinstance(delivery, (Delivery, ExclusiveError, TypeError))
+    for key in list(store.scan()):
+        for holder in store.inspect(key).holders:
+            assert holder.remaining <= DAY * SECOND
+
+
+@pytest.mark.parametrize("name", ["ttl", "queued_ttl", "period"])
+def test_without_a_secret_no_header_makes_a_time_longer_than_the_task_or_the_settings(
+    shop: Celery, name: str
+) -> None:
+    installation = shop._celery_exclusive  # type: ignore[attr-defined]
+    given = installation.unique(shop.tasks["once"], {"unique": {name: LONGEST}})
+    longest = {"ttl": 30, "queued_ttl": DAY, "period": DAY}[name]
+    assert getattr(given, name) == (LONGEST if installation.signer.is_on else longest)
+    short = installation.unique(shop.tasks["once"], {"unique": {name: 9}})
+    assert getattr(short, name) == 9
+
+
+def test_a_time_that_the_task_declares_may_be_given_by_a_call_too(make_app: Callable[..., Celery]) -> None:
+    app = install(make_app())
+    task = app.task(name="rare", shared=False, unique=Unique(period=9 * DAY))(work)
+    app.finalize()
+    given = app._celery_exclusive.unique(task, {"unique": {"period": 8 * DAY}})  # type: ignore[attr-defined]
+    assert given.period == 8 * DAY
+
+
+def test_a_deeply_nested_header_is_what_a_message_can_bring() -> None:
+    assert json.loads(json.dumps(deep)) == deep

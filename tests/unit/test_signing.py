@@ -1,0 +1,238 @@
+"""Which headers and parked messages are accepted, and which are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from celery import Celery
+from kombu.utils.json import dumps, loads
+
+from celery_exclusive import Exclusive, Unique, install
+from celery_exclusive.claim import Claim
+from celery_exclusive.core.document import SECOND
+from celery_exclusive.core.operations import Acquire, Release
+from celery_exclusive.header import HEADER, Header
+from celery_exclusive.parking import Letter
+from celery_exclusive.signing import Signer
+
+OLD, NEW = "the old secret of the shop", "the new secret of the shop"
+HEADER_OF_A = Header(
+    "1a2b3c4d",
+    "x:k",
+    ("u:日本", "finished"),
+    ("exclusive",),
+    {"unique": {"skip_result": {10: (1, 0.1), 9: None, "a": "\ud800"}}},
+    since=0.1 + 0.2,
+)
+
+
+def journey(fields: dict[str, Any]) -> Any:
+    """What arrives of a header."""
+    return loads(dumps(fields))
+
+
+def read(fields: dict[str, Any], signer: Signer, task_id: str = "a") -> Header | None:
+    return Header.read({HEADER: journey(fields)}, task_id, signer)
+
+
+def test_a_signed_header_is_read_whole_after_its_journey() -> None:
+    signer = Signer((NEW,), "cx")
+    header = read(signer.sign_header(HEADER_OF_A.write(), "a"), signer)
+    assert header == Header.of(journey(HEADER_OF_A.write()))
+    assert header
+    assert header.u == ("u:日本", "finished")
+
+
+@pytest.mark.parametrize("field", [*HEADER_OF_A.write(), "unknown"])
+def test_a_header_with_one_field_changed_is_not_accepted(field: str) -> None:
+    signer = Signer((NEW,), "cx")
+    signed = signer.sign_header(HEADER_OF_A.write(), "a")
+    changed = "other" if field != "v" else True
+    assert read({**signed, field: changed}, signer) is None
+
+
+@pytest.mark.parametrize("signature", [None, 7, "", "é", "0" * 64, ["0" * 64], "\ud800"])
+def test_a_header_with_another_signature_is_not_accepted(signature: Any) -> None:
+    signer = Signer((NEW, None), "cx")
+    signed = signer.sign_header(HEADER_OF_A.write(), "a")
+    assert read({**signed, "sig": signature}, signer) is None
+
+
+def test_a_header_of_another_task_namespace_or_secret_is_not_accepted() -> None:
+    signer = Signer((NEW,), "cx")
+    signed = signer.sign_header(HEADER_OF_A.write(), "a")
+    assert read(signed, signer, task_id="b") is None
+    assert read(signed, Signer((NEW,), "cy")) is None
+    assert read(signed, Signer((OLD,), "cx")) is None
+    assert read(signed, Signer((NEW + " ",), "cx")) is None
+
+
+def test_a_header_without_a_signature_is_accepted_only_without_a_secret_or_where_none_is_among_them() -> None:
+    fields = HEADER_OF_A.write()
+    assert read(fields, Signer((), "cx"))
+    assert read(fields, Signer((NEW, None), "cx"))
+    assert read(fields, Signer((NEW,), "cx")) is None
+    assert read(fields, Signer((NEW, OLD), "cx")) is None
+
+
+def test_without_a_secret_a_signed_header_is_read_like_any_other() -> None:
+    signed = Signer((NEW,), "cx").sign_header(HEADER_OF_A.write(), "a")
+    assert read(signed, Signer((), "cx"))
+    assert Signer((), "cx").sign_header(HEADER_OF_A.write(), "a") == HEADER_OF_A.write()
+
+
+@pytest.mark.parametrize("secrets", [(NEW, OLD), (OLD, NEW)])
+def test_what_an_old_secret_has_signed_is_accepted_until_it_is_taken_away(secrets: Any) -> None:
+    before, now, after = Signer((OLD,), "cx"), Signer(secrets, "cx"), Signer((NEW,), "cx")
+    old = before.sign_header(HEADER_OF_A.write(), "a")
+    kept = before.sign_parked(b"{}", "x:k", "a/p")
+    assert read(old, now)
+    assert now.open_parked(kept, "x:k", "a/p") == b"{}"
+    assert read(old, after) is None
+    assert after.open_parked(kept, "x:k", "a/p") is None
+    signs_first = after if secrets[0] == NEW else before
+    assert read(now.sign_header(HEADER_OF_A.write(), "a"), signs_first)
+
+
+@pytest.mark.parametrize("place", [("x:other", "a/p"), ("x:k", "b/p"), ("x:k", "a/q"), ("x:ka", "/p")])
+def test_a_parked_message_copied_to_another_key_or_id_is_not_accepted(place: tuple[str, str]) -> None:
+    signer = Signer((NEW,), "cx")
+    kept = signer.sign_parked(b'{"v":1}', "x:k", "a/p")
+    assert signer.open_parked(kept, "x:k", "a/p") == b'{"v":1}'
+    assert signer.open_parked(kept, *place) is None
+    assert Signer((NEW,), "cy").open_parked(kept, "x:k", "a/p") is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda kept: kept[:-1],
+        lambda kept: kept + b" ",
+        lambda kept: kept.replace(b"{", b"["),
+        lambda kept: b"signed " + b"0" * 64 + kept[71:],
+        lambda kept: b"signed \xff",
+        lambda kept: b"signed ",
+        lambda kept: b"",
+        lambda kept: kept[72:],
+    ],
+    ids=[
+        "shorter",
+        "longer",
+        "other content",
+        "other signature",
+        "no text",
+        "a mark alone",
+        "nothing",
+        "stripped",
+    ],
+)
+def test_a_parked_message_with_one_byte_changed_is_not_accepted(change: Callable[[bytes], bytes]) -> None:
+    signer = Signer((NEW,), "cx")
+    kept = signer.sign_parked(b'{"v":1}', "x:k", "a/p")
+    assert signer.open_parked(change(kept), "x:k", "a/p") is None
+
+
+def test_without_a_secret_a_signed_message_is_left_to_whoever_has_one() -> None:
+    kept = Signer((NEW,), "cx").sign_parked(b"{}", "x:k", "a/p")
+    with pytest.raises(LookupError, match="exclusive_secret"):
+        Signer((), "cx").open_parked(kept, "x:k", "a/p")
+    assert Signer((), "cx").open_parked(b"{}", "x:k", "a/p") == b"{}"
+    assert Signer((NEW, None), "cx").open_parked(b"{}", "x:k", "a/p") == b"{}"
+
+
+def test_the_secret_is_not_in_the_text_of_a_signer_or_of_an_installation(
+    make_app: Callable[..., Celery],
+) -> None:
+    app = install(make_app(exclusive_secret=[NEW, OLD]))
+    installation = app._celery_exclusive  # type: ignore[attr-defined]
+    for shown in (installation.signer, installation.settings, installation):
+        assert NEW not in repr(shown)
+        assert OLD not in repr(shown)
+
+
+# Published and parked -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shop(make_app: Callable[..., Celery]) -> Iterator[Celery]:
+    app = install(make_app(exclusive_secret=NEW))
+
+    @app.task(name="shop.load", shared=False, exclusive=Exclusive("n"), unique=Unique())
+    def load(n: int) -> None: ...
+
+    app.finalize()
+    yield app
+    app._celery_exclusive.store.clear()  # type: ignore[attr-defined]
+
+
+def test_a_call_is_published_with_a_signature_for_its_task_id(
+    shop: Celery, published: list[dict[str, Any]]
+) -> None:
+    task: Any = shop.tasks["shop.load"]
+    task.delay(1)
+    task.apply_async((2,), unique=None)
+    task.apply_async((3,), unique=None, task_id="mine")
+    signer = shop._celery_exclusive.signer  # type: ignore[attr-defined]
+    for headers in published:
+        assert Header.read(headers, headers["id"], signer)
+        assert Header.read(headers, "another", signer) is None
+    assert published[2]["id"] == "mine"
+
+
+def test_a_retry_of_a_message_with_a_forged_header_follows_nothing_of_it(
+    shop: Celery, published: list[dict[str, Any]]
+) -> None:
+    task: Any = shop.tasks["shop.load"]
+    header = Header("p", "x:forged", values={"exclusive": {"limit": 100}}).write()
+    task.apply_async((1,), task_id="t", retries=1, unique=None, headers={HEADER: header})
+    assert published[0][HEADER]["x"] != "x:forged"
+    assert published[0][HEADER]["values"] == {}
+
+
+class Published(list[Letter]):
+    """Stands where a Post would send to the broker."""
+
+    def publish(self, letter: Letter, *, at_head: bool = False) -> None:
+        self.append(letter)
+
+
+@pytest.fixture
+def post(monkeypatch: pytest.MonkeyPatch) -> Published:
+    sent = Published()
+    monkeypatch.setattr(
+        "celery_exclusive.parking.Post.publish", lambda _, letter, **way: sent.publish(letter)
+    )
+    return sent
+
+
+def park(store: Any, key: str, id: str) -> None:
+    header = {
+        "id": id.partition("/")[0],
+        "task": "shop.load",
+        HEADER: Header(id.partition("/")[2], key).write(),
+    }
+    letter = Letter(b"[[1], {}, {}]", "application/json", "utf-8", header, {}, "", "celery")
+    store.apply(key, Acquire(id, "token", 30 * SECOND, message=letter.dump()))
+
+
+def test_a_message_that_was_changed_in_the_store_is_removed_told_once_and_the_line_goes_on(
+    shop: Celery, post: Published, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = shop._celery_exclusive.store  # type: ignore[attr-defined]
+    holder = Claim("x:k", "holder/p", "t", 30 * SECOND)
+    store.apply("x:k", holder.acquire())
+    for id in ("copied/p", "unsigned/p", "genuine/p"):
+        park(store, "x:k", id)
+    parked = store._memory.keys["x:k"].messages
+    parked["copied/p"] = parked["genuine/p"]
+    parked["unsigned/p"] = parked["unsigned/p"].partition(b" ")[2].partition(b" ")[2]
+    store.apply("x:k", Release("holder/p", "t"))
+    shop._celery_exclusive.courier.close()  # type: ignore[attr-defined]
+    assert [letter.headers["id"] for letter in post] == ["genuine"]
+    told = [record for record in caplog.records if "not signed" in record.message]
+    assert [record.levelname for record in told] == ["ERROR", "ERROR"]
+    assert "copied/p" in told[0].message
+    assert "x:k" in told[0].message
+    assert store.inspect("x:k").waiting == 1

@@ -1,0 +1,58 @@
+"""A worker that meets a lock whose data are damaged in the store."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.test_locks import listed, locks
+from tests.worker.lab import Lab
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.mark.parametrize("kind", ["redis", "sqlite"])
+def test_a_damaged_lock_is_told_once_and_holds_up_nobody_else_until_it_is_dropped(
+    make_lab: Callable[..., Lab], tmp_path: Path, kind: str
+) -> None:
+    file = tmp_path / "locks.db"
+    settings: dict[str, Any] = {"exclusive_store": f"sqlite:///{file}"} if kind == "sqlite" else {}
+    lab = make_lab(
+        task_acks_late=True, exclusive_ttl=2, exclusive_reap_period=0.2, exclusive_store_wait=0.2, **settings
+    )
+    doomed = lab.start_worker("w1", 4)
+    for key in ("bad", "good"):
+        lab.send("wait", key, tag=f"holder of {key}", hold=True)
+    lab.journal.wait_for("start", 2)
+    waiting = {key: lab.send("wait", key, tag=f"next at {key}") for key in ("bad", "good")}
+    for key in waiting:
+        lab.wait_for_line(1, "wait", key)
+    bad = lab.task("wait").lock_state("bad").key
+    doomed.kill()
+    if kind == "redis":
+        lab.doors.set(f"cx2:{{0}}:q:{bad}", "x")
+    else:
+        with closing(sqlite3.connect(file)) as database, database:
+            damage = "UPDATE exclusive2_lock SET document = 'x' WHERE key = ?"
+            assert database.execute(damage, (bad.encode(),)).rowcount
+    worker = lab.start_worker("w2", 2)
+    assert waiting["good"].get(timeout=60) == "next at good"
+    told = worker.wait_for_log(f"the data of lock {bad} are damaged")
+    assert f"locks release '{bad}' --force" in told
+    newcomer = lab.send("wait", "bad", tag="newcomer")
+    back = worker.wait_for_log(f"[{newcomer.id}] goes back to the broker")
+    assert f"locks release '{bad}' --force" in back
+    assert lab.send("wait", "another", tag="another").get(timeout=60) == "another"
+    assert worker.log.count("the reaper leaves it alone") == 1
+
+    assert [lock["state"] for lock in listed(lab) if lock["key"] == bad] == ["damaged"]
+    refused = locks(lab, "release", bad)
+    assert (refused.returncode, "damaged" in refused.stderr) == (1, True)
+    done = locks(lab, "release", bad, "--force")
+    assert (done.returncode, "is dropped" in done.stdout) == (0, True), done.stderr
+    assert newcomer.get(timeout=120) == "newcomer"

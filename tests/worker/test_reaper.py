@@ -1,0 +1,106 @@
+"""Many keys whose holders died at once: one sweep after the other, until all who wait are woken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from celery_exclusive.core.document import SECOND
+from celery_exclusive.core.operations import Own
+from celery_exclusive.stores.base import Reply, Store
+from celery_exclusive.worker.reaper import Reaper
+from tests.servers import RedisServer
+from tests.worker.lab import Lab
+from tests.worker.line import park_published
+
+pytestmark = pytest.mark.timeout(300)
+LIFE = 600 * SECOND
+DEAD = ("dead/1", "token of the dead")
+
+
+@pytest.fixture(params=["redis", "sqlite"])
+def settings(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
+    return {"exclusive_store": f"sqlite:///{tmp_path}/locks.db"} if request.param == "sqlite" else {}
+
+
+def let_holders_die(lab: Lab, count: int) -> list[str]:
+    """One task waits at each of so many keys, whose holder is dead; return the tasks' tags."""
+    tags = [f"{number}" for number in range(count)]
+    for tag in tags:
+        lab.send("wait", f"key {tag}", tag=tag)
+
+    def behind_who_dies(store: Store, key: str, park: Callable[[], None]) -> None:
+        store.apply(key, Own(*DEAD, LIFE))
+        park()
+        store.apply(key, Own(*DEAD, 1))
+
+    park_published(lab, behind_who_dies)
+    return tags
+
+
+@contextmanager
+def watched(lab: Lab) -> Iterator[list[tuple[int, Reply]]]:
+    """The sweeps, each with how many messages were in the queue when it began."""
+    store = lab.app._celery_exclusive.store._store  # type: ignore[attr-defined]
+    sweeps: list[tuple[int, Reply]] = []
+    reap = store.reap
+
+    def watch(*args: Any, **kwargs: Any) -> Reply:
+        in_queue = int(lab.doors.llen("lab"))
+        reply: Reply = reap(*args, **kwargs)
+        sweeps.append((in_queue, reply))
+        return reply
+
+    store.reap = watch
+    yield sweeps
+    del store.reap
+
+
+def test_a_thousand_dead_holders_are_dealt_with_in_one_turn_of_the_reaper(
+    make_lab: Callable[..., Lab], settings: dict[str, Any]
+) -> None:
+    lab = make_lab(task_acks_late=True, exclusive_offer=60, **settings)
+    tags = let_holders_die(lab, 1_000)
+    with watched(lab) as sweeps:
+        Reaper(lab.app._celery_exclusive).sweep()  # type: ignore[attr-defined]
+    # Each full one is followed by the next, when what it has woken is published.
+    assert [in_queue for in_queue, _ in sweeps] == list(range(0, 1_001, 100))
+    assert [reply.more for _, reply in sweeps] == [True] * 10 + [False]
+    lab.start_worker(concurrency=4)
+    lab.journal.wait_for("end", len(tags), timeout=200)
+    assert sorted(lab.journal.tags()) == sorted(tags)
+
+
+def test_of_two_workers_one_sweeps_while_the_other_leaves_it_to_it(
+    make_lab: Callable[..., Lab], settings: dict[str, Any]
+) -> None:
+    lab = make_lab(exclusive_reap_period=1000, **settings)
+    let_holders_die(lab, 150)
+    installation: Any = lab.app._celery_exclusive  # type: ignore[attr-defined]
+    one, other = Reaper(installation), Reaper(installation)
+    with watched(lab) as sweeps:
+        one.sweep()
+        other.sweep()
+    assert [len(reply.wake) for _, reply in sweeps] == [100, 50, 0]
+    installation.courier.close()
+    assert int(lab.doors.llen("lab")) == 150
+
+
+def test_a_broker_that_blocks_does_not_stop_the_sweeps(
+    make_lab: Callable[..., Lab], start_redis: Callable[..., RedisServer], tmp_path: Path
+) -> None:
+    server = start_redis()
+    lab = make_lab(server.url, exclusive_store=f"sqlite:///{tmp_path}/locks.db", exclusive_offer=0.2)
+    let_holders_die(lab, 250)
+    installation: Any = lab.app._celery_exclusive  # type: ignore[attr-defined]
+    server.pause()
+    try:
+        Reaper(installation).sweep()
+    finally:
+        server.resume()
+    assert all(not installation.store.inspect(key).holders for key in installation.store.scan())
+    installation.courier.close()

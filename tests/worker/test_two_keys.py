@@ -1,0 +1,36 @@
+"""A task with a lock and a unique key: whoever waits for one of them keeps its turn at the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from celery_exclusive.release import release
+from tests.worker.lab import Lab
+
+pytestmark = pytest.mark.timeout(180)
+DEADLINE = 60
+
+
+def test_who_was_let_in_and_then_waits_for_its_unique_key_runs_when_that_is_free(
+    make_lab: Callable[..., Lab], acks: dict[str, Any]
+) -> None:
+    lab = make_lab(module="tests.worker.shop_unique", **acks)
+    lab.start_worker("w1", 3)
+    holder = lab.send("both", "k", "holder", hold=True, options={"unique": None})
+    lab.journal.wait_for("start", tag="holder")
+    first = lab.send("both", "k", "first")
+    lab.wait_until_in_line(first.id, "both", "k")
+    installation = lab.app._celery_exclusive  # type: ignore[attr-defined]
+    (key,) = (key for key in installation.store.scan() if key.startswith("u:"))
+    release(installation, key)  # as an operator may: the message is not lost
+    second = lab.send("both", "k", "second", hold=True)
+    lab.wait_until_in_line(second.id, "both", "k")
+    lab.open("holder")
+    lab.journal.wait_for("start", tag="second")
+    lab.open("second")
+    results = [result.get(timeout=DEADLINE) for result in (holder, second, first)]
+    assert results == ["holder", "second", "first"]
+    assert lab.journal.tags("start") == ["holder", "second", "first"]
