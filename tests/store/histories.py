@@ -176,6 +176,15 @@ RARE: dict[str, list[Action]] = {
         Wait(-SECOND),
         Follow(0, True),
     ],
+    "a tombstone has ended long ago, and the clock goes back": [
+        take("a"),
+        take("c"),
+        Give("one at a time", Remove("c")),
+        Wait(TOMBSTONE + 60 * SECOND),
+        Reap(9, 0),
+        Wait(-3600 * SECOND),
+        Give("one at a time", Restore("c", "t1", 30 * SECOND, 2)),
+    ],
     "what is aside had its last offer": [*map(take, "abc"), Ignore(150, True), take("d")],
     "no more than limit step aside at once": [
         *map(take, IDS),

@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
-from sqlalchemy import select
+from sqlalchemy import delete, select
 
 from celery_exclusive.core.document import SECOND
-from celery_exclusive.core.operations import Acquire, Granted, Release, Remove
+from celery_exclusive.core.operations import Acquire, Done, Granted, Release, Remove
 from celery_exclusive.stores.base import Reply, Snapshot, Wake
 from celery_exclusive.stores.document import Change, Loaded
 from celery_exclusive.stores.memory import MemoryStore
 from celery_exclusive.stores.redis.store import RedisStore
-from celery_exclusive.stores.sql.schema import line, locks
+from celery_exclusive.stores.sql.schema import line, locks, tombstones
 from celery_exclusive.stores.sql.sqlite import SqliteStore
 from celery_exclusive.stores.sql.transaction import Transaction
 from tests.servers import RedisServer
@@ -44,6 +44,8 @@ from tests.store.histories import (
 
 pytestmark = pytest.mark.timeout(600)  # it computes, and a busy machine is no bug
 HISTORIES = int(os.environ.get("HISTORIES", "400"))
+GRACE = 60 * SECOND
+"""How much longer than told the reference keeps a tombstone, in case the clock is set back."""
 START = 1_700_000_000 * SECOND
 numbers = count()
 Tested = MemoryStore | RedisStore | SqliteStore
@@ -107,8 +109,14 @@ class Twin:
         if isinstance(action, Give):
             return self.store.apply(action.key, action.operation)
         if isinstance(action, Reap):
-            return self.store.reap(action.limit, action.every)
+            return self.reap(action)
         return None
+
+    def reap(self, reap: Reap) -> Reply:
+        due = sum(time <= self.time for time in self.due().values())
+        reply = self.store.reap(reap.limit, reap.every)
+        assert reply.more == (reply.answer == Done(True) and 0 < reap.limit <= due)
+        return reply
 
     def take(self, take: Take) -> Reply:
         promoted = {"promoted": self.epoch, "both": self.epoch, "stranger": "of another store"}.get(take.kind)
@@ -133,7 +141,7 @@ class Twin:
         return reply
 
     def plain(self, reply: Reply) -> Reply:
-        """Without what may differ: the text of the epoch, and which key the reaper came to first."""
+        """Without what may differ: the text of the epoch, which key the reaper came to first, how many."""
         assert all(wake.epoch == reply.epoch for wake in reply.wake)
         if reply.epoch:
             assert self.epoch in ("none yet", reply.epoch)
@@ -145,6 +153,20 @@ class Twin:
 
     def look(self) -> dict[str, Snapshot]:
         return {key: self.store.inspect(key) for key in LIMITS}
+
+    def drop_ended_tombstones(self) -> None:
+        """Which of them a sweep, or Redis by itself, has dropped already is not promised."""
+        if isinstance(self.store, MemoryStore):
+            for kept in self.store._memory.keys.values():
+                kept.tombstones = {id: it for id, it in kept.tombstones.items() if it[0] > self.time}
+        elif isinstance(self.store, SqliteStore):
+            ended = delete(tombstones).where(tombstones.c.until <= self.time)
+            self.store.transact(lambda transaction: transaction.connection.execute(ended))
+        else:
+            ask = self.store._client.ask
+            for name in ask("KEYS", f"{self.store._base}t:*"):
+                if int(ask("GET", name).split()[0]) <= self.time:
+                    ask("DEL", name)
 
     def due(self) -> dict[str, int]:
         """When the reaper must look at which key."""
@@ -169,6 +191,9 @@ def hold_equal(reference: Twin, other: Twin, history: list[Action]) -> None:
             if action.time < 0:  # else a lease that nobody saw end may live again
                 for key in LIMITS:
                     compare(reference, other, Give(key, Remove("nobody")))
+            if action.time < -GRACE:
+                reference.drop_ended_tombstones()
+                other.drop_ended_tombstones()
             reference.time = other.time = reference.time + action.time
         elif isinstance(action, Ignore):
             for times_left in reversed(range(action.times)):
