@@ -9,8 +9,8 @@ from typing import Any
 
 from bench.clock import medians, table
 from celery_exclusive import Exclusive
-from celery_exclusive.canonical import MOST_CHARACTERS
-from celery_exclusive.keys import key_of
+from celery_exclusive.options.canonical import MOST_CHARACTERS
+from celery_exclusive.options.keys import key_of
 
 URL = "https://planet.example/rss"
 VALUES = 4_999

@@ -11,9 +11,9 @@ from celery_exclusive.errors import (
     StoreUnavailable,
 )
 from celery_exclusive.install import Task, install
-from celery_exclusive.lease import Lease
-from celery_exclusive.lock import lock
-from celery_exclusive.options import Exclusive, Unique
+from celery_exclusive.leases.lease import Lease
+from celery_exclusive.local.lock import lock
+from celery_exclusive.options.declared import Exclusive, Unique
 from celery_exclusive.task import LockHolder, LockState
 
 __all__ = [

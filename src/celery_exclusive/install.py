@@ -2,44 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cached_property, partial, wraps
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, cast
 
 from celery import Task as CeleryTask
 from kombu.utils.json import register_type
 
-from celery_exclusive import keys
-from celery_exclusive.core.document import SECOND
-from celery_exclusive.courier import Courier, PublishingStore
-from celery_exclusive.debts import Debts
-from celery_exclusive.declaration import Declaration, apps_with_locks, check_declaration
 from celery_exclusive.errors import DuplicateTask, OptionError, did_you_mean
-from celery_exclusive.given import Values, option_of_call
-from celery_exclusive.header import HEADER, Header
-from celery_exclusive.masking import mask
-from celery_exclusive.options import KINDS, Exclusive, Unique
-from celery_exclusive.publish import wrap_send_task
-from celery_exclusive.settings import Settings, tombstone_ttl
-from celery_exclusive.signing import Signer
-from celery_exclusive.stores.base import Store, open_store
-from celery_exclusive.stores.choose import choose
-from celery_exclusive.stores.mark import Mark
+from celery_exclusive.leases.releaser import Releaser
+from celery_exclusive.messages.courier import Courier
+from celery_exclusive.options import keys
+from celery_exclusive.options.declaration import Declaration, apps_with_locks, check_declaration
+from celery_exclusive.options.declared import KINDS
+from celery_exclusive.options.masking import mask
+from celery_exclusive.publishing.send import wrap_send_task
+from celery_exclusive.services import ATTRIBUTE, Services
 from celery_exclusive.task import TaskMixin
 from celery_exclusive.worker.gate import GatedTask
 from celery_exclusive.worker.request import request_class
+from celery_exclusive.worker.roster import Roster
+from celery_exclusive.worker.state import state_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from celery import Celery
-
-    from celery_exclusive.worker.endings import Endings
-    from celery_exclusive.worker.heartbeat import Heartbeat
-    from celery_exclusive.worker.roster import Roster
-
-ATTRIBUTE = "_celery_exclusive"
-T = TypeVar("T", bound=Declaration)
 
 
 def install(app: Celery) -> Celery:
@@ -63,10 +50,15 @@ def install(app: Celery) -> Celery:
     if getattr(app, ATTRIBUTE, None) is None:
         for kind in KINDS:  # so that signatures which give options can travel in a chain
             register_type(kind, f"celery_exclusive.{kind.__name__}", _written, partial(_read, kind))  # type: ignore[arg-type]
-        installation = Installation(app)
-        setattr(app, ATTRIBUTE, installation)
+        services = Services(app)
+        services.courier, services.releaser = Courier(services), Releaser(services)
+        services.installer = installer = Installer(app)
+        mask(app)
+        cast("Any", app).send_task = wrap_send_task(services)
+        app.steps["worker"].add("celery_exclusive.worker.steps:Locks")
+        setattr(app, ATTRIBUTE, services)
         apps_with_locks[app] = _adopt_when_bound
-        installation.adopt_all()
+        installer.adopt_all()
     return app
 
 
@@ -74,7 +66,7 @@ def _adopt_when_bound(app: Any, cls: Any) -> None:
     """A task that was declared before `install` is made by Celery's own method, but is bound as all are."""
     task = app._tasks.get(cls.name)
     if type(task) is cls:
-        app._celery_exclusive.adopt(task)
+        app._celery_exclusive.installer.adopt(task)
 
 
 class Task(TaskMixin, CeleryTask):  # type: ignore[type-arg]
@@ -93,104 +85,16 @@ class Task(TaskMixin, CeleryTask):  # type: ignore[type-arg]
         install(app)
 
 
-class Installation:
-    """What an installed app has: settings, the store, and on a worker heartbeat, endings and roster.
+class Installer:
+    """Adopts the tasks of an app: each task with options gets its checks, and a gate before its class."""
 
-    `events_from` tells the worker's name while somebody listens to its events.
-    """
-
-    heartbeat: Heartbeat | None = None
-    endings: Endings | None = None
-    roster: Roster | None = None
-    worker: Any = None
-    """Celery's own object of this worker."""
     _is_complete = False
-    is_rehearsal = False
-    """Whether a test wants eager tasks to conflict too."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
-        self.events_from: Callable[[], str | None] = lambda: None
-        self.mark = Mark(lambda: self.store)
-        self.debts = Debts(self)
-        self.courier = Courier(self)
-        mask(app)
-        app.send_task = wrap_send_task(self)
         app._task_from_fun = self._adopting(app._task_from_fun)
         app.register_task = self._adopting(app.register_task)
         app.finalize = self._finalizing(app.finalize)
-        app.steps["worker"].add("celery_exclusive.worker.steps:Locks")
-
-    @cached_property
-    def settings(self) -> Settings:
-        return Settings.from_conf(self.app.conf)
-
-    @cached_property
-    def store(self) -> Store:
-        """Whatever its answers wake is published."""
-        url, _ = self._choice
-        settings = self.settings
-        store = open_store(
-            url,
-            prefix=settings.exclusive_prefix,
-            offer=settings.exclusive_offer,
-            tombstone_ttl=tombstone_ttl(self.app.conf),
-        )
-        return cast("Store", PublishingStore(store, self.courier))
-
-    @cached_property
-    def signer(self) -> Signer:
-        settings = self.settings
-        return Signer(settings.secrets, settings.exclusive_prefix)
-
-    def header_of(self, headers: Mapping[str, Any], task_id: str | None) -> Header | None:
-        """Our header of a message of this task, if it is to be trusted."""
-        return Header.read(headers, str(task_id), self.signer) if HEADER in headers else None
-
-    @property
-    def origin(self) -> str:
-        """Where the store's URL was found."""
-        return self._choice[1]
-
-    @cached_property
-    def _choice(self) -> tuple[str, str]:
-        return choose(self.app.conf, self.settings.exclusive_store)
-
-    def exclusive(self, task: Any, values: Values | None = None) -> Exclusive | None:
-        """That of a task, with the values that a call gave instead."""
-        return option_of_call(task, Exclusive, values, self._limits)
-
-    def unique(self, task: Any, values: Values | None = None) -> Unique | None:
-        return option_of_call(task, Unique, values, self._limits)
-
-    @property
-    def _limits(self) -> Settings | None:
-        """What limits the values of a header: nothing, if its publisher has signed it."""
-        return None if self.signer.is_on else self.settings
-
-    def ttl(self, option: Declaration | None) -> int:
-        """Of a lease while a body runs, in microseconds."""
-        return round(((option and option.ttl) or self.settings.exclusive_ttl) * SECOND)
-
-    def queued_ttl(self, unique: Unique | None) -> int:
-        """Of a unique lease while its message waits, in microseconds."""
-        own = unique and (unique.period or unique.queued_ttl)
-        return round((own or self.settings.exclusive_queued_ttl) * SECOND)
-
-    def allows_without(self, option: Declaration | None) -> bool:
-        """Whether there may be a run, or a message, without a lease while the store does not answer."""
-        own = option and option.on_store_error
-        return (own or self.settings.exclusive_on_store_error) == "allow"
-
-    @property
-    def keeper(self) -> Roster | Heartbeat | None:
-        """To whom a body in this process says which leases it holds."""
-        return self.roster or self.heartbeat
-
-    @property
-    def is_needed(self) -> bool:
-        """Whether any task of the app has options."""
-        return any(isinstance(task, GatedTask) for task in self.app.tasks.values())
 
     def adopt_all(self) -> None:
         for task in list(self.app._tasks.values()):
@@ -287,3 +191,10 @@ def _written(option: Declaration) -> dict[str, Any]:
 
 def _read(kind: type[Declaration], written: dict[str, Any]) -> Declaration:
     return kind(**written)
+
+
+def install_copy(app: Any) -> None:
+    """Give locks to the copy of an app that a child which is not forked makes, and runs the tasks of."""
+    services: Services = cast("Any", install(app))._celery_exclusive
+    services.is_worker = True
+    state_of(services).roster = Roster.of_parent()

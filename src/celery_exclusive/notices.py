@@ -13,14 +13,14 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 from celery_exclusive.core.document import SECOND
-from celery_exclusive.core.operations import Rival
+from celery_exclusive.core.operations import Owner
 from celery_exclusive.display import printable
 from celery_exclusive.errors import ExclusiveError, UnreadableKey
-from celery_exclusive.forking import forks_wait
-from celery_exclusive.native import at_home
+from celery_exclusive.system.forks import forks_wait
+from celery_exclusive.system.threads import at_home
 
 if TYPE_CHECKING:
-    from celery_exclusive.install import Installation
+    from celery_exclusive.services import Services
 
 
 class _OneLine(logging.Filter):
@@ -47,7 +47,7 @@ logger = logging.getLogger("celery_exclusive")
 logger.addFilter(_OneLine())
 
 
-def skipped(task: str, id: str, lock: str, by: Sequence[Rival]) -> None:
+def skipped(task: str, id: str, lock: str, by: Sequence[Owner]) -> None:
     logger.info("Task %s[%s] skipped: lock %s %s", task, id, lock, held(by))
 
 
@@ -69,7 +69,7 @@ def unleased(task: str, id: str, key: str, error: Exception) -> None:
     )
 
 
-def rescheduled(task: str, id: str, lock: str, by: Sequence[Rival], pause: float) -> None:
+def rescheduled(task: str, id: str, lock: str, by: Sequence[Owner], pause: float) -> None:
     logger.info("Task %s[%s] rescheduled in %.1f s: lock %s %s", task, id, pause, lock, held(by))
 
 
@@ -83,7 +83,7 @@ def unlocked(task: str, id: str, lock: str) -> None:
     )
 
 
-def parked(task: str, id: str, lock: str, position: int, by: Sequence[Rival]) -> None:
+def parked(task: str, id: str, lock: str, position: int, by: Sequence[Owner]) -> None:
     where = f"number {position} in line" if position else "behind its own run"
     logger.info("Task %s[%s] parked: %s for lock %s %s", task, id, where, lock, held(by))
 
@@ -94,7 +94,7 @@ def stale(task: str, id: str, lock: str) -> None:
     )
 
 
-def lease_lost(installation: Installation, task: str, id: str, lock: str) -> None:
+def lease_lost(services: Services, task: str, id: str, lock: str) -> None:
     logger.error(
         "Task %s[%s] lost its lease on lock %s before it ended: it was not renewed in time, or was "
         "released by force, and another task may have run beside it",
@@ -102,10 +102,10 @@ def lease_lost(installation: Installation, task: str, id: str, lock: str) -> Non
         id,
         lock,
     )
-    _send(installation, "lock-lost", uuid=id, name=task, lock=lock)
+    _send(services, "lock-lost", uuid=id, name=task, lock=lock)
 
 
-def waits(who: str, lock: str, by: Sequence[Rival]) -> None:
+def waits(who: str, lock: str, by: Sequence[Owner]) -> None:
     logger.info("%s waits for lock %s %s", who, lock, held(by))
 
 
@@ -137,7 +137,7 @@ def forgot(url: str, locks: Sequence[str]) -> None:
     )
 
 
-def full(task: str, id: str, lock: str, waiting: int, by: Sequence[Rival]) -> None:
+def full(task: str, id: str, lock: str, waiting: int, by: Sequence[Owner]) -> None:
     logger.info(
         "Task %s[%s] skipped: the line of lock %s is full, with %d waiting; %s",
         task,
@@ -236,12 +236,12 @@ def store_wait(task: str, id: str, error: Exception) -> None:
     logger.warning("Task %s[%s] waits for its lock's store: %s", task, id, error)
 
 
-def given_back(installation: Installation, task: str, id: str, lock: str, error: Exception) -> None:
+def given_back(services: Services, task: str, id: str, lock: str, error: Exception) -> None:
     logger.error("Task %s[%s] goes back to the broker: its lock's store does not answer: %s", task, id, error)
-    _send(installation, "lock-given-back", uuid=id, name=task, lock=lock, reason=str(error))
+    _send(services, "lock-given-back", uuid=id, name=task, lock=lock, reason=str(error))
 
 
-def unguarded(installation: Installation, task: str, id: str, lock: str, error: Exception) -> None:
+def unguarded(services: Services, task: str, id: str, lock: str, error: Exception) -> None:
     logger.error(
         "Task %s[%s] runs without lock %s, as on_store_error='allow' says, and maybe beside another: %s",
         task,
@@ -249,11 +249,11 @@ def unguarded(installation: Installation, task: str, id: str, lock: str, error: 
         lock,
         error,
     )
-    _send(installation, "lock-unguarded", uuid=id, name=task, lock=lock, reason=str(error))
+    _send(services, "lock-unguarded", uuid=id, name=task, lock=lock, reason=str(error))
 
 
-def amnesia(installation: Installation, restored: int) -> None:
-    url = installation.store.url
+def amnesia(services: Services, restored: int) -> None:
+    url = services.store.url
     at_home(
         logger.error,
         "store %s has lost its data: who waited in line there is lost with it, and others may have run "
@@ -261,25 +261,25 @@ def amnesia(installation: Installation, restored: int) -> None:
         url,
         restored,
     )
-    _send(installation, "lock-amnesia", store=url, restored=restored)
+    _send(services, "lock-amnesia", store=url, restored=restored)
 
 
 def cannot_start(error: Exception) -> None:
     logger.critical("the worker does not start: %s", error)
 
 
-def _send(installation: Installation, kind: str, **fields: object) -> None:
+def _send(services: Services, kind: str, **fields: object) -> None:
     """In a thread: a broker that does not answer must hold up neither a heartbeat nor a body."""
-    sender = installation.events_from()
+    sender = services.events_from()
     if sender is not None:
-        words = (installation, sender, kind, fields)
+        words = (services, sender, kind, fields)
         publish = Thread(target=_publish, args=words, name="exclusive-event", daemon=True)
         with suppress(RuntimeError):  # the process is about to end, or may have no more threads
             at_home(publish.start)
 
 
-def _publish(installation: Installation, sender: str, kind: str, fields: dict[str, object]) -> None:
-    app = installation.app
+def _publish(services: Services, sender: str, kind: str, fields: dict[str, object]) -> None:
+    app = services.app
     try:
         with (
             forks_wait(),
@@ -327,14 +327,14 @@ def task_id(id: str) -> str:
     return id.rpartition("/")[0]
 
 
-def held(by: Sequence[Rival]) -> str:
+def held(by: Sequence[Owner]) -> str:
     """Who has a place, and for how long."""
     if not by:
         return "free, others come first"
-    rival, others = by[0], len(by) - 1
+    owner, others = by[0], len(by) - 1
     what = (
-        f"held by {task_id(rival.id)} for {rival.age / SECOND:.1f}s"
-        if rival.fence
-        else f"kept for {task_id(rival.id)}"
+        f"held by {task_id(owner.id)} for {owner.age / SECOND:.1f}s"
+        if owner.fence
+        else f"kept for {task_id(owner.id)}"
     )
     return f"{what} and {others} more" if others else what

@@ -2,81 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from celery_exclusive.core.document import QUEUED, SECOND
 from celery_exclusive.errors import NoLease, OptionError, UnreadableKey
-from celery_exclusive.keys import key_of
+from celery_exclusive.leases.by_hand import release
 from celery_exclusive.notices import task_id
-from celery_exclusive.release import release
+from celery_exclusive.options.keys import key_of
+from celery_exclusive.run import current_run
 from celery_exclusive.stores.base import Snapshot
 
 if TYPE_CHECKING:
-    from celery_exclusive.claim import Claim
-    from celery_exclusive.core.operations import Rival
-    from celery_exclusive.install import Installation
-    from celery_exclusive.lease import Lease
-    from celery_exclusive.options import Exclusive
-
-
-class UniqueLease(Protocol):
-    """The unique lease of a run."""
-
-    claim: Claim
-    until: str
-    may_hold: bool
-
-    def end(self, error: BaseException | None) -> None:
-        """The body has ended, by this error if any."""
-
-
-@dataclass(slots=True)
-class Run:
-    """One execution of a task with options, from the gate to its end.
-
-    `skipped` is a one-tuple of the result when the body must not be entered, `failure` what to raise instead,
-    `is_unguarded` says that there is no lease since the store did not answer, `outer` is the run whose body
-    called `apply()`, `unique` what the end of the body gives back.
-    """
-
-    task_id: str
-    lease: Lease | None = None
-    outer: Run | None = None
-    skipped: tuple[object] | None = None
-    failure: Exception | None = None
-    is_unguarded: bool = False
-    unique: UniqueLease | None = None
-    entered: bool = False
-    body_over: bool = False
-
-
-current_run: ContextVar[Run | None] = ContextVar("celery_exclusive_run", default=None)
-
-
-@contextmanager
-def within(run: Run) -> Iterator[None]:
-    """What is done now is done by this run."""
-    mark = current_run.set(run)
-    try:
-        yield
-    finally:
-        current_run.reset(mark)
-
-
-def runs() -> Iterator[Run]:
-    """The run whose body we are in, and the runs around it."""
-    run = current_run.get()
-    while run:
-        yield run
-        run = run.outer
-
-
-def leases_of_runs() -> Iterator[Lease]:
-    return (run.lease for run in runs() if run.lease)
+    from celery_exclusive.core.operations import Owner
+    from celery_exclusive.leases.lease import Lease
+    from celery_exclusive.options.declared import Exclusive
+    from celery_exclusive.services import Services
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,13 +112,13 @@ class TaskMixin:
             TypeError: they do not fit.
             StoreUnavailable: the store does not answer.
         """
-        installation: Installation = self.app._celery_exclusive
-        exclusive, unique = installation.exclusive(self), installation.unique(self)
+        services: Services = self.app._celery_exclusive
+        exclusive, unique = services.exclusive(self), services.unique(self)
         keys = _keys(self, "lock_state", args, kwargs)
-        seen = installation.store.inspect_all(keys)
+        seen = services.store.inspect_all(keys)
         for key, snapshot in zip(keys, seen, strict=True):
             if snapshot.problem:
-                raise UnreadableKey(key, snapshot.problem, installation.store.url)
+                raise UnreadableKey(key, snapshot.problem, services.store.url)
         lock = seen[0] if exclusive else Snapshot()
         has_room = not exclusive or len(lock.holders) + lock.waiting < exclusive.limit
         place = 0 if has_room else lock.waiting + 1
@@ -214,17 +156,17 @@ class TaskMixin:
             TypeError: they do not fit.
             StoreUnavailable: the store does not answer; trying again is safe.
         """
-        installation: Installation = self.app._celery_exclusive
+        services: Services = self.app._celery_exclusive
         keys = _keys(self, "release_lock", args, kwargs)
         return tuple(
-            holder for key in keys for holder in _holders(release(installation, key, force=force).broken)
+            holder for key in keys for holder in _holders(release(services, key, force=force).broken)
         )
 
 
 def _keys(task: Any, verb: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
     """Of its lock first, and then that which is unique."""
-    installation: Installation = task.app._celery_exclusive
-    options = [option for option in (installation.exclusive(task), installation.unique(task)) if option]
+    services: Services = task.app._celery_exclusive
+    options = [option for option in (services.exclusive(task), services.unique(task)) if option]
     if not options:
         raise OptionError(f"task {task.name} has neither exclusive= nor unique=, and so there is no key")
     try:
@@ -233,7 +175,7 @@ def _keys(task: Any, verb: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         raise TypeError(f"task {task.name}: {verb}() takes the arguments of a call: {error}") from error
 
 
-def _holders(rivals: Iterable[Rival]) -> tuple[LockHolder, ...]:
+def _holders(owners: Iterable[Owner]) -> tuple[LockHolder, ...]:
     return tuple(
-        LockHolder(task_id(rival.id), rival.age / SECOND, rival.remaining / SECOND) for rival in rivals
+        LockHolder(task_id(owner.id), owner.age / SECOND, owner.remaining / SECOND) for owner in owners
     )

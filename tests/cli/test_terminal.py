@@ -13,7 +13,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from celery_exclusive import Exclusive, Unique
-from celery_exclusive.claim import Claim
 from celery_exclusive.cli.locks import locks
 from celery_exclusive.cli.table import duration
 from celery_exclusive.core.document import SECOND
@@ -21,15 +20,16 @@ from celery_exclusive.core.operations import Break, Release
 from celery_exclusive.core.state import OFFERS_IN_LINE
 from celery_exclusive.display import escaped, unescaped
 from celery_exclusive.errors import LockHeld
-from celery_exclusive.header import HEADER, Header
-from celery_exclusive.keys import absolute_key
-from celery_exclusive.parking import Letter
+from celery_exclusive.leases.claim import Claim
+from celery_exclusive.messages.header import HEADER, Header
+from celery_exclusive.messages.stored import StoredMessage
+from celery_exclusive.options.keys import absolute_key
 from tests.cli.conftest import Desk
 
 
 def message(id: str, key: str) -> bytes:
     headers = {"id": id, "task": "desk.load", HEADER: Header("p", key).write()}
-    return Letter(b"[[], {}, {}]", "application/json", "utf-8", headers, {}, "", "desk").dump()
+    return StoredMessage(b"[[], {}, {}]", "application/json", "utf-8", headers, {}, "", "desk").dump()
 
 
 def test_ls_has_a_row_for_each_holder_and_one_for_a_line_without(desk: Desk):

@@ -21,7 +21,7 @@ from tests.servers import RedisServer
 
 EXAMPLE = Path(server.__file__).parent
 WORKER = ["--concurrency=4", "--pool=prefork", "--loglevel=INFO", "--without-gossip", "--without-mingle"]
-STRANGERS = {"nothing.xml": b"<nothing/>", "half-a-letter.rss": b"<rss><channel><title>&#xd800;"}
+STRANGERS = {"nothing.xml": b"<nothing/>", "half-a-stored.rss": b"<rss><channel><title>&#xd800;"}
 #: Why the strangers, an address that the server does not know, and one where none listens, are bad.
 REASONS = ["it is no feed", "feedparser cannot read it: UnicodeEncodeError", "404", "refused"]
 IMPORT_ALL_TWICE = """

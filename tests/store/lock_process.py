@@ -108,9 +108,9 @@ def be_interrupted(times: str) -> None:
     cycle = min(timeit.repeat(lambda: use(lock("k", ttl=1), in_block=True), repeat=20, number=1))
     rung = left = 0
     for turn in range(int(times)):
-        rival = lock("k", ttl=1)
+        owner = lock("k", ttl=1)
         if turn % 4 == 0:
-            rival.acquire()
+            owner.acquire()
         try:
             try:
                 Alarm.may_ring = True
@@ -124,7 +124,7 @@ def be_interrupted(times: str) -> None:
         except LockHeld:
             pass
         if turn % 4 == 0:
-            rival.release()
+            owner.release()
         after = lock("k", ttl=1, wait=0)
         if not after.acquire():
             left += 1

@@ -241,7 +241,7 @@ def test_a_thousand_leases_are_renewed_in_one_transaction(store: SqliteStore) ->
     assert store.renew(leases) == [True] * 998 + [False] + [True]
     assert sum(statement.startswith("BEGIN") for statement in statements) == 1
     assert sum(statement.startswith("SELECT") for statement in statements) == 2
-    remaining = [rival.remaining for rival in store.inspect("key 0").holders]
+    remaining = [owner.remaining for owner in store.inspect("key 0").holders]
     assert remaining == [2 * LIFE, 2 * LIFE]
     assert store.renew([]) == []
 
@@ -318,7 +318,7 @@ def test_what_is_raised_into_a_call_leaves_no_half_of_it(store: SqliteStore, pat
     with pytest.raises(KeyboardInterrupt):
         store.apply("key", give("a"))
     store.clock = clock
-    assert [rival.id for rival in store.inspect("key").holders] == ["a"]
+    assert [owner.id for owner in store.inspect("key").holders] == ["a"]
     rows(path, "BEGIN IMMEDIATE")  # nobody kept the file locked
     assert store.apply("key", give("a")).answer == Done(True)
 

@@ -137,13 +137,13 @@ def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
-    letter = tmp_path / "letter.txt"
-    letter.write_text("Dear reader,\n" * 100)
+    stored = tmp_path / "stored.txt"
+    stored.write_text("Dear reader,\n" * 100)
     with pytest.raises(
-        OptionError, match=f"exclusive_store: {letter}: file is not a database; .*name a new one"
+        OptionError, match=f"exclusive_store: {stored}: file is not a database; .*name a new one"
     ):
-        open_store(f"sqlite:///{letter}").check()
-    assert letter.read_text() == "Dear reader,\n" * 100
+        open_store(f"sqlite:///{stored}").check()
+    assert stored.read_text() == "Dear reader,\n" * 100
     with pytest.raises(OptionError, match=f"exclusive_store: {tmp_path}: unable to open.*right"):
         open_store(f"sqlite:///{tmp_path}").check()
 

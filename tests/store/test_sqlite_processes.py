@@ -143,7 +143,7 @@ def test_a_fork_waits_for_a_thread_that_writes(
     writer.join()
     waker.join()
     assert ended(pid) == 0
-    assert [rival.id for rival in store.inspect("key").holders] == ["child"]
+    assert [owner.id for owner in store.inspect("key").holders] == ["child"]
 
 
 def answer_is_granted(store: Store, operation: Request) -> None:
@@ -301,7 +301,7 @@ def test_a_process_stopped_in_the_middle_of_a_write_is_in_the_way_until_it_dies(
     impatient = open_store(f"sqlite:///{path}?timeout=0.1")
     with pytest.raises(StoreUnavailable, match="stopped"):
         impatient.apply("other", take("c"))
-    assert [rival.id for rival in impatient.inspect("key").holders] == ["a"]  # who looks sees what was
+    assert [owner.id for owner in impatient.inspect("key").holders] == ["a"]  # who looks sees what was
     os.kill(pid, signal.SIGKILL)
     assert ended(pid) == -signal.SIGKILL
     assert isinstance(impatient.apply("other", take("c")).answer, Granted)

@@ -12,8 +12,8 @@ from celery.signals import after_task_publish, before_task_publish
 from kombu.exceptions import OperationalError
 
 from celery_exclusive import Unique, install
-from celery_exclusive.claim import Claim
 from celery_exclusive.core.document import SECOND
+from celery_exclusive.leases.claim import Claim
 from celery_exclusive.stores.memory import MemoryStore
 from tests.unit.stepping import Key
 
@@ -21,7 +21,10 @@ from tests.unit.stepping import Key
 @pytest.fixture
 def make_app(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Celery]]:
     known: WeakKeyDictionary[object, Any] = WeakKeyDictionary()  # without those of other tests
-    for module in ("declaration", "install"):  # the package shows `install` the function, not the module
+    for module in (
+        "options.declaration",
+        "install",
+    ):  # the package shows `install` the function, not the module
         monkeypatch.setattr(sys.modules[f"celery_exclusive.{module}"], "apps_with_locks", known)
     apps, finalizers = [], set(_state._on_app_finalizers)
 

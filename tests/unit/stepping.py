@@ -9,11 +9,11 @@ from celery_exclusive.core.operations import (
     Acquire,
     Answer,
     Operation,
+    Owner,
     Reap,
     Release,
-    Rival,
 )
-from celery_exclusive.core.state import rival
+from celery_exclusive.core.state import owner
 from celery_exclusive.core.step import Transition, step
 
 TTL = 30 * SECOND
@@ -83,9 +83,9 @@ class Key:
     def release(self, id: str, token: str = "", *, done: bool = True) -> Answer:
         return self.ask(Release(id, token or id.upper(), done))
 
-    def rivals(self) -> tuple[Rival, ...]:
+    def owners(self) -> tuple[Owner, ...]:
         """What others are told of its holders."""
-        return tuple(rival(holder, self.now) for holder in self.document.holders)
+        return tuple(owner(holder, self.now) for holder in self.document.holders)
 
     def reap(self, after: int = 0) -> tuple[str, ...]:
         """Let time pass, let the reaper look, and tell whom it wakes."""

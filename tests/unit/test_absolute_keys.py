@@ -8,9 +8,9 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from celery_exclusive.canonical import utf8
-from celery_exclusive.keys import absolute_key, key_of, own_key
-from celery_exclusive.options import Exclusive, Unique
+from celery_exclusive.options.canonical import utf8
+from celery_exclusive.options.declared import Exclusive, Unique
+from celery_exclusive.options.keys import absolute_key, key_of, own_key
 from tests.unit.test_keys import AsJson, scalars
 
 HASH = "0123456789abcdef" * 2

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from celery_exclusive.amounts import LONGEST, microseconds, no_longer_than
 from celery_exclusive.core.document import SECOND
+from celery_exclusive.options.amounts import LONGEST, microseconds, no_longer_than
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,13 @@ import pytest
 from celery import Celery
 
 from celery_exclusive import Exclusive, OptionError, install
-from celery_exclusive.install import Installation
+from celery_exclusive.services import Services
 from tests.worker.versions import leave_out_before
 
 Write = Callable[[dict[str, Any]], None]
 Configure = Callable[[Celery], None]
 Spelled = Callable[[str], str]
-SetUp = Callable[[Celery, Configure], Installation]
+SetUp = Callable[[Celery, Configure], Services]
 SETTINGS = {"broker_url": "memory://", "exclusive_store": "memory://", "exclusive_ttl": 7}
 
 
@@ -76,13 +76,13 @@ every_source = pytest.mark.parametrize(
 )
 
 
-def installed_first(app: Celery, configure: Configure) -> Installation:
+def installed_first(app: Celery, configure: Configure) -> Services:
     install(app)
     configure(app)
     return app._celery_exclusive
 
 
-def installed_last(app: Celery, configure: Configure) -> Installation:
+def installed_last(app: Celery, configure: Configure) -> Services:
     configure(app)
     assert app.conf.broker_url == "memory://"  # which loads it
     install(app)
@@ -106,9 +106,9 @@ def test_settings_are_found_wherever_they_are_and_whenever_install_is_called(
     app: Celery, write: Write, configure: Configure, spelled: Spelled, set_up: SetUp
 ):
     write({spelled(name): value for name, value in SETTINGS.items()})
-    installation = set_up(app, configure)
-    assert installation.settings.exclusive_ttl == 7
-    assert installation.store.url == "memory://"
+    services = set_up(app, configure)
+    assert services.settings.exclusive_ttl == 7
+    assert services.store.url == "memory://"
 
 
 @every_source
@@ -119,10 +119,10 @@ def test_a_later_update_wins(
     if configure is with_namespace:
         leave_out_before("5.7", "an update that wins over what came with a namespace")
     write({spelled(name): value for name, value in SETTINGS.items()})
-    installation = set_up(app, configure)
+    services = set_up(app, configure)
     assert app.conf.broker_url == "memory://"
     app.conf.update(exclusive_ttl=8)
-    assert installation.settings.exclusive_ttl == 8
+    assert services.settings.exclusive_ttl == 8
 
 
 @pytest.mark.parametrize("name", ["exclusiv_ttl", "exlusive_ttl", "exclusive_tll"])
@@ -248,5 +248,5 @@ def test_an_annotation_of_a_task_that_nobody_has_is_told(app: Celery):
     annotations = {"others.laod": {"exclusive": Exclusive()}, "others.gone": {"rate_limit": "1/s"}}
     install(app).conf.update(SETTINGS, task_annotations=annotations)
     app.task(name="others.load", shared=False)(load)
-    (told,) = app._celery_exclusive.unknown_tasks()
+    (told,) = app._celery_exclusive.installer.unknown_tasks()
     assert told.endswith("task 'others.laod' does nothing, no such task here: did you mean 'others.load'?")

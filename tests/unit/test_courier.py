@@ -16,7 +16,7 @@ from celery import Celery
 
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Acquire, Break, Release, Remove
-from celery_exclusive.parking import Post
+from celery_exclusive.messages.republish import Republisher
 from tests.unit import test_lock
 from tests.worker.journal import eventually
 
@@ -30,13 +30,13 @@ import sys, time
 from celery import Celery
 from celery_exclusive import install
 from celery_exclusive.core.operations import Acquire, Release
-from celery_exclusive.parking import Post
+from celery_exclusive.messages.republish import Republisher
 
-publish = Post.publish
+publish = Republisher.publish
 def slowly(*args, **kwargs):
     time.sleep(1)
     publish(*args, **kwargs)
-Post.publish = slowly
+Republisher.publish = slowly
 
 app = install(Celery(broker=sys.argv[1]))
 store = app._celery_exclusive.store
@@ -90,13 +90,13 @@ def test_a_broker_that_blocks_holds_nobody_up_and_gets_the_next_message_when_it_
     app: Celery, store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes_on = threading.Event()
-    publish = Post.publish
+    publish = Republisher.publish
 
-    def blocked(self: Post, *args: Any, **kwargs: Any) -> None:
+    def blocked(self: Republisher, *args: Any, **kwargs: Any) -> None:
         goes_on.wait()
         publish(self, *args, **kwargs)
 
-    monkeypatch.setattr(Post, "publish", blocked)
+    monkeypatch.setattr(Republisher, "publish", blocked)
     store.apply(KEY, Release("holder/1", "token"))
     store.apply(KEY, Remove("first/1"))
     assert in_queue(app) == 0
@@ -109,15 +109,15 @@ def test_what_was_not_published_while_its_offer_lasted_is_left_to_the_next_offer
 ) -> None:
     goes_on, published = threading.Event(), []
 
-    def blocked(self: Post, *args: Any, **kwargs: Any) -> None:
+    def blocked(self: Republisher, *args: Any, **kwargs: Any) -> None:
         published.append(args)
         goes_on.wait()
 
-    monkeypatch.setattr(Post, "publish", blocked)
+    monkeypatch.setattr(Republisher, "publish", blocked)
     app._celery_exclusive.settings  # type: ignore[attr-defined] # noqa: B018
     store.apply(KEY, Release("holder/1", "token"))
     eventually(lambda: published, "the courier at work")
-    monkeypatch.setattr("celery_exclusive.courier.time.monotonic", lambda: float("inf"))
+    monkeypatch.setattr("celery_exclusive.messages.courier.time.monotonic", lambda: float("inf"))
     store.apply(KEY, Remove("first/1"))
     goes_on.set()
     app._celery_exclusive.courier.close()  # type: ignore[attr-defined]
@@ -144,7 +144,7 @@ def test_a_message_that_cannot_be_read_ends_nobody_elses_wakes(app: Celery, stor
 
 
 def test_a_fork_waits_until_the_thread_has_left_its_lock(app: Celery, store: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr("celery_exclusive.courier._IDLE", 0.01)
+    monkeypatch.setattr("celery_exclusive.messages.courier._IDLE", 0.01)
     courier, inside, forked = app._celery_exclusive.courier, threading.Event(), threading.Event()  # type: ignore[attr-defined]
 
     class Slow:

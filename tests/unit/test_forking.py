@@ -13,12 +13,11 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_exclusive import forking, install
-from celery_exclusive.claim import Claim
-from celery_exclusive.core.document import SECOND
-from celery_exclusive.core.operations import Done
+from celery_exclusive import install
+from celery_exclusive.core.operations import Done, Release
+from celery_exclusive.leases.releaser import Releaser
 from celery_exclusive.stores.base import Reply
-from celery_exclusive.worker.endings import Ended, Endings
+from celery_exclusive.system import forks
 from celery_exclusive.worker.heartbeat import Heartbeat
 from celery_exclusive.worker.reaper import Reaper
 from celery_exclusive.worker.roster import Roster
@@ -64,43 +63,36 @@ class Work:
         return was_done
 
 
-def start_heartbeat(installation: Any, work: Work) -> Callable[[], None]:
-    heartbeat = Heartbeat(installation, "broker", Roster(1))
-    installation.store.epoch = work
+def start_heartbeat(services: Any, work: Work) -> Callable[[], None]:
+    heartbeat = Heartbeat(services, "broker", Roster(1))
+    services.store.epoch = work
     heartbeat.period = 0.01
     heartbeat.start()
     return heartbeat.stop
 
 
-def start_reaper(installation: Any, work: Work) -> Callable[[], None]:
-    installation.store.reap = work
-    reaper = Reaper(installation)
+def start_reaper(services: Any, work: Work) -> Callable[[], None]:
+    services.store.reap = work
+    reaper = Reaper(services)
     reaper.start()
     return reaper.stop
 
 
-def start_endings(installation: Any, work: Work) -> Callable[[], None]:
-    installation.store.apply = work
-    endings = Endings(installation)
-    endings.start()
-    endings.add(Ended(_Delivery()))  # type: ignore[arg-type]
-    return endings.stop
+def start_releaser(services: Any, work: Work) -> Callable[[], None]:
+    services.store.apply = work
+    releaser = Releaser(services)
+    releaser.add(("x:key", Release("a/1", "token")))
+    return releaser.settle
 
 
-class _Delivery:
-    id = "a/1"
-    x = Claim("x:key", id, "token", SECOND)
-    u = None
-
-
-@pytest.mark.parametrize("start", [start_heartbeat, start_reaper, start_endings])
+@pytest.mark.parametrize("start", [start_heartbeat, start_reaper, start_releaser])
 def test_a_child_is_forked_when_a_thread_has_done_its_work(
     make_app: Callable[..., Celery], monkeypatch: pytest.MonkeyPatch, start: Any
 ) -> None:
-    monkeypatch.setattr(forking, "_PATIENCE", 60)
-    installation: Any = install(make_app(exclusive_reap_period=0.01))._celery_exclusive
+    monkeypatch.setattr(forks, "_PATIENCE", 60)
+    services: Any = install(make_app(exclusive_reap_period=0.01))._celery_exclusive
     work = Work(pause=0.2)
-    stop = start(installation, work)
+    stop = start(services, work)
     assert work.was_done_when_a_child_was_forked()
     stop()
 
@@ -109,34 +101,34 @@ def test_a_fork_does_not_wait_for_long() -> None:
     work = Work(pause=60)
 
     def run() -> None:
-        with forking.forks_wait():
+        with forks.forks_wait():
             work()
 
     thread = threading.Thread(target=run)
     thread.start()
     assert not work.was_done_when_a_child_was_forked()
     thread.join()
-    forking._locks.clear()
+    forks._locks.clear()
 
 
 def test_one_thread_that_waits_for_long_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forking, "_PATIENCE", 2)
+    monkeypatch.setattr(forks, "_PATIENCE", 2)
     is_over, inherited = threading.Event(), threading.Lock()
 
     def wait() -> None:
-        with forking.forks_wait():
+        with forks.forks_wait():
             is_over.wait(60)
 
     def work() -> None:
         while not is_over.is_set():
-            with forking.forks_wait(), inherited:
+            with forks.forks_wait(), inherited:
                 time.sleep(0.02)
             time.sleep(0.001)
 
     threads = [threading.Thread(target=wait), threading.Thread(target=work)]
     for thread in threads:
         thread.start()
-    while len(forking._locks) < len(threads):
+    while len(forks._locks) < len(threads):
         time.sleep(0.001)
     child = os.fork()
     if not child:
@@ -145,7 +137,7 @@ def test_one_thread_that_waits_for_long_hides_no_other(monkeypatch: pytest.Monke
     assert os.waitpid(child, 0) == (child, 0)
     for thread in threads:
         thread.join()
-    forking._locks.clear()
+    forks._locks.clear()
 
 
 def test_threads_that_fork_at_the_same_time_let_all_others_go_on() -> None:
@@ -153,13 +145,13 @@ def test_threads_that_fork_at_the_same_time_let_all_others_go_on() -> None:
 
     def work() -> None:
         while not is_over.is_set():
-            with forking.forks_wait():
+            with forks.forks_wait():
                 time.sleep(0.002)
 
     def fork() -> None:
         for _ in range(20):
-            forking._wait()
-            forking._go_on()
+            forks._wait()
+            forks._go_on()
 
     workers = [threading.Thread(target=work, daemon=True) for _ in range(3)]
     forkers = [threading.Thread(target=fork, daemon=True) for _ in range(3)]
@@ -171,19 +163,19 @@ def test_threads_that_fork_at_the_same_time_let_all_others_go_on() -> None:
     for thread in workers:
         thread.join(60)
     assert not [thread for thread in (*workers, *forkers) if thread.is_alive()]
-    assert not forking._taken
-    forking._locks.clear()
+    assert not forks._taken
+    forks._locks.clear()
 
 
 def test_work_inside_of_work_does_not_wait_for_itself() -> None:
-    with forking.forks_wait(), forking.forks_wait():
+    with forks.forks_wait(), forks.forks_wait():
         pass
 
 
 def test_greenlets_do_not_wait_for_each_other() -> None:
     pytest.importorskip("gevent")
     code = """
-from celery_exclusive.forking import forks_wait  # with the locks of threads
+from celery_exclusive.system.forks import forks_wait  # with the locks of threads
 from gevent import monkey, spawn, joinall, sleep
 monkey.patch_all()
 def work():

@@ -19,13 +19,13 @@ from kombu.utils.imports import symbol_by_name
 from kombu.utils.json import dumps, loads
 
 from celery_exclusive import Exclusive, Unique, install
-from celery_exclusive.amounts import LONGEST
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Acquire, Release
 from celery_exclusive.errors import ExclusiveError
-from celery_exclusive.header import DELIVERY, HEADER
+from celery_exclusive.messages.header import DELIVERY, HEADER
+from celery_exclusive.options.amounts import LONGEST
 from celery_exclusive.worker.delivery import Delivery, give_back_unique_key
-from celery_exclusive.worker.unlocked import Unlocked
+from celery_exclusive.worker.undeclared import Undeclared
 
 DAY = 86400
 HUGE = [10**400, -(10**400), 2**63, 1e308, -1e308, float("inf"), float("nan")]
@@ -120,14 +120,14 @@ def deliver(app: Celery, name: str, header: Any) -> Any:
         delivery_info={"exchange": "", "routing_key": "celery"},
     )
     task: Any = app.tasks[name]
-    unlocked = Unlocked(app._celery_exclusive)  # type: ignore[attr-defined]
+    unlocked = Undeclared(app._celery_exclusive)  # type: ignore[attr-defined]
     request = symbol_by_name(task.Request)(message, app=app, task=task, hostname="w")
     unlocked._receive(request)
     unlocked._revoke(task, request)
     delivery = request.request_dict.get(DELIVERY)
     give_back_unique_key(app._celery_exclusive, request.id, message)  # type: ignore[attr-defined]
     if isinstance(delivery, Delivery):
-        delivery.letter.dump()
+        delivery.stored.dump()
     task.__trace__(request.id, [1], {}, request.request_dict)
     return delivery
 
@@ -169,11 +169,11 @@ def test_whatever_a_header_says_no_code_of_the_worker_raises_and_no_key_is_held_
 def test_without_a_secret_no_header_makes_a_time_longer_than_the_task_or_the_settings(
     shop: Celery, name: str
 ) -> None:
-    installation = shop._celery_exclusive  # type: ignore[attr-defined]
-    given = installation.unique(shop.tasks["once"], {"unique": {name: LONGEST}})
+    services = shop._celery_exclusive  # type: ignore[attr-defined]
+    given = services.unique(shop.tasks["once"], {"unique": {name: LONGEST}})
     longest = {"ttl": 30, "queued_ttl": DAY, "period": DAY}[name]
-    assert getattr(given, name) == (LONGEST if installation.signer.is_on else longest)
-    short = installation.unique(shop.tasks["once"], {"unique": {name: 9}})
+    assert getattr(given, name) == (LONGEST if services.signer.is_on else longest)
+    short = services.unique(shop.tasks["once"], {"unique": {name: 9}})
     assert getattr(short, name) == 9
 
 

@@ -12,7 +12,7 @@ from celery.result import AsyncResult
 
 import celery_exclusive
 from celery_exclusive import Exclusive, ExclusiveError, OptionError, install
-from celery_exclusive.install import Installation
+from celery_exclusive.services import Services
 
 Declare = Callable[[Celery, Any], Any]
 
@@ -50,11 +50,11 @@ ways = pytest.mark.parametrize("declare", [by_function, by_shared_task, by_class
 
 
 def test_install_returns_the_app_and_can_be_repeated(app: Celery) -> None:
-    installation, send_task = app._celery_exclusive, app.send_task
+    services, send_task = app._celery_exclusive, app.send_task
     assert install(app) is app
     assert install(install(app)) is app
-    assert isinstance(installation, Installation)
-    assert app._celery_exclusive is installation
+    assert isinstance(services, Services)
+    assert app._celery_exclusive is services
     assert app.send_task is send_task
 
 
@@ -154,7 +154,7 @@ def test_a_base_class_installs_its_app(
     def based() -> None: ...
 
     based.delay()
-    assert isinstance(app._celery_exclusive, Installation)
+    assert isinstance(app._celery_exclusive, Services)
     assert published[0]["exclusive"]["x"] == "x:feeds.based"
     assert based.lock_state().key == "x:feeds.based"
 

@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from kombu.utils.json import dumps, loads
 
 from celery_exclusive.errors import OptionError
-from celery_exclusive.keys import absolute_key, check, key_of, preview
-from celery_exclusive.options import Exclusive
+from celery_exclusive.options.declared import Exclusive
+from celery_exclusive.options.keys import absolute_key, check, key_of, preview
 
 MONDAY = datetime(2026, 1, 5)  # noqa: DTZ001 - as many tasks are called
 

@@ -12,8 +12,8 @@ from celery import Celery
 from celery_exclusive import Lease, LeaseLost
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Acquire, Release
-from celery_exclusive.courier import PublishingStore
-from celery_exclusive.lease import Known
+from celery_exclusive.leases.lease import Known
+from celery_exclusive.messages.courier import PublishingStore
 from celery_exclusive.stores.base import Store, Wake, open_store
 from celery_exclusive.stores.memory import MemoryStore
 
@@ -60,7 +60,7 @@ def test_a_check_puts_a_lease_back_that_the_store_has_lost_with_its_data(
     mine = lease(store, certain_for=certain_for, known=Known(store.epoch(), at))
     store.clear()
     mine.check()
-    assert [rival.id for rival in store.inspect("key").holders] == ["a"]
+    assert [owner.id for owner in store.inspect("key").holders] == ["a"]
 
 
 def test_a_check_puts_no_lease_back_that_has_merely_run_out(store: MemoryStore) -> None:

@@ -24,11 +24,11 @@ from celery_exclusive import Conflict, Exclusive, ExclusiveError, LeaseLost, Loc
 from celery_exclusive import lock as lock_
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Acquire, Break, Granted, Parked, Release
-from celery_exclusive.declaration import apps_with_locks
-from celery_exclusive.lease import heartbeat
+from celery_exclusive.leases.lease import heartbeat
+from celery_exclusive.options.declaration import apps_with_locks
+from celery_exclusive.run import Run, current_run
 from celery_exclusive.stores.base import Store
 from celery_exclusive.stores.memory import MemoryStore
-from celery_exclusive.task import Run, current_run
 from tests.leases import is_lost
 from tests.worker.journal import eventually
 
@@ -309,7 +309,9 @@ def test_an_exception_that_ends_the_block_or_the_waiting_leaves_nothing_locked(
     assert not lock().locked()
     guard = lock()
     with monkeypatch.context() as patch:
-        patch.setattr("celery_exclusive.courier.Courier.follow_up", interrupt)  # granted, but not told yet
+        patch.setattr(
+            "celery_exclusive.messages.courier.Courier.follow_up", interrupt
+        )  # granted, but not told yet
         for take in (guard.acquire, guard.__enter__):
             with pytest.raises(Interruption):
                 take()
@@ -487,8 +489,8 @@ def test_what_releases_leave_is_cleared_away_where_no_worker_does(
     app: Celery, lock: Lock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     app.conf.exclusive_store = f"sqlite:///{tmp_path}/locks.db"
-    monkeypatch.setattr("celery_exclusive.taking._SWEEPS", 1)
-    monkeypatch.setattr("celery_exclusive.taking._MINUTE", 0)
+    monkeypatch.setattr("celery_exclusive.local.acquisition._SWEEPS", 1)
+    monkeypatch.setattr("celery_exclusive.local.acquisition._MINUTE", 0)
     for number in range(20):
         with lock(f"repo:{number}"):
             pass

@@ -14,11 +14,11 @@ from celery.signals import before_task_publish
 
 from celery_exclusive import Exclusive, install
 from celery_exclusive.errors import OptionError, StoreUnavailable
-from celery_exclusive.header import Header
-from celery_exclusive.native import NativeThread
+from celery_exclusive.messages.header import Header
 from celery_exclusive.stores import mark as module
 from celery_exclusive.stores.mark import Mark
 from celery_exclusive.stores.memory import MemoryStore
+from celery_exclusive.system.threads import NativeThread
 from tests.worker.journal import eventually
 
 

@@ -8,12 +8,12 @@ import threading
 
 import pytest
 
-from celery_exclusive.native import NativeThread, at_home, is_green, original
+from celery_exclusive.system.threads import NativeThread, at_home, is_green, original
 
 HEAD = """
 from gevent import monkey; monkey.patch_all()
 import logging, os, socket, sys, time, gevent
-from celery_exclusive.native import NativeThread, at_home, is_green, original
+from celery_exclusive.system.threads import NativeThread, at_home, is_green, original
 assert is_green()
 sleep = original("time", "sleep")
 """

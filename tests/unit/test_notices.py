@@ -13,7 +13,7 @@ from celery import Celery
 from celery.app.log import TaskFormatter
 
 from celery_exclusive import notices
-from celery_exclusive.core.operations import Rival
+from celery_exclusive.core.operations import Owner
 from celery_exclusive.errors import (
     Conflict,
     DuplicateTask,
@@ -31,7 +31,7 @@ ARGUMENTS: dict[str, Any] = {
     "int": 7,
     "float": 1.5,
     "Sequence[str]": [HOSTILE, HOSTILE],
-    "Sequence[Rival]": (Rival(f"{HOSTILE}/p", 1, 1, 1), Rival("b/p", 1, 1, 1)),
+    "Sequence[Owner]": (Owner(f"{HOSTILE}/p", 1, 1, 1), Owner("b/p", 1, 1, 1)),
     "Exception": StoreUnavailable(HOSTILE),
     "UnreadableKey": UnreadableKey(HOSTILE, HOSTILE, HOSTILE),
     "BaseException": ValueError(HOSTILE),
@@ -69,10 +69,10 @@ def assert_is_one_line(text: str) -> None:
 @pytest.mark.parametrize("name", NOTICES)
 def test_a_notice_of_a_hostile_text_is_one_printable_line(name: str, app: Celery, log: io.StringIO) -> None:
     notice = getattr(notices, name)
-    installation: Any = app._celery_exclusive  # type: ignore[attr-defined]
-    installation.store.url = HOSTILE
+    services: Any = app._celery_exclusive  # type: ignore[attr-defined]
+    services.store.url = HOSTILE
     *kinds, _ = notice.__annotations__.values()
-    notice(*[installation if kind == "Installation" else ARGUMENTS[kind] for kind in kinds])
+    notice(*[services if kind == "Services" else ARGUMENTS[kind] for kind in kinds])
     assert_is_one_line(log.getvalue())
 
 

@@ -13,11 +13,11 @@ from weakref import WeakKeyDictionary
 import pytest
 from celery import Celery, Task, shared_task
 
-from celery_exclusive import declaration
-from celery_exclusive.amounts import LONGEST, MOST
-from celery_exclusive.declaration import NOT_GIVEN
 from celery_exclusive.errors import OptionError
-from celery_exclusive.options import Exclusive
+from celery_exclusive.options import declaration
+from celery_exclusive.options.amounts import LONGEST, MOST
+from celery_exclusive.options.declaration import NOT_GIVEN
+from celery_exclusive.options.declared import Exclusive
 
 
 def by_project(project_id: int) -> str:

@@ -15,10 +15,10 @@ from billiard import Process
 from billiard.process import current_process
 from celery import Celery
 
-from celery_exclusive.claim import Claim
 from celery_exclusive.core.document import SECOND
-from celery_exclusive.lease import Known
-from celery_exclusive.parking import Letter
+from celery_exclusive.leases.claim import Claim
+from celery_exclusive.leases.lease import Known
+from celery_exclusive.messages.stored import StoredMessage
 from celery_exclusive.stores.memory import MemoryStore
 from celery_exclusive.worker import roster as module
 from celery_exclusive.worker import steps
@@ -28,7 +28,7 @@ from celery_exclusive.worker.roster import Roster
 
 X = Claim("x:k", "id/p", "t" * 16, 30 * SECOND)
 U = Claim("u:k", "id/p", "t" * 16, 30 * SECOND)
-LETTER = Letter(b"[]", "application/json", "utf-8", {"exclusive": {}}, {}, "", "celery")
+LETTER = StoredMessage(b"[]", "application/json", "utf-8", {"exclusive": {}}, {}, "", "celery")
 UNIQUE = UniqueClaim(U, "finished", SECOND, None, is_taken=True)
 BOTH = Delivery("id/p", X.token, X, UNIQUE, None, False, None, None, False, True, {}, ("id",), LETTER)
 
@@ -180,7 +180,7 @@ def test_a_lease_that_has_run_out_is_not_put_back_when_the_store_loses_its_data(
     store.clear()
     heartbeat.beat()
     assert store.inspect(X.key).holders == ()
-    assert [rival.id for rival in store.inspect(U.key).holders] == [U.id]
+    assert [owner.id for owner in store.inspect(U.key).holders] == [U.id]
 
 
 def test_what_is_executed_and_not_granted_yet_is_renewed_and_not_put_back(
@@ -209,5 +209,5 @@ def test_who_is_no_child_of_the_pool_has_no_roster(monkeypatch: pytest.MonkeyPat
 
 
 def test_an_app_that_was_pickled_can_be_read_by_any_process(app: Celery) -> None:
-    app.fixups = {*app.fixups, f"{steps.__name__}:{steps._install_copy.__name__}"}  # as a worker does
+    app.fixups = {*app.fixups, steps._FIXUP}  # as a worker does
     assert pickle.loads(pickle.dumps(app)).main == app.main

@@ -13,9 +13,9 @@ from celery import Celery
 from celery_exclusive import OptionError, install
 from celery_exclusive.brokers import broker_id
 from celery_exclusive.display import safe_url
-from celery_exclusive.header import Header
-from celery_exclusive.parking import Letter
-from celery_exclusive.settings import Settings
+from celery_exclusive.messages.header import Header
+from celery_exclusive.messages.stored import StoredMessage
+from celery_exclusive.options.settings import Settings
 from celery_exclusive.stores.base import open_store
 from celery_exclusive.stores.choose import choose
 from celery_exclusive.stores.redis.address import parse
@@ -98,8 +98,10 @@ def test_a_setting_that_may_hold_a_secret_is_refused_without_its_value(name: str
 
 def test_representations_show_neither_passwords_nor_messages() -> None:
     url = "redis://:hunter@h"
-    letter = Letter(b"hunter", "application/json", "utf-8", {"exclusive": Header("p").write()}, {}, "", "q")
-    shown = f"{Settings(exclusive_store=url, exclusive_ttl=7)} {parse(url)} {letter}"
+    stored = StoredMessage(
+        b"hunter", "application/json", "utf-8", {"exclusive": Header("p").write()}, {}, "", "q"
+    )
+    shown = f"{Settings(exclusive_store=url, exclusive_ttl=7)} {parse(url)} {stored}"
     assert_hides(shown)
     assert "exclusive_ttl=7" in shown
 

@@ -11,9 +11,9 @@ import pytest
 from celery import Celery
 from celery.app.utils import bugreport
 
-from celery_exclusive.amounts import LONGEST
 from celery_exclusive.errors import OptionError
-from celery_exclusive.settings import Settings, tombstone_ttl
+from celery_exclusive.options.amounts import LONGEST
+from celery_exclusive.options.settings import Settings, tombstone_ttl
 
 Configure = Callable[[Celery, dict[str, Any]], None]
 

@@ -10,12 +10,12 @@ from celery import Celery
 from kombu.utils.json import dumps, loads
 
 from celery_exclusive import Exclusive, Unique, install
-from celery_exclusive.claim import Claim
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Acquire, Release
-from celery_exclusive.header import HEADER, Header
-from celery_exclusive.parking import Letter
-from celery_exclusive.signing import Signer
+from celery_exclusive.leases.claim import Claim
+from celery_exclusive.messages.header import HEADER, Header
+from celery_exclusive.messages.stored import StoredMessage
+from celery_exclusive.options.signing import Signer
 
 OLD, NEW = "the old secret of the shop", "the new secret of the shop"
 HEADER_OF_A = Header(
@@ -146,8 +146,8 @@ def test_the_secret_is_not_in_the_text_of_a_signer_or_of_an_installation(
     make_app: Callable[..., Celery],
 ) -> None:
     app = install(make_app(exclusive_secret=[NEW, OLD]))
-    installation = app._celery_exclusive  # type: ignore[attr-defined]
-    for shown in (installation.signer, installation.settings, installation):
+    services = app._celery_exclusive  # type: ignore[attr-defined]
+    for shown in (services.signer, services.settings, services):
         assert NEW not in repr(shown)
         assert OLD not in repr(shown)
 
@@ -191,18 +191,19 @@ def test_a_retry_of_a_message_with_a_forged_header_follows_nothing_of_it(
     assert published[0][HEADER]["values"] == {}
 
 
-class Published(list[Letter]):
-    """Stands where a Post would send to the broker."""
+class Published(list[StoredMessage]):
+    """Stands where a Republisher would send to the broker."""
 
-    def publish(self, letter: Letter, *, at_head: bool = False) -> None:
-        self.append(letter)
+    def publish(self, stored: StoredMessage, *, at_head: bool = False) -> None:
+        self.append(stored)
 
 
 @pytest.fixture
-def post(monkeypatch: pytest.MonkeyPatch) -> Published:
+def republisher(monkeypatch: pytest.MonkeyPatch) -> Published:
     sent = Published()
     monkeypatch.setattr(
-        "celery_exclusive.parking.Post.publish", lambda _, letter, **way: sent.publish(letter)
+        "celery_exclusive.messages.republish.Republisher.publish",
+        lambda _, stored, **way: sent.publish(stored),
     )
     return sent
 
@@ -213,12 +214,12 @@ def park(store: Any, key: str, id: str) -> None:
         "task": "shop.load",
         HEADER: Header(id.partition("/")[2], key).write(),
     }
-    letter = Letter(b"[[1], {}, {}]", "application/json", "utf-8", header, {}, "", "celery")
-    store.apply(key, Acquire(id, "token", 30 * SECOND, message=letter.dump()))
+    stored = StoredMessage(b"[[1], {}, {}]", "application/json", "utf-8", header, {}, "", "celery")
+    store.apply(key, Acquire(id, "token", 30 * SECOND, message=stored.dump()))
 
 
 def test_a_message_that_was_changed_in_the_store_is_removed_told_once_and_the_line_goes_on(
-    shop: Celery, post: Published, caplog: pytest.LogCaptureFixture
+    shop: Celery, republisher: Published, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = shop._celery_exclusive.store  # type: ignore[attr-defined]
     holder = Claim("x:k", "holder/p", "t", 30 * SECOND)
@@ -230,7 +231,7 @@ def test_a_message_that_was_changed_in_the_store_is_removed_told_once_and_the_li
     parked["unsigned/p"] = parked["unsigned/p"].partition(b" ")[2].partition(b" ")[2]
     store.apply("x:k", Release("holder/p", "t"))
     shop._celery_exclusive.courier.close()  # type: ignore[attr-defined]
-    assert [letter.headers["id"] for letter in post] == ["genuine"]
+    assert [stored.headers["id"] for stored in republisher] == ["genuine"]
     told = [record for record in caplog.records if "not signed" in record.message]
     assert [record.levelname for record in told] == ["ERROR", "ERROR"]
     assert "copied/p" in told[0].message

@@ -12,10 +12,10 @@ from celery_exclusive.core.operations import (
     Full,
     Granted,
     Held,
+    Owner,
     Parked,
     Remove,
     Restore,
-    Rival,
     Stale,
 )
 from celery_exclusive.core.step import Transition
@@ -31,7 +31,7 @@ def test_a_free_key_is_granted(key: Key):
 
 
 def test_who_finds_it_held_is_parked_with_its_message(busy: Key):
-    assert busy.acquire("e") == Parked(4, (Rival("a", 0, TTL, START),))
+    assert busy.acquire("e") == Parked(4, (Owner("a", 0, TTL, START),))
     assert busy.in_line == ["b", "c", "d", "e"]
     assert busy.messages["e"] == b"message of e"
 
@@ -39,7 +39,7 @@ def test_who_finds_it_held_is_parked_with_its_message(busy: Key):
 def test_who_brings_no_message_is_told_who_holds_it_and_nothing_is_kept(key: Key):
     key.acquire("a")
     key.now += 10 * SECOND
-    assert key.acquire("b", message=None) == Held((Rival("a", 10 * SECOND, 20 * SECOND, START),))
+    assert key.acquire("b", message=None) == Held((Owner("a", 10 * SECOND, 20 * SECOND, START),))
     assert not key.entries
     assert not key.messages
 
@@ -63,21 +63,21 @@ def test_held_lists_holders_in_order_of_their_grant_then_offered_ids():
     key.now += SECOND
     answer = key.acquire("x", message=None)
     assert isinstance(answer, Held)
-    assert [rival.id for rival in answer.by] == ["a", "c", "d"]
-    assert answer.by[2] == Rival("d", 0, 4 * SECOND, phase="again")
+    assert [owner.id for owner in answer.by] == ["a", "c", "d"]
+    assert answer.by[2] == Owner("d", 0, 4 * SECOND, phase="again")
 
 
 def test_an_id_that_waits_is_never_answered_held(busy: Key):
-    assert busy.acquire("b", message=None) == Parked(1, (Rival("a", 0, TTL, START),))
+    assert busy.acquire("b", message=None) == Parked(1, (Owner("a", 0, TTL, START),))
     assert busy.messages["b"] == b"message of b"
     assert not busy.last.kept
 
 
 def test_a_newcomer_is_not_parked_behind_more_than_may_wait(busy: Key):
-    assert busy.acquire("e", max_waiting=3) == Full(3, (Rival("a", 0, TTL, START),))
+    assert busy.acquire("e", max_waiting=3) == Full(3, (Owner("a", 0, TTL, START),))
     assert busy.in_line == ["b", "c", "d"]
     assert "e" not in busy.messages
-    assert busy.acquire("e", max_waiting=4) == Parked(4, (Rival("a", 0, TTL, START),))
+    assert busy.acquire("e", max_waiting=4) == Parked(4, (Owner("a", 0, TTL, START),))
 
 
 @pytest.mark.parametrize("id", ["b", "d"])
@@ -155,7 +155,7 @@ def test_a_forgotten_lease_is_put_back_once(key: Key):
 
 def test_a_free_place_that_is_offered_is_not_granted_to_a_newcomer(busy: Key):
     busy.release("a")
-    assert busy.acquire("e") == Parked(4, (Rival("b", 0, 5 * SECOND, phase="again"),))
+    assert busy.acquire("e") == Parked(4, (Owner("b", 0, 5 * SECOND, phase="again"),))
     assert isinstance(busy.acquire("x", message=None), Held)
 
 
@@ -189,7 +189,7 @@ def test_a_place_is_granted_to_whom_it_is_offered(busy: Key):
 
 
 def test_parking_again_keeps_the_place_in_line_and_takes_the_new_message(busy: Key):
-    assert busy.redelivered("c", message=b"newer") == Parked(2, (Rival("a", 0, TTL, START),))
+    assert busy.redelivered("c", message=b"newer") == Parked(2, (Owner("a", 0, TTL, START),))
     assert busy.in_line == ["b", "c", "d"]
     assert busy.messages["c"] == b"newer"
 

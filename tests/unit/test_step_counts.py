@@ -26,7 +26,7 @@ from tests.unit.stepping import START, TTL, Key, nobody_comes
 def run_behind(key: Key, id: str) -> None:
     """Let this id run, with a copy of its message behind it."""
     key.acquire(id)
-    assert key.acquire(id, f"{id} again") == Parked(0, key.rivals())
+    assert key.acquire(id, f"{id} again") == Parked(0, key.owners())
 
 
 def first_steps_aside(key: Key) -> None:

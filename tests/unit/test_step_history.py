@@ -139,7 +139,7 @@ class AnyHistory(RuleBasedStateMachine):
         if isinstance(last.answer, (Held, Parked)):
             assert isinstance(operation, Acquire)
             assert isinstance(last.answer, Parked) == (operation.id in key.entries)
-            assert all(rival.remaining > 0 for rival in last.answer.by)
+            assert all(owner.remaining > 0 for owner in last.answer.by)
         if isinstance(last.answer, Held):
             assert last.answer.by
         if isinstance(last.answer, Parked):

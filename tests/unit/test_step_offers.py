@@ -7,11 +7,11 @@ from dataclasses import replace
 from celery_exclusive.core.document import NEVER, SECOND
 from celery_exclusive.core.operations import (
     Granted,
+    Owner,
     Parked,
     Release,
     Remove,
     Renew,
-    Rival,
 )
 from celery_exclusive.core.state import OFFERS_ASIDE, OFFERS_IN_LINE
 from celery_exclusive.core.step import step
@@ -121,7 +121,7 @@ def test_who_steps_back_in_and_finds_no_place_has_its_old_place_in_line(busy: Ke
     busy.release("a")
     nobody_comes(busy, OFFERS_IN_LINE)
     busy.promoted("c")
-    assert busy.promoted("b") == Parked(1, (Rival("c", 0, TTL, busy.document.fence),))
+    assert busy.promoted("b") == Parked(1, (Owner("c", 0, TTL, busy.document.fence),))
     assert busy.in_line == ["b", "d"]
     assert busy.entries["b"].offers == 0
 

@@ -8,8 +8,8 @@ import pytest
 from celery import Celery
 
 from celery_exclusive import DuplicateTask, Unique
-from celery_exclusive.claim import Claim
 from celery_exclusive.core.document import SECOND
+from celery_exclusive.leases.claim import Claim
 from celery_exclusive.stores.memory import MemoryStore
 
 
@@ -93,7 +93,7 @@ def test_apply_from_a_hook_meets_who_has_got_the_key_since(app: Celery, store: M
             key = self.lock_state("a").key
             if store.inspect(key).holders:
                 return
-            store.apply(key, Claim(key, "rival/p", "t", SECOND).own(60 * SECOND, "running"))
+            store.apply(key, Claim(key, "owner/p", "t", SECOND).own(60 * SECOND, "running"))
             results.append(self.apply(("a",)))
 
     @app.task(name="feeds.load", base=Repeating, shared=False, unique=Unique())
@@ -102,5 +102,5 @@ def test_apply_from_a_hook_meets_who_has_got_the_key_since(app: Celery, store: M
 
     app.finalize()
     load.apply(("a",))
-    assert results[0].existing_id == "rival"
+    assert results[0].existing_id == "owner"
     store.clear()

@@ -13,9 +13,9 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 
 from celery_exclusive import Exclusive, StoreUnavailable, Unique, install
-from celery_exclusive.amounts import LONGEST
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Own
+from celery_exclusive.options.amounts import LONGEST
 from celery_exclusive.stores.memory import MemoryStore
 from tests.worker.journal import eventually
 
@@ -237,7 +237,7 @@ def test_it_is_given_back_later_if_the_store_does_not_answer_then_either(
             raise StoreUnavailable("no answer")
         return reply or apply(key, operation)
 
-    monkeypatch.setattr("celery_exclusive.debts._FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("celery_exclusive.leases.releaser._FIRST_PAUSE", 0.01)
     with monkeypatch.context() as patch:
         patch.setattr(store, "apply", be_silent)
         with pytest.raises(StoreUnavailable):

@@ -12,7 +12,7 @@ from celery import Celery, chain
 from kombu.utils.json import dumps, loads
 
 from celery_exclusive import DuplicateTask, Exclusive, OptionError, Unique
-from celery_exclusive.asked import asked
+from celery_exclusive.publishing.call_options import asked
 
 
 def test_a_unique_without_arguments_is_for_identical_calls_until_they_have_finished() -> None:

@@ -10,11 +10,11 @@ from celery import Celery, chain, group
 from kombu.exceptions import OperationalError
 
 from celery_exclusive import DuplicateTask, Exclusive, StoreUnavailable, Unique
-from celery_exclusive.claim import Claim
 from celery_exclusive.core.document import SECOND
-from celery_exclusive.header import Header as CarriedHeader
+from celery_exclusive.leases.claim import Claim
+from celery_exclusive.messages.header import Header as CarriedHeader
+from celery_exclusive.run import Run, current_run, within
 from celery_exclusive.stores.memory import MemoryStore
-from celery_exclusive.task import Run, current_run, within
 from tests.worker.journal import eventually
 
 

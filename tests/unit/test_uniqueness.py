@@ -9,11 +9,11 @@ import pytest
 from celery import Celery
 from celery.exceptions import Reject
 
-from celery_exclusive.claim import Claim
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Granted
+from celery_exclusive.leases.claim import Claim
 from celery_exclusive.worker.delivery import Delivery, UniqueClaim
-from celery_exclusive.worker.uniqueness import Uniqueness
+from celery_exclusive.worker.unique import UniqueExecution
 
 CLAIM = Claim("u:k", "id/p", "p", 30 * SECOND)
 QUEUED = 1000 * SECOND
@@ -33,14 +33,14 @@ def store(app: Celery) -> Any:
 
 
 @pytest.fixture
-def unique(app: Celery, store: Any) -> Uniqueness:
+def unique(app: Celery, store: Any) -> UniqueExecution:
     """Of a message that its publisher has taken the key for, and that runs."""
-    letter: Any = None
+    stored: Any = None
     claim = UniqueClaim(CLAIM, "finished", QUEUED, None, is_taken=True)
-    delivery = Delivery("id/p", "t", None, claim, None, False, None, None, False, True, {}, ("id",), letter)
+    delivery = Delivery("id/p", "t", None, claim, None, False, None, None, False, True, {}, ("id",), stored)
     patience: Any = Patience()
     store.apply(CLAIM.key, CLAIM.own(CLAIM.ttl, "running"))
-    return Uniqueness(
+    return UniqueExecution(
         app._celery_exclusive,  # type: ignore[attr-defined]
         delivery,
         claim,
@@ -51,32 +51,32 @@ def unique(app: Celery, store: Any) -> Uniqueness:
 
 def left(store: Any) -> float:
     """Seconds until the key is free."""
-    return max((rival.remaining / SECOND for rival in store.inspect(CLAIM.key).holders), default=0)
+    return max((owner.remaining / SECOND for owner in store.inspect(CLAIM.key).holders), default=0)
 
 
 @pytest.mark.parametrize("error", [Reject(requeue=True), MemoryError()])
 def test_who_comes_again_keeps_the_key_for_as_long_as_it_may_be_queued(
-    unique: Uniqueness, store: Any, error: Exception
+    unique: UniqueExecution, store: Any, error: Exception
 ) -> None:
     unique.end(error)
     assert 30 < left(store) <= 1000
 
 
 @pytest.mark.parametrize("error", [None, KeyError(), Reject(requeue=False)])
-def test_who_has_ended_gives_it_back(unique: Uniqueness, store: Any, error: Exception | None) -> None:
+def test_who_has_ended_gives_it_back(unique: UniqueExecution, store: Any, error: Exception | None) -> None:
     unique.end(error)
     assert left(store) == 0
     assert not unique.may_hold
 
 
-def test_a_process_that_ends_leaves_it_to_whoever_sees_that(unique: Uniqueness, store: Any) -> None:
+def test_a_process_that_ends_leaves_it_to_whoever_sees_that(unique: UniqueExecution, store: Any) -> None:
     unique.end(SystemExit())
     assert 0 < left(store) <= 30
     assert unique.may_hold
 
 
 def test_who_waits_keeps_it_and_does_not_take_back_what_another_copy_has_given_back(
-    unique: Uniqueness, store: Any
+    unique: UniqueExecution, store: Any
 ) -> None:
     unique.wait()
     assert 30 < left(store) <= 1000
@@ -87,7 +87,7 @@ def test_who_waits_keeps_it_and_does_not_take_back_what_another_copy_has_given_b
     assert left(store) == 0
 
 
-def test_who_waits_leaves_the_key_to_another_delivery_that_runs(unique: Uniqueness, store: Any) -> None:
+def test_who_waits_leaves_the_key_to_another_delivery_that_runs(unique: UniqueExecution, store: Any) -> None:
     other = replace(CLAIM, token="of the other delivery")
     store.apply(CLAIM.key, other.own(CLAIM.ttl, "running"))
     unique.wait()
@@ -98,12 +98,12 @@ def test_who_waits_leaves_the_key_to_another_delivery_that_runs(unique: Uniquene
 
 @pytest.mark.parametrize("is_in", [False, True])
 def test_who_has_lost_its_key_to_one_that_is_queued_runs_before_it(
-    unique: Uniqueness, store: Any, is_in: bool
+    unique: UniqueExecution, store: Any, is_in: bool
 ) -> None:
     unique.is_in = is_in
     store.apply(CLAIM.key, CLAIM.release(done=False))
-    rival = replace(CLAIM, id="rival/p", token="p")
-    store.apply(CLAIM.key, rival.own(QUEUED, "queued"))
+    owner = replace(CLAIM, id="owner/p", token="p")
+    store.apply(CLAIM.key, owner.own(QUEUED, "queued"))
     assert isinstance(unique.start(), Granted)
     (holder,) = store.inspect(CLAIM.key).holders
     assert holder.id == CLAIM.id
@@ -113,11 +113,11 @@ def test_who_has_lost_its_key_to_one_that_is_queued_runs_before_it(
 
 @pytest.mark.parametrize("phase", ["running", "again", "period"])
 def test_who_has_lost_its_key_to_one_that_runs_or_will_run_does_not_run(
-    unique: Uniqueness, store: Any, phase: Any
+    unique: UniqueExecution, store: Any, phase: Any
 ) -> None:
     store.apply(CLAIM.key, CLAIM.release(done=False))
-    rival = replace(CLAIM, id="rival/p", token="t")
-    store.apply(CLAIM.key, rival.own(QUEUED, phase))
+    owner = replace(CLAIM, id="owner/p", token="t")
+    store.apply(CLAIM.key, owner.own(QUEUED, phase))
     held = unique.start()
     assert held
-    assert held.by[0].id == rival.id
+    assert held.by[0].id == owner.id

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Acquire, Parked
-from celery_exclusive.header import HEADER, Header
-from celery_exclusive.parking import Letter
+from celery_exclusive.messages.header import HEADER, Header
+from celery_exclusive.messages.stored import StoredMessage
 from celery_exclusive.stores.base import Store
 from tests.worker.lab import Lab
 
@@ -25,7 +25,7 @@ def park_published(lab: Lab, around: Callable[[Store, str, Callable[[], None]], 
             header = Header.of(message.headers[HEADER])
             assert header
             key, id = str(header.x), header.claim_id(message.headers["id"])
-            ask = Acquire(id, "t", 600 * SECOND, message=Letter.of(message, header).dump())
+            ask = Acquire(id, "t", 600 * SECOND, message=StoredMessage.of(message, header).dump())
 
             def park(key: str = key, ask: Acquire = ask) -> None:
                 assert isinstance(store.apply(key, ask).answer, Parked)

@@ -119,8 +119,8 @@ def witness(task: Task, key: str, tag: str, how: str, *, hold: bool) -> None:
     is_first = not journal.events("start", id=task.request.id)
     words = {"id": task.request.id, "key": key, "tag": tag}
     journal.write("start", **words)
-    if rivals := bodies_inside(key, task.request.id):
-        journal.write("beside", **words, rivals=rivals)
+    if owners := bodies_inside(key, task.request.id):
+        journal.write("beside", **words, owners=owners)
     try:
         if hold and is_first:
             doors.blpop([f"door:{key}"], timeout=100)

@@ -12,6 +12,7 @@ from celery.concurrency.solo import TaskPool as SoloPool
 
 from celery_exclusive import Exclusive
 from celery_exclusive.core.operations import Acquire, Release
+from celery_exclusive.worker.state import state_of
 from tests.worker.shop import act, app, doors, journal, task
 
 __all__ = ["app"]
@@ -75,7 +76,7 @@ def leave(self: Task, key: str) -> None:
 @task()
 def kept(self: Task) -> int:
     """How many leases the heartbeat of this worker renews."""
-    return len(app._celery_exclusive.heartbeat._deliveries)
+    return len(state_of(app._celery_exclusive).heartbeat._deliveries)
 
 
 def end_own_greenlet() -> None:

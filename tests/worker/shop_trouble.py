@@ -7,7 +7,7 @@ import time
 from celery import Task
 
 from celery_exclusive import Exclusive, LeaseLost
-from celery_exclusive.lease import Lease
+from celery_exclusive.leases.lease import Lease
 from tests.worker.shop import act, app, doors, noted, task
 
 __all__ = ["app"]

@@ -16,7 +16,7 @@ from celery.signals import worker_process_init
 
 from celery_exclusive import Exclusive
 from celery_exclusive.core.operations import Acquire, Granted, Parked, Release
-from celery_exclusive.courier import Courier
+from celery_exclusive.messages.courier import Courier
 from celery_exclusive.stores.base import Reply
 from tests.worker.shop import act, app, journal, task
 

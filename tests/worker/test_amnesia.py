@@ -208,7 +208,7 @@ def test_who_has_not_begun_does_not_get_the_place_of_one_who_runs(
     busy.wait_for_log(FORGOT)
     proxy.restore()
     running.wait_for_log(FORGOT)
-    assert [rival.task_id for rival in lab.task("patient").lock_state("k").holders] == [holder.id]
+    assert [owner.task_id for owner in lab.task("patient").lock_state("k").holders] == [holder.id]
     lab.open("other")
     busy.wait_for_log(f"[{queued.id}] parked: number 1 in line")
     lab.open("holder")
@@ -240,7 +240,7 @@ def test_who_waits_for_an_answer_does_not_get_the_place_of_one_who_runs(
         asking.wait_for_log(FORGOT)
         proxy.restore()
         running.wait_for_log(FORGOT)
-        assert [rival.task_id for rival in lab.task("patient").lock_state("k").holders] == [holder.id]
+        assert [owner.task_id for owner in lab.task("patient").lock_state("k").holders] == [holder.id]
         other.deliver()
         asking.wait_for_log(f"[{asks.id}] parked: number 1 in line")
         lab.open("holder")

@@ -16,7 +16,7 @@ from celery_exclusive import Exclusive, OptionError, install
 from celery_exclusive.stores import base
 from celery_exclusive.stores.base import Capabilities, register
 from celery_exclusive.stores.memory import MemoryStore
-from celery_exclusive.worker.fitness import refuse_unfit, warnings
+from celery_exclusive.worker.checks import refuse_unfit, warnings
 from tests.servers import RedisServer
 from tests.worker.lab import Lab, Worker, eventually
 
@@ -192,11 +192,11 @@ def test_a_store_without_a_line_is_refused_for_tasks_that_wait(monkeypatch: pyte
     register("lineless", WithoutLine)
     app = install(Celery("lineless", broker="memory://", set_as_current=False))
     app.conf.exclusive_store = "lineless://"
-    installation: Any = app._celery_exclusive  # type: ignore[attr-defined]
+    services: Any = app._celery_exclusive  # type: ignore[attr-defined]
     app.task(name="a", shared=False, exclusive=Exclusive(on_conflict="skip"))(work)
-    refuse_unfit(installation, TaskPool)
-    assert not warnings(installation)
+    refuse_unfit(services, TaskPool)
+    assert not warnings(services)
     app.task(name="b", shared=False, exclusive=Exclusive())(work)
     with pytest.raises(OptionError, match=r"lineless:// keeps no line, and task b with Exclusive\(\) waits"):
-        refuse_unfit(installation, TaskPool)
+        refuse_unfit(services, TaskPool)
     app.close()

@@ -21,7 +21,11 @@ BACK = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "later"}
 def lab(make_rabbit_lab: Callable[..., Lab], queue_type: dict[str, Any]) -> Lab:
     """What its queue rejects comes back after a tenth of a second."""
     lab = make_rabbit_lab({**queue_type, **BACK}, module="tests.worker.shop_again", **LATE)
-    arguments = {"x-dead-letter-exchange": "lab", "x-dead-letter-routing-key": "lab", "x-message-ttl": 100}
+    arguments = {
+        "x-dead-letter-exchange": "lab",
+        "x-dead-letter-routing-key": "lab",
+        "x-message-ttl": 100,
+    }
     with Connection(lab.url if lab.url.startswith("amqp") else lab.conf["broker_url"]) as connection:
         Queue("later", Exchange(""), "later", queue_arguments=arguments)(connection).declare()
     return lab

@@ -100,7 +100,7 @@ OPTIONS: dict[str, Callable[[], dict[str, Any]]] = {
 def test_every_message_comes_back_from_the_line_as_it_went(shop: Lab) -> None:
     hold(shop)
     results = {
-        what: shop.task("watched").apply_async(("k", what), {"letter": UNICODE}, **options())
+        what: shop.task("watched").apply_async(("k", what), {"stored": UNICODE}, **options())
         for what, options in OPTIONS.items()
     }
     shop.wait_for_line(len(OPTIONS), "hold", "k")
@@ -110,13 +110,13 @@ def test_every_message_comes_back_from_the_line_as_it_went(shop: Lab) -> None:
         first, second = deliveries(shop, result.id)
         assert (what, second) == (what, first)
         if what != "no result":
-            assert result.get(timeout=DEADLINE) == {"got": {"letter": UNICODE}}
+            assert result.get(timeout=DEADLINE) == {"got": {"stored": UNICODE}}
     assert sorted(shop.journal.tags("start")) == sorted([*OPTIONS, "holder"])
 
 
 def test_the_body_sees_the_same_request_as_without_a_line(shop: Lab) -> None:
     def publish(task: Any) -> AsyncResult:
-        signature = task.signature(("k", "told"), {"letter": UNICODE})
+        signature = task.signature(("k", "told"), {"stored": UNICODE})
         signature.stamp(deploy="blue")
         expires = datetime(2222, 2, 2, tzinfo=timezone.utc)
         return signature.apply_async(
@@ -165,10 +165,10 @@ def test_a_member_of_a_group_comes_back_as_one(shop: Lab) -> None:
 
 
 def test_a_megabyte_of_arguments_passes_the_line(shop: Lab) -> None:
-    letter = UNICODE * 40_000
-    assert len(letter.encode()) > 1_000_000
-    result = publish_into_line(shop, "watched", ("k",), {"letter": letter})
-    assert result.get(timeout=DEADLINE) == {"got": {"letter": letter}}
+    stored = UNICODE * 40_000
+    assert len(stored.encode()) > 1_000_000
+    result = publish_into_line(shop, "watched", ("k",), {"stored": stored})
+    assert result.get(timeout=DEADLINE) == {"got": {"stored": stored}}
 
 
 def test_bytes_pass_the_line(shop: Lab) -> None:
@@ -218,7 +218,7 @@ def test_a_call_by_name_from_a_stranger_is_exclusive_and_comes_back_as_it_went(
         stranger.send_task(
             "tests.worker.shop_canvas.watched",
             ["k"],
-            {"tag": str(n), "letter": UNICODE},
+            {"tag": str(n), "stored": UNICODE},
             headers={"tenant": n},
         )
         for n in range(3)
@@ -226,7 +226,7 @@ def test_a_call_by_name_from_a_stranger_is_exclusive_and_comes_back_as_it_went(
     shop.wait_for_line(3, "hold", "k")
     shop.open("holder")
     for n, result in enumerate(results):
-        assert result.get(timeout=DEADLINE) == {"got": {"letter": UNICODE}}
+        assert result.get(timeout=DEADLINE) == {"got": {"stored": UNICODE}}
         first, second = shop.journal.events("message", id=result.id)
         assert second["body"] == first["body"]
         assert second["headers"].pop("exclusive")["promoted"]

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from kombu.exceptions import OperationalError
 
-from celery_exclusive.header import HEADER, Header
-from celery_exclusive.parking import Letter, Post
+from celery_exclusive.messages.header import HEADER, Header
+from celery_exclusive.messages.republish import Republisher
+from celery_exclusive.messages.stored import StoredMessage
 from celery_exclusive.stores.base import Wake
 from tests.servers import RedisServer
 from tests.worker.lab import Lab, eventually
@@ -158,7 +159,7 @@ def test_an_acknowledged_task_outlives_the_retries_of_its_publishing_whichever_s
     assert_each_ran_once(lab)
 
 
-class FailingPost(Post):
+class FailingPost(Republisher):
     """Cannot publish the second message."""
 
     def __init__(self, error: Exception) -> None:
@@ -166,8 +167,8 @@ class FailingPost(Post):
         self.error = error
         self.tried: list[str] = []
 
-    def publish(self, letter: Letter, *, at_head: bool = False) -> None:
-        self.tried.append(letter.routing_key)
+    def publish(self, stored: StoredMessage, *, at_head: bool = False) -> None:
+        self.tried.append(stored.routing_key)
         if len(self.tried) == 2:
             raise self.error
 
@@ -186,12 +187,12 @@ def test_a_message_that_cannot_be_published_keeps_nobody_waiting_for_the_others(
 ) -> None:
     def wake(key: str) -> Wake:
         headers = {HEADER: Header("0", key).write()}
-        letter = Letter(b"[]", "application/json", "utf-8", headers, {}, "", f"queue of {key}")
-        return Wake(key, "id/0", letter.dump(), "epoch")
+        stored = StoredMessage(b"[]", "application/json", "utf-8", headers, {}, "", f"queue of {key}")
+        return Wake(key, "id/0", stored.dump(), "epoch")
 
-    post = FailingPost(error)
-    post.publish_wakes([wake(key) for key in "abcde"])
-    assert post.tried == [f"queue of {key}" for key in tried]
+    republisher = FailingPost(error)
+    republisher.publish_wakes([wake(key) for key in "abcde"])
+    assert republisher.tried == [f"queue of {key}" for key in tried]
 
 
 @pytest.mark.parametrize("servers", ["one server", "two servers"])

@@ -13,8 +13,9 @@ from amqp.exceptions import ChannelError
 from celery import chain, chord
 from kombu.exceptions import OperationalError
 
-from celery_exclusive.header import HEADER
-from celery_exclusive.parking import Letter, Post
+from celery_exclusive.messages.header import HEADER
+from celery_exclusive.messages.republish import Republisher
+from celery_exclusive.messages.stored import StoredMessage
 from tests.rabbit import RabbitServer
 from tests.worker.lab import Lab, Worker, eventually
 from tests.worker.stage import RABBITS
@@ -194,18 +195,20 @@ def test_what_rabbitmq_does_not_take_is_an_error_for_us(
     lab = make_rabbit_lab({"x-max-length": 2, "x-overflow": "reject-publish"})
     lab.start_worker("w1", 1).stop()  # it has declared the queues
     headers = {HEADER: {}}
-    letter = Letter(b"[]", "application/json", "utf-8", headers, {"delivery_mode": 2}, "lab", "side")
-    post = Post(lab.app, own_connection=own_connection)
+    stored = StoredMessage(b"[]", "application/json", "utf-8", headers, {"delivery_mode": 2}, "lab", "side")
+    republisher = Republisher(lab.app, own_connection=own_connection)
     for _ in range(2):
-        post.publish(letter)
+        republisher.publish(stored)
     with pytest.raises(OperationalError):
-        post.publish(letter)
+        republisher.publish(stored)
     rabbit_server.delete(lab.conf["broker_url"], "side")
     with pytest.raises(ChannelError, match="NO_ROUTE"):
-        post.publish(letter)
+        republisher.publish(stored)
     for _ in range(2):
         with pytest.raises(ChannelError, match="NO_ROUTE"):
-            post.publish(letter, at_head=True)
-    post.publish(Letter(b"[]", "application/json", "utf-8", headers, {"delivery_mode": 2}, "", "lab"))
+            republisher.publish(stored, at_head=True)
+    republisher.publish(
+        StoredMessage(b"[]", "application/json", "utf-8", headers, {"delivery_mode": 2}, "", "lab")
+    )
     assert rabbit_server.messages(lab.conf["broker_url"], "lab") == 1
-    post.close()
+    republisher.close()

@@ -80,13 +80,13 @@ def test_of_two_workers_one_sweeps_while_the_other_leaves_it_to_it(
 ) -> None:
     lab = make_lab(exclusive_reap_period=1000, **settings)
     let_holders_die(lab, 150)
-    installation: Any = lab.app._celery_exclusive  # type: ignore[attr-defined]
-    one, other = Reaper(installation), Reaper(installation)
+    services: Any = lab.app._celery_exclusive  # type: ignore[attr-defined]
+    one, other = Reaper(services), Reaper(services)
     with watched(lab) as sweeps:
         one.sweep()
         other.sweep()
     assert [len(reply.wake) for _, reply in sweeps] == [100, 50, 0]
-    installation.courier.close()
+    services.courier.close()
     assert int(lab.doors.llen("lab")) == 150
 
 
@@ -96,11 +96,11 @@ def test_a_broker_that_blocks_does_not_stop_the_sweeps(
     server = start_redis()
     lab = make_lab(server.url, exclusive_store=f"sqlite:///{tmp_path}/locks.db", exclusive_offer=0.2)
     let_holders_die(lab, 250)
-    installation: Any = lab.app._celery_exclusive  # type: ignore[attr-defined]
+    services: Any = lab.app._celery_exclusive  # type: ignore[attr-defined]
     server.pause()
     try:
-        Reaper(installation).sweep()
+        Reaper(services).sweep()
     finally:
         server.resume()
-    assert all(not installation.store.inspect(key).holders for key in installation.store.scan())
-    installation.courier.close()
+    assert all(not services.store.inspect(key).holders for key in services.store.scan())
+    services.courier.close()

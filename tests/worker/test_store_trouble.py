@@ -156,7 +156,7 @@ def test_a_body_that_outlasts_its_lease_is_told_and_nobody_starts_beside_it_earl
     assert "is lost: not renewed for 9 s" in told["why"]
     assert holder.get(timeout=DEADLINE) == "holder"
     away.wait_for_log(f"[{holder.id}] lost its lease on lock")
-    assert [rival.task_id for rival in lab.task("watch").lock_state("k").holders] == [waiting.id]
+    assert [owner.task_id for owner in lab.task("watch").lock_state("k").holders] == [waiting.id]
     lab.open("next")
     assert waiting.get(timeout=DEADLINE) == "next"
     assert_nobody_ran_twice_and_nothing_is_left(stage, lab, store)

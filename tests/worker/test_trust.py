@@ -9,8 +9,8 @@ import pytest
 from celery import chain, chord
 
 from celery_exclusive import Exclusive
-from celery_exclusive.header import Header
-from celery_exclusive.parking import Letter
+from celery_exclusive.messages.header import Header
+from celery_exclusive.messages.stored import StoredMessage
 from tests.rabbit import RabbitServer
 from tests.servers import RedisServer
 from tests.worker.lab import Lab, Worker, eventually
@@ -96,7 +96,7 @@ def of_stranger(lab: Lab, id: str, key: str) -> bytes:
     name = lab.task("plain").name
     headers = {"lang": "py", "task": name, "id": id, "exclusive": Header("p", key).write()}
     body = b'[["planted"], {}, {}]'
-    return Letter(body, "application/json", "utf-8", headers, {}, "", "lab").dump()
+    return StoredMessage(body, "application/json", "utf-8", headers, {}, "", "lab").dump()
 
 
 @pytest.mark.parametrize("what", ["unsigned", "signed for another place"])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from celery_exclusive.release import release
+from celery_exclusive.leases.by_hand import release
 from tests.worker.lab import Lab
 
 pytestmark = pytest.mark.timeout(180)
@@ -23,9 +23,9 @@ def test_who_was_let_in_and_then_waits_for_its_unique_key_runs_when_that_is_free
     lab.journal.wait_for("start", tag="holder")
     first = lab.send("both", "k", "first")
     lab.wait_until_in_line(first.id, "both", "k")
-    installation = lab.app._celery_exclusive  # type: ignore[attr-defined]
-    (key,) = (key for key in installation.store.scan() if key.startswith("u:"))
-    release(installation, key)  # as an operator may: the message is not lost
+    services = lab.app._celery_exclusive  # type: ignore[attr-defined]
+    (key,) = (key for key in services.store.scan() if key.startswith("u:"))
+    release(services, key)  # as an operator may: the message is not lost
     second = lab.send("both", "k", "second", hold=True)
     lab.wait_until_in_line(second.id, "both", "k")
     lab.open("holder")

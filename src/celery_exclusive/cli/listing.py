@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from celery_exclusive import notices
 from celery_exclusive.core.document import QUEUED, SECOND
-from celery_exclusive.keys import own_key
+from celery_exclusive.options.keys import own_key
 from celery_exclusive.stores.base import Snapshot
 
 if TYPE_CHECKING:
-    from celery_exclusive.install import Installation
+    from celery_exclusive.services import Services
 
 _HASH = re.compile(r":[0-9a-f]{32}\Z")
 
@@ -53,12 +53,12 @@ class Lock:
             "state": self.state,
             "holders": [
                 {
-                    "id": notices.task_id(rival.id),
-                    "age": round(rival.age / SECOND, 3),
-                    "lease_left": round(rival.remaining / SECOND, 3),
-                    "fence": rival.fence,
+                    "id": notices.task_id(owner.id),
+                    "age": round(owner.age / SECOND, 3),
+                    "lease_left": round(owner.remaining / SECOND, 3),
+                    "fence": owner.fence,
                 }
-                for rival in self.snapshot.holders
+                for owner in self.snapshot.holders
             ],
             "waiting": self.waiting,
             "aside": self.snapshot.aside,
@@ -66,9 +66,9 @@ class Lock:
         }
 
 
-def listing(installation: Installation, keys: Collection[str]) -> Iterator[Lock]:
+def listing(services: Services, keys: Collection[str]) -> Iterator[Lock]:
     """Look at these keys, in order; what is free by now is left out."""
-    store, tasks = installation.store, {own_key(name): name for name in installation.app.tasks}
+    store, tasks = services.store, {own_key(name): name for name in services.app.tasks}
     for batch in batches(sorted(keys)):
         for key, snapshot in zip(batch, store.inspect_all(batch), strict=True):
             if is_busy(snapshot):

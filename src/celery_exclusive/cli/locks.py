@@ -14,13 +14,13 @@ from celery_exclusive.cli.listing import is_busy, listing
 from celery_exclusive.cli.table import duration, table
 from celery_exclusive.display import escaped, printable, unescaped
 from celery_exclusive.errors import ExclusiveError, did_you_mean
-from celery_exclusive.install import ATTRIBUTE
-from celery_exclusive.keys import keys_named
-from celery_exclusive.release import Released
-from celery_exclusive.release import release as give_back
+from celery_exclusive.leases.by_hand import Released
+from celery_exclusive.leases.by_hand import release as give_back
+from celery_exclusive.options.keys import keys_named
+from celery_exclusive.services import ATTRIBUTE
 
 if TYPE_CHECKING:
-    from celery_exclusive.install import Installation
+    from celery_exclusive.services import Services
     from celery_exclusive.stores.base import Store
 
 
@@ -73,12 +73,10 @@ def ls(obj: CLIContext, prefix: str, *, as_json: bool) -> None:
     WAITING     how many tasks stand in line
     FENCE       the number of this lease; the next one of this key has a higher one
     """
-    installation = _installation(obj)
+    services = _installation(obj)
     shown, written = _meant(prefix), _meant(unescaped(prefix))
-    keys = [
-        key for key in installation.store.scan() if escaped(key).startswith(shown) or key.startswith(written)
-    ]
-    found = listing(installation, keys)
+    keys = [key for key in services.store.scan() if escaped(key).startswith(shown) or key.startswith(written)]
+    found = listing(services, keys)
     if not keys:
         click.echo(f"no key of a lock begins with {prefix!r}" if prefix else "no locks", err=True)
     for line in (json.dumps(lock.record()) for lock in found) if as_json else table(found):
@@ -103,17 +101,17 @@ def release(obj: CLIContext, key: str, *, force: bool) -> None:
 
     Ends with 0 if that is done, with 1 if it was refused or if there is no such lock.
     """
-    installation = _installation(obj)
-    store = installation.store
+    services = _installation(obj)
+    store = services.store
     chosen = _busy_key(store, key)
-    released = give_back(installation, chosen, force=force)
+    released = give_back(services, chosen, force=force)
     after = store.inspect(chosen)
     click.echo(f"lock {escaped(chosen)}")
     for line in _account(released, after.waiting + after.aside):
         click.echo(f"  {line}")
 
 
-def _installation(obj: CLIContext) -> Installation:
+def _installation(obj: CLIContext) -> Services:
     """The app's, once its tasks are there; says which store is looked at."""
     app: Any = obj.app
     try:
@@ -124,21 +122,21 @@ def _installation(obj: CLIContext) -> Installation:
         why = printable(f"{type(error).__name__}: {error}")
         click.echo(f"Warning: not all tasks could be imported: {why}", err=True)
     app.finalize()
-    installation: Installation | None = getattr(app, ATTRIBUTE, None)
-    if installation is None:
+    services: Services | None = getattr(app, ATTRIBUTE, None)
+    if services is None:
         raise click.ClickException(
             f"app {app.main!r} has no locks: name the app that celery_exclusive.install(app) was called for, "
             "as in `celery -A proj locks ls`"
         )
-    store = installation.store
+    store = services.store
     place = printable(store.url)
     if not obj.quiet:  # type: ignore[attr-defined] # the stubs do not know it
-        prefix = installation.settings.exclusive_prefix
-        click.echo(f"locks in {place} ({installation.origin}), exclusive_prefix {prefix}", err=True)
+        prefix = services.settings.exclusive_prefix
+        click.echo(f"locks in {place} ({services.origin}), exclusive_prefix {prefix}", err=True)
     store.epoch()  # a node of a Redis Cluster would list no keys, and not say why
     if store.capabilities.one_process:
         click.echo(f"Warning: {place} is the memory of one process, and this is another one", err=True)
-    return installation
+    return services
 
 
 def _busy_key(store: Store, text: str) -> str:
@@ -177,9 +175,9 @@ def _account(released: Released, waiting: int) -> Iterator[str]:
     if released.forgotten:
         yield "it was damaged, and is dropped: who held it or waited there is forgotten"
         return
-    for rival in released.broken:
-        yield f"taken from {_who(rival.id)}, which had it for {duration(rival.age)}"
-    if any(rival.phase == "running" for rival in released.broken):
+    for owner in released.broken:
+        yield f"taken from {_who(owner.id)}, which had it for {duration(owner.age)}"
+    if any(owner.phase == "running" for owner in released.broken):
         yield "if its process lives, that work goes on; its lease.check(), if it has a lock, raises LeaseLost"
     elif released.broken:
         yield "if its message is not lost, its task runs all the same"

@@ -40,10 +40,10 @@ def _rows(lock: Lock) -> Iterator[tuple[str, ...]]:
     key, task = escaped(lock.key), escaped(lock.task or "-")
     aside = lock.snapshot.aside
     waiting = f"{lock.waiting} ({aside} aside)" if aside else str(lock.waiting)
-    for rival in lock.snapshot.holders:
-        holder = escaped(notices.task_id(rival.id))
-        age, left = duration(rival.age), duration(rival.remaining)
-        yield (key, task, holder, lock.state, age, left, waiting, str(rival.fence))
+    for owner in lock.snapshot.holders:
+        holder = escaped(notices.task_id(owner.id))
+        age, left = duration(owner.age), duration(owner.remaining)
+        yield (key, task, holder, lock.state, age, left, waiting, str(owner.fence))
     if not lock.snapshot.holders:
         yield (key, task, "-", lock.state, "-", "-", waiting, "-")
 

@@ -118,7 +118,7 @@ Operation = Request | Renew | Reap
 
 
 @dataclass(frozen=True, slots=True)
-class Rival:
+class Owner:
     """Who has a place: a holder, or an id to which one is offered (`fence` 0).
 
     `age` is since the grant.
@@ -141,14 +141,14 @@ class Parked:
     """The message is kept. `position` in line counts from 1; 0: behind its own run."""
 
     position: int
-    by: tuple[Rival, ...]
+    by: tuple[Owner, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
     """No place, and nothing was kept."""
 
-    by: tuple[Rival, ...]
+    by: tuple[Owner, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class Full:
     """No place, and as many wait as may: nothing was kept."""
 
     waiting: int
-    by: tuple[Rival, ...]
+    by: tuple[Owner, ...]
 
 
 @dataclass(frozen=True, slots=True)

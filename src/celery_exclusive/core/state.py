@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from celery_exclusive.core.document import NEVER, OFFERED_AT_ONCE, SECOND, Document, Entry, Holder, Line
-from celery_exclusive.core.operations import Rival
+from celery_exclusive.core.operations import Owner
 
 OFFER = 5 * SECOND
 """How long the first offer lasts; each further one lasts twice as long."""
@@ -15,9 +15,9 @@ OFFERS_IN_LINE = 8
 OFFERS_ASIDE = 64
 
 
-def rival(lease: Holder, now: int) -> Rival:
+def owner(lease: Holder, now: int) -> Owner:
     """What others are told of a lease."""
-    return Rival(lease.id, max(now - lease.fence, 0), lease.expiry - now, lease.fence, lease.phase)
+    return Owner(lease.id, max(now - lease.fence, 0), lease.expiry - now, lease.fence, lease.phase)
 
 
 class KeyState:
@@ -94,11 +94,11 @@ class KeyState:
         waiting = [entry for entry in self.entries.values() if entry.state == "waiting"]
         return sorted(waiting, key=lambda entry: entry.seq)
 
-    def rivals(self) -> tuple[Rival, ...]:
+    def owners(self) -> tuple[Owner, ...]:
         leases = sorted(self.holders.values(), key=lambda lease: lease.fence)
-        rivals = [rival(lease, self.now) for lease in leases]
+        owners = [owner(lease, self.now) for lease in leases]
         invited = [entry for entry in self.queue()[: self.free()] if entry.id != self.id]
-        return (*rivals, *(Rival(e.id, 0, e.offer_until - self.now, phase="again") for e in invited))
+        return (*owners, *(Owner(e.id, 0, e.offer_until - self.now, phase="again") for e in invited))
 
     def put(self, entry: Entry) -> None:
         """Store a new or changed entry, and count those in line anew."""

@@ -101,7 +101,7 @@ class _Step(KeyState):
         seq = entry.seq if entry else self.tick()
         self.put(Entry(op.id, seq, state="behind" if lease else "waiting"))
         self.settle()
-        return Parked(0 if lease else self.ahead + 1, self.rivals())
+        return Parked(0 if lease else self.ahead + 1, self.owners())
 
     def own(self, op: Own) -> Answer:
         self.settle()
@@ -109,7 +109,7 @@ class _Step(KeyState):
         former = self.holders.get(id)
         lease = self.holders.get(op.id) or (former if former and former.is_of(token) else None)
         if not lease and (self.holders or self.waiting):
-            return Held(self.rivals())
+            return Held(self.owners())
         fence = lease.fence if lease else self.tick()
         own = Holder(op.id, op.token, self.now + op.ttl, fence, phase=op.phase)
         others = [holder for holder in self.holders.values() if holder is not lease]
@@ -217,9 +217,9 @@ class _Step(KeyState):
     def _refuse(self, op: Acquire, *, is_newcomer: bool) -> Answer | None:
         """What is told to a delivery that must not be parked."""
         if op.message is None:
-            return Held(self.rivals())
+            return Held(self.owners())
         if is_newcomer and op.max_waiting is not None and self.waiting >= op.max_waiting:
-            return Full(self.waiting, self.rivals())
+            return Full(self.waiting, self.owners())
         return None
 
     def _extend(self, lease: Holder, ttl: int) -> None:

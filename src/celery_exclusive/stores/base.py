@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Literal, Protocol
 
 from celery_exclusive.brokers import scheme
-from celery_exclusive.core.operations import Answer, Renew, Request, Rival
+from celery_exclusive.core.operations import Answer, Owner, Renew, Request
 from celery_exclusive.errors import OptionError, did_you_mean
 
 
@@ -65,7 +65,7 @@ class Snapshot:
     With a `problem` nothing of it can be told, since what the store keeps of it is damaged.
     """
 
-    holders: tuple[Rival, ...] = ()
+    holders: tuple[Owner, ...] = ()
     waiting: int = 0
     aside: int = 0
     problem: str = ""

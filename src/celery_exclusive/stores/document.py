@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from celery_exclusive.core.document import Document, Entry, Line
 from celery_exclusive.core.operations import Acquire, Done, Operation, Reap, Renew, Request
-from celery_exclusive.core.state import rival
+from celery_exclusive.core.state import owner
 from celery_exclusive.core.step import Transition, step
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.stores.base import Capabilities, Reply, Snapshot, Wake
@@ -139,7 +139,7 @@ class DocumentStore(ABC):
         loaded = self.load(key)
         living = [holder for holder in loaded.document.holders if holder.expiry > loaded.now]
         return Snapshot(
-            tuple(rival(holder, loaded.now) for holder in living),
+            tuple(owner(holder, loaded.now) for holder in living),
             loaded.line.waiting,
             loaded.aside,
         )

@@ -6,8 +6,8 @@ import os
 import time
 from collections.abc import Callable
 
-from celery_exclusive.native import NativeThread
 from celery_exclusive.stores.base import Store
+from celery_exclusive.system.threads import NativeThread
 
 _LIFE = 60
 """Seconds after which it is asked for again: a store that has lost its data has a new epoch."""

@@ -11,9 +11,9 @@ from secrets import token_hex
 from threading import Lock
 
 from celery_exclusive.core.document import Document, Entry, Line, reach
-from celery_exclusive.native import original
 from celery_exclusive.stores.base import Capabilities
 from celery_exclusive.stores.document import Change, DocumentStore, Loaded
+from celery_exclusive.system.threads import original
 
 MINUTE = 60_000_000
 """How much longer than told a tombstone is kept, in case the clock is set back."""

@@ -78,6 +78,6 @@ class StoreConformance(
     def kept_for_ever(self, prefix: str) -> Sequence[str]:
         """Name what the namespace still has that would never end, besides one fence mark and the epoch.
 
-        Asked after everything has finished; by default nobody looks.
+        CallOptions after everything has finished; by default nobody looks.
         """
         return super().kept_for_ever(prefix)

@@ -21,10 +21,10 @@ def lock_store(monkeypatch: pytest.MonkeyPatch) -> LockStore:
 
     No server is asked. The store's clock stands still until the test calls `lock_store.advance(seconds)`.
     """
-    from celery_exclusive.install import Installation
+    from celery_exclusive.services import Services
     from celery_exclusive.testing.lock_store import LockStore
 
     store = LockStore()
-    monkeypatch.setattr(Installation, "store", property(lambda _: store))
-    monkeypatch.setattr(Installation, "is_rehearsal", True)
+    monkeypatch.setattr(Services, "store", property(lambda _: store))
+    monkeypatch.setattr(Services, "is_rehearsal", True)
     return store

@@ -7,18 +7,18 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from celery_exclusive import notices
-from celery_exclusive.amounts import no_longer_than, seconds_until
-from celery_exclusive.claim import Claim
-from celery_exclusive.core.operations import Acquire, Release
-from celery_exclusive.given import Values
-from celery_exclusive.header import HEADER, Header, publish_claim_id, rejections
-from celery_exclusive.keys import key_of
-from celery_exclusive.options import FINISHED
-from celery_exclusive.parking import TOP, Letter
+from celery_exclusive.core.operations import Acquire, Release, Request
+from celery_exclusive.leases.claim import Claim
+from celery_exclusive.messages.header import HEADER, Header, publish_claim_id, read_header, rejections
+from celery_exclusive.messages.stored import TOP, StoredMessage
+from celery_exclusive.options.amounts import no_longer_than, seconds_until
+from celery_exclusive.options.declared import FINISHED, PERIOD
+from celery_exclusive.options.keys import key_of
+from celery_exclusive.options.per_call import Values
 from celery_exclusive.worker.queues import routed, source
 
 if TYPE_CHECKING:
-    from celery_exclusive.install import Installation
+    from celery_exclusive.services import Services
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Delivery:
     late: bool
     values: Values
     kin: tuple[str, ...]
-    letter: Letter
+    stored: StoredMessage
     events_from: str | None = None
     is_stored: bool = True
     is_fanout: bool = False
@@ -91,18 +91,18 @@ class Delivery:
 
         Raises OptionError or TypeError if no key can be made from its arguments.
         """
-        installation: Installation = task.app._celery_exclusive
+        services: Services = task.app._celery_exclusive
         message = request.message
-        header = installation.header_of(message.headers, request.id)
+        header = read_header(services, message.headers, request.id)
         if header is None:
-            _tell_if_unsigned(installation, message)
+            _tell_if_unsigned(services, message)
             header = Header(_publish_id(request), masked=True)
         is_taken = header.u is not None
         rejected = rejections(message.headers)
         is_reborn = rejected not in (None, header.rejections)
         if rejected and is_reborn:
             header = header.reborn(rejected)
-        header = routed(_completed(header, installation, task, request), message)
+        header = routed(_completed(header, services, task, request), message)
         if header.x is None and header.u is None:
             return None
         restore_request(request, header)
@@ -117,15 +117,15 @@ class Delivery:
         noted = source(message)
         is_stored = noted.get("is_stored", True)
         x = u = None
-        exclusive = installation.exclusive(task, header.values)
+        exclusive = services.exclusive(task, header.values)
         if exclusive and header.x and not header.dup:
-            x = Claim(header.x, id, token, installation.ttl(exclusive), exclusive.limit)
+            x = Claim(header.x, id, token, services.ttl(exclusive), exclusive.limit)
         if header.u and not header.dup:
             key, until = header.u
-            unique = installation.unique(task, header.values)
-            claim = Claim(key, id, token, installation.ttl(unique))
+            unique = services.unique(task, header.values)
+            claim = Claim(key, id, token, services.ttl(unique))
             expires = message.headers.get("expires")
-            u = UniqueClaim(claim, until, installation.queued_ttl(unique), expires, is_taken)
+            u = UniqueClaim(claim, until, services.queued_ttl(unique), expires, is_taken)
         return cls(
             id=id,
             token=token,
@@ -142,7 +142,7 @@ class Delivery:
             late=bool(task.acks_late) and is_stored,
             values=header.values,
             kin=tuple(kin),
-            letter=Letter.of(message, header, noted.get("queue") if header.route else None),
+            stored=StoredMessage.of(message, header, noted.get("queue") if header.route else None),
             is_stored=is_stored,
             is_fanout=noted.get("is_fanout", False),
         )
@@ -169,6 +169,17 @@ class Delivery:
         u = self.u.claim if self.u and self.u.until == FINISHED else None
         return tuple(claim for claim in (self.x, u) if claim)
 
+    def ending(self, *, done: bool, returns: bool) -> tuple[tuple[str, Request], ...]:
+        """What the store is asked for when this has ended; if its message `returns`, that keeps its key."""
+        operations: list[tuple[str, Request]] = []
+        if self.x:
+            operations.append((self.x.key, self.x.release(done=done)))
+        if self.u and self.u.until != PERIOD and returns:
+            operations.append((self.u.claim.key, self.u.release_for_queue()))
+        elif self.u and self.u.until != PERIOD:
+            operations += [(claim.key, claim.release(done=done)) for claim in self.u.claims]
+        return tuple(operations)
+
     def acquire(self, claim: Claim, *, park: bool, max_waiting: int | None = None) -> Acquire:
         """Ask for one of its keys. Where the offer was for the other one, it is not the copy of an offer."""
         is_other = self.promoted is not None and self.offered != claim.key
@@ -177,7 +188,7 @@ class Delivery:
             redelivered=self.redelivered,
             promoted="" if is_other else self.promoted,
             late=self.late,
-            message=self.letter.dump() if park and self.is_stored else None,
+            message=self.stored.dump() if park and self.is_stored else None,
             max_waiting=max_waiting,
         )
 
@@ -187,11 +198,11 @@ def is_redelivered(message: Any) -> bool:
     return bool(message.delivery_info.get("redelivered") or message.headers.get("redelivered"))
 
 
-def give_back_unique_key(installation: Installation, id: str, message: Any) -> None:
+def give_back_unique_key(services: Services, id: str, message: Any) -> None:
     """Give back what a message has that no body will run for, unless it may still be in line."""
-    header = installation.header_of(message.headers or {}, id)
+    header = read_header(services, message.headers or {}, id)
     if header and not header.promoted and (header.x is None or not is_redelivered(message)):
-        installation.debts.add_message(id, header)
+        services.releaser.add_message(id, header)
 
 
 def restore_request(request: Any, header: Header) -> None:
@@ -203,19 +214,19 @@ def restore_request(request: Any, header: Header) -> None:
         properties["priority"] = request.delivery_info["priority"] = header.prio
 
 
-def _tell_if_unsigned(installation: Installation, message: Any) -> None:
+def _tell_if_unsigned(services: Services, message: Any) -> None:
     """Log it once per process."""
-    signer = installation.signer
+    signer = services.signer
     if signer.is_on and HEADER in message.headers and not signer.has_told:
         signer.has_told = True
         notices.unsigned(str(message.headers.get("task")), str(message.headers.get("origin") or "unknown"))
 
 
-def _completed(header: Header, installation: Installation, task: Any, request: Any) -> Header:
+def _completed(header: Header, services: Services, task: Any, request: Any) -> Header:
     """With the keys of options that its publisher did not know of."""
     arguments = (task.name, task.run)
-    exclusive = installation.exclusive(task, header.values)
-    unique = installation.unique(task, header.values)
+    exclusive = services.exclusive(task, header.values)
+    unique = services.unique(task, header.values)
     call = (request.args, request.kwargs)
     if exclusive is None or exclusive.attribute in header.off:
         header = replace(header, x=None)

@@ -7,10 +7,10 @@ from typing import Any
 
 from celery.app.task import Task as CeleryTask
 
-from celery_exclusive.eager import EagerTask
-from celery_exclusive.header import DELIVERY
-from celery_exclusive.task import Run, current_run, within
-from celery_exclusive.worker.passage import Passage
+from celery_exclusive.local.eager import EagerTask
+from celery_exclusive.messages.header import DELIVERY
+from celery_exclusive.run import Run, current_run, within
+from celery_exclusive.worker.execution import Execution
 
 
 class GatedTask(EagerTask):
@@ -82,12 +82,12 @@ class Gate:
                 return self.tracer(uuid, args, kwargs, request)
         if delivery is None:
             return self.tracer(uuid, args, kwargs, request)
-        passage = Passage(self.task, self.tracer, delivery, uuid, args, kwargs, request)
-        roster = passage.installation.roster
+        execution = Execution(self.task, self.tracer, delivery, uuid, args, kwargs, request)
+        roster = execution.state.roster
         if roster is None:
-            return passage.go()
+            return execution.go()
         try:
             roster.begin(delivery.token)
-            return passage.go()
+            return execution.go()
         finally:
             roster.finish()

@@ -11,23 +11,23 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from celery_exclusive import notices
-from celery_exclusive.claim import Claim
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Done
-from celery_exclusive.forking import forks_wait
-from celery_exclusive.lease import Known
-from celery_exclusive.namespace import LIFE, keep_namespace
-from celery_exclusive.native import NativeThread, at_home, original
+from celery_exclusive.leases.claim import Claim
+from celery_exclusive.leases.lease import Known
+from celery_exclusive.messages.namespace import LIFE, keep_namespace
+from celery_exclusive.system.forks import forks_wait
+from celery_exclusive.system.threads import NativeThread, at_home, original
 from celery_exclusive.worker.delivery import Delivery
-from celery_exclusive.worker.elsewhere import Elsewhere
-from celery_exclusive.worker.endings import Ended
+from celery_exclusive.worker.other_stores import OtherStores
 from celery_exclusive.worker.roster import Roster
 
 if TYPE_CHECKING:
-    from celery_exclusive.install import Installation
+    from celery_exclusive.services import Services
 
 
 _SOON = 1
@@ -44,11 +44,11 @@ class Heartbeat:
     leases back that are held.
     """
 
-    def __init__(self, installation: Installation, broker: str, roster: Roster | None = None) -> None:
-        self.installation, self.broker, self.roster = installation, broker, roster
-        self.period = min(installation.settings.exclusive_ttl, LIFE) / 3
-        self._see(Known(installation.store.epoch(), time.monotonic()))
-        self._elsewhere = Elsewhere(installation, self._known.epoch)
+    def __init__(self, services: Services, broker: str, roster: Roster | None = None) -> None:
+        self.services, self.broker, self.roster = services, broker, roster
+        self.period = min(services.settings.exclusive_ttl, LIFE) / 3
+        self._see(Known(services.store.epoch(), time.monotonic()))
+        self._elsewhere = OtherStores(services, self._known.epoch)
         self._deliveries: dict[str, tuple[Delivery, Callable[[], int | None]]] = {}
         self._held: dict[str, list[Claim]] = {}
         self._lapsed: set[Claim] = set()
@@ -77,7 +77,7 @@ class Heartbeat:
         `process` tells the pid of the child of which Celery knows that it has begun.
         """
         self._elsewhere.note(delivery)
-        small = replace(delivery, letter=replace(delivery.letter, body=b""))
+        small = replace(delivery, stored=replace(delivery.stored, body=b""))
         self._deliveries[delivery.token] = (small, process)
         if self.roster and len(self._deliveries) > self.roster.slots:
             self._drop_one()
@@ -126,7 +126,7 @@ class Heartbeat:
         return True
 
     def beat(self) -> None:
-        store, now = self.installation.store, time.monotonic()
+        store, now = self.services.store, time.monotonic()
         executed = self._executed()
         claims = [claim for delivery, _ in executed.values() for claim in delivery.leases]
         held = {claim for _, held in executed.values() for claim in held}
@@ -136,9 +136,9 @@ class Heartbeat:
             self._lapsed = held - {claim for claim, is_alive in zip(claims, lives, strict=True) if is_alive}
         else:
             count = sum(self._restore(delivery) for delivery, _ in executed.values())
-            notices.amnesia(self.installation, count)
+            notices.amnesia(self.services, count)
         self._see(Known(epoch, 0 if self._lapsed else now))
-        keep_namespace(self.installation, self.broker)
+        keep_namespace(self.services, self.broker)
         self._elsewhere.tell(epoch)
 
     def _see(self, known: Known) -> None:
@@ -169,7 +169,7 @@ class Heartbeat:
         for claim in delivery.leases:
             if claim in self._lapsed or not self._holds(delivery, claim):
                 continue
-            reply = self.installation.store.apply(claim.key, claim.restore())
+            reply = self.services.store.apply(claim.key, claim.restore())
             count += reply.answer == Done(True)
             if not self._holds(delivery, claim):  # it has ended meanwhile, maybe before it was put back
                 is_x = claim == delivery.x
@@ -184,5 +184,5 @@ class Heartbeat:
             del self._deliveries[first]
 
     def _give_back(self, delivery: Delivery, *, returns: bool = False) -> None:
-        if self.installation.endings:
-            at_home(self.installation.endings.add, Ended(delivery, done=False, returns=returns))
+        operations = delivery.ending(done=False, returns=returns)
+        at_home(self.services.releaser.add, *operations, before=partial(self.drop, delivery))

@@ -12,12 +12,12 @@ from celery.exceptions import SoftTimeLimitExceeded
 from celery_exclusive import notices
 from celery_exclusive.core.operations import Acquire, Request
 from celery_exclusive.errors import StoreUnavailable
-from celery_exclusive.lease import finish
+from celery_exclusive.leases.lease import finish
 from celery_exclusive.stores.base import Reply
-from celery_exclusive.stores.deadline import deadline
+from celery_exclusive.system.deadline import deadline
 
 if TYPE_CHECKING:
-    from celery_exclusive.install import Installation
+    from celery_exclusive.services import Services
 
 
 _FIRST_PAUSE = 0.1
@@ -31,8 +31,8 @@ _REPORT = 0.8
 class Patience:
     """Asks for what one run needs; while the store is down, it waits for it in the worker's slot."""
 
-    def __init__(self, installation: Installation, task: Any, request: Any) -> None:
-        self.installation, self.task, self.request = installation, task, request
+    def __init__(self, services: Services, task: Any, request: Any) -> None:
+        self.services, self.task, self.request = services, task, request
         self.may_come_late = False
         self._report_by: float | None = None
         self.began = time.monotonic()
@@ -63,7 +63,7 @@ class Patience:
         """How long to wait at most: time limits run meanwhile, and must not end what has not begun."""
         spent = time.monotonic() - self.began
         waits = [max(limit / 2 - spent, _SHORTEST) for limit in self.limits if limit]
-        return float(min([self.installation.settings.exclusive_store_wait, *waits]))
+        return float(min([self.services.settings.exclusive_store_wait, *waits]))
 
     def rest(self) -> float:
         """How long the store may still hold up the report of a body that has ended.
@@ -93,10 +93,10 @@ class Patience:
         So each further one is that of a redelivered copy.
         """
         if not isinstance(operation, Acquire):
-            return self.installation.store.apply(key, operation)
+            return self.services.store.apply(key, operation)
         if self.may_come_late:
             operation = replace(operation, redelivered=True)
         before, self.may_come_late = self.may_come_late, True
-        reply = self.installation.store.apply(key, operation)
+        reply = self.services.store.apply(key, operation)
         self.may_come_late = before
         return reply

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from celery_exclusive.header import Header
+from celery_exclusive.messages.header import Header
 
 SOURCE = "exclusive_source"
 """Where the delivery info of a message tells of its queue."""

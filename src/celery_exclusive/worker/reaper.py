@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 from celery_exclusive import notices
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.errors import UnreadableKey
-from celery_exclusive.forking import forks_wait
+from celery_exclusive.system.forks import forks_wait
+from celery_exclusive.worker.state import state_of
 
 if TYPE_CHECKING:
-    from celery_exclusive.install import Installation
+    from celery_exclusive.services import Services
     from celery_exclusive.stores.base import Reply
 
 _SHORTEST = 0.8
@@ -30,8 +31,8 @@ class Reaper:
     does not keep the keys from being looked after.
     """
 
-    def __init__(self, installation: Installation) -> None:
-        self.installation = installation
+    def __init__(self, services: Services) -> None:
+        self.services = services
         self._is_over = threading.Event()
         self._unreadable: set[str] = set()
         self._thread = threading.Thread(target=self._run, name="exclusive-reaper", daemon=True)
@@ -45,32 +46,32 @@ class Reaper:
 
     def _run(self) -> None:
         trouble = notices.Trouble("the reaper cannot look for dead leases; it goes on trying")
-        while not self._is_over.wait(self.installation.settings.exclusive_reap_period * _jitter()):
+        while not self._is_over.wait(self.services.settings.exclusive_reap_period * _jitter()):
             with trouble:
                 self.sweep()
 
     def sweep(self) -> None:
         """Look after everything that is due by now."""
-        settings = self.installation.settings
+        settings = self.services.settings
         every = round(_SHORTEST * settings.exclusive_reap_period * SECOND)
         while self._reap(every).more and not self._is_over.is_set():
-            self.installation.courier.wait(settings.exclusive_offer)
+            self.services.courier.wait(settings.exclusive_offer)
             every = 0
 
     def _reap(self, every: int) -> Reply:
         with forks_wait():
-            reply = self.installation.store.reap(every=every)
+            reply = self.services.store.reap(every=every)
             for key, problem in reply.unreadable:
                 self._tell(key, problem)
-            if self.installation.heartbeat:
-                self.installation.heartbeat.notice_epoch(reply.epoch)
+            if heartbeat := state_of(self.services).heartbeat:
+                heartbeat.notice_epoch(reply.epoch)
             return reply
 
     def _tell(self, key: str, problem: str) -> None:
         """Log a key whose data are damaged, once."""
         if key not in self._unreadable:
             self._unreadable.add(key)
-            error = UnreadableKey(key, problem, self.installation.store.url)
+            error = UnreadableKey(key, problem, self.services.store.url)
             notices.unreadable(error, len(self._unreadable))
 
 

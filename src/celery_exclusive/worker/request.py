@@ -17,16 +17,16 @@ from kombu.utils.imports import symbol_by_name
 
 from celery_exclusive.core.operations import Stale
 from celery_exclusive.errors import StoreUnavailable
-from celery_exclusive.header import DELIVERY
-from celery_exclusive.options import PERIOD
-from celery_exclusive.stores.deadline import deadline
-from celery_exclusive.task import Run, within
+from celery_exclusive.messages.header import DELIVERY
+from celery_exclusive.options.declared import PERIOD
+from celery_exclusive.run import Run, within
+from celery_exclusive.system.deadline import deadline
+from celery_exclusive.worker.deliver_again import DeliverAgain, deliver_again
 from celery_exclusive.worker.delivery import Delivery, UniqueClaim, give_back_unique_key
-from celery_exclusive.worker.endings import Ended
-from celery_exclusive.worker.returning import ComesAgain, deliver_again
+from celery_exclusive.worker.state import release_later, state_of
 
 if TYPE_CHECKING:
-    from celery_exclusive.install import Installation
+    from celery_exclusive.services import Services
 
 
 _LOOK = 1
@@ -58,12 +58,12 @@ class RequestMixin:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._installation: Installation = self.task.app._celery_exclusive
+        self._services: Services = self.task.app._celery_exclusive
         try:
             self._delivery = self.request_dict[DELIVERY] = Delivery.of(self.task, self)
         except Exception as error:  # noqa: BLE001 - the gate raises it; here it would stop the consumer
             self.request_dict[DELIVERY] = get_pickleable_exception(error)
-            give_back_unique_key(self._installation, self.id, self.message)
+            give_back_unique_key(self._services, self.id, self.message)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Celery defines these two in a subclass made per task, without calling ours: wrap them there."""
@@ -102,8 +102,8 @@ class RequestMixin:
             if not return_ok:  # else it comes from `on_success`
                 self._ended(self._process if issubclass(exc_info.type, _DEATHS) else None)
         error = getattr(exc_info.exception, "exc", exc_info.exception)
-        if isinstance(error, ComesAgain):
-            deliver_again(self._installation.worker.consumer, self.task.name, self.message, error)
+        if isinstance(error, DeliverAgain):
+            deliver_again(state_of(self._services).celery.consumer, self.task.name, self.message, error)
 
     def _announce_revoked(self, reason: Any, terminated: bool, signum: Any, expired: bool) -> None:
         if not terminated and self._comes_late():
@@ -127,11 +127,11 @@ class RequestMixin:
         try:
             with deadline(_LOOK):
                 asked = delivery.acquire(delivery.guard, park=False)
-                reply = self._installation.store.apply(delivery.guard.key, asked)
+                reply = self._services.store.apply(delivery.guard.key, asked)
         except StoreUnavailable:
             return False
         by = getattr(reply.answer, "by", ())
-        return reply.answer == Stale() or delivery.id in [rival.id for rival in by]
+        return reply.answer == Stale() or delivery.id in [owner.id for owner in by]
 
     @contextmanager
     def _over(self) -> Iterator[None]:
@@ -148,9 +148,9 @@ class RequestMixin:
         return None if self._is_green else self.worker_pid
 
     def _ended(self, dying: int | None) -> None:
-        if self._delivery and self._installation.endings:
+        if self._delivery:
             done = self.acknowledged and not self._requeued
-            self._installation.endings.add(Ended(self._delivery, dying, done, returns=not done))
+            release_later(self._services, self._delivery, done=done, returns=not done, dying=dying)
 
 
 class Request(RequestMixin, CeleryRequest):
@@ -168,9 +168,9 @@ def _keeping(execute_using_pool: Any) -> Any:
     @wraps(execute_using_pool)
     def execute(self: RequestMixin, pool: Any, **kwargs: Any) -> Any:
         self._is_green = pool.is_green
-        heartbeat = self._installation.heartbeat
+        heartbeat = state_of(self._services).heartbeat
         if self._delivery and heartbeat and heartbeat.is_for_children:
-            told = replace(self._delivery, events_from=self._installation.events_from())
+            told = replace(self._delivery, events_from=self._services.events_from())
             self._delivery = self.request_dict[DELIVERY] = told
             heartbeat.keep(told, partial(_process, ref(self)))
         try:
@@ -192,8 +192,9 @@ def _process(request: ref[RequestMixin]) -> int | None:
 def _dropping(on_success: Any) -> Any:
     @wraps(on_success)
     def succeed(self: RequestMixin, *args: Any, **kwargs: Any) -> Any:
-        if self._delivery and self._installation.heartbeat:
-            self._installation.heartbeat.drop(self._delivery)
+        heartbeat = state_of(self._services).heartbeat
+        if self._delivery and heartbeat:
+            heartbeat.drop(self._delivery)
         self._is_over = True
         result = on_success(self, *args, **kwargs)
         if self._already_revoked:  # a greenlet that was killed, maybe while it parked

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from billiard import get_start_method
 from celery import bootsteps
@@ -13,18 +13,20 @@ from celery.platforms import EX_FAILURE
 from celery_exclusive import notices
 from celery_exclusive.display import printable
 from celery_exclusive.errors import ExclusiveError, OptionError
-from celery_exclusive.install import install
-from celery_exclusive.namespace import keep_namespace, own_broker
-from celery_exclusive.worker.endings import Endings
-from celery_exclusive.worker.fitness import refuse_unfit, warnings
+from celery_exclusive.messages.namespace import keep_namespace, own_broker
+from celery_exclusive.worker.checks import refuse_unfit, warnings
 from celery_exclusive.worker.heartbeat import Heartbeat
 from celery_exclusive.worker.queues import note_queues
 from celery_exclusive.worker.reaper import Reaper
 from celery_exclusive.worker.roster import Roster
-from celery_exclusive.worker.unlocked import Unlocked
+from celery_exclusive.worker.state import WorkerState, state_of
+from celery_exclusive.worker.undeclared import Undeclared
 
 if TYPE_CHECKING:
-    from celery_exclusive.install import Installation
+    from celery_exclusive.services import Services
+
+_FIXUP = "celery_exclusive.install:install_copy"
+"""What Celery calls for the copy of the app that a child which is not forked makes."""
 
 
 class Locks(bootsteps.StartStopStep):
@@ -35,10 +37,10 @@ class Locks(bootsteps.StartStopStep):
 
     def __init__(self, worker: Any, **kwargs: Any) -> None:
         super().__init__(worker, **kwargs)
-        self.installation: Installation = worker.app._celery_exclusive
+        self.services: Services = worker.app._celery_exclusive
         startup_info = getattr(worker, "startup_info", None)
-        self.unlocked = Unlocked(self.installation)
-        self.reaper = Reaper(self.installation)
+        self.unlocked = Undeclared(self.services)
+        self.reaper = Reaper(self.services)
         if startup_info:
             worker.startup_info = partial(self.banner, startup_info)
 
@@ -55,48 +57,43 @@ class Locks(bootsteps.StartStopStep):
             raise SystemExit(EX_FAILURE) from None
 
     def _start(self, parent: Any) -> None:
-        installation = self.installation
-        installation.adopt_all()
-        for warning in installation.unknown_tasks():
+        services = self.services
+        services.installer.adopt_all()
+        for warning in services.installer.unknown_tasks():
             notices.logger.warning(warning)
-        installation.settings  # noqa: B018 - wrong settings are an error even where no task needs them
-        if not installation.is_needed:
+        services.settings  # noqa: B018 - wrong settings are an error even where no task needs them
+        if not services.is_needed:
             return
         _check_pool(parent.pool_cls)
-        parent.app.fixups = {*parent.app.fixups, f"{__name__}:{_install_copy.__name__}"}
-        refuse_unfit(installation, parent.pool_cls)
-        for warning in warnings(installation):
+        parent.app.fixups = {*parent.app.fixups, _FIXUP}
+        refuse_unfit(services, parent.pool_cls)
+        for warning in warnings(services):
             notices.logger.warning(warning)
-        installation.events_from = partial(_events_from, parent)
-        broker = own_broker(installation)
-        keep_namespace(installation, broker)
-        installation.worker = parent
+        services.events_from = partial(_events_from, parent)
+        broker = own_broker(services)
+        keep_namespace(services, broker)
         note_queues(parent.app)
-        installation.roster = _roster(parent)
-        installation.heartbeat = Heartbeat(installation, broker, installation.roster)
-        installation.endings = Endings(installation)
-        installation.heartbeat.start()
-        installation.endings.start()
+        roster = _roster(parent)
+        heartbeat = Heartbeat(services, broker, roster)
+        services.worker, services.is_worker = WorkerState(heartbeat, roster, parent), True
+        heartbeat.start()
         self.reaper.start()
 
     def stop(self, parent: Any) -> None:
-        installation = self.installation
-        heartbeat, installation.heartbeat = installation.heartbeat, None
-        endings, installation.endings = installation.endings, None
-        roster, installation.roster = installation.roster, None
-        if heartbeat and endings:
-            heartbeat.stop()
+        services = self.services
+        state, services.worker, services.is_worker = state_of(services), None, False
+        if state.heartbeat:
+            state.heartbeat.stop()
             self.reaper.stop()
-            endings.stop()
-            installation.courier.close()
-            installation.debts.settle()
-            installation.store.close()
-        if roster:
-            roster.close()
+            services.releaser.settle()
+            services.courier.close()
+            services.store.close()
+        if state.roster:
+            state.roster.close()
 
     def terminate(self, parent: Any) -> None:
         """Bodies in threads cannot be ended: the process waits for them, and keeps their leases meanwhile."""
-        heartbeat = self.installation.heartbeat
+        heartbeat = state_of(self.services).heartbeat
         if heartbeat and heartbeat.is_for_children:
             heartbeat.give_back_all()
             self.stop(parent)
@@ -104,9 +101,9 @@ class Locks(bootsteps.StartStopStep):
     def banner(self, startup_info: Callable[..., str], *args: Any, **kwargs: Any) -> str:
         text = startup_info(*args, **kwargs)
         try:
-            if not self.installation.is_needed:
+            if not self.services.is_needed:
                 return text
-            place = f"{printable(self.installation.store.url)} ({self.installation.origin})"
+            place = f"{printable(self.services.store.url)} ({self.services.origin})"
         except ExclusiveError:
             return text  # `start` says why
         lines = text.splitlines()
@@ -137,10 +134,3 @@ def _roster(parent: Any) -> Roster | None:
         return None
     is_forked = getattr(parent, "pool_start_method", "fork") == get_start_method() == "fork"
     return Roster(max(parent.concurrency, parent.max_concurrency or 0), is_inherited=is_forked)
-
-
-def _install_copy(app: Any) -> None:
-    """A child that is not forked makes a copy of the app, which runs the tasks: give it locks too."""
-    installation: Installation = cast("Any", install(app))._celery_exclusive
-    installation.endings = Endings(installation)
-    installation.roster = Roster.of_parent()

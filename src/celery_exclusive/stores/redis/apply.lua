@@ -2,7 +2,7 @@
 --
 -- keys: base
 -- arguments: now verb key id token ttl limit delivery offer tombstone_ttl candidate ending max_waiting message
--- reply: answer number rivals epoch wakes asides unreadable
+-- reply: answer number owners epoch wakes asides unreadable
 --
 -- now        virtual time for tests, or "" for the server's clock
 -- verb       acquire, own, release, remove, break, restore, or reap
@@ -17,7 +17,7 @@
 --            or 1 for found; reap: 0 if it is another's turn, 2 if more may be due; the quick ways answer
 --            these two alone
 -- epoch      of a reply that wakes somebody, and of every reaper's
--- rivals     id, age, remaining, fence, phase, ...; wakes: key, id, message, ...; asides: key, id, ...
+-- owners     id, age, remaining, fence, phase, ...; wakes: key, id, message, ...; asides: key, id, ...
 -- unreadable reap: key, problem, ... of keys whose data are damaged, and that it has set aside
 
 -- include document.lua
@@ -62,7 +62,7 @@ local unreadable = {}
 local SET_ASIDE = 600000000
 if verb == 'reap' then
   local last = tonumber(redis.call('GET', base .. 'reaped'))
-  if last and last <= now and now < last + ttl then return {'done', 0, rivals, mark(), wakes, asides, unreadable} end
+  if last and last <= now and now < last + ttl then return {'done', 0, owners, mark(), wakes, asides, unreadable} end
   redis.call('SET', base .. 'reaped', whole(now), 'PX', 3600000)
   local names = redis.call('ZRANGEBYSCORE', base .. 'due', '-inf', whole(now), 'LIMIT', 0, limit)
   local has_unreadable = redis.call('HLEN', base .. 'unreadable') > 0
@@ -89,4 +89,4 @@ else
   answer, number = verbs[verb]()
   store()
 end
-return {answer, number, rivals, (#wakes > 0 or verb == 'reap') and mark() or '', wakes, asides, unreadable}
+return {answer, number, owners, (#wakes > 0 or verb == 'reap') and mark() or '', wakes, asides, unreadable}

@@ -8,10 +8,10 @@ from contextlib import suppress
 from typing import Any, NoReturn, Protocol
 
 from celery_exclusive.errors import OptionError, StoreUnavailable
-from celery_exclusive.native import is_green, original
-from celery_exclusive.stores.deadline import at_most
 from celery_exclusive.stores.redis import address
 from celery_exclusive.stores.redis.scripts import Script
+from celery_exclusive.system.deadline import at_most
+from celery_exclusive.system.threads import is_green, original
 
 try:
     from redis import connection as driver

@@ -68,13 +68,13 @@ local function record(lease)
   return string.format('%.0f %.0f %s %s ', lease.expiry, lease.fence, lease.waited, lease.phase) .. lease.token
 end
 
-local function tell(rivals, ...)
-  for _, value in ipairs({...}) do rivals[#rivals + 1] = value end
+local function tell(owners, ...)
+  for _, value in ipairs({...}) do owners[#owners + 1] = value end
 end
 
-local function tell_lease(rivals, lease)
+local function tell_lease(owners, lease)
   local age, remaining = math.max(now - lease.fence, 0), lease.expiry - now
-  tell(rivals, lease.id, age, remaining, lease.fence, lease.phase)
+  tell(owners, lease.id, age, remaining, lease.fence, lease.phase)
 end
 
 -- Does something with one key; returns what is wrong if that cannot be done.

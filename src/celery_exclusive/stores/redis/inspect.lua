@@ -5,15 +5,15 @@
 -- reply: seen
 --
 -- now        virtual time for tests, or "" for the server's clock
--- key        again for each; so is seen: waiting, aside, rivals, problem
+-- key        again for each; so is seen: waiting, aside, owners, problem
 -- problem    "", or what is wrong with the data of the key
--- rivals     id, age, remaining, fence, phase, ... of each holder
+-- owners     id, age, remaining, fence, phase, ... of each holder
 
 -- include document.lua
 
 local function look()
   read_meta()
-  local living, rivals = {}, {}
+  local living, owners = {}, {}
   local found = redis.call('HGETALL', leases)
   for i = 1, #found, 2 do
     if found[i] == '' then
@@ -24,10 +24,10 @@ local function look()
     end
   end
   table.sort(living, function(one, other) return one.fence < other.fence end)
-  for _, lease in ipairs(living) do tell_lease(rivals, lease) end
+  for _, lease in ipairs(living) do tell_lease(owners, lease) end
   for _, kind in ipairs({'q:', 'a:', 'b:'}) do redis.call('ZCARD', base .. kind .. key) end
   for _, kind in ipairs({'o:', 'm:'}) do redis.call('HLEN', base .. kind .. key) end
-  return {waiting, aside, rivals, ''}
+  return {waiting, aside, owners, ''}
 end
 
 local seen = {}

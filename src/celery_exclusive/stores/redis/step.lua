@@ -6,7 +6,7 @@ local LONGEST_OFFER = 120
 local NEVER = 9007199254740991
 local ENTERED = 'entered'
 
-local rivals = {}
+local owners = {}
 
 local function queue()
   local found = {}
@@ -102,10 +102,10 @@ local function tell_rivals()
   local leases_by_fence = {}
   for _, lease in pairs(holders) do leases_by_fence[#leases_by_fence + 1] = lease end
   table.sort(leases_by_fence, function(one, other) return one.fence < other.fence end)
-  for _, lease in ipairs(leases_by_fence) do tell_lease(rivals, lease) end
+  for _, lease in ipairs(leases_by_fence) do tell_lease(owners, lease) end
   for position, entry in ipairs(queue()) do
     if position > free() then break end
-    if entry.id ~= id then tell(rivals, entry.id, 0, entry.offer_until - now, 0, 'again') end
+    if entry.id ~= id then tell(owners, entry.id, 0, entry.offer_until - now, 0, 'again') end
   end
 end
 

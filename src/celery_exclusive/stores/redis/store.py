@@ -19,13 +19,13 @@ from celery_exclusive.core.operations import (
     Granted,
     Held,
     Own,
+    Owner,
     Parked,
     Release,
     Remove,
     Renew,
     Request,
     Restore,
-    Rival,
     Stale,
 )
 from celery_exclusive.errors import OptionError, StoreUnavailable, UnreadableKey
@@ -37,7 +37,7 @@ _APPLY = scripts.load(
     "apply.lua",
     arguments="now verb key id token ttl limit delivery offer tombstone_ttl candidate ending "
     "max_waiting message",
-    reply="answer number rivals epoch wakes asides unreadable",
+    reply="answer number owners epoch wakes asides unreadable",
 )
 _RENEW = scripts.load("renew.lua", arguments="now key id token ttl phase", reply="found")
 _NAMESPACE = scripts.load("namespace.lua", arguments="broker life", reply="owner")
@@ -105,8 +105,8 @@ class RedisStore:
     def inspect_all(self, keys: Sequence[str]) -> list[Snapshot]:
         seen = self._client.run(_INSPECT, self._base, self._now(), *keys)
         return [
-            Snapshot(_rivals(rivals), waiting, aside, _problem(problem.decode(errors="replace")))
-            for waiting, aside, rivals, problem in seen
+            Snapshot(_owners(owners), waiting, aside, _problem(problem.decode(errors="replace")))
+            for waiting, aside, owners, problem in seen
         ]
 
     def forget(self, key: str) -> None:
@@ -245,9 +245,9 @@ class RedisStore:
             if name == _GRANTED:
                 return Reply(Granted(number))
             return _DONE if number or is_repeated else _NOT_DONE
-        name, number, rivals, epoch, wakes, asides, unreadable = reply
+        name, number, owners, epoch, wakes, asides, unreadable = reply
         return Reply(
-            _answer(name, number or is_repeated, rivals),
+            _answer(name, number or is_repeated, owners),
             tuple(
                 Wake(_text(wakes[i]), _text(wakes[i + 1]), wakes[i + 2], epoch.decode())
                 for i in range(0, len(wakes), 3)
@@ -284,23 +284,23 @@ def _ending(operation: Request | None) -> str:
     return "queued" if isinstance(operation, Release) and operation.keep else "open"
 
 
-def _answer(name: bytes, number: int, rivals: list[Any]) -> Answer:
+def _answer(name: bytes, number: int, owners: list[Any]) -> Answer:
     if name == _GRANTED:
         return Granted(number)
     if name == b"parked":
-        return Parked(number, _rivals(rivals))
+        return Parked(number, _owners(owners))
     if name == b"held":
-        return Held(_rivals(rivals))
+        return Held(_owners(owners))
     if name == b"full":
-        return Full(number, _rivals(rivals))
+        return Full(number, _owners(owners))
     if name == b"stale":
         return Stale()
     return Done(bool(number))
 
 
-def _rivals(flat: list[Any]) -> tuple[Rival, ...]:
+def _owners(flat: list[Any]) -> tuple[Owner, ...]:
     rows = (flat[i : i + 5] for i in range(0, len(flat), 5))
-    return tuple(Rival(_text(id), age, left, fence, _PHASES[phase]) for id, age, left, fence, phase in rows)
+    return tuple(Owner(_text(id), age, left, fence, _PHASES[phase]) for id, age, left, fence, phase in rows)
 
 
 def _text(word: bytes) -> str:

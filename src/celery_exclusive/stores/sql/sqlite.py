@@ -18,12 +18,12 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError, StatementError
 from sqlalchemy.pool import NullPool
 
 from celery_exclusive.errors import OptionError, StoreUnavailable
-from celery_exclusive.native import original
 from celery_exclusive.stores.base import Capabilities, older_version
-from celery_exclusive.stores.deadline import at_most
 from celery_exclusive.stores.sql import place, schema
 from celery_exclusive.stores.sql.store import SqlStore
 from celery_exclusive.stores.sql.transaction import Transaction
+from celery_exclusive.system.deadline import at_most
+from celery_exclusive.system.threads import original
 
 T = TypeVar("T")
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from celery_exclusive.amounts import LONGEST, MOST
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.state import LONGEST_OFFER
+from celery_exclusive.options.amounts import LONGEST, MOST
 from celery_exclusive.testing.promises.subject import LONG, OTHER, Key, Subject, fence_of, found
 
 
@@ -40,5 +40,5 @@ class AmountPromises(Subject):
 
 
 def _lasts(key: Key) -> bool:
-    (rival,) = key.inspect().holders
-    return LONGEST - LONG < rival.remaining / SECOND <= LONGEST
+    (owner,) = key.inspect().holders
+    return LONGEST - LONG < owner.remaining / SECOND <= LONGEST

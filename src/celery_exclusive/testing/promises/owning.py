@@ -13,7 +13,7 @@ class OwningPromises(Subject):
         fence_of(key.own("a"))
         refused = key.own("b", OTHER)
         assert isinstance(refused.answer, Held)
-        assert [rival.id for rival in refused.answer.by] == ["a"]
+        assert [owner.id for owner in refused.answer.by] == ["a"]
         assert key.is_held_against("c")
         assert found(key.release("a", done=False))
         fence_of(key.own("b", OTHER))

@@ -191,7 +191,7 @@ class Key:
         return self.store.inspect(self.name)
 
     def holders(self) -> list[str]:
-        return [rival.id for rival in self.inspect().holders]
+        return [owner.id for owner in self.inspect().holders]
 
     def needs_line(self) -> None:
         if not self.store.capabilities.line:

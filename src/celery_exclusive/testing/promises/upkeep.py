@@ -42,8 +42,8 @@ class LookPromises(Subject):
         for id in "ab":
             key.take(id, limit=2)
         snapshot = key.inspect()
-        assert [rival.id for rival in snapshot.holders] == ["a", "b"]
-        assert all(rival.age >= 0 and 0 < rival.remaining <= LONG * 1e6 for rival in snapshot.holders)
+        assert [owner.id for owner in snapshot.holders] == ["a", "b"]
+        assert all(owner.age >= 0 and 0 < owner.remaining <= LONG * 1e6 for owner in snapshot.holders)
         key.needs_line()
         for id in "cde":
             key.acquire(id, limit=2, message=b"")
@@ -54,7 +54,7 @@ class LookPromises(Subject):
         one.take("a")
         other.take("b")
         names = [other.name, unknown.name, one.name, other.name]
-        seen = [[rival.id for rival in found.holders] for found in one.store.inspect_all(names)]
+        seen = [[owner.id for owner in found.holders] for found in one.store.inspect_all(names)]
         assert seen == [["b"], [], ["a"], ["b"]]
         assert one.store.inspect_all([]) == []
 

@@ -71,7 +71,7 @@ class WaitingPromises(Subject):
         key.park("b")
         answer = key.acquire("c", message=b"message", max_waiting=1).answer
         assert isinstance(answer, Full)
-        assert (answer.waiting, [rival.id for rival in answer.by]) == (1, ["a"])
+        assert (answer.waiting, [owner.id for owner in answer.by]) == (1, ["a"])
         assert isinstance(key.acquire("c", message=b"message", max_waiting=2).answer, Parked)
 
     def test_who_parks_is_told_the_position_and_for_whom_it_waits(self) -> None:
@@ -81,10 +81,10 @@ class WaitingPromises(Subject):
             answer = key.park(id).answer
             assert isinstance(answer, Parked)
             assert answer.position == position
-            (rival,) = answer.by
-            assert rival.id == "a"
-            assert rival.age >= 0
-            assert 0 < rival.remaining <= LONG * 1e6
+            (owner,) = answer.by
+            assert owner.id == "a"
+            assert owner.age >= 0
+            assert 0 < owner.remaining <= LONG * 1e6
 
     def test_who_is_turned_away_is_told_by_whom(self) -> None:
         key = self.key()
@@ -92,7 +92,7 @@ class WaitingPromises(Subject):
             key.take(id, limit=2)
         answer = key.acquire("c", limit=2).answer
         assert isinstance(answer, Held)
-        assert [rival.id for rival in answer.by] == ["a", "b"]
+        assert [owner.id for owner in answer.by] == ["a", "b"]
 
     def test_waiting_tasks_run_in_the_order_in_which_they_came(self) -> None:
         key = self.key()
@@ -131,7 +131,7 @@ class WaitingPromises(Subject):
         (wake,) = key.release("a").wake
         answer = key.acquire("newcomer", OTHER).answer
         assert isinstance(answer, Held)
-        assert [rival.id for rival in answer.by] == ["b"]
+        assert [owner.id for owner in answer.by] == ["b"]
         answer = key.park("newcomer", OTHER).answer
         assert isinstance(answer, Parked)
         assert answer.position == 2

@@ -18,5 +18,5 @@ def act(task, tag):
 
 def where(task):
     """Where this process thinks that the locks are."""
-    installation = task.app._celery_exclusive
-    return {"store": installation.store.url, "prefix": installation.settings.exclusive_prefix}
+    services = task.app._celery_exclusive
+    return {"store": services.store.url, "prefix": services.settings.exclusive_prefix}

@@ -1,0 +1,1 @@
+"""Claims and leases: how they are held, renewed, and released."""

@@ -1,0 +1,1 @@
+"""Locks without a worker: `lock()` and `apply()`."""

@@ -1,0 +1,148 @@
+"""A claim that a process makes by itself, without a worker: it asks, waits, holds, and gives back."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from contextlib import suppress
+from contextvars import ContextVar
+from functools import partial
+from secrets import token_hex
+from threading import get_ident
+from typing import TYPE_CHECKING, Final
+
+from celery_exclusive import notices
+from celery_exclusive.core.document import SECOND
+from celery_exclusive.core.operations import Acquire, Done, Granted, Held, Release
+from celery_exclusive.errors import ExclusiveError, StoreUnavailable
+from celery_exclusive.leases.lease import Lease, heartbeat, insist
+from celery_exclusive.run import leases_of_runs
+from celery_exclusive.stores.base import Reply
+
+if TYPE_CHECKING:
+    from celery_exclusive.services import Services
+
+_FIRST_PAUSE: Final = 0.02
+_LONGEST_PAUSE: Final = 0.5
+"""Seconds between two looks at a key that somebody else holds."""
+_SWEEPS: Final = 0.01
+"""How often a release also clears away what has ended, where no worker did for a minute."""
+_MINUTE: Final = 60 * SECOND
+
+entered: ContextVar[tuple[tuple[int, Lease], ...]] = ContextVar("celery_exclusive_entered", default=())
+"""In whose `with lock(...)` blocks we are: thread and lease. A copied context may be in another thread."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=partial(entered.set, ()))  # they are the parent's
+
+
+class Acquisition:
+    """One claim to a key, from the first try to the release.
+
+    acquisition = Acquisition(services, "x=repo:17", id, "lock:web1:4711", ttl=30, limit=1)
+    try:
+        held = acquisition.acquire(wait=5)
+        ...
+    finally:
+        acquisition.release()
+
+    `lease` is there from the grant on; the heartbeat keeps it while this object exists.
+    """
+
+    lease: Lease | None = None
+
+    def __init__(self, services: Services, key: str, id: str, who: str, *, ttl: float, limit: int) -> None:
+        self.services = services
+        self.key, self.id, self.token, self.who = key, id, token_hex(8), who
+        self.ttl, self.limit = ttl, limit
+        self.thread = get_ident()
+        self._pid = os.getpid()
+        self._may_hold = False
+
+    def acquire(self, wait: float | None) -> Held | None:
+        """Take a place; Held: there was none for so many seconds.
+
+        Raises:
+            StoreUnavailable: it does not answer, and it is not known whether it has given the place.
+            ExclusiveError: who waits is who holds, and there is no end of the waiting.
+        """
+        deadline = None if wait is None else time.monotonic() + wait
+        pause = _FIRST_PAUSE
+        heartbeat.learn(self.services.store)
+        while held := self._ask():
+            left = _LONGEST_PAUSE if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                break
+            if pause == _FIRST_PAUSE:
+                self._begin_to_wait(held, is_endless=deadline is None)
+            time.sleep(min(pause * random.uniform(0.5, 1), left))
+            pause = min(pause * 1.5, _LONGEST_PAUSE)
+        return held
+
+    def release(self) -> None:
+        """Release what it may hold, and wake whoever is next; do nothing in a forked child, or twice.
+
+        It raises nothing but what a signal handler raises into it.
+        """
+        if not self._may_hold or self._pid != os.getpid():
+            return
+        try:
+            reply, interruption, is_repeated = insist(self._release)
+        except Exception as error:  # noqa: BLE001 - what was done under the lock is done
+            notices.trouble(f"the lease of {self.who} on lock {self.key} will end by its ttl", error)
+            return
+        self._may_hold = False
+        if self.lease and reply.answer == Done(False) and not (is_repeated or interruption):
+            notices.lost(self.who, self.key)
+        if interruption:
+            raise interruption
+        self._tidy()
+
+    def _tidy(self) -> None:
+        """An app that uses no worker has no reaper."""
+        if random.random() < _SWEEPS:
+            with suppress(StoreUnavailable):
+                self.services.store.reap(limit=0, every=_MINUTE)
+
+    def _ask(self) -> Held | None:
+        store = self.services.store  # wrong settings are told here, before anything may be held
+        acquire = Acquire(self.id, self.token, round(self.ttl * SECOND), self.limit)
+        asked = time.monotonic()
+        self._may_hold = True
+        try:
+            reply = store.apply(self.key, acquire)
+        except StoreUnavailable:
+            self._may_hold = False  # if it does after all, then for its ttl: who cannot ask cannot release
+            raise
+        held = reply.answer if isinstance(reply.answer, Held) else None
+        if isinstance(reply.answer, Granted):
+            self.lease = Lease(
+                self.key,
+                reply.answer.fence,
+                self.ttl,
+                store,
+                self.id,
+                self.token,
+                self.limit,
+                asked + self.ttl,
+                partial(heartbeat.known, store),
+            )
+            heartbeat.keep(self.lease, self)
+        else:
+            self._may_hold = False
+        return held
+
+    def _release(self) -> Reply:
+        if self.lease:
+            heartbeat.drop(self.lease)
+        return self.services.store.apply(self.key, Release(self.id, self.token))
+
+    def _begin_to_wait(self, held: Held, *, is_endless: bool) -> None:
+        notices.waits(self.who, self.key, held.by)
+        ours = [*(lease for thread, lease in entered.get() if thread == get_ident()), *leases_of_runs()]
+        is_ours = bool(held.by) and all(any(lease.is_of(owner.id) for lease in ours) for owner in held.by)
+        if is_endless and is_ours:
+            raise ExclusiveError(
+                f"lock {self.key} is held by the very code that asks for it, and would never be free: a lock "
+                "is not re-entrant. Take it once, outside; with wait= it would raise LockHeld after that time"
+            )

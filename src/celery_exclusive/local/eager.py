@@ -1,0 +1,233 @@
+"""Runs without a message: `task.apply()`, and every call under `task_always_eager`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any, Final
+
+from celery.utils import uuid
+
+from celery_exclusive import notices
+from celery_exclusive.core.document import SECOND
+from celery_exclusive.core.operations import Acquire, Granted, Held, Release
+from celery_exclusive.errors import DuplicateTask, LockHeld, StoreUnavailable
+from celery_exclusive.leases.claim import Claim
+from celery_exclusive.leases.lease import Lease
+from celery_exclusive.local.acquisition import Acquisition
+from celery_exclusive.options.declaration import Declaration
+from celery_exclusive.options.declared import FINISHED, PERIOD, STARTED, Exclusive, Unique
+from celery_exclusive.options.keys import key_of
+from celery_exclusive.publishing.call_options import asked
+from celery_exclusive.run import Run, current_run, leases_of_runs, runs, within
+from celery_exclusive.stores.base import open_store
+from celery_exclusive.task import TaskMixin
+
+if TYPE_CHECKING:
+    from celery_exclusive.services import Services
+
+_NO_LIMIT: Final = 2**31
+_FOR_EVER: Final = 2**52
+"""Microseconds: nobody renews a lease that nobody can want."""
+
+
+class EagerTask(TaskMixin):
+    """What a task with options does when it is called without a message."""
+
+    def apply(
+        self,
+        args: Any = None,
+        kwargs: Any = None,
+        link: Any = None,
+        link_error: Any = None,
+        task_id: str | None = None,
+        *rest: Any,
+        **options: Any,
+    ) -> Any:
+        """Run the task here and now, as Celery's own does, under the real lock of its key.
+
+        While somebody else holds it, a task with `on_conflict="wait"` or "reschedule" blocks until it is
+        free, one with "skip" returns the skip result, and one with "raise", or that has waited for
+        `give_up_after`, fails with `LockHeld`. Called inside a run that holds the key, it runs under that
+        one's lease. With `on_store_error="allow"` it runs without one as soon as the store does not answer.
+        A task with `unique=` whose key is taken, by one that is queued or runs, is skipped, or raises.
+        Under `task_always_eager` no store is asked and nothing conflicts.
+
+        Parameters:
+            args, kwargs, ...: those of Celery's `apply`; `exclusive=` and `unique=` are for this call, None
+                switches them off.
+
+        Raises:
+            DuplicateTask: its unique key is taken, and its option says "raise".
+            StoreUnavailable: the store does not answer, and `on_store_error` is not "allow".
+            OptionError: the arguments cannot be a key.
+            ExclusiveError: it would wait for a `lock()` that this very code holds.
+        """
+        id = task_id or uuid()
+        wants = asked(self.app._celery_exclusive, self.name, self, options)
+        call = (args or (), kwargs or {})
+        with (
+            _run(self, id, *call, wants.exclusive) as run,
+            _sole(self, run, *call, wants.unique) as taken,
+            within(run),
+        ):
+            result = super().apply(args, kwargs, link, link_error, id, *rest, **options)  # type: ignore[misc]
+        if wants.unique:
+            result.key, result.existing_id = taken
+            result.outcome = "published" if result.existing_id is None else "skipped"
+        return result
+
+
+@contextmanager
+def _run(task: Any, id: str, args: Any, kwargs: Any, option: Exclusive | None) -> Generator[Run]:
+    outer = current_run.get()
+    services: Services = task.app._celery_exclusive
+    key = None if option is None or _is_retry_without_lock(outer, id) else _key(task, option, args, kwargs)
+    if option is None or key is None:
+        yield Run(id, outer=outer)
+        return
+    ttl = option.ttl or services.settings.exclusive_ttl
+    if task.app.conf.task_always_eager and not services.is_rehearsal:
+        with _lease_in_memory(key, id, ttl) as lease:
+            yield Run(id, lease, outer)
+        return
+    ours = next((lease for lease in leases_of_runs() if lease.key == key), None)
+    if ours:
+        yield Run(id, ours, outer)
+        return
+    who = f"Task {task.name}[{id}]"
+    acquisition = Acquisition(services, key, f"{id}/{token_hex(4)}", who, ttl=ttl, limit=option.limit)
+    is_patient = option.on_conflict in ("wait", "reschedule") and not services.is_rehearsal
+    held, is_unguarded = None, False
+    try:
+        try:
+            held = acquisition.acquire(wait=option.give_up_after if is_patient else 0)
+        except StoreUnavailable as error:
+            if not services.allows_without(option):
+                raise
+            is_unguarded = True
+            notices.unguarded(services, task.name, id, key, error)
+        run = Run(id, acquisition.lease, outer, is_unguarded=is_unguarded)
+        if held:
+            _meet(run, task, option, key, held, is_rehearsal=services.is_rehearsal)
+        yield run
+    finally:
+        acquisition.release()
+
+
+@dataclass(slots=True)
+class _Sole:
+    """The unique lease of a run without a message."""
+
+    claim: Claim
+    until: str
+    acquisition: Acquisition
+    may_hold: bool
+
+    def end(self, error: BaseException | None) -> None:  # noqa: ARG002 - whatever it was
+        self.acquisition.release()
+        self.may_hold = False
+
+
+@contextmanager
+def _sole(
+    task: Any, run: Run, args: Any, kwargs: Any, option: Unique | None
+) -> Generator[tuple[str | None, str | None]]:
+    """Give a run that is about to begin its unique lease, if it wants one; tell the key, and who has it."""
+    services: Services = task.app._celery_exclusive
+    is_over = run.skipped or run.failure
+    key = None if option is None or is_over else _key(task, option, args, kwargs)
+    has_already = any(
+        outer.unique
+        and outer.unique.claim.key == key
+        and (
+            (outer.unique.until == FINISHED and outer.unique.may_hold)
+            or outer.task_id == run.task_id  # a retry, or a replacement
+        )
+        for outer in runs()
+    )
+    is_play = task.app.conf.task_always_eager and not services.is_rehearsal
+    if option is None or key is None or is_play or has_already:
+        yield key, None
+        return
+    ttl, id = services.ttl(option), f"{run.task_id}/{token_hex(4)}"
+    acquisition = Acquisition(
+        services, key, id, f"Task {task.name}[{run.task_id}]", ttl=ttl / SECOND, limit=1
+    )
+    claim = Claim(key, id, acquisition.token, ttl)
+    try:
+        if option.window == PERIOD:
+            own = claim.own(services.queued_ttl(option), "period")
+            answer = services.store.apply(key, own).answer
+            held = answer if isinstance(answer, Held) else None
+        else:
+            held = acquisition.acquire(wait=0)
+    except StoreUnavailable as error:
+        if not services.allows_without(option):
+            raise
+        held = None
+        notices.unleased(task.name, run.task_id, key, error)
+    existing_id = None
+    if held:
+        existing_id = notices.task_id(held.by[0].id)
+        if option.on_conflict == "raise":
+            raise DuplicateTask(f"task {task.name}: {existing_id} has its unique key {key}", key, existing_id)
+        notices.duplicate(task.name, run.task_id, key, existing_id)
+        run.skipped = (option.skipped(key, existing_id),)
+    else:
+        run.unique = _Sole(claim, option.window, acquisition, may_hold=option.window == FINISHED)
+    if option.window == STARTED:
+        acquisition.release()
+    try:
+        yield key, existing_id
+    finally:
+        acquisition.release()
+
+
+def _is_retry_without_lock(outer: Run | None, id: str) -> bool:
+    return outer is not None and outer.task_id == id and outer.lease is None
+
+
+def _key(task: Any, option: Declaration, args: Any, kwargs: Any) -> str | None:
+    """None: the arguments do not fit, as the call itself will tell."""
+    try:
+        return key_of(task.name, task.run, option, args, kwargs)
+    except TypeError:
+        return None
+
+
+def _meet(run: Run, task: Any, option: Exclusive, key: str, held: Held, *, is_rehearsal: bool) -> None:
+    """Do what the option says of a key that is taken."""
+    holder = notices.task_id(held.by[0].id)
+    if option.on_conflict == "skip":
+        notices.skipped(task.name, run.task_id, key, held.by)
+        run.skipped = (option.skipped(key, holder),)
+    elif option.on_conflict == "raise" or not is_rehearsal:
+        late = f", for {option.give_up_after:g} s" if option.give_up_after else ""
+        run.failure = LockHeld(
+            f"task {task.name} found lock {key} {notices.held(held.by)}{late}", key, holder
+        )
+    else:
+        raise LockHeld(
+            f"task {task.name} would wait for lock {key}, which is {notices.held(held.by)}. In a test with "
+            "lock_store nobody would give it back: end the block that holds it, or advance the clock",
+            key,
+            holder,
+        )
+
+
+@contextmanager
+def _lease_in_memory(key: str, id: str, ttl: float) -> Generator[Lease]:
+    """A lease that conflicts with none, in a namespace that no setting can name."""
+    store = open_store("memory://", prefix="always eager")
+    id, token = f"{id}/{token_hex(4)}", token_hex(8)
+    granted = store.apply(key, Acquire(id, token, _FOR_EVER, _NO_LIMIT)).answer
+    assert isinstance(granted, Granted)  # noqa: S101 - there is no limit
+    try:
+        until = time.monotonic() + ttl
+        yield Lease(key, granted.fence, ttl, store, id, token, _NO_LIMIT, until, lambda: None)
+    finally:
+        store.apply(key, Release(id, token))

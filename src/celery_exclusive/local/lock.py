@@ -1,0 +1,239 @@
+"""lock(): the lock of a text, for code that is no task. The same text as a task's `key=` is the same lock."""
+
+from __future__ import annotations
+
+import os
+from secrets import token_hex
+from socket import gethostname
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from celery import current_app
+
+from celery_exclusive import notices
+from celery_exclusive.core.operations import Held
+from celery_exclusive.errors import ExclusiveError, LockHeld, NoLease, OptionError, did_you_mean, shown
+from celery_exclusive.leases.lease import Lease
+from celery_exclusive.local.acquisition import Acquisition, entered
+from celery_exclusive.options.amounts import A_COUNT, MIN_TTL, is_count, is_duration, seconds_from
+from celery_exclusive.options.declaration import apps_with_locks
+from celery_exclusive.options.keys import absolute_key
+
+if TYPE_CHECKING:
+    from celery_exclusive.services import Services
+
+
+_ELSEWHERE = {"timeout": "wait", "blocking_timeout": "wait", "expires": "ttl", "expire": "ttl"}
+"""What other libraries call our options."""
+
+
+class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
+    """Hold the lock of a text while a block of code runs: in a view, a command, a thread, a forked child.
+
+    It is the very lock that tasks take with `key=`: while it is held, they wait in line, or are skipped.
+
+        with lock("repo:17") as lease:                          # waits until it is free
+            save(page, fence=lease.fence)
+
+        try:
+            with lock("repo:17", wait=0):                       # or not at all
+                rebuild()
+        except LockHeld as held:
+            print(held)                                         # who has it, and since when
+
+        guard = lock("repo:17", wait=5)
+        if guard.acquire():
+            try: ...
+            finally: guard.release()
+
+    Parameters:
+        text: what is locked, shared by all processes that use the same store and namespace.
+        ttl: seconds after which the lock of a dead process is free again, from 0.1. It does not limit how
+            long a lock is held: a thread renews the lease three times per ttl. Default 30.
+        wait: how many seconds to wait for it at most; 0 is one try. Default None: as long as it takes.
+        limit: how many may hold it at once, an int from 1; the latest caller's counts. Default 1.
+        app: the Celery app whose store to use. Default: the current app, or the only one with `install`.
+
+    Raises:
+        OptionError: a value or a name is wrong, a time longer than 157,766,400 s (5 years), or a limit above
+            1,000,000,000 (at once); or no app has locks (when it is used).
+        LockHeld: `with` could not have it within `wait`; it names the holder. `acquire()` returns False.
+        StoreUnavailable: the store does not answer. Nothing is held then for longer than `ttl`.
+        ExclusiveError: it can never be had, since this thread or this run holds it already: a lock is not
+            re-entrant. Or the thread runs an event loop, which it would block.
+
+    Who waits asks again and again, at most every half second, and has no place in the line of the waiting
+    tasks: these go first. When an exception ends the block or the waiting, KeyboardInterrupt too, the lock is
+    given back. A holder that is killed, thrown away without `release()`, or interrupted by a signal in the
+    first instant of its release, leaves it locked for `ttl`.
+
+    If the lease was lost while the block ran - the process was paused, or the store was away, for longer than
+    `ttl` - `lease.check()` raises LeaseLost. The end of the block releases nothing that has gone to somebody
+    else, and does not raise: it logs an error. If the store does not answer then, the lock ends by its ttl.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        ttl: float = 30,
+        wait: float | None = None,
+        limit: int = 1,
+        app: Any = None,
+        **unknown: NoReturn,  # caught here to name the word that was meant; a type checker accepts none
+    ) -> None:
+        self.text, self.ttl, self.wait, self.limit, self.app = text, ttl, wait, limit, app
+        self._acquisitions: list[Acquisition] = []
+        self._pid = os.getpid()
+        known = ("ttl", "wait", "limit", "app")
+        for name in unknown:
+            hint = did_you_mean(_ELSEWHERE.get(name, name), known)
+            self._refuse(f"there is no option {name!r} (there are {', '.join(known)}){hint}")
+        if not isinstance(text, str):
+            self._refuse("the first argument must be a text that names what is locked, like 'repo:17'.")
+        if not is_duration(ttl, at_least=MIN_TTL):
+            self._refuse(f"ttl={shown(ttl)} must be {seconds_from(MIN_TTL)}.")
+        if wait is not None and not is_duration(wait, at_least=0):
+            self._refuse(
+                f"wait={shown(wait)} must be {seconds_from(0)}, 0 for one try, or None to wait for ever."
+            )
+        if not is_count(limit):
+            self._refuse(f"limit={shown(limit)} must be {A_COUNT}: how many may hold it at once.")
+        self.key = absolute_key(text)
+
+    def __repr__(self) -> str:
+        return f"lock({self.text!r})"
+
+    def acquire(self) -> bool:
+        """Take the lock, and say whether it was to be had within `wait`. See the class for what it raises."""
+        acquisition = self._new_acquisition()
+        try:
+            held = acquisition.acquire(self.wait)
+            if not held:
+                self._acquisitions.append(acquisition)
+            return not held
+        except BaseException:
+            self._leave(acquisition)
+            raise
+
+    def release(self) -> None:
+        """Give the lock back, and wake whoever waits for it in line.
+
+        Raises:
+            ExclusiveError: this object does not hold it.
+        """
+        acquisition = self._mine()
+        if not acquisition:
+            raise ExclusiveError(f"{self}.release(): this object does not hold it in this process")
+        self._leave(acquisition)
+
+    def locked(self) -> bool:
+        """Tell whether it is held by anybody; with a limit, whether by as many as may. Changes nothing."""
+        return len(_installation(self.app).store.inspect(self.key).holders) >= self.limit
+
+    @property
+    def lease(self) -> Lease:
+        """The lease that `acquire()` got.
+
+        Raises:
+            NoLease: this object does not hold it. It is an ExclusiveError and an AttributeError.
+        """
+        acquisition = self._mine()
+        if not acquisition or not acquisition.lease:
+            raise NoLease(f"{self}.lease: this object does not hold it in this process")
+        return acquisition.lease
+
+    def __enter__(self) -> Lease:
+        acquisition = self._new_acquisition()
+        try:
+            if held := acquisition.acquire(self.wait):
+                raise self._conflict(held)
+            self._acquisitions.append(acquisition)
+            lease = self.lease
+            entered.set((*entered.get(), (acquisition.thread, lease)))
+            return lease
+        except BaseException:
+            self._leave(acquisition)
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        ours = [lease for _, lease in entered.get()]
+        for acquisition in self._held_here():
+            if acquisition.lease in ours:  # else the block released it, or it is that of a forked child
+                self._leave(acquisition)
+                return
+
+    async def __aenter__(self) -> None:
+        self._refuse_to_block_a_loop()
+
+    async def __aexit__(self, *_: object) -> None:
+        """Python asks for it before it calls `__aenter__`."""
+
+    def _new_acquisition(self) -> Acquisition:
+        self._refuse_to_block_a_loop()
+        services = _installation(self.app)
+        if any(acquisition.thread == get_ident() for acquisition in self._held_here()):
+            raise ExclusiveError(f"{self} is held by this thread already: it is not re-entrant")
+        who = f"lock:{gethostname()}:{os.getpid()}"
+        return Acquisition(services, self.key, f"{who}/{token_hex(4)}", who, ttl=self.ttl, limit=self.limit)
+
+    def _held_here(self) -> list[Acquisition]:
+        """What this process holds through this object; a forked child has nothing of its parent's."""
+        if self._pid != os.getpid():
+            self._acquisitions, self._pid = [], os.getpid()
+        return self._acquisitions
+
+    def _mine(self) -> Acquisition | None:
+        """That of this thread, or else of another: what one has begun another may end."""
+        acquisitions = self._held_here()
+        ours = (acquisition for acquisition in acquisitions if acquisition.thread == get_ident())
+        return next(ours, acquisitions[0] if acquisitions else None)
+
+    def _leave(self, acquisition: Acquisition) -> None:
+        try:
+            acquisition.release()
+        finally:
+            if acquisition in self._acquisitions:
+                self._acquisitions.remove(acquisition)
+            entered.set(tuple(pair for pair in entered.get() if pair[1] is not acquisition.lease))
+
+    def _conflict(self, held: Held) -> LockHeld:
+        return LockHeld(
+            f"lock {self.key} is {notices.held(held.by)}, and was not to be had within wait={self.wait} s. "
+            "Try again later, or wait longer",
+            self.key,
+            notices.task_id(held.by[0].id) if held.by else "",
+        )
+
+    def _refuse_to_block_a_loop(self) -> None:
+        from asyncio import get_running_loop
+
+        try:
+            get_running_loop()
+        except RuntimeError:
+            return
+        raise ExclusiveError(
+            f"{self} would block the event loop of this thread: put `with {self}: ...` into a function, and "
+            "`await asyncio.to_thread(function)`"
+        )
+
+    def _refuse(self, problem: str) -> NoReturn:
+        raise OptionError(f"{self}: {problem}")
+
+
+def _installation(app: Any) -> Services:
+    """That of this app, or else of the only app there is with one, or of the current app."""
+    installed = list(apps_with_locks)
+    found = app or (installed[0] if len(installed) == 1 else current_app)
+    services: Services | None = getattr(found, "_celery_exclusive", None)
+    if services:
+        return services
+    if installed and not app:
+        names = ", ".join(sorted(map(repr, installed)))
+        raise OptionError(
+            f"lock(): none of the apps with locks is the current one: name one with app= ({names})"
+        )
+    raise OptionError(
+        f"lock(): the app {found!r} has no locks: call celery_exclusive.install(app) right after you make "
+        "it, and import its module before you use a lock"
+    )

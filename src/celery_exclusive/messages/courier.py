@@ -1,0 +1,178 @@
+"""Publishes the messages that a store's answers wake, in one thread per process."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import queue
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from threading import Event, RLock, Thread, current_thread
+from typing import TYPE_CHECKING, Any
+
+from celery_exclusive import notices
+from celery_exclusive.core.operations import Acquire, Remove, Request
+from celery_exclusive.messages.header import Header
+from celery_exclusive.messages.namespace import keep_namespace, own_broker
+from celery_exclusive.messages.republish import Republisher
+from celery_exclusive.stores.base import Reply, Store, Wake
+from celery_exclusive.system.forks import forks_wait
+from celery_exclusive.system.threads import at_home, is_away
+
+if TYPE_CHECKING:
+    from celery_exclusive.services import Services
+
+_PATIENCE = 0.3
+"""Seconds for which a caller waits until its messages are published."""
+_IDLE = 10
+"""Seconds after which the thread ends, and its connection is closed."""
+_FAREWELL = 10
+"""Seconds for which a worker that stops waits for what is still to be published."""
+
+
+class PublishingStore:
+    """A store that has whatever its answers wake published, so that nobody who asks it can forget to."""
+
+    def __init__(self, store: Store, courier: Courier) -> None:
+        self._store, self._courier = store, courier
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def apply(self, key: str, operation: Request) -> Reply:
+        if isinstance(operation, Acquire) and operation.message is not None:
+            message = self._courier.services.signer.sign_parked(operation.message, key, operation.id)
+            operation = replace(operation, message=message)
+        reply = self._store.apply(key, operation)
+        self._courier.follow_up(reply)
+        return reply
+
+    def reap(self, limit: int = 100, every: int = 0) -> Reply:
+        """Who sweeps many keys can `wait` for the courier, as long as it has time."""
+        reply = self._store.reap(limit, every)
+        self._courier.follow_up(reply, patience=0)
+        return reply
+
+
+@dataclass(frozen=True, slots=True)
+class _Errand:
+    wakes: tuple[Wake, ...]
+    until: float
+    is_over: Event = field(default_factory=Event)
+
+
+class Courier:
+    """Publishes messages for the other threads of this process.
+
+    A broker that does not answer, or blocks those who publish, holds up nobody for more than a fraction of a
+    second: what cannot be published before its offer runs out is offered again by a worker's reaper.
+    """
+
+    def __init__(self, services: Services) -> None:
+        self.services = services
+        self._guard = RLock()  # a signal handler may release a lock while it is held
+        self._start_anew()
+
+    def _start_anew(self) -> None:
+        self._pid = os.getpid()
+        self._errands: queue.SimpleQueue[_Errand | None] = queue.SimpleQueue()
+        self._thread: Thread | None = None
+
+    def follow_up(self, reply: Reply, patience: float = _PATIENCE) -> None:
+        """Publish what a reply wakes, and log who stepped aside; wait for that, but not for long."""
+        for key, id in reply.aside:
+            at_home(notices.stepped_aside, key, id)
+        if not reply.wake:
+            return
+        errand = _Errand(reply.wake, time.monotonic() + self.services.settings.exclusive_offer)
+        at_home(self._send, errand)
+        if not is_away() and current_thread() is not self._thread:  # which would wait for itself
+            errand.is_over.wait(patience)
+
+    def wait(self, seconds: float) -> None:
+        """Wait until everything that was handed over so far is published, at most for so long."""
+        last = _Errand((), 0)
+        self._send(last)
+        last.is_over.wait(seconds)
+
+    def close(self) -> None:
+        """Wait until all is published, for a while."""
+        with self._guard:
+            thread = self._thread if self._pid == os.getpid() else None
+            if thread:
+                self._errands.put(None)
+        if thread:
+            thread.join(_FAREWELL)
+
+    def _send(self, errand: _Errand) -> None:
+        with forks_wait(), self._guard:
+            if self._pid != os.getpid():  # a forked child, which has neither the thread nor its connection
+                self._start_anew()
+            self._errands.put(errand)
+            if self._thread:
+                return
+            atexit.unregister(self.close)
+            atexit.register(self.close)  # a script may end as soon as it has released a lock
+            self._thread = Thread(target=self._run, name="exclusive-courier", daemon=True)
+            try:
+                self._thread.start()
+            except RuntimeError:  # the process is about to end, or may have no more threads
+                self._thread = None
+                self._errands = queue.SimpleQueue()
+                self._publish(Republisher(self.services.app), errand)
+
+    def _run(self) -> None:
+        republisher = Republisher(self.services.app, own_connection=True)
+        try:
+            while errand := self._next():
+                with forks_wait():
+                    self._publish(republisher, errand)
+        finally:
+            republisher.close()
+
+    def _next(self) -> _Errand | None:
+        try:
+            errand = self._errands.get(timeout=_IDLE)
+        except queue.Empty:
+            errand = None
+        if errand is None:
+            with forks_wait(), self._guard:
+                if not self._errands.empty():  # it came just now
+                    return self._errands.get()
+                self._thread = None
+        return errand
+
+    def _publish(self, republisher: Republisher, errand: _Errand) -> None:
+        try:
+            if time.monotonic() < errand.until:
+                if not self.services.is_worker:  # workers keep the namespace all the time
+                    keep_namespace(self.services, own_broker(self.services))
+                for wake, header in republisher.publish_wakes(self._genuine(errand.wakes)):
+                    self._drop(wake, header)
+        except Exception as error:  # noqa: BLE001 - the messages of others must not wait for it
+            notices.trouble("a task that waits is woken a little later, and not from here", error)
+        finally:
+            errand.is_over.set()
+
+    def _genuine(self, wakes: Iterable[Wake]) -> Iterator[Wake]:
+        """Those whose messages this app has parked, for this key and this id, and that it may publish."""
+        for wake in wakes:
+            try:
+                message = self.services.signer.open_parked(wake.message, wake.key, wake.id)
+            except Exception as error:  # noqa: BLE001 - whoever has the secret, or can read it, publishes it
+                notices.trouble(f"the message of {wake.id}, next at lock {wake.key}, is not published", error)
+                continue
+            if message is not None:
+                yield replace(wake, message=message)
+                continue
+            notices.forged(wake.key, wake.id)
+            # The message that the broker has may be genuine, and runs when it comes again.
+            self.services.store.apply(wake.key, Remove(wake.id, done=False))
+
+    def _drop(self, wake: Wake, header: Header) -> None:
+        """Take a task out of the line whose queue was deleted, with all that was in it."""
+        id = notices.task_id(wake.id)
+        notices.queue_deleted(id, header.route[0] if header.route else "", wake.key)
+        self.services.releaser.add_message(id, header)
+        self.services.store.apply(wake.key, Remove(wake.id))

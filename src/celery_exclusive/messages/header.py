@@ -1,0 +1,192 @@
+"""What travels with a message of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from celery_exclusive.options.amounts import is_number
+from celery_exclusive.options.declared import FINISHED, KINDS, PERIOD, STARTED
+
+if TYPE_CHECKING:
+    from celery_exclusive.options.signing import Signer
+    from celery_exclusive.services import Services
+
+HEADER = "exclusive"
+DELIVERY = "exclusive_delivery"
+"""Where a worker hands a delivery to its child within the request; never published."""
+VERSION = 1
+_LONGEST_TEXT = 1000
+_HIGHEST_PRIORITY = 255
+_MOST_TRIES = 2**31
+_END_OF_TIME = 2**40
+"""In seconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What travels with a message; headers survive redelivery and parking.
+
+    `id` is the publish id. `x` is the key of its lock, `u` that of its unique lease and what ends it; None:
+    the publisher knows of no such option. `off` names the options that the call has switched off, `values`
+    has those that it has given instead, `dup` the task that had the unique lease already. `promoted` is the
+    epoch of the store if this is the copy of an offer, `offered` the key whose offer it was; `next` the task
+    whose end has published it, which may still hold its own lease: it is a chain's next step, a link, a
+    chord's body; `store` the mark of the store that the publisher looks into, None: it does not know; `prio`
+    the priority that the publisher gave, where a promoted copy has one above all others; `redelivered` that
+    the broker had delivered it before it was parked; `masked` that its caller gave other texts to show
+    instead of the arguments; `tries` how often it was rescheduled, `since` when it found its key taken for
+    the first time, in seconds since 1970. `rejections` says how often it had come back through a dead-letter
+    exchange when it was published. `route` is the queue that this copy was consumed from, and the exchange
+    and routing key that had led there: that publish may have reached other queues too. None: it was published
+    to its queue alone. `auto_delete` says that this queue is deleted when its worker ends.
+    """
+
+    id: str
+    x: str | None = None
+    u: tuple[str, str] | None = None
+    off: tuple[str, ...] = ()
+    values: dict[str, dict[str, Any]] = field(default_factory=dict)
+    dup: str | None = None
+    promoted: str | None = None
+    offered: str | None = None
+    next: str | None = None
+    store: str | None = None
+    prio: int | None = None
+    redelivered: bool = False
+    masked: bool = False
+    tries: int = 0
+    since: float | None = None
+    rejections: str | None = None
+    route: tuple[str, str, str] | None = None
+    auto_delete: bool = False
+
+    @classmethod
+    def read(cls, headers: Mapping[str, Any], task_id: str, signer: Signer) -> Header | None:
+        """Read it from a message of this task.
+
+        None: there is none that this version understands, or it is not signed as the signer asks for.
+        """
+        fields: Any = headers.get(HEADER)
+        return cls.of(fields) if isinstance(fields, dict) and signer.accepts_header(fields, task_id) else None
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> Header | None:
+        """Make it of the fields that `write` has written; what they say otherwise is left out."""
+        if fields.get("v") != VERSION:
+            return None
+        found = {name: value for name, value in fields.items() if name in _CHECKS and _CHECKS[name](value)}
+        if "id" not in found or found.get("promoted") != fields.get("promoted"):
+            return None
+        found.update({name: tuple(found[name]) for name in ("u", "off", "route") if found.get(name)})
+        return cls(**found)
+
+    def reborn(self, rejections: str) -> Header:
+        """The same message in the life that it has since these rejections: no copy of the one before."""
+        return replace(
+            self,
+            id=_digest(self.id, rejections),
+            promoted=None,
+            offered=None,
+            redelivered=False,
+            tries=0,
+            since=None,
+            rejections=rejections,
+            route=None,
+            auto_delete=False,
+        )
+
+    def claim_id(self, task_id: str) -> str:
+        """What this message of a task is called in the store; each queue's copy has a name of its own."""
+        return f"{task_id}/{self.id}" + (f"@{quote(self.route[0], safe='')}" if self.route else "")
+
+    def write(self) -> dict[str, Any]:
+        return {"v": VERSION, **asdict(self)}
+
+
+def read_header(services: Services, headers: Mapping[str, Any], task_id: str | None) -> Header | None:
+    """Return our header of a message of this task, if it is to be trusted."""
+    return Header.read(headers, str(task_id), services.signer) if HEADER in headers else None
+
+
+def publish_claim_id(id: str) -> str:
+    """The claim id of a publish, by that of the copy in any queue."""
+    task_id, _, name = id.rpartition("/")
+    return f"{task_id}/{name.partition('@')[0]}"
+
+
+def is_other_copy(id: str, other: str) -> bool:
+    """Whether these claim ids are of two queues' copies of the same publish."""
+    return id != other and publish_claim_id(id) == publish_claim_id(other)
+
+
+def rejections(headers: Mapping[str, Any]) -> str | None:
+    """Tell apart how often a message was rejected and came back through a dead-letter exchange; None: never.
+
+    A message that merely ran out in a queue, as those that RabbitMQ delays for Celery, is still the same one.
+    """
+    deaths = headers.get("x-death")
+    found = [
+        tuple(str(death.get(name)) for name in ("queue", "count", "time"))
+        for death in (deaths if isinstance(deaths, list) else ())
+        if isinstance(death, dict) and death.get("reason") == "rejected"
+    ]
+    return _digest(*map(repr, sorted(found))) if found else None
+
+
+def _digest(*texts: str) -> str:
+    return blake2b("\n".join(texts).encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
+
+
+def _is_text(value: object) -> bool:
+    """Whether every store can keep it: half a surrogate pair is no text."""
+    if not isinstance(value, str) or len(value) > _LONGEST_TEXT:
+        return False
+    return not any("\ud800" <= char <= "\udfff" for char in value)
+
+
+def _is_text_or_none(value: object) -> bool:
+    return value is None or _is_text(value)
+
+
+def _is_int(value: object, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
+
+
+def _is_unique_key(value: object) -> bool:
+    if not isinstance(value, (list, tuple)) or len(value) != 2:
+        return False
+    return _is_text(value[0]) and value[1] in (FINISHED, STARTED, PERIOD)
+
+
+def _is_route(value: object) -> bool:
+    return isinstance(value, (list, tuple)) and len(value) == 3 and all(map(_is_text, value))
+
+
+def _names_options(value: object) -> bool:
+    return isinstance(value, (list, tuple)) and all(name in _OPTIONS for name in value)
+
+
+def _has_values(value: object) -> bool:
+    return isinstance(value, dict) and all(
+        name in _OPTIONS and isinstance(values, dict) for name, values in value.items()
+    )
+
+
+_OPTIONS = [kind.attribute for kind in KINDS]
+_CHECKS: dict[str, Callable[[object], bool]] = {
+    "id": _is_text,
+    **dict.fromkeys(("x", "dup", "promoted", "offered", "next", "store", "rejections"), _is_text_or_none),
+    "u": lambda value: value is None or _is_unique_key(value),
+    "off": _names_options,
+    "values": _has_values,
+    "route": lambda value: value is None or _is_route(value),
+    **dict.fromkeys(("redelivered", "masked", "auto_delete"), lambda value: isinstance(value, bool)),
+    "prio": lambda value: value is None or _is_int(value, _HIGHEST_PRIORITY),
+    "tries": lambda value: _is_int(value, _MOST_TRIES),
+    "since": lambda value: value is None or (is_number(value, at_least=0) and value < _END_OF_TIME),
+}
+"""What each field may be."""

@@ -1,0 +1,37 @@
+"""A namespace belongs to one broker: a reaper of another would publish waiting tasks into the wrong one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from celery_exclusive.brokers import broker_id
+from celery_exclusive.core.document import SECOND
+from celery_exclusive.errors import OptionError
+
+if TYPE_CHECKING:
+    from celery_exclusive.services import Services
+
+LIFE = 60
+"""Seconds after which a namespace is free again that no worker has kept."""
+
+
+def own_broker(services: Services) -> str:
+    """The broker of this app, as namespaces know it."""
+    return services.settings.exclusive_broker_id or broker_id(services.app.conf)
+
+
+def keep_namespace(services: Services, broker: str) -> None:
+    """Keep the namespace for this app's broker; workers do it at start and with every heartbeat,
+    others before they wake somebody.
+
+    Raises:
+        OptionError: workers of another broker keep it.
+    """
+    settings, store = services.settings, services.store
+    owner = store.keep_namespace(broker, LIFE * SECOND)
+    if owner != broker:
+        raise OptionError(
+            f"exclusive_prefix={settings.exclusive_prefix!r} in {store.url} belongs to the workers of broker "
+            f"{owner}, and the broker of this app is {broker}: give each an exclusive_prefix of its own; "
+            "or all workers the same exclusive_broker_id, if the two are one under two names"
+        )

@@ -1,0 +1,167 @@
+"""Publishes stored messages again, as they were."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from kombu import pools
+from kombu.exceptions import OperationalError
+from kombu.utils.json import dumps
+
+from celery_exclusive import notices
+from celery_exclusive.brokers import broker_urls, family
+from celery_exclusive.messages.header import HEADER, Header
+from celery_exclusive.messages.stored import StoredMessage
+from celery_exclusive.options.amounts import seconds_until
+from celery_exclusive.stores.base import Wake
+
+_CONFIRM = 30
+"""Seconds within which RabbitMQ has to confirm a message."""
+_NO_ROUTE = 312
+"""The reply code with which RabbitMQ returns a message that reaches no queue."""
+
+
+class Republisher:
+    """Publishes messages again as they were.
+
+    A child takes producers from the app's pool. A thread has a connection of its own: a lock of the pool that
+    it held while a child is forked would be held in that child for ever.
+    """
+
+    def __init__(self, app: Any, *, own_connection: bool = False) -> None:
+        self.app = app
+        self._own_connection = own_connection
+        self._producer: Any = None
+
+    def publish_wakes(self, wakes: Iterable[Wake]) -> list[tuple[Wake, Header]]:
+        """Publish messages whose turn has come. Those that cannot be are offered again later.
+
+        Returns those whose queue was deleted when its worker ended: nobody can take them any more.
+        """
+        lost: list[tuple[Wake, Header]] = []
+        for wake in wakes:
+            header: Header | None = None
+            try:
+                stored = StoredMessage.load(wake.message).promoted(wake)
+                header = Header.of(stored.headers[HEADER])
+                self.publish(stored, at_head=True)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the offer runs out
+                if header and header.auto_delete and getattr(error, "reply_code", 0) == _NO_ROUTE:
+                    lost.append((wake, header))
+                    continue
+                what = f"the message of task {notices.task_id(wake.id)}, next at lock {wake.key}"
+                notices.trouble(f"{what}, could not be published and will be again", error)
+                if isinstance(error, (OperationalError, OSError)):  # the others would find the same
+                    break
+        return lost
+
+    @property
+    def counts_deliveries(self) -> bool:
+        """Whether the broker drops what it gets back too often, as RabbitMQ's quorum queues do."""
+        return self._is_amqp
+
+    def publish(self, stored: StoredMessage, *, at_head: bool = False) -> None:
+        """Send a message unchanged; `at_head` to where it is consumed next, if the broker can do that.
+
+        When this returns, the broker has the message, as far as it can tell.
+        """
+        with self._take_producer() as producer:
+            send = _send
+            if at_head and self._is_amqp:
+                stored = stored.on_top()
+            elif at_head and _has_lists(producer, stored.exchange):
+                send = _push_to_head
+            stored = stored.signed(self.app._celery_exclusive.signer)
+            policy = self.app.conf.task_publish_retry_policy
+            producer.connection.ensure(producer, send, **policy)(producer, stored)
+
+    def close(self) -> None:
+        if self._producer:
+            self._producer.connection.release()
+            self._producer = None
+
+    def _take_producer(self) -> AbstractContextManager[Any]:
+        if not self._own_connection:
+            pool = pools.producers[self._connection()] if self._is_amqp else self.app.amqp.producer_pool
+            pooled: AbstractContextManager[Any] = pool.acquire(block=True)
+            return pooled
+        if self._producer is None:
+            self._producer = self.app.amqp.Producer(self._connection(), auto_declare=False)
+        return nullcontext(self._producer)
+
+    def _connection(self) -> Any:
+        """One on which RabbitMQ confirms what it has got, whether or not the user asks for it.
+
+        A message that was acknowledged must not be in a socket's buffer only.
+        """
+        connection = self.app.connection_for_write()
+        if self._is_amqp:
+            connection.transport_options["confirm_publish"] = True
+        return connection
+
+    @property
+    def _is_amqp(self) -> bool:
+        return family(broker_urls(self.app.conf)[0]) == "amqp"
+
+
+def _send(producer: Any, stored: StoredMessage) -> None:
+    returned: list[Exception] = []
+
+    def note(error: Exception, *_: Any) -> None:
+        returned.append(error)
+
+    options: dict[str, Any] = {}
+    if producer.connection.transport.driver_type == "amqp":
+        producer.channel.events["basic_return"] = {note}
+        options = {"mandatory": True, "timeout": _CONFIRM}
+    producer.publish(
+        stored.body,
+        exchange=stored.exchange,
+        routing_key=stored.routing_key,
+        content_type=stored.content_type,
+        content_encoding=stored.content_encoding,
+        headers=stored.headers_to_send(),
+        compression=stored.headers.get("compression"),
+        expiration=_time_left(stored.headers.get("expires")),
+        **{"priority": None, **stored.properties, **options},
+    )
+    if returned:  # an exchange that leads to no queue: it would have been dropped
+        raise returned[0]
+
+
+def _has_lists(producer: Any, exchange: str) -> bool:
+    """Whether an exchange leads to queues that are lists on Redis."""
+    if producer.connection.transport.driver_type != "redis":
+        return False
+    return not exchange or producer.channel.typeof(exchange).type != "fanout"
+
+
+def _push_to_head(producer: Any, stored: StoredMessage) -> None:
+    """kombu consumes a Redis list from its right end, and publishes to its left one."""
+    channel, headers = producer.channel, stored.headers_to_send()
+    body, content_type, content_encoding = producer._prepare(
+        stored.body,
+        None,
+        stored.content_type,
+        stored.content_encoding,
+        stored.headers.get("compression"),
+        headers,
+    )
+    properties = dict(stored.properties)
+    message = channel.prepare_message(
+        body, properties.get("priority"), content_type, content_encoding, headers, properties
+    )
+    channel._inplace_augment_message(message, stored.exchange, stored.routing_key)
+    with channel.conn_or_acquire() as client:
+        for queue in channel._lookup(stored.exchange, stored.routing_key):
+            client.rpush(channel._q_for_pri(queue, 0), dumps(message))
+
+
+def _time_left(expires: str | None) -> float | None:
+    """Seconds until a message expires; none for one that is past, so that a worker can say REVOKED."""
+    if not expires:
+        return None
+    seconds = seconds_until(expires)
+    return seconds if seconds > 0 else None

@@ -1,0 +1,104 @@
+"""A message as a store keeps it while it waits: all of it, so that it can be published again as it was."""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from kombu.utils.json import dumps, loads
+
+from celery_exclusive.messages.header import HEADER, Header
+from celery_exclusive.options.signing import Signer
+from celery_exclusive.stores.base import Wake
+
+VERSION = 1
+_PROPERTIES = ("correlation_id", "reply_to", "priority", "delivery_mode", "message_id", "type", "app_id")
+_NOT_KEPT = ("redelivered", "x-delivery-count")
+"""Headers with which brokers tell the past of one delivery."""
+TOP = 255
+"""A priority above all others: RabbitMQ takes it for a queue's highest, or ignores it where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    """Everything that makes a message: body, headers, properties, and where it goes."""
+
+    body: bytes = field(repr=False)
+    content_type: str
+    content_encoding: str
+    headers: dict[str, Any]
+    properties: dict[str, Any]
+    exchange: str
+    routing_key: str
+
+    @classmethod
+    def of(cls, message: Any, header: Header, queue: str | None = None) -> StoredMessage:
+        """Take it from a delivered kombu message, whose body is decompressed already.
+
+        It gets this header of ours, so that all its copies are for one key and one id. With a `queue` it goes
+        to that queue alone, and else the way that it came.
+        """
+        came = message.delivery_info
+        body = message.body.encode() if isinstance(message.body, str) else bytes(message.body)
+        headers = {name: value for name, value in message.headers.items() if name not in _NOT_KEPT}
+        properties = {name: message.properties.get(name) for name in _PROPERTIES}
+        return cls(
+            body,
+            message.content_type,
+            message.content_encoding,
+            {**headers, HEADER: header.write()},
+            {name: value for name, value in properties.items() if value is not None},
+            "" if queue else came.get("exchange") or "",
+            queue or came.get("routing_key") or "",
+        )
+
+    def dump(self) -> bytes:
+        """Write it as versioned JSON, the form in which it waits in a store."""
+        try:
+            body, coding = self.body.decode(), "text"
+        except UnicodeDecodeError:
+            body, coding = b64encode(self.body).decode(), "base64"
+        return dumps({"v": VERSION, **asdict(self), "body": body, "coding": coding}).encode()
+
+    @classmethod
+    def load(cls, kept: bytes) -> StoredMessage:
+        fields = loads(kept)
+        version = fields.pop("v")
+        if version != VERSION:
+            raise ValueError(f"a parked message has version {version}, this release reads {VERSION}")
+        body = fields.pop("body")
+        body = body.encode() if fields.pop("coding") == "text" else b64decode(body)
+        return cls(body=body, **fields)
+
+    def promoted(self, wake: Wake) -> StoredMessage:
+        """The copy that answers an offer."""
+        header = {**self.headers[HEADER], "promoted": wake.epoch, "offered": wake.key}
+        return replace(self, headers={**self.headers, HEADER: header})
+
+    def on_top(self) -> StoredMessage:
+        """The copy that RabbitMQ delivers before others. Its own priority is in our header."""
+        header = {**self.headers[HEADER], "prio": self.properties.get("priority")}
+        return replace(
+            self, headers={**self.headers, HEADER: header}, properties={**self.properties, "priority": TOP}
+        )
+
+    def signed(self, signer: Signer) -> StoredMessage:
+        """The copy that is sent. In the store, and until then, its header has no signature of its own."""
+        task_id = self.headers.get("id") or self.properties.get("correlation_id")
+        return replace(
+            self, headers={**self.headers, HEADER: signer.sign_header(self.headers[HEADER], str(task_id))}
+        )
+
+    def headers_to_send(self) -> dict[str, Any]:
+        return {name: value for name, value in self.headers.items() if name != "compression"}
+
+    def delayed(self, seconds: float, **changes: Any) -> StoredMessage:
+        """The copy that comes again later, with these changes of our header.
+
+        It has no valid epoch, so it counts as redelivered.
+        """
+        eta = datetime.now(timezone.utc) + timedelta(seconds=seconds)
+        header = {**self.headers[HEADER], "promoted": "", **changes}
+        return replace(self, headers={**self.headers, HEADER: header, "eta": eta.isoformat()})

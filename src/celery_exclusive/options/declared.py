@@ -1,0 +1,295 @@
+"""What a task declares: whether it may run twice at the same time, and whether it may be queued twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NoReturn, get_args
+
+from celery_exclusive.errors import did_you_mean, shown
+from celery_exclusive.options.amounts import A_COUNT, LONGEST, MIN_TTL, is_count, is_duration, seconds_from
+from celery_exclusive.options.declaration import NOT_GIVEN, Declaration, OnStoreError
+
+OnConflict = Literal["wait", "skip", "raise", "reschedule"]
+OnFull = Literal["raise", "skip"]
+
+
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class Exclusive(Declaration):
+    """Let a task run only so many times at once: once per key, or `limit` times.
+
+    The lease is taken on the worker, before the body, and renewed while the body runs.
+
+        @app.task(exclusive=Exclusive())                            # one at a time, the others wait in line
+        def rebuild_index(): ...
+
+        @app.task(exclusive=Exclusive("feed_url", on_conflict="skip"))   # one per feed
+        def import_feed(feed_url, *, full=False): ...
+
+        @app.task(exclusive=Exclusive(key="repo:{project_id}"))     # shared with other tasks
+        def sync(project_id): ...
+
+    Parameters:
+        by: the parameter or parameters of the task that make up the key, or "*" for identical arguments.
+            Default None: the whole task, whatever its arguments. Kept as a tuple of names. Together they may
+            have 5,000 values, items of lists and dicts, and 500,000 characters: a call with more raises
+            OptionError, and a message with more fails.
+        key: an absolute key instead of `by`, shared by all tasks that give the same text: a template over the
+            arguments ("repo:{project_id}", "repo:{project.pk}"), or a function that is called like the task
+            and returns the text. A template shows texts: 17 and "17" have one key, as None and "None" do.
+        limit: how many may run at once per key, an int from 1. Default 1.
+        ttl: seconds without heartbeat before the lease of a dead worker is free again, from 0.1. It does not
+            limit the run time. Default None: the setting `exclusive_ttl` (30 s).
+        on_conflict: what a task does that finds its key taken. Default "wait": in line and in order, without
+            using a worker slot. "skip": it ends with SUCCESS, without its body. "raise": it fails with
+            `LockHeld`, and so do the chain and the chord it is in. "reschedule": its message is sent again
+            with a delay that grows from about 1 s to about 60 s, in no order, and at its end it starts over;
+            nobody waits in line.
+        give_up_after: with on_conflict="reschedule", after how many seconds since its first try it fails with
+            `LockHeld` instead, by the clocks of the workers. Default None: never.
+        max_waiting: how many may wait in line per key, an int from 1. Retries and messages that the broker
+            delivers again count, but are never refused. Default None: the setting `exclusive_max_waiting`
+            (any number).
+        on_full: what a task does that finds so many in line. Default "raise": it fails with `LockHeld`, and
+            so do the chain and the chord it is in. "skip": it ends with SUCCESS, without its body.
+        on_store_error: what a task does for which the store has not answered for `exclusive_store_wait`
+            seconds. "raise": its message goes back to the broker, and comes again later. "allow": its body
+            runs without a lease, maybe beside another; log and event tell. Default None: the setting
+            `exclusive_on_store_error` ("raise").
+        skip_result: the result of a skipped run, any constant that JSON can express (None too).
+            Default: `{"skipped": {"key": ..., "existing_id": ...}}`.
+
+    Raises:
+        OptionError: at once if a value or a name is wrong, a time longer than 157,766,400 s (5 years), or a
+            count above 1,000,000,000; when the task is registered if the attribute is not called `exclusive`,
+            the app was not installed, or a name is no parameter of the task.
+
+    In a subclass `exclusive=None` switches it off. If a worker dies, its lease ends after `ttl`; while the
+    store is down, tasks wait and none is lost. A store that has lost its data is told the leases of the
+    bodies that run, and of those who waited in line, only what the broker kept runs.
+    """
+
+    attribute: ClassVar[str] = "exclusive"
+    kind: ClassVar[str] = "x"
+    without_store: ClassVar[str] = "back to the broker"
+    whole_task: ClassVar[str] = "Leave it out for the whole task"
+
+    by: tuple[str, ...] | None = None
+    key: str | Callable[..., str] | None = None
+    limit: int = 1
+    ttl: float | None = None
+    on_conflict: OnConflict = "wait"
+    give_up_after: float | None = None
+    max_waiting: int | None = None
+    on_full: OnFull = "raise"
+    on_store_error: OnStoreError | None = None
+    skip_result: object = NOT_GIVEN
+
+    def __init__(  # noqa: PLR0913 - each an option
+        self,
+        by: str | tuple[str, ...] | list[str] | None = None,
+        *more: NoReturn,
+        key: str | Callable[..., str] | None = None,
+        limit: int = 1,
+        ttl: float | None = None,
+        on_conflict: OnConflict = "wait",
+        give_up_after: float | None = None,
+        max_waiting: int | None = None,
+        on_full: OnFull = "raise",
+        on_store_error: OnStoreError | None = None,
+        skip_result: object = NOT_GIVEN,
+        **unknown: NoReturn,  # caught here to name the word that was meant; a type checker accepts none
+    ) -> None:
+        self._check_limit(limit)
+        self._check_on_conflict(on_conflict, give_up_after)
+        self._check_full(on_conflict, max_waiting, on_full)
+        self._fill(
+            by,
+            more,
+            unknown,
+            key=key,
+            limit=limit,
+            ttl=ttl,
+            on_conflict=on_conflict,
+            give_up_after=give_up_after,
+            max_waiting=max_waiting,
+            on_full=on_full,
+            on_store_error=on_store_error,
+            skip_result=skip_result,
+        )
+
+    @classmethod
+    def _check_limit(cls, limit: object) -> None:
+        if not is_count(limit):
+            cls.refuse(f"limit={shown(limit)} must be {A_COUNT}: how many may run at once.")
+
+    @classmethod
+    def _check_on_conflict(cls, on_conflict: object, give_up_after: object) -> None:
+        if on_conflict not in get_args(OnConflict):
+            hint = did_you_mean(str(on_conflict), get_args(OnConflict))
+            cls.refuse(
+                f"on_conflict={on_conflict!r} is none of 'wait' (in line), 'skip' (without a run), 'raise' "
+                f"(LockHeld) and 'reschedule' (again later){hint}"
+            )
+        if give_up_after is not None and on_conflict != "reschedule":
+            cls.refuse(
+                f"give_up_after={shown(give_up_after)} is for on_conflict='reschedule'. Leave it out, or say "
+                "how many may wait in line by max_waiting=."
+            )
+        if give_up_after is not None and (not is_duration(give_up_after, at_least=0) or give_up_after == 0):
+            cls.refuse(
+                f"give_up_after={shown(give_up_after)} must be a number of seconds above 0 and up to "
+                f"{LONGEST}, or None for never."
+            )
+
+    @classmethod
+    def _check_full(cls, on_conflict: object, max_waiting: object, on_full: object) -> None:
+        if on_full not in get_args(OnFull):
+            hint = did_you_mean(str(on_full), get_args(OnFull))
+            cls.refuse(f"on_full={on_full!r} is neither 'raise' (LockHeld) nor 'skip' (without a run){hint}")
+        if max_waiting is not None and not is_count(max_waiting):
+            hint = (
+                "on_conflict='skip' if nobody may" if max_waiting == 0 else "None for exclusive_max_waiting"
+            )
+            cls.refuse(f"max_waiting={shown(max_waiting)} must be {A_COUNT}: how many may wait. Use {hint}.")
+        if on_conflict != "wait" and (max_waiting is not None or on_full == "skip"):
+            option = "on_full='skip'" if max_waiting is None else f"max_waiting={max_waiting!r}"
+            cls.refuse(
+                f"{option} is for on_conflict='wait': with {on_conflict!r} there is no line. Leave one of "
+                "them out."
+            )
+
+
+Until = Literal["finished", "started"]
+FINISHED, STARTED, PERIOD = "finished", "started", "period"
+"""What ends a unique lease: the end of the task, its begin, or the clock alone."""
+OnDuplicate = Literal["skip", "raise"]
+
+
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class Unique(Declaration):
+    """Let a task be queued only once: the same call is not published again while its key is taken.
+
+    The lease is taken where the task is called, before its message is sent.
+
+        @app.task(unique=Unique())                              # until it has finished, per arguments
+        def send_digest(user_id): ...
+
+        @app.task(unique=Unique("doc_id", until="started"))     # one may run, and one more be queued
+        def reindex(doc_id, *, full=False): ...
+
+        @app.task(unique=Unique("team_id", period=60))          # at most once a minute
+        def refresh_stats(team_id): ...
+
+    A call that finds its key taken sends nothing, and returns the AsyncResult of the task that has it, with
+    `outcome` "skipped", `existing_id` and `key`; that of any other call has `outcome` "published". What has
+    to have an end of its own is sent all the same, and ends with SUCCESS without its body: a member of a
+    chain, group or chord, a call with links or with a `task_id` of its own, and every call where results go
+    through `rpc://`.
+
+    Parameters:
+        by: the parameter or parameters of the task that make up the key. Default None: all of them,
+            identical arguments. Kept as a tuple of names. They may be as large as for `Exclusive`.
+        key: an absolute key instead of `by`, shared by all tasks that give the same text: a template over the
+            arguments ("repo:{project_id}", "repo:{project.pk}"), a function that is called like the task and
+            returns the text, or a constant for the whole task.
+        until: when the key is free again. Default "finished": when the task has its result, through retries
+            and redeliveries. "started": when its body begins.
+        period: seconds for which the key is taken instead, whatever becomes of the task.
+        on_conflict: "skip" or "raise": the call raises `DuplicateTask`. Default "skip".
+        ttl: seconds without heartbeat before the lease of a dead worker is free again, from 0.1. It does not
+            limit the run time. Default None: the setting `exclusive_ttl` (30 s).
+        queued_ttl: seconds after which the key of a message that is lost is free again, counted from its eta
+            if it has one, 5 years in all. Default None: the setting `exclusive_queued_ttl` (86,400 s, a day).
+        on_store_error: what a call does whose store does not answer. "raise": it raises `StoreUnavailable`.
+            "allow": it is sent without a lease, maybe twice. Default None: the setting
+            `exclusive_on_store_error` ("raise").
+        skip_result: the result of what is sent and then skipped, any constant that JSON can express (None
+            too). Default: `{"skipped": {"key": ..., "existing_id": ...}}`.
+
+    Raises:
+        OptionError: at once if a value or a name is wrong, a time longer than 157,766,400 s (5 years), or a
+            count above 1,000,000,000; when the task is registered if the attribute is not called `unique`,
+            the app was not installed, or a name is no parameter of the task.
+
+    In a subclass, or in a call, `unique=None` switches it off. If the message cannot be sent, the key is free
+    at once; if the caller dies before it is sent, after `queued_ttl`.
+    """
+
+    attribute: ClassVar[str] = "unique"
+    kind: ClassVar[str] = "u"
+    without_store: ClassVar[str] = "StoreUnavailable"
+    names_by_default: ClassVar[tuple[str, ...] | None] = ("*",)
+    whole_task: ClassVar[str] = "For the whole task give it one key='...'"
+
+    by: tuple[str, ...] | None = None
+    key: str | Callable[..., str] | None = None
+    until: Until = "finished"
+    period: float | None = None
+    on_conflict: OnDuplicate = "skip"
+    ttl: float | None = None
+    queued_ttl: float | None = None
+    on_store_error: OnStoreError | None = None
+    skip_result: object = NOT_GIVEN
+
+    def __init__(  # noqa: PLR0913 - each an option
+        self,
+        by: str | tuple[str, ...] | list[str] | None = None,
+        *more: NoReturn,
+        key: str | Callable[..., str] | None = None,
+        until: Until = "finished",
+        period: float | None = None,
+        on_conflict: OnDuplicate = "skip",
+        ttl: float | None = None,
+        queued_ttl: float | None = None,
+        on_store_error: OnStoreError | None = None,
+        skip_result: object = NOT_GIVEN,
+        **unknown: NoReturn,  # caught here to name the word that was meant; a type checker accepts none
+    ) -> None:
+        self._check_until(until, period, ttl, queued_ttl)
+        self._check_ttl("queued_ttl", queued_ttl, "exclusive_queued_ttl")
+        if on_conflict not in get_args(OnDuplicate):
+            hint = did_you_mean(str(on_conflict), get_args(OnDuplicate))
+            self.refuse(
+                f"on_conflict={on_conflict!r} is neither 'skip' (nothing is sent) nor 'raise' "
+                f"(DuplicateTask){hint}"
+            )
+        self._fill(
+            by,
+            more,
+            unknown,
+            key=key,
+            until=until,
+            period=period,
+            on_conflict=on_conflict,
+            ttl=ttl,
+            queued_ttl=queued_ttl,
+            on_store_error=on_store_error,
+            skip_result=skip_result,
+        )
+
+    @property
+    def window(self) -> str:
+        """What ends its lease."""
+        return self.until if self.period is None else PERIOD
+
+    @classmethod
+    def _check_until(cls, until: object, period: object, ttl: object, queued_ttl: object) -> None:
+        if until not in get_args(Until):
+            hint = did_you_mean(str(until), get_args(Until))
+            cls.refuse(
+                f"until={until!r} is neither 'finished' (it has its result) nor 'started' (its body "
+                f"begins){hint}"
+            )
+        if period is None:
+            return
+        if not is_duration(period, at_least=MIN_TTL):
+            cls.refuse(f"period={shown(period)} must be {seconds_from(MIN_TTL)}.")
+        if until != "finished" or ttl is not None or queued_ttl is not None:
+            cls.refuse(
+                f"period={period!r} says alone how long a key is taken. Leave until=, ttl= and queued_ttl= "
+                "out."
+            )
+
+
+KINDS: tuple[type[Exclusive | Unique], ...] = (Exclusive, Unique)

@@ -1,0 +1,262 @@
+"""From the arguments of a call to the key it competes for. Pure, apart from looking at signatures.
+
+A key begins with the kind of its option, "x" or "u". Behind it, ":" begins the key of one task, its name and
+a hash of the chosen arguments, and "=" an absolute text, which tasks share. So no text spells a task's key.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import reprlib
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import lru_cache
+from hashlib import blake2b
+from inspect import BoundArguments, Parameter, Signature
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from celery_exclusive.errors import OptionError, did_you_mean
+from celery_exclusive.options.canonical import (
+    AS_THEY_ARE,
+    MOST_CHARACTERS,
+    Refused,
+    at,
+    digest,
+    model,
+    normal,
+    scalar,
+    type_name,
+    unwrap,
+    utf8,
+)
+from celery_exclusive.options.declaration import Declaration
+from celery_exclusive.options.templates import Field, parse_template
+
+_Run = Callable[..., object]
+_Args = Sequence[object] | None
+_Kwargs = Mapping[str, object] | None
+
+_LONGEST: Final = 200
+"""Bytes behind the kind of a key: with a prefix they fit into the 250 of memcached."""
+_HASHED_TEXT: Final = re.compile("~[0-9a-f]{32}")
+_HASHED_NAME: Final = re.compile("[~:][0-9a-f]{32}")
+"""How what is cut, or has the hash of arguments, ends."""
+_TOO_LONG: Final = f"a text of more than {MOST_CHARACTERS:,} characters"
+_signatures: WeakKeyDictionary[_Run, dict[bool, Signature]] = WeakKeyDictionary()
+
+
+def check(task_name: str, run: _Run, option: Declaration) -> None:
+    """Raise OptionError if no key can be made from the parameters of this task. `run` is `task.run`.
+
+    Call it once, when the task is registered.
+    """
+    with _told(task_name, option):
+        signature = _signature(run)
+        parameters = signature.parameters
+        if option.key is None:
+            names = () if option.names == ("*",) else option.names or ()
+        elif isinstance(option.key, str):
+            names = tuple(field.path[0] for field in _fields(option.key)[0])
+        else:
+            names = ()
+            _check_function(option.key, signature)
+        takes_any = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())
+        for name in names:
+            if name not in parameters and not takes_any:
+                raise Refused(_no_parameter(name, parameters))
+
+
+def key_of(task_name: str, run: _Run, option: Declaration, args: _Args, kwargs: _Kwargs) -> str:
+    """Return the key for which a call with these arguments competes.
+
+    Raises OptionError if an argument has no stable text, and Python's TypeError if the arguments do not fit.
+    """
+    if option.names is None and option.key is None:
+        return own_key(task_name, option.kind)
+    bound = _bind(run, args, kwargs)
+    with _told(task_name, option):
+        if option.key is not None:
+            return absolute_key(_absolute_text(option.key, bound), option.kind)
+        names = bound.arguments if option.names == ("*",) else option.names or ()
+        arguments = {name: _argument(bound, name) for name in names}
+        return f"{own_key(task_name, option.kind)}:{digest(arguments)}"
+
+
+@lru_cache(maxsize=1024)
+def own_key(task_name: str, kind: str = "x") -> str:
+    """Return the key of a whole task, with which those of its arguments begin: "x:" or "u:", and its name."""
+    return f"{kind}:{_fitted(task_name, _LONGEST - 33, _HASHED_NAME)}"
+
+
+def absolute_key(text: str, kind: str = "x") -> str:
+    """Return the key of a text that tasks share: "x=" or "u=", and up to 200 bytes.
+
+    A longer text is cut and completed with a hash. So is one that is no valid Unicode, and a short one that
+    looks as if it was.
+    """
+    if not text:
+        raise OptionError("the key of a lock cannot be an empty text: name what is locked, like 'repo:17'.")
+    if len(text) > MOST_CHARACTERS:
+        raise OptionError(f"the key of a lock cannot be {_TOO_LONG}: name what is locked, like 'repo:17'.")
+    return f"{kind}={_fitted(text, _LONGEST, _HASHED_TEXT)}"
+
+
+def keys_named(text: str) -> tuple[str, ...]:
+    """Return the keys that people may mean by the name of a task, or by a text that tasks share."""
+    return tuple(key(text, kind) for key in (own_key, absolute_key) for kind in "xu") if text else ()
+
+
+def _fitted(text: str, longest: int, hashed: re.Pattern[str]) -> str:
+    """Cut a text to so many bytes, such that no two texts become one."""
+    data = utf8(text)
+    if len(data) <= longest and not hashed.fullmatch(text[-33:]):
+        with suppress(UnicodeDecodeError):  # half a surrogate pair, which no store could keep
+            return data.decode()
+    return f"{data[: longest - 33].decode(errors='ignore')}~{blake2b(data, digest_size=16).hexdigest()}"
+
+
+def preview(run: _Run, option: Declaration, args: _Args, kwargs: _Kwargs, limit: int = 80) -> str:
+    """Return a short text for people, "feed_url='https://…'", or "" where there is none. Never raises."""
+    try:
+        bound = _bind(run, args, kwargs)
+        names: Iterable[str] = option.names or ()
+        if isinstance(option.key, str):
+            names = dict.fromkeys(field.path[0] for field in _fields(option.key)[0])
+        elif option.key is not None or names == ("*",):
+            names = bound.arguments
+        text = ", ".join(f"{name}={_shown(_argument(bound, name))}" for name in names)
+    except Exception:  # noqa: BLE001 - a log line is not worth a task
+        return ""
+    return _cut(text, limit)
+
+
+def given_preview(request: Mapping[str, object], limit: int = 80) -> str:
+    """Return the text that the caller of this request shows instead of the arguments, or "".
+
+    A retry has none: Celery writes the arguments themselves into its message.
+    """
+    texts = [str(request.get(name) or "") for name in ("argsrepr", "kwargsrepr")]
+    is_retry = bool(request.get("retries"))
+    return "" if is_retry else _cut(" ".join(text for text in texts if len(text) > len("()")), limit)
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: max(limit - 1, 0)] + "…"
+
+
+@contextmanager
+def _told(task_name: str, option: Declaration) -> Generator[None, None, None]:
+    try:
+        yield
+    except Refused as refused:
+        where = refused.path and f"argument {refused.path} "
+        text = f"task {task_name!r}, {option.attribute}={option!r}: {where}{refused.problem}"
+        raise OptionError(text) from refused.__cause__
+
+
+def _signature(run: _Run) -> Signature:
+    function = getattr(run, "__func__", run)  # a bound method is a new object each time it is looked up
+    cached = _signatures.setdefault(function, {})
+    is_bound = function is not run
+    if is_bound not in cached:
+        cached[is_bound] = inspect.signature(run)
+    return cached[is_bound]
+
+
+def _bind(run: _Run, args: _Args, kwargs: _Kwargs) -> BoundArguments:
+    bound = _signature(run).bind(*(args or ()), **(kwargs or {}))
+    bound.apply_defaults()
+    return bound
+
+
+def _argument(bound: BoundArguments, name: str) -> object:
+    if name in bound.arguments:
+        return bound.arguments[name]
+    parameters = bound.signature.parameters
+    for parameter in parameters.values():
+        if parameter.kind is Parameter.VAR_KEYWORD:
+            return bound.arguments[parameter.name].get(name)
+    raise Refused(_no_parameter(name, parameters))
+
+
+def _no_parameter(name: str, parameters: Mapping[str, Parameter]) -> str:
+    there = f"there are {', '.join(parameters)}" if parameters else "the task takes none"
+    return f"there is no parameter {name!r} ({there}){did_you_mean(name, parameters)}"
+
+
+# Absolute keys --------------------------------------------------------------------------------------------
+
+
+def _fields(template: str) -> tuple[tuple[Field, ...], str]:
+    try:
+        return parse_template(template)
+    except ValueError as error:
+        raise Refused(str(error)) from error.__cause__
+
+
+def _check_function(key: Callable[..., str], signature: Signature) -> None:
+    named = {name: parameter.kind for name, parameter in signature.parameters.items()}
+    by_name = {name: None for name, kind in named.items() if kind is Parameter.KEYWORD_ONLY}
+    by_place = [kind for kind in named.values() if kind < Parameter.VAR_POSITIONAL]
+    try:
+        accepts = inspect.signature(key)
+    except (ValueError, TypeError):
+        return  # written in C: the first call will show it
+    try:
+        accepts.bind(*by_place, **by_name)
+    except TypeError as error:
+        text = f"key= is called like the task, with {signature}, and does not take that ({error}): let it."
+        raise Refused(text) from error
+
+
+def _absolute_text(key: str | Callable[..., object], bound: BoundArguments) -> str:
+    if isinstance(key, str):
+        fields, end = _fields(key)
+        shown = (field.before + field.show(_text_of(bound, field.path)) for field in fields)
+        text: object = "".join((*shown, end))
+    else:
+        try:
+            text = key(*bound.args, **bound.kwargs)
+        except Exception as error:
+            raise Refused(f"key= raised {type(error).__name__}. Correct the function.") from error
+    if not isinstance(text, str) or not 0 < len(text) <= MOST_CHARACTERS:
+        what = f"a {type_name(text)}"
+        if isinstance(text, str):
+            what = _TOO_LONG if text else "an empty text"
+        raise Refused(f"key= gave {what}. It must give a text that names what is locked, like 'repo:17'.")
+    return text
+
+
+def _text_of(bound: BoundArguments, path: tuple[str, ...]) -> str:
+    value, done = _argument(bound, path[0]), path[0]
+    for step in path[1:]:
+        try:
+            value = getattr(value, step)
+        except Exception as error:
+            text = f"is a {type_name(value)} that gave no .{step} ({type(error).__name__}): correct key=."
+            raise Refused(text, done) from error
+        done += f".{step}"
+    with at(done):
+        value = unwrap(value)
+        record = model(value)
+        tagged = scalar(unwrap(record[1]) if record else value)
+        if tagged is None:
+            fix = "name an attribute of it, as in {project.pk}, or use a function as key="
+            raise Refused(f"is a {type_name(value)}, which a template cannot show: {fix}.")
+        if len(tagged[1]) > MOST_CHARACTERS:
+            raise Refused(f"is {_TOO_LONG}, too much for a key: show another argument, or a part of it.")
+        return normal(tagged[1])
+
+
+_short = reprlib.Repr()
+_short.maxstring = _short.maxlong = 60
+_short.maxlevel = 2
+
+
+def _shown(value: object) -> str:
+    if type(value) in AS_THEY_ARE:
+        return _short.repr(value)
+    tag, text = scalar(value) or (b"", f"<{type_name(value)}>")
+    return _short.repr(text) if tag == b"s" else text

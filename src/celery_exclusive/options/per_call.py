@@ -1,0 +1,44 @@
+"""The values that a call gives instead of its task's, as a message brings them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar, cast
+
+from celery_exclusive.options.amounts import MOST, is_number
+from celery_exclusive.options.declaration import Declaration
+from celery_exclusive.options.settings import Settings
+
+Values = Mapping[str, Mapping[str, Any]]
+T = TypeVar("T", bound=Declaration)
+
+
+def option_of_call(task: Any, kind: type[T], values: Values | None, limits: Settings | None) -> T | None:
+    """Return the option of a task, with the values that a call has given instead.
+
+    With `limits`, the settings, anybody may have written these values: no time is longer than that of the
+    task, or than the settings have it.
+    """
+    own = getattr(task, kind.attribute, None)
+    option = own if isinstance(own, kind) else None
+    changes = (values or {}).get(kind.attribute)
+    if changes is None:
+        return option
+    if limits:
+        changes = _capped(changes, option, limits)
+    given: T = cast("Any", kind)(by=option and option.by, key=option and option.key, **changes)
+    return given
+
+
+def _capped(changes: Mapping[str, Any], option: Declaration | None, limits: Settings) -> dict[str, Any]:
+    longest = {
+        "ttl": limits.exclusive_ttl,
+        "queued_ttl": limits.exclusive_queued_ttl,
+        "period": limits.exclusive_queued_ttl,
+    }
+    most = {name: max(seconds, getattr(option, name, None) or 0) for name, seconds in longest.items()}
+    most.update(dict.fromkeys(("limit", "max_waiting", "give_up_after"), MOST))
+    return {
+        name: min(value, most[name]) if name in most and is_number(value, at_least=0) else value
+        for name, value in changes.items()
+    }

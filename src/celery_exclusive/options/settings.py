@@ -1,0 +1,210 @@
+"""The settings: flat keys in the configuration of the Celery app, checked in one place.
+
+They are read with `conf.get`, never with `app.add_defaults`: that would override what the user has set.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final, cast, get_args
+
+from celery_exclusive.brokers import broker_urls, family
+from celery_exclusive.core.state import LONGEST_OFFER
+from celery_exclusive.errors import OptionError, did_you_mean, shown
+from celery_exclusive.options.amounts import (
+    A_COUNT,
+    LONGEST,
+    MIN_TTL,
+    is_count,
+    is_duration,
+    is_number,
+    seconds_from,
+)
+from celery_exclusive.options.declaration import OnStoreError
+
+_ABSENT: Final = object()
+_SHORTEST: Final = 0.001
+"""Seconds: of less than a microsecond a store would keep nothing."""
+_SECRET: Final = ("exclusive_store", "exclusive_secret")
+"""Settings that may hold a secret: their values are shown nowhere."""
+_SHORTEST_SECRET: Final = 16
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Settings:
+    """All settings of one app, under the names they have in its configuration.
+
+    Times are seconds, at most 157,766,400 (5 years); `exclusive_offer` at most 1,314,720, as offers grow.
+
+        app.conf.update(exclusive_store="redis://locks/1", exclusive_ttl=20)
+        CELERY_EXCLUSIVE_TTL = 20                # Django, with config_from_object(..., namespace="CELERY")
+
+    exclusive_store: URL of the store. Default None: the one that suits the broker and result backend.
+    exclusive_prefix: the namespace, in front of every key in the store. Default "cx".
+    exclusive_ttl: seconds without heartbeat before a lease is dead, for options that give none. Default 30.
+    exclusive_queued_ttl: seconds after which the unique key of a message that is lost is free, for options
+        that give none. Default 86,400, a day.
+    exclusive_offer: how long a free place is first held open for the head of the line. Default 5.
+    exclusive_reap_period: how often the workers together look for what has expired. Default 1.
+    exclusive_tombstone_ttl: how long a finished id is remembered. Default None: see `tombstone_ttl`.
+    exclusive_store_wait: how long a starting task waits for a store that is down. Default 60.
+    exclusive_on_store_error: what becomes of it then, for options that do not say: "raise" (default), back to
+        the broker; "allow", a run without a lease.
+    exclusive_max_waiting: how many may wait in line, for tasks that wait and do not say. Default None: any.
+    exclusive_preview: whether log lines show a short preview of the arguments. Default True.
+    exclusive_broker_id: what tells this broker from others. Default None: its kind, hosts and virtual host.
+    exclusive_secret: signs our headers and parked messages, which are checked before they are used: a text of
+        16 or more characters, or several, of which the first signs and all are accepted. None as the last of
+        several also accepts what is not signed. Default None: nothing is signed or checked.
+
+    Raises OptionError for a value of the wrong type or range, and for any other `exclusive_*` key.
+    """
+
+    exclusive_store: str | None = None
+    exclusive_prefix: str = "cx"
+    exclusive_ttl: float = 30
+    exclusive_queued_ttl: float = 86400
+    exclusive_offer: float = 5
+    exclusive_reap_period: float = 1
+    exclusive_tombstone_ttl: float | None = None
+    exclusive_store_wait: float = 60
+    exclusive_on_store_error: OnStoreError = "raise"
+    exclusive_max_waiting: int | None = None
+    exclusive_preview: bool = True
+    exclusive_broker_id: str | None = None
+    exclusive_secret: str | Sequence[str | None] | None = None
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            name, value = each.name, getattr(self, each.name)
+            if not (value is None and each.default is None):
+                _check(name, value)
+
+    def __repr__(self) -> str:
+        shown = (f"{each.name}={_shown(each.name, getattr(self, each.name))}" for each in fields(self))
+        return f"Settings({', '.join(shown)})"
+
+    @classmethod
+    def from_conf(cls, conf: Mapping[str, object]) -> Settings:
+        """Read them from `app.conf`, which loads the configuration, and refuse unknown `exclusive_*` keys."""
+        names = [each.name for each in fields(cls)]
+        given: dict[str, Any] = {name: _read(conf, name) for name in names}
+        _refuse_unknown_keys(conf, names)
+        return cls(**{name: value for name, value in given.items() if value is not _ABSENT})
+
+    @property
+    def secrets(self) -> tuple[str | None, ...]:
+        """All of `exclusive_secret`, the one that signs first; none if it is not set."""
+        given = self.exclusive_secret
+        return () if given is None else (given,) if isinstance(given, str) else tuple(given)
+
+
+def tombstone_ttl(conf: Mapping[str, object]) -> float:
+    """Return how many seconds the store remembers a finished id: the setting, or what the broker asks for.
+
+    A Redis broker gives a message out again after its visibility timeout, so it is twice that and 600 s more;
+    other brokers notice a lost worker at once, and 600 s do.
+    """
+    setting = Settings.from_conf(conf).exclusive_tombstone_ttl
+    if setting is not None:
+        return setting
+    timeout = visibility_timeout(conf)
+    return 600 if timeout is None else min(2 * timeout + 600, LONGEST)
+
+
+def visibility_timeout(conf: Mapping[str, object]) -> float | None:
+    """Return after how many seconds a Redis broker gives a message out again; None for all others."""
+    if not any(family(url) in ("redis", "sentinel") for url in broker_urls(conf, reading=True)):
+        return None
+    transport_options = cast("Mapping[str, object]", conf.get("broker_transport_options") or {})
+    timeout = transport_options.get("visibility_timeout", 3600)
+    if not is_number(timeout, at_least=0):
+        raise OptionError(
+            f"setting broker_transport_options has visibility_timeout {shown(timeout)}, expected a number "
+            "of seconds: correct it."
+        )
+    return timeout
+
+
+def _check(name: str, value: object) -> None:
+    if name == "exclusive_secret":
+        _check_secret(value)
+        return
+    if name == "exclusive_store":
+        good = isinstance(value, str) and "://" in value
+        expected = "a URL such as 'redis://localhost/1', or None"
+    elif name == "exclusive_prefix":
+        good = isinstance(value, str) and value.isprintable() and bool(value) and not set(value) & set(" {}")
+        expected = "a short text without spaces and braces"
+    elif name == "exclusive_broker_id":
+        good, expected = isinstance(value, str) and bool(value), "a text"
+    elif name == "exclusive_max_waiting":
+        good, expected = is_count(value), f"{A_COUNT}, or None"
+    elif name == "exclusive_on_store_error":
+        good, expected = value in get_args(OnStoreError), "'raise' or 'allow'"
+    elif name == "exclusive_preview":
+        good, expected = isinstance(value, bool), "True or False"
+    else:
+        least = MIN_TTL if name in ("exclusive_ttl", "exclusive_queued_ttl") else _SHORTEST
+        most = LONGEST // LONGEST_OFFER if name == "exclusive_offer" else LONGEST
+        good, expected = is_duration(value, least, most), seconds_from(least, most)
+    if not good:
+        raise OptionError(f"setting {name} is {_shown(name, value)}, expected {expected}.")
+
+
+def _shown(name: str, value: object) -> str:
+    is_hidden = name in _SECRET and value is not None
+    return f"a {type(value).__name__} that is not shown" if is_hidden else shown(value)
+
+
+def _check_secret(value: object) -> None:
+    """The value itself is in no text: errors are logged."""
+    given = list(cast("list[object]", value)) if isinstance(value, (list, tuple)) else [value]
+    texts = given[:-1] if len(given) > 1 and given[-1] is None else given
+    if not texts or not all(isinstance(text, str) and len(text) >= _SHORTEST_SECRET for text in texts):
+        raise OptionError(
+            f"setting exclusive_secret must be a text of {_SHORTEST_SECRET} characters or more, or a list of "
+            "such texts, of which the first signs, and whose last may be None: correct it. "
+            "python -c 'import secrets; print(secrets.token_hex())' prints a good one"
+        )
+
+
+def _read(conf: Mapping[str, object], name: str) -> object:
+    value = conf.get(name, _ABSENT)  # with a namespace this finds CELERY_EXCLUSIVE_TTL too
+    if value is _ABSENT and not _namespace(conf):
+        return conf.get(name.upper(), _ABSENT)  # Celery itself finds capitals only with a namespace
+    return value
+
+
+def _refuse_unknown_keys(conf: Mapping[str, object], names: list[str]) -> None:
+    namespace = _namespace(conf)
+    full = [namespace + name for name in names]
+    accepted = [*names, *(full if namespace and namespace.islower() else map(str.upper, full))]
+    for key in map(str, conf):
+        if key not in accepted and _is_meant_for_us(key, namespace):
+            known = ", ".join(accepted[len(names) :] if namespace else names)
+            hint = did_you_mean(key, accepted)
+            raise OptionError(f"setting {key} is unknown to celery-exclusive (it knows {known}){hint}")
+
+
+def _is_meant_for_us(key: str, namespace: str) -> bool:
+    """Tell whether somebody wrote this key for us, rightly or wrongly spelled.
+
+    With a namespace the configuration object is often all of Django's settings: names in capitals that do not
+    begin with the namespace belong to others. Without one, CELERY_EXCLUSIVE_TTL would silently do nothing.
+    """
+    lower, prefix = key.lower(), (namespace or "celery_").lower()
+    rest = lower.removeprefix(prefix)
+    return _is_like_exclusive(rest) and (rest != lower or key == lower or not namespace)
+
+
+def _is_like_exclusive(name: str) -> bool:
+    """A word alone is none: a module of settings also lists what it has imported."""
+    word, underscore, _ = name.partition("_")
+    return bool(underscore and difflib.get_close_matches(word, ["exclusive"], cutoff=0.85))
+
+
+def _namespace(conf: Mapping[str, object]) -> str:
+    return getattr(conf, "prefix", None) or ""  # Celery's Settings keep it with its underscore: "CELERY_"

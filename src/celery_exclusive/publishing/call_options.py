@@ -1,0 +1,69 @@
+"""The options that hold for one call: those of its task, unless the call says otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from celery_exclusive.errors import OptionError, did_you_mean
+from celery_exclusive.options.declared import KINDS, Exclusive, Unique
+
+if TYPE_CHECKING:
+    from celery_exclusive.services import Services
+
+
+_NAMES = [kind.attribute for kind in KINDS]
+
+
+@dataclass(frozen=True, slots=True)
+class CallOptions:
+    """`off` names what the call switches off; `values` are those that it gives instead, as they travel."""
+
+    exclusive: Exclusive | None
+    unique: Unique | None
+    off: tuple[str, ...]
+    values: dict[str, dict[str, Any]]
+
+
+def asked(services: Services, name: str, task: Any, options: dict[str, Any]) -> CallOptions:
+    """Take `exclusive=` and `unique=` out of the options of a call, and see what holds for it.
+
+    Raises OptionError for what is neither None nor such an option, and if the task has none of its own: its
+    workers would not look for any.
+    """
+    for word, given in options.items():
+        if word not in _NAMES and (isinstance(given, KINDS) or (given is None and _is_misspelt(word))):
+            raise OptionError(
+                f"task {name}: {word}={given!r} is no option of a call{did_you_mean(word, _NAMES)}"
+            )
+    holds: dict[str, Any] = {}
+    off: list[str] = []
+    values: dict[str, dict[str, Any]] = {}
+    declared = {"exclusive": services.exclusive(task), "unique": services.unique(task)}
+    for kind in KINDS:
+        attribute = kind.attribute
+        given = options.pop(attribute, holds)
+        if given is holds:
+            holds[attribute] = declared[attribute]
+        elif given is None:
+            off.append(attribute)
+        elif not isinstance(given, kind):
+            raise OptionError(
+                f"task {name}: {attribute}={given!r} is not an option of a call; give it "
+                f"{attribute}={kind.__name__}(...), or switch it off with {attribute}=None"
+            )
+        elif not any(declared.values()):
+            raise OptionError(
+                f"task {name}: {attribute}={given!r} in a call of a task without options, or of one that is "
+                "not known here, would do nothing: declare one of them, and let the call change it"
+            )
+        else:
+            holds[attribute] = given
+            values[attribute] = given.values
+    return CallOptions(holds.get("exclusive"), holds.get("unique"), tuple(off), values)
+
+
+@lru_cache
+def _is_misspelt(word: str) -> bool:
+    return did_you_mean(word, _NAMES) != "."

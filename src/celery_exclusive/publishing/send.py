@@ -1,0 +1,140 @@
+"""What happens before a message is sent: it is told its keys and a publish id of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import wraps
+from inspect import signature
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any
+
+from celery import Celery
+from celery.utils import uuid
+
+from celery_exclusive.messages.header import DELIVERY, HEADER, Header, read_header, rejections
+from celery_exclusive.options.keys import key_of
+from celery_exclusive.publishing.call_options import CallOptions, asked
+from celery_exclusive.publishing.unique import UniquePublish
+from celery_exclusive.run import current_run
+
+if TYPE_CHECKING:
+    from celery_exclusive.services import Services
+
+
+_REPRESENTATIONS = ("argsrepr", "kwargsrepr")
+_PLACES = list(signature(Celery.send_task).parameters)[4:]
+"""What `send_task` takes by its place, behind its name and arguments."""
+
+
+def wrap_send_task(services: Services) -> Any:
+    """Make an app's `send_task`, which every publish passes, put our header on messages of our tasks."""
+    app = services.app
+    send_task = app.send_task
+
+    @wraps(send_task)
+    def with_header(name: str, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
+        options.update(zip(_PLACES, rest, strict=False))
+        rest = rest[len(_PLACES) :]
+        task = options.get("task_type") or _declared(app, name)
+        call = asked(services, name, task, options)
+        headers = dict(options.get("headers") or {})
+        previous = read_header(services, headers, options.get("task_id"))
+        headers.pop(DELIVERY, None)
+        if headers.pop(HEADER, None) is not None:
+            headers.pop("redelivered", None)
+        if headers or options.get("headers"):
+            options["headers"] = headers
+        header = _header(call, task, args or (), kwargs or {}, options, previous)
+        if header is None:
+            return _told(task, send_task(name, args, kwargs, *rest, **options))
+        services.settings  # noqa: B018 - wrong settings are an error for the caller
+        header = replace(header, masked=_is_masked(options, previous))
+
+        def send(header: Header) -> Any:
+            mark = services.mark.read() if header.x or header.u else None
+            header = replace(header, store=mark, rejections=rejections(headers))
+            id = options["task_id"] = options.get("task_id") or uuid()
+            options["headers"] = {**headers, HEADER: services.signer.sign_header(header.write(), id)}
+            return send_task(name, args, kwargs, *rest, **options)
+
+        if header.u is None:
+            return _told(task, send(header))
+        return UniquePublish(services, task, call.unique, header, options, previous).send(send)
+
+    return with_header
+
+
+def _is_masked(options: dict[str, Any], previous: Header | None) -> bool:
+    """Whether log lines must not show the arguments: the caller gives other texts for them.
+
+    A retry has lost these texts, so what the first call wanted is kept. Of one that another publisher sent
+    without this library, it is not known.
+    """
+    if options.get("retries"):
+        return previous is None or previous.masked
+    return any(options.get(name) is not None for name in _REPRESENTATIONS)
+
+
+def _declared(app: Any, name: str) -> Any:
+    """The task of this name, also where nothing has made it a task of the app yet."""
+    if app.autofinalize and not app.finalized:
+        app.finalize(auto=True)
+    return app._tasks.get(name)
+
+
+def _told(task: Any, result: Any) -> Any:
+    """With what a call of a task with `unique=` tells, also where that is switched off."""
+    if getattr(task, "unique", None):
+        result.outcome, result.existing_id, result.key = "published", None, None
+    return result
+
+
+def _header(
+    call: CallOptions, task: Any, args: Any, kwargs: Any, options: dict[str, Any], previous: Header | None
+) -> Header | None:
+    """What this message is to carry; None if its task has no options, or its arguments do not fit."""
+    exclusive, unique, off, values = call.exclusive, call.unique, call.off, call.values
+    if not (exclusive or unique or off):
+        return None
+    run = current_run.get()
+    if previous and options.get("retries"):
+        values = values or previous.values
+        if not off and _same_arguments(task, args, kwargs):
+            # Its worker has taken a key if its publisher had not.
+            taken = run.unique if run and run.task_id == options.get("task_id") else None
+            u = previous.u or ((taken.claim.key, taken.until) if taken else None)
+            return Header(token_hex(4), previous.x, u, previous.off, values)
+        off = (*off, *(name for name in previous.off if name not in (*off, *call.values)))
+        exclusive = None if "exclusive" in off else exclusive
+        unique = None if "unique" in off else unique
+    x = u = None
+    try:
+        if exclusive:
+            x = key_of(task.name, task.run, exclusive, args, kwargs)
+        if unique:
+            u = (key_of(task.name, task.run, unique, args, kwargs), unique.window)
+    except TypeError:
+        return None  # the arguments do not fit; the worker will refuse them
+    return Header(token_hex(4), x, u, off, values, next=run.task_id if run and run.body_over else None)
+
+
+def _same_arguments(task: Any, args: Any, kwargs: Any) -> bool:
+    request = task.request
+    if request.id is None:  # no body: the main process retries a task whose child was lost
+        return True
+    now, before = [*args], [*(request.args or ())]
+    named = request.kwargs or {}
+    if len(now) != len(before) or kwargs.keys() != named.keys():
+        return False
+    pairs = [*zip(now, before, strict=True), *((kwargs[name], named[name]) for name in named)]
+    return all(_is_equal(one, other) for one, other in pairs)
+
+
+def _is_equal(one: object, other: object) -> bool:
+    """Arrays, data frames and queries answer neither True nor False, or raise: they count as different."""
+    if one is other:
+        return True
+    try:
+        return (one == other) is True
+    except Exception:  # noqa: BLE001 - whatever a class of the user's does; Celery would drop the retry
+        return False

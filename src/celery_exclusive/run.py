@@ -1,0 +1,68 @@
+"""The run whose code is executed now: what its body, and what that publishes, are told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Protocol
+
+from celery_exclusive.leases.claim import Claim
+from celery_exclusive.leases.lease import Lease
+
+
+class UniqueLease(Protocol):
+    """The unique lease of a run."""
+
+    claim: Claim
+    until: str
+    may_hold: bool
+
+    def end(self, error: BaseException | None) -> None:
+        """The body has ended, by this error if any."""
+
+
+@dataclass(slots=True)
+class Run:
+    """One execution of a task with options, from the gate to its end.
+
+    `skipped` is a one-tuple of the result when the body must not be entered, `failure` what to raise instead,
+    `is_unguarded` says that there is no lease since the store did not answer, `outer` is the run whose body
+    called `apply()`, `unique` what the end of the body gives back.
+    """
+
+    task_id: str
+    lease: Lease | None = None
+    outer: Run | None = None
+    skipped: tuple[object] | None = None
+    failure: Exception | None = None
+    is_unguarded: bool = False
+    unique: UniqueLease | None = None
+    entered: bool = False
+    body_over: bool = False
+
+
+current_run: ContextVar[Run | None] = ContextVar("celery_exclusive_run", default=None)
+
+
+@contextmanager
+def within(run: Run) -> Iterator[None]:
+    """What is done now is done by this run."""
+    mark = current_run.set(run)
+    try:
+        yield
+    finally:
+        current_run.reset(mark)
+
+
+def runs() -> Iterator[Run]:
+    """The run whose body we are in, and the runs around it."""
+    run = current_run.get()
+    while run:
+        yield run
+        run = run.outer
+
+
+def leases_of_runs() -> Iterator[Lease]:
+    return (run.lease for run in runs() if run.lease)

@@ -1,0 +1,158 @@
+"""What an app with locks has: settings, store, and the options of its tasks. It knows no task class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, Protocol, TypeVar, cast
+
+from celery_exclusive.core.document import SECOND
+from celery_exclusive.core.operations import Acquire, Request
+from celery_exclusive.options.declaration import Declaration
+from celery_exclusive.options.declared import Exclusive, Unique
+from celery_exclusive.options.per_call import Values, option_of_call
+from celery_exclusive.options.settings import Settings, tombstone_ttl
+from celery_exclusive.options.signing import Signer
+from celery_exclusive.stores.base import Reply, Store, open_store
+from celery_exclusive.stores.choose import choose
+from celery_exclusive.stores.mark import Mark
+
+ATTRIBUTE = "_celery_exclusive"
+"""Where an app has its services."""
+T = TypeVar("T", bound=Declaration)
+
+
+class Courier(Protocol):
+    """Publishes the messages that a reply wakes."""
+
+    def follow_up(self, reply: Reply, patience: float = ...) -> None: ...
+    def wait(self, seconds: float) -> None: ...
+    def close(self) -> None: ...
+
+
+class Releaser(Protocol):
+    """Releases leases in the background, until the store answers."""
+
+    def add(
+        self,
+        *operations: tuple[str, Request],
+        dying: int | None = ...,
+        before: Callable[[], object] = ...,
+    ) -> None: ...
+    def add_message(self, id: str, header: Any) -> None: ...
+    def settle(self) -> None: ...
+
+
+class Installer(Protocol):
+    """Adopts the tasks of an app."""
+
+    def adopt(self, task: Any) -> None: ...
+    def adopt_all(self) -> None: ...
+    def unknown_tasks(self) -> Iterator[str]: ...
+
+
+class Services:
+    """What an app with locks has, in every process.
+
+    `events_from` returns the worker's name while a monitor listens to its events. `is_rehearsal` says that a
+    test wants eager tasks to conflict, too. `is_worker` says that this process runs tasks, and `worker` has
+    what it needs for that: see `worker.state`.
+    """
+
+    courier: Courier
+    releaser: Releaser
+    installer: Installer
+    worker: object | None = None
+    is_worker = False
+    is_rehearsal = False
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+        self.events_from: Callable[[], str | None] = lambda: None
+        self.mark = Mark(lambda: self.store)
+
+    @cached_property
+    def settings(self) -> Settings:
+        return Settings.from_conf(self.app.conf)
+
+    @cached_property
+    def store(self) -> Store:
+        """The store of this app. The messages that its answers wake are published."""
+        url, _ = self._choice
+        settings = self.settings
+        store = open_store(
+            url,
+            prefix=settings.exclusive_prefix,
+            offer=settings.exclusive_offer,
+            tombstone_ttl=tombstone_ttl(self.app.conf),
+        )
+        return cast("Store", PublishingStore(store, self))
+
+    @property
+    def origin(self) -> str:
+        """Where the store's URL was found."""
+        return self._choice[1]
+
+    @cached_property
+    def _choice(self) -> tuple[str, str]:
+        return choose(self.app.conf, self.settings.exclusive_store)
+
+    @cached_property
+    def signer(self) -> Signer:
+        return Signer(self.settings.secrets, self.settings.exclusive_prefix)
+
+    def exclusive(self, task: Any, values: Values | None = None) -> Exclusive | None:
+        """The option of a task, with the values that a call gave instead."""
+        return option_of_call(task, Exclusive, values, self._limits)
+
+    def unique(self, task: Any, values: Values | None = None) -> Unique | None:
+        return option_of_call(task, Unique, values, self._limits)
+
+    @property
+    def _limits(self) -> Settings | None:
+        """What limits the values of a header: nothing, if its publisher has signed it."""
+        return None if self.signer.is_on else self.settings
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether any task of the app has options."""
+        return any(self.exclusive(task) or self.unique(task) for task in self.app.tasks.values())
+
+    def ttl(self, option: Declaration | None) -> int:
+        """Microseconds that a lease lasts while a body runs."""
+        return round(((option and option.ttl) or self.settings.exclusive_ttl) * SECOND)
+
+    def queued_ttl(self, unique: Unique | None) -> int:
+        """Microseconds that a unique lease lasts while its message waits."""
+        own = unique and (unique.period or unique.queued_ttl)
+        return round((own or self.settings.exclusive_queued_ttl) * SECOND)
+
+    def allows_without(self, option: Declaration | None) -> bool:
+        """Whether a task may run, or be sent, without a lease while the store does not answer."""
+        own = option and option.on_store_error
+        return (own or self.settings.exclusive_on_store_error) == "allow"
+
+
+class PublishingStore:
+    """The one way to ask a store: stored messages are signed, and messages that an answer wakes published."""
+
+    def __init__(self, store: Store, services: Services) -> None:
+        self._store, self._services = store, services
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def apply(self, key: str, operation: Request) -> Reply:
+        if isinstance(operation, Acquire) and operation.message is not None:
+            message = self._services.signer.sign_parked(operation.message, key, operation.id)
+            operation = replace(operation, message=message)
+        reply = self._store.apply(key, operation)
+        self._services.courier.follow_up(reply)
+        return reply
+
+    def reap(self, limit: int = 100, every: int = 0) -> Reply:
+        """Reap without waiting for the courier: whoever sweeps many keys can `wait` for it."""
+        reply = self._store.reap(limit, every)
+        self._services.courier.follow_up(reply, patience=0)
+        return reply

@@ -1,0 +1,1 @@
+"""What is below Celery: threads, forks, signals, deadlines."""

@@ -1,0 +1,15 @@
+"""Whether a process lives."""
+
+from __future__ import annotations
+
+import os
+
+
+def is_gone(pid: int | None) -> bool:
+    """Whether a child of this process has ended; with the broker down Celery does not notice."""
+    if pid is None or pid == os.getpid() or not hasattr(os, "waitid"):
+        return False
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True

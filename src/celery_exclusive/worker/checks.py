@@ -1,0 +1,83 @@
+"""Whether the store can keep what the declared tasks need, and what an operator should know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from celery_exclusive.brokers import is_in_one_process, is_on_this_machine, is_server_of_broker
+from celery_exclusive.core.document import SECOND
+from celery_exclusive.errors import OptionError
+from celery_exclusive.options.declared import Exclusive
+from celery_exclusive.options.settings import visibility_timeout
+from celery_exclusive.stores.choose import DJANGO_CACHE
+from celery_exclusive.worker.gate import GatedTask
+
+if TYPE_CHECKING:
+    from celery_exclusive.services import Services
+
+
+def refuse_unfit(services: Services, pool: Any) -> None:
+    """Raise OptionError if the store cannot keep the promises that the tasks' options make in this pool."""
+    store = services.store
+    if store.capabilities.one_process and "prefork" in pool.__module__:
+        raise OptionError(
+            f"exclusive_store: {store.url} is the memory of one process, and each child of "
+            "this worker has its own: use a redis:// URL, or the worker's --pool=threads or --pool=solo"
+        )
+    for task, option in _exclusive_tasks(services):
+        if option.on_conflict == "wait" and not store.capabilities.line:
+            raise OptionError(
+                f"exclusive_store: {store.url} keeps no line, and task {task.name} with {option!r} waits "
+                "in one: give it on_conflict='skip', or name a redis:// or sqlite:// URL"
+            )
+
+
+def warnings(services: Services) -> list[str]:
+    """Ask the store for its own, and add what follows from where it was found."""
+    store, found = services.store, []
+    if (
+        store.capabilities.one_host
+        and not store.capabilities.one_process
+        and not is_on_this_machine(services.app.conf)
+    ):
+        found.append(
+            f"store {store.url}: only processes on this machine share it, but the broker can be reached from "
+            "others: tasks there would have locks of their own. Run all workers here, or set exclusive_store "
+            "to a server that all can reach"
+        )
+    if store.capabilities.one_process and not is_in_one_process(services.app.conf):
+        found.append(
+            f"store {store.url}: it is the memory of this process, but its broker serves others too: another "
+            "worker, or lock() in another process, would have locks of its own; use it for tests only"
+        )
+    capabilities = store.capabilities
+    publishes = capabilities.line and not (capabilities.one_host or capabilities.one_process)
+    if publishes and not services.signer.is_on and not is_server_of_broker(store.url, services.app.conf):
+        found.append(
+            f"store {store.url}: it is another server than the broker, and tasks that wait are published "
+            "from there, so whoever can write to it can publish tasks. Set exclusive_secret to one random "
+            "text in all processes: see docs/security.md"
+        )
+    if services.origin == DJANGO_CACHE:
+        found.append(
+            f"store {store.url}: cache.clear() empties the whole database of {DJANGO_CACHE}, and locks and "
+            "waiting tasks are in it: set exclusive_store to a database of their own"
+        )
+    timeout = visibility_timeout(services.app.conf)
+    for task, option in _exclusive_tasks(services):
+        if timeout is not None and timeout * SECOND < services.ttl(option):
+            found.append(
+                f"broker_transport_options: the visibility_timeout of {timeout:g} s is below the ttl of task "
+                f"{task.name}: who runs longer is delivered again and again, and each copy waits for it. "
+                "Make it longer than your longest task"
+            )
+            break
+    return [*store.check(), *found]
+
+
+def _exclusive_tasks(services: Services) -> Iterator[tuple[Any, Exclusive]]:
+    for task in services.app.tasks.values():
+        option = services.exclusive(task) if isinstance(task, GatedTask) else None
+        if option:
+            yield task, option

@@ -1,0 +1,66 @@
+"""Notices publishers that look for locks in another store than this worker keeps them in."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from celery_exclusive import notices
+from celery_exclusive.messages.header import HEADER
+from celery_exclusive.worker.delivery import Delivery
+
+if TYPE_CHECKING:
+    from celery_exclusive.services import Services
+
+_HOUR = 3600
+_NAMED = 3
+"""Publishers that are named in an hour; the others are counted."""
+_MOST = 1000
+"""Marks that are remembered."""
+_LONGEST = 250
+"""Characters that are kept of a mark, a key, and a publisher's name: others write them."""
+
+
+class OtherStores:
+    """Compares the marks that messages bring with this worker's own, and warns once of each other one.
+
+    A mark that was the own one stays known: its store may have lost its data since, and got a new one.
+    """
+
+    def __init__(self, services: Services, epoch: str) -> None:
+        self.services = services
+        self._own = {epoch}
+        self._known: dict[str, None] = {}
+        self._new: dict[str, tuple[str, str]] = {}
+        self._hour, self._named, self._more = time.monotonic(), 0, 0
+
+    def note(self, delivery: Delivery) -> None:
+        """Look at the mark of a delivery, without asking the store."""
+        headers = delivery.stored.headers
+        mark = (headers[HEADER].get("store") or "")[:_LONGEST]
+        if mark and mark not in self._own and mark not in self._known and len(self._new) < _MOST:
+            sender = str(headers.get("origin") or "a publisher")[:_LONGEST]
+            self._new[mark] = (sender, delivery.key[:_LONGEST])
+
+    def tell(self, epoch: str) -> None:
+        """Compare the new ones with the mark that the store has now, and warn if they differ."""
+        self._own.add(epoch)
+        if time.monotonic() >= self._hour + _HOUR:
+            if self._more:
+                notices.more_elsewhere(self._more)
+            self._hour, self._named, self._more = time.monotonic(), 0, 0
+        while self._new:
+            mark, (sender, key) = self._new.popitem()
+            if mark not in self._own and mark not in self._known:
+                self._warn(sender, key)
+                self._known[mark] = None
+        for mark in list(self._known)[:-_MOST]:
+            del self._known[mark]
+
+    def _warn(self, sender: str, key: str) -> None:
+        if self._named == _NAMED:
+            self._more += 1
+            return
+        self._named += 1
+        settings, store = self.services.settings, self.services.store
+        notices.elsewhere(sender, key, store.url, settings.exclusive_prefix)

@@ -1,0 +1,48 @@
+"""What the processes of a worker have besides an app's services."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+from celery.utils.functional import noop
+
+from celery_exclusive.services import Services
+
+if TYPE_CHECKING:
+    from celery_exclusive.worker.delivery import Delivery
+    from celery_exclusive.worker.heartbeat import Heartbeat
+    from celery_exclusive.worker.roster import Roster
+
+
+@dataclass
+class WorkerState:
+    """The parts of a worker that a body's process can reach; `celery` is Celery's own worker object."""
+
+    heartbeat: Heartbeat | None = None
+    roster: Roster | None = None
+    celery: Any = None
+
+    @property
+    def keeper(self) -> Roster | Heartbeat | None:
+        """Where a body of this process registers the leases that it holds."""
+        return self.roster or self.heartbeat
+
+
+def state_of(services: Services) -> WorkerState:
+    if services.worker is None:
+        services.worker = WorkerState()
+    return cast("WorkerState", services.worker)
+
+
+def release_later(
+    services: Services, delivery: Delivery, *, done: bool, returns: bool, dying: int | None = None
+) -> None:
+    """Let the background releaser end a delivery that could not do so itself, once `dying` is gone."""
+    heartbeat = state_of(services).heartbeat
+    services.releaser.add(
+        *delivery.ending(done=done, returns=returns),
+        dying=dying,
+        before=partial(heartbeat.drop, delivery) if heartbeat else noop,
+    )

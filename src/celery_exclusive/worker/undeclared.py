@@ -1,0 +1,86 @@
+"""Messages out of a line, for a task that has no option here: another release of the code gave it one.
+
+It runs without a lock, as this worker's code says. Unless its place in line went with it, it would be offered
+and run again and again, and those behind it would wait meanwhile.
+"""
+
+from __future__ import annotations
+
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+from celery.signals import task_received, task_rejected, task_revoked, task_unknown
+
+from celery_exclusive import notices
+from celery_exclusive.core.operations import Done, Remove
+from celery_exclusive.errors import ExclusiveError
+from celery_exclusive.messages.header import Header, read_header
+from celery_exclusive.options.declared import FINISHED
+from celery_exclusive.system.forks import forks_wait
+from celery_exclusive.worker.delivery import give_back_unique_key, is_redelivered, restore_request
+from celery_exclusive.worker.gate import GatedTask
+from celery_exclusive.worker.queues import routed
+
+if TYPE_CHECKING:
+    from celery_exclusive.services import Services
+    from celery_exclusive.stores.base import Store
+
+
+class Undeclared:
+    """Takes the places of such messages out of their lines, for as long as it exists."""
+
+    def __init__(self, services: Services) -> None:
+        self.services = services
+        task_received.connect(self._receive)
+        task_revoked.connect(self._revoke)
+        task_unknown.connect(self._refuse)
+        task_rejected.connect(self._refuse)
+
+    def _receive(self, request: Any, **_: Any) -> None:
+        header = read_header(self.services, request.message.headers, request.id)
+        if header:
+            header = routed(header, request.message)
+            self._give_back(request.task, request.id, header)
+        if header and self._look(request.task, request.id, header, again=is_redelivered(request.message)):
+            restore_request(request, header)
+
+    def _revoke(self, sender: Any, request: Any, **_: Any) -> None:
+        """Of one that is revoked or expired before it was received, this alone tells."""
+        header = read_header(self.services, vars(request), request.id)
+        if header:
+            self._give_back(sender, request.id, header)
+            self._look(
+                sender, request.id, header, again=bool((request.delivery_info or {}).get("redelivered"))
+            )
+
+    def _refuse(self, message: Any, **_: Any) -> None:
+        """Celery drops it: no worker of this release knows its task, or can read it."""
+        give_back_unique_key(self.services, str((message.headers or {}).get("id")), message)
+
+    def _give_back(self, task: Any, id: str, header: Header) -> None:
+        if not isinstance(task, GatedTask):
+            self.services.releaser.add_message(id, header)
+
+    def _look(self, task: Any, id: str, header: Header, *, again: bool) -> bool:
+        """Whether it has waited in line for an option that this task has not."""
+        keys = [] if self.services.exclusive(task) else [header.x]
+        if header.u and header.u[1] == FINISHED and not self.services.unique(task):
+            keys.append(header.u[0])
+        left = [key for key in keys if key and (header.promoted is not None or again)]
+        for key in left:
+            place = (self.services.store, task.name, id, key, header.claim_id(id))
+            Thread(target=self._leave, args=place, name="exclusive-leave", daemon=True).start()
+        return bool(left)
+
+    def _leave(self, store: Store, task: str, id: str, key: str, claim: str) -> None:
+        """Not for good: a worker of another release may get it, if this one is killed before it has run."""
+        try:
+            with forks_wait():
+                reply = store.apply(key, Remove(claim, done=False))
+        except ExclusiveError as error:
+            notices.trouble(
+                f"task {id} has no lock here, but keeps its place in line, and may run again", error
+            )
+        else:
+            if reply.answer == Done(True):
+                notices.unlocked(task, id, key)

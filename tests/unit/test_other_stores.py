@@ -1,0 +1,80 @@
+"""Marks of stores that messages bring: whoever publishes writes them. They fill neither memory nor log."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from celery_exclusive.messages.header import HEADER
+from celery_exclusive.worker import other_stores as module
+from celery_exclusive.worker.other_stores import OtherStores
+
+HOUR = 3600
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [1_000.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    return now
+
+
+@pytest.fixture
+def marks(app: Celery, clock: list[float]) -> OtherStores:
+    return OtherStores(app._celery_exclusive, "own")  # type: ignore[attr-defined]
+
+
+def arrive(marks: OtherStores, *names: str) -> None:
+    """Messages with these marks, and then a beat."""
+    for name in names:
+        stored = SimpleNamespace(
+            headers={HEADER: {"store": name}, "origin": f"gen of {name[:9]}" + "x" * 999}
+        )
+        delivery: Any = SimpleNamespace(stored=stored, key="x:" + "k" * 9_999)
+        marks.note(delivery)
+    marks.tell("own")
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    lines = [record.getMessage() for record in caplog.records]
+    caplog.clear()
+    return lines
+
+
+def test_300_marks_are_three_warnings_an_hour_and_one_with_their_number(
+    marks: OtherStores, clock: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    for first in range(0, 300, 30):
+        arrive(marks, *(f"mark {number}" for number in range(first, first + 30)))
+    lines = told(caplog)
+    assert len(lines) == 3
+    assert all("come from a publisher, gen of mark" in line and len(line) < 900 for line in lines)
+    clock[0] += HOUR
+    arrive(marks)
+    assert told(caplog) == [
+        "messages have come from 297 more publishers whose locks are kept elsewhere, or which say so"
+    ]
+    clock[0] += HOUR
+    arrive(marks, "one more")
+    (line,) = told(caplog)
+    assert "gen of one more" in line
+
+
+def test_a_mark_is_told_once_however_often_it_comes(
+    marks: OtherStores, clock: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        arrive(marks, "own", "other", "third")
+        clock[0] += HOUR
+    assert len(told(caplog)) == 2
+
+
+def test_the_marks_of_hours_take_a_bounded_memory(marks: OtherStores, clock: list[float]) -> None:
+    for hour in range(4):
+        arrive(marks, *(f"{hour} {number} " + "y" * 10_000 for number in range(2_000)))
+        clock[0] += HOUR
+    kept = [*marks._known, *marks._own, *(word for mark in marks._new.items() for word in mark)]
+    assert sum(len(str(text)) for text in kept) < 400_000

@@ -1,0 +1,136 @@
+"""What is owed to a store is given back when it answers, also by a child that was forked meanwhile."""
+
+from __future__ import annotations
+
+import os
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from celery_exclusive.core.document import SECOND
+from celery_exclusive.core.operations import Release
+from celery_exclusive.errors import StoreUnavailable
+from celery_exclusive.leases.claim import Claim
+from celery_exclusive.leases.releaser import Releaser
+from celery_exclusive.messages.header import HEADER, Header
+from celery_exclusive.stores.base import open_store
+from celery_exclusive.worker.undeclared import Undeclared
+from tests.worker.journal import eventually
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+
+
+class SilentStore:
+    def __init__(self) -> None:
+        self.is_silent = True
+        self.got: list[str] = []
+
+    def apply(self, key: str, _: Any) -> None:
+        if self.is_silent:
+            raise StoreUnavailable("no answer")
+        self.got.append(key)
+
+
+def test_all_is_given_back_in_a_child_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("celery_exclusive.leases.releaser._FIRST_PAUSE", 0.01)
+    store = SilentStore()
+    services: Any = SimpleNamespace(store=store)
+    releaser = Releaser(services)
+    releaser.add(("before", Release("a", "t", done=False)))
+    child = os.fork()
+    try:
+        store.is_silent = False
+        releaser.add(("after", Release("b", "t", done=False)))
+        eventually(lambda: store.got == ["before", "after"], "both", 30)
+    finally:
+        if not child:
+            os._exit(len(store.got) != 2)
+    assert os.waitpid(child, 0) == (child, 0)
+    releaser.add(("when the thread has ended", Release("c", "t", done=False)))
+    eventually(lambda: len(store.got) == 3, "a third")
+
+
+def test_the_key_of_a_message_that_runs_elsewhere_is_left_alone() -> None:
+    store = open_store("memory://", prefix="releaser")
+    services: Any = SimpleNamespace(store=store)
+    releaser = Releaser(services)
+    for id, phase in (("runs", "running"), ("waits", "queued")):
+        claim = Claim(f"u:{id}", f"{id}/p", "of its delivery", SECOND)
+        store.apply(claim.key, claim.own(600 * SECOND, phase))  # type: ignore[arg-type]
+        releaser.add_message(id, Header("p", u=(claim.key, "finished")))
+    releaser.settle()
+    assert [bool(store.inspect(key).holders) for key in ("u:runs", "u:waits")] == [True, False]
+
+
+def test_one_that_cannot_be_given_back_does_not_keep_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    class StoreWithAnError(SilentStore):
+        def apply(self, key: str, _: Any) -> None:
+            if key == "bad":
+                raise ValueError(key)
+            self.got.append(key)
+
+    store = StoreWithAnError()
+    services: Any = SimpleNamespace(store=store)
+    releaser = Releaser(services)
+    for key in ("bad", "good"):
+        releaser.add((key, Release("a", "t", done=False)))
+    releaser.settle()
+    assert store.got == ["good"]
+    assert "the lease on bad is not released, and ends when its time is over" in caplog.text
+
+
+@pytest.mark.parametrize("what", ["new", "promoted", "redelivered", "redelivered, with a lock"])
+def test_what_no_worker_knows_keeps_its_unique_key_where_it_still_is_in_line(app: Celery, what: str) -> None:
+    services: Any = app._celery_exclusive  # type: ignore[attr-defined]
+    claim = Claim("u:key", "id/p", "p", SECOND)
+    services.store.apply(claim.key, claim.own(600 * SECOND, "queued"))
+    x = "x:key" if "lock" in what else None
+    header = Header("p", x, (claim.key, "finished"), promoted="epoch" if what == "promoted" else None)
+    message = SimpleNamespace(
+        headers={"id": "id", HEADER: header.write()}, delivery_info={"redelivered": "redelivered" in what}
+    )
+    Undeclared(services)._refuse(message=message)
+    services.releaser.settle()
+    assert bool(services.store.inspect(claim.key).holders) == (
+        what in ("promoted", "redelivered, with a lock")
+    )
+    services.store.clear()
+
+
+def test_debts_that_are_forgotten_are_told_when_it_begins_and_when_the_store_answers(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("celery_exclusive.leases.releaser._MOST", 2)
+    store = SilentStore()
+    services: Any = SimpleNamespace(store=store)
+    releaser = Releaser(services)
+    for number in range(300):
+        releaser.add((f"key {number}", Release("a", "t", done=False)))
+    assert caplog.text.count("could not be given back") == 1
+    store.is_silent = False
+    releaser.settle()
+    assert store.got == ["key 298", "key 299"]
+    assert caplog.text.count("could not be given back") == 2
+    assert "298 unique keys could not be given back, key 0 first" in caplog.text
+
+
+def test_what_is_not_given_back_in_the_end_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("celery_exclusive.leases.releaser._MOST", 2)
+    monkeypatch.setattr("celery_exclusive.leases.releaser._FAREWELL", 0.01)
+    store = SilentStore()
+    services: Any = SimpleNamespace(store=store)
+    releaser = Releaser(services)
+    for key in ("too many", "second", "third"):
+        releaser.add((key, Release("a", "t", done=False)))
+    assert "1 unique keys could not be given back, too many first" in caplog.text
+    releaser.settle()
+    assert re.search("2 unique keys could not be given back, (second|third) first", caplog.text)
+    store.is_silent = False
+    monkeypatch.setattr("celery_exclusive.leases.releaser._FAREWELL", 60)
+    releaser.settle()
+    assert sorted(store.got) == ["second", "third"]
