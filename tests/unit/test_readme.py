@@ -1,37 +1,95 @@
-"""The README's examples run as they stand, apart from the servers' addresses."""
+"""README and docs: the examples run as they stand, the links lead somewhere, and the README stays short."""
 
 from __future__ import annotations
 
+import inspect
 import re
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 from celery import Celery, _state
+from django.conf import LazySettings
 
 import celery_exclusive
 from tests.worker.lab import disconnect
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
-BLOCKS = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
+PARAMETERS = "doc_id, feed_url, order_id, project_id, team_id, tenant_id, user_id"
+"""Those of the task for which an option that a page shows within a sentence or a table is declared."""
+OPTION = r"(?:exclusive|unique)=(?:Exclusive|Unique)\([^`]*\)"
+
+
+class Example(NamedTuple):
+    """A piece of Python in a page, with the line on which it begins."""
+
+    page: Path
+    line: int
+    code: str
+
+    @property
+    def place(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def examples(pattern: str, flags: int = 0) -> Iterator[Example]:
+    for page in PAGES:
+        text = page.read_text()
+        for found in re.finditer(pattern, text, flags):
+            yield Example(page, text.count("\n", 0, found.start(1)) + 1, found[1])
+
+
+BLOCKS = list(examples(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL))
+OPTIONS = [option for option in examples(rf"`({OPTION}(?:, {OPTION})?)`") if "..." not in option.code]
+
+
+@pytest.fixture
+def run(
+    redis_url: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], None]:
+    """Execute code, and the tests that it defines, with our public names and with an app of its own."""
+    monkeypatch.setenv("LOCKS_SECRET", "0123456789abcdef")
+    settings = LazySettings()
+    settings.configure(CELERY_BROKER_URL=redis_url)
+    monkeypatch.setitem(sys.modules, "django.conf", SimpleNamespace(settings=settings))
+
+    def run(code: str) -> None:
+        names: dict[str, Any] = {name: getattr(celery_exclusive, name) for name in celery_exclusive.__all__}
+        names["app"] = app = celery_exclusive.install(Celery("readme", broker=redis_url, backend=redis_url))
+        names |= {"save": lambda *_, **__: None, "rebuild": lambda: None, "page": 1}
+        finalizers: set[Any] = vars(_state)["_on_app_finalizers"]
+        before, current = set(finalizers), _state.get_current_app()
+        try:
+            exec(code.replace("redis://localhost", redis_url), names)
+            names["app"].finalize()
+            for test in [value for name, value in names.items() if name.startswith("test_")]:
+                test(**{name: request.getfixturevalue(name) for name in inspect.signature(test).parameters})
+        finally:
+            for used in {app, names["app"]}:
+                disconnect(used)
+                used.close()
+            finalizers &= before
+            current.set_current()
+
+    return run
 
 
 def test_there_are_examples() -> None:
-    assert len(BLOCKS) >= 5
+    assert len(BLOCKS) >= 10
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.splitlines()[-1][:40])
-def test_an_example_runs(block: str, redis_url: str) -> None:
-    names: dict[str, Any] = {name: getattr(celery_exclusive, name) for name in celery_exclusive.__all__}
-    names["app"] = app = celery_exclusive.install(Celery("readme", broker=redis_url, backend=redis_url))
-    names |= {"save": lambda *_, **__: None, "rebuild": lambda: None, "page": 1}
-    finalizers, current = set(_state._on_app_finalizers), _state.get_current_app()
-    try:
-        exec(block.replace("redis://localhost", redis_url), names)
-        names["app"].finalize()
-    finally:
-        for used in {app, names["app"]}:
-            disconnect(used)
-            used.close()
-        _state._on_app_finalizers &= finalizers
-        current.set_current()
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.place)
+def test_an_example_runs(block: Example, run: Callable[[str], None]) -> None:
+    run(block.code)
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.place)
+def test_an_option_within_a_sentence_or_a_table_is_accepted(
+    option: Example, run: Callable[[str], None]
+) -> None:
+    run(f"@app.task({option.code})\ndef example({PARAMETERS}): ...")
