@@ -6,6 +6,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from tests.worker.lab import disconnect
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
+LINKED = [*PAGES, *(ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"))]
 PARAMETERS = "doc_id, feed_url, order_id, project_id, team_id, tenant_id, user_id"
 """Those of the task for which an option that a page shows within a sentence or a table is declared."""
 OPTION = r"(?:exclusive|unique)=(?:Exclusive|Unique)\([^`]*\)"
@@ -93,3 +95,32 @@ def test_an_option_within_a_sentence_or_a_table_is_accepted(
     option: Example, run: Callable[[str], None]
 ) -> None:
     run(f"@app.task({option.code})\ndef example({PARAMETERS}): ...")
+
+
+def prose(page: Path) -> str:
+    """The text of a page without its blocks of code."""
+    return re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub makes of the headings of a page."""
+    found: set[str] = set()
+    for heading in re.findall(r"^#+ +(.+?) *$", prose(page), re.MULTILINE):
+        text = re.sub(r"\[(.*?)\]\(.*?\)", r"\1", heading)
+        slug = re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
+        numbered = (f"{slug}-{number}" for number in count(1))
+        found.add(slug if slug not in found else next(name for name in numbered if name not in found))
+    return found
+
+
+def leads_somewhere(page: Path, target: str) -> bool:
+    path, _, anchor = target.partition("#")
+    file = (page.parent / path).resolve() if path else page
+    return file.is_relative_to(ROOT) and file.exists() and (not anchor or anchor in anchors(file))
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_relative_link_of_a_page_leads_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`]*`", "", prose(page)))
+    targets = [target for target in targets if not re.match(r"\w+:", target)]
+    assert not [target for target in targets if not leads_somewhere(page, target)]
