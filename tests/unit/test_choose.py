@@ -1,4 +1,4 @@
-"""Which store an app gets that names none: every line of the table in the README, and what it leaves out."""
+"""Which store an app gets that names none: every line of the table in docs/stores.md, and some more."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from celery_exclusive.errors import OptionError
 from celery_exclusive.stores.base import open_store
 from celery_exclusive.stores.choose import choose
 
-README = Path(__file__).parents[2] / "README.md"
+STORES = Path(__file__).parents[2] / "docs/stores.md"
 DJANGO_REDIS = "django.core.cache.backends.redis.RedisCache"
 LOCAL_MEMORY = "django.core.cache.backends.locmem.LocMemCache"
 
@@ -36,7 +36,7 @@ class Line(NamedTuple):
 
 
 def lines_of_the_table() -> Iterator[Line]:
-    section = README.read_text().partition("## Which store")[2].partition("\n## ")[0]
+    section = STORES.read_text().partition("## Which store")[2].partition("\n## ")[0]
     rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| `")]
     assert rows
     for brokers, backends, caches, extra, store in rows:

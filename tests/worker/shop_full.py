@@ -57,7 +57,7 @@ def collect(self: Task, results: Any) -> Any:
     return results
 
 
-# Periodic ones: the two recipes of the README
+# Periodic ones: the two recipes of docs/recipes.md
 
 
 @task(exclusive=Exclusive(on_conflict="skip"))

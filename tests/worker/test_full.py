@@ -174,7 +174,7 @@ def test_a_line_that_goes_up_and_down_around_a_mark_is_told_of_once_a_minute(
     assert len(line_warnings._told) == 1
 
 
-# The README's recipes for a periodic task that takes longer than its period
+# The recipes of docs/recipes.md for a periodic task that takes longer than its period
 
 
 def test_a_periodic_task_that_takes_longer_than_its_period_never_runs_twice_nor_piles_up(
