@@ -1,4 +1,4 @@
-"""What everybody sees of a conflict. With WRITE_TABLES set, docs/reference/conflicts.md is written anew."""
+"""What a conflict looks like. With WRITE_TABLES set, docs/reference/conflicts.md is written anew."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tests.worker.test_unique import ONCE
 pytestmark = pytest.mark.timeout(240)
 TABLE = Path(__file__).parents[2] / "docs/reference/conflicts.md"
 DEADLINE = 90
-HEAD = """# What everybody sees of a conflict
+HEAD = """# What a conflict looks like
 
-The task `<id>` has the key. This is what a second call comes to, alone, as a step of a chain and as a member
-of a chord; written by `tests/worker/test_policies.py` from what real workers did.
+The task `<id>` holds the key. Each row shows what becomes of a second call: alone, as a step of a chain, and
+as a member of a chord. `tests/worker/test_policies.py` writes this page from the behaviour of real workers.
 
 | policy | the caller gets | the worker logs | the result | the next step gets | the chord's body gets |
 |---|---|---|---|---|---|
