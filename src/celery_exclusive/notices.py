@@ -12,6 +12,7 @@ from contextlib import suppress
 from threading import Thread
 from typing import TYPE_CHECKING
 
+from celery_exclusive.core.claim import task_id
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Owner
 from celery_exclusive.display import printable
@@ -320,11 +321,6 @@ class Trouble:
             at_home(logger.info, "over: %s", self.what)
         self.lasts = error is not None
         return isinstance(error, Exception)
-
-
-def task_id(id: str) -> str:
-    """The task's id within a claim's id."""
-    return id.rpartition("/")[0]
 
 
 def held(by: Sequence[Owner]) -> str:

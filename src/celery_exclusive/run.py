@@ -8,16 +8,19 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol
 
-from celery_exclusive.leases.claim import Claim
+from celery_exclusive.core.claim import Claim, UniqueUntil
 from celery_exclusive.leases.lease import Lease
 
 
 class UniqueLease(Protocol):
     """The unique lease of a run."""
 
-    claim: Claim
-    until: str
-    may_hold: bool
+    @property
+    def claim(self) -> Claim: ...
+    @property
+    def until(self) -> UniqueUntil: ...
+    @property
+    def may_hold(self) -> bool: ...
 
     def end(self, error: BaseException | None) -> None:
         """The body has ended, by this error if any."""

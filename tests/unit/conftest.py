@@ -12,8 +12,8 @@ from celery.signals import after_task_publish, before_task_publish
 from kombu.exceptions import OperationalError
 
 from celery_exclusive import Unique, install
+from celery_exclusive.core.claim import Claim
 from celery_exclusive.core.document import SECOND
-from celery_exclusive.leases.claim import Claim
 from celery_exclusive.stores.memory import MemoryStore
 from tests.unit.stepping import Key
 
@@ -110,7 +110,7 @@ def begun(store: MemoryStore) -> Iterator[list[str]]:
     begun: list[str] = []
 
     def begin(headers: dict[str, Any], **_: Any) -> None:
-        key, id = headers["exclusive"]["u"][0], f"{headers['id']}/{headers['exclusive']['id']}"
+        key, id = headers["exclusive"]["unique"][0], f"{headers['id']}/{headers['exclusive']['id']}"
         store.apply(key, Claim(key, id, "of its delivery", 30 * SECOND).own(30 * SECOND, "running"))
         begun.append(id)
         raise KeyboardInterrupt

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from celery_exclusive.messages.header import Header, is_other_copy, publish_claim_id
+from celery_exclusive.core.claim import is_other_copy, publish_claim_id
+from celery_exclusive.messages.header import Header
 from celery_exclusive.notices import task_id
 
 QUEUES = ["lab", "a/b", "a@b", "bcast.0b1c", "\u00e9/@ %"]

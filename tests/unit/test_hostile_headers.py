@@ -143,9 +143,11 @@ def deliver(app: Celery, name: str, header: Any) -> Any:
 @example(header={"v": 1, "id": "p", "values": {"unique": {"queued_ttl": 10**400}}}, is_held=True)
 @example(header={"v": 1, "id": "p", "values": {"exclusive": {"give_up_after": 10**400}}}, is_held=True)
 @example(header={"v": 1, "id": "p", "values": {"exclusive": [], "unique": 5}}, is_held=True)
-@example(header={"v": 1, "id": "p", "x": "\ud800", "u": ["\ud800", "finished"]}, is_held=True)
-@example(header={"v": 1, "id": "p", "u": ["u:k", []], "off": [[]], "prio": 10**9}, is_held=True)
-@example(header={"v": 1, "id": "p", "promoted": "e", "prio": deep}, is_held=True)
+@example(header={"v": 1, "id": "p", "exclusive": "\ud800", "unique": ["\ud800", "finished"]}, is_held=True)
+@example(
+    header={"v": 1, "id": "p", "unique": ["u:k", []], "switched_off": [[]], "priority": 10**9}, is_held=True
+)
+@example(header={"v": 1, "id": "p", "promoted": "e", "priority": deep}, is_held=True)
 @example(header=deep, is_held=True)
 def test_whatever_a_header_says_no_code_of_the_worker_raises_and_no_key_is_held_for_longer_than_a_day(
     shop: Celery, name: str, header: Any, is_held: bool

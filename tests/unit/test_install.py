@@ -70,7 +70,7 @@ def test_a_message_of_a_task_with_options_tells_its_key(
     task.delay("https://b")
     headers = [message["exclusive"] for message in published]
     assert published[0]["id"] == result.id
-    keys = [header["x"] for header in headers]
+    keys = [header["exclusive"] for header in headers]
     assert keys[0] == keys[1] == keys[2] != keys[3]
     assert keys[0] == task.lock_state("https://a").key
     assert len({header["id"] for header in headers}) == 4
@@ -93,7 +93,7 @@ def test_the_app_may_be_configured_before_or_after(
     if installed == "after":
         install(app)
     declare(app, Exclusive()).delay("https://a")
-    assert published[0]["exclusive"]["x"] == "x:feeds.load"
+    assert published[0]["exclusive"]["exclusive"] == "x:feeds.load"
     assert app._celery_exclusive.settings.exclusive_ttl == 7
     assert app._celery_exclusive.settings.exclusive_prefix == "mine"
 
@@ -117,7 +117,7 @@ def test_a_task_that_was_declared_before_install_gets_its_lock_too(
     install(app)
     early.delay()
     app.finalize()
-    assert published[0]["exclusive"]["x"] == "x:feeds.early"
+    assert published[0]["exclusive"]["exclusive"] == "x:feeds.early"
     assert not early.lock_state().is_running
 
 
@@ -155,7 +155,7 @@ def test_a_base_class_installs_its_app(
 
     based.delay()
     assert isinstance(app._celery_exclusive, Services)
-    assert published[0]["exclusive"]["x"] == "x:feeds.based"
+    assert published[0]["exclusive"]["exclusive"] == "x:feeds.based"
     assert based.lock_state().key == "x:feeds.based"
 
 
@@ -206,7 +206,7 @@ def test_a_task_keeps_the_base_classes_and_the_looks_that_it_had(app: Celery) ->
 def test_one_option_switches_a_call_off(app: Celery, published: list[dict[str, Any]]) -> None:
     by_function(app, Exclusive()).apply_async(("https://a",), exclusive=None)
     app.send_task("somewhere.else", exclusive=None)
-    assert [message["exclusive"]["x"] for message in published] == [None, None]
+    assert [message["exclusive"]["exclusive"] for message in published] == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -214,9 +214,9 @@ def test_one_option_switches_a_call_off(app: Celery, published: list[dict[str, A
     [
         {"v": 1},
         {"v": 1, "id": "a"},
-        {"v": 1, "id": 7, "x": "k"},
-        {"v": 1, "id": "a", "x": ["k"]},
-        {"v": 1, "id": "a", "x": "k", "promoted": 5},
+        {"v": 1, "id": 7, "exclusive": "k"},
+        {"v": 1, "id": "a", "exclusive": ["k"]},
+        {"v": 1, "id": "a", "exclusive": "k", "promoted": 5},
         ["v", 1],
     ],
     ids=[
@@ -233,7 +233,7 @@ def test_a_header_of_ours_takes_the_place_of_a_malformed_one(
 ) -> None:
     task = by_function(app, Exclusive("url"))
     task.apply_async(("https://a",), headers={"exclusive": malformed, "tenant": 7})
-    assert published[0]["exclusive"]["x"] == task.lock_state("https://a").key
+    assert published[0]["exclusive"]["exclusive"] == task.lock_state("https://a").key
     assert published[0]["tenant"] == 7
 
 

@@ -36,7 +36,7 @@ Lock = Callable[..., lock_]
 FOREVER = 600 * SECOND
 LETTER = (
     b'{"v": 1, "body": "[]", "coding": "text", "content_type": "application/json", "properties": {}, '
-    b'"content_encoding": "utf-8", "headers": {"exclusive": {"v": 1, "id": "1", "x": "x=repo:17"}}, '
+    b'"content_encoding": "utf-8", "headers": {"exclusive": {"v": 1, "id": "1", "exclusive": "x=repo:17"}}, '
     b'"exchange": "", "routing_key": "celery"}'
 )
 

@@ -151,7 +151,7 @@ def test_a_message_tells_the_mark_and_is_published_without_one_too(
     ("more", "store"), [({}, None), ({"store": 7}, None), ({"store": "m"}, "m"), ({"later": {"a": 1}}, None)]
 )
 def test_a_header_of_another_version_of_this_library_can_be_read(more: dict[str, Any], store: Any) -> None:
-    header = Header.of({"v": 1, "id": "i", "x": "k", **more})
+    header = Header.of({"v": 1, "id": "i", "exclusive": "k", **more})
     assert header == Header("i", "k", store=store)
 
 

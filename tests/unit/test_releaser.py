@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from celery import Celery
 
+from celery_exclusive.core.claim import Claim
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Release
 from celery_exclusive.errors import StoreUnavailable
-from celery_exclusive.leases.claim import Claim
 from celery_exclusive.leases.releaser import Releaser
 from celery_exclusive.messages.header import HEADER, Header
 from celery_exclusive.stores.base import open_store
@@ -60,7 +60,7 @@ def test_the_key_of_a_message_that_runs_elsewhere_is_left_alone() -> None:
     for id, phase in (("runs", "running"), ("waits", "queued")):
         claim = Claim(f"u:{id}", f"{id}/p", "of its delivery", SECOND)
         store.apply(claim.key, claim.own(600 * SECOND, phase))  # type: ignore[arg-type]
-        releaser.add_message(id, Header("p", u=(claim.key, "finished")))
+        releaser.add_message(id, Header("p", unique=(claim.key, "finished")))
     releaser.settle()
     assert [bool(store.inspect(key).holders) for key in ("u:runs", "u:waits")] == [True, False]
 

@@ -31,7 +31,7 @@ def test_a_copy_remembers_its_tries_and_the_first_of_them_and_counts_as_redelive
     copy, pause = first
     header = Header.of(copy.headers[HEADER])
     assert header
-    assert (header.id, header.x, header.tries, header.promoted) == ("1a2b3c4d", "x:task", 1, "")
+    assert (header.id, header.exclusive, header.tries, header.promoted) == ("1a2b3c4d", "x:task", 1, "")
     eta = datetime.fromisoformat(copy.headers["eta"])
     assert abs((eta - datetime.now(timezone.utc)).total_seconds() - pause) < 30
     second = next_try(copy, 60)

@@ -15,27 +15,29 @@ from billiard import Process
 from billiard.process import current_process
 from celery import Celery
 
+from celery_exclusive.core.claim import Claim, UniqueClaim
 from celery_exclusive.core.document import SECOND
-from celery_exclusive.leases.claim import Claim
 from celery_exclusive.leases.lease import Known
 from celery_exclusive.messages.stored import StoredMessage
 from celery_exclusive.stores.memory import MemoryStore
 from celery_exclusive.worker import roster as module
 from celery_exclusive.worker import steps
-from celery_exclusive.worker.delivery import Delivery, UniqueClaim
+from celery_exclusive.worker.delivery import Received
 from celery_exclusive.worker.heartbeat import Heartbeat
 from celery_exclusive.worker.roster import Roster
 
 X = Claim("x:k", "id/p", "t" * 16, 30 * SECOND)
 U = Claim("u:k", "id/p", "t" * 16, 30 * SECOND)
 LETTER = StoredMessage(b"[]", "application/json", "utf-8", {"exclusive": {}}, {}, "", "celery")
-UNIQUE = UniqueClaim(U, "finished", SECOND, None, is_taken=True)
-BOTH = Delivery("id/p", X.token, X, UNIQUE, None, False, None, None, False, True, {}, ("id",), LETTER)
+UNIQUE = UniqueClaim(U, "finished", SECOND, is_taken=True)
+BOTH = Received(
+    id="id/p", token=X.token, exclusive=X, unique=UNIQUE, late=True, kin=("id",), values={}, stored=LETTER
+)
 
 
-def nth(number: int) -> Delivery:
+def nth(number: int) -> Received:
     token = f"{number:016}"
-    return replace(BOTH, token=token, x=replace(X, key=f"x:{number}", token=token), u=None)
+    return replace(BOTH, token=token, exclusive=replace(X, key=f"x:{number}", token=token), unique=None)
 
 
 @contextmanager

@@ -10,9 +10,9 @@ from celery import Celery
 from kombu.utils.json import dumps, loads
 
 from celery_exclusive import Exclusive, Unique, install
+from celery_exclusive.core.claim import Claim
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Acquire, Release
-from celery_exclusive.leases.claim import Claim
 from celery_exclusive.messages.header import HEADER, Header
 from celery_exclusive.messages.stored import StoredMessage
 from celery_exclusive.options.signing import Signer
@@ -42,7 +42,7 @@ def test_a_signed_header_is_read_whole_after_its_journey() -> None:
     header = read(signer.sign_header(HEADER_OF_A.write(), "a"), signer)
     assert header == Header.of(journey(HEADER_OF_A.write()))
     assert header
-    assert header.u == ("u:日本", "finished")
+    assert header.unique == ("u:日本", "finished")
 
 
 @pytest.mark.parametrize("field", [*HEADER_OF_A.write(), "unknown"])
@@ -187,7 +187,7 @@ def test_a_retry_of_a_message_with_a_forged_header_follows_nothing_of_it(
     task: Any = shop.tasks["shop.load"]
     header = Header("p", "x:forged", values={"exclusive": {"limit": 100}}).write()
     task.apply_async((1,), task_id="t", retries=1, unique=None, headers={HEADER: header})
-    assert published[0][HEADER]["x"] != "x:forged"
+    assert published[0][HEADER]["exclusive"] != "x:forged"
     assert published[0][HEADER]["values"] == {}
 
 

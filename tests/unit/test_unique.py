@@ -78,7 +78,7 @@ def test_however_it_is_declared_and_called_it_is_sent_once(
             assert (result.outcome, result.existing_id, result.id) == ("skipped", first.id, first.id)
             assert result.key == first.key == task.lock_state("a").key
     assert len(sent()) == 1
-    assert sent()[0]["u"] == (first.key, "finished")
+    assert sent()[0]["unique"] == (first.key, "finished")
     assert task.delay("b").outcome == "published"
     store.clear()
 
@@ -114,7 +114,7 @@ def test_what_others_wait_for_is_sent_and_named_a_duplicate(
         options = {name: [plain] if name == "chain" else plain for name in options}
     result = task.apply_async(("a",), **options)
     assert (result.outcome, result.existing_id) == ("published", None)
-    assert [header["dup"] for header in sent()] == [None, first.id]
+    assert [header["duplicate_of"] for header in sent()] == [None, first.id]
     assert task.lock_state("a").taker.task_id == first.id
 
 
@@ -127,7 +127,7 @@ def test_members_of_canvases_are_sent_each(make_task: Any, sent: Any) -> None:
         chord([task.si("a"), task.si("a")], task.si("c")),
     ):
         canvas.apply_async()
-    assert [bool(header["dup"]) for header in sent()] == [False, True, True, True, True, True]
+    assert [bool(header["duplicate_of"]) for header in sent()] == [False, True, True, True, True, True]
 
 
 def test_with_results_by_rpc_every_call_is_sent(make_task: Any, app: Celery, sent: Any) -> None:
@@ -135,7 +135,7 @@ def test_with_results_by_rpc_every_call_is_sent(make_task: Any, app: Celery, sen
     task = make_task()
     first = task.delay("a")
     assert task.delay("a").id != first.id
-    assert [header["dup"] for header in sent()] == [None, first.id]
+    assert [header["duplicate_of"] for header in sent()] == [None, first.id]
 
 
 def test_a_conflict_may_be_an_error(make_task: Any, sent: Any) -> None:
@@ -171,7 +171,7 @@ def test_one_id_is_never_a_duplicate_of_itself(make_task: Any, sent: Any) -> Non
     task = make_task()
     for _ in range(2):
         assert task.apply_async(("a",), task_id="by hand").outcome == "published"
-    assert [header["dup"] for header in sent()] == [None, None]
+    assert [header["duplicate_of"] for header in sent()] == [None, None]
 
 
 def test_what_does_not_fit_is_left_to_the_worker(

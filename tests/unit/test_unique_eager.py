@@ -8,8 +8,8 @@ import pytest
 from celery import Celery
 
 from celery_exclusive import DuplicateTask, Unique
+from celery_exclusive.core.claim import Claim
 from celery_exclusive.core.document import SECOND
-from celery_exclusive.leases.claim import Claim
 from celery_exclusive.stores.memory import MemoryStore
 
 

@@ -27,8 +27,8 @@ def test_both_options_have_a_key_each(app: Celery, sent: Any) -> None:
     app.finalize()
     both.delay("a")
     (header,) = sent()
-    assert header["x"].startswith("x:both:")
-    assert header["u"] == ("u=feed:a", "finished")
+    assert header["exclusive"].startswith("x:both:")
+    assert header["unique"] == ("u=feed:a", "finished")
 
 
 def test_looking_at_both_keys_is_one_call_of_the_store(app: Celery, store: MemoryStore) -> None:
@@ -189,7 +189,7 @@ def test_without_the_store_a_call_fails_or_is_sent_without_its_key(
     with pytest.raises(StoreUnavailable):
         strict.delay("a")
     assert easy.delay("a").outcome == "published"
-    assert [header["u"] for header in sent()] == [None]
+    assert [header["unique"] for header in sent()] == [None]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), StoreUnavailable("no answer")])

@@ -10,8 +10,8 @@ from celery import Celery, chain, group
 from kombu.exceptions import OperationalError
 
 from celery_exclusive import DuplicateTask, Exclusive, StoreUnavailable, Unique
+from celery_exclusive.core.claim import Claim
 from celery_exclusive.core.document import SECOND
-from celery_exclusive.leases.claim import Claim
 from celery_exclusive.messages.header import Header as CarriedHeader
 from celery_exclusive.run import Run, current_run, within
 from celery_exclusive.stores.memory import MemoryStore
@@ -36,9 +36,9 @@ def test_the_end_of_a_task_sends_what_comes_next_without_the_store_and_against_i
         task.apply_async(("a",))
     finally:
         current_run.reset(mark)
-    assert [header["dup"] for header in sent()] == [None, None, None]
-    assert [bool(header["u"]) for header in sent()] == [True, True, False]
-    assert [header["next"] for header in sent()] == [None, first.id, first.id]
+    assert [header["duplicate_of"] for header in sent()] == [None, None, None]
+    assert [bool(header["unique"]) for header in sent()] == [True, True, False]
+    assert [header["published_by"] for header in sent()] == [None, first.id, first.id]
 
 
 def test_the_end_of_a_task_is_told_of_no_duplicate(make_task: Any, sent: Any) -> None:
@@ -50,7 +50,7 @@ def test_the_end_of_a_task_is_told_of_no_duplicate(make_task: Any, sent: Any) ->
         assert task.delay("a").outcome == "published"
     finally:
         current_run.reset(mark)
-    assert [header["dup"] for header in sent()] == [None, first.id]
+    assert [header["duplicate_of"] for header in sent()] == [None, first.id]
 
 
 def inside(task: Any, first: Any, store: MemoryStore, until: str, *, may_hold: bool) -> tuple[Run, Any]:
@@ -127,7 +127,7 @@ def test_a_message_that_is_sent_again_from_another_body_does_not_get_that_ones_k
         task.apply_async(("b",), task_id="b", retries=1, headers={"exclusive": header.write()})
     finally:
         current_run.reset(mark)
-    assert sent()[1]["u"] is None
+    assert sent()[1]["unique"] is None
 
 
 def test_the_retry_of_a_call_that_has_switched_one_option_off_has_the_keys_of_its_own_arguments(
@@ -144,7 +144,11 @@ def test_the_retry_of_a_call_that_has_switched_one_option_off_has_the_keys_of_it
     finally:
         both.pop_request()
     header = published[1]["exclusive"]
-    assert (header["x"], header["u"], header["off"]) == (both.lock_state("b").key, None, ("unique",))
+    assert (header["exclusive"], header["unique"], header["switched_off"]) == (
+        both.lock_state("b").key,
+        None,
+        ("unique",),
+    )
 
 
 def test_a_retry_that_switches_off_one_option_leaves_the_other_one_off(
@@ -157,7 +161,7 @@ def test_a_retry_that_switches_off_one_option_leaves_the_other_one_off(
     both.apply_async(("a",), unique=None)
     retry = {"task_id": "me", "retries": 1, "headers": {"exclusive": published[0]["exclusive"]}}
     both.apply_async(("a",), exclusive=None, **retry)
-    assert sorted(published[1]["exclusive"]["off"]) == ["exclusive", "unique"]
+    assert sorted(published[1]["exclusive"]["switched_off"]) == ["exclusive", "unique"]
 
 
 def test_a_body_that_has_its_unique_key_and_no_lock_is_running(app: Celery, store: MemoryStore) -> None:
@@ -185,7 +189,7 @@ def test_one_s_own_key_in_a_canvas_from_inside_the_body_is_an_error_too(make_tas
         group(task.si("a"), task.si("d")).apply_async()  # the other one is sent, and would wait for it
     finally:
         current_run.reset(mark)
-    assert [header["dup"] for header in sent()] == [None, first.id, None]
+    assert [header["duplicate_of"] for header in sent()] == [None, first.id, None]
 
 
 def test_a_retry_is_queued_as_its_call_has_said(make_task: Any, store: MemoryStore) -> None:

@@ -24,7 +24,7 @@ def park_published(lab: Lab, around: Callable[[Store, str, Callable[[], None]], 
             message = queue.get(block=False)
             header = Header.of(message.headers[HEADER])
             assert header
-            key, id = str(header.x), header.claim_id(message.headers["id"])
+            key, id = str(header.exclusive), header.claim_id(message.headers["id"])
             ask = Acquire(id, "t", 600 * SECOND, message=StoredMessage.of(message, header).dump())
 
             def park(key: str = key, ask: Acquire = ask) -> None:

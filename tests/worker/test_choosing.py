@@ -78,7 +78,7 @@ def test_a_publisher_that_makes_up_marks_of_stores_does_not_flood_the_log(
     worker = lab.start_worker("w1", 2)
     key = lab.task("wait").lock_state("k").key
     for number in range(300):
-        header = {"v": 1, "id": "p", "x": key, "store": f"mark {number}"}
+        header = {"v": 1, "id": "p", "exclusive": key, "store": f"mark {number}"}
         last = stranger.send_task(lab.task("wait").name, ["k"], headers={"exclusive": header})
     last.get(timeout=60)
     worker.wait_for_log(ELSEWHERE)

@@ -120,13 +120,13 @@ def message_of(event: dict[str, Any]) -> dict[str, Any]:
         _, exchange, routing_key = header["route"]
     if header["promoted"]:
         assert properties["priority"] == 255
-        properties["priority"] = header["prio"]
+        properties["priority"] = header["priority"]
     properties = {name: value for name, value in properties.items() if value is not None}
     if left := properties.pop("expiration", None):
         assert 0 < int(left) <= 3_600_000
     del properties["application_headers"]
     return {
-        "header": (header["id"], header["x"]),
+        "header": (header["id"], header["exclusive"]),
         "headers": headers,
         "properties": properties,
         "where": (exchange, routing_key),

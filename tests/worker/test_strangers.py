@@ -103,9 +103,9 @@ def test_an_id_with_a_slash_is_told_whole_to_who_looks_at_its_lock_and_to_who_is
 MALFORMED = {
     "a version alone": {"v": 1},
     "no key": {"v": 1, "id": "a"},
-    "a number as id": {"v": 1, "id": 7, "x": "k"},
-    "a list as key": {"v": 1, "id": "a", "x": ["k"]},
-    "a number as epoch": {"v": 1, "id": "a", "x": "k", "promoted": 5},
+    "a number as id": {"v": 1, "id": 7, "exclusive": "k"},
+    "a list as key": {"v": 1, "id": "a", "exclusive": ["k"]},
+    "a number as epoch": {"v": 1, "id": "a", "exclusive": "k", "promoted": 5},
     "no dictionary": ["v", 1],
 }
 

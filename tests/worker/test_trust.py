@@ -38,7 +38,7 @@ def test_a_forged_duplicate_is_skipped_without_a_secret_and_runs_with_one(
 ) -> None:
     lab = make_lab(module=UNIQUE, exclusive_secret=secret, **LATE)
     message = Message.withheld(lab, "once", "k", "victim")
-    message.content["headers"]["exclusive"]["dup"] = "somebody"
+    message.content["headers"]["exclusive"]["duplicate_of"] = "somebody"
     worker = lab.start_worker("w1", 2)
     message.deliver()
     if secret is None:

@@ -73,7 +73,7 @@ def test_a_run_hands_its_key_to_its_retry_though_it_came_without_one(stage: Stag
     lab = stage.make_lab(SHOP, exclusive_ttl=600)
     message = Message.withheld(lab, "patient", "k", "retried")
     lab.task("patient").release_lock("k")
-    message.content["headers"]["exclusive"]["u"] = None
+    message.content["headers"]["exclusive"]["unique"] = None
     stage.start_worker(lab)
     message.deliver()
     eventually(lambda: message.result.state == "RETRY", "its retry")

@@ -253,7 +253,7 @@ def test_what_no_lock_can_be_made_of_gives_its_key_back(stage: Stage, is_redeliv
     """The worker's release has a lock that the publisher's had not, and other parameters."""
     lab = stage.make_lab(SHOP, exclusive_ttl=600)
     message = Message.withheld(lab, "both", "k", "odd")
-    message.content["headers"]["exclusive"]["x"] = None
+    message.content["headers"]["exclusive"]["exclusive"] = None
     body = json.loads(b64decode(message.content["body"]))
     body[0] += ["too", "many", "arguments"]
     message.content["body"] = b64encode(json.dumps(body).encode()).decode()

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from celery_exclusive import notices
+from celery_exclusive.core.claim import task_id
 from celery_exclusive.core.document import QUEUED, SECOND
 from celery_exclusive.options.keys import own_key
 from celery_exclusive.stores.base import Snapshot
@@ -53,7 +53,7 @@ class Lock:
             "state": self.state,
             "holders": [
                 {
-                    "id": notices.task_id(owner.id),
+                    "id": task_id(owner.id),
                     "age": round(owner.age / SECOND, 3),
                     "lease_left": round(owner.remaining / SECOND, 3),
                     "fence": owner.fence,

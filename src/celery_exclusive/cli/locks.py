@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from celery.bin.base import CLIContext, handle_preload_options
 
-from celery_exclusive import notices
 from celery_exclusive.cli.listing import is_busy, listing
 from celery_exclusive.cli.table import duration, table
+from celery_exclusive.core.claim import task_id
 from celery_exclusive.display import escaped, printable, unescaped
 from celery_exclusive.errors import ExclusiveError, did_you_mean
 from celery_exclusive.leases.by_hand import Released
@@ -188,4 +188,4 @@ def _account(released: Released, waiting: int) -> Iterator[str]:
 
 
 def _who(id: str) -> str:
-    return printable(notices.task_id(id))
+    return printable(task_id(id))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from unicodedata import east_asian_width
 
-from celery_exclusive import notices
 from celery_exclusive.cli.listing import Lock
+from celery_exclusive.core.claim import task_id
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.display import escaped
 
@@ -41,7 +41,7 @@ def _rows(lock: Lock) -> Iterator[tuple[str, ...]]:
     aside = lock.snapshot.aside
     waiting = f"{lock.waiting} ({aside} aside)" if aside else str(lock.waiting)
     for owner in lock.snapshot.holders:
-        holder = escaped(notices.task_id(owner.id))
+        holder = escaped(task_id(owner.id))
         age, left = duration(owner.age), duration(owner.remaining)
         yield (key, task, holder, lock.state, age, left, waiting, str(owner.fence))
     if not lock.snapshot.holders:

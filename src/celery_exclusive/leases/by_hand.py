@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from celery_exclusive import notices
+from celery_exclusive.core.claim import task_id
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Break, Done, Owner
 from celery_exclusive.errors import LockHeld, UnreadableKey
@@ -70,7 +70,7 @@ def _release(store: Store, key: str, *, force: bool) -> Released:
 
 def _held(key: str, holders: Sequence[Owner]) -> LockHeld:
     owner = holders[0]
-    holder = notices.task_id(owner.id)
+    holder = task_id(owner.id)
     more = f" and {len(holders) - 1} more" if len(holders) > 1 else ""
     text = (
         f"lock {key} is held by {holder} for {owner.age / SECOND:.1f}s{more}, and was not released. It "

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from celery.utils.functional import noop
 
 from celery_exclusive import notices
+from celery_exclusive.core.claim import PERIOD, publish_claim_id
 from celery_exclusive.core.operations import Release, Request
 from celery_exclusive.errors import StoreUnavailable, UnreadableKey
-from celery_exclusive.messages.header import Header, publish_claim_id
-from celery_exclusive.options.declared import PERIOD
+from celery_exclusive.messages.header import Header
 from celery_exclusive.system.forks import forks_wait
 from celery_exclusive.system.processes import is_gone
 
@@ -71,9 +71,9 @@ class Releaser:
 
     def add_message(self, id: str, header: Header) -> None:
         """Release the unique lease of this task's message, unless a delivery of it runs elsewhere."""
-        if header.u and header.u[1] != PERIOD:
+        if header.unique and header.unique[1] != PERIOD:
             claim = publish_claim_id(header.claim_id(id))
-            self.add((header.u[0], Release(claim, header.id, done=False)))
+            self.add((header.unique[0], Release(claim, header.id, done=False)))
 
     def add(
         self,

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 from celery.utils import uuid
 
 from celery_exclusive import notices
+from celery_exclusive.core.claim import FINISHED, PERIOD, STARTED, Claim, UniqueUntil, task_id
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Acquire, Granted, Held, Release
 from celery_exclusive.errors import DuplicateTask, LockHeld, StoreUnavailable
-from celery_exclusive.leases.claim import Claim
 from celery_exclusive.leases.lease import Lease
 from celery_exclusive.local.acquisition import Acquisition
 from celery_exclusive.options.declaration import Declaration
-from celery_exclusive.options.declared import FINISHED, PERIOD, STARTED, Exclusive, Unique
+from celery_exclusive.options.declared import Exclusive, Unique
 from celery_exclusive.options.keys import key_of
 from celery_exclusive.publishing.call_options import asked
 from celery_exclusive.run import Run, current_run, leases_of_runs, runs, within
@@ -123,7 +123,7 @@ class _Sole:
     """The unique lease of a run without a message."""
 
     claim: Claim
-    until: str
+    until: UniqueUntil
     acquisition: Acquisition
     may_hold: bool
 
@@ -172,7 +172,7 @@ def _sole(
         notices.unleased(task.name, run.task_id, key, error)
     existing_id = None
     if held:
-        existing_id = notices.task_id(held.by[0].id)
+        existing_id = task_id(held.by[0].id)
         if option.on_conflict == "raise":
             raise DuplicateTask(f"task {task.name}: {existing_id} has its unique key {key}", key, existing_id)
         notices.duplicate(task.name, run.task_id, key, existing_id)
@@ -201,7 +201,7 @@ def _key(task: Any, option: Declaration, args: Any, kwargs: Any) -> str | None:
 
 def _meet(run: Run, task: Any, option: Exclusive, key: str, held: Held, *, is_rehearsal: bool) -> None:
     """Do what the option says of a key that is taken."""
-    holder = notices.task_id(held.by[0].id)
+    holder = task_id(held.by[0].id)
     if option.on_conflict == "skip":
         notices.skipped(task.name, run.task_id, key, held.by)
         run.skipped = (option.skipped(key, holder),)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from celery import current_app
 
 from celery_exclusive import notices
+from celery_exclusive.core.claim import task_id
 from celery_exclusive.core.operations import Held
 from celery_exclusive.errors import ExclusiveError, LockHeld, NoLease, OptionError, did_you_mean, shown
 from celery_exclusive.leases.lease import Lease
@@ -202,7 +203,7 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
             f"lock {self.key} is {notices.held(held.by)}, and was not to be had within wait={self.wait} s. "
             "Try again later, or wait longer",
             self.key,
-            notices.task_id(held.by[0].id) if held.by else "",
+            task_id(held.by[0].id) if held.by else "",
         )
 
     def _refuse_to_block_a_loop(self) -> None:

@@ -12,6 +12,7 @@ from threading import Event, RLock, Thread, current_thread
 from typing import TYPE_CHECKING, Any
 
 from celery_exclusive import notices
+from celery_exclusive.core.claim import task_id
 from celery_exclusive.core.operations import Acquire, Remove, Request
 from celery_exclusive.messages.header import Header
 from celery_exclusive.messages.namespace import keep_namespace, own_broker
@@ -172,7 +173,7 @@ class Courier:
 
     def _drop(self, wake: Wake, header: Header) -> None:
         """Take a task out of the line whose queue was deleted, with all that was in it."""
-        id = notices.task_id(wake.id)
+        id = task_id(wake.id)
         notices.queue_deleted(id, header.route[0] if header.route else "", wake.key)
         self.services.releaser.add_message(id, header)
         self.services.store.apply(wake.key, Remove(wake.id))

@@ -8,8 +8,9 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from celery_exclusive.core.claim import FINISHED, PERIOD, STARTED, UniqueUntil
 from celery_exclusive.options.amounts import is_number
-from celery_exclusive.options.declared import FINISHED, KINDS, PERIOD, STARTED
+from celery_exclusive.options.declared import KINDS
 
 if TYPE_CHECKING:
     from celery_exclusive.options.signing import Signer
@@ -30,32 +31,37 @@ _END_OF_TIME = 2**40
 class Header:
     """What travels with a message; headers survive redelivery and parking.
 
-    `id` is the publish id. `x` is the key of its lock, `u` that of its unique lease and what ends it; None:
-    the publisher knows of no such option. `off` names the options that the call has switched off, `values`
-    has those that it has given instead, `dup` the task that had the unique lease already. `promoted` is the
-    epoch of the store if this is the copy of an offer, `offered` the key whose offer it was; `next` the task
-    whose end has published it, which may still hold its own lease: it is a chain's next step, a link, a
-    chord's body; `store` the mark of the store that the publisher looks into, None: it does not know; `prio`
-    the priority that the publisher gave, where a promoted copy has one above all others; `redelivered` that
-    the broker had delivered it before it was parked; `masked` that its caller gave other texts to show
-    instead of the arguments; `tries` how often it was rescheduled, `since` when it found its key taken for
-    the first time, in seconds since 1970. `rejections` says how often it had come back through a dead-letter
-    exchange when it was published. `route` is the queue that this copy was consumed from, and the exchange
-    and routing key that had led there: that publish may have reached other queues too. None: it was published
-    to its queue alone. `auto_delete` says that this queue is deleted when its worker ends.
+    * `id`: the publish id.
+    * `exclusive`: the key of its lock. `unique`: its unique key, and until when it holds that. None: the
+      publisher knows of no such option.
+    * `switched_off`: options that the call has switched off. `values`: those that it gave instead.
+    * `duplicate_of`: the task that had the unique key when it was published.
+    * `promoted`: the epoch of the store, if this is the copy of an offer; `offered`: the key of that offer.
+    * `published_by`: the task whose end has published it, which may still hold its lease: this is the next
+      step of its chain, a link, the body of its chord.
+    * `store`: the mark of the store that the publisher uses. None: it does not know.
+    * `priority`: that of the publisher, where a promoted copy has one above all others.
+    * `redelivered`: the broker had delivered it before it was parked.
+    * `masked`: its caller gave other texts to show instead of the arguments.
+    * `tries`, `since`: how often it was rescheduled, and when it first found its key held, in seconds
+      since 1970.
+    * `rejections`: how often it had come back through a dead-letter exchange when it was published.
+    * `route`: the queue that this copy was consumed from, and the exchange and routing key that led there:
+      that publish may have reached other queues, too. None: it was published to its queue alone.
+    * `auto_delete`: that queue is deleted when its worker ends.
     """
 
     id: str
-    x: str | None = None
-    u: tuple[str, str] | None = None
-    off: tuple[str, ...] = ()
+    exclusive: str | None = None
+    unique: tuple[str, UniqueUntil] | None = None
+    switched_off: tuple[str, ...] = ()
     values: dict[str, dict[str, Any]] = field(default_factory=dict)
-    dup: str | None = None
+    duplicate_of: str | None = None
     promoted: str | None = None
     offered: str | None = None
-    next: str | None = None
+    published_by: str | None = None
     store: str | None = None
-    prio: int | None = None
+    priority: int | None = None
     redelivered: bool = False
     masked: bool = False
     tries: int = 0
@@ -81,7 +87,9 @@ class Header:
         found = {name: value for name, value in fields.items() if name in _CHECKS and _CHECKS[name](value)}
         if "id" not in found or found.get("promoted") != fields.get("promoted"):
             return None
-        found.update({name: tuple(found[name]) for name in ("u", "off", "route") if found.get(name)})
+        found.update(
+            {name: tuple(found[name]) for name in ("unique", "switched_off", "route") if found.get(name)}
+        )
         return cls(**found)
 
     def reborn(self, rejections: str) -> Header:
@@ -110,17 +118,6 @@ class Header:
 def read_header(services: Services, headers: Mapping[str, Any], task_id: str | None) -> Header | None:
     """Return our header of a message of this task, if it is to be trusted."""
     return Header.read(headers, str(task_id), services.signer) if HEADER in headers else None
-
-
-def publish_claim_id(id: str) -> str:
-    """The claim id of a publish, by that of the copy in any queue."""
-    task_id, _, name = id.rpartition("/")
-    return f"{task_id}/{name.partition('@')[0]}"
-
-
-def is_other_copy(id: str, other: str) -> bool:
-    """Whether these claim ids are of two queues' copies of the same publish."""
-    return id != other and publish_claim_id(id) == publish_claim_id(other)
 
 
 def rejections(headers: Mapping[str, Any]) -> str | None:
@@ -179,13 +176,16 @@ def _has_values(value: object) -> bool:
 _OPTIONS = [kind.attribute for kind in KINDS]
 _CHECKS: dict[str, Callable[[object], bool]] = {
     "id": _is_text,
-    **dict.fromkeys(("x", "dup", "promoted", "offered", "next", "store", "rejections"), _is_text_or_none),
-    "u": lambda value: value is None or _is_unique_key(value),
-    "off": _names_options,
+    **dict.fromkeys(
+        ("exclusive", "duplicate_of", "promoted", "offered", "published_by", "store", "rejections"),
+        _is_text_or_none,
+    ),
+    "unique": lambda value: value is None or _is_unique_key(value),
+    "switched_off": _names_options,
     "values": _has_values,
     "route": lambda value: value is None or _is_route(value),
     **dict.fromkeys(("redelivered", "masked", "auto_delete"), lambda value: isinstance(value, bool)),
-    "prio": lambda value: value is None or _is_int(value, _HIGHEST_PRIORITY),
+    "priority": lambda value: value is None or _is_int(value, _HIGHEST_PRIORITY),
     "tries": lambda value: _is_int(value, _MOST_TRIES),
     "since": lambda value: value is None or (is_number(value, at_least=0) and value < _END_OF_TIME),
 }

@@ -12,6 +12,7 @@ from kombu.utils.json import dumps
 
 from celery_exclusive import notices
 from celery_exclusive.brokers import broker_urls, family
+from celery_exclusive.core.claim import task_id
 from celery_exclusive.messages.header import HEADER, Header
 from celery_exclusive.messages.stored import StoredMessage
 from celery_exclusive.options.amounts import seconds_until
@@ -51,7 +52,7 @@ class Republisher:
                 if header and header.auto_delete and getattr(error, "reply_code", 0) == _NO_ROUTE:
                     lost.append((wake, header))
                     continue
-                what = f"the message of task {notices.task_id(wake.id)}, next at lock {wake.key}"
+                what = f"the message of task {task_id(wake.id)}, next at lock {wake.key}"
                 notices.trouble(f"{what}, could not be published and will be again", error)
                 if isinstance(error, (OperationalError, OSError)):  # the others would find the same
                     break

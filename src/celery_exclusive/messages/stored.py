@@ -54,6 +54,11 @@ class StoredMessage:
             queue or came.get("routing_key") or "",
         )
 
+    @property
+    def our_header(self) -> dict[str, Any]:
+        header: dict[str, Any] = self.headers[HEADER]
+        return header
+
     def dump(self) -> bytes:
         """Write it as versioned JSON, the form in which it waits in a store."""
         try:
@@ -79,7 +84,7 @@ class StoredMessage:
 
     def on_top(self) -> StoredMessage:
         """The copy that RabbitMQ delivers before others. Its own priority is in our header."""
-        header = {**self.headers[HEADER], "prio": self.properties.get("priority")}
+        header = {**self.headers[HEADER], "priority": self.properties.get("priority")}
         return replace(
             self, headers={**self.headers, HEADER: header}, properties={**self.properties, "priority": TOP}
         )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NoReturn, get_args
 
+from celery_exclusive.core.claim import PERIOD, UniqueUntil
 from celery_exclusive.errors import did_you_mean, shown
 from celery_exclusive.options.amounts import A_COUNT, LONGEST, MIN_TTL, is_count, is_duration, seconds_from
 from celery_exclusive.options.declaration import NOT_GIVEN, Declaration, OnStoreError
@@ -161,7 +162,6 @@ class Exclusive(Declaration):
 
 
 Until = Literal["finished", "started"]
-FINISHED, STARTED, PERIOD = "finished", "started", "period"
 """What ends a unique lease: the end of the task, its begin, or the clock alone."""
 OnDuplicate = Literal["skip", "raise"]
 
@@ -269,7 +269,7 @@ class Unique(Declaration):
         )
 
     @property
-    def window(self) -> str:
+    def window(self) -> UniqueUntil:
         """What ends its lease."""
         return self.until if self.period is None else PERIOD
 

@@ -51,13 +51,13 @@ def wrap_send_task(services: Services) -> Any:
         header = replace(header, masked=_is_masked(options, previous))
 
         def send(header: Header) -> Any:
-            mark = services.mark.read() if header.x or header.u else None
+            mark = services.mark.read() if header.exclusive or header.unique else None
             header = replace(header, store=mark, rejections=rejections(headers))
             id = options["task_id"] = options.get("task_id") or uuid()
             options["headers"] = {**headers, HEADER: services.signer.sign_header(header.write(), id)}
             return send_task(name, args, kwargs, *rest, **options)
 
-        if header.u is None:
+        if header.unique is None:
             return _told(task, send(header))
         return UniquePublish(services, task, call.unique, header, options, previous).send(send)
 
@@ -102,9 +102,9 @@ def _header(
         if not off and _same_arguments(task, args, kwargs):
             # Its worker has taken a key if its publisher had not.
             taken = run.unique if run and run.task_id == options.get("task_id") else None
-            u = previous.u or ((taken.claim.key, taken.until) if taken else None)
-            return Header(token_hex(4), previous.x, u, previous.off, values)
-        off = (*off, *(name for name in previous.off if name not in (*off, *call.values)))
+            u = previous.unique or ((taken.claim.key, taken.until) if taken else None)
+            return Header(token_hex(4), previous.exclusive, u, previous.switched_off, values)
+        off = (*off, *(name for name in previous.switched_off if name not in (*off, *call.values)))
         exclusive = None if "exclusive" in off else exclusive
         unique = None if "unique" in off else unique
     x = u = None
@@ -115,7 +115,9 @@ def _header(
             u = (key_of(task.name, task.run, unique, args, kwargs), unique.window)
     except TypeError:
         return None  # the arguments do not fit; the worker will refuse them
-    return Header(token_hex(4), x, u, off, values, next=run.task_id if run and run.body_over else None)
+    return Header(
+        token_hex(4), x, u, off, values, published_by=run.task_id if run and run.body_over else None
+    )
 
 
 def _same_arguments(task: Any, args: Any, kwargs: Any) -> bool:

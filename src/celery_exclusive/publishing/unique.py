@@ -1,35 +1,33 @@
-"""The unique lease of a message, from before it is sent until it is."""
+"""Publishes a message with a unique key: the key is acquired before, and released if it is not sent."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celery.signals import beat_init
 from celery.utils import uuid
 
 from celery_exclusive import notices
-from celery_exclusive.core.document import Phase
-from celery_exclusive.core.operations import Held
+from celery_exclusive.core.claim import FINISHED, PERIOD, Claim
+from celery_exclusive.core.operations import Answer, Own
+from celery_exclusive.core.plan import Ask, run_plan
+from celery_exclusive.core.publishing import Call, Sending, publish, unpublished
 from celery_exclusive.errors import DuplicateTask, StoreUnavailable
-from celery_exclusive.leases.claim import Claim
 from celery_exclusive.leases.lease import insist
 from celery_exclusive.messages.header import Header
 from celery_exclusive.options.amounts import LONGEST, microseconds, no_longer_than, seconds_until
-from celery_exclusive.options.declared import FINISHED, PERIOD, Unique
-from celery_exclusive.publishing.origin import Origin
-from celery_exclusive.run import runs
-
-if TYPE_CHECKING:
-    from celery_exclusive.services import Services
+from celery_exclusive.options.declared import Unique
+from celery_exclusive.run import current_run, runs
+from celery_exclusive.services import Services
 
 _OF_MEMBERS = ("chain", "group_id", "chord", "link", "link_error", "reply_to", "task_id")
 """Options of calls that have to have an end of their own, since others wait for it."""
 
 
 class UniquePublish:
-    """A message of a task with a unique key, about to be sent: it gets its lease before.
+    """A message of a task with a unique key, about to be sent.
 
     return UniquePublish(services, task, option, header, options, previous).send(send)
     """
@@ -43,20 +41,30 @@ class UniquePublish:
         options: dict[str, Any],
         previous: Header | None,
     ) -> None:
-        assert header.u  # noqa: S101 - else there is nothing to do here
+        assert header.unique  # noqa: S101 - else there is nothing to do here
         self.services, self.task, self.header, self.options = services, task, header, options
-        is_member = any(options.get(name) for name in _OF_MEMBERS) or self._answers_by_rpc
+        has_an_end = any(options.get(name) for name in _OF_MEMBERS) or self._answers_by_rpc
         self.id = options["task_id"] = options.get("task_id") or uuid()
-        key, self.until = header.u
-        self.origin = Origin.of(self.id, key, previous, retries=options.get("retries") or 0)
-        is_retry = self.origin.is_retry
-        follows = is_retry or self.origin.is_of_own_run
-        self.phase: Phase = "period" if self.until == PERIOD else "again" if follows else "queued"
-        self.has_to_be_sent = follows or is_member or bool(header.next)
-        self.is_period_kept = is_retry and self.until == PERIOD
+        key, until = header.unique
+        run = current_run.get()
+        own = run if run and run.task_id == self.id else None
+        held = own.unique if own and own.unique and own.unique.claim.key == key else None
+        is_retry = bool(options.get("retries") and (previous or own))
         self.option = services.unique(task, header.values) if is_retry else option
-        queued_ttl = services.queued_ttl(self.option)
-        self.claim = Claim(key, header.claim_id(self.id), header.id, queued_ttl)
+        claim = Claim(key, header.claim_id(self.id), header.id, services.queued_ttl(self.option))
+        self.call = Call(
+            claim,
+            until,
+            queued_ttl=claim.ttl if until == PERIOD else self._queued_ttl(claim.ttl),
+            former=held.claim if held and held.may_hold else None,
+            is_retry=is_retry,
+            follows=is_retry or own is not None,
+            goes_on=is_retry or held is not None,
+            has_an_end=has_an_end,
+            is_parallel=bool(options.get("group_id") or options.get("chord")),
+            parent=header.published_by,
+            callers=_holders(key),
+        )
         self.may_hold = False
 
     def send(self, send: Callable[[Header], Any]) -> Any:
@@ -69,9 +77,11 @@ class UniquePublish:
             StoreUnavailable: the store does not answer, and `on_store_error` is not "allow".
         """
         try:
-            existing_id = self._take()
-            if existing_id is not None and not self.has_to_be_sent:
-                return self._stands_for(existing_id)
+            sending = self._acquire()
+            if sending.kind == "skip":
+                return self._stands_for(sending.owner)
+            if sending.kind == "duplicate":
+                self.header = replace(self.header, duplicate_of=sending.owner)
             result = send(self.header)
         except StoreUnavailable:
             if self.may_hold:
@@ -79,44 +89,39 @@ class UniquePublish:
             raise
         except BaseException:
             if self.may_hold:
-                self._give_back()
+                self._release()
             raise
-        result.outcome, result.existing_id, result.key = "published", None, self.claim.key
+        result.outcome, result.existing_id, result.key = "published", None, self.call.claim.key
         return result
 
-    def _take(self) -> str | None:
-        """Take the lease, if the message is to have one; return who has it, if it is a duplicate."""
-        if self.is_period_kept:
-            return None
-        own = self.claim.own(self._queued_ttl(), self.phase, self.origin.former)
-        self.may_hold = True
+    def _acquire(self) -> Sending:
+        key = self.call.claim.key
+        self.may_hold = True  # whoever interrupts the store
         try:
-            answer = self.services.store.apply(self.claim.key, own).answer
+            sending = run_plan(publish(self.call), self._ask)
         except StoreUnavailable as error:
-            if not (self.has_to_be_sent or self.services.allows_without(self.option)):
+            if not (self.call.has_to_be_sent or self.services.allows_without(self.option)):
                 raise
-            notices.unleased(self.task.name, self.id, self.claim.key, error)
-            self.header = replace(self.header, u=None)  # its worker takes it, if it can
-            return None
-        if not isinstance(answer, Held):
-            return None
-        self.may_hold = False
-        existing_id = notices.task_id(answer.by[0].id)
-        if self.origin.goes_on or existing_id in (self.id, self.header.next):
-            return None
-        if self._is_own(existing_id) and not (self.options.get("group_id") or self.options.get("chord")):
+            notices.unleased(self.task.name, self.id, key, error)
+            self.header = replace(self.header, unique=None)  # its worker acquires it, if it can
+            return Sending()
+        self.may_hold = sending.may_hold
+        if sending.kind == "error":
             raise DuplicateTask(
-                f"task {self.task.name} publishes its own unique key {self.claim.key} from inside its body, "
-                "which would be skipped each time: use Unique(until='started'), or send it with unique=None",
-                self.claim.key,
-                existing_id,
+                f"task {self.task.name} publishes its own unique key {key} from inside its body, which would "
+                "be skipped each time: use Unique(until='started'), or send it with unique=None",
+                key,
+                sending.owner,
             )
-        self.header = replace(self.header, dup=existing_id)
-        return existing_id
+        return sending
+
+    def _ask(self, asked: Ask) -> Answer:
+        assert isinstance(asked.operation, Own)  # noqa: S101 - a call acquires, and does nothing else
+        return self.services.store.apply(asked.key, asked.operation).answer
 
     def _stands_for(self, existing_id: str) -> Any:
         """What a call returns that is not sent."""
-        name, key = self.task.name, self.claim.key
+        name, key = self.task.name, self.call.claim.key
         if self.option and self.option.on_conflict == "raise" and not self._is_of_beat:
             raise DuplicateTask(
                 f"task {name} was not sent: {existing_id} has its unique key {key}", key, existing_id
@@ -126,40 +131,30 @@ class UniquePublish:
         result.outcome, result.existing_id, result.key = "skipped", existing_id, key
         return result
 
-    def _give_back(self) -> None:
-        """To the run that has handed it over, if one has: it goes on with an error, and ends.
+    def _release(self) -> None:
+        """Give the key back to the run that it was inherited from, if any: that goes on, with an error.
 
         What was sent in spite of the error, and runs already, keeps it.
         """
-        claim, former, store = self.claim, self.origin.former, self.services.store
-        ttl = self.services.ttl(self.option)
-        undo = former.own(ttl, "running", claim) if former else claim.release(done=False)
+        key, store = self.call.claim.key, self.services.store
+        undo = unpublished(self.call, self.services.ttl(self.option))
         try:
-            insist(lambda: store.apply(claim.key, undo))
+            insist(lambda: store.apply(key, undo))
         except Exception as error:  # noqa: BLE001 - the caller gets that which it was told before
-            what = f"unique key {claim.key} is taken by a message that was not sent, until the store answers"
+            what = f"unique key {key} is taken by a message that was not sent, until the store answers"
             notices.trouble(what, error)
             self._owe()
 
     def _owe(self) -> None:
         """Not to a run, which may have ended by then."""
-        self.services.releaser.add((self.claim.key, self.claim.release(done=False)))
+        claim = self.call.claim
+        self.services.releaser.add((claim.key, claim.release(done=False)))
 
-    def _is_own(self, existing_id: str) -> bool:
-        """Whether the run that has the key is that which calls."""
-        own = (
-            run.unique for run in runs() if run.task_id == existing_id and run.unique and not run.body_over
-        )
-        unique = next(own, None)
-        return unique is not None and unique.until == FINISHED and unique.claim.key == self.claim.key
-
-    def _queued_ttl(self) -> int:
+    def _queued_ttl(self, longest: int) -> int:
         """For as long as it may be queued: from when it may begin on, and not once it has expired."""
-        if self.until == PERIOD:
-            return self.claim.ttl
         eta, expires = self.options.get("eta"), self.options.get("expires")
         delay = (self.options.get("countdown") or 0) if eta is None else seconds_until(eta)
-        ttl = min(self.claim.ttl + microseconds(delay), microseconds(LONGEST))
+        ttl = min(longest + microseconds(delay), microseconds(LONGEST))
         if expires is None:
             return ttl
         is_relative = isinstance(expires, (int, float))
@@ -172,8 +167,17 @@ class UniquePublish:
 
     @property
     def _is_of_beat(self) -> bool:
-        """Whether nobody would catch an error: beat tries again at the next time in any case."""
+        """Whether the publisher is beat, which only logs errors."""
         return _process["is beat"] or bool((self.options.get("headers") or {}).get("celery_beat_task"))
+
+
+def _holders(key: str) -> tuple[str, ...]:
+    """The tasks whose bodies we are in, and which hold this unique key."""
+    return tuple(
+        run.task_id
+        for run in runs()
+        if run.unique and not run.body_over and run.unique.until == FINISHED and run.unique.claim.key == key
+    )
 
 
 _process = {"is beat": False}

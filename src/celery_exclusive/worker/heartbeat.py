@@ -15,14 +15,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from celery_exclusive import notices
+from celery_exclusive.core.claim import Claim
 from celery_exclusive.core.document import SECOND
+from celery_exclusive.core.endings import run_ended
 from celery_exclusive.core.operations import Done
-from celery_exclusive.leases.claim import Claim
 from celery_exclusive.leases.lease import Known
 from celery_exclusive.messages.namespace import LIFE, keep_namespace
 from celery_exclusive.system.forks import forks_wait
 from celery_exclusive.system.threads import NativeThread, at_home, original
-from celery_exclusive.worker.delivery import Delivery
+from celery_exclusive.worker.delivery import Received
 from celery_exclusive.worker.other_stores import OtherStores
 from celery_exclusive.worker.roster import Roster
 
@@ -49,7 +50,7 @@ class Heartbeat:
         self.period = min(services.settings.exclusive_ttl, LIFE) / 3
         self._see(Known(services.store.epoch(), time.monotonic()))
         self._elsewhere = OtherStores(services, self._known.epoch)
-        self._deliveries: dict[str, tuple[Delivery, Callable[[], int | None]]] = {}
+        self._deliveries: dict[str, tuple[Received, Callable[[], int | None]]] = {}
         self._held: dict[str, list[Claim]] = {}
         self._lapsed: set[Claim] = set()
         self._calls: queue.SimpleQueue[bool] = original("queue", "SimpleQueue")()
@@ -71,7 +72,7 @@ class Heartbeat:
         """The epoch of the store, as it was last seen."""
         return self._known
 
-    def keep(self, delivery: Delivery, process: Callable[[], int | None] = lambda: None) -> None:
+    def keep(self, delivery: Received, process: Callable[[], int | None] = lambda: None) -> None:
         """Renew the leases of this delivery whenever it is executed, until it is dropped.
 
         `process` tells the pid of the child of which Celery knows that it has begun.
@@ -86,16 +87,16 @@ class Heartbeat:
             self.period = period
             self._calls.put(True)
 
-    def drop(self, delivery: Delivery) -> None:
+    def drop(self, delivery: Received) -> None:
         self._deliveries.pop(delivery.token, None)
         self._held.pop(delivery.token, None)
 
-    def hold(self, delivery: Delivery, claims: Collection[Claim]) -> None:
+    def hold(self, delivery: Received, claims: Collection[Claim]) -> None:
         """Renew these leases, which a body in this process was granted."""
         self._held[delivery.token] = list(claims)
         self.keep(delivery)
 
-    def end(self, delivery: Delivery, claims: Collection[Claim]) -> None:
+    def end(self, delivery: Received, claims: Collection[Claim]) -> None:
         """Put these leases back no more: they are about to be released."""
         if delivery.token in self._held:
             held = self._held[delivery.token]
@@ -146,7 +147,7 @@ class Heartbeat:
         if self.roster:
             self.roster.see(known)
 
-    def _executed(self) -> dict[str, tuple[Delivery, list[Claim]]]:
+    def _executed(self) -> dict[str, tuple[Received, list[Claim]]]:
         """What is executed now, by its token: the delivery, and the leases that it holds."""
         found = self.roster.read() if self.roster else None
         executed = {}
@@ -158,12 +159,12 @@ class Heartbeat:
                 executed[token] = (delivery, [claim for claim, is_held in flags if is_held])
         return executed
 
-    def _holds(self, delivery: Delivery, claim: Claim) -> bool:
+    def _holds(self, delivery: Received, claim: Claim) -> bool:
         """Whether it is executed still, and holds this lease."""
         _, held = self._executed().get(delivery.token, (delivery, ()))
         return claim in held
 
-    def _restore(self, delivery: Delivery) -> int:
+    def _restore(self, delivery: Received) -> int:
         """Put back the leases that it holds; tell how many."""
         count = 0
         for claim in delivery.leases:
@@ -172,8 +173,10 @@ class Heartbeat:
             reply = self.services.store.apply(claim.key, claim.restore())
             count += reply.answer == Done(True)
             if not self._holds(delivery, claim):  # it has ended meanwhile, maybe before it was put back
-                is_x = claim == delivery.x
-                self._give_back(replace(delivery, u=None) if is_x else replace(delivery, x=None))
+                is_lock = claim == delivery.exclusive
+                self._give_back(
+                    replace(delivery, unique=None) if is_lock else replace(delivery, exclusive=None)
+                )
         return count
 
     def _drop_one(self) -> None:
@@ -183,6 +186,6 @@ class Heartbeat:
         if first is not None:
             del self._deliveries[first]
 
-    def _give_back(self, delivery: Delivery, *, returns: bool = False) -> None:
-        operations = delivery.ending(done=False, returns=returns)
+    def _give_back(self, delivery: Received, *, returns: bool = False) -> None:
+        operations = run_ended(delivery.at_present(), done=False, returns=returns)
         at_home(self.services.releaser.add, *operations, before=partial(self.drop, delivery))

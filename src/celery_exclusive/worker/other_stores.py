@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from celery_exclusive import notices
 from celery_exclusive.messages.header import HEADER
-from celery_exclusive.worker.delivery import Delivery
+from celery_exclusive.worker.delivery import Received
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
@@ -34,7 +34,7 @@ class OtherStores:
         self._new: dict[str, tuple[str, str]] = {}
         self._hour, self._named, self._more = time.monotonic(), 0, 0
 
-    def note(self, delivery: Delivery) -> None:
+    def note(self, delivery: Received) -> None:
         """Look at the mark of a delivery, without asking the store."""
         headers = delivery.stored.headers
         mark = (headers[HEADER].get("store") or "")[:_LONGEST]

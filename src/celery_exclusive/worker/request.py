@@ -15,14 +15,14 @@ from celery.worker.request import Request as CeleryRequest
 from celery.worker.state import task_ready
 from kombu.utils.imports import symbol_by_name
 
-from celery_exclusive.core.operations import Stale
+from celery_exclusive.core.claim import PERIOD, UniqueClaim, UniqueUntil
+from celery_exclusive.core.endings import guard_of, is_late_copy
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.messages.header import DELIVERY
-from celery_exclusive.options.declared import PERIOD
 from celery_exclusive.run import Run, within
 from celery_exclusive.system.deadline import deadline
 from celery_exclusive.worker.deliver_again import DeliverAgain, deliver_again
-from celery_exclusive.worker.delivery import Delivery, UniqueClaim, give_back_unique_key
+from celery_exclusive.worker.delivery import Received, give_back_unique_key
 from celery_exclusive.worker.state import release_later, state_of
 
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ class Lost:
     """The unique lease of a run whose process is gone; it is given back when all is told."""
 
     def __init__(self, unique: UniqueClaim) -> None:
-        self.claim, self.until, self.may_hold = unique.claim, unique.until, unique.until != PERIOD
+        self.claim, self.may_hold = unique.claim, unique.until != PERIOD
+        self.until: UniqueUntil = unique.until
 
     def end(self, error: BaseException | None) -> None: ...
 
@@ -47,7 +48,7 @@ class Lost:
 class RequestMixin:
     """What a Celery request of a task with options does besides."""
 
-    _delivery: Delivery | None = None
+    _delivery: Received | None = None
     _requeued = False
     _is_green = False
     _is_over = False
@@ -60,7 +61,7 @@ class RequestMixin:
         super().__init__(*args, **kwargs)
         self._services: Services = self.task.app._celery_exclusive
         try:
-            self._delivery = self.request_dict[DELIVERY] = Delivery.of(self.task, self)
+            self._delivery = self.request_dict[DELIVERY] = Received.of(self.task, self)
         except Exception as error:  # noqa: BLE001 - the gate raises it; here it would stop the consumer
             self.request_dict[DELIVERY] = get_pickleable_exception(error)
             give_back_unique_key(self._services, self.id, self.message)
@@ -122,23 +123,21 @@ class RequestMixin:
         Then it has nothing to announce. A place that it takes by asking goes with all that has ended.
         """
         delivery = self._delivery
-        if not delivery or not delivery.guard or delivery.promoted is None:
+        if not delivery or not (guard := guard_of(delivery)) or delivery.promoted is None:
             return False
         try:
             with deadline(_LOOK):
-                asked = delivery.acquire(delivery.guard, park=False)
-                reply = self._services.store.apply(delivery.guard.key, asked)
+                reply = self._services.store.apply(guard.key, delivery.acquire(guard))
         except StoreUnavailable:
             return False
-        by = getattr(reply.answer, "by", ())
-        return reply.answer == Stale() or delivery.id in [owner.id for owner in by]
+        return is_late_copy(delivery, reply.answer)
 
     @contextmanager
     def _over(self) -> Iterator[None]:
         """What is published now is so by the end of a run, as in the child: errbacks, hooks, a retry."""
         run = Run(self.id, body_over=True)
-        if self._delivery and self._delivery.u:
-            run.unique = Lost(self._delivery.u)
+        if self._delivery and self._delivery.unique:
+            run.unique = Lost(self._delivery.unique)
         with within(run):
             yield
 

@@ -18,10 +18,10 @@ from typing import Any, cast
 from billiard.process import current_process
 
 from celery_exclusive import notices
-from celery_exclusive.leases.claim import Claim
+from celery_exclusive.core.claim import Claim
+from celery_exclusive.core.delivery import Delivery
 from celery_exclusive.leases.lease import Known
 from celery_exclusive.system.processes import is_gone
-from celery_exclusive.worker.delivery import Delivery
 
 _HEADER = struct.Struct("=d64s")
 """When the main process asked for the store's epoch, and what that was."""

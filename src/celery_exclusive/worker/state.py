@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from celery.utils.functional import noop
 
+from celery_exclusive.core.endings import run_ended
 from celery_exclusive.services import Services
 
 if TYPE_CHECKING:
-    from celery_exclusive.worker.delivery import Delivery
+    from celery_exclusive.worker.delivery import Received
     from celery_exclusive.worker.heartbeat import Heartbeat
     from celery_exclusive.worker.roster import Roster
 
@@ -37,12 +38,12 @@ def state_of(services: Services) -> WorkerState:
 
 
 def release_later(
-    services: Services, delivery: Delivery, *, done: bool, returns: bool, dying: int | None = None
+    services: Services, delivery: Received, *, done: bool, returns: bool, dying: int | None = None
 ) -> None:
     """Let the background releaser end a delivery that could not do so itself, once `dying` is gone."""
     heartbeat = state_of(services).heartbeat
     services.releaser.add(
-        *delivery.ending(done=done, returns=returns),
+        *run_ended(delivery.at_present(), done=done, returns=returns),
         dying=dying,
         before=partial(heartbeat.drop, delivery) if heartbeat else noop,
     )

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from celery.signals import task_received, task_rejected, task_revoked, task_unknown
 
 from celery_exclusive import notices
+from celery_exclusive.core.claim import FINISHED
 from celery_exclusive.core.operations import Done, Remove
 from celery_exclusive.errors import ExclusiveError
 from celery_exclusive.messages.header import Header, read_header
-from celery_exclusive.options.declared import FINISHED
 from celery_exclusive.system.forks import forks_wait
 from celery_exclusive.worker.delivery import give_back_unique_key, is_redelivered, restore_request
 from celery_exclusive.worker.gate import GatedTask
@@ -63,9 +63,9 @@ class Undeclared:
 
     def _look(self, task: Any, id: str, header: Header, *, again: bool) -> bool:
         """Whether it has waited in line for an option that this task has not."""
-        keys = [] if self.services.exclusive(task) else [header.x]
-        if header.u and header.u[1] == FINISHED and not self.services.unique(task):
-            keys.append(header.u[0])
+        keys = [] if self.services.exclusive(task) else [header.exclusive]
+        if header.unique and header.unique[1] == FINISHED and not self.services.unique(task):
+            keys.append(header.unique[0])
         left = [key for key in keys if key and (header.promoted is not None or again)]
         for key in left:
             place = (self.services.store, task.name, id, key, header.claim_id(id))

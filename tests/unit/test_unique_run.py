@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from celery import Celery
 from celery.exceptions import Reject
 
+from celery_exclusive.core.admission import Outcome, Policy, admit
+from celery_exclusive.core.claim import Claim, UniqueClaim
 from celery_exclusive.core.document import SECOND
-from celery_exclusive.core.operations import Granted
-from celery_exclusive.leases.claim import Claim
-from celery_exclusive.worker.delivery import Delivery, UniqueClaim
-from celery_exclusive.worker.unique import UniqueExecution
+from celery_exclusive.core.plan import run_plan
+from celery_exclusive.worker.delivery import Received
+from celery_exclusive.worker.unique import UniqueOfRun
 
 CLAIM = Claim("u:k", "id/p", "p", 30 * SECOND)
 QUEUED = 1000 * SECOND
+UNIQUE = UniqueClaim(CLAIM, "finished", QUEUED, is_taken=True)
+DELIVERY = Received(
+    id="id/p", token="t", unique=UNIQUE, late=True, kin=("id",), values={}, stored=cast("Any", None)
+)
 
 
 class Patience:
@@ -33,20 +38,11 @@ def store(app: Celery) -> Any:
 
 
 @pytest.fixture
-def unique(app: Celery, store: Any) -> UniqueExecution:
-    """Of a message that its publisher has taken the key for, and that runs."""
-    stored: Any = None
-    claim = UniqueClaim(CLAIM, "finished", QUEUED, None, is_taken=True)
-    delivery = Delivery("id/p", "t", None, claim, None, False, None, None, False, True, {}, ("id",), stored)
+def unique(app: Celery, store: Any) -> UniqueOfRun:
+    """Of a message that its publisher has acquired the key for, and that runs."""
     patience: Any = Patience()
     store.apply(CLAIM.key, CLAIM.own(CLAIM.ttl, "running"))
-    return UniqueExecution(
-        app._celery_exclusive,  # type: ignore[attr-defined]
-        delivery,
-        claim,
-        patience=patience,
-        ask=lambda key, operation: store.apply(key, operation).answer,
-    )
+    return UniqueOfRun(app._celery_exclusive, DELIVERY, UNIQUE, patience)  # type: ignore[attr-defined]
 
 
 def left(store: Any) -> float:
@@ -55,56 +51,59 @@ def left(store: Any) -> float:
 
 
 @pytest.mark.parametrize("error", [Reject(requeue=True), MemoryError()])
-def test_who_comes_again_keeps_the_key_for_as_long_as_it_may_be_queued(
-    unique: UniqueExecution, store: Any, error: Exception
+def test_what_comes_again_keeps_the_key_for_as_long_as_it_may_be_queued(
+    unique: UniqueOfRun, store: Any, error: Exception
 ) -> None:
     unique.end(error)
     assert 30 < left(store) <= 1000
 
 
 @pytest.mark.parametrize("error", [None, KeyError(), Reject(requeue=False)])
-def test_who_has_ended_gives_it_back(unique: UniqueExecution, store: Any, error: Exception | None) -> None:
+def test_what_has_ended_releases_it(unique: UniqueOfRun, store: Any, error: Exception | None) -> None:
     unique.end(error)
     assert left(store) == 0
     assert not unique.may_hold
 
 
-def test_a_process_that_ends_leaves_it_to_whoever_sees_that(unique: UniqueExecution, store: Any) -> None:
+def test_a_process_that_ends_leaves_it_to_whoever_sees_that(unique: UniqueOfRun, store: Any) -> None:
     unique.end(SystemExit())
     assert 0 < left(store) <= 30
     assert unique.may_hold
 
 
-def test_who_waits_keeps_it_and_does_not_take_back_what_another_copy_has_given_back(
-    unique: UniqueExecution, store: Any
+def test_what_returns_keeps_its_key_and_does_not_acquire_what_another_copy_has_released(
+    unique: UniqueOfRun, store: Any
 ) -> None:
-    unique.wait()
+    unique.end(Reject(requeue=True))
     assert 30 < left(store) <= 1000
     (holder,) = store.inspect(CLAIM.key).holders
     assert holder.phase == "again"
     store.apply(CLAIM.key, CLAIM.release(done=False))
-    unique.wait()
+    unique.end(Reject(requeue=True))
     assert left(store) == 0
 
 
-def test_who_waits_leaves_the_key_to_another_delivery_that_runs(unique: UniqueExecution, store: Any) -> None:
+def test_what_returns_leaves_the_key_to_another_delivery_that_runs(unique: UniqueOfRun, store: Any) -> None:
     other = replace(CLAIM, token="of the other delivery")
     store.apply(CLAIM.key, other.own(CLAIM.ttl, "running"))
-    unique.wait()
+    unique.end(Reject(requeue=True))
     unique.end(None)
     (holder,) = store.inspect(CLAIM.key).holders
     assert (holder.phase, left(store) <= 30) == ("running", True)
 
 
-@pytest.mark.parametrize("is_in", [False, True])
-def test_who_has_lost_its_key_to_one_that_is_queued_runs_before_it(
-    unique: UniqueExecution, store: Any, is_in: bool
+def admitted(store: Any, delivery: Received) -> Outcome:
+    return run_plan(admit(delivery, Policy()), lambda asked: store.apply(asked.key, asked.operation).answer)
+
+
+@pytest.mark.parametrize("is_let_in", [False, True])
+def test_a_message_that_has_lost_its_key_to_one_that_is_queued_runs_before_it(
+    unique: UniqueOfRun, store: Any, is_let_in: bool
 ) -> None:
-    unique.is_in = is_in
     store.apply(CLAIM.key, CLAIM.release(done=False))
     owner = replace(CLAIM, id="owner/p", token="p")
     store.apply(CLAIM.key, owner.own(QUEUED, "queued"))
-    assert isinstance(unique.start(), Granted)
+    assert admitted(store, replace(DELIVERY, is_let_in=is_let_in)) == Outcome("run", may_hold_unique=True)
     (holder,) = store.inspect(CLAIM.key).holders
     assert holder.id == CLAIM.id
     unique.end(None)
@@ -112,12 +111,11 @@ def test_who_has_lost_its_key_to_one_that_is_queued_runs_before_it(
 
 
 @pytest.mark.parametrize("phase", ["running", "again", "period"])
-def test_who_has_lost_its_key_to_one_that_runs_or_will_run_does_not_run(
-    unique: UniqueExecution, store: Any, phase: Any
+def test_a_message_that_has_lost_its_key_to_one_that_runs_or_will_run_does_not_run(
+    unique: UniqueOfRun, store: Any, phase: Any
 ) -> None:
     store.apply(CLAIM.key, CLAIM.release(done=False))
     owner = replace(CLAIM, id="owner/p", token="t")
     store.apply(CLAIM.key, owner.own(QUEUED, phase))
-    held = unique.start()
-    assert held
-    assert held.by[0].id == owner.id
+    outcome = admitted(store, DELIVERY)
+    assert (outcome.kind, outcome.reason, outcome.owner) == ("skip", "duplicate", "owner")

@@ -1,0 +1,209 @@
+"""The plan of a delivery: whether its body may begin, and what becomes of it otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from celery_exclusive.core.claim import (
+    FINISHED,
+    PERIOD,
+    STARTED,
+    Claim,
+    UniqueClaim,
+    is_other_copy,
+    publish_claim_id,
+    task_id,
+)
+from celery_exclusive.core.delivery import Delivery
+from celery_exclusive.core.operations import (
+    Done,
+    Full,
+    Granted,
+    Held,
+    Owner,
+    Parked,
+    Remove,
+    Renew,
+)
+from celery_exclusive.core.plan import Ask, Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What a task's option says of conflicts. `may_go_without`: it may run without a lease in an outage."""
+
+    on_conflict: str = "wait"
+    on_full: str = "raise"
+    max_waiting: int | None = None
+    may_go_without: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What becomes of a delivery.
+
+    run: its body may begin. skip, fail: it ends without its body, as SUCCESS or with LockHeld. wait: the
+    store has its message. retry: it is delivered again later. drop: another copy of its message has run.
+
+    `key` is the one that decided, `by` are its owners, `owner` the task that is first of them, `reason` is
+    why. `number` is the fence of a run, the place in line of what waits, or how many wait in a full line.
+    `has_lock` says that the lock was granted, `may_hold_unique` that the end has to release the unique key.
+    """
+
+    kind: Literal["run", "skip", "fail", "wait", "retry", "drop"]
+    key: str = ""
+    by: tuple[Owner, ...] = ()
+    owner: str = ""
+    reason: Literal["held", "full", "duplicate"] = "held"
+    number: int = 0
+    may_hold_unique: bool = False
+    has_lock: bool = False
+
+
+_ON_CONFLICT: dict[str, Literal["wait", "skip", "fail", "retry"]] = {
+    "wait": "wait",
+    "skip": "skip",
+    "raise": "fail",
+    "reschedule": "retry",
+}
+
+
+def admit(delivery: Delivery, policy: Policy) -> Plan[Outcome]:
+    """Decide whether the body of a delivery may begin: first by its lock, and only then by its unique key."""
+    unique = delivery.unique
+    if delivery.duplicate_of:
+        key, owner = delivery.duplicate_of
+        return Outcome("skip", key, owner=owner, reason="duplicate")
+    may_hold = unique is not None and unique.until != PERIOD
+    if unique and not (unique.is_taken or delivery.is_let_in or delivery.may_be_in_line):
+        held = yield from _acquire_as_publisher(delivery, unique)
+        if held and not _is_kin(delivery, held.by[0]):
+            return Outcome("skip", unique.claim.key, held.by, task_id(held.by[0].id), "duplicate")
+        may_hold = may_hold and not held
+    outcome = Outcome("run")
+    if delivery.exclusive:
+        outcome = yield from _acquire_lock(delivery, delivery.exclusive, policy)
+    if unique and outcome.kind == "run":
+        outcome = yield from _begin(delivery, unique, outcome)
+    else:
+        outcome = replace(outcome, may_hold_unique=may_hold)
+        if unique and delivery.exclusive and outcome.kind in ("wait", "retry"):
+            yield from _keep_unique_key(delivery, unique, delivery.exclusive)
+    return outcome
+
+
+def _acquire_lock(delivery: Delivery, claim: Claim, policy: Policy) -> Plan[Outcome]:
+    waits = policy.on_conflict == "wait"
+    most = policy.max_waiting if waits and not delivery.is_let_in else None
+    acquire = delivery.acquire(claim, most)
+    answer = yield Ask(claim.key, acquire, park=waits and not policy.may_go_without)
+    if isinstance(answer, Held) and waits:
+        answer = yield Ask(claim.key, acquire, park=True)
+    has_to_wait = False
+    if isinstance(answer, (Held, Full)):
+        goes_on = delivery.is_let_in and policy.on_conflict in ("skip", "raise")
+        has_to_wait = goes_on or any(_is_kin(delivery, owner, of_other_copies=False) for owner in answer.by)
+        if has_to_wait:
+            answer = yield Ask(claim.key, delivery.acquire(claim), park=True)
+    if isinstance(answer, Granted):
+        return Outcome("run", claim.key, number=answer.fence, has_lock=True)
+    if isinstance(answer, Parked):
+        return Outcome("wait", claim.key, answer.by, number=answer.position)
+    if isinstance(answer, Full):
+        kind = _ON_CONFLICT[policy.on_full]
+        return Outcome(kind, claim.key, answer.by, _first(answer.by), "full", number=answer.waiting)
+    if isinstance(answer, Held):
+        kind = "wait" if has_to_wait else _ON_CONFLICT[policy.on_conflict]
+        kind = "retry" if kind == "wait" else kind  # it cannot be parked
+        return Outcome(kind, claim.key, answer.by, _first(answer.by))
+    return Outcome("drop", claim.key)
+
+
+def _acquire_as_publisher(delivery: Delivery, unique: UniqueClaim) -> Plan[Held | None]:
+    """Do what a publisher without this library has not done. Held: the message is a duplicate."""
+    key, queued = unique.claim.key, unique.queued
+    own = queued.own(unique.queued_ttl, "period" if unique.until == PERIOD else "queued")
+    answer = yield Ask(key, own)
+    if isinstance(answer, Held) and answer.by and _is_own_publish(delivery, answer.by[0]):
+        answer = yield Ask(key, replace(own, former=(answer.by[0].id, "")))
+    return answer if isinstance(answer, Held) and answer.by else None  # by nobody: its own copy waits
+
+
+def _begin(delivery: Delivery, unique: UniqueClaim, run: Outcome) -> Plan[Outcome]:
+    """Acquire the unique key for the run. What has to wait for that holds no lock meanwhile."""
+    if unique.until == STARTED:
+        yield Ask(unique.claim.key, unique.queued.release(done=False))
+    if unique.until != FINISHED:
+        return run
+    claim = unique.claim
+    is_in = delivery.is_let_in or delivery.may_be_in_line
+    answer = yield Ask(claim.key, delivery.acquire(claim))
+    if isinstance(answer, Held) and _may_take_over(delivery, answer.by[0]):
+        former = replace(claim, id=answer.by[0].id)
+        answer = yield Ask(claim.key, claim.own(claim.ttl, "running", former))
+    if isinstance(answer, Held) and _runs_without(delivery, answer.by[0]):
+        return run
+    if isinstance(answer, Held) and (is_in or _is_kin(delivery, answer.by[0])):
+        answer = yield Ask(claim.key, delivery.acquire(claim), park=True)
+    if isinstance(answer, Granted):
+        return replace(run, may_hold_unique=True)
+    if isinstance(answer, Held):
+        owner = _first(answer.by)
+        return replace(run, kind="skip", key=claim.key, by=answer.by, owner=owner, reason="duplicate")
+    if delivery.exclusive:
+        yield Ask(delivery.exclusive.key, Remove(delivery.exclusive.id, done=False))
+        yield Ask(delivery.exclusive.key, delivery.exclusive.release(done=False))
+    if isinstance(answer, Parked):
+        return Outcome("wait", claim.key, answer.by, number=answer.position)
+    return Outcome("drop", claim.key)
+
+
+def _keep_unique_key(delivery: Delivery, unique: UniqueClaim, lock: Claim) -> Plan[None]:
+    """Keep the unique key while its message waits in the line of a lock.
+
+    Another delivery that seems to run does so only if it holds the lock: it has died otherwise.
+    """
+    if unique.until == PERIOD:
+        return
+    key, ttl = unique.claim.key, unique.queued_ttl
+    for claim in unique.claims:
+        if (yield Ask(key, replace(claim, ttl=ttl).renew("again"))) == Done(True):
+            return
+    if delivery.is_let_in or delivery.may_be_in_line:
+        held = yield Ask(lock.key, None)
+        runs = isinstance(held, Held) and lock.id in [owner.id for owner in held.by]
+        yield Ask(key, Renew(unique.claim.id, None, ttl, None if runs else "again"))
+
+
+def _first(by: tuple[Owner, ...]) -> str:
+    return task_id(by[0].id) if by else ""
+
+
+def _is_kin(delivery: Delivery, owner: Owner, *, of_other_copies: bool = True) -> bool:
+    """Whether this is an earlier run of the same task, or the parent that is just ending."""
+    is_kin = task_id(owner.id) in delivery.kin
+    return is_kin and (of_other_copies or not is_other_copy(owner.id, delivery.id))
+
+
+def _is_own_publish(delivery: Delivery, owner: Owner) -> bool:
+    """Whether its publisher has acquired the key, and said so in a header that is not valid here."""
+    return owner.phase == "queued" and task_id(owner.id) == task_id(delivery.id)
+
+
+def _may_take_over(delivery: Delivery, owner: Owner) -> bool:
+    """Whether the owner is only queued, and will run as a duplicate, or comes from this very task.
+
+    If each left the key to the next one, in a queue that is longer than `queued_ttl`, none would run.
+    """
+    if owner.phase == "queued":
+        return not delivery.is_fanout or publish_claim_id(delivery.id) == owner.id
+    return owner.phase == "again" and bool(owner.fence) and _is_kin(delivery, owner)
+
+
+def _runs_without(delivery: Delivery, owner: Owner) -> bool:
+    """Whether the key is that of the publish, and another queue's copy has begun first.
+
+    Where all queues get a copy, that one may have ended already, and another publish has the key.
+    """
+    return is_other_copy(delivery.id, owner.id) or (delivery.is_fanout and delivery.id != owner.id)

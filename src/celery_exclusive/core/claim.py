@@ -1,0 +1,84 @@
+"""The claim with which a message asks for a key, and the ids of claims."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from celery_exclusive.core.document import Phase
+from celery_exclusive.core.operations import Acquire, Own, Release, Renew, Restore
+
+FINISHED: Literal["finished"] = "finished"
+STARTED: Literal["started"] = "started"
+PERIOD: Literal["period"] = "period"
+UniqueUntil = Literal["finished", "started", "period"]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """To which key, under which id, proven by which token; its lease lasts for `ttl` microseconds."""
+
+    key: str
+    id: str
+    token: str
+    ttl: int
+    limit: int = 1
+
+    def acquire(self) -> Acquire:
+        return Acquire(self.id, self.token, self.ttl, self.limit)
+
+    def own(self, ttl: int, phase: Phase, former: Claim | None = None) -> Own:
+        return Own(self.id, self.token, ttl, (former.id, former.token) if former else None, phase)
+
+    def renew(self, phase: Phase | None = None) -> Renew:
+        return Renew(self.id, self.token, self.ttl, phase)
+
+    def restore(self) -> Restore:
+        return Restore(self.id, self.token, self.ttl, self.limit)
+
+    def release(self, *, done: bool = True, alone: bool = False, keep: int = 0) -> Release:
+        return Release(self.id, self.token, done, alone, keep)
+
+
+@dataclass(frozen=True, slots=True)
+class UniqueClaim:
+    """The claim of a message to its unique key, which it holds `until` its window is over.
+
+    `is_taken` says that its publisher has acquired it. `queued_ttl` is how long the lease lasts, in
+    microseconds, while the message waits.
+    """
+
+    claim: Claim
+    until: UniqueUntil
+    queued_ttl: int
+    is_taken: bool
+
+    @property
+    def queued(self) -> Claim:
+        """The claim of the published message: until a copy of it begins, it is one for all queues."""
+        return replace(self.claim, id=publish_claim_id(self.claim.id))
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """The claims under which this delivery, or its message, may hold the key."""
+        return (self.claim,) if self.queued == self.claim else (self.claim, self.queued)
+
+    def release_for_queue(self) -> Release:
+        """Keep the key for the message, which is delivered again, unless a copy waits in the store."""
+        return self.claim.release(done=False, keep=self.queued_ttl)
+
+
+def task_id(id: str) -> str:
+    """The id of the task within the id of a claim, which is `task id/publish id@queue`."""
+    return id.rpartition("/")[0]
+
+
+def publish_claim_id(id: str) -> str:
+    """The id of the claim of a publish, from that of the copy in any queue."""
+    task, _, name = id.rpartition("/")
+    return f"{task}/{name.partition('@')[0]}"
+
+
+def is_other_copy(id: str, other: str) -> bool:
+    """Whether these ids are of two queues' copies of the same publish."""
+    return id != other and publish_claim_id(id) == publish_claim_id(other)

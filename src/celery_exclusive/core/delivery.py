@@ -1,0 +1,72 @@
+"""The facts of one delivery of a message."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from celery_exclusive.core.claim import (
+    FINISHED,
+    Claim,
+    UniqueClaim,
+)
+from celery_exclusive.core.operations import (
+    Acquire,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """The facts of one delivery of a message: its claims, and how it came.
+
+    `duplicate_of` names the key and its owner if the message was sent as a duplicate. `is_let_in` says that
+    the message goes on with what has been let in before: a retry, or one that is delivered again. `late`
+    says that it is acknowledged at the end, and delivered again if the end is not seen. `is_stored` says
+    that its queue can get it back, `is_fanout` that all queues of its exchange got a copy. `kin` are the
+    tasks with which it cannot conflict: itself, and the one whose end has published it.
+    """
+
+    id: str
+    token: str
+    exclusive: Claim | None = None
+    unique: UniqueClaim | None = None
+    duplicate_of: tuple[str, str] | None = None
+    redelivered: bool = False
+    promoted: str | None = None
+    offered: str | None = None
+    is_let_in: bool = False
+    late: bool = False
+    is_stored: bool = True
+    is_fanout: bool = False
+    kin: tuple[str, ...] = ()
+
+    @property
+    def may_be_in_line(self) -> bool:
+        """Whether an earlier delivery of its message may have been parked."""
+        return self.redelivered or self.promoted is not None
+
+    @property
+    def key(self) -> str:
+        """The key that log lines name."""
+        keys = (
+            self.exclusive and self.exclusive.key,
+            self.unique and self.unique.claim.key,
+            self.duplicate_of and self.duplicate_of[0],
+        )
+        return next(key for key in keys if key)
+
+    @property
+    def leases(self) -> tuple[Claim, ...]:
+        """The claims that the heartbeat renews while the body runs."""
+        unique = self.unique.claim if self.unique and self.unique.until == FINISHED else None
+        return tuple(claim for claim in (self.exclusive, unique) if claim)
+
+    def acquire(self, claim: Claim, max_waiting: int | None = None) -> Acquire:
+        """Ask for one of its keys. Where the offer was for the other key, it is not the copy of an offer."""
+        is_other = self.promoted is not None and self.offered != claim.key
+        return replace(
+            claim.acquire(),
+            redelivered=self.redelivered,
+            promoted="" if is_other else self.promoted,
+            late=self.late,
+            max_waiting=max_waiting,
+        )

@@ -1,0 +1,56 @@
+"""What the end of a delivery asks of its keys, whoever sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from celery_exclusive.core.claim import (
+    PERIOD,
+    Claim,
+)
+from celery_exclusive.core.delivery import Delivery
+from celery_exclusive.core.operations import (
+    Answer,
+    Full,
+    Held,
+    Release,
+    Stale,
+)
+
+
+def body_ended(delivery: Delivery, *, returns: bool) -> Release | None:
+    """Release the unique key before callbacks, a retry or the next step of a chain are published.
+
+    If the message `returns`, it keeps the key. If copies of it are known of, the store keeps the lease until
+    `run_ended`, which drops these copies.
+    """
+    unique = delivery.unique
+    if not unique or unique.until == PERIOD:
+        return None
+    return unique.release_for_queue() if returns else unique.claim.release(done=False, alone=True)
+
+
+def run_ended(delivery: Delivery, *, done: bool, returns: bool) -> Iterator[tuple[str, Release]]:
+    """Release all keys of a delivery that has ended, whoever sees it.
+
+    `done`: for good, its result is stored. If its message `returns`, that keeps its unique key.
+    """
+    if delivery.exclusive:
+        yield delivery.exclusive.key, delivery.exclusive.release(done=done)
+    unique = delivery.unique
+    if unique and unique.until != PERIOD and returns:
+        yield unique.claim.key, unique.release_for_queue()
+    elif unique and unique.until != PERIOD:
+        for claim in unique.claims:
+            yield claim.key, claim.release(done=done)
+
+
+def guard_of(delivery: Delivery) -> Claim | None:
+    """The claim that keeps two deliveries of this message from running at the same time."""
+    return next(iter(delivery.leases), None)
+
+
+def is_late_copy(delivery: Delivery, answer: Answer) -> bool:
+    """Whether this is the copy of an offer whose task runs under another copy, or has run."""
+    by = answer.by if isinstance(answer, (Held, Full)) else ()
+    return answer == Stale() or delivery.id in [owner.id for owner in by]

@@ -1,0 +1,43 @@
+"""A plan: operations that depend on answers. Pure, as `step` is: no I/O, no clock, no Celery.
+
+A plan yields operations with their keys, is sent the store's answers, and returns an outcome. Publishers and
+workers run plans on a store, the explorer runs them on `step`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import TypeVar
+
+from celery_exclusive.core.operations import (
+    Answer,
+    Renew,
+    Request,
+)
+
+T = TypeVar("T")
+Plan = Generator["Ask", Answer, T]
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """An operation that a plan asks of a key.
+
+    With `park` the message has to be sent along. Without an operation the answer is who holds the key.
+    """
+
+    key: str
+    operation: Request | Renew | None
+    park: bool = False
+
+
+def run_plan(plan: Plan[T], ask: Callable[[Ask], Answer]) -> T:
+    """Run a plan, asking a store."""
+    try:
+        asked = next(plan)
+        while True:
+            asked = plan.send(ask(asked))
+    except StopIteration as end:
+        result: T = end.value
+        return result

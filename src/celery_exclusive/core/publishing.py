@@ -1,0 +1,78 @@
+"""The plan of a call: it acquires the unique key before a message is sent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from celery_exclusive.core.claim import (
+    PERIOD,
+    Claim,
+    task_id,
+)
+from celery_exclusive.core.document import Phase
+from celery_exclusive.core.operations import (
+    Held,
+    Own,
+    Release,
+)
+from celery_exclusive.core.plan import Ask, Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A message with a unique key that is about to be published.
+
+    `former` is the claim of the run that it goes on from: a retry and a replacement inherit its lease.
+    `goes_on` says that the key is its own already, whoever holds it; `follows` that the same task published
+    it, from its body or as its retry; `has_an_end` that others wait for its result, as for that of a member
+    of a canvas, so it must be sent. `parent` is the task whose end publishes it, `callers` are the tasks
+    whose bodies hold this key around the call.
+    """
+
+    claim: Claim
+    until: str
+    queued_ttl: int
+    former: Claim | None = None
+    is_retry: bool = False
+    follows: bool = False
+    goes_on: bool = False
+    has_an_end: bool = False
+    is_parallel: bool = False
+    parent: str | None = None
+    callers: tuple[str, ...] = ()
+
+    @property
+    def has_to_be_sent(self) -> bool:
+        return self.follows or self.has_an_end or self.parent is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """What becomes of a call: sent, sent as a duplicate of a task, not sent, or an error of its task."""
+
+    kind: Literal["send", "duplicate", "skip", "error"] = "send"
+    owner: str = ""
+    may_hold: bool = False
+
+
+def publish(call: Call) -> Plan[Sending]:
+    """Acquire the unique key before a message is sent."""
+    if call.is_retry and call.until == PERIOD:
+        return Sending()
+    phase: Phase = "period" if call.until == PERIOD else "again" if call.follows else "queued"
+    answer = yield Ask(call.claim.key, call.claim.own(call.queued_ttl, phase, call.former))
+    if not isinstance(answer, Held):
+        return Sending(may_hold=True)
+    owner = task_id(answer.by[0].id)
+    if call.goes_on or owner in (task_id(call.claim.id), call.parent):
+        return Sending()
+    if owner in call.callers and not call.is_parallel:
+        return Sending("error", owner)
+    return Sending("duplicate" if call.has_to_be_sent else "skip", owner)
+
+
+def unpublished(call: Call, running_ttl: int) -> Own | Release:
+    """Undo what `publish` has acquired: the message was not sent, and the run that it follows goes on."""
+    former = call.former
+    return former.own(running_ttl, "running", call.claim) if former else call.claim.release(done=False)
