@@ -36,7 +36,7 @@ LARGE = (
     Setting("replies", lost_replies=2, pauses=1, lost_acks=1, crashes=1),
     Setting("retry", retries=1, crashes=1, lost_acks=1, slow=1),
     Setting("no flags", flags=False, crashes=1, lost_acks=1, unfinished=1, slow=1),
-    Setting("rejected", rejections=1, retries=1, crashes=1, lost_acks=1, unfinished=1),
+    Setting("rejected", rejections=1, crashes=1, lost_acks=1, slow=1),
     Setting("early ack", early=True, workers=3, crashes=2, lost_acks=1, slow=1, pauses=1),
     Setting("three tasks", tasks=3, workers=3, crashes=1, slow=1, pauses=1),
     Setting("limit 2", tasks=3, workers=3, limit=2, crashes=1, lost_acks=1),
