@@ -2,36 +2,30 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from os import urandom
-from typing import Any, get_args
+from typing import Any
 
 from celery_exclusive.core.document import Phase
 from celery_exclusive.core.operations import (
     Acquire,
-    Answer,
     Break,
     Done,
-    Full,
     Granted,
-    Held,
     Own,
-    Owner,
-    Parked,
     Release,
     Remove,
     Renew,
     Request,
     Restore,
-    Stale,
 )
 from celery_exclusive.errors import OptionError, StoreUnavailable, UnreadableKey
-from celery_exclusive.stores.base import Capabilities, Reply, Snapshot, Wake, older_version
+from celery_exclusive.stores.base import Capabilities, Reply, Snapshot, older_version
 from celery_exclusive.stores.redis import scripts
 from celery_exclusive.stores.redis.client import CLUSTER, Client, Repeated
+from celery_exclusive.stores.redis.reply import GRANTED, read_owners, read_reply, shorten, text
 
 _APPLY = scripts.load(
     "apply.lua",
@@ -46,11 +40,8 @@ _INSPECT = scripts.load("inspect.lua", arguments="now key", reply="seen")
 _LEASES_PER_CALL = 500
 _NAMES_AT_START = 10_000
 """How many names of the database are looked at for locks of an older version: all would take too long."""
-_GRANTED = b"granted"
-_FULL = 2
 _DAMAGE = ("WRONGTYPE", "MALFORMED", "attempt to", "bad argument")
 """Words of errors that are not the server's, but of what it keeps of a key: those of document.lua."""
-_PHASES: dict[bytes, Phase] = {phase.encode(): phase for phase in get_args(Phase)}
 _DONE, _NOT_DONE = Reply(Done(True)), Reply(Done(False))
 
 
@@ -94,7 +85,7 @@ class RedisStore:
         return self._apply("reap", ttl=every, limit=limit)
 
     def keep_namespace(self, broker: str, life: int) -> str:
-        return _text(self._client.run(_NAMESPACE, self._base, broker, life))
+        return text(self._client.run(_NAMESPACE, self._base, broker, life))
 
     def inspect(self, key: str) -> Snapshot:
         (snapshot,) = self.inspect_all([key])
@@ -105,7 +96,7 @@ class RedisStore:
     def inspect_all(self, keys: Sequence[str]) -> list[Snapshot]:
         seen = self._client.run(_INSPECT, self._base, self._now(), *keys)
         return [
-            Snapshot(_owners(owners), waiting, aside, _problem(problem.decode(errors="replace")))
+            Snapshot(read_owners(owners), waiting, aside, shorten(problem.decode(errors="replace")))
             for waiting, aside, owners, problem in seen
         ]
 
@@ -118,7 +109,7 @@ class RedisStore:
         start = f"{self._base}l:"
         pattern = "".join(f"\\{char}" if char in "*?[]^-\\" else char for char in start + prefix) + "*"
         seen: set[bytes] = set()
-        for key in map(_text, self._client.ask("HKEYS", f"{self._base}unreadable")):
+        for key in map(text, self._client.ask("HKEYS", f"{self._base}unreadable")):
             seen.add((start + key).encode("utf-8", "surrogatepass"))
             if key.startswith(prefix):
                 yield key
@@ -128,13 +119,13 @@ class RedisStore:
             for name in found:
                 if name not in seen:
                     seen.add(name)
-                    yield _text(name)[len(start) :]
+                    yield text(name)[len(start) :]
             if int(cursor) == 0:
                 return
 
     def epoch(self) -> str:
         name = f"{self._base}epoch"
-        return _text(self._client.ask("GET", name) or self._new_epoch(name))
+        return text(self._client.ask("GET", name) or self._new_epoch(name))
 
     def check(self) -> list[str]:
         facts = _facts(self._client.ask("INFO"))
@@ -233,33 +224,19 @@ class RedisStore:
         try:
             reply = self._client.run(_APPLY, self._base, *words(delivery), again=again)
         except StoreUnavailable as error:
-            text = str(error.__cause__)
-            if key and any(word in text for word in _DAMAGE):
+            problem = str(error.__cause__)
+            if key and any(word in problem for word in _DAMAGE):
                 self._check_own_names()
-                raise UnreadableKey(key, _problem(text), self.url) from error
+                raise UnreadableKey(key, shorten(problem), self.url) from error
             raise
         # A release whose reply was lost finds nothing when it is repeated, and that is no alarm.
         is_repeated = verb == "release" and isinstance(reply, Repeated)
         if len(reply) == 2:
             name, number = reply
-            if name == _GRANTED:
+            if name == GRANTED:
                 return Reply(Granted(number))
             return _DONE if number or is_repeated else _NOT_DONE
-        name, number, owners, epoch, wakes, asides, unreadable = reply
-        return Reply(
-            _answer(name, number or is_repeated, owners),
-            tuple(
-                Wake(_text(wakes[i]), _text(wakes[i + 1]), wakes[i + 2], epoch.decode())
-                for i in range(0, len(wakes), 3)
-            ),
-            tuple((_text(asides[i]), _text(asides[i + 1])) for i in range(0, len(asides), 2)),
-            epoch.decode(),
-            more=verb == "reap" and number == _FULL,
-            unreadable=tuple(
-                (_text(unreadable[i]), _problem(unreadable[i + 1].decode(errors="replace")))
-                for i in range(0, len(unreadable), 2)
-            ),
-        )
+        return read_reply(reply, is_sweep=verb == "reap", is_repeated=is_repeated)
 
 
 def _renewal(lease: Renew) -> tuple[object, ...]:
@@ -282,34 +259,6 @@ def _ending(operation: Request | None) -> str:
     if isinstance(operation, Release) and operation.alone:
         return "alone"
     return "queued" if isinstance(operation, Release) and operation.keep else "open"
-
-
-def _answer(name: bytes, number: int, owners: list[Any]) -> Answer:
-    if name == _GRANTED:
-        return Granted(number)
-    if name == b"parked":
-        return Parked(number, _owners(owners))
-    if name == b"held":
-        return Held(_owners(owners))
-    if name == b"full":
-        return Full(number, _owners(owners))
-    if name == b"stale":
-        return Stale()
-    return Done(bool(number))
-
-
-def _owners(flat: list[Any]) -> tuple[Owner, ...]:
-    rows = (flat[i : i + 5] for i in range(0, len(flat), 5))
-    return tuple(Owner(_text(id), age, left, fence, _PHASES[phase]) for id, age, left, fence, phase in rows)
-
-
-def _text(word: bytes) -> str:
-    return word.decode("utf-8", "surrogatepass")
-
-
-def _problem(text: str) -> str:
-    """Without the place in the script."""
-    return re.sub(r"^(ERR )?@?user_script: ?\d+: | script: .*$", "", text)
 
 
 def _facts(info: bytes) -> dict[str, str]:

@@ -1,0 +1,61 @@
+"""What a script replies, as the store's answer."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, get_args
+
+from celery_exclusive.core.document import Phase
+from celery_exclusive.core.operations import Answer, Done, Full, Granted, Held, Owner, Parked, Stale
+from celery_exclusive.stores.base import Reply, Wake
+
+GRANTED: Final = b"granted"
+_FULL: Final = 2
+_PHASES: Final[dict[bytes, Phase]] = {phase.encode(): phase for phase in get_args(Phase)}
+
+
+def read_reply(reply: Any, *, is_sweep: bool, is_repeated: bool) -> Reply:
+    """Read the whole reply of apply.lua. A release that `is_repeated` finds nothing, and that is no alarm."""
+    name, number, owners, epoch, wakes, asides, unreadable = reply
+    return Reply(
+        _answer(name, number or is_repeated, owners),
+        tuple(
+            Wake(text(wakes[i]), text(wakes[i + 1]), wakes[i + 2], epoch.decode())
+            for i in range(0, len(wakes), 3)
+        ),
+        tuple((text(asides[i]), text(asides[i + 1])) for i in range(0, len(asides), 2)),
+        epoch.decode(),
+        more=is_sweep and number == _FULL,
+        unreadable=tuple(
+            (text(unreadable[i]), shorten(unreadable[i + 1].decode(errors="replace")))
+            for i in range(0, len(unreadable), 2)
+        ),
+    )
+
+
+def _answer(name: bytes, number: int, owners: list[Any]) -> Answer:
+    if name == GRANTED:
+        return Granted(number)
+    if name == b"parked":
+        return Parked(number, read_owners(owners))
+    if name == b"held":
+        return Held(read_owners(owners))
+    if name == b"full":
+        return Full(number, read_owners(owners))
+    if name == b"stale":
+        return Stale()
+    return Done(bool(number))
+
+
+def read_owners(flat: list[Any]) -> tuple[Owner, ...]:
+    rows = (flat[i : i + 5] for i in range(0, len(flat), 5))
+    return tuple(Owner(text(id), age, left, fence, _PHASES[phase]) for id, age, left, fence, phase in rows)
+
+
+def text(word: bytes) -> str:
+    return word.decode("utf-8", "surrogatepass")
+
+
+def shorten(problem: str) -> str:
+    """Return a problem without its place in the script."""
+    return re.sub(r"^(ERR )?@?user_script: ?\d+: | script: .*$", "", problem)
