@@ -24,7 +24,7 @@ from celery_exclusive import Conflict, Exclusive, ExclusiveError, LeaseLost, Loc
 from celery_exclusive import lock as lock_
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Acquire, Break, Granted, Parked, Release
-from celery_exclusive.leases.lease import heartbeat
+from celery_exclusive.leases.heartbeat import heartbeat
 from celery_exclusive.options.declaration import apps_with_locks
 from celery_exclusive.run import Run, current_run
 from celery_exclusive.stores.base import Store

@@ -16,7 +16,9 @@ from celery_exclusive import notices
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Acquire, Done, Granted, Held, Release
 from celery_exclusive.errors import ExclusiveError, StoreUnavailable
-from celery_exclusive.leases.lease import Lease, heartbeat, insist
+from celery_exclusive.leases.heartbeat import heartbeat
+from celery_exclusive.leases.insist import insist
+from celery_exclusive.leases.lease import Lease
 from celery_exclusive.run import leases_of_runs
 from celery_exclusive.stores.base import Reply
 

@@ -15,7 +15,7 @@ from celery_exclusive.core.operations import Answer, Own
 from celery_exclusive.core.plan import Ask, run_plan
 from celery_exclusive.core.publishing import Call, Sending, publish, unpublished
 from celery_exclusive.errors import DuplicateTask, StoreUnavailable
-from celery_exclusive.leases.lease import insist
+from celery_exclusive.leases.insist import insist
 from celery_exclusive.messages.header import Header
 from celery_exclusive.options.amounts import LONGEST, microseconds, no_longer_than, seconds_until
 from celery_exclusive.options.declared import Unique

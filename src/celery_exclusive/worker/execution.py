@@ -19,7 +19,8 @@ from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Acquire, Answer, Done, Held, Renew
 from celery_exclusive.core.plan import Ask, run_plan
 from celery_exclusive.errors import StoreUnavailable
-from celery_exclusive.leases.lease import Lease, insist
+from celery_exclusive.leases.insist import insist
+from celery_exclusive.leases.lease import Lease
 from celery_exclusive.messages.republish import Republisher
 from celery_exclusive.messages.stored import StoredMessage
 from celery_exclusive.run import Run, within

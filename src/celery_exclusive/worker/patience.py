@@ -12,7 +12,7 @@ from celery.exceptions import SoftTimeLimitExceeded
 from celery_exclusive import notices
 from celery_exclusive.core.operations import Acquire, Request
 from celery_exclusive.errors import StoreUnavailable
-from celery_exclusive.leases.lease import finish
+from celery_exclusive.leases.insist import finish
 from celery_exclusive.stores.base import Reply
 from celery_exclusive.system.deadline import deadline
 

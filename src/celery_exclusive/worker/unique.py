@@ -8,7 +8,7 @@ from celery_exclusive import notices
 from celery_exclusive.core.claim import PERIOD, UniqueClaim, UniqueUntil
 from celery_exclusive.core.endings import body_ended
 from celery_exclusive.core.operations import Done, Release
-from celery_exclusive.leases.lease import finish
+from celery_exclusive.leases.insist import finish
 from celery_exclusive.services import Services
 from celery_exclusive.system.deadline import deadline
 from celery_exclusive.system.signals import undisturbed

@@ -1,0 +1,134 @@
+"""The heartbeat of a process without a worker: it renews the leases of `lock()` and `apply()`."""
+
+from __future__ import annotations
+
+import os
+import queue
+import time
+import weakref
+from collections import defaultdict
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from celery_exclusive import notices
+from celery_exclusive.leases.lease import Known, Lease, renew
+from celery_exclusive.system.threads import NativeThread, original
+
+if TYPE_CHECKING:
+    from celery_exclusive.stores.base import Store
+
+
+class Heartbeat:
+    """Renews, three times per ttl, the leases that this process took by itself, without a worker.
+
+    When a store has lost its data, it puts them back. One thread, from the first lease until a beat after the
+    last. It does not keep their owners alive: a lease that nobody can give back any more ends by its ttl.
+    """
+
+    def __init__(self) -> None:
+        self.start_anew()
+
+    def start_anew(self) -> None:
+        """Forget everything: in a forked child the leases are its parent's, and the thread is not there."""
+        self._pid = os.getpid()
+        self._kept: dict[Lease, weakref.ref[object]] = {}
+        self._guard = original("_thread", "RLock")()  # a signal handler may take a lock while it is held
+        self._sooner: queue.SimpleQueue[None] = original("queue", "SimpleQueue")()
+        self._period: float | None = None
+        self._known: dict[Store, Known] = {}
+
+    @property
+    def is_beating(self) -> bool:
+        """Whether it has a thread."""
+        return self._period is not None
+
+    def learn(self, store: Store) -> None:
+        """Learn the epoch of a store, before it grants the first lease in a while."""
+        if self._pid != os.getpid():
+            self.start_anew()
+        if not self.is_beating or store not in self._known:
+            now = time.monotonic()
+            self._known[store] = Known(store.epoch(), now)
+
+    def known(self, store: Store) -> Known | None:
+        """The epoch of a store, as it was last seen."""
+        return self._known.get(store)
+
+    def keep(self, lease: Lease, owner: object) -> None:
+        """Renew this lease from now on, as long as its owner exists."""
+        if self._pid != os.getpid():  # forked behind Python's back, as uWSGI does
+            self.start_anew()
+        with self._guard:
+            self._kept[lease] = weakref.ref(owner)
+            if self._period is None:
+                try:
+                    NativeThread(self._run).start()
+                except RuntimeError as error:  # the process is about to end, or may have no more threads
+                    notices.trouble(
+                        f"the lease on lock {lease.key} is not renewed, and ends by its ttl", error
+                    )
+                    return
+                self._period = lease.ttl / 3
+            elif lease.ttl / 3 < self._period:
+                self._period = lease.ttl / 3
+                self._sooner.put(None)
+
+    def drop(self, lease: Lease) -> None:
+        lease.end()
+        with self._guard:
+            self._kept.pop(lease, None)
+
+    def _run(self) -> None:
+        trouble = notices.Trouble("leases of lock() cannot be renewed; the heartbeat goes on trying")
+        while self._rest():
+            with trouble:
+                self._beat()
+
+    def _rest(self) -> bool:
+        """Wait until a beat is due; False, and the thread has to end, if there is nothing to keep."""
+        with self._guard:
+            period = self._period
+        with suppress(queue.Empty):
+            self._sooner.get(timeout=period or 0)
+        with self._guard:
+            forgotten = [lease for lease, owner in self._kept.items() if owner() is None]
+            for lease in forgotten:
+                del self._kept[lease]
+            self._period = min((lease.ttl / 3 for lease in self._kept), default=None)
+            goes_on = self.is_beating
+        for lease in forgotten:
+            notices.forgotten(lease.key, lease.ttl)
+        return goes_on
+
+    def _beat(self) -> None:
+        by_store: defaultdict[Store, list[Lease]] = defaultdict(list)
+        with self._guard:
+            for lease in self._kept:
+                by_store[lease._store].append(lease)
+        errors: list[Exception] = []
+        for store, leases in by_store.items():
+            try:
+                self._keep_all(store, leases)
+            except Exception as error:  # noqa: BLE001 - raised when the other stores have had their turn
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def _keep_all(self, store: Store, leases: list[Lease]) -> None:
+        now = time.monotonic()
+        gone = [lease for lease, lives in zip(leases, renew(leases), strict=True) if not lives]
+        epoch, known = store.epoch(), self._known.get(store)
+        if known and known.epoch != epoch:
+            for lease in gone:
+                lease.put_back()
+            notices.forgot(store.url, [lease.key for lease in leases])
+        else:
+            for lease in gone:
+                lease.end()
+        self._known[store] = Known(epoch, now)
+
+
+heartbeat: Final = Heartbeat()
+"""That of this process."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=heartbeat.start_anew)
