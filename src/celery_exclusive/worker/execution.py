@@ -163,12 +163,12 @@ class Execution:
                     return Held(store.inspect(asked.key).holders)
                 return Done(any(store.renew([(asked.key, operation)])))
             return Done(False)
-        if isinstance(operation, Acquire):
+        if self.delivery.exclusive and asked.key == self.delivery.exclusive.key:
             self.asked = time.monotonic()
-            if asked.park:
-                self.may_go_without = False  # it may be in line after that, and not know it
-                if self.delivery.is_stored:
-                    operation = replace(operation, message=self.delivery.stored.dump())
+        if isinstance(operation, Acquire) and asked.park:
+            self.may_go_without = False  # it may be in line after that, and not know it
+            if self.delivery.is_stored:
+                operation = replace(operation, message=self.delivery.stored.dump())
         reply, interruption = self.patience.apply(asked.key, operation)
         if isinstance(interruption, Exception):
             self.run.failure = interruption
