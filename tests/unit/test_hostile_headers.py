@@ -24,7 +24,7 @@ from celery_exclusive.core.operations import Acquire, Release
 from celery_exclusive.errors import ExclusiveError
 from celery_exclusive.messages.header import DELIVERY, HEADER
 from celery_exclusive.options.amounts import LONGEST
-from celery_exclusive.worker.delivery import Delivery, give_back_unique_key
+from celery_exclusive.worker.delivery import Delivery, release_unique_key_of
 from celery_exclusive.worker.undeclared import Undeclared
 
 DAY = 86400
@@ -125,7 +125,7 @@ def deliver(app: Celery, name: str, header: Any) -> Any:
     unlocked._receive(request)
     unlocked._revoke(task, request)
     delivery = request.request_dict.get(DELIVERY)
-    give_back_unique_key(app._celery_exclusive, request.id, message)  # type: ignore[attr-defined]
+    release_unique_key_of(app._celery_exclusive, request.id, message)  # type: ignore[attr-defined]
     if isinstance(delivery, Delivery):
         delivery.stored.dump()
     task.__trace__(request.id, [1], {}, request.request_dict)

@@ -12,7 +12,7 @@ from celery import Celery, chain
 from kombu.utils.json import dumps, loads
 
 from celery_exclusive import DuplicateTask, Exclusive, OptionError, Unique
-from celery_exclusive.publishing.call_options import asked
+from celery_exclusive.publishing.call_options import pop_call_options
 
 
 def test_a_unique_without_arguments_is_for_identical_calls_until_they_have_finished() -> None:
@@ -145,7 +145,10 @@ def test_no_option_of_a_call_that_celery_knows_is_taken_for_ours(make_task: Any)
     known = {*signature(Celery.send_task).parameters, *signature(task.app.amqp.as_task_v2).parameters}
     known |= {"queue", "exchange", "routing_key", "priority", "immediate", "mandatory", "delivery_mode"}
     known |= {"declare", "compression", "serializer", "retry", "retry_policy"}
-    assert asked(task.app._celery_exclusive, task.name, task, dict.fromkeys(known)).unique == task.unique
+    assert (
+        pop_call_options(task.app._celery_exclusive, task.name, task, dict.fromkeys(known)).unique
+        == task.unique
+    )
 
 
 @pytest.mark.parametrize(

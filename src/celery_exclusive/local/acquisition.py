@@ -1,4 +1,4 @@
-"""A claim that a process makes by itself, without a worker: it asks, waits, holds, and gives back."""
+"""A claim that a process makes without a worker, from the first try to the release."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 0.5
-"""Seconds between two looks at a key that somebody else holds."""
+"""Seconds between two attempts to acquire a key that is held."""
 _SWEEPS: Final = 0.01
-"""How often a release also clears away what has ended, where no worker did for a minute."""
+"""The part of releases that also reap, if no worker did for a minute."""
 _MINUTE: Final = 60 * SECOND
 
 entered: ContextVar[tuple[tuple[int, Lease], ...]] = ContextVar("celery_exclusive_entered", default=())
-"""In whose `with lock(...)` blocks we are: thread and lease. A copied context may be in another thread."""
+"""The leases of the `with lock(...)` blocks that we are in, with their threads: contexts can be copied."""
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=partial(entered.set, ()))  # they are the parent's
 
@@ -62,11 +62,11 @@ class Acquisition:
         self._may_hold = False
 
     def acquire(self, wait: float | None) -> Held | None:
-        """Take a place; Held: there was none for so many seconds.
+        """Acquire a lease; return Held if the key was held for so many seconds.
 
         Raises:
-            StoreUnavailable: it does not answer, and it is not known whether it has given the place.
-            ExclusiveError: who waits is who holds, and there is no end of the waiting.
+            StoreUnavailable: it does not answer, and may have granted the lease.
+            ExclusiveError: this very code holds the key, and would wait for ever.
         """
         deadline = None if wait is None else time.monotonic() + wait
         pause = _FIRST_PAUSE
@@ -82,7 +82,7 @@ class Acquisition:
         return held
 
     def release(self) -> None:
-        """Release what it may hold, and wake whoever is next; do nothing in a forked child, or twice.
+        """Release the lease that it may hold; do nothing in a forked child, or twice.
 
         It raises nothing but what a signal handler raises into it.
         """

@@ -21,7 +21,7 @@ from celery_exclusive.local.acquisition import Acquisition
 from celery_exclusive.options.declaration import Declaration
 from celery_exclusive.options.declared import Exclusive, Unique
 from celery_exclusive.options.keys import key_of
-from celery_exclusive.publishing.call_options import asked
+from celery_exclusive.publishing.call_options import pop_call_options
 from celery_exclusive.run import Run, current_run, leases_of_runs, runs, within
 from celery_exclusive.stores.base import open_store
 from celery_exclusive.task import TaskMixin
@@ -35,7 +35,7 @@ _FOR_EVER: Final = 2**52
 
 
 class EagerTask(TaskMixin):
-    """What a task with options does when it is called without a message."""
+    """Runs a task with options without a message."""
 
     def apply(
         self,
@@ -67,22 +67,22 @@ class EagerTask(TaskMixin):
             ExclusiveError: it would wait for a `lock()` that this very code holds.
         """
         id = task_id or uuid()
-        wants = asked(self.app._celery_exclusive, self.name, self, options)
+        call_options = pop_call_options(self.app._celery_exclusive, self.name, self, options)
         call = (args or (), kwargs or {})
         with (
-            _run(self, id, *call, wants.exclusive) as run,
-            _sole(self, run, *call, wants.unique) as taken,
+            _locked_run(self, id, *call, call_options.exclusive) as run,
+            _unique_lease(self, run, *call, call_options.unique) as taken,
             within(run),
         ):
             result = super().apply(args, kwargs, link, link_error, id, *rest, **options)  # type: ignore[misc]
-        if wants.unique:
+        if call_options.unique:
             result.key, result.existing_id = taken
             result.outcome = "published" if result.existing_id is None else "skipped"
         return result
 
 
 @contextmanager
-def _run(task: Any, id: str, args: Any, kwargs: Any, option: Exclusive | None) -> Generator[Run]:
+def _locked_run(task: Any, id: str, args: Any, kwargs: Any, option: Exclusive | None) -> Generator[Run]:
     outer = current_run.get()
     services: Services = task.app._celery_exclusive
     key = None if option is None or _is_retry_without_lock(outer, id) else _key(task, option, args, kwargs)
@@ -112,14 +112,14 @@ def _run(task: Any, id: str, args: Any, kwargs: Any, option: Exclusive | None) -
             notices.unguarded(services, task.name, id, key, error)
         run = Run(id, acquisition.lease, outer, is_unguarded=is_unguarded)
         if held:
-            _meet(run, task, option, key, held, is_rehearsal=services.is_rehearsal)
+            _resolve(run, task, option, key, held, is_rehearsal=services.is_rehearsal)
         yield run
     finally:
         acquisition.release()
 
 
 @dataclass(slots=True)
-class _Sole:
+class _UniqueLease:
     """The unique lease of a run without a message."""
 
     claim: Claim
@@ -133,10 +133,10 @@ class _Sole:
 
 
 @contextmanager
-def _sole(
+def _unique_lease(
     task: Any, run: Run, args: Any, kwargs: Any, option: Unique | None
 ) -> Generator[tuple[str | None, str | None]]:
-    """Give a run that is about to begin its unique lease, if it wants one; tell the key, and who has it."""
+    """Acquire the unique lease of a run; yield the key, and the task that has it already, if any."""
     services: Services = task.app._celery_exclusive
     is_over = run.skipped or run.failure
     key = None if option is None or is_over else _key(task, option, args, kwargs)
@@ -178,7 +178,7 @@ def _sole(
         notices.duplicate(task.name, run.task_id, key, existing_id)
         run.skipped = (option.skipped(key, existing_id),)
     else:
-        run.unique = _Sole(claim, option.window, acquisition, may_hold=option.window == FINISHED)
+        run.unique = _UniqueLease(claim, option.window, acquisition, may_hold=option.window == FINISHED)
     if option.window == STARTED:
         acquisition.release()
     try:
@@ -192,15 +192,15 @@ def _is_retry_without_lock(outer: Run | None, id: str) -> bool:
 
 
 def _key(task: Any, option: Declaration, args: Any, kwargs: Any) -> str | None:
-    """None: the arguments do not fit, as the call itself will tell."""
+    """Return the key; None if the arguments do not fit: the call itself raises that."""
     try:
         return key_of(task.name, task.run, option, args, kwargs)
     except TypeError:
         return None
 
 
-def _meet(run: Run, task: Any, option: Exclusive, key: str, held: Held, *, is_rehearsal: bool) -> None:
-    """Do what the option says of a key that is taken."""
+def _resolve(run: Run, task: Any, option: Exclusive, key: str, held: Held, *, is_rehearsal: bool) -> None:
+    """Set the result or error of a run whose key is held."""
     holder = task_id(held.by[0].id)
     if option.on_conflict == "skip":
         notices.skipped(task.name, run.task_id, key, held.by)

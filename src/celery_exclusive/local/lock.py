@@ -106,7 +106,7 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
         return f"lock({self.text!r})"
 
     def acquire(self) -> bool:
-        """Take the lock, and say whether it was to be had within `wait`. See the class for what it raises."""
+        """Acquire the lock; return whether it was free within `wait`. The class lists the errors."""
         acquisition = self._new_acquisition()
         try:
             held = acquisition.acquire(self.wait)
@@ -118,7 +118,7 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
             raise
 
     def release(self) -> None:
-        """Give the lock back, and wake whoever waits for it in line.
+        """Release the lock. The next task in line is published.
 
         Raises:
             ExclusiveError: this object does not hold it.
@@ -185,7 +185,7 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
         return self._acquisitions
 
     def _mine(self) -> Acquisition | None:
-        """That of this thread, or else of another: what one has begun another may end."""
+        """Return the acquisition of this thread, or else of another, which may release it, too."""
         acquisitions = self._held_here()
         ours = (acquisition for acquisition in acquisitions if acquisition.thread == get_ident())
         return next(ours, acquisitions[0] if acquisitions else None)

@@ -1,4 +1,4 @@
-"""The options that hold for one call: those of its task, unless the call says otherwise."""
+"""The options of one call: those of its task, unless the call changes them."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class CallOptions:
     values: dict[str, dict[str, Any]]
 
 
-def asked(services: Services, name: str, task: Any, options: dict[str, Any]) -> CallOptions:
-    """Take `exclusive=` and `unique=` out of the options of a call, and see what holds for it.
+def pop_call_options(services: Services, name: str, task: Any, options: dict[str, Any]) -> CallOptions:
+    """Remove `exclusive=` and `unique=` from the options of a call, and return the options that it has.
 
-    Raises OptionError for what is neither None nor such an option, and if the task has none of its own: its
-    workers would not look for any.
+    Raises OptionError if one is neither None nor such an option, or if the task declares none: its workers
+    would not look for any.
     """
     for word, given in options.items():
         if word not in _NAMES and (isinstance(given, KINDS) or (given is None and _is_misspelt(word))):

@@ -1,4 +1,4 @@
-"""What happens before a message is sent: it is told its keys and a publish id of its own."""
+"""Puts our header on a message before it is sent: its keys, and a publish id of its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from celery.utils import uuid
 
 from celery_exclusive.messages.header import DELIVERY, HEADER, Header, read_header, rejections
 from celery_exclusive.options.keys import key_of
-from celery_exclusive.publishing.call_options import CallOptions, asked
+from celery_exclusive.publishing.call_options import CallOptions, pop_call_options
 from celery_exclusive.publishing.unique import UniquePublish
 from celery_exclusive.run import current_run
 
@@ -36,7 +36,7 @@ def wrap_send_task(services: Services) -> Any:
         options.update(zip(_PLACES, rest, strict=False))
         rest = rest[len(_PLACES) :]
         task = options.get("task_type") or _declared(app, name)
-        call = asked(services, name, task, options)
+        call = pop_call_options(services, name, task, options)
         headers = dict(options.get("headers") or {})
         previous = read_header(services, headers, options.get("task_id"))
         headers.pop(DELIVERY, None)
@@ -46,7 +46,7 @@ def wrap_send_task(services: Services) -> Any:
             options["headers"] = headers
         header = _header(call, task, args or (), kwargs or {}, options, previous)
         if header is None:
-            return _told(task, send_task(name, args, kwargs, *rest, **options))
+            return _with_outcome(task, send_task(name, args, kwargs, *rest, **options))
         services.settings  # noqa: B018 - wrong settings are an error for the caller
         header = replace(header, masked=_is_masked(options, previous))
 
@@ -58,7 +58,7 @@ def wrap_send_task(services: Services) -> Any:
             return send_task(name, args, kwargs, *rest, **options)
 
         if header.unique is None:
-            return _told(task, send(header))
+            return _with_outcome(task, send(header))
         return UniquePublish(services, task, call.unique, header, options, previous).send(send)
 
     return with_header
@@ -82,8 +82,8 @@ def _declared(app: Any, name: str) -> Any:
     return app._tasks.get(name)
 
 
-def _told(task: Any, result: Any) -> Any:
-    """With what a call of a task with `unique=` tells, also where that is switched off."""
+def _with_outcome(task: Any, result: Any) -> Any:
+    """Add the outcome that each call of a task with `unique=` has, also where that is switched off."""
     if getattr(task, "unique", None):
         result.outcome, result.existing_id, result.key = "published", None, None
     return result
@@ -92,7 +92,7 @@ def _told(task: Any, result: Any) -> Any:
 def _header(
     call: CallOptions, task: Any, args: Any, kwargs: Any, options: dict[str, Any], previous: Header | None
 ) -> Header | None:
-    """What this message is to carry; None if its task has no options, or its arguments do not fit."""
+    """Make the header of a message; None if its task has no options, or its arguments do not fit."""
     exclusive, unique, off, values = call.exclusive, call.unique, call.off, call.values
     if not (exclusive or unique or off):
         return None

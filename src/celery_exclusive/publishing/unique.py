@@ -68,12 +68,12 @@ class UniquePublish:
         self.may_hold = False
 
     def send(self, send: Callable[[Header], Any]) -> Any:
-        """Send it with the header that it has to carry, or return what stands for it.
+        """Send the message, or return the handle of the task that has the key.
 
-        What fails, or is interrupted, leaves the key as it was.
+        If sending fails or is interrupted, the key is left as it was.
 
         Raises:
-            DuplicateTask: somebody else has the key, and that is an error.
+            DuplicateTask: another task has the key, and the option says "raise".
             StoreUnavailable: the store does not answer, and `on_store_error` is not "allow".
         """
         try:
@@ -120,7 +120,7 @@ class UniquePublish:
         return self.services.store.apply(asked.key, asked.operation).answer
 
     def _stands_for(self, existing_id: str) -> Any:
-        """What a call returns that is not sent."""
+        """Return the handle of the task that has the key, for a call that is not sent."""
         name, key = self.task.name, self.call.claim.key
         if self.option and self.option.on_conflict == "raise" and not self._is_of_beat:
             raise DuplicateTask(
@@ -134,7 +134,7 @@ class UniquePublish:
     def _release(self) -> None:
         """Give the key back to the run that it was inherited from, if any: that goes on, with an error.
 
-        What was sent in spite of the error, and runs already, keeps it.
+        A message that was sent in spite of the error, and runs already, keeps it.
         """
         key, store = self.call.claim.key, self.services.store
         undo = unpublished(self.call, self.services.ttl(self.option))
@@ -146,12 +146,12 @@ class UniquePublish:
             self._owe()
 
     def _owe(self) -> None:
-        """Not to a run, which may have ended by then."""
+        """Release the key in the background; a run that it was inherited from may have ended by then."""
         claim = self.call.claim
         self.services.releaser.add((claim.key, claim.release(done=False)))
 
     def _queued_ttl(self, longest: int) -> int:
-        """For as long as it may be queued: from when it may begin on, and not once it has expired."""
+        """Return how long a queued message keeps the key: from its eta on, and not once it has expired."""
         eta, expires = self.options.get("eta"), self.options.get("expires")
         delay = (self.options.get("countdown") or 0) if eta is None else seconds_until(eta)
         ttl = min(longest + microseconds(delay), microseconds(LONGEST))

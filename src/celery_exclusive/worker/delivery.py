@@ -1,4 +1,4 @@
-"""One delivery of a message, as the main process hands it to whoever runs the task."""
+"""One delivery of a message, as the main process hands it to the process that runs the task."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Received(Delivery):
 
     @classmethod
     def of(cls, task: Any, request: Any) -> Received | None:
-        """What the message of a Celery request asks for; None if it wants nothing.
+        """Read the facts of a Celery request; None if its task has no options.
 
         Raises OptionError or TypeError if no key can be made from its arguments.
         """
@@ -108,15 +108,15 @@ def is_redelivered(message: Any) -> bool:
     return bool(message.delivery_info.get("redelivered") or message.headers.get("redelivered"))
 
 
-def give_back_unique_key(services: Services, id: str, message: Any) -> None:
-    """Give back what a message has that no body will run for, unless it may still be in line."""
+def release_unique_key_of(services: Services, id: str, message: Any) -> None:
+    """Release the unique key of a message for which no body will run, unless it may still be in line."""
     header = read_header(services, message.headers or {}, id)
     if header and not header.promoted and (header.exclusive is None or not is_redelivered(message)):
         services.releaser.add_message(id, header)
 
 
 def restore_request(request: Any, header: Header) -> None:
-    """Give a copy the priority, exchange and routing key of its publisher, for what its task publishes."""
+    """Restore the priority, exchange and routing key of the publisher, for the messages of the body."""
     if header.route:
         _, request.delivery_info["exchange"], request.delivery_info["routing_key"] = header.route
     properties = request.message.properties
@@ -133,7 +133,7 @@ def _tell_if_unsigned(services: Services, message: Any) -> None:
 
 
 def _completed(header: Header, services: Services, task: Any, request: Any) -> Header:
-    """With the keys of options that its publisher did not know of."""
+    """Add the keys of options that the publisher did not know of."""
     arguments = (task.name, task.run)
     exclusive = services.exclusive(task, header.values)
     unique = services.unique(task, header.values)
@@ -148,6 +148,6 @@ def _completed(header: Header, services: Services, task: Any, request: Any) -> H
 
 
 def _publish_id(request: Any) -> str:
-    """For a message from a publisher without this library: what its copies share, and no other has."""
+    """Return the publish id of a message from a publisher without this library: its copies share it."""
     properties = request.message.properties or {}
     return str(properties.get("delivery_tag") or request.request_dict.get("retries") or 0)

@@ -42,7 +42,7 @@ _OVER = ("wait", "drop", "retry")
 
 
 class Execution:
-    """Runs the plan of a delivery on the store, and does what its outcome says."""
+    """Runs the plan of a delivery on the store, and carries out its outcome."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Execution:
         self.unique: UniqueOfRun | None = None
         self.patience = Patience(self.services, task, request)
         self.report = Report(self.services, task, self.delivery, self.call)
-        option = self.report.exclusive or self.report.sole
+        option = self.report.exclusive or self.report.unique
         self.may_go_without = self.services.allows_without(option) and not delivery.may_be_in_line
         self.again: StoredMessage | None = None
         self.asked = 0.0
@@ -107,11 +107,11 @@ class Execution:
                     self.leave_unique(done=done)
 
     def enter(self) -> Outcome | None:
-        """Acquire the keys, or find out what becomes of this delivery instead.
+        """Acquire the keys, or decide where the message goes instead.
 
         None: the store stayed down, and the message has to go back to the broker, unless the task may run
-        without a lease. It is never dropped: what has been acknowledged, or may not be given back too often,
-        is published again, or waits on for whichever of the two comes back first.
+        without a lease. It is never dropped: a message that was acknowledged, or that the broker would drop
+        when it is redelivered too often, is published again, or waits until broker or store answers.
         """
         while True:
             is_in_outage = False
@@ -177,7 +177,7 @@ class Execution:
         return reply.answer
 
     def reschedule(self, outcome: Outcome) -> bool:
-        """Find out when a message comes again that found its key taken; False: it has tried for too long."""
+        """Delay the message, whose key is held; False if it has tried for as long as it may."""
         assert self.report.exclusive  # noqa: S101 - a delivery without it competes for no lock
         later = next_try(self.delivery.stored, self.report.exclusive.give_up_after)
         if later:
@@ -210,7 +210,7 @@ class Execution:
         return Ignore(outcome.kind)
 
     def leave(self, *, done: bool) -> None:
-        """Release the leases and wake whoever is next. Never raises after successful work."""
+        """Release the leases. Never raises after successful work."""
         exclusive = self.delivery.exclusive
         if self.run.lease:
             self.run.lease.end()
@@ -241,7 +241,7 @@ class Execution:
     def leave_unique(self, *, done: bool) -> None:
         """Release the unique key that the end of the body could not.
 
-        In a child that ends instead of its body the main process does, and knows whether the message returns.
+        If the child dies in its body, the main process does, which knows whether the message is redelivered.
         """
         unique = self.unique
         if unique and (done or (self.is_main and not self.delivery.late)):
@@ -252,14 +252,14 @@ class Execution:
     def owe(self, *, done: bool, begun: bool = True) -> None:
         """Have the leases released when the store answers again.
 
-        What has not begun leaves its unique key queued, as it is.
+        A message that has not begun leaves its unique key queued, as it is.
         """
         delivery = self.delivery if begun else replace(self.delivery, unique=None)
         release_later(self.services, delivery, done=done, returns=not done and delivery.late)
 
 
 def _ends(exc: Exception, state: str) -> Any:
-    """What Celery's tracer returns for a task that raised this."""
+    """Return what Celery's tracer returns for a task that raised this."""
     try:
         raise exc
     except type(exc):
@@ -268,6 +268,6 @@ def _ends(exc: Exception, state: str) -> Any:
 
 
 def _comes_again(error: object) -> bool:
-    """Whether the message is given back: the body asks for it, or is out of memory, which ends the worker."""
+    """Whether the broker redelivers: the body asks for it, or is out of memory, which ends the worker."""
     is_requeued = isinstance(error, Reject) and bool(getattr(error, "requeue", False))
     return is_requeued or isinstance(error, MemoryError)

@@ -1,4 +1,4 @@
-"""The gate around a task's body: nobody enters without a lease, everybody gives it back."""
+"""The gate around a task's body: no run enters without a lease, every run releases it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class GatedTask(EagerTask):
         vars(self)["_gate"] = tracer and Gate(self, tracer)
 
     def before_start(self, *args: Any, **kwargs: Any) -> None:
-        """What fails here is over without a body: nothing that its end sends is sent from inside one."""
+        """Mark the run as begun. If it fails here, nothing is published from inside its body."""
         run = current_run.get()
         if run is None or run.task_id != self.request.id:
             super().before_start(*args, **kwargs)  # type: ignore[misc]

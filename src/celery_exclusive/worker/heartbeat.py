@@ -38,7 +38,7 @@ _FAREWELL = 10
 
 
 class Heartbeat:
-    """Renews, three times per ttl, the leases of what this process or one of its children executes.
+    """Renews, three times per ttl, the leases of all tasks that this process or its children execute.
 
     Each child says in the roster what it executes, which Celery may have forgotten. That a renewal is refused
     is no alarm: the lease may not be granted yet. When the store has lost its data, the heartbeat puts the
@@ -102,12 +102,12 @@ class Heartbeat:
             held = self._held[delivery.token]
             self._held[delivery.token] = [claim for claim in held if claim not in claims]
 
-    def give_back_all(self) -> None:
-        """Give back what the processes of the pool held, now that all of them are gone."""
+    def release_all(self) -> None:
+        """Release the leases of the processes of the pool, now that all of them are gone."""
         executed = self._executed()
         for token, (delivery, process) in list(self._deliveries.items()):
             if token not in executed:
-                self._give_back(delivery, returns=delivery.late or process() is None)
+                self._release_later(delivery, returns=delivery.late or process() is None)
 
     def notice_epoch(self, epoch: str) -> None:
         """Beat soon, if this is another epoch of the store than that of the last beat."""
@@ -165,7 +165,7 @@ class Heartbeat:
         return claim in held
 
     def _restore(self, delivery: Received) -> int:
-        """Put back the leases that it holds; tell how many."""
+        """Put back the leases that it holds; return how many."""
         count = 0
         for claim in delivery.leases:
             if claim in self._lapsed or not self._holds(delivery, claim):
@@ -174,7 +174,7 @@ class Heartbeat:
             count += reply.answer == Done(True)
             if not self._holds(delivery, claim):  # it has ended meanwhile, maybe before it was put back
                 is_lock = claim == delivery.exclusive
-                self._give_back(
+                self._release_later(
                     replace(delivery, unique=None) if is_lock else replace(delivery, exclusive=None)
                 )
         return count
@@ -186,6 +186,6 @@ class Heartbeat:
         if first is not None:
             del self._deliveries[first]
 
-    def _give_back(self, delivery: Received, *, returns: bool = False) -> None:
+    def _release_later(self, delivery: Received, *, returns: bool = False) -> None:
         operations = run_ended(delivery.at_present(), done=False, returns=returns)
         at_home(self.services.releaser.add, *operations, before=partial(self.drop, delivery))

@@ -1,4 +1,4 @@
-"""Warns of lines that grow: by whoever joins one as number 100, 1,000 or 10,000."""
+"""Warns of lines that grow: when task number 100, 1,000 or 10,000 joins one."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _REPORT = 0.8
 
 
 class Patience:
-    """Asks for what one run needs; while the store is down, it waits for it in the worker's slot."""
+    """Asks the store for one run. While the store is down, the run waits in the worker's slot."""
 
     def __init__(self, services: Services, task: Any, request: Any) -> None:
         self.services, self.task, self.request = services, task, request
@@ -38,7 +38,7 @@ class Patience:
         self.began = time.monotonic()
 
     def apply(self, key: str, operation: Request) -> tuple[Reply, BaseException | None]:
-        """Return the store's reply, and what was raised into the call meanwhile, if anything was."""
+        """Return the store's reply, and the exception that a signal raised meanwhile, if any."""
         seconds = self.seconds()
         with deadline(seconds):
             return self._insist(key, operation, time.monotonic() + seconds)
@@ -60,15 +60,15 @@ class Patience:
             pause = min(pause * 2, 5.0)
 
     def seconds(self) -> float:
-        """How long to wait at most: time limits run meanwhile, and must not end what has not begun."""
+        """Return how long to wait: time limits run meanwhile, and must not end a task before it begins."""
         spent = time.monotonic() - self.began
         waits = [max(limit / 2 - spent, _SHORTEST) for limit in self.limits if limit]
         return float(min([self.services.settings.exclusive_store_wait, *waits]))
 
     def rest(self) -> float:
-        """How long the store may still hold up the report of a body that has ended.
+        """Return how long the store may still hold up the report of a body that has ended.
 
-        A hard limit must not end what has ended: it would be reported as failed, or run again.
+        A hard limit must not strike now: finished work would be reported as failed, or run again.
         """
         now = time.monotonic()
         if self._report_by is None:

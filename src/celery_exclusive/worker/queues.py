@@ -12,7 +12,7 @@ from typing import Any
 from celery_exclusive.messages.header import Header
 
 SOURCE = "exclusive_source"
-"""Where the delivery info of a message tells of its queue."""
+"""The key in the delivery info of a message under which its queue stands."""
 
 
 def note_queues(app: Any) -> None:
@@ -23,7 +23,7 @@ def note_queues(app: Any) -> None:
 
 
 def source(message: Any) -> dict[str, Any]:
-    """What a worker has noted; nothing for a message that a consumer of the user's own received."""
+    """Return what the worker has noted; nothing if a consumer of the user's own received the message."""
     noted = message.delivery_info.get(SOURCE)
     return noted if isinstance(noted, dict) else {}
 

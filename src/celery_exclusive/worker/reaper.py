@@ -1,4 +1,4 @@
-"""The reaper: one thread per worker that looks after keys whose holder died or whose offer nobody took."""
+"""The reaper: one thread per worker that ends the leases of dead holders, and expired offers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from celery_exclusive.stores.base import Reply
 
 _SHORTEST = 0.8
-"""Of a period: what lies at least between two sweeps."""
+"""The shortest pause between two sweeps, as a part of the period."""
 _FAREWELL = 10
 """Seconds for which a worker that stops waits for a sweep under way."""
 

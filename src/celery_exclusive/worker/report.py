@@ -1,4 +1,4 @@
-"""Tells what became of a delivery: to the log, and to the code that runs in the place of its body."""
+"""Logs the outcome of a delivery, and sets the result or error of a run without a body."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Report:
     ) -> None:
         self.task, self.delivery, self.call, self.id = task, delivery, call, call[0]
         self.exclusive: Exclusive | None = services.exclusive(self.task, self.delivery.values)
-        self.sole: Unique | None = services.unique(self.task, self.delivery.values)
+        self.unique: Unique | None = services.unique(self.task, self.delivery.values)
         self.has_preview = services.settings.exclusive_preview
 
     @property
     def lock(self) -> str:
         """The key with a preview of the arguments: for log lines alone. Errors and events have the key."""
         _, args, kwargs, request = self.call
-        option = self.exclusive if self.delivery.exclusive else self.sole
+        option = self.exclusive if self.delivery.exclusive else self.unique
         shown = ""
         if option and self.has_preview:
             is_masked = self.delivery.stored.our_header.get("masked")
@@ -52,7 +52,7 @@ class Report:
         elif outcome.kind == "fail":
             run.failure = LockHeld(self._refusal(outcome), outcome.key, outcome.owner)
         elif outcome.kind == "skip":
-            option = (self.sole or Unique()) if outcome.reason == "duplicate" else self.exclusive
+            option = (self.unique or Unique()) if outcome.reason == "duplicate" else self.exclusive
             assert option  # noqa: S101 - a delivery without it competes for no lock
             run.skipped = (option.skipped(outcome.key, outcome.owner),)
             if outcome.reason == "duplicate":

@@ -22,7 +22,7 @@ from celery_exclusive.messages.header import DELIVERY
 from celery_exclusive.run import Run, within
 from celery_exclusive.system.deadline import deadline
 from celery_exclusive.worker.deliver_again import DeliverAgain, deliver_again
-from celery_exclusive.worker.delivery import Received, give_back_unique_key
+from celery_exclusive.worker.delivery import Received, release_unique_key_of
 from celery_exclusive.worker.state import release_later, state_of
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _DEATHS = (WorkerLostError, Terminated, TimeLimitExceeded)
 
 
 class Lost:
-    """The unique lease of a run whose process is gone; it is given back when all is told."""
+    """The unique lease of a run whose process is gone; the releaser ends it when all hooks have run."""
 
     def __init__(self, unique: UniqueClaim) -> None:
         self.claim, self.may_hold = unique.claim, unique.until != PERIOD
@@ -64,7 +64,7 @@ class RequestMixin:
             self._delivery = self.request_dict[DELIVERY] = Received.of(self.task, self)
         except Exception as error:  # noqa: BLE001 - the gate raises it; here it would stop the consumer
             self.request_dict[DELIVERY] = get_pickleable_exception(error)
-            give_back_unique_key(self._services, self.id, self.message)
+            release_unique_key_of(self._services, self.id, self.message)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Celery defines these two in a subclass made per task, without calling ours: wrap them there."""
@@ -75,7 +75,7 @@ class RequestMixin:
 
     @cached_property
     def _context(self) -> Any:
-        """What users' hooks and errbacks are given of this request in the main process."""
+        """The context of this request, as users' hooks and errbacks get it in the main process."""
         context = super()._context  # type: ignore[misc]
         for seen in (vars(context), context.headers or {}):
             seen.pop(DELIVERY, None)
@@ -107,7 +107,7 @@ class RequestMixin:
             deliver_again(state_of(self._services).celery.consumer, self.task.name, self.message, error)
 
     def _announce_revoked(self, reason: Any, terminated: bool, signum: Any, expired: bool) -> None:
-        if not terminated and self._comes_late():
+        if not terminated and self._is_late_copy():
             task_ready(self)
             self.acknowledge()
             self._already_revoked = True
@@ -117,10 +117,10 @@ class RequestMixin:
         if not terminated or self._is_over:
             self._ended(None)
 
-    def _comes_late(self) -> bool:
-        """Whether this is the copy of an offer, and its task runs under another one, or has run.
+    def _is_late_copy(self) -> bool:
+        """Whether this is the copy of an offer whose task runs under another copy, or has run.
 
-        Then it has nothing to announce. A place that it takes by asking goes with all that has ended.
+        Then it has nothing to announce. If asking acquires the key, the end of this request releases it.
         """
         delivery = self._delivery
         if not delivery or not (guard := guard_of(delivery)) or delivery.promoted is None:
@@ -134,7 +134,7 @@ class RequestMixin:
 
     @contextmanager
     def _over(self) -> Iterator[None]:
-        """What is published now is so by the end of a run, as in the child: errbacks, hooks, a retry."""
+        """Mark what is published now as published by the end of a run: errbacks, hooks, a retry."""
         run = Run(self.id, body_over=True)
         if self._delivery and self._delivery.unique:
             run.unique = Lost(self._delivery.unique)
@@ -157,7 +157,7 @@ class Request(RequestMixin, CeleryRequest):
 
 
 def request_class(base: Any) -> Any:
-    """The request class of a task whose own is `base`: a class, or its name as Celery allows."""
+    """Make the request class of a task whose own is `base`, a class or its name."""
     if base == "celery.worker.request:Request":
         return Request
     return type("Request", (RequestMixin, symbol_by_name(base)), {"__module__": __name__})

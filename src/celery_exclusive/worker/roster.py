@@ -24,7 +24,7 @@ from celery_exclusive.leases.lease import Known
 from celery_exclusive.system.processes import is_gone
 
 _HEADER = struct.Struct("=d64s")
-"""When the main process asked for the store's epoch, and what that was."""
+"""The time at which the main process asked for the store's epoch, and the epoch."""
 _SLOT = struct.Struct("=q16s??6x")
 """The pid of a child, the token of the delivery that it executes, and which of its leases it holds."""
 _FEWEST = 1024

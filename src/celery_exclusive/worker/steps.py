@@ -95,7 +95,7 @@ class Locks(bootsteps.StartStopStep):
         """Bodies in threads cannot be ended: the process waits for them, and keeps their leases meanwhile."""
         heartbeat = state_of(self.services).heartbeat
         if heartbeat and heartbeat.is_for_children:
-            heartbeat.give_back_all()
+            heartbeat.release_all()
             self.stop(parent)
 
     def banner(self, startup_info: Callable[..., str], *args: Any, **kwargs: Any) -> str:

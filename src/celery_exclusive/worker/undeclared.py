@@ -17,7 +17,7 @@ from celery_exclusive.core.operations import Done, Remove
 from celery_exclusive.errors import ExclusiveError
 from celery_exclusive.messages.header import Header, read_header
 from celery_exclusive.system.forks import forks_wait
-from celery_exclusive.worker.delivery import give_back_unique_key, is_redelivered, restore_request
+from celery_exclusive.worker.delivery import is_redelivered, release_unique_key_of, restore_request
 from celery_exclusive.worker.gate import GatedTask
 from celery_exclusive.worker.queues import routed
 
@@ -45,7 +45,7 @@ class Undeclared:
             restore_request(request, header)
 
     def _revoke(self, sender: Any, request: Any, **_: Any) -> None:
-        """Of one that is revoked or expired before it was received, this alone tells."""
+        """Celery announces a message that is revoked or expires before it is received only here."""
         header = read_header(self.services, vars(request), request.id)
         if header:
             self._give_back(sender, request.id, header)
@@ -55,7 +55,7 @@ class Undeclared:
 
     def _refuse(self, message: Any, **_: Any) -> None:
         """Celery drops it: no worker of this release knows its task, or can read it."""
-        give_back_unique_key(self.services, str((message.headers or {}).get("id")), message)
+        release_unique_key_of(self.services, str((message.headers or {}).get("id")), message)
 
     def _give_back(self, task: Any, id: str, header: Header) -> None:
         if not isinstance(task, GatedTask):
