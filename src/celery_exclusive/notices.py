@@ -1,50 +1,27 @@
-"""The one place that tells people what happened: in the shape of Celery's own log lines, and as its events.
+"""Log lines: the one place that tells operators what happened, in the form of Celery's own log lines.
 
-Whatever is logged here is one line that a terminal prints: keys, ids and names are texts of others.
-An event is sent while the worker sends those of tasks, in a group of its own, which monitors pass on.
+Every record is one printable line: keys, ids and names in it were written by others.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
-from threading import Thread
 from typing import TYPE_CHECKING
 
+from celery_exclusive import events
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Owner
-from celery_exclusive.display import printable
+from celery_exclusive.display import OneLine
 from celery_exclusive.errors import ExclusiveError, UnreadableKey
-from celery_exclusive.system.forks import forks_wait
 from celery_exclusive.system.threads import at_home
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
 
 
-class _OneLine(logging.Filter):
-    """Escapes control characters in every record of the logger that it belongs to.
-
-    A traceback has lines of its own. They are indented, so that none looks like the begin of a record.
-    """
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        record.msg = printable(str(record.msg))
-        if isinstance(record.args, tuple):
-            record.args = tuple(_shown(word) for word in record.args)
-        if record.exc_info:
-            lines = logging.Formatter().formatException(record.exc_info).splitlines()
-            record.exc_text = "\n".join(f"  {printable(line)}" for line in lines)
-        return True
-
-
-def _shown(word: object) -> object:
-    return word if isinstance(word, (int, float)) else printable(str(word))
-
-
 logger = logging.getLogger("celery_exclusive")
-logger.addFilter(_OneLine())
+logger.addFilter(OneLine())
 
 
 def skipped(task: str, id: str, lock: str, by: Sequence[Owner]) -> None:
@@ -102,7 +79,7 @@ def lease_lost(services: Services, task: str, id: str, lock: str) -> None:
         id,
         lock,
     )
-    _send(services, "lock-lost", uuid=id, name=task, lock=lock)
+    events.send(services, "lock-lost", uuid=id, name=task, lock=lock)
 
 
 def waits(who: str, lock: str, by: Sequence[Owner]) -> None:
@@ -238,7 +215,7 @@ def store_wait(task: str, id: str, error: Exception) -> None:
 
 def given_back(services: Services, task: str, id: str, lock: str, error: Exception) -> None:
     logger.error("Task %s[%s] goes back to the broker: its lock's store does not answer: %s", task, id, error)
-    _send(services, "lock-given-back", uuid=id, name=task, lock=lock, reason=str(error))
+    events.send(services, "lock-given-back", uuid=id, name=task, lock=lock, reason=str(error))
 
 
 def unguarded(services: Services, task: str, id: str, lock: str, error: Exception) -> None:
@@ -249,7 +226,7 @@ def unguarded(services: Services, task: str, id: str, lock: str, error: Exceptio
         lock,
         error,
     )
-    _send(services, "lock-unguarded", uuid=id, name=task, lock=lock, reason=str(error))
+    events.send(services, "lock-unguarded", uuid=id, name=task, lock=lock, reason=str(error))
 
 
 def amnesia(services: Services, restored: int) -> None:
@@ -261,34 +238,11 @@ def amnesia(services: Services, restored: int) -> None:
         url,
         restored,
     )
-    _send(services, "lock-amnesia", store=url, restored=restored)
+    events.send(services, "lock-amnesia", store=url, restored=restored)
 
 
 def cannot_start(error: Exception) -> None:
     logger.critical("the worker does not start: %s", error)
-
-
-def _send(services: Services, kind: str, **fields: object) -> None:
-    """In a thread: a broker that does not answer must hold up neither a heartbeat nor a body."""
-    sender = services.events_from()
-    if sender is not None:
-        words = (services, sender, kind, fields)
-        publish = Thread(target=_publish, args=words, name="exclusive-event", daemon=True)
-        with suppress(RuntimeError):  # the process is about to end, or may have no more threads
-            at_home(publish.start)
-
-
-def _publish(services: Services, sender: str, kind: str, fields: dict[str, object]) -> None:
-    app = services.app
-    try:
-        with (
-            forks_wait(),
-            app.connection_for_write() as connection,
-            app.events.Dispatcher(connection, sender) as dispatcher,
-        ):
-            dispatcher.send(kind, **fields)
-    except Exception as error:  # noqa: BLE001 - it is in the log as well
-        trouble(f"the event {kind} could not be sent", error)
 
 
 def trouble(what: str, error: BaseException) -> None:
