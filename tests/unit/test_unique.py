@@ -164,7 +164,9 @@ def test_beat_is_quiet_about_a_conflict(make_task: Any, caplog: pytest.LogCaptur
     said = {
         record.getMessage(): record.levelname for record in caplog.records if task.name in record.getMessage()
     }
-    assert said == {f"Task feeds.load was not sent: unique key {first.key} is that of {first.id}": "INFO"}
+    assert said == {
+        f"Task feeds.load was not published: unique key {first.key} is held by {first.id}": "INFO"
+    }
 
 
 def test_one_id_is_never_a_duplicate_of_itself(make_task: Any, sent: Any) -> None:

@@ -177,7 +177,7 @@ class Heartbeat:
                     NativeThread(self._run).start()
                 except RuntimeError as error:  # the process is about to end, or may have no more threads
                     notices.trouble(
-                        f"the lease on lock {lease.key} is not renewed, and ends by its ttl", error
+                        f"the lease on lock {lease.key} is not renewed and expires after its ttl", error
                     )
                     return
                 self._period = lease.ttl / 3
@@ -191,7 +191,7 @@ class Heartbeat:
             self._kept.pop(lease, None)
 
     def _run(self) -> None:
-        trouble = notices.Trouble("leases of lock() cannot be renewed; the heartbeat goes on trying")
+        trouble = notices.Trouble("the renewal of the leases of lock()")
         while self._rest():
             with trouble:
                 self._beat()
@@ -233,7 +233,7 @@ class Heartbeat:
         if known and known.epoch != epoch:
             for lease in gone:
                 lease.put_back()
-            notices.forgot(store.url, [lease.key for lease in leases])
+            notices.restored(store.url, [lease.key for lease in leases])
         else:
             for lease in gone:
                 lease.end()

@@ -94,7 +94,7 @@ class Releaser:
             self._forgotten += 1
             if self._forgotten == 1:  # the others are told when the store answers: they may be many
                 self._first = self._owed[0].key
-                notices.unpaid(self._first, 1)
+                notices.unreleased(self._first, 1)
         self._owed.append(_Owed(operations, dying, before))
         with forks_wait(), self._changes, suppress(RuntimeError):  # no more threads: it is about to end
             if self._runs_in != os.getpid():
@@ -110,10 +110,10 @@ class Releaser:
                 break
             self._thread.join(_WATCH)
         if left := [owed.key for owed in list(self._owed) if owed.is_ready]:
-            notices.unpaid(left[0], len(left))
+            notices.unreleased(left[0], len(left))
 
     def _run(self) -> None:
-        trouble = notices.Trouble("leases cannot be released; they will be when the store answers")
+        trouble = notices.Trouble("the release of leases")
         pause = float(_FIRST_PAUSE)
         while self._is_needed():
             owed = self._next()
@@ -134,7 +134,7 @@ class Releaser:
             self._runs_in = None
             forgotten, self._forgotten = self._forgotten, 0
         if forgotten > 1:
-            notices.unpaid(self._first, forgotten)
+            notices.unreleased(self._first, forgotten)
         return False
 
     def _next(self) -> _Owed | None:
@@ -160,4 +160,4 @@ class Releaser:
         except Exception as error:  # what will never be done must not hold up the others
             if isinstance(error, StoreUnavailable) and not isinstance(error, UnreadableKey):
                 raise
-            notices.trouble(f"the lease on {key} is not released, and ends when its time is over", error)
+            notices.trouble(f"the lease on {key} was not released and expires after its ttl", error)

@@ -89,7 +89,9 @@ class Acquisition:
         try:
             reply, interruption, is_repeated = insist(self._release)
         except Exception as error:  # noqa: BLE001 - what was done under the lock is done
-            notices.trouble(f"the lease of {self.who} on lock {self.key} will end by its ttl", error)
+            notices.trouble(
+                f"{self.who} could not release lock {self.key}: its lease expires after its ttl", error
+            )
             return
         self._may_hold = False
         if self.lease and reply.answer == Done(False) and not (is_repeated or interruption):

@@ -151,7 +151,9 @@ class Courier:
                 for wake, header in republisher.publish_wakes(self._genuine(errand.wakes)):
                     self._drop(wake, header)
         except Exception as error:  # noqa: BLE001 - the messages of others must not wait for it
-            notices.trouble("a task that waits is woken a little later, and not from here", error)
+            notices.trouble(
+                "a waiting task was not republished from this process; a worker will offer it again", error
+            )
         finally:
             errand.is_over.set()
 
@@ -161,7 +163,9 @@ class Courier:
             try:
                 message = self.services.signer.open_parked(wake.message, wake.key, wake.id)
             except Exception as error:  # noqa: BLE001 - whoever has the secret, or can read it, publishes it
-                notices.trouble(f"the message of {wake.id}, next at lock {wake.key}, is not published", error)
+                notices.trouble(
+                    f"the stored message of {wake.id} for lock {wake.key} was not republished", error
+                )
                 continue
             if message is not None:
                 yield replace(wake, message=message)

@@ -51,8 +51,8 @@ class Republisher:
                 if header and header.auto_delete and getattr(error, "reply_code", 0) == _NO_ROUTE:
                     lost.append((wake, header))
                     continue
-                what = f"the message of task {notices.task_id(wake.id)}, next at lock {wake.key}"
-                notices.trouble(f"{what}, could not be published and will be again", error)
+                what = f"the message of task {notices.task_id(wake.id)} for lock {wake.key}"
+                notices.trouble(f"{what} was not republished and will be offered again", error)
                 if isinstance(error, (OperationalError, OSError)):  # the others would find the same
                     break
         return lost

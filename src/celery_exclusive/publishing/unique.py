@@ -137,7 +137,9 @@ class UniquePublish:
         try:
             insist(lambda: store.apply(claim.key, undo))
         except Exception as error:  # noqa: BLE001 - the caller gets that which it was told before
-            what = f"unique key {claim.key} is taken by a message that was not sent, until the store answers"
+            what = (
+                f"unique key {claim.key} of a message that was not published could not be released; retrying"
+            )
             notices.trouble(what, error)
             self._owe()
 

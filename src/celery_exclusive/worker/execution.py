@@ -123,7 +123,7 @@ class Execution:
             may_hold = isinstance(answer, Granted) or self.run.is_unguarded
             is_out = answer is None or isinstance(answer, (Parked, Stale))
             if answer is None:
-                return _ends(Reject("the store of locks does not answer", requeue=True), REJECTED)
+                return _ends(Reject("the store of the lock does not answer", requeue=True), REJECTED)
             if isinstance(answer, (Parked, Stale)):
                 return _ends(self.ending(answer), IGNORED)
             is_begun = True
@@ -172,7 +172,7 @@ class Execution:
                 if self.delivery.is_stored:
                     self.republisher.publish(self.again)
             except Exception as error:  # noqa: BLE001 - whatever it is, there is another try
-                notices.trouble(f"task {self.id} could not be published again and waits on", error)
+                notices.trouble(f"task {self.id} could not be published again and keeps waiting", error)
             else:
                 if not is_known:
                     self.owe(done=False, begun=False)
@@ -357,7 +357,7 @@ class Execution:
                         notices.lease_lost(self.services, self.task.name, self.id, x.key)
         except Exception as error:  # noqa: BLE001 - the task has its result
             notices.trouble(
-                f"the lease of task {self.id} on lock {self.delivery.key} cannot be given back yet", error
+                f"task {self.id} could not release lock {self.delivery.key}; the release is retried", error
             )
             self.owe(done=done)
             return

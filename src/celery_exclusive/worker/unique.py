@@ -134,7 +134,9 @@ class UniqueExecution:
             with deadline(self.patience.rest()):
                 reply, _ = finish(lambda: store.apply(self.claim.key, release))
         except Exception as error:  # noqa: BLE001 - the task has its result
-            notices.trouble(f"the unique lease on {self.claim.key} cannot be released yet", error)
+            notices.trouble(
+                f"unique key {self.claim.key} could not be released; the release is retried", error
+            )
         else:
             self.may_hold = not done and reply.answer == Done(False)
 
