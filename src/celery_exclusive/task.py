@@ -85,13 +85,13 @@ class TaskMixin:
         if run and run.is_unguarded and run.task_id == self.request.id:
             raise NoLease(
                 f"task {self.name} runs without a lease: its lock's store did not answer, and its "
-                "on_store_error is 'allow'. What needs a lease, or its fence, must not be done then"
+                "on_store_error is 'allow'. Do nothing here that needs the lease or its fence"
             )
         if run is None or run.lease is None or run.task_id != self.request.id:
             raise NoLease(
-                f"task {self.name} holds no lease: only a worker takes one, and apply(), for a task with "
-                "exclusive=Exclusive(...); a direct call is a plain function call, and a call with "
-                "exclusive=None has its lock switched off"
+                f"task {self.name} holds no lease: only a worker or apply() acquires one, for a task with "
+                "exclusive=Exclusive(...); a direct call is a plain function call, and exclusive=None in a "
+                "call switches the lock off"
             )
         return run.lease
 
@@ -168,7 +168,7 @@ def _keys(task: Any, verb: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     services: Services = task.app._celery_exclusive
     options = [option for option in (services.exclusive(task), services.unique(task)) if option]
     if not options:
-        raise OptionError(f"task {task.name} has neither exclusive= nor unique=, and so there is no key")
+        raise OptionError(f"task {task.name} has neither exclusive= nor unique=, and so it has no key")
     try:
         return [key_of(task.name, task.run, option, args, kwargs) for option in options]
     except TypeError as error:

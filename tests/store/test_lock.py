@@ -145,7 +145,7 @@ def test_a_forked_child_has_nothing_of_its_parents_and_may_have_its_own(
     process.go_on()
     told += process.end()[0].splitlines()
     assert told == [
-        "child: lock('k').release(): this object does not hold it in this process",
+        "child: lock('k').release(): this object does not hold the lock in this process",
         f"child: held by lock:{os.uname().nodename}:{process.process.pid}",
         "parent: still held",
         "child: held it itself",

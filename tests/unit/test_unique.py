@@ -141,7 +141,10 @@ def test_with_results_by_rpc_every_call_is_sent(make_task: Any, app: Celery, sen
 def test_a_conflict_may_be_an_error(make_task: Any, sent: Any) -> None:
     task = make_task("url", on_conflict="raise")
     first = task.delay("a")
-    with pytest.raises(DuplicateTask, match=f"task feeds.load was not sent: {first.id} has") as caught:
+    with pytest.raises(
+        DuplicateTask,
+        match=f"task feeds.load was not published: unique key {first.key} is held by {first.id}",
+    ) as caught:
         task.delay("a", n=3)
     assert (caught.value.existing_id, caught.value.key) == (first.id, first.key)
     assert len(sent()) == 1

@@ -197,6 +197,8 @@ def test_a_store_without_a_line_is_refused_for_tasks_that_wait(monkeypatch: pyte
     refuse_unfit(services, TaskPool)
     assert not warnings(services)
     app.task(name="b", shared=False, exclusive=Exclusive())(work)
-    with pytest.raises(OptionError, match=r"lineless:// keeps no line, and task b with Exclusive\(\) waits"):
+    with pytest.raises(
+        OptionError, match=r"lineless:// keeps no line, and task b with Exclusive\(\) has to wait"
+    ):
         refuse_unfit(services, TaskPool)
     app.close()

@@ -40,7 +40,7 @@ def test_a_worker_does_not_start_while_the_store_does_not_answer_and_says_why(
     worker = lab.start_worker(ready=False)
     assert worker.process.wait(DEADLINE) != 0
     assert f"the worker does not start: store {url} does not answer" in worker.log
-    assert "see whether it runs and its URL is right" in worker.log
+    assert "check that it runs and that its URL is right" in worker.log
 
 
 @on_stages("prefork", brokers=("redis",))

@@ -125,7 +125,7 @@ def _installation(obj: CLIContext) -> Services:
     services: Services | None = getattr(app, ATTRIBUTE, None)
     if services is None:
         raise click.ClickException(
-            f"app {app.main!r} has no locks: name the app that celery_exclusive.install(app) was called for, "
+            f"app {app.main!r} has no locks: use the app that celery_exclusive.install(app) was called for, "
             "as in `celery -A proj locks ls`"
         )
     store = services.store
@@ -162,7 +162,7 @@ def _busy_key(store: Store, text: str) -> str:
     others = [other for other in names if other not in ("", text)]
     hint = did_you_mean(text, others)
     raise click.ClickException(
-        f"nobody holds or awaits {text!r} in {printable(store.url)}{hint} `locks ls` lists what there is"
+        f"no task holds or waits for {text!r} in {printable(store.url)}{hint} `locks ls` lists all keys"
     )
 
 
@@ -173,12 +173,12 @@ def _meant(text: str) -> tuple[str, ...]:
 
 def _account(released: Released, waiting: int) -> Iterator[str]:
     if released.forgotten:
-        yield "it was damaged, and is dropped: who held it or waited there is forgotten"
+        yield "its data were damaged and are deleted, with its leases and the tasks that waited in line"
         return
     for owner in released.broken:
-        yield f"taken from {_who(owner.id)}, which had it for {duration(owner.age)}"
+        yield f"released the lease of {_who(owner.id)}, held for {duration(owner.age)}"
     if any(owner.phase == "running" for owner in released.broken):
-        yield "if its process lives, that work goes on; its lease.check(), if it has a lock, raises LeaseLost"
+        yield "if its process lives, its body goes on, and its lease.check() raises LeaseLost"
     elif released.broken:
         yield "if its message is not lost, its task runs all the same"
     else:

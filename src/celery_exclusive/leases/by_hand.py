@@ -73,8 +73,8 @@ def _held(key: str, holders: Sequence[Owner]) -> LockHeld:
     holder = notices.task_id(owner.id)
     more = f" and {len(holders) - 1} more" if len(holders) > 1 else ""
     text = (
-        f"lock {key} is held by {holder} for {owner.age / SECOND:.1f}s{more}, and was not released. It "
-        f"will be when that ends, or, if its process is dead, in {owner.remaining / SECOND:.1f}s. Force "
-        "(force=True, --force) takes it away now: a body that still runs may then run beside the next one"
+        f"lock {key} is held by {holder} for {owner.age / SECOND:.1f}s{more}, and was not released. It is "
+        f"released when the holder ends; if its process is dead, in {owner.remaining / SECOND:.1f}s. "
+        "force=True or --force releases it now: a body that still runs may then run beside the next one"
     )
     return LockHeld(text, key, holder)

@@ -79,13 +79,15 @@ class Lease:
         except StoreUnavailable as error:
             if asked < self._certain_until:
                 return
-            raise LeaseLost(f"the lease on {self.key} cannot be confirmed: {error}") from error
+            raise LeaseLost(
+                f"the lease on {self.key} cannot be confirmed: {error}. Stop this work"
+            ) from error
         if not lives:
             self.end()
             raise LeaseLost(
                 f"the lease on {self.key} (fence {self.fence}) is lost: not renewed for {self.ttl:g} s, "
-                "released by force, or gone with the data of its store, and somebody else may hold the key. "
-                "Stop this work"
+                "released by force, or lost with the data of its store. Another owner may hold the key: stop "
+                "this work"
             )
 
     def is_of(self, id: str) -> bool:

@@ -145,6 +145,6 @@ class Acquisition:
         is_ours = bool(held.by) and all(any(lease.is_of(owner.id) for lease in ours) for owner in held.by)
         if is_endless and is_ours:
             raise ExclusiveError(
-                f"lock {self.key} is held by the very code that asks for it, and would never be free: a lock "
-                "is not re-entrant. Take it once, outside; with wait= it would raise LockHeld after that time"
+                f"lock {self.key} is held by the very code that waits for it, which would wait for ever: a "
+                "lock is not re-entrant. Acquire it once, outside; with wait= this call would raise LockHeld"
             )

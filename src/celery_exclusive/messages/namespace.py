@@ -32,6 +32,6 @@ def keep_namespace(services: Services, broker: str) -> None:
     if owner != broker:
         raise OptionError(
             f"exclusive_prefix={settings.exclusive_prefix!r} in {store.url} belongs to the workers of broker "
-            f"{owner}, and the broker of this app is {broker}: give each an exclusive_prefix of its own; "
-            "or all workers the same exclusive_broker_id, if the two are one under two names"
+            f"{owner}, and the broker of this app is {broker}: set another exclusive_prefix for "
+            "each broker, or, if the two are one broker under two names, the same exclusive_broker_id"
         )

@@ -67,7 +67,9 @@ class StoredMessage:
         fields = loads(kept)
         version = fields.pop("v")
         if version != VERSION:
-            raise ValueError(f"a parked message has version {version}, this release reads {VERSION}")
+            raise ValueError(
+                f"a parked message has version {version}, but this release reads {VERSION}: upgrade it"
+            )
         body = fields.pop("body")
         body = body.encode() if fields.pop("coding") == "text" else b64decode(body)
         return cls(body=body, **fields)

@@ -208,7 +208,7 @@ def unwrap(value: object) -> object:
     try:
         inner = hook()
     except Exception as error:
-        text = f"is a {type_name(value)} that could not tell its key ({type(error).__name__})"
+        text = f"is a {type_name(value)} whose key could not be computed ({type(error).__name__})"
         raise Refused(f"{text}: correct its __exclusive_key__().") from error
     return unwrap(inner)
 
@@ -235,7 +235,9 @@ def _json_key(key: object) -> str:
         raise Refused("has an int of more than 600 digits among the keys of a dict: make it a text.")
     if key is None or isinstance(key, (int, float)):
         return json.dumps(key)
-    raise Refused(f"has a {type_name(key)} among the keys of a dict, which JSON cannot: make it a text.")
+    raise Refused(
+        f"has a {type_name(key)} among the keys of a dict, which JSON cannot express: make it a text."
+    )
 
 
 def normal(text: str) -> str:

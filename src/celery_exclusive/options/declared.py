@@ -133,8 +133,8 @@ class Exclusive(Declaration):
             )
         if give_up_after is not None and on_conflict != "reschedule":
             cls.refuse(
-                f"give_up_after={shown(give_up_after)} is for on_conflict='reschedule'. Leave it out, or say "
-                "how many may wait in line by max_waiting=."
+                f"give_up_after={shown(give_up_after)} is for on_conflict='reschedule'. Leave it out, or "
+                "limit the line with max_waiting=."
             )
         if give_up_after is not None and (not is_duration(give_up_after, at_least=0) or give_up_after == 0):
             cls.refuse(
@@ -149,7 +149,9 @@ class Exclusive(Declaration):
             cls.refuse(f"on_full={on_full!r} is neither 'raise' (LockHeld) nor 'skip' (without a run){hint}")
         if max_waiting is not None and not is_count(max_waiting):
             hint = (
-                "on_conflict='skip' if nobody may" if max_waiting == 0 else "None for exclusive_max_waiting"
+                "on_conflict='skip' if no task may wait"
+                if max_waiting == 0
+                else "None for exclusive_max_waiting"
             )
             cls.refuse(f"max_waiting={shown(max_waiting)} must be {A_COUNT}: how many may wait. Use {hint}.")
         if on_conflict != "wait" and (max_waiting is not None or on_full == "skip"):
@@ -251,7 +253,7 @@ class Unique(Declaration):
         if on_conflict not in get_args(OnDuplicate):
             hint = did_you_mean(str(on_conflict), get_args(OnDuplicate))
             self.refuse(
-                f"on_conflict={on_conflict!r} is neither 'skip' (nothing is sent) nor 'raise' "
+                f"on_conflict={on_conflict!r} is neither 'skip' (nothing is published) nor 'raise' "
                 f"(DuplicateTask){hint}"
             )
         self._fill(
@@ -287,8 +289,8 @@ class Unique(Declaration):
             cls.refuse(f"period={shown(period)} must be {seconds_from(MIN_TTL)}.")
         if until != "finished" or ttl is not None or queued_ttl is not None:
             cls.refuse(
-                f"period={period!r} says alone how long a key is taken. Leave until=, ttl= and queued_ttl= "
-                "out."
+                f"period={period!r} alone determines how long a key is held. Leave out until=, ttl= and "
+                "queued_ttl=."
             )
 
 

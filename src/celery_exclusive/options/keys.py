@@ -207,7 +207,9 @@ def _check_function(key: Callable[..., str], signature: Signature) -> None:
     try:
         accepts.bind(*by_place, **by_name)
     except TypeError as error:
-        text = f"key= is called like the task, with {signature}, and does not take that ({error}): let it."
+        text = (
+            f"key= is called with the arguments of the task, {signature}, but does not accept them ({error})."
+        )
         raise Refused(text) from error
 
 
@@ -225,7 +227,9 @@ def _absolute_text(key: str | Callable[..., object], bound: BoundArguments) -> s
         what = f"a {type_name(text)}"
         if isinstance(text, str):
             what = _TOO_LONG if text else "an empty text"
-        raise Refused(f"key= gave {what}. It must give a text that names what is locked, like 'repo:17'.")
+        raise Refused(
+            f"key= returned {what}. It must return a text that names what is locked, like 'repo:17'."
+        )
     return text
 
 
@@ -235,7 +239,9 @@ def _text_of(bound: BoundArguments, path: tuple[str, ...]) -> str:
         try:
             value = getattr(value, step)
         except Exception as error:
-            text = f"is a {type_name(value)} that gave no .{step} ({type(error).__name__}): correct key=."
+            text = (
+                f"is a {type_name(value)} without a readable .{step} ({type(error).__name__}): correct key=."
+            )
             raise Refused(text, done) from error
         done += f".{step}"
     with at(done):
@@ -246,7 +252,7 @@ def _text_of(bound: BoundArguments, path: tuple[str, ...]) -> str:
             fix = "name an attribute of it, as in {project.pk}, or use a function as key="
             raise Refused(f"is a {type_name(value)}, which a template cannot show: {fix}.")
         if len(tagged[1]) > MOST_CHARACTERS:
-            raise Refused(f"is {_TOO_LONG}, too much for a key: show another argument, or a part of it.")
+            raise Refused(f"is {_TOO_LONG}, too large for a key: use another argument, or a part of it.")
         return normal(tagged[1])
 
 

@@ -68,7 +68,7 @@ class Signer:
         if not kept.startswith(_MARK):
             return kept if self._takes_unsigned else None
         if not self.is_on:
-            raise LookupError("it is signed, and this process has no exclusive_secret")
+            raise LookupError("it is signed, but this process has no exclusive_secret: set it")
         signature, content = kept[len(_MARK) :][:_HEX], kept[len(_MARK) + _HEX + 1 :]
         is_ours = self._accepts(signature.decode(errors="replace"), *_of_parked(content, key, id))
         return content if is_ours else None

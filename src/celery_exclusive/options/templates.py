@@ -65,7 +65,7 @@ def parse_template(template: str) -> tuple[tuple[Field, ...], str]:
         )
     if any(ESCAPE in end for end in ends):
         raise ValueError(
-            f"key={template!r} has {ESCAPE!r} between two values, which marks what is escaped in them: put "
+            f"key={template!r} has {ESCAPE!r} between two values, the escape character of the values: put "
             "another text there, as in '{owner}:{repo}'."
         )
     return tuple(Field(*field, until) for field, until in zip(found, [*ends, ""], strict=False)), before

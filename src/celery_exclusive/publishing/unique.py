@@ -106,8 +106,9 @@ class UniquePublish:
             return None
         if self._is_own(existing_id) and not (self.options.get("group_id") or self.options.get("chord")):
             raise DuplicateTask(
-                f"task {self.task.name} publishes its own unique key {self.claim.key} from inside its body, "
-                "which would be skipped each time: use Unique(until='started'), or send it with unique=None",
+                f"task {self.task.name} publishes a call with its own unique key {self.claim.key} inside its "
+                "body, which would be skipped each time: use Unique(until='started'), or publish it with "
+                "unique=None",
                 self.claim.key,
                 existing_id,
             )
@@ -119,7 +120,7 @@ class UniquePublish:
         name, key = self.task.name, self.claim.key
         if self.option and self.option.on_conflict == "raise" and not self._is_of_beat:
             raise DuplicateTask(
-                f"task {name} was not sent: {existing_id} has its unique key {key}", key, existing_id
+                f"task {name} was not published: unique key {key} is held by {existing_id}", key, existing_id
             )
         notices.not_sent(name, key, existing_id)
         result = (self.options.get("result_cls") or self.services.app.AsyncResult)(existing_id)

@@ -177,7 +177,7 @@ def older_version(url: str, names: str) -> str:
     return (
         f"store {url}: it holds locks of an older version of celery-exclusive ({names}), which this one does "
         "not see: a task of that version and one of this may run at the same time. Stop the older workers "
-        "and publishers when their tasks have run; what they leave ends by itself"
+        "and publishers when their tasks have run; their locks expire by themselves"
     )
 
 
@@ -197,7 +197,7 @@ def open_store(url: str, *, prefix: str = "cx", offer: float = 5.0, tombstone_tt
     if kind not in _factories:
         known = ", ".join(f"{name}://" for name in sorted(_factories))
         hint = did_you_mean(kind, _factories)
-        what = repr(kind) if kind else "what is no URL"
+        what = repr(kind) if kind else "a text that is no URL"
         raise OptionError(f"exclusive_store: no store for {what} (there are {known}){hint}")
     factory = _factories[kind]
     if isinstance(factory, str):

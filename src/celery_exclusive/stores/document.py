@@ -130,7 +130,7 @@ class DocumentStore(ABC):
         return self._run(key, Reap())
 
     def forget(self, key: str) -> None:
-        raise StoreUnavailable(f"store {self.url} cannot drop lock {key}: delete by hand what it keeps of it")
+        raise StoreUnavailable(f"store {self.url} cannot delete the data of lock {key}: delete them by hand")
 
     def keep_namespace(self, broker: str, life: int) -> str:  # noqa: ARG002 - a store that is shared says more
         return broker

@@ -268,9 +268,9 @@ class Execution:
             notices.full(name, self.id, self.lock, answer.waiting, answer.by)
         elif isinstance(answer, Full):
             self.run.failure = self.refused(
-                f"was not let into the line of lock {self.delivery.key}: {answer.waiting} waiting already, "
-                f"as many as max_waiting allows; {notices.held(answer.by)}. Send it again later, or let it "
-                "be dropped by on_full='skip'",
+                f"cannot wait in the line of lock {self.delivery.key}: {answer.waiting} waiting already, as "
+                f"many as max_waiting allows; the lock is {notices.held(answer.by)}. Publish it again later, "
+                "or use on_full='skip'",
                 answer,
             )
         elif isinstance(answer, Stale):
@@ -288,14 +288,14 @@ class Execution:
         found = f"found lock {self.delivery.key} {notices.held(held.by)}"
         if option.on_conflict == "raise" and not waits:
             self.run.failure = self.refused(
-                f"{found}. Send it again later, or let it wait or be skipped", held
+                f"{found}. Publish it again later, or use on_conflict='wait' or 'skip'", held
             )
         elif later := next_try(self.delivery.stored, option.give_up_after):
             self.again, pause = later
             notices.rescheduled(name, self.id, self.lock, held.by, pause)
         else:
-            late = f"for {option.give_up_after:g} s, as long as give_up_after allows"
-            self.run.failure = self.refused(f"{found}, and has tried {late}. Send it again later", held)
+            late = f"and gave up after {option.give_up_after:g} s (give_up_after). Publish it again later"
+            self.run.failure = self.refused(f"{found}, {late}", held)
 
     @property
     def max_waiting(self) -> int | None:

@@ -29,15 +29,15 @@ _HINTS = {
     "OOM": "its memory is full: raise its maxmemory, or give the locks a server of their own",
     **dict.fromkeys(
         ("NOPERM", "ACL failure in script"),
-        "give its user the rights on exclusive_prefix that the ACL line in docs/security.md has",
+        "grant its user the rights on exclusive_prefix of the ACL line in docs/security.md",
     ),
     "NOAUTH": "correct user and password in its URL",
     "WRONGPASS": "correct user and password in its URL",
-    "MISCONF": "it cannot write its data to disk: look into its log",
+    "MISCONF": "it cannot write its data to disk: read its log",
     "MOVED": CLUSTER,
     "CLUSTERDOWN": CLUSTER,
     "DB index": "name a database that the server has, 0 in a Redis Cluster",
-    "unknown command": "see whether it is a Redis, and allows this command",
+    "unknown command": "check that it is a Redis server and allows this command",
 }
 _WORDS: tuple[tuple[type[Exception], str], ...] = (
     (exceptions.BusyLoadingError, "LOADING"),
@@ -187,8 +187,8 @@ class Client:
             said = text if words[0] in text else f"{words[0]} {text}"
             raise StoreUnavailable(f"store {self.url}: {said}; {_HINTS[words[0]]}") from cause
         if isinstance(error, exceptions.ResponseError):
-            raise StoreUnavailable(f"store {self.url} refused: {text}; look into its log") from cause
-        hint = "see whether it runs and its URL is right"
+            raise StoreUnavailable(f"store {self.url} refused: {text}; read its log") from cause
+        hint = "check that it runs and that its URL is right"
         raise StoreUnavailable(f"store {self.url} does not answer: {text}; {hint}") from cause
 
 

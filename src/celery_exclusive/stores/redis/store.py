@@ -155,7 +155,7 @@ class RedisStore:
         if facts.get("aof_enabled") == "0" and self._saves() is False:
             self.capabilities = replace(self.capabilities, durable="none")
             warnings.append(
-                f"store {self.url}: it writes nothing to disk, so a restart forgets locks and waiting tasks; "
+                f"store {self.url}: it writes nothing to disk, so a restart loses locks and waiting tasks; "
                 "set appendonly to yes"
             )
         else:
@@ -188,8 +188,8 @@ class RedisStore:
                 if "WRONGTYPE" not in str(error.__cause__):
                     raise
                 raise StoreUnavailable(
-                    f"store {self.url}: {self._base}{name} is not what celery-exclusive has written there: "
-                    "delete it, and find out who did. Until then no lock can be taken"
+                    f"store {self.url}: {self._base}{name} was overwritten by another program: delete "
+                    "it, and find out which program did it. Until then no lock can be acquired"
                 ) from error
 
     def _saves(self) -> bool | None:
