@@ -1,4 +1,4 @@
-"""A claim: the right to a place that one delivery, or one process, makes for itself."""
+"""A claim: the identity under which a delivery or a process acquires a key."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from celery_exclusive.core.operations import Acquire, Own, Release, Renew, Resto
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """To which key, under which id, proven by which token; its lease lasts for `ttl` microseconds."""
+    """A key, with the id and the token of its claimant. Its lease lasts for `ttl` microseconds."""
 
     key: str
     id: str

@@ -1,4 +1,4 @@
-"""The lease: one holder's right to a key, as the holder sees it, and what keeps it where no worker does."""
+"""The lease of a holder, and the heartbeat that renews the leases of a process without a worker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The epoch of a store as a heartbeat saw it, and when. All leases of that heartbeat stood then."""
+    """The epoch of a store, and when the heartbeat read it. All its leases were valid then."""
 
     epoch: str
     at: float
@@ -44,10 +44,10 @@ class Lease:
                 save(page, fence=self.lease.fence)
 
     Attributes:
-        key: what is locked.
+        key: the key.
         fence: a number that only grows from one lease of a key to the next. A resource that remembers the
-            highest it has seen, and refuses writes with a lower one, cannot be harmed by a paused holder.
-        ttl: seconds without heartbeat after which the lease is dead.
+            highest fence and refuses writes with a lower one is safe from a paused holder.
+        ttl: seconds without heartbeat after which the lease expires.
     """
 
     key: str
@@ -63,14 +63,14 @@ class Lease:
     _is_over: bool = field(init=False, repr=False, default=False)
 
     def check(self) -> None:
-        """Renew the lease and make sure that it still stands; cheap enough to call between pieces of work.
+        """Renew the lease, and raise if it is lost; cheap enough to call between pieces of work.
 
-        If the store has lost its data, the lease is put back.
+        If the store has lost its data, the lease is restored.
 
         Raises:
-            LeaseLost: it ran out, as when this process was paused for longer than `ttl`, and the key may have
-                gone to somebody else; or it was lost with the store's data, and somebody else has the key; or
-                the store cannot be asked and `ttl` has passed since it last could.
+            LeaseLost: it has expired, as when this process was paused for longer than `ttl`, and the key may
+                have another owner; or it was lost with the store's data, and the key has another owner; or
+                the store does not answer, and has not for `ttl`.
         """
         asked = time.monotonic()
         try:
@@ -91,15 +91,15 @@ class Lease:
             )
 
     def is_of(self, id: str) -> bool:
-        """Whether it was granted to the claim of this id."""
+        """Whether it belongs to the claim with this id."""
         return self._id == id
 
     def end(self) -> None:
-        """It is about to be released, or lost: nobody must put it back from now on."""
+        """Mark it as released or lost: it must not be restored from now on."""
         self._is_over = True
 
     def put_back(self) -> bool:
-        """Put it back into a store that has lost its data, unless somebody else has the key; tell whether."""
+        """Restore it in a store that has lost its data, unless the key has another owner; return whether."""
         if self._is_over:
             return False
         asked = time.monotonic()
@@ -107,22 +107,22 @@ class Lease:
         lives = self._store.apply(self.key, restore).answer == Done(True)
         if lives:
             self._certain_until, self._since = asked + self.ttl, time.monotonic()
-        if self._is_over:  # it was released meanwhile, maybe before
+        if self._is_over:  # it was released meanwhile, maybe before it was restored
             self._store.apply(self.key, Release(self._id, self._token, done=False))
         return lives
 
     def _is_forgotten(self, now: float) -> bool:
-        """Whether the store has lost this lease with its data, as its heartbeat is yet to notice."""
+        """Whether the store has lost this lease with its data, and the heartbeat has not noticed yet."""
         known = self._known()
         if known is None:
             return False
         if known.at <= self._since and now >= self._certain_until:
-            return False  # the data may have been lost before the grant: then the lease has merely run out
+            return False  # the data may have been lost before the grant: then the lease has merely expired
         return self._store.epoch() != known.epoch
 
 
 def renew(leases: list[Lease]) -> list[bool]:
-    """Renew leases of one store in one call; tell for each whether it stands."""
+    """Renew leases of one store in one call; return for each whether it is still held."""
     asked = time.monotonic()
     renewals = [(lease.key, Renew(lease._id, lease._token, round(lease.ttl * SECOND))) for lease in leases]
     answers = leases[0]._store.renew(renewals)
@@ -133,31 +133,31 @@ def renew(leases: list[Lease]) -> list[bool]:
 
 
 class Heartbeat:
-    """Renews, three times per ttl, the leases that this process took by itself, without a worker.
+    """Renews, three times per ttl, the leases that this process acquired without a worker.
 
-    When a store has lost its data, it puts them back. One thread, from the first lease until a beat after the
-    last. It does not keep their owners alive: a lease that nobody can give back any more ends by its ttl.
+    It restores them when a store has lost its data. Its thread runs from the first lease until a beat after
+    the last. It does not keep their owners alive: a lease whose owner was deleted expires.
     """
 
     def __init__(self) -> None:
         self.start_anew()
 
     def start_anew(self) -> None:
-        """Forget everything: in a forked child the leases are its parent's, and the thread is not there."""
+        """Forget everything: a forked child has neither the leases nor the thread of its parent."""
         self._pid = os.getpid()
         self._kept: dict[Lease, weakref.ref[object]] = {}
-        self._guard = original("_thread", "RLock")()  # a signal handler may take a lock while it is held
+        self._guard = original("_thread", "RLock")()  # a signal handler may acquire a lock while it is held
         self._sooner: queue.SimpleQueue[None] = original("queue", "SimpleQueue")()
         self._period: float | None = None
         self._known: dict[Store, Known] = {}
 
     @property
     def is_beating(self) -> bool:
-        """Whether it has a thread."""
+        """Whether its thread runs."""
         return self._period is not None
 
     def learn(self, store: Store) -> None:
-        """Learn the epoch of a store, before it grants the first lease in a while."""
+        """Read the epoch of a store before it grants the first lease, or the first after a pause."""
         if self._pid != os.getpid():
             self.start_anew()
         if not self.is_beating or store not in self._known:
@@ -165,7 +165,7 @@ class Heartbeat:
             self._known[store] = Known(store.epoch(), now)
 
     def known(self, store: Store) -> Known | None:
-        """The epoch of a store, as it was last seen."""
+        """Return the epoch of a store, as it was last read."""
         return self._known.get(store)
 
     def keep(self, lease: Lease, owner: object) -> None:
@@ -199,18 +199,18 @@ class Heartbeat:
                 self._beat()
 
     def _rest(self) -> bool:
-        """Wait until a beat is due; False, and the thread has to end, if there is nothing to keep."""
+        """Wait until a beat is due; return False, to end the thread, if there are no leases left."""
         with self._guard:
             period = self._period
         with suppress(queue.Empty):
             self._sooner.get(timeout=period or 0)
         with self._guard:
-            forgotten = [lease for lease, owner in self._kept.items() if owner() is None]
-            for lease in forgotten:
+            ownerless = [lease for lease, owner in self._kept.items() if owner() is None]
+            for lease in ownerless:
                 del self._kept[lease]
             self._period = min((lease.ttl / 3 for lease in self._kept), default=None)
             goes_on = self.is_beating
-        for lease in forgotten:
+        for lease in ownerless:
             notices.forgotten(lease.key, lease.ttl)
         return goes_on
 
@@ -243,24 +243,24 @@ class Heartbeat:
 
 
 heartbeat: Final = Heartbeat()
-"""That of this process."""
+"""The heartbeat of this process."""
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=heartbeat.start_anew)
 
 
 def insist(call: Callable[[], T]) -> tuple[T, BaseException | None, bool]:
-    """Do a store call that ends something like `finish`, a second time if it fails; tell also whether."""
+    """Do a store call like `finish`, a second time if it fails; return also whether it was repeated."""
     try:
         return *finish(call), False
-    except Exception:  # noqa: BLE001 - that of the second time is raised
+    except Exception:  # noqa: BLE001 - the second error is raised
         return *finish(call), True
 
 
 def finish(call: Callable[[], T]) -> tuple[T, BaseException | None]:
-    """Do a store call to its end, whatever a signal handler raises into it meanwhile.
+    """Complete a store call, even if a signal handler raises into it; return what it raised.
 
-    A soft time limit, or a termination, may land anywhere in it. Every verb can be repeated, so it is, and
-    the interruption is told afterwards.
+    A soft time limit, or a termination, may interrupt it anywhere. Every store operation can be repeated, so
+    it is.
     """
     interruption: BaseException | None = None
     for _ in range(3):
@@ -270,6 +270,6 @@ def finish(call: Callable[[], T]) -> tuple[T, BaseException | None]:
             if interruption and not isinstance(interruption, Exception):
                 raise interruption from None
             raise
-        except BaseException as error:  # noqa: BLE001 - told, not swallowed
+        except BaseException as error:  # noqa: BLE001 - returned, not swallowed
             interruption = error
     raise interruption or AssertionError
