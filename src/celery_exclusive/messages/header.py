@@ -1,4 +1,4 @@
-"""What travels with a message of ours."""
+"""The header that this library puts on the messages of tasks with options."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 HEADER = "exclusive"
 DELIVERY = "exclusive_delivery"
-"""Where a worker hands a delivery to its child within the request; never published."""
+"""The field of a request in which a worker passes a delivery to its child; never published."""
 VERSION = 1
 _LONGEST_TEXT = 1000
 _HIGHEST_PRIORITY = 255
@@ -28,21 +28,29 @@ _END_OF_TIME = 2**40
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What travels with a message; headers survive redelivery and parking.
+    """The header of a message; it survives redelivery and parking.
 
-    `id` is the publish id. `x` is the key of its lock, `u` that of its unique lease and what ends it; None:
-    the publisher knows of no such option. `off` names the options that the call has switched off, `values`
-    has those that it has given instead, `dup` the task that had the unique lease already. `promoted` is the
-    epoch of the store if this is the copy of an offer, `offered` the key whose offer it was; `next` the task
-    whose end has published it, which may still hold its own lease: it is a chain's next step, a link, a
-    chord's body; `store` the mark of the store that the publisher looks into, None: it does not know; `prio`
-    the priority that the publisher gave, where a promoted copy has one above all others; `redelivered` that
-    the broker had delivered it before it was parked; `masked` that its caller gave other texts to show
-    instead of the arguments; `tries` how often it was rescheduled, `since` when it found its key taken for
-    the first time, in seconds since 1970. `rejections` says how often it had come back through a dead-letter
-    exchange when it was published. `route` is the queue that this copy was consumed from, and the exchange
-    and routing key that had led there: that publish may have reached other queues too. None: it was published
-    to its queue alone. `auto_delete` says that this queue is deleted when its worker ends.
+    Attributes:
+        id: the publish id.
+        x: the key of its lock; None: the publisher knows of no such option.
+        u: its unique key, and what ends it; None likewise.
+        off: the options that the call has switched off.
+        values: the values of options that the call has given instead of the task's.
+        dup: the task that held the unique key when this duplicate was published.
+        promoted: the epoch of the store, if the message was republished for an offer.
+        offered: the key of that offer.
+        next: the task whose end has published this message (a chain's next step, a link, a chord's body); it
+            may still hold its own lease.
+        store: the mark of the publisher's store; None: unknown.
+        prio: the publisher's priority, where a promoted copy has one above all others.
+        redelivered: the broker had delivered it before it was parked.
+        masked: its caller gave other texts to show instead of the arguments.
+        tries: how often it was rescheduled.
+        since: when it first found its key held, in seconds since 1970.
+        rejections: a digest of its returns through a dead-letter exchange before it was published.
+        route: the queue that this copy was consumed from, and the exchange and routing key that led there, since
+            that publish may have reached other queues too; None: it was published to its queue alone.
+        auto_delete: this queue is deleted when its worker ends.
     """
 
     id: str
@@ -66,16 +74,13 @@ class Header:
 
     @classmethod
     def read(cls, headers: Mapping[str, Any], task_id: str, signer: Signer) -> Header | None:
-        """Read it from a message of this task.
-
-        None: there is none that this version understands, or it is not signed as the signer asks for.
-        """
+        """Read the header of a message; None if there is none that this version understands and accepts."""
         fields: Any = headers.get(HEADER)
         return cls.of(fields) if isinstance(fields, dict) and signer.accepts_header(fields, task_id) else None
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Header | None:
-        """Make it of the fields that `write` has written; what they say otherwise is left out."""
+        """Make a header of the fields that `write` has written; ignore invalid ones."""
         if fields.get("v") != VERSION:
             return None
         found = {name: value for name, value in fields.items() if name in _CHECKS and _CHECKS[name](value)}
@@ -85,7 +90,7 @@ class Header:
         return cls(**found)
 
     def reborn(self, rejections: str) -> Header:
-        """The same message in the life that it has since these rejections: no copy of the one before."""
+        """Return the header of the message after these rejections: it is no copy of the one before."""
         return replace(
             self,
             id=_digest(self.id, rejections),
@@ -100,7 +105,7 @@ class Header:
         )
 
     def claim_id(self, task_id: str) -> str:
-        """What this message of a task is called in the store; each queue's copy has a name of its own."""
+        """Return the id of the message's claims; the copy of each queue has its own."""
         return f"{task_id}/{self.id}" + (f"@{quote(self.route[0], safe='')}" if self.route else "")
 
     def write(self) -> dict[str, Any]:
@@ -108,25 +113,25 @@ class Header:
 
 
 def read_header(services: Services, headers: Mapping[str, Any], task_id: str | None) -> Header | None:
-    """Return our header of a message of this task, if it is to be trusted."""
+    """Return the header of a message of this task, if it is valid."""
     return Header.read(headers, str(task_id), services.signer) if HEADER in headers else None
 
 
 def publish_claim_id(id: str) -> str:
-    """The claim id of a publish, by that of the copy in any queue."""
+    """Return the claim id of a publish, from the claim id of any queue's copy."""
     task_id, _, name = id.rpartition("/")
     return f"{task_id}/{name.partition('@')[0]}"
 
 
 def is_other_copy(id: str, other: str) -> bool:
-    """Whether these claim ids are of two queues' copies of the same publish."""
+    """Whether these claim ids belong to two queues' copies of the same publish."""
     return id != other and publish_claim_id(id) == publish_claim_id(other)
 
 
 def rejections(headers: Mapping[str, Any]) -> str | None:
-    """Tell apart how often a message was rejected and came back through a dead-letter exchange; None: never.
+    """Return a digest of a message's returns through a dead-letter exchange after a rejection; None: never.
 
-    A message that merely ran out in a queue, as those that RabbitMQ delays for Celery, is still the same one.
+    A message that merely expired in a queue, as RabbitMQ delays messages for Celery, is still the same one.
     """
     deaths = headers.get("x-death")
     found = [
@@ -142,7 +147,7 @@ def _digest(*texts: str) -> str:
 
 
 def _is_text(value: object) -> bool:
-    """Whether every store can keep it: half a surrogate pair is no text."""
+    """Whether every store can keep this text: half a surrogate pair is no text."""
     if not isinstance(value, str) or len(value) > _LONGEST_TEXT:
         return False
     return not any("\ud800" <= char <= "\udfff" for char in value)
@@ -189,4 +194,4 @@ _CHECKS: dict[str, Callable[[object], bool]] = {
     "tries": lambda value: _is_int(value, _MOST_TRIES),
     "since": lambda value: value is None or (is_number(value, at_least=0) and value < _END_OF_TIME),
 }
-"""What each field may be."""
+"""The checks of each field."""
