@@ -48,8 +48,8 @@ class Header:
         tries: how often it was rescheduled.
         since: when it first found its key held, in seconds since 1970.
         rejections: a digest of its returns through a dead-letter exchange before it was published.
-        route: the queue that this copy was consumed from, and the exchange and routing key that led there, since
-            that publish may have reached other queues too; None: it was published to its queue alone.
+        route: the queue that this copy was consumed from, and the exchange and routing key that led there, if
+            the publish may have reached other queues too; None: it was published to its queue alone.
         auto_delete: this queue is deleted when its worker ends.
     """
 

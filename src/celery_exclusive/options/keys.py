@@ -1,4 +1,4 @@
-"""From the arguments of a call to the key it competes for. Pure, apart from looking at signatures.
+"""Computes keys from the arguments of calls. Pure, apart from reading signatures.
 
 A key begins with the kind of its option, "x" or "u". Behind it, ":" begins the key of one task, its name and
 a hash of the chosen arguments, and "=" an absolute text, which tasks share. So no text spells a task's key.
@@ -42,7 +42,7 @@ _LONGEST: Final = 200
 """Bytes behind the kind of a key: with a prefix they fit into the 250 of memcached."""
 _HASHED_TEXT: Final = re.compile("~[0-9a-f]{32}")
 _HASHED_NAME: Final = re.compile("[~:][0-9a-f]{32}")
-"""How what is cut, or has the hash of arguments, ends."""
+"""The end of a name that was cut, or that has a hash of arguments."""
 _TOO_LONG: Final = f"a text of more than {MOST_CHARACTERS:,} characters"
 _signatures: WeakKeyDictionary[_Run, dict[bool, Signature]] = WeakKeyDictionary()
 
@@ -86,15 +86,15 @@ def key_of(task_name: str, run: _Run, option: Declaration, args: _Args, kwargs: 
 
 @lru_cache(maxsize=1024)
 def own_key(task_name: str, kind: str = "x") -> str:
-    """Return the key of a whole task, with which those of its arguments begin: "x:" or "u:", and its name."""
+    """Return the key of a whole task, "x:" or "u:" and its name; keys with arguments begin with it."""
     return f"{kind}:{_fitted(task_name, _LONGEST - 33, _HASHED_NAME)}"
 
 
 def absolute_key(text: str, kind: str = "x") -> str:
     """Return the key of a text that tasks share: "x=" or "u=", and up to 200 bytes.
 
-    A longer text is cut and completed with a hash. So is one that is no valid Unicode, and a short one that
-    looks as if it was.
+    A longer text is cut and completed with a hash. So is a text that is no valid Unicode, or that looks as if
+    it was cut.
     """
     if not text:
         raise OptionError("the key of a lock cannot be an empty text: name what is locked, like 'repo:17'.")
@@ -109,7 +109,7 @@ def keys_named(text: str) -> tuple[str, ...]:
 
 
 def _fitted(text: str, longest: int, hashed: re.Pattern[str]) -> str:
-    """Cut a text to so many bytes, such that no two texts become one."""
+    """Cut a text to so many bytes; different texts stay different."""
     data = utf8(text)
     if len(data) <= longest and not hashed.fullmatch(text[-33:]):
         with suppress(UnicodeDecodeError):  # half a surrogate pair, which no store could keep

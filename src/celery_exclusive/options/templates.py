@@ -1,7 +1,7 @@
 """Templates of absolute keys: "repo:{project.pk}".
 
-A template shows the texts of values as they are. Only a value that another one follows is escaped, and only
-if it contains the text between them: "{owner}:{repo}" of ("a:b", "c") is "a^:b:c", that of ("a", "b:c") is
+A template contains the texts of values unchanged. Only a value before another one is escaped, and only if it
+contains the text between them: "{owner}:{repo}" of ("a:b", "c") is "a^:b:c", that of ("a", "b:c") is
 "a:b:c". So one template gives two calls the same text only if each of their values has the same text.
 """
 
