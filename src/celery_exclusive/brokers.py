@@ -1,4 +1,4 @@
-"""What the URLs of a broker tell: its kind, where it is, and what tells it from others."""
+"""Reads the URLs of a broker: its kind, its place, and an id that distinguishes it from others."""
 
 from __future__ import annotations
 
@@ -39,26 +39,26 @@ def broker_urls(conf: Mapping[str, Any], *, reading: bool = False) -> list[str]:
 
 
 def scheme(url: str) -> str:
-    """What stands before `://`; "" if this is no URL."""
+    """Return the text before `://`, or "" if this is no URL."""
     found = re.match(r"[\w.+-]+(?=://)", url.strip())
     return found[0].lower() if found else ""
 
 
 def family(url: str) -> str:
-    """Which kind of broker this is, whatever the way to it: "redis", "amqp", "sqs"."""
+    """Return the kind of a broker, whatever the transport to it: "redis", "amqp", "sqs"."""
     name = scheme(url).partition("+")[0]
     return _FAMILIES.get(name, name)
 
 
 def data_folder(conf: Mapping[str, Any]) -> str:
-    """The folder of a `filesystem://` broker; of two, the one that both of its ends name."""
+    """Return the folder of a `filesystem://` broker; of two, the same one for both ends."""
     options = conf.get("broker_transport_options") or {}
     names = {"data_folder_in": "data_in", "data_folder_out": "data_out"}  # kombu's defaults
     return min(str(options.get(name, default)) for name, default in names.items())
 
 
 def broker_id(conf: Mapping[str, Any]) -> str:
-    """What tells brokers apart: kind, hosts and virtual host, without user and password."""
+    """Return an id of the broker: kind, hosts and virtual host, without user and password."""
     urls = broker_urls(conf)
     kind = family(urls[0])
     if kind == "filesystem":
@@ -77,7 +77,7 @@ def broker_id(conf: Mapping[str, Any]) -> str:
 
 
 def is_on_this_machine(conf: Mapping[str, Any]) -> bool:
-    """Whether nobody on another machine uses this broker, as far as its URLs tell."""
+    """Whether only this machine uses this broker, as far as its URLs show."""
     return all(_is_near(url) for url in broker_urls(conf))
 
 

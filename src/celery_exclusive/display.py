@@ -1,42 +1,63 @@
-"""How texts that others have written are shown: keys, ids, arguments, URLs.
+"""Makes texts that others have written safe to show: keys, ids, arguments, URLs.
 
-A terminal obeys none of them, and none makes a line of a log that looks like another one.
+None of them controls the terminal, and none forges a log line.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 
 _ESCAPE = re.compile(r"\\(\\|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
 
 
 def printable(text: str) -> str:
-    """Escape what is not printed, and leave backslashes alone: for texts that nobody reads back."""
+    """Escape unprintable characters, but not backslashes: for texts that are not read back."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else _escape(ord(char)) for char in text)
 
 
 def escaped(text: str) -> str:
-    r"""Escape what is not printed, and the backslash, as in Python: `\x1b`, `\\`.
+    r"""Escape unprintable characters and the backslash, as Python does: `\x1b`, `\\`.
 
-    Everything else stays, so that an ordinary key looks as it is.
+    `unescaped` reverses it. An ordinary key stays as it is.
     """
     return printable(text.replace("\\", r"\\"))
 
 
 def unescaped(text: str) -> str:
-    r"""Undo `escaped`; a backslash that begins none of its sequences stays."""
+    r"""Reverse `escaped`; a backslash that begins no escape sequence stays."""
     return _ESCAPE.sub(lambda found: "\\" if found[1] == "\\" else chr(int(found[1][1:], 16)), text)
 
 
 def safe_url(url: str) -> str:
-    """The URL without user, password and query; they are left out also where a password is not encoded."""
+    """Return the URL without user, password and query, even if the password is not percent-encoded."""
     scheme, is_url, rest = url.partition("://")
     login, at, place = rest.rpartition("@")
     if not is_url or "?" in login:  # the last @ may be in the query
         return f"{printable(scheme)}://**" if is_url else "**"
     return printable(f"{scheme}://{'**@' if at else ''}{re.split('[?#]', place)[0]}")
+
+
+class OneLine(logging.Filter):
+    """Escapes unprintable characters in every record of its logger.
+
+    The lines of a traceback are indented, so that none looks like the start of a record.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.msg = printable(str(record.msg))
+        if isinstance(record.args, tuple):
+            record.args = tuple(_shown(word) for word in record.args)
+        if record.exc_info:
+            lines = logging.Formatter().formatException(record.exc_info).splitlines()
+            record.exc_text = "\n".join(f"  {printable(line)}" for line in lines)
+        return True
+
+
+def _shown(word: object) -> object:
+    return word if isinstance(word, (int, float)) else printable(str(word))
 
 
 def _escape(code: int) -> str:

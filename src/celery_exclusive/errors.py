@@ -1,7 +1,7 @@
 """The errors of this library. Each message names the task, the option or key, and the next step.
 
-All of them carry plain texts only, so they survive pickling and every result backend. The texts are one line
-that a terminal prints, whatever keys and ids are in them.
+They carry plain texts only, so they survive pickling and every result backend. Each message is one printable
+line, whatever keys and ids it contains.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ class ExclusiveError(Exception):
 
 
 class OptionError(ExclusiveError, ValueError):
-    """An option, a key or a setting is used wrongly. Raised as early as it shows; retrying does not help."""
+    """An option, a key or a setting is wrong. It is raised as early as possible; retrying does not help."""
 
 
 class Conflict(ExclusiveError):
-    """Somebody else has the key.
+    """Another owner has the key.
 
     Attributes:
-        key: what is locked.
-        holder: who has it: a task's id, or "lock:host:pid" of a `lock()`.
+        key: the key.
+        holder: its owner: a task id, or "lock:host:pid" of a `lock()`.
     """
 
     def __init__(self, text: str, key: str = "", holder: str = "") -> None:
@@ -40,14 +40,14 @@ class Conflict(ExclusiveError):
 
 
 class LockHeld(Conflict):
-    """A lock was not to be had in the time that was given: it names who holds it, and for how long."""
+    """A lock was not acquired in the given time. The message names the holder and how long it has held it."""
 
 
 class DuplicateTask(Conflict):
-    """A call was not sent, since the same call is queued already, or runs.
+    """A call was not published, since another task that is queued or runs holds its unique key.
 
     Attributes:
-        existing_id: the id of the task that has the key.
+        existing_id: the id of that task.
     """
 
     @property
@@ -60,19 +60,19 @@ class LeaseLost(ExclusiveError):
 
 
 class NoLease(ExclusiveError, AttributeError):
-    """Code asks for a lease that its run does not have. `getattr(task, "lease", None)` is None then."""
+    """The run or the `lock()` object holds no lease. `getattr(task, "lease", None)` returns None then."""
 
 
 class StoreUnavailable(ExclusiveError):
-    """The store of the locks did not answer. Nothing is known about the lock; trying again is safe."""
+    """The store did not answer. The state of the lock is unknown; trying again is safe."""
 
 
 class UnreadableKey(StoreUnavailable):
-    """What the store has of this key is damaged: until it is mended or dropped, trying again does not help.
+    """The data of a key are damaged in the store: trying again does not help before they are repaired.
 
     Attributes:
-        key: whose data cannot be read.
-        problem: what is wrong with them.
+        key: the damaged key.
+        problem: what is wrong with its data.
     """
 
     def __init__(self, key: str, problem: str, url: str) -> None:
@@ -81,13 +81,13 @@ class UnreadableKey(StoreUnavailable):
 
     def __str__(self) -> str:
         return printable(
-            f"store {self.url}: the data of lock {self.key} are damaged ({self.problem}). Mend them, or drop "
-            f"them, with the tasks that wait there: celery -A proj locks release '{self.key}' --force"
+            f"store {self.url}: the data of lock {self.key} are damaged ({self.problem}). Repair them, or "
+            f"delete them and the tasks that wait in line: celery -A proj locks release '{self.key}' --force"
         )
 
 
 def shown(value: object) -> str:
-    """Return the repr of a wrong value, short enough for a message."""
+    """Return the repr of a wrong value, shortened for a message."""
     try:
         text = repr(value)
     except ValueError:  # Python may refuse to write an int of many digits
@@ -96,6 +96,6 @@ def shown(value: object) -> str:
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """Return the end of a sentence: ": did you mean 'skip'?", or "." if no choice resembles the word."""
+    """Return a hint that ends a sentence: ": did you mean 'skip'?", or "." if no choice is similar."""
     close = difflib.get_close_matches(word, list(choices), n=1)
     return f": did you mean {close[0]!r}?" if close else "."

@@ -185,7 +185,7 @@ def _declared(task: Any, kind: type[Declaration]) -> Declaration | None:
 
 def _written(option: Declaration) -> dict[str, Any]:
     if callable(option.key):
-        raise OptionError(f"{option!r} cannot travel in a message: give it a template as key=")
+        raise OptionError(f"{option!r} cannot be written into a message: use a template as key=")
     return {"by": option.by, "key": option.key, **option.values}
 
 

@@ -1,51 +1,28 @@
-"""The one place that tells people what happened: in the shape of Celery's own log lines, and as its events.
+"""Log lines: the one place that tells operators what happened, in the form of Celery's own log lines.
 
-Whatever is logged here is one line that a terminal prints: keys, ids and names are texts of others.
-An event is sent while the worker sends those of tasks, in a group of its own, which monitors pass on.
+Every record is one printable line: keys, ids and names in it were written by others.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
-from threading import Thread
 from typing import TYPE_CHECKING
 
+from celery_exclusive import events
 from celery_exclusive.core.claim import task_id
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Owner
-from celery_exclusive.display import printable
+from celery_exclusive.display import OneLine
 from celery_exclusive.errors import ExclusiveError, UnreadableKey
-from celery_exclusive.system.forks import forks_wait
 from celery_exclusive.system.threads import at_home
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
 
 
-class _OneLine(logging.Filter):
-    """Escapes control characters in every record of the logger that it belongs to.
-
-    A traceback has lines of its own. They are indented, so that none looks like the begin of a record.
-    """
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        record.msg = printable(str(record.msg))
-        if isinstance(record.args, tuple):
-            record.args = tuple(_shown(word) for word in record.args)
-        if record.exc_info:
-            lines = logging.Formatter().formatException(record.exc_info).splitlines()
-            record.exc_text = "\n".join(f"  {printable(line)}" for line in lines)
-        return True
-
-
-def _shown(word: object) -> object:
-    return word if isinstance(word, (int, float)) else printable(str(word))
-
-
 logger = logging.getLogger("celery_exclusive")
-logger.addFilter(_OneLine())
+logger.addFilter(OneLine())
 
 
 def skipped(task: str, id: str, lock: str, by: Sequence[Owner]) -> None:
@@ -53,21 +30,16 @@ def skipped(task: str, id: str, lock: str, by: Sequence[Owner]) -> None:
 
 
 def duplicate(task: str, id: str, key: str, existing_id: str) -> None:
-    logger.info("Task %s[%s] skipped: unique key %s is that of %s", task, id, key, existing_id)
+    logger.info("Task %s[%s] skipped: unique key %s is held by %s", task, id, key, existing_id)
 
 
 def not_sent(task: str, key: str, existing_id: str) -> None:
-    logger.info("Task %s was not sent: unique key %s is that of %s", task, key, existing_id)
+    logger.info("Task %s was not published: unique key %s is held by %s", task, key, existing_id)
 
 
 def unleased(task: str, id: str, key: str, error: Exception) -> None:
-    logger.error(
-        "Task %s[%s] is sent without unique key %s, as on_store_error='allow' says, and maybe twice: %s",
-        task,
-        id,
-        key,
-        error,
-    )
+    text = "Task %s[%s] continues without unique key %s, and may be a duplicate: %s"
+    logger.error(text, task, id, key, error)
 
 
 def rescheduled(task: str, id: str, lock: str, by: Sequence[Owner], pause: float) -> None:
@@ -76,8 +48,8 @@ def rescheduled(task: str, id: str, lock: str, by: Sequence[Owner], pause: float
 
 def unlocked(task: str, id: str, lock: str) -> None:
     logger.warning(
-        "Task %s[%s] has waited in line for lock %s, and runs without it: the task has no exclusive= option "
-        "in this worker. Another release of its code gave it one",
+        "Task %s[%s] left the line of lock %s and runs without it: in this worker's code its task does not "
+        "have the option that it was published with. Run the same release of the code on all workers",
         task,
         id,
         lock,
@@ -90,20 +62,19 @@ def parked(task: str, id: str, lock: str, position: int, by: Sequence[Owner]) ->
 
 
 def stale(task: str, id: str, lock: str) -> None:
-    logger.info(
-        "Task %s[%s] dropped: another copy of this message has run or runs under lock %s", task, id, lock
-    )
+    text = "Task %s[%s] dropped: another copy of its message runs, or has finished, under lock %s"
+    logger.info(text, task, id, lock)
 
 
 def lease_lost(services: Services, task: str, id: str, lock: str) -> None:
     logger.error(
-        "Task %s[%s] lost its lease on lock %s before it ended: it was not renewed in time, or was "
-        "released by force, and another task may have run beside it",
+        "Task %s[%s] lost its lease on lock %s before its body ended: the lease expired without a renewal, "
+        "or was released by force. Another task may have run at the same time: check what both have written",
         task,
         id,
         lock,
     )
-    _send(services, "lock-lost", uuid=id, name=task, lock=lock)
+    events.send(services, "lock-lost", uuid=id, name=task, lock=lock)
 
 
 def waits(who: str, lock: str, by: Sequence[Owner]) -> None:
@@ -112,8 +83,8 @@ def waits(who: str, lock: str, by: Sequence[Owner]) -> None:
 
 def lost(who: str, lock: str) -> None:
     logger.error(
-        "%s lost its lease on lock %s before it gave it back: it was not renewed in time, or was released by "
-        "force, and somebody else may have held it meanwhile",
+        "%s lost its lease on lock %s before it released it: the lease expired without a renewal, or was "
+        "released by force. Another owner may have held the lock at the same time",
         who,
         lock,
     )
@@ -122,37 +93,32 @@ def lost(who: str, lock: str) -> None:
 def forgotten(lock: str, ttl: float) -> None:
     at_home(
         logger.warning,
-        "a lock() was thrown away without release: lock %s will be free in %g s. Use `with lock(...)`, or "
-        "keep the object and release() it",
+        "a lock() object was deleted without release(): its lease on lock %s expires in %g s. Use "
+        "`with lock(...)`, or keep the object and call release()",
         lock,
         ttl,
     )
 
 
-def forgot(url: str, locks: Sequence[str]) -> None:
+def restored(url: str, locks: Sequence[str]) -> None:
     at_home(
         logger.error,
-        "store %s has lost its data: others may have held %s meanwhile; what nobody holds now was put back",
+        "store %s has lost its data: other owners may have held %s meanwhile. Each lease was restored, "
+        "unless its lock has a new holder",
         url,
         ", ".join(locks),
     )
 
 
 def full(task: str, id: str, lock: str, waiting: int, by: Sequence[Owner]) -> None:
-    logger.info(
-        "Task %s[%s] skipped: the line of lock %s is full, with %d waiting; %s",
-        task,
-        id,
-        lock,
-        waiting,
-        held(by),
-    )
+    text = "Task %s[%s] skipped: the line of lock %s is full, with %d waiting; the lock is %s"
+    logger.info(text, task, id, lock, waiting, held(by))
 
 
 def line_grows(task: str, lock: str, waiting: int) -> None:
     logger.warning(
-        "%d wait in line for lock %s of task %s: they come faster than they run. Drop some by max_waiting= "
-        "with on_full=, or by on_conflict='skip'; or let more run at once by limit=",
+        "%d tasks wait in line for lock %s of task %s: they are published faster than they run. Limit the "
+        "line with max_waiting= and on_full=, skip calls with on_conflict='skip', or raise limit=",
         waiting,
         lock,
         task,
@@ -161,11 +127,11 @@ def line_grows(task: str, lock: str, waiting: int) -> None:
 
 def elsewhere(sender: str, key: str, url: str, prefix: str) -> None:
     logger.warning(
-        "messages for lock %s come from a publisher, %s, whose locks are kept elsewhere (or in a store that "
-        "has lost its data since): lock_state() and lock() there do not see this worker's leases, in %s with "
+        "publisher %s of a message for lock %s uses another store than this worker, or one that has lost its "
+        "data since: its lock_state() and lock() do not see the leases of this worker, in %s with "
         "exclusive_prefix %s. Set the same exclusive_store and exclusive_prefix on both",
-        key,
         sender,
+        key,
         url,
         prefix,
     )
@@ -173,14 +139,14 @@ def elsewhere(sender: str, key: str, url: str, prefix: str) -> None:
 
 def more_elsewhere(count: int) -> None:
     logger.warning(
-        "messages have come from %d more publishers whose locks are kept elsewhere, or which say so", count
+        "%d more publishers use another store than this worker, by the marks of their messages", count
     )
 
 
 def unreadable(error: UnreadableKey, count: int) -> None:
     at_home(
         logger.error,
-        "%s. Until then the reaper leaves it alone, and no task can take it (this worker has met %d such)",
+        "%s. Until then the reaper skips this key and no task can acquire it (damaged keys found: %d)",
         error,
         count,
     )
@@ -188,8 +154,8 @@ def unreadable(error: UnreadableKey, count: int) -> None:
 
 def stepped_aside(key: str, id: str) -> None:
     logger.warning(
-        "Task [%s] steps aside in the line of lock %s: nobody took its message. Is there a worker for its "
-        "queue, with this task registered?",
+        "Task [%s] steps aside in the line of lock %s: no worker accepted its offers. Start a worker that "
+        "consumes its queue and has its task registered",
         task_id(id),
         key,
     )
@@ -197,27 +163,23 @@ def stepped_aside(key: str, id: str) -> None:
 
 def no_roster(path: str) -> None:
     logger.error(
-        "%s is gone, by which a child tells its worker which leases to renew: they end after their ttl. If "
-        "this is a child of a worker's pool, restart the worker",
+        "the file %s is gone, in which a child of a pool lists the leases that its worker has to renew: they "
+        "expire after their ttl. If this is such a child, restart the worker",
         path,
     )
 
 
 def queue_deleted(id: str, queue: str, lock: str) -> None:
-    logger.warning(
-        "Task [%s] leaves the line of lock %s: its queue %s was deleted when its worker ended",
-        id,
-        lock,
-        queue,
-    )
+    text = "Task [%s] leaves the line of lock %s and does not run: its queue %s was deleted with its worker"
+    logger.warning(text, id, lock, queue)
 
 
 def forged(key: str, id: str) -> None:
     at_home(
         logger.error,
-        "the message of %r in the line of lock %r is not published but removed: it was not signed with this "
-        "exclusive_secret for this place, so somebody else has written it to the store, or a process "
-        "without the secret",
+        "the stored message of %r in the line of lock %r was removed and not published: it has no signature "
+        "of this exclusive_secret for this id and key. It was stored by a process without the secret, or is "
+        "forged",
         id,
         key,
     )
@@ -225,9 +187,9 @@ def forged(key: str, id: str) -> None:
 
 def unsigned(task: str, sender: str) -> None:
     logger.warning(
-        "a message of task %s from %r has a header of celery-exclusive without a valid signature, which is "
-        "ignored, as those of all such messages are: give its publisher the same exclusive_secret and "
-        "exclusive_prefix. Its keys are computed here",
+        "a message of task %s from publisher %r has a celery-exclusive header without a valid signature: "
+        "such headers are ignored, and their keys computed here. Set the same exclusive_secret and "
+        "exclusive_prefix on the publisher",
         task,
         sender,
     )
@@ -239,73 +201,56 @@ def store_wait(task: str, id: str, error: Exception) -> None:
 
 def given_back(services: Services, task: str, id: str, lock: str, error: Exception) -> None:
     logger.error("Task %s[%s] goes back to the broker: its lock's store does not answer: %s", task, id, error)
-    _send(services, "lock-given-back", uuid=id, name=task, lock=lock, reason=str(error))
+    events.send(services, "lock-given-back", uuid=id, name=task, lock=lock, reason=str(error))
 
 
 def unguarded(services: Services, task: str, id: str, lock: str, error: Exception) -> None:
     logger.error(
-        "Task %s[%s] runs without lock %s, as on_store_error='allow' says, and maybe beside another: %s",
+        "Task %s[%s] runs without lock %s, as on_store_error='allow' says, and another task may run at the "
+        "same time: %s",
         task,
         id,
         lock,
         error,
     )
-    _send(services, "lock-unguarded", uuid=id, name=task, lock=lock, reason=str(error))
+    events.send(services, "lock-unguarded", uuid=id, name=task, lock=lock, reason=str(error))
 
 
 def amnesia(services: Services, restored: int) -> None:
     url = services.store.url
     at_home(
         logger.error,
-        "store %s has lost its data: who waited in line there is lost with it, and others may have run "
-        "beside those who held a lock. %d of this worker's leases were put back",
+        "store %s has lost its data: the tasks that waited in line are lost, and others may have run at the "
+        "same time as the holder of a lock. %d of this worker's leases were restored. Publish the lost tasks "
+        "again",
         url,
         restored,
     )
-    _send(services, "lock-amnesia", store=url, restored=restored)
+    events.send(services, "lock-amnesia", store=url, restored=restored)
 
 
 def cannot_start(error: Exception) -> None:
     logger.critical("the worker does not start: %s", error)
 
 
-def _send(services: Services, kind: str, **fields: object) -> None:
-    """In a thread: a broker that does not answer must hold up neither a heartbeat nor a body."""
-    sender = services.events_from()
-    if sender is not None:
-        words = (services, sender, kind, fields)
-        publish = Thread(target=_publish, args=words, name="exclusive-event", daemon=True)
-        with suppress(RuntimeError):  # the process is about to end, or may have no more threads
-            at_home(publish.start)
-
-
-def _publish(services: Services, sender: str, kind: str, fields: dict[str, object]) -> None:
-    app = services.app
-    try:
-        with (
-            forks_wait(),
-            app.connection_for_write() as connection,
-            app.events.Dispatcher(connection, sender) as dispatcher,
-        ):
-            dispatcher.send(kind, **fields)
-    except Exception as error:  # noqa: BLE001 - it is in the log as well
-        trouble(f"the event {kind} could not be sent", error)
-
-
 def trouble(what: str, error: BaseException) -> None:
     logger.warning("%s: %s", what, error)
 
 
-def unpaid(key: str, count: int) -> None:
+def unreleased(key: str, count: int) -> None:
     logger.warning(
-        "%s unique keys could not be given back, %s first, and are free only when their time is over",
+        "leases that could not be released: %d, the first on key %s. They expire after their ttl or "
+        "queued_ttl; `celery -A proj locks release KEY` releases one at once",
         count,
         key,
     )
 
 
 class Trouble:
-    """Around what a thread does again and again: it outlives errors, and tells when they begin and end."""
+    """Keeps a repeated activity of a thread alive through errors, and logs when they begin and end.
+
+    with Trouble("the renewal of leases"): ...
+    """
 
     def __init__(self, what: str) -> None:
         self.what = what
@@ -315,22 +260,22 @@ class Trouble:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> bool:
         if isinstance(error, Exception) and not self.lasts:
-            told = None if isinstance(error, ExclusiveError) else error
-            at_home(logger.warning, "%s: %s", self.what, error, exc_info=told)
+            traceback = None if isinstance(error, ExclusiveError) else error
+            at_home(logger.warning, "%s failed; retrying: %s", self.what, error, exc_info=traceback)
         elif error is None and self.lasts:
-            at_home(logger.info, "over: %s", self.what)
+            at_home(logger.info, "recovered: %s", self.what)
         self.lasts = error is not None
         return isinstance(error, Exception)
 
 
 def held(by: Sequence[Owner]) -> str:
-    """Who has a place, and for how long."""
+    """Describe the owners of a lock: "held by <task id> for 1.5s and 2 more"."""
     if not by:
-        return "free, others come first"
+        return "reserved for earlier waiters"
     owner, others = by[0], len(by) - 1
     what = (
         f"held by {task_id(owner.id)} for {owner.age / SECOND:.1f}s"
         if owner.fence
-        else f"kept for {task_id(owner.id)}"
+        else f"offered to {task_id(owner.id)}"
     )
     return f"{what} and {others} more" if others else what

@@ -1,4 +1,4 @@
-"""The run whose code is executed now: what its body, and what that publishes, are told of it."""
+"""The current run: its leases, for its body and for the calls that it publishes."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ class UniqueLease(Protocol):
     def may_hold(self) -> bool: ...
 
     def end(self, error: BaseException | None) -> None:
-        """The body has ended, by this error if any."""
+        """Note that the body has ended, with this error if any."""
 
 
 @dataclass(slots=True)
 class Run:
     """One execution of a task with options, from the gate to its end.
 
-    `skipped` is a one-tuple of the result when the body must not be entered, `failure` what to raise instead,
-    `is_unguarded` says that there is no lease since the store did not answer, `outer` is the run whose body
-    called `apply()`, `unique` what the end of the body gives back.
+    `skipped` is a one-tuple of the result if the body is skipped, `failure` the error to raise instead of it.
+    `is_unguarded`: it has no lease, since the store did not answer. `outer` is the run whose body called
+    `apply()`, `unique` the lease that is released at the end of the body.
     """
 
     task_id: str
@@ -51,7 +51,7 @@ current_run: ContextVar[Run | None] = ContextVar("celery_exclusive_run", default
 
 @contextmanager
 def within(run: Run) -> Iterator[None]:
-    """What is done now is done by this run."""
+    """Make this the current run within the block."""
     mark = current_run.set(run)
     try:
         yield
@@ -60,7 +60,7 @@ def within(run: Run) -> Iterator[None]:
 
 
 def runs() -> Iterator[Run]:
-    """The run whose body we are in, and the runs around it."""
+    """Yield the current run, and the runs around it."""
     run = current_run.get()
     while run:
         yield run

@@ -19,12 +19,12 @@ from celery_exclusive.stores.choose import choose
 from celery_exclusive.stores.mark import Mark
 
 ATTRIBUTE = "_celery_exclusive"
-"""Where an app has its services."""
+"""The attribute of an app that has its services."""
 T = TypeVar("T", bound=Declaration)
 
 
 class Courier(Protocol):
-    """Publishes the messages that a reply wakes."""
+    """Republishes the stored messages that a reply names."""
 
     def follow_up(self, reply: Reply, patience: float = ...) -> None: ...
     def wait(self, seconds: float) -> None: ...
@@ -53,11 +53,11 @@ class Installer(Protocol):
 
 
 class Services:
-    """What an app with locks has, in every process.
+    """The services of an app with locks, in every process.
 
-    `events_from` returns the worker's name while a monitor listens to its events. `is_rehearsal` says that a
-    test wants eager tasks to conflict, too. `is_worker` says that this process runs tasks, and `worker` has
-    what it needs for that: see `worker.state`.
+    `events_from` returns the worker's name while a monitor listens to its events. `is_rehearsal`: a test
+    wants eager tasks to conflict, too. `is_worker`: this process runs tasks, with the state in `worker`, see
+    `worker.state`.
     """
 
     courier: Courier
@@ -78,7 +78,7 @@ class Services:
 
     @cached_property
     def store(self) -> Store:
-        """The store of this app. The messages that its answers wake are published."""
+        """The store of this app. The stored messages that its answers name are republished."""
         url, _ = self._choice
         settings = self.settings
         store = open_store(
@@ -103,7 +103,7 @@ class Services:
         return Signer(self.settings.secrets, self.settings.exclusive_prefix)
 
     def exclusive(self, task: Any, values: Values | None = None) -> Exclusive | None:
-        """The option of a task, with the values that a call gave instead."""
+        """Return the option of a task, with the values that a call gave instead."""
         return option_of_call(task, Exclusive, values, self._limits)
 
     def unique(self, task: Any, values: Values | None = None) -> Unique | None:
@@ -111,7 +111,7 @@ class Services:
 
     @property
     def _limits(self) -> Settings | None:
-        """What limits the values of a header: nothing, if its publisher has signed it."""
+        """The limits of the values in a header; None if headers are signed."""
         return None if self.signer.is_on else self.settings
 
     @property
@@ -120,22 +120,22 @@ class Services:
         return any(self.exclusive(task) or self.unique(task) for task in self.app.tasks.values())
 
     def ttl(self, option: Declaration | None) -> int:
-        """Microseconds that a lease lasts while a body runs."""
+        """Return the microseconds that a lease lasts while a body runs."""
         return round(((option and option.ttl) or self.settings.exclusive_ttl) * SECOND)
 
     def queued_ttl(self, unique: Unique | None) -> int:
-        """Microseconds that a unique lease lasts while its message waits."""
+        """Return the microseconds that a unique lease lasts while its message waits."""
         own = unique and (unique.period or unique.queued_ttl)
         return round((own or self.settings.exclusive_queued_ttl) * SECOND)
 
     def allows_without(self, option: Declaration | None) -> bool:
-        """Whether a task may run, or be sent, without a lease while the store does not answer."""
+        """Whether a task may run, or be published, without a lease while the store does not answer."""
         own = option and option.on_store_error
         return (own or self.settings.exclusive_on_store_error) == "allow"
 
 
 class PublishingStore:
-    """The one way to ask a store: stored messages are signed, and messages that an answer wakes published."""
+    """A store that signs the messages it stores, and republishes the messages that its answers name."""
 
     def __init__(self, store: Store, services: Services) -> None:
         self._store, self._services = store, services
@@ -152,7 +152,7 @@ class PublishingStore:
         return reply
 
     def reap(self, limit: int = 100, every: int = 0) -> Reply:
-        """Reap without waiting for the courier: whoever sweeps many keys can `wait` for it."""
+        """Reap without waiting for the courier: a sweep of many keys can `wait` for it."""
         reply = self._store.reap(limit, every)
         self._services.courier.follow_up(reply, patience=0)
         return reply

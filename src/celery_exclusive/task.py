@@ -1,4 +1,4 @@
-"""What a task author sees: `self.lease` and `task.lock_state()`."""
+"""The attributes of a task with options: `self.lease`, `task.lock_state()`, `task.release_lock()`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LockHolder:
-    """Who runs now: the task's id, and seconds since it began and until its lease ends if not renewed."""
+    """A holder: its task id, and the seconds since it began and until its lease expires if not renewed."""
 
     task_id: str
     age: float
@@ -32,10 +32,10 @@ class LockHolder:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class LockState:
-    """What is going on at a key: who runs, how many wait in line, and which task has its unique key.
+    """The state of a key: its holders, the number of waiting tasks, and the owner of its unique key.
 
-    `place` is the one in line that a call would get now, 0 if it would run at once. `taker` is the task
-    against which a call with unique= would conflict, `is_taker_queued` whether its body is still to begin.
+    `place` is the place in line that a call would get now, 0 if it would run at once. `taker` is the task
+    that holds the unique key, `is_taker_queued` whether its body has not begun yet.
     """
 
     key: str
@@ -52,9 +52,9 @@ class LockState:
 
     @property
     def is_queued(self) -> bool:
-        """Whether it is to be executed: somebody waits in line, or its message waits for a worker.
+        """Whether a task waits in line, or a message with this unique key waits for a worker.
 
-        Of messages without a unique key nobody knows.
+        Messages without a unique key that wait in a queue are unknown.
         """
         return self.waiting > 0 or self.is_taker_queued
 
@@ -65,7 +65,7 @@ class LockState:
 
 
 class TaskMixin:
-    """What a task with options has on top of Celery's."""
+    """The attributes of a task with options, besides Celery's."""
 
     if TYPE_CHECKING:
         exclusive: Exclusive | None
@@ -79,33 +79,33 @@ class TaskMixin:
         """The lease that this run holds.
 
         Raises:
-            NoLease: this run has none, as a direct call. It is an ExclusiveError and an AttributeError.
+            NoLease: this run holds none, as a direct call. It is an ExclusiveError and an AttributeError.
         """
         run = current_run.get()
         if run and run.is_unguarded and run.task_id == self.request.id:
             raise NoLease(
                 f"task {self.name} runs without a lease: its lock's store did not answer, and its "
-                "on_store_error is 'allow'. What needs a lease, or its fence, must not be done then"
+                "on_store_error is 'allow'. Do nothing here that needs the lease or its fence"
             )
         if run is None or run.lease is None or run.task_id != self.request.id:
             raise NoLease(
-                f"task {self.name} holds no lease: only a worker takes one, and apply(), for a task with "
-                "exclusive=Exclusive(...); a direct call is a plain function call, and a call with "
-                "exclusive=None has its lock switched off"
+                f"task {self.name} holds no lease: only a worker or apply() acquires one, for a task with "
+                "exclusive=Exclusive(...); a direct call is a plain function call, and exclusive=None in a "
+                "call switches the lock off"
             )
         return run.lease
 
     def lock_state(self, *args: Any, **kwargs: Any) -> LockState:
-        """Tell what is going on at the key that these arguments lock, or have to themselves.
+        """Return the state of the lock, and of the unique key, of a call with these arguments.
 
-        Looking changes nothing, and is one round trip. What it tells may be over when it is read: to publish
-        only what is not queued already, use `unique=`.
+        It changes nothing, and is one round trip. The state may have changed when it is read: to publish a
+        call only if it is not queued already, use `unique=`.
 
         Example:
             if import_feed.lock_state(url).is_running: ...
 
         Parameters:
-            args, kwargs: those of the call.
+            args, kwargs: the arguments of the call.
 
         Raises:
             OptionError: the task has neither exclusive= nor unique=, or the arguments cannot be a key.
@@ -133,25 +133,25 @@ class TaskMixin:
         return replace(state, holders=(taker,)) if phase == "running" and not state.holders else state
 
     def release_lock(self, *args: Any, force: bool = False, **kwargs: Any) -> tuple[LockHolder, ...]:
-        """Give back what these arguments lock, or have to themselves, and let their line go on.
+        """Release the lock, and the unique key, of a call with these arguments, and let its line go on.
 
-        It is what `celery -A proj locks release KEY` does.
+        `celery -A proj locks release KEY` does the same.
 
         Example:
-            import_feed.release_lock(url)                  # when nobody holds it, but a line is stuck
-            import_feed.release_lock(url, force=True)      # when its holder is known to be dead
-            send_digest.release_lock(7)                    # when the message of a unique task is lost
+            import_feed.release_lock(url)                  # if it has no holder, but its line is stuck
+            import_feed.release_lock(url, force=True)      # if its holder is known to be dead
+            send_digest.release_lock(7)                    # if the message of a unique task is lost
 
         Parameters:
-            args, kwargs: those of the call; a parameter of the task that is called `force` only by its place.
-            force: take it even from holders whose leases live. A body that still runs goes on, and may run
-                beside the next one; its `lease.check()` raises LeaseLost, and its end logs that it is lost.
+            args, kwargs: the arguments of the call; a parameter that is called `force` only by position.
+            force: release it even if its leases have not expired. A body that still runs goes on, and may run
+                beside the next one; its `lease.check()` raises LeaseLost, and its end logs the loss.
 
         Returns:
-            From whom it was taken: nobody, unless by force, or from a unique task that is to begin.
+            The former holders: none, unless by force, or if a unique task had not begun.
 
         Raises:
-            LockHeld: somebody holds it, and there is no `force`; nothing was changed.
+            LockHeld: a running task holds it, without `force`; nothing was changed.
             OptionError: the task has neither exclusive= nor unique=, or the arguments cannot be a key.
             TypeError: they do not fit.
             StoreUnavailable: the store does not answer; trying again is safe.
@@ -164,11 +164,11 @@ class TaskMixin:
 
 
 def _keys(task: Any, verb: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
-    """Of its lock first, and then that which is unique."""
+    """Return the key of its lock, if any, and then its unique key."""
     services: Services = task.app._celery_exclusive
     options = [option for option in (services.exclusive(task), services.unique(task)) if option]
     if not options:
-        raise OptionError(f"task {task.name} has neither exclusive= nor unique=, and so there is no key")
+        raise OptionError(f"task {task.name} has neither exclusive= nor unique=, and so it has no key")
     try:
         return [key_of(task.name, task.run, option, args, kwargs) for option in options]
     except TypeError as error:

@@ -125,10 +125,10 @@ def test_a_text_that_is_called_like_a_task_is_a_lock_of_its_own_and_release_asks
     assert (refused.exit_code, refused.stdout) == (1, "")
     assert "'desk.load' may mean x:desk.load or x=desk.load: name one of them" in refused.stderr
     assert desk.run("release", "--force", "x=desk.load").stdout.startswith(
-        "lock x=desk.load\n  taken from text"
+        "lock x=desk.load\n  released the lease of text"
     )
     assert desk.run("release", "--force", "desk.load").stdout.startswith(
-        "lock x:desk.load\n  taken from task"
+        "lock x:desk.load\n  released the lease of task"
     )
 
 

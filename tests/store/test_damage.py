@@ -126,7 +126,7 @@ def test_what_all_keys_share_is_not_told_as_damage_of_one(
         redis.delete(f"cx2:{{0}}:{name}")
         redis.lpush(f"cx2:{{0}}:{name}", "x")
     again = Acquire("b", "t", LIFE, promoted="an epoch", message=b"message")
-    with pytest.raises(StoreUnavailable, match=rf"cx2:\{{0\}}:{name} is not what celery-exclusive") as told:
+    with pytest.raises(StoreUnavailable, match=rf"cx2:\{{0\}}:{name} was overwritten by") as told:
         store.apply("other" if name == "fence" else "k", again)
     assert not isinstance(told.value, UnreadableKey)
     store.close()

@@ -123,7 +123,7 @@ def test_a_paused_holder_is_told_that_it_lost_its_lease_and_takes_nothing_from_t
         holder.process.send_signal(signal.SIGCONT)
         told, log = holder.end()
         assert told.split() == ["lost", "released"]
-        assert "lost its lease on lock x=k before it gave it back" in log
+        assert "lost its lease on lock x=k before it released it" in log
         lease.check()
 
 
@@ -145,7 +145,7 @@ def test_a_forked_child_has_nothing_of_its_parents_and_may_have_its_own(
     process.go_on()
     told += process.end()[0].splitlines()
     assert told == [
-        "child: lock('k').release(): this object does not hold it in this process",
+        "child: lock('k').release(): this object does not hold the lock in this process",
         f"child: held by lock:{os.uname().nodename}:{process.process.pid}",
         "parent: still held",
         "child: held it itself",
@@ -189,10 +189,11 @@ def test_a_store_that_goes_away_and_comes_back_costs_the_holder_nothing_within_i
         assert not lock(wait=3.5).acquire()
         server.kill()
         lease.check()  # the heartbeat has confirmed it since it was granted
-        eventually(lambda: "leases of lock() cannot be renewed" in caplog.text, "the heartbeat's complaint")
+        eventually(
+            lambda: "the renewal of the leases of lock() failed" in caplog.text, "the heartbeat's complaint"
+        )
         eventually(lambda: is_lost(lease), "the ttl to pass")
-    assert "the lease of lock:" in caplog.text
-    assert "on lock x=k will end by its ttl" in caplog.text
+    assert re.search(r"lock:\S+ could not release lock x=k: its lease expires after its ttl", caplog.text)
     server.restart()
     with lock(wait=60):
         pass

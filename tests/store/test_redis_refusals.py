@@ -63,7 +63,7 @@ def test_a_database_that_is_not_there_is_to_be_corrected(redis_url: str) -> None
 
 
 def test_a_host_that_cannot_be_one_is_to_be_corrected() -> None:
-    assert "see whether it runs and its URL is right" in refusal("redis://:hunter2@a..b/0")
+    assert "check that it runs and that its URL is right" in refusal("redis://:hunter2@a..b/0")
 
 
 @pytest.fixture

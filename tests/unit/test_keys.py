@@ -275,12 +275,15 @@ def test_a_lazy_translation_is_its_text():
         (Point(1, lambda: 1), "argument feed_url['y'] is of type function"),
         (Model, "argument feed_url is of type type"),
         ({10**700: 1}, "argument feed_url has an int of more than 600 digits among the keys of a dict: make"),
-        ({(1, 2): 3}, "argument feed_url has a tuple among the keys of a dict, which JSON cannot: make it a"),
+        (
+            {(1, 2): 3},
+            "argument feed_url has a tuple among the keys of a dict, which JSON cannot express: make it a",
+        ),
         (
             Model(None),
             "argument feed_url is an unsaved sites.page (its pk is None), which has no key yet: save",
         ),
-        (Broken(), "could not tell its key (RuntimeError): correct its __exclusive_key__()"),
+        (Broken(), "whose key could not be computed (RuntimeError): correct its __exclusive_key__()"),
     ],
 )
 def test_a_value_without_a_text_of_its_own_is_refused_with_its_place_and_the_fix(value: Any, said: str):
@@ -358,16 +361,16 @@ def test_every_text_makes_a_key_that_a_store_can_write(name: str):
         (
             "{feed_url.pk.no}",
             Model(1),
-            "argument feed_url.pk is a int that gave no .no (AttributeError): correct",
+            "argument feed_url.pk is a int without a readable .no (AttributeError): correct",
         ),
         ("{feed_url}", Model(None), "argument feed_url is an unsaved sites.page"),
         (
             "{feed_url}",
             "",
-            "key= gave an empty text. It must give a text that names what is locked, like 'repo",
+            "key= returned an empty text. It must return a text that names what is locked, like 'repo",
         ),
-        (lambda *args, depth: 3, 1, "key= gave a int. It must give a text"),
-        (lambda *args, depth: "", 1, "key= gave an empty text. It must"),
+        (lambda *args, depth: 3, 1, "key= returned a int. It must return a text"),
+        (lambda *args, depth: "", 1, "key= returned an empty text. It must"),
         (
             lambda *args, depth: args[9],
             1,
@@ -415,7 +418,7 @@ def test_an_option_that_fits_the_parameters_passes(option: Exclusive, run: Any):
             work,
             "no parameter 'feed' (there are feed_url, full, rest, depth): did",
         ),
-        (Exclusive(key=lambda feed_url: "k"), work, "is called like the task, with (feed_url"),
+        (Exclusive(key=lambda feed_url: "k"), work, "is called with the arguments of the task, (feed_url"),
     ],
 )
 def test_an_option_that_does_not_fit_the_parameters_is_refused(option: Exclusive, run: Any, said: str):
@@ -437,7 +440,7 @@ def test_a_template_that_is_none_is_refused_with_an_example(template: str):
     [
         ("{a}{b}", "has nothing between two values, so that ('ab', 'c') and ('a', 'bc') would be one key"),
         ("{a}:{b}{a}", "has nothing between two values"),
-        ("{a}^{b}", "has '^' between two values, which marks what is escaped in them"),
+        ("{a}^{b}", "has '^' between two values, the escape character of the values"),
         ("{a}: ^:{b}", "has '^' between two values"),
     ],
 )

@@ -41,7 +41,7 @@ def test_a_lease_that_stands_passes_its_check_and_one_that_was_released_does_not
     mine = lease(store, certain_for=-1)
     mine.check()
     store.apply("key", Release("a", "token"))
-    with pytest.raises(LeaseLost, match=r"key \(fence 17\) is lost: not renewed for 30 s.*Stop this work"):
+    with pytest.raises(LeaseLost, match=r"key \(fence 17\) is lost: not renewed for 30 s.*stop this work"):
         mine.check()
 
 

@@ -159,7 +159,7 @@ def test_a_skipped_run_returns_the_constant_that_was_given(constant: object):
             ["give_up_after=1e+300", "above 0 and up to 157766400", "None for never"],
         ),
         ({"give_up_after": 10**5000}, ["give_up_after=<int of many digits>", "on_conflict='reschedule'"]),
-        ({"max_waiting": 0}, ["max_waiting=0", "whole number from 1", "on_conflict='skip' if nobody may"]),
+        ({"max_waiting": 0}, ["max_waiting=0", "whole number from 1", "on_conflict='skip' if no task may"]),
         ({"max_waiting": 1.5}, ["max_waiting=1.5", "whole number from 1", "exclusive_max_waiting"]),
         ({"max_waiting": True}, ["max_waiting=True", "whole number from 1"]),
         ({"on_full": "rise"}, ["on_full='rise'", "'raise' (LockHeld)", "'skip'", "did you mean 'raise'?"]),

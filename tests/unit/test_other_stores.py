@@ -51,11 +51,11 @@ def test_300_marks_are_three_warnings_an_hour_and_one_with_their_number(
         arrive(marks, *(f"mark {number}" for number in range(first, first + 30)))
     lines = told(caplog)
     assert len(lines) == 3
-    assert all("come from a publisher, gen of mark" in line and len(line) < 900 for line in lines)
+    assert all("publisher gen of mark" in line and len(line) < 900 for line in lines)
     clock[0] += HOUR
     arrive(marks)
     assert told(caplog) == [
-        "messages have come from 297 more publishers whose locks are kept elsewhere, or which say so"
+        "297 more publishers use another store than this worker, by the marks of their messages"
     ]
     clock[0] += HOUR
     arrive(marks, "one more")

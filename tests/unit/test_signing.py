@@ -232,7 +232,7 @@ def test_a_message_that_was_changed_in_the_store_is_removed_told_once_and_the_li
     store.apply("x:k", Release("holder/p", "t"))
     shop._celery_exclusive.courier.close()  # type: ignore[attr-defined]
     assert [stored.headers["id"] for stored in republisher] == ["genuine"]
-    told = [record for record in caplog.records if "not signed" in record.message]
+    told = [record for record in caplog.records if "no signature" in record.message]
     assert [record.levelname for record in told] == ["ERROR", "ERROR"]
     assert "copied/p" in told[0].message
     assert "x:k" in told[0].message

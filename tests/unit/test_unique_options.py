@@ -43,12 +43,12 @@ def test_it_shows_itself_as_it_would_be_written(option: Unique, text: str) -> No
     [
         ({"until": "strated"}, ["'strated'", "'finished'", "did you mean 'started'?"]),
         ({"untli": "started"}, ["'untli'", "did you mean 'until'?"]),
-        ({"on_conflict": "wait"}, ["'wait'", "'skip' (nothing is sent)", "'raise' (DuplicateTask)"]),
+        ({"on_conflict": "wait"}, ["'wait'", "'skip' (nothing is published)", "'raise' (DuplicateTask)"]),
         ({"period": 0}, ["period=0", "number of seconds from 0.1"]),
         ({"period": sys.maxsize}, ["period=9223372036854775807", "seconds from 0.1 to 157766400"]),
         ({"ttl": 1e300}, ["ttl=1e+300", "from 0.1 to 157766400", "exclusive_ttl"]),
         ({"queued_ttl": 157_766_401}, ["queued_ttl=157766401", "to 157766400", "exclusive_queued_ttl"]),
-        ({"period": 60, "until": "started"}, ["period=60", "Leave until="]),
+        ({"period": 60, "until": "started"}, ["period=60", "Leave out until="]),
         ({"period": 60, "ttl": 9}, ["period=60", "ttl="]),
         ({"ttl": 0}, ["ttl=0", "exclusive_ttl"]),
         ({"queued_ttl": "9"}, ["queued_ttl='9'", "exclusive_queued_ttl"]),
@@ -121,14 +121,14 @@ def test_values_travel_in_a_chain_unless_a_function_makes_the_key(make_task: Any
     assert len(published) == 1
     signature = loads(dumps(task.si("b").set(unique=given)))
     assert signature["options"]["unique"] == given
-    with pytest.raises(OptionError, match="cannot travel in a message: give it a template"):
+    with pytest.raises(OptionError, match="cannot be written into a message: use a template"):
         dumps(task.si("b").set(unique=Unique(key=str)))
 
 
 def test_a_call_of_a_task_without_options_cannot_give_one(app: Celery) -> None:
     app.task(name="plain", shared=False)(chain)
     for name in ("plain", "unknown"):
-        with pytest.raises(OptionError, match=f"task {name}: unique=Unique.* declare one of them"):
+        with pytest.raises(OptionError, match=f"task {name}: unique=Unique.* declare an option at the task"):
             app.send_task(name, unique=Unique())
 
 

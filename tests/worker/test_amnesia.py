@@ -25,7 +25,7 @@ from tests.worker.watcher import SENDS_EVENTS, Watcher
 
 pytestmark = pytest.mark.timeout(240)
 DEADLINE = 90
-FORGOT = "has lost its data: who waited in line there is lost with it"
+FORGOT = "has lost its data: the tasks that waited in line are lost"
 
 
 def flush(store: RedisServer) -> None:
@@ -259,7 +259,7 @@ def test_a_lease_that_was_put_back_lasts_until_its_process_is_gone(stage: Stage,
     lab.send("end", "k", "doomed", "hard-limit-stubborn", options=options)
     lab.journal.wait_for("start", tag="doomed")
     flush(store)
-    worker.wait_for_log("1 of this worker's leases were put back")
+    worker.wait_for_log("1 of this worker's leases were restored")
     lab.send("end", "k", "next")
     lab.wait_for_line(1, "end", "k")
     lab.journal.wait_for("end", tag="next")

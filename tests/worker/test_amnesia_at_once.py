@@ -21,7 +21,7 @@ from tests.worker.trouble import hold
 from tests.worker.versions import needs_celery
 
 pytestmark = pytest.mark.timeout(180)
-PUT_BACK = "1 of this worker's leases were put back"
+PUT_BACK = "1 of this worker's leases were restored"
 NOT_NOTICED = {"exclusive_ttl": 600, "exclusive_reap_period": 600}
 """A heartbeat beats every 20 s then, and no reaper tells it of the loss."""
 
@@ -123,7 +123,7 @@ def test_a_lease_that_its_body_has_released_stays_free_while_the_next_is_called(
         lab.open("holder")
         eventually(lambda: broker.met, "the call of the next")
         flush(store)
-        worker.wait_for_log("0 of this worker's leases were put back")
+        worker.wait_for_log("0 of this worker's leases were restored")
         assert not holders(lab, "patient")
         broker.deliver()
         lab.journal.wait_for("end", tag="next")
@@ -138,7 +138,7 @@ def test_a_unique_key_that_the_end_of_its_body_has_given_back_stays_free(
     lingering = lab.send("lingering", "k")
     lab.journal.wait_for("hook")
     flush(store)
-    worker.wait_for_log("0 of this worker's leases were put back")
+    worker.wait_for_log("0 of this worker's leases were restored")
     assert lab.task("lingering").lock_state("k").taker is None
     lab.open("hook")
     lingering.get(timeout=60)

@@ -192,7 +192,7 @@ def test_a_copy_whose_queue_went_with_its_worker_leaves_the_line_to_the_others(
     lab.wait_for_line(2, "reload", "k")
     lab.open("a")
     assert after.get(timeout=50) == "after"
-    workers[first].wait_for_log("was deleted when its worker ended")
+    workers[first].wait_for_log("was deleted with its worker")
     assert where(lab, tag="a") == [first]
     assert lab.waiting("reload", "k") == 0
 

@@ -104,7 +104,7 @@ def test_who_has_come_again_for_as_long_as_it_may_fails(stage: Stage) -> None:
     worker = stage.start_worker(lab)
     holder = hold(lab, "hasty")
     late = lab.send("hasty", "k", tag="late")
-    with pytest.raises(LockHeld, match=r"has tried for 3 s, as long as give_up_after allows") as error:
+    with pytest.raises(LockHeld, match=r"and gave up after 3 s \(give_up_after\)") as error:
         late.get(timeout=DEADLINE)
     assert error.value.holder == holder.id
     assert f"[{late.id}] rescheduled in " in worker.log

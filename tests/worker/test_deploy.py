@@ -149,7 +149,7 @@ def test_who_waits_for_a_task_that_has_lost_its_option_runs_once_and_so_do_all_b
     doomed = stage.start_worker(new, "new", slots=3, **new_conf)
     old.open("holder")
     old.journal.wait_for("end", tag="c")
-    doomed.wait_for_log(f"[{killed.id}] has waited in line for lock")
+    doomed.wait_for_log(f"[{killed.id}] left the line of lock")
     eventually(lambda: stage.messages_at_the_broker(old) == 1, "all but one acknowledged")
     doomed.kill()
     if stage.broker == "redis":

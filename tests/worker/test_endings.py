@@ -80,7 +80,7 @@ def test_an_ending_that_cannot_be_followed_up_does_not_keep_others_from_it(
     worker = lab.start_worker("w1", 2)
     task = lab.app.tasks["tests.worker.shop.wait"]
     lab.send("brief", "another", options={"task_id": "poisoned"})
-    worker.wait_for_log("is not released, and ends when its time is over")
+    worker.wait_for_log("was not released and expires after its ttl")
     holder = task.delay("k", tag="holder", hold=True)
     (start,) = lab.journal.wait_for("start", tag="holder")
     task.delay("k", tag="next")

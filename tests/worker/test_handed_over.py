@@ -66,7 +66,7 @@ def test_a_body_that_celery_has_forgotten_keeps_its_key_while_it_runs_and_no_lon
     wait_until_free(lab)
     with store.client() as client:
         client.flushall()
-    worker.wait_for_log("0 of this worker's leases were put back")
+    worker.wait_for_log("0 of this worker's leases were restored")
     assert not lab.task("wait").lock_state("k").is_running
 
 
@@ -78,7 +78,7 @@ def test_a_forgotten_body_gets_its_key_back_from_a_store_that_has_lost_its_data(
     worker = start_forgotten(lab, network)
     with store.client() as client:
         client.flushall()
-    worker.wait_for_log("1 of this worker's leases were put back")
+    worker.wait_for_log("1 of this worker's leases were restored")
     assert lab.task("wait").lock_state("k").is_running
     lab.open("forgotten")
     wait_until_free(lab)

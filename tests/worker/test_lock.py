@@ -94,7 +94,7 @@ def test_a_task_waits_for_an_apply_of_another_process_and_is_woken_by_it(lab: La
 def test_a_body_that_wants_what_its_run_holds_does_not_wait_for_itself(lab: Lab) -> None:
     lab.start_worker(concurrency=1)
     refused, inside = lab.send("again", 17).get(timeout=60)
-    assert "lock x=repo:17 is held by the very code that asks for it" in refused
+    assert "lock x=repo:17 is held by the very code that waits for it" in refused
     assert inside == "inside"
     eventually(lambda: not lab.task("again").lock_state(17).is_running, "the end of the run")
 

@@ -128,7 +128,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], list[str]]] = {
         [
             "redis://me:**@127.0.0.1:1/3",
             "does not answer",
-            "see whether it runs and its URL",
+            "check that it runs and that its URL",
         ],
     ),
     "for no store at all": (
@@ -184,7 +184,9 @@ def test_a_message_that_cannot_have_a_key_ends_as_a_failure_without_its_body(
     lab.start_worker("w1", 1)
     name = "tests.worker.shop_canvas.by_attribute"
     wrong = stranger.send_task(name, ["no project"], {"tag": "wrong"})
-    with pytest.raises(OptionError, match=r"by_attribute'.*repo:\{project.pk\}.*argument project .*no \.pk"):
+    with pytest.raises(
+        OptionError, match=r"by_attribute'.*repo:\{project.pk\}.*argument project .*without a readable \.pk"
+    ):
         wrong.get(timeout=DEADLINE)
     assert wrong.state == "FAILURE"
     assert not lab.journal.events("start")
@@ -194,7 +196,9 @@ def test_a_message_that_cannot_have_a_key_ends_as_a_failure_without_its_body(
 
 def test_a_call_that_cannot_have_a_key_fails_where_it_is_made(make_lab: Callable[..., Lab]) -> None:
     lab = make_lab(module="tests.worker.shop_canvas")
-    with pytest.raises(OptionError, match=r"by_attribute'.*repo:\{project.pk\}.*argument project .*no \.pk"):
+    with pytest.raises(
+        OptionError, match=r"by_attribute'.*repo:\{project.pk\}.*argument project .*without a readable \.pk"
+    ):
         lab.send("by_attribute", "no project")
     assert lab.messages_at_the_broker() == 0
 

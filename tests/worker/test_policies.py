@@ -51,7 +51,7 @@ class Case:
         self.waits = "] parked" in self.line or "] rescheduled" in self.line
 
     def _look(self) -> str | None:
-        """What the worker says of it, or of the step of the chain if it was not sent."""
+        """What the worker says of it, or of the step of the chain if it was not published."""
         id = self.result.id if self.is_sent and self.result else self.chain.parent.id
         verbs = "parked|rescheduled|skipped|raised"
         found = re.search(rf"^.*\[{id}\] (?:{verbs}).*$", self.worker.log, re.MULTILINE)
@@ -64,7 +64,7 @@ class Case:
         cells = [
             f"`{self.policy}`",
             self.called,
-            log if self.is_sent else f"nothing, it was not sent; of a member {log}",
+            log if self.is_sent else f"nothing, it was not published; of a member {log}",
             self._end(self.result) + until if self.result else "-",
             self._end(self.chain) + until,
             self._end(self.chord) + until,

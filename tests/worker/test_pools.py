@@ -163,10 +163,10 @@ def test_while_the_store_is_down_tasks_wait_and_run_when_it_is_back(
     if pool != "solo":
         lab.send("plain", tag="other")
         lab.journal.wait_for("end", tag="other")
-    worker.wait_for_log("leases cannot be renewed; the heartbeat goes on trying: store")
+    worker.wait_for_log("the renewal of leases failed; retrying: store")
     store.restart()
     lab.journal.wait_for("end", tag="during")
-    worker.wait_for_log("over: leases cannot be renewed")
+    worker.wait_for_log("recovered: the renewal of leases")
     assert lab.journal.tags("start", key="k") == ["before", "during"]
     assert_nothing_is_left(lab, "k")
 

@@ -151,7 +151,7 @@ def test_whose_queue_was_deleted_is_offered_until_the_queue_is_back(
     assert parking.stop() == 0
     rabbit_server.delete(lab.conf["broker_url"], "side")
     lab.open("holder")
-    assert "NO_ROUTE" in worker.wait_for_log(f"the message of task {result.id}, next at lock")
+    assert "NO_ROUTE" in worker.wait_for_log(f"the message of task {result.id} for lock")
     lab.start_worker("w3", 1, options=("-Q", "side"))
     assert result.get(timeout=DEADLINE) == "a"
 

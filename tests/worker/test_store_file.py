@@ -40,7 +40,7 @@ def test_a_file_that_cannot_be_written_holds_up_who_starts_and_nobody_else(
         eventually(lambda: begun(worker, HEARTBEAT) == begun(worker, REAPER) == 1, "both to notice")
         lab.open("holder")
         assert holder.get(timeout=DEADLINE) == "holder"
-        worker.wait_for_log(f"the lease of task {holder.id} on lock")
+        worker.wait_for_log(f"task {holder.id} could not release lock")
         assert lab.journal.tags() == ["holder"]
     assert [result.get(timeout=DEADLINE) for result in (begins, waiting)] == ["begins", "next"]
     eventually(lambda: over(worker, HEARTBEAT) == over(worker, REAPER) == 1, "both to go on")

@@ -33,7 +33,7 @@ def test_a_hard_limit_does_not_end_what_has_ended_but_could_not_give_back_its_le
     TROUBLES["mute"](proxy)
     lab.open("holder")
     assert holder.get(timeout=DEADLINE) == "holder"
-    worker.wait_for_log(f"the lease of task {holder.id} on lock")
+    worker.wait_for_log(f"task {holder.id} could not release lock")
     proxy.restore()
     assert waiting.get(timeout=DEADLINE) == "next"
     assert HIT not in worker.log

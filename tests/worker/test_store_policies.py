@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(180)
 DEADLINE = 90
 ALWAYS = 1000
 LOCK = "x=guard:k"
-UNGUARDED = f"runs without lock {LOCK}, as on_store_error='allow' says, and maybe beside another"
+UNGUARDED = f"runs without lock {LOCK}, as on_store_error='allow' says, and another task may run"
 
 
 def make_lab(stage: Stage, proxy: Proxy, **conf: object) -> Lab:

@@ -195,7 +195,7 @@ def test_with_a_secret_tasks_wait_retry_and_complete_their_canvases(
     assert steps.get(timeout=DEADLINE) == 2
     assert whole.get(timeout=DEADLINE) == 3
     assert UNSIGNED not in worker.log
-    assert "not signed" not in worker.log
+    assert "no signature" not in worker.log
 
 
 def conf_of(worker: Worker) -> dict[str, Any]:

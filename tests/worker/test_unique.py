@@ -146,7 +146,9 @@ def test_a_conflict_may_be_an_error_that_names_the_task_and_can_be_pickled(stage
     again = pickle.loads(pickle.dumps(caught.value))
     for error in (caught.value, again):
         assert (error.existing_id, error.key) == (first.id, first.key)
-        assert f"task {SHOP}.strict was not sent: {first.id} has its unique key" in str(error)
+        assert f"task {SHOP}.strict was not published: unique key {first.key} is held by {first.id}" in str(
+            error
+        )
     assert stage.messages_at_the_broker(lab) == 1
 
 
@@ -220,7 +222,7 @@ def test_a_task_that_publishes_itself_from_its_body_is_told_that_it_would_end_so
     assert result.get(timeout=DEADLINE) == "first"
     (refused,) = lab.journal.events("refused")
     assert refused["existing_id"] == result.id
-    assert "publishes its own unique key" in refused["why"]
+    assert "publishes a call with its own unique key" in refused["why"]
     assert "Unique(until='started')" in refused["why"]
     eventually(lambda: lab.send("again", "k", "second", bypass=True).outcome == "published", "a free key")
     lab.journal.wait_for("end", tag="inside")

@@ -315,7 +315,7 @@ def test_without_its_store_a_retry_is_sent_all_the_same(
     lab.journal.wait_for("start", tag="retried")
     proxy.cut()
     lab.open("retried", "retried")
-    worker.wait_for_log(f"[{result.id}] is sent without unique key")
+    worker.wait_for_log(f"[{result.id}] continues without unique key")
     proxy.restore()
     assert result.get(timeout=DEADLINE) == "retried"
     eventually(lambda: lab.send("end", "k", "next").outcome == "published", "a free key")

@@ -13,8 +13,8 @@ from tests.servers import RedisServer
 from tests.worker.lab import Lab, Worker
 from tests.worker.stage import Stage
 
-HEARTBEAT = "leases cannot be renewed; the heartbeat goes on trying"
-REAPER = "the reaper cannot look for dead leases; it goes on trying"
+HEARTBEAT = "the renewal of leases"
+REAPER = "the search for expired leases"
 ACQUIRE, RELEASE, RESTORE = (b"\r\n%b\r\n" % verb for verb in (b"acquire", b"release", b"restore"))
 """Words in the requests of these verbs."""
 MESSAGE = b'"coding": '
@@ -50,11 +50,11 @@ def lose(lab: Lab, worker: Worker, tag: str, key: str = "k", **options: object) 
 
 
 def begun(worker: Worker, what: str) -> int:
-    return worker.log.count(f"] {what}: ")
+    return worker.log.count(f"] {what} failed; retrying: ")
 
 
 def over(worker: Worker, what: str) -> int:
-    return worker.log.count(f"] over: {what}")
+    return worker.log.count(f"] recovered: {what}")
 
 
 def assert_all_is_well(stage: Stage, lab: Lab, store: RedisServer) -> None:

@@ -1,4 +1,4 @@
-"""What there is to list: every key with a holder or a line."""
+"""The list of keys that have a holder or a line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HASH = re.compile(r":[0-9a-f]{32}\Z")
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """A key and what goes on there. `task` is None for an absolute key, and for a task of another app."""
+    """A key and its state. `task` is None for an absolute key, and for a task of another app."""
 
     key: str
     task: str | None
@@ -28,14 +28,14 @@ class Lock:
 
     @property
     def waiting(self) -> int:
-        """How many wait, with those who stepped aside."""
+        """The number of waiting tasks, those aside included."""
         return self.snapshot.waiting + self.snapshot.aside
 
     @property
     def state(self) -> str:
-        """`running`, `waiting` (nobody runs, the first in line is called) or `aside` (nobody comes).
+        """`running`, `waiting` (no holder, offered to the first in line) or `aside` (no worker accepts).
 
-        A unique key is `queued` while its task is to begin, or taken for a `period`. What cannot be read is
+        A unique key is `queued` until its task begins, or held for a `period`. A key with damaged data is
         `damaged`.
         """
         if self.snapshot.problem:
@@ -46,7 +46,7 @@ class Lock:
         return "waiting" if self.snapshot.waiting else "aside"
 
     def record(self) -> dict[str, Any]:
-        """What `--json` tells. Seconds are numbers; names stay."""
+        """Return the object that `--json` prints. Times are seconds."""
         return {
             "key": self.key,
             "task": self.task,
@@ -67,7 +67,7 @@ class Lock:
 
 
 def listing(services: Services, keys: Collection[str]) -> Iterator[Lock]:
-    """Look at these keys, in order; what is free by now is left out."""
+    """Yield the states of these keys, in order, without those that are free by now."""
     store, tasks = services.store, {own_key(name): name for name in services.app.tasks}
     for batch in batches(sorted(keys)):
         for key, snapshot in zip(batch, store.inspect_all(batch), strict=True):

@@ -1,4 +1,4 @@
-"""`celery -A proj locks`: what is locked, and giving a lock back."""
+"""The command `celery -A proj locks`: lists and releases locks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from celery_exclusive.core.claim import task_id
 from celery_exclusive.display import escaped, printable, unescaped
 from celery_exclusive.errors import ExclusiveError, did_you_mean
 from celery_exclusive.leases.by_hand import Released
-from celery_exclusive.leases.by_hand import release as give_back
+from celery_exclusive.leases.by_hand import release as release_key
 from celery_exclusive.options.keys import keys_named
 from celery_exclusive.services import ATTRIBUTE
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class _Group(click.Group):
-    """Says what is wrong in one line instead of a traceback, and ends with 1."""
+    """A group that prints an error in one line instead of a traceback, and exits with 1."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -39,9 +39,9 @@ class _Group(click.Group):
 @click.pass_context
 @handle_preload_options
 def locks(ctx: click.Context, **_: object) -> None:
-    """Look at locks, and release them.
+    """List locks, and release them.
 
-    The app must be one that celery_exclusive.install was called for; its settings tell where the locks are.
+    The app must be one that celery_exclusive.install was called for; its settings name the store.
     """
 
 
@@ -52,25 +52,25 @@ def locks(ctx: click.Context, **_: object) -> None:
 )
 @click.pass_obj
 def ls(obj: CLIContext, prefix: str, *, as_json: bool) -> None:
-    """List the keys that are held or waited for.
+    """List the keys that have a holder or waiting tasks.
 
     PREFIX lists only the keys that begin with it: a task's name, a text given to key= or lock(), or a key as
     it is listed.
 
     \b
-    KEY         what is locked, and what `locks release` takes: x: and a task, x= and a text that tasks share;
-                u: and u= if it is a unique key
-    TASK        whose key it is; - if tasks share it, or if this app does not know the task
-    HOLDER      the id of the task that has the lock; one row for each, if several may
+    KEY         the key, for `locks release`: x: and a task, x= and a text that tasks share; u: and u= if it
+                is a unique key
+    TASK        the task of the key; - if tasks share it, or if this app does not know the task
+    HOLDER      the id of the task that holds the lock; one row for each holder
     STATE       running
-                queued: the unique key of a task that is to begin, or whose message is lost
-                period: a unique key that is free by the clock alone
-                waiting: nobody runs, the first in line is being called
-                aside: nobody takes the tasks that wait; is there a worker for their queue?
-                damaged: what the store keeps of it cannot be read; `locks release --force` drops it
-    AGE         for how long the holder has had it
-    LEASE LEFT  when it will be free if nobody renews the lease: workers do, for as long as the task runs
-    WAITING     how many tasks stand in line
+                queued: the unique key of a task that has not begun, or whose message is lost
+                period: a unique key that expires by the clock alone
+                waiting: no holder, the place is offered to the first in line
+                aside: no worker accepts the waiting tasks; is there a worker for their queue?
+                damaged: its data in the store cannot be read; `locks release --force` deletes them
+    AGE         for how long the holder has held it
+    LEASE LEFT  when the lease expires if it is not renewed: workers renew it while the task runs
+    WAITING     how many tasks wait in line
     FENCE       the number of this lease; the next one of this key has a higher one
     """
     services = _installation(obj)
@@ -85,26 +85,27 @@ def ls(obj: CLIContext, prefix: str, *, as_json: bool) -> None:
 
 @locks.command
 @click.argument("key")
-@click.option("--force", is_flag=True, help="Take the lock even from a holder whose lease lives.")
+@click.option("--force", is_flag=True, help="Release the lock even if its lease has not expired.")
 @click.pass_obj
 def release(obj: CLIContext, key: str, *, force: bool) -> None:
-    """Give back the lock on KEY, and let its line go on.
+    """Release the lock on KEY, and let its line go on.
 
-    KEY is one as `locks ls` lists it, the name of a task, or the text of a key= or of a lock(). Nothing is
-    done if that may mean several keys that are held, as those of a task with different arguments.
+    KEY is a key as `locks ls` lists it, the name of a task, or the text of a key= or of a lock(). Nothing is
+    released if it may mean several held keys, as those of a task with different arguments.
 
-    The unique key of a task that has not begun, or of a period, is given back at once: if its message is not
-    lost, it runs all the same. A lock that somebody holds is not given back without --force: it is released
-    when the task ends, or, if its worker is dead, after what `locks ls` shows as LEASE LEFT. With --force the
-    holder loses it at once; a task that still runs goes on beside the next one, unless it asks lease.check(),
-    which raises LeaseLost. A key that is damaged is dropped by --force, with the tasks that wait for it.
+    The unique key of a task that has not begun, or of a period, is released at once: if its message is not
+    lost, it runs all the same. A held lock is not released without --force: it is released when the task
+    ends, or, if its worker is dead, after the time that `locks ls` shows as LEASE LEFT. With --force the
+    holder loses it at once; a task that still runs goes on beside the next one, unless it calls
+    lease.check(), which raises LeaseLost. The data of a damaged key are deleted by --force, with the tasks
+    that wait for it.
 
-    Ends with 0 if that is done, with 1 if it was refused or if there is no such lock.
+    Exit code: 0 if the lock was released, 1 if it was refused or if there is no such lock.
     """
     services = _installation(obj)
     store = services.store
     chosen = _busy_key(store, key)
-    released = give_back(services, chosen, force=force)
+    released = release_key(services, chosen, force=force)
     after = store.inspect(chosen)
     click.echo(f"lock {escaped(chosen)}")
     for line in _account(released, after.waiting + after.aside):
@@ -112,7 +113,7 @@ def release(obj: CLIContext, key: str, *, force: bool) -> None:
 
 
 def _installation(obj: CLIContext) -> Services:
-    """The app's, once its tasks are there; says which store is looked at."""
+    """Return the services of the app, with all its tasks imported; print which store it uses."""
     app: Any = obj.app
     try:
         app.loader.import_default_modules()
@@ -125,7 +126,7 @@ def _installation(obj: CLIContext) -> Services:
     services: Services | None = getattr(app, ATTRIBUTE, None)
     if services is None:
         raise click.ClickException(
-            f"app {app.main!r} has no locks: name the app that celery_exclusive.install(app) was called for, "
+            f"app {app.main!r} has no locks: use the app that celery_exclusive.install(app) was called for, "
             "as in `celery -A proj locks ls`"
         )
     store = services.store
@@ -135,12 +136,12 @@ def _installation(obj: CLIContext) -> Services:
         click.echo(f"locks in {place} ({services.origin}), exclusive_prefix {prefix}", err=True)
     store.epoch()  # a node of a Redis Cluster would list no keys, and not say why
     if store.capabilities.one_process:
-        click.echo(f"Warning: {place} is the memory of one process, and this is another one", err=True)
+        click.echo(f"Warning: {place} is the memory of one process, and this is another process", err=True)
     return services
 
 
 def _busy_key(store: Store, text: str) -> str:
-    """The key that `ls` shows so, or else that of a task, or of a text, that is called so."""
+    """Return the key with this text in `ls`, or else the key of a task, or of a text, with this name."""
     shown_so = unescaped(text)
     if is_busy(store.inspect_all([shown_so])[0]):
         return shown_so
@@ -162,23 +163,23 @@ def _busy_key(store: Store, text: str) -> str:
     others = [other for other in names if other not in ("", text)]
     hint = did_you_mean(text, others)
     raise click.ClickException(
-        f"nobody holds or awaits {text!r} in {printable(store.url)}{hint} `locks ls` lists what there is"
+        f"no task holds or waits for {text!r} in {printable(store.url)}{hint} `locks ls` lists all keys"
     )
 
 
 def _meant(text: str) -> tuple[str, ...]:
-    """The keys that a text may be, whole, or without the kind, or as the name of what is locked."""
+    """Return the keys that a text may mean: a whole key, one without its kind, or a name."""
     return (text, *(kind + mark + text for kind in "xu" for mark in ":="), *keys_named(text))
 
 
 def _account(released: Released, waiting: int) -> Iterator[str]:
     if released.forgotten:
-        yield "it was damaged, and is dropped: who held it or waited there is forgotten"
+        yield "its data were damaged and are deleted, with its leases and the tasks that waited in line"
         return
     for owner in released.broken:
-        yield f"taken from {_who(owner.id)}, which had it for {duration(owner.age)}"
+        yield f"released the lease of {_who(owner.id)}, held for {duration(owner.age)}"
     if any(owner.phase == "running" for owner in released.broken):
-        yield "if its process lives, that work goes on; its lease.check(), if it has a lock, raises LeaseLost"
+        yield "if its process lives, its body goes on, and its lease.check() raises LeaseLost"
     elif released.broken:
         yield "if its message is not lost, its task runs all the same"
     else:

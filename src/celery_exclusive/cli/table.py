@@ -1,4 +1,4 @@
-"""How locks look on a terminal."""
+"""Prints locks as a table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HEAD = ("KEY", "TASK", "HOLDER", "STATE", "AGE", "LEASE LEFT", "WAITING", "FENC
 
 
 def table(locks: Iterable[Lock]) -> Iterator[str]:
-    """The lines of a table, one row for each holder, or one for a key that only has a line."""
+    """Yield the lines of a table: a row for each holder, or one for a key without holder."""
     rows = [_HEAD, *(row for lock in locks for row in _rows(lock))]
     if len(rows) == 1:
         return
@@ -25,7 +25,7 @@ def table(locks: Iterable[Lock]) -> Iterator[str]:
 
 
 def duration(microseconds: int) -> str:
-    """A time for people: 12s, 3m04s, 2h05m, 3d04h."""
+    """Return a duration as text: 12s, 3m04s, 2h05m, 3d04h."""
     seconds = microseconds // SECOND
     if seconds < 60:
         return f"{seconds}s"

@@ -16,7 +16,7 @@ UniqueUntil = Literal["finished", "started", "period"]
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """To which key, under which id, proven by which token; its lease lasts for `ttl` microseconds."""
+    """A key, with the id and the token of its claimant. Its lease lasts for `ttl` microseconds."""
 
     key: str
     id: str

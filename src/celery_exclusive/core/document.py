@@ -1,4 +1,4 @@
-"""What a store keeps of one key: its document, and the part of its line that a step looks at.
+"""The data that a store keeps of one key: its document, and the part of its line that a step reads.
 
 Times are whole microseconds of the store's clock, since a fence is one too.
 """
@@ -14,21 +14,21 @@ Phase = Literal["running", "queued", "again", "period"]
 QUEUED: tuple[Phase, ...] = ("queued", "again")
 State = Literal["waiting", "aside", "behind"]
 OFFERED_AT_ONCE = 100
-"""How many places of a key are held open at a time: a large limit must not fill the broker with copies."""
+"""How many places of a key are offered at a time: a large limit must not fill the broker with copies."""
 SET_ASIDE = 600 * SECOND
-"""For how long the reaper leaves a key alone whose data cannot be read."""
+"""For how long the reaper skips a key whose data cannot be read."""
 ENTERED = "entered"
-"""In the place of a token: the id has begun, is not in line any more, and is not known to have finished."""
+"""Stands for a token in a tombstone: the id has begun and left the line, but may not have finished."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """One lease: who has it (id and token), until when, and its fence.
+    """One lease: its owner (id and token), its expiry and its fence.
 
-    `waited` says that copies of its message may still come back: it had an entry or was redelivered. `phase`
-    is that of a unique message: "queued" before it is "running", queued "again" if it will run whoever has
-    the key by then, or it has the key for a "period". What runs is that of one delivery, who knows its token;
-    what does not is that of its id.
+    `waited`: copies of its message may still come back, since it had an entry or was redelivered. `phase` is
+    "running", or the state of a unique message: "queued"; queued "again", which runs even if another owner
+    has the key by then; or "period", held until the time is over. A running lease belongs to the delivery
+    with its token, any other lease to its id.
     """
 
     id: str
@@ -44,11 +44,11 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A parked id. `offer_until` is when its latest offer ends, `offers` how many it had.
+    """A parked id, with the end of its latest offer and the number of its offers.
 
-    An entry "behind" is the copy of a message whose id holds a lease: it leaves when the run is done, and
-    joins the line anew if the lease ends before. All others wait: in line, or "aside" since nobody
-    took their offers.
+    An entry "behind" is a copy of a message whose id holds a lease: it is removed when the run is done, and
+    joins the line if the lease ends before. All others wait: in line, or "aside" since no worker accepted
+    their offers.
     """
 
     id: str
@@ -60,10 +60,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What is kept of a key besides its line.
+    """The data of a key besides its line.
 
-    `fence` is the last number given out, at least for this key; `epoch` is the store's random mark,
-    another one after it lost its data.
+    `fence` is the last one that was granted, at least for this key; `epoch` is the store's random mark, which
+    changes when the store loses its data.
     """
 
     limit: int = 1
@@ -74,12 +74,13 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The part of a line that a step is given, so that a long line costs what an empty one does.
+    """The part of a line that a step reads, so that a long line costs as little as an empty one.
 
-    `waiting` counts the entries in line; `head` is the first `reach()` of them in order of seq, `aside` as
-    many of those aside in order of (offer_until, id), `behind` are all of those. `own`, `ahead` (the entries
-    in line with a lower seq; all of them if there is no own) and `tombstone` belong to the operation's id: if
-    it has finished, the token of the delivery that did, "" where none did, or `ENTERED`.
+    `waiting` counts the entries in line. `head` has the first `reach()` of them in order of seq, `aside` as
+    many entries aside in order of (offer_until, id), `behind` all entries behind their runs. `own`, `ahead`
+    and `tombstone` belong to the operation's id: its entry; the number of entries in line before it (all of
+    them without an entry); and, if it has finished, the token of the delivery that finished, "" without one,
+    or `ENTERED`.
     """
 
     waiting: int = 0
@@ -92,9 +93,8 @@ class Line:
 
 
 def reach(document: Document, limit: int = 1) -> int:
-    """How many entries in line a step may have to look at.
+    """Return how many entries in line a step may have to read.
 
-    As many as there are places get an offer, as many again may step aside first, and the operation's own may
-    leave.
+    One entry per place gets an offer, as many may step aside first, and the operation's own may leave.
     """
     return 2 * min(max(limit, document.limit), OFFERED_AT_ONCE) + 1

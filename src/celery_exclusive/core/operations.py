@@ -1,4 +1,4 @@
-"""What can be asked of a key, and what is answered. Durations are microseconds."""
+"""The operations on a key, and their answers. Durations are microseconds."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from celery_exclusive.core.document import Phase
 
 @dataclass(frozen=True, slots=True)
 class Acquire:
-    """Take a place, or, with a `message`, wait in line for one.
+    """Acquire a lease, or, with a `message`, park it in line.
 
-    `promoted` is the epoch that the delivered message carries if it is the copy of an offer. `late` says that
-    the message is acknowledged after the run, so its entry stays until that is done. With `max_waiting` a
-    newcomer is not parked behind so many.
+    `promoted` is the epoch that a message carries if it was republished for an offer. `late`: the message is
+    acknowledged after the run, so its entry stays until the run is done. A new message is not parked if
+    `max_waiting` tasks wait already.
     """
 
     id: str
@@ -29,10 +29,10 @@ class Acquire:
 
 @dataclass(frozen=True, slots=True)
 class Renew:
-    """Keep a lease for another `ttl`: never shortens it, never revives it.
+    """Renew a lease for another `ttl`; never shorten it, never revive it.
 
-    `phase` is that of a unique lease from now on; None leaves it as it is, and is for who has it by this very
-    token. Without a token it is that of whichever delivery has it.
+    `phase` is the new phase of a unique lease; None leaves the phase, and requires the token of the lease.
+    Without a token the lease may belong to any delivery of the id.
     """
 
     id: str
@@ -43,12 +43,11 @@ class Renew:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Give a place back. Unless `done`, the id may come again: its copy stays in line, no tombstone.
+    """Release a lease. Unless `done`, the id may come again: its copy stays in line, without a tombstone.
 
-    What is `done` takes its waiting copy along even if its lease has ended before. What is not, and `alone`,
-    keeps its lease if a copy of its message is known of, whose fate the end of the run decides. With `keep`
-    the message comes again: unless a copy of it is here, which does, the id keeps the place for so long. At
-    most one of the three is given.
+    `done` removes the copy even if the lease has ended before. `alone` releases only if no copy of the
+    message may come back; else the end of the run decides about the copy. `keep`: the message comes again, so
+    the id keeps the lease for `keep`, unless its copy is here. At most one of the three is given.
     """
 
     id: str
@@ -60,7 +59,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Take an id out of the line: revoked, expired, or its final state is known.
+    """Remove an id from the line: its task was revoked, has expired or has finished.
 
     Unless `done`, it has begun elsewhere, and may come again if the broker redelivers it.
     """
@@ -71,9 +70,9 @@ class Remove:
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """Take the place of whoever holds it under this id, as an operator may. Its copy stays in line.
+    """Release the lease of this id without its token, as an operator may. Its copy stays in line.
 
-    Where nobody does, it only looks at the clock.
+    Without such a lease it only ends expired leases and offers.
     """
 
     id: str
@@ -81,9 +80,10 @@ class Break:
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """Put back a lease that the store has lost with all its data, if there still is a place.
+    """Restore a lease that the store has lost with its data, if a place is free.
 
-    It has a new fence, above that which the holder knows. Who was parked or has finished since gets none.
+    It gets a new fence, above the one that the holder knows. An id that was parked or has finished since gets
+    no lease.
     """
 
     id: str
@@ -94,10 +94,10 @@ class Restore:
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """Have a key alone, from now on for `ttl`, no longer and no shorter, also if this id has it already.
+    """Acquire a key alone, for exactly `ttl` from now on, also if this id holds it already.
 
-    It is this token's then. `former` is an id and its token: if that has the key, it gives it up, and its
-    lease, with its fence, is this id's.
+    The lease belongs to this token then. `former` is an id with its token: if it holds the key, its lease,
+    with its fence, goes over to this id.
     """
 
     id: str
@@ -109,20 +109,17 @@ class Own:
 
 @dataclass(frozen=True, slots=True)
 class Reap:
-    """Look at the clock: dead leases and offers that have run out."""
+    """End expired leases and offers."""
 
 
 Request = Acquire | Own | Release | Remove | Break | Restore
-"""What can be asked of one key, besides renewals."""
+"""The operations on one key, besides renewals."""
 Operation = Request | Renew | Reap
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who has a place: a holder, or an id to which one is offered (`fence` 0).
-
-    `age` is since the grant.
-    """
+    """An owner of a key: a holder, or an id with an offer (`fence` 0). `age` is the time since the grant."""
 
     id: str
     age: int
@@ -138,7 +135,7 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """The message is kept. `position` in line counts from 1; 0: behind its own run."""
+    """The message is stored. `position` in line counts from 1; 0: behind its own run."""
 
     position: int
     by: tuple[Owner, ...]
@@ -146,14 +143,14 @@ class Parked:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """No place, and nothing was kept."""
+    """No place is free, and nothing was stored."""
 
     by: tuple[Owner, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Full:
-    """No place, and as many wait as may: nothing was kept."""
+    """No place is free, and `max_waiting` tasks wait already: nothing was stored."""
 
     waiting: int
     by: tuple[Owner, ...]
@@ -161,12 +158,12 @@ class Full:
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """This delivery is over: its id runs already, or has finished."""
+    """This delivery is obsolete: its id runs already, or has finished."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The answer to all other operations. `found` is false where there was nothing to change."""
+    """The answer to all other operations. `found` is false if there was nothing to change."""
 
     found: bool
 

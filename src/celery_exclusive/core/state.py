@@ -1,4 +1,4 @@
-"""A key while a step works on it: who holds it, who waits, and whose turn it is."""
+"""The state of a key during a step: its holders, its line, and the entry whose turn it is."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from celery_exclusive.core.document import NEVER, OFFERED_AT_ONCE, SECOND, Docum
 from celery_exclusive.core.operations import Owner
 
 OFFER = 5 * SECOND
-"""How long the first offer lasts; each further one lasts twice as long."""
+"""How long the first offer lasts; each further offer lasts twice as long."""
 LONGEST_OFFER = 120
-"""The longest offer, and the pause between those to an entry aside, in first offers: 10 minutes."""
+"""The longest offer, and the pause between offers to an entry aside, in first offers: 10 minutes."""
 OFFERS_IN_LINE = 8
 OFFERS_ASIDE = 64
 
 
 def owner(lease: Holder, now: int) -> Owner:
-    """What others are told of a lease."""
+    """Return the lease as answers show it."""
     return Owner(lease.id, max(now - lease.fence, 0), lease.expiry - now, lease.fence, lease.phase)
 
 
 class KeyState:
-    """A document and its line, with what has changed of them. `id` is the operation's."""
+    """A document and its line, with the changes of this step. `id` is the operation's."""
 
     def __init__(self, document: Document, line: Line, id: str, now: int, offer: int) -> None:
         self.id = id
@@ -45,7 +45,7 @@ class KeyState:
         self.aside: list[str] = []
 
     def settle(self) -> None:
-        """Drop dead leases and hold the free places open for the first in line."""
+        """Drop expired leases and offer the free places to the first in line."""
         self.drop_dead()
         places, waiting = self.free(), self.waiting
         for position, entry in enumerate(self.queue(), 1):
@@ -68,10 +68,9 @@ class KeyState:
             self._offer(self.entries[id], NEVER if last else self.now + LONGEST_OFFER * self.offer)
 
     def drop_dead(self) -> None:
-        """Drop leases that have ended; a copy that stood behind a run without a lease joins the line anew.
+        """Drop expired leases; a copy that stood behind a run without a lease joins the line.
 
-        If it is that from which the run was offered its place, the broker has the message, too: that comes
-        first.
+        If the run was promoted, the broker has the message, too: its delivery has until the end of an offer.
         """
         self.holders = {id: lease for id, lease in self.holders.items() if lease.expiry > self.now}
         for entry in sorted(self.entries.values(), key=lambda entry: entry.seq):
@@ -86,11 +85,11 @@ class KeyState:
         return self.fence
 
     def free(self) -> int:
-        """How many places are held open."""
+        """Return how many places can be offered."""
         return max(min(self.limit - len(self.holders), OFFERED_AT_ONCE), 0)
 
     def queue(self) -> list[Entry]:
-        """The head of the line."""
+        """Return the head of the line, in order."""
         waiting = [entry for entry in self.entries.values() if entry.state == "waiting"]
         return sorted(waiting, key=lambda entry: entry.seq)
 
@@ -101,7 +100,7 @@ class KeyState:
         return (*owners, *(Owner(e.id, 0, e.offer_until - self.now, phase="again") for e in invited))
 
     def put(self, entry: Entry) -> None:
-        """Store a new or changed entry, and count those in line anew."""
+        """Store a new or changed entry, and update the counts of the line."""
         self._count(self.entries.get(entry.id), -1)
         self.entries[entry.id] = self.changed[entry.id] = entry
         self._count(entry, 1)
@@ -117,7 +116,7 @@ class KeyState:
             self.ahead += difference
 
     def leave(self) -> None:
-        """The operation's id leaves the line."""
+        """Remove the operation's id from the line."""
         self._count(self.entries.get(self.id), -1)
         if self.entries.pop(self.id, None):
             self.changed.pop(self.id, None)

@@ -1,4 +1,4 @@
-"""The heart: what becomes of a key when somebody asks something of it.
+"""The core: how one operation changes the state of one key.
 
 `step` is the whole policy of a lock. It does no I/O, reads no clock and knows no randomness: stores run it
 as compare-and-swap of one document, Redis runs a Lua twin of it, and the tests explore it exhaustively.
@@ -32,12 +32,12 @@ from celery_exclusive.core.state import OFFER, KeyState
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """What a step comes to: the new document, what changes in the line, whom to wake.
+    """The result of a step: the new document, the changes of the line, and the ids to republish.
 
-    `entries` are new or changed; `removed` leave with their messages; `kept` says that the operation's
-    message is to be stored, a `tombstone` that its id is finished, by the delivery of this token, or has
-    `ENTERED`. The messages of `wake` must be published now; nobody took those of `aside`. At `due` the reaper
-    must look again, None: when somebody else does.
+    `entries` are new or changed; `removed` leave with their messages; `kept`: store the operation's message;
+    `tombstone`: its id is finished, by the delivery of this token, or has `ENTERED`. The messages of `wake`
+    must be published now; no worker accepted the offers of `aside`. At `due` the reaper must look at the key;
+    None: not before the next operation.
     """
 
     document: Document
@@ -52,7 +52,7 @@ class Transition:
 
 
 def step(document: Document, line: Line, operation: Operation, now: int, offer: int = OFFER) -> Transition:
-    """Answer one operation on one key, all of it at the instant `now`."""
+    """Do one operation on one key, at the instant `now`."""
     id = "" if isinstance(operation, Reap) else operation.id
     state = _Step(document, line, id, now, offer)
     if isinstance(operation, Acquire):
@@ -75,7 +75,7 @@ def step(document: Document, line: Line, operation: Operation, now: int, offer: 
 
 
 class _Step(KeyState):
-    """What each operation does."""
+    """The operations, one method each."""
 
     def acquire(self, op: Acquire) -> Answer:
         before, self.limit = self.limit, op.limit
@@ -84,7 +84,7 @@ class _Step(KeyState):
         promoted = op.promoted == self.epoch and not op.redelivered
         is_back = op.redelivered or op.promoted is not None
         waited = bool(entry) or is_back
-        if lease and lease.phase != "running":  # what is queued belongs to its id
+        if lease and lease.phase != "running":  # a queued lease belongs to its id
             return self._enter(op, lease.fence, waited=waited)
         if lease and lease.token == op.token:
             self._extend(lease, op.ttl)
@@ -94,7 +94,7 @@ class _Step(KeyState):
         if not lease and self._has_room(entry):
             return self._enter(op, self.tick(), waited=waited)
         if not entry and (refusal := self._refuse(op, is_newcomer=not lease and not is_back)):
-            self.limit = before  # who only asked does not change what the others may do
+            self.limit = before  # a refused call does not change the limit of the others
             self.settle()
             return refusal
         self.kept = op.message is not None
@@ -159,7 +159,7 @@ class _Step(KeyState):
         return Done(found)
 
     def restore(self, op: Restore) -> Answer:
-        """Those in line are not looked at: an offer to one of them is worth less than a body that runs."""
+        """Ignore the line: an offer is worth less than a body that runs."""
         self.drop_dead()
         lease = self.holders.get(op.id)
         if lease or op.id in self.entries or self.finished is not None or len(self.holders) >= op.limit:
@@ -186,7 +186,7 @@ class _Step(KeyState):
         )
 
     def _enter(self, op: Acquire, fence: int, *, waited: bool) -> Answer:
-        """The body may begin. Until it is done, a message that is acknowledged late stays behind it."""
+        """Grant the lease. With late acknowledgement the entry stays behind the run until its end."""
         entry = self.entries.get(op.id)
         self.holders[op.id] = Holder(op.id, op.token, self.now + op.ttl, fence, waited)
         if entry and op.late:
@@ -197,9 +197,9 @@ class _Step(KeyState):
         return Granted(fence)
 
     def _is_stale(self, op: Acquire, *, promoted: bool, is_back: bool) -> bool:
-        """Whether another copy of its message runs, or has finished, and nothing is left for this delivery.
+        """Whether another copy of its message runs, or has finished, so that this delivery is obsolete.
 
-        Under early acknowledgement one that has begun does not begin again by an offer, only by its broker.
+        Under early acknowledgement an id that has begun begins again by a redelivery only, not by an offer.
         """
         if op.id in self.holders:
             return promoted and (op.id in self.entries or self.finished is not None)
@@ -210,12 +210,12 @@ class _Step(KeyState):
         return is_back or self.finished == op.token
 
     def _has_room(self, entry: Entry | None) -> bool:
-        """A newcomer stands behind everybody; one that steps back in from aside takes any free place."""
+        """Whether a place is free: a new id stands behind the whole line, an id aside may get any place."""
         ahead = 0 if entry and entry.state == "aside" else self.ahead
         return len(self.holders) + ahead < self.limit
 
     def _refuse(self, op: Acquire, *, is_newcomer: bool) -> Answer | None:
-        """What is told to a delivery that must not be parked."""
+        """Return the answer to a delivery that must not be parked; None: park it."""
         if op.message is None:
             return Held(self.owners())
         if is_newcomer and op.max_waiting is not None and self.waiting >= op.max_waiting:

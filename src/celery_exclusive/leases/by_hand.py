@@ -1,4 +1,4 @@
-"""Give a lock back by hand: one that nobody holds at once, one that somebody holds only by force."""
+"""Releases a lock by hand: an unheld lock at once, a held one only by force."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """What became of a lock: from whom it was taken, and the ids to which its place is offered now.
+    """The result of a release by hand: the former owners, and the ids that were offered the place.
 
-    It was `forgotten`, with all who waited for it, if what the store kept of it could not be read.
+    `forgotten`: its data were damaged, and were deleted with its waiting tasks.
     """
 
     broken: tuple[Owner, ...] = ()
@@ -29,21 +29,21 @@ class Released:
 
 
 def release(services: Services, key: str, *, force: bool = False) -> Released:
-    """Take a key from those who hold it now, and let its line go on. Repeating it does no harm.
+    """Release a key, and let its line go on. Repeating it does no harm.
 
-    The unique key of a message that waits, or is lost, or of a period, needs no force: no body is in danger.
+    A unique key whose task is queued or lost, or that is held for a period, needs no force: no body runs.
 
     Parameters:
         key: the whole key, as the store has it.
-        force: take it even from holders whose leases live. Their bodies go on. A key that cannot be read is
-            dropped, with whoever waits there.
+        force: release it even if its leases have not expired. Their bodies go on. The data of a damaged key
+            are deleted, with its waiting tasks.
 
     Raises:
-        LockHeld: somebody holds the key, and there is no `force`. Nothing was changed.
+        LockHeld: a running task holds the key, without `force`. Nothing was changed.
         StoreUnavailable: the store does not answer.
-        UnreadableKey: what it keeps of this key is damaged, and there is no `force`.
+        UnreadableKey: the data of this key are damaged, without `force`.
 
-    A message that cannot be published now is offered again by the workers, as always.
+    A stored message that cannot be published now is offered again by the workers.
     """
     try:
         return _release(services.store, key, force=force)
@@ -59,7 +59,7 @@ def _release(store: Store, key: str, *, force: bool) -> Released:
     if not force and any(holder.phase == "running" for holder in holders):
         raise _held(key, holders)
     broken, offered = [], []
-    # Under an id that holds nothing the store only looks at the clock.
+    # For an id without a lease the store only ends expired leases and offers.
     for holder in holders or (Owner("", 0, 0),):
         reply = store.apply(key, Break(holder.id))
         offered += [wake.id for wake in reply.wake]
@@ -73,8 +73,8 @@ def _held(key: str, holders: Sequence[Owner]) -> LockHeld:
     holder = task_id(owner.id)
     more = f" and {len(holders) - 1} more" if len(holders) > 1 else ""
     text = (
-        f"lock {key} is held by {holder} for {owner.age / SECOND:.1f}s{more}, and was not released. It "
-        f"will be when that ends, or, if its process is dead, in {owner.remaining / SECOND:.1f}s. Force "
-        "(force=True, --force) takes it away now: a body that still runs may then run beside the next one"
+        f"lock {key} is held by {holder} for {owner.age / SECOND:.1f}s{more}, and was not released. It is "
+        f"released when the holder ends; if its process is dead, in {owner.remaining / SECOND:.1f}s. "
+        "force=True or --force releases it now: a body that still runs may then run beside the next one"
     )
     return LockHeld(text, key, holder)

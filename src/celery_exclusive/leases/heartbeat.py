@@ -19,31 +19,31 @@ if TYPE_CHECKING:
 
 
 class Heartbeat:
-    """Renews, three times per ttl, the leases that this process took by itself, without a worker.
+    """Renews, three times per ttl, the leases that this process acquired without a worker.
 
-    When a store has lost its data, it puts them back. One thread, from the first lease until a beat after the
-    last. It does not keep their owners alive: a lease that nobody can give back any more ends by its ttl.
+    It restores them when a store has lost its data. Its thread runs from the first lease until a beat after
+    the last. It does not keep their owners alive: a lease whose owner was deleted expires.
     """
 
     def __init__(self) -> None:
         self.start_anew()
 
     def start_anew(self) -> None:
-        """Forget everything: in a forked child the leases are its parent's, and the thread is not there."""
+        """Forget everything: a forked child has neither the leases nor the thread of its parent."""
         self._pid = os.getpid()
         self._kept: dict[Lease, weakref.ref[object]] = {}
-        self._guard = original("_thread", "RLock")()  # a signal handler may take a lock while it is held
+        self._guard = original("_thread", "RLock")()  # a signal handler may acquire a lock while it is held
         self._sooner: queue.SimpleQueue[None] = original("queue", "SimpleQueue")()
         self._period: float | None = None
         self._known: dict[Store, Known] = {}
 
     @property
     def is_beating(self) -> bool:
-        """Whether it has a thread."""
+        """Whether its thread runs."""
         return self._period is not None
 
     def learn(self, store: Store) -> None:
-        """Learn the epoch of a store, before it grants the first lease in a while."""
+        """Read the epoch of a store before it grants the first lease, or the first after a pause."""
         if self._pid != os.getpid():
             self.start_anew()
         if not self.is_beating or store not in self._known:
@@ -51,7 +51,7 @@ class Heartbeat:
             self._known[store] = Known(store.epoch(), now)
 
     def known(self, store: Store) -> Known | None:
-        """The epoch of a store, as it was last seen."""
+        """Return the epoch of a store, as it was last read."""
         return self._known.get(store)
 
     def keep(self, lease: Lease, owner: object) -> None:
@@ -65,7 +65,7 @@ class Heartbeat:
                     NativeThread(self._run).start()
                 except RuntimeError as error:  # the process is about to end, or may have no more threads
                     notices.trouble(
-                        f"the lease on lock {lease.key} is not renewed, and ends by its ttl", error
+                        f"the lease on lock {lease.key} is not renewed and expires after its ttl", error
                     )
                     return
                 self._period = lease.ttl / 3
@@ -79,24 +79,24 @@ class Heartbeat:
             self._kept.pop(lease, None)
 
     def _run(self) -> None:
-        trouble = notices.Trouble("leases of lock() cannot be renewed; the heartbeat goes on trying")
+        trouble = notices.Trouble("the renewal of the leases of lock()")
         while self._rest():
             with trouble:
                 self._beat()
 
     def _rest(self) -> bool:
-        """Wait until a beat is due; False, and the thread has to end, if there is nothing to keep."""
+        """Wait until a beat is due; return False, to end the thread, if there are no leases left."""
         with self._guard:
             period = self._period
         with suppress(queue.Empty):
             self._sooner.get(timeout=period or 0)
         with self._guard:
-            forgotten = [lease for lease, owner in self._kept.items() if owner() is None]
-            for lease in forgotten:
+            ownerless = [lease for lease, owner in self._kept.items() if owner() is None]
+            for lease in ownerless:
                 del self._kept[lease]
             self._period = min((lease.ttl / 3 for lease in self._kept), default=None)
             goes_on = self.is_beating
-        for lease in forgotten:
+        for lease in ownerless:
             notices.forgotten(lease.key, lease.ttl)
         return goes_on
 
@@ -121,7 +121,7 @@ class Heartbeat:
         if known and known.epoch != epoch:
             for lease in gone:
                 lease.put_back()
-            notices.forgot(store.url, [lease.key for lease in leases])
+            notices.restored(store.url, [lease.key for lease in leases])
         else:
             for lease in gone:
                 lease.end()
@@ -129,6 +129,6 @@ class Heartbeat:
 
 
 heartbeat: Final = Heartbeat()
-"""That of this process."""
+"""The heartbeat of this process."""
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=heartbeat.start_anew)

@@ -11,18 +11,18 @@ T = TypeVar("T")
 
 
 def insist(call: Callable[[], T]) -> tuple[T, BaseException | None, bool]:
-    """Do a store call that ends something like `finish`, a second time if it fails; tell also whether."""
+    """Do a store call like `finish`, a second time if it fails; return also whether it was repeated."""
     try:
         return *finish(call), False
-    except Exception:  # noqa: BLE001 - that of the second time is raised
+    except Exception:  # noqa: BLE001 - the second error is raised
         return *finish(call), True
 
 
 def finish(call: Callable[[], T]) -> tuple[T, BaseException | None]:
-    """Do a store call to its end, whatever a signal handler raises into it meanwhile.
+    """Complete a store call, even if a signal handler raises into it; return what it raised.
 
-    A soft time limit, or a termination, may land anywhere in it. Every verb can be repeated, so it is, and
-    the interruption is told afterwards.
+    A soft time limit, or a termination, may interrupt it anywhere. Every store operation can be repeated, so
+    it is.
     """
     interruption: BaseException | None = None
     for _ in range(3):
@@ -32,6 +32,6 @@ def finish(call: Callable[[], T]) -> tuple[T, BaseException | None]:
             if interruption and not isinstance(interruption, Exception):
                 raise interruption from None
             raise
-        except BaseException as error:  # noqa: BLE001 - told, not swallowed
+        except BaseException as error:  # noqa: BLE001 - returned, not swallowed
             interruption = error
     raise interruption or AssertionError

@@ -1,4 +1,4 @@
-"""The lease: one holder's right to a key, as the holder sees it, and what keeps it where no worker does."""
+"""The lease of a holder, and the heartbeat that renews the leases of a process without a worker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The epoch of a store as a heartbeat saw it, and when. All leases of that heartbeat stood then."""
+    """The epoch of a store, and when the heartbeat read it. All its leases were valid then."""
 
     epoch: str
     at: float
@@ -37,10 +37,10 @@ class Lease:
                 save(page, fence=self.lease.fence)
 
     Attributes:
-        key: what is locked.
+        key: the key.
         fence: a number that only grows from one lease of a key to the next. A resource that remembers the
-            highest it has seen, and refuses writes with a lower one, cannot be harmed by a paused holder.
-        ttl: seconds without heartbeat after which the lease is dead.
+            highest fence and refuses writes with a lower one is safe from a paused holder.
+        ttl: seconds without heartbeat after which the lease expires.
     """
 
     key: str
@@ -56,14 +56,14 @@ class Lease:
     _is_over: bool = field(init=False, repr=False, default=False)
 
     def check(self) -> None:
-        """Renew the lease and make sure that it still stands; cheap enough to call between pieces of work.
+        """Renew the lease, and raise if it is lost; cheap enough to call between pieces of work.
 
-        If the store has lost its data, the lease is put back.
+        If the store has lost its data, the lease is restored.
 
         Raises:
-            LeaseLost: it ran out, as when this process was paused for longer than `ttl`, and the key may have
-                gone to somebody else; or it was lost with the store's data, and somebody else has the key; or
-                the store cannot be asked and `ttl` has passed since it last could.
+            LeaseLost: it has expired, as when this process was paused for longer than `ttl`, and the key may
+                have another owner; or it was lost with the store's data, and the key has another owner; or
+                the store does not answer, and has not for `ttl`.
         """
         asked = time.monotonic()
         try:
@@ -72,25 +72,27 @@ class Lease:
         except StoreUnavailable as error:
             if asked < self._certain_until:
                 return
-            raise LeaseLost(f"the lease on {self.key} cannot be confirmed: {error}") from error
+            raise LeaseLost(
+                f"the lease on {self.key} cannot be confirmed: {error}. Stop this work"
+            ) from error
         if not lives:
             self.end()
             raise LeaseLost(
                 f"the lease on {self.key} (fence {self.fence}) is lost: not renewed for {self.ttl:g} s, "
-                "released by force, or gone with the data of its store, and somebody else may hold the key. "
-                "Stop this work"
+                "released by force, or lost with the data of its store. Another owner may hold the key: stop "
+                "this work"
             )
 
     def is_of(self, id: str) -> bool:
-        """Whether it was granted to the claim of this id."""
+        """Whether it belongs to the claim with this id."""
         return self._id == id
 
     def end(self) -> None:
-        """It is about to be released, or lost: nobody must put it back from now on."""
+        """Mark it as released or lost: it must not be restored from now on."""
         self._is_over = True
 
     def put_back(self) -> bool:
-        """Put it back into a store that has lost its data, unless somebody else has the key; tell whether."""
+        """Restore it in a store that has lost its data, unless the key has another owner; return whether."""
         if self._is_over:
             return False
         asked = time.monotonic()
@@ -98,22 +100,22 @@ class Lease:
         lives = self._store.apply(self.key, restore).answer == Done(True)
         if lives:
             self._certain_until, self._since = asked + self.ttl, time.monotonic()
-        if self._is_over:  # it was released meanwhile, maybe before
+        if self._is_over:  # it was released meanwhile, maybe before it was restored
             self._store.apply(self.key, Release(self._id, self._token, done=False))
         return lives
 
     def _is_forgotten(self, now: float) -> bool:
-        """Whether the store has lost this lease with its data, as its heartbeat is yet to notice."""
+        """Whether the store has lost this lease with its data, and the heartbeat has not noticed yet."""
         known = self._known()
         if known is None:
             return False
         if known.at <= self._since and now >= self._certain_until:
-            return False  # the data may have been lost before the grant: then the lease has merely run out
+            return False  # the data may have been lost before the grant: then the lease has merely expired
         return self._store.epoch() != known.epoch
 
 
 def renew(leases: list[Lease]) -> list[bool]:
-    """Renew leases of one store in one call; tell for each whether it stands."""
+    """Renew leases of one store in one call; return for each whether it is still held."""
     asked = time.monotonic()
     renewals = [(lease.key, Renew(lease._id, lease._token, round(lease.ttl * SECOND))) for lease in leases]
     answers = leases[0]._store.renew(renewals)

@@ -29,14 +29,14 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 1, 5
 _WATCH = 0.02
 """Seconds between looks at a child that is about to die."""
 _MOST = 100_000
-"""How much may be owed; beyond that the oldest is forgotten."""
+"""The most pending releases; beyond that the oldest is dropped."""
 _FAREWELL = 10
 """Seconds for which a worker that stops waits for the store."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Owed:
-    """What is still to be asked of the store, once the process `dying` is gone."""
+class _Pending:
+    """Operations that the store has not answered yet; they wait until the process `dying` is gone."""
 
     operations: tuple[tuple[str, Request], ...]
     dying: int | None
@@ -44,7 +44,7 @@ class _Owed:
 
     @property
     def key(self) -> str:
-        """One of the keys: what log lines name."""
+        """The first key, which log lines name."""
         return next((key for key, _ in self.operations), "")
 
     @property
@@ -53,18 +53,18 @@ class _Owed:
 
 
 class Releaser:
-    """Does what the code that holds a lease could not do itself, since the store or its process was gone.
+    """Releases leases whose holder could not, since the store did not answer or the process was gone.
 
-    Owed are the leases of deliveries whose child was killed, or which ended while the store did not answer;
-    and unique leases of calls that got no answer and were not sent, or of messages that end where no code
-    of their task runs. Without it a unique key might be taken for a day.
+    These are the leases of deliveries whose child was killed, or that ended while the store did not answer;
+    and the unique leases of calls that were not published because the store did not answer, or of messages
+    that end without code of their task. Otherwise a unique key might stay held for a day.
     """
 
     def __init__(self, services: Services) -> None:
         self.services = services
-        self._owed: deque[_Owed] = deque(maxlen=_MOST)
+        self._pending: deque[_Pending] = deque(maxlen=_MOST)
         self._changes = Lock()
-        self._forgotten, self._first = 0, ""
+        self._dropped, self._first = 0, ""
         self._runs_in: int | None = None
         self._pid = os.getpid()
         self._thread: Thread | None = None
@@ -81,83 +81,86 @@ class Releaser:
         dying: int | None = None,
         before: Callable[[], object] = noop,
     ) -> None:
-        """Ask the store for these operations, with their keys, until it has answered all of them.
+        """Send these operations to the store until it has answered all of them.
 
         Parameters:
             dying: a process that has to be gone first.
-            before: is called when they can be asked for, and again with each attempt.
+            before: is called before each attempt.
         """
         if self._pid != os.getpid():  # a forked child cannot wait for its parent's children
             self._pid = os.getpid()
-            self._owed = deque((owed for owed in self._owed if owed.dying is None), maxlen=_MOST)
-        if len(self._owed) == _MOST:
-            self._forgotten += 1
-            if self._forgotten == 1:  # the others are told when the store answers: they may be many
-                self._first = self._owed[0].key
-                notices.unpaid(self._first, 1)
-        self._owed.append(_Owed(operations, dying, before))
-        with forks_wait(), self._changes, suppress(RuntimeError):  # no more threads: it is about to end
+            self._pending = deque(
+                (pending for pending in self._pending if pending.dying is None), maxlen=_MOST
+            )
+        if len(self._pending) == _MOST:
+            self._dropped += 1
+            if self._dropped == 1:  # the others are logged when the store answers: they may be many
+                self._first = self._pending[0].key
+                notices.unreleased(self._first, 1)
+        self._pending.append(_Pending(operations, dying, before))
+        with forks_wait(), self._changes, suppress(RuntimeError):  # no more threads: the process ends
             if self._runs_in != os.getpid():
                 self._thread = Thread(target=self._run, name="exclusive-releaser", daemon=True)
                 self._thread.start()
                 self._runs_in = os.getpid()
 
     def settle(self) -> None:
-        """Wait until all is released that can be, for a while."""
+        """Wait a while until everything that can be released is released."""
         until = time.monotonic() + _FAREWELL
         while self._thread and self._runs_in == os.getpid() and time.monotonic() < until:
-            if all(not owed.is_ready for owed in list(self._owed)):
+            if all(not pending.is_ready for pending in list(self._pending)):
                 break
             self._thread.join(_WATCH)
-        if left := [owed.key for owed in list(self._owed) if owed.is_ready]:
-            notices.unpaid(left[0], len(left))
+        if left := [pending.key for pending in list(self._pending) if pending.is_ready]:
+            notices.unreleased(left[0], len(left))
 
     def _run(self) -> None:
-        trouble = notices.Trouble("leases cannot be released; they will be when the store answers")
+        trouble = notices.Trouble("the release of leases")
         pause = float(_FIRST_PAUSE)
         while self._is_needed():
-            owed = self._next()
+            pending = self._next()
             with trouble, forks_wait():
-                if owed:
-                    self._release(owed)
+                if pending:
+                    self._release(pending)
                     pause = _FIRST_PAUSE
             if trouble.lasts:
                 time.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE)
-            elif owed is None:
+            elif pending is None:
                 time.sleep(_WATCH)
 
     def _is_needed(self) -> bool:
         with forks_wait(), self._changes:
-            if self._owed:
+            if self._pending:
                 return True
             self._runs_in = None
-            forgotten, self._forgotten = self._forgotten, 0
-        if forgotten > 1:
-            notices.unpaid(self._first, forgotten)
+            dropped, self._dropped = self._dropped, 0
+        if dropped > 1:
+            notices.unreleased(self._first, dropped)
         return False
 
-    def _next(self) -> _Owed | None:
-        first = self._owed[0]
-        return first if first.is_ready else next((owed for owed in list(self._owed) if owed.is_ready), None)
+    def _next(self) -> _Pending | None:
+        first = self._pending[0]
+        ready = (pending for pending in list(self._pending) if pending.is_ready)
+        return first if first.is_ready else next(ready, None)
 
-    def _release(self, owed: _Owed) -> None:
-        owed.before()
+    def _release(self, pending: _Pending) -> None:
+        pending.before()
         is_answered = False
         try:
-            for key, operation in owed.operations:
+            for key, operation in pending.operations:
                 self._ask(key, operation)
             is_answered = True
         finally:
-            with suppress(ValueError):  # it was forgotten meanwhile
-                self._owed.remove(owed)
-                if not is_answered:  # the others come first: one alone may be in trouble
-                    self._owed.append(owed)
+            with suppress(ValueError):  # it was dropped meanwhile
+                self._pending.remove(pending)
+                if not is_answered:  # the others go first: only this one may fail
+                    self._pending.append(pending)
 
     def _ask(self, key: str, operation: Request) -> None:
         try:
             self.services.store.apply(key, operation)
-        except Exception as error:  # what will never be done must not hold up the others
+        except Exception as error:  # an operation that always fails must not delay the others
             if isinstance(error, StoreUnavailable) and not isinstance(error, UnreadableKey):
                 raise
-            notices.trouble(f"the lease on {key} is not released, and ends when its time is over", error)
+            notices.trouble(f"the lease on {key} was not released and expires after its ttl", error)

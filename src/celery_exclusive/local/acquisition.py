@@ -91,7 +91,9 @@ class Acquisition:
         try:
             reply, interruption, is_repeated = insist(self._release)
         except Exception as error:  # noqa: BLE001 - what was done under the lock is done
-            notices.trouble(f"the lease of {self.who} on lock {self.key} will end by its ttl", error)
+            notices.trouble(
+                f"{self.who} could not release lock {self.key}: its lease expires after its ttl", error
+            )
             return
         self._may_hold = False
         if self.lease and reply.answer == Done(False) and not (is_repeated or interruption):
@@ -145,6 +147,6 @@ class Acquisition:
         is_ours = bool(held.by) and all(any(lease.is_of(owner.id) for lease in ours) for owner in held.by)
         if is_endless and is_ours:
             raise ExclusiveError(
-                f"lock {self.key} is held by the very code that asks for it, and would never be free: a lock "
-                "is not re-entrant. Take it once, outside; with wait= it would raise LockHeld after that time"
+                f"lock {self.key} is held by the very code that waits for it, which would wait for ever: a "
+                "lock is not re-entrant. Acquire it once, outside; with wait= this call would raise LockHeld"
             )

@@ -174,7 +174,9 @@ def _unique_lease(
     if held:
         existing_id = task_id(held.by[0].id)
         if option.on_conflict == "raise":
-            raise DuplicateTask(f"task {task.name}: {existing_id} has its unique key {key}", key, existing_id)
+            raise DuplicateTask(
+                f"task {task.name} did not run: unique key {key} is held by {existing_id}", key, existing_id
+            )
         notices.duplicate(task.name, run.task_id, key, existing_id)
         run.skipped = (option.skipped(key, existing_id),)
     else:
@@ -206,14 +208,14 @@ def _resolve(run: Run, task: Any, option: Exclusive, key: str, held: Held, *, is
         notices.skipped(task.name, run.task_id, key, held.by)
         run.skipped = (option.skipped(key, holder),)
     elif option.on_conflict == "raise" or not is_rehearsal:
-        late = f", for {option.give_up_after:g} s" if option.give_up_after else ""
+        late = f", and gave up after {option.give_up_after:g} s" if option.give_up_after else ""
         run.failure = LockHeld(
             f"task {task.name} found lock {key} {notices.held(held.by)}{late}", key, holder
         )
     else:
         raise LockHeld(
             f"task {task.name} would wait for lock {key}, which is {notices.held(held.by)}. In a test with "
-            "lock_store nobody would give it back: end the block that holds it, or advance the clock",
+            "lock_store nothing would release it: end the block that holds it, or advance the clock",
             key,
             holder,
         )

@@ -125,7 +125,7 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
         """
         acquisition = self._mine()
         if not acquisition:
-            raise ExclusiveError(f"{self}.release(): this object does not hold it in this process")
+            raise ExclusiveError(f"{self}.release(): this object does not hold the lock in this process")
         self._leave(acquisition)
 
     def locked(self) -> bool:
@@ -141,7 +141,7 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
         """
         acquisition = self._mine()
         if not acquisition or not acquisition.lease:
-            raise NoLease(f"{self}.lease: this object does not hold it in this process")
+            raise NoLease(f"{self}.lease: this object does not hold the lock in this process")
         return acquisition.lease
 
     def __enter__(self) -> Lease:
@@ -174,7 +174,7 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
         self._refuse_to_block_a_loop()
         services = _installation(self.app)
         if any(acquisition.thread == get_ident() for acquisition in self._held_here()):
-            raise ExclusiveError(f"{self} is held by this thread already: it is not re-entrant")
+            raise ExclusiveError(f"{self} is held by this thread already: a lock is not re-entrant")
         who = f"lock:{gethostname()}:{os.getpid()}"
         return Acquisition(services, self.key, f"{who}/{token_hex(4)}", who, ttl=self.ttl, limit=self.limit)
 
@@ -200,7 +200,7 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
 
     def _conflict(self, held: Held) -> LockHeld:
         return LockHeld(
-            f"lock {self.key} is {notices.held(held.by)}, and was not to be had within wait={self.wait} s. "
+            f"lock {self.key} is {notices.held(held.by)}, and was not acquired within wait={self.wait} s. "
             "Try again later, or wait longer",
             self.key,
             task_id(held.by[0].id) if held.by else "",
@@ -232,7 +232,7 @@ def _installation(app: Any) -> Services:
     if installed and not app:
         names = ", ".join(sorted(map(repr, installed)))
         raise OptionError(
-            f"lock(): none of the apps with locks is the current one: name one with app= ({names})"
+            f"lock(): the current app has no locks: choose one of the apps that have, with app= ({names})"
         )
     raise OptionError(
         f"lock(): the app {found!r} has no locks: call celery_exclusive.install(app) right after you make "

@@ -1,1 +1,1 @@
-"""What a message carries, how it is stored while it waits, and how it is published again."""
+"""Messages: our header, how they are stored while their tasks wait, and how they are republished."""

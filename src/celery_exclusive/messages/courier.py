@@ -1,4 +1,4 @@
-"""Publishes the messages that a store's answers wake, in one thread per process."""
+"""Republishes the stored messages that a store's answers name, in one thread per process."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _PATIENCE = 0.3
 _IDLE = 10
 """Seconds after which the thread ends, and its connection is closed."""
 _FAREWELL = 10
-"""Seconds for which a worker that stops waits for what is still to be published."""
+"""Seconds for which a stopping worker waits for the messages that are not published yet."""
 
 
 class PublishingStore:
-    """A store that has whatever its answers wake published, so that nobody who asks it can forget to."""
+    """A store whose answers are followed up: the messages that they name are always republished."""
 
     def __init__(self, store: Store, courier: Courier) -> None:
         self._store, self._courier = store, courier
@@ -50,7 +50,7 @@ class PublishingStore:
         return reply
 
     def reap(self, limit: int = 100, every: int = 0) -> Reply:
-        """Who sweeps many keys can `wait` for the courier, as long as it has time."""
+        """Reap without waiting for the courier: a sweep of many keys can `wait` for it."""
         reply = self._store.reap(limit, every)
         self._courier.follow_up(reply, patience=0)
         return reply
@@ -64,10 +64,10 @@ class _Errand:
 
 
 class Courier:
-    """Publishes messages for the other threads of this process.
+    """Republishes messages for the other threads of this process.
 
-    A broker that does not answer, or blocks those who publish, holds up nobody for more than a fraction of a
-    second: what cannot be published before its offer runs out is offered again by a worker's reaper.
+    A broker that does not answer, or blocks publishers, delays a caller by a fraction of a second only: a
+    message that is not published before its offer expires is offered again by a worker's reaper.
     """
 
     def __init__(self, services: Services) -> None:
@@ -81,24 +81,24 @@ class Courier:
         self._thread: Thread | None = None
 
     def follow_up(self, reply: Reply, patience: float = _PATIENCE) -> None:
-        """Publish what a reply wakes, and log who stepped aside; wait for that, but not for long."""
+        """Republish the messages of a reply and log the tasks that stepped aside; wait for it briefly."""
         for key, id in reply.aside:
             at_home(notices.stepped_aside, key, id)
         if not reply.wake:
             return
         errand = _Errand(reply.wake, time.monotonic() + self.services.settings.exclusive_offer)
         at_home(self._send, errand)
-        if not is_away() and current_thread() is not self._thread:  # which would wait for itself
+        if not is_away() and current_thread() is not self._thread:  # it would wait for itself
             errand.is_over.wait(patience)
 
     def wait(self, seconds: float) -> None:
-        """Wait until everything that was handed over so far is published, at most for so long."""
+        """Wait until all messages so far are published, at most for so many seconds."""
         last = _Errand((), 0)
         self._send(last)
         last.is_over.wait(seconds)
 
     def close(self) -> None:
-        """Wait until all is published, for a while."""
+        """Wait a while until all messages are published, and end the thread."""
         with self._guard:
             thread = self._thread if self._pid == os.getpid() else None
             if thread:
@@ -152,27 +152,31 @@ class Courier:
                 for wake, header in republisher.publish_wakes(self._genuine(errand.wakes)):
                     self._drop(wake, header)
         except Exception as error:  # noqa: BLE001 - the messages of others must not wait for it
-            notices.trouble("a task that waits is woken a little later, and not from here", error)
+            notices.trouble(
+                "a waiting task was not republished from this process; a worker will offer it again", error
+            )
         finally:
             errand.is_over.set()
 
     def _genuine(self, wakes: Iterable[Wake]) -> Iterator[Wake]:
-        """Those whose messages this app has parked, for this key and this id, and that it may publish."""
+        """Yield the wakes whose messages have a valid signature for this key and id; remove forged ones."""
         for wake in wakes:
             try:
                 message = self.services.signer.open_parked(wake.message, wake.key, wake.id)
-            except Exception as error:  # noqa: BLE001 - whoever has the secret, or can read it, publishes it
-                notices.trouble(f"the message of {wake.id}, next at lock {wake.key}, is not published", error)
+            except Exception as error:  # noqa: BLE001 - a process that has the secret, or can read it, publishes it
+                notices.trouble(
+                    f"the stored message of {wake.id} for lock {wake.key} was not republished", error
+                )
                 continue
             if message is not None:
                 yield replace(wake, message=message)
                 continue
             notices.forged(wake.key, wake.id)
-            # The message that the broker has may be genuine, and runs when it comes again.
+            # The broker may have the genuine message, which runs when it is redelivered.
             self.services.store.apply(wake.key, Remove(wake.id, done=False))
 
     def _drop(self, wake: Wake, header: Header) -> None:
-        """Take a task out of the line whose queue was deleted, with all that was in it."""
+        """Remove a task from the line whose queue was deleted."""
         id = task_id(wake.id)
         notices.queue_deleted(id, header.route[0] if header.route else "", wake.key)
         self.services.releaser.add_message(id, header)

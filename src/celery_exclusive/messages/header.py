@@ -1,4 +1,4 @@
-"""What travels with a message of ours."""
+"""The header that this library puts on the messages of tasks with options."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 HEADER = "exclusive"
 DELIVERY = "exclusive_delivery"
-"""Where a worker hands a delivery to its child within the request; never published."""
+"""The field of a request in which a worker passes a delivery to its child; never published."""
 VERSION = 1
 _LONGEST_TEXT = 1000
 _HIGHEST_PRIORITY = 255
@@ -29,7 +29,7 @@ _END_OF_TIME = 2**40
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What travels with a message; headers survive redelivery and parking.
+    """The header of a message; it survives redelivery and parking.
 
     * `id`: the publish id.
     * `exclusive`: the key of its lock. `unique`: its unique key, and until when it holds that. None: the
@@ -72,16 +72,13 @@ class Header:
 
     @classmethod
     def read(cls, headers: Mapping[str, Any], task_id: str, signer: Signer) -> Header | None:
-        """Read it from a message of this task.
-
-        None: there is none that this version understands, or it is not signed as the signer asks for.
-        """
+        """Read the header of a message; None if there is none that this version understands and accepts."""
         fields: Any = headers.get(HEADER)
         return cls.of(fields) if isinstance(fields, dict) and signer.accepts_header(fields, task_id) else None
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Header | None:
-        """Make it of the fields that `write` has written; what they say otherwise is left out."""
+        """Make a header of the fields that `write` has written; ignore invalid ones."""
         if fields.get("v") != VERSION:
             return None
         found = {name: value for name, value in fields.items() if name in _CHECKS and _CHECKS[name](value)}
@@ -93,7 +90,7 @@ class Header:
         return cls(**found)
 
     def reborn(self, rejections: str) -> Header:
-        """The same message in the life that it has since these rejections: no copy of the one before."""
+        """Return the header of the message after these rejections: it is no copy of the one before."""
         return replace(
             self,
             id=_digest(self.id, rejections),
@@ -108,7 +105,7 @@ class Header:
         )
 
     def claim_id(self, task_id: str) -> str:
-        """What this message of a task is called in the store; each queue's copy has a name of its own."""
+        """Return the id of the message's claims; the copy of each queue has its own."""
         return f"{task_id}/{self.id}" + (f"@{quote(self.route[0], safe='')}" if self.route else "")
 
     def write(self) -> dict[str, Any]:
@@ -116,14 +113,14 @@ class Header:
 
 
 def read_header(services: Services, headers: Mapping[str, Any], task_id: str | None) -> Header | None:
-    """Return our header of a message of this task, if it is to be trusted."""
+    """Return the header of a message of this task, if it is valid."""
     return Header.read(headers, str(task_id), services.signer) if HEADER in headers else None
 
 
 def rejections(headers: Mapping[str, Any]) -> str | None:
-    """Tell apart how often a message was rejected and came back through a dead-letter exchange; None: never.
+    """Return a digest of a message's returns through a dead-letter exchange after a rejection; None: never.
 
-    A message that merely ran out in a queue, as those that RabbitMQ delays for Celery, is still the same one.
+    A message that merely expired in a queue, as RabbitMQ delays messages for Celery, is still the same one.
     """
     deaths = headers.get("x-death")
     found = [
@@ -139,7 +136,7 @@ def _digest(*texts: str) -> str:
 
 
 def _is_text(value: object) -> bool:
-    """Whether every store can keep it: half a surrogate pair is no text."""
+    """Whether every store can keep this text: half a surrogate pair is no text."""
     if not isinstance(value, str) or len(value) > _LONGEST_TEXT:
         return False
     return not any("\ud800" <= char <= "\udfff" for char in value)
@@ -189,4 +186,4 @@ _CHECKS: dict[str, Callable[[object], bool]] = {
     "tries": lambda value: _is_int(value, _MOST_TRIES),
     "since": lambda value: value is None or (is_number(value, at_least=0) and value < _END_OF_TIME),
 }
-"""What each field may be."""
+"""The checks of each field."""

@@ -1,4 +1,4 @@
-"""A namespace belongs to one broker: a reaper of another would publish waiting tasks into the wrong one."""
+"""Keeps a namespace for one broker: the reaper of another would publish waiting tasks to the wrong broker."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ if TYPE_CHECKING:
     from celery_exclusive.services import Services
 
 LIFE = 60
-"""Seconds after which a namespace is free again that no worker has kept."""
+"""Seconds after which a namespace that no worker has kept is free again."""
 
 
 def own_broker(services: Services) -> str:
-    """The broker of this app, as namespaces know it."""
+    """Return the id of this app's broker."""
     return services.settings.exclusive_broker_id or broker_id(services.app.conf)
 
 
 def keep_namespace(services: Services, broker: str) -> None:
-    """Keep the namespace for this app's broker; workers do it at start and with every heartbeat,
-    others before they wake somebody.
+    """Keep the namespace for this app's broker.
+
+    Workers do it at start and with every heartbeat, other processes before they republish a message.
 
     Raises:
         OptionError: workers of another broker keep it.
@@ -32,6 +33,6 @@ def keep_namespace(services: Services, broker: str) -> None:
     if owner != broker:
         raise OptionError(
             f"exclusive_prefix={settings.exclusive_prefix!r} in {store.url} belongs to the workers of broker "
-            f"{owner}, and the broker of this app is {broker}: give each an exclusive_prefix of its own; "
-            "or all workers the same exclusive_broker_id, if the two are one under two names"
+            f"{owner}, and the broker of this app is {broker}: set another exclusive_prefix for "
+            "each broker, or, if the two are one broker under two names, the same exclusive_broker_id"
         )

@@ -1,4 +1,4 @@
-"""Publishes stored messages again, as they were."""
+"""Republishes stored messages unchanged."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _NO_ROUTE = 312
 
 
 class Republisher:
-    """Publishes messages again as they were.
+    """Publishes stored messages unchanged.
 
-    A child takes producers from the app's pool. A thread has a connection of its own: a lock of the pool that
-    it held while a child is forked would be held in that child for ever.
+    A child uses producers of the app's pool. A thread has a connection of its own: if it held a lock of the
+    pool while a child is forked, the lock would be held in that child for ever.
     """
 
     def __init__(self, app: Any, *, own_connection: bool = False) -> None:
@@ -37,9 +37,10 @@ class Republisher:
         self._producer: Any = None
 
     def publish_wakes(self, wakes: Iterable[Wake]) -> list[tuple[Wake, Header]]:
-        """Publish messages whose turn has come. Those that cannot be are offered again later.
+        """Republish messages whose turn has come. A message that cannot be published is offered again later.
 
-        Returns those whose queue was deleted when its worker ended: nobody can take them any more.
+        Returns the messages whose queue was deleted when its worker ended, so that no worker can consume
+        them.
         """
         lost: list[tuple[Wake, Header]] = []
         for wake in wakes:
@@ -48,25 +49,25 @@ class Republisher:
                 stored = StoredMessage.load(wake.message).promoted(wake)
                 header = Header.of(stored.headers[HEADER])
                 self.publish(stored, at_head=True)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the offer runs out
+            except Exception as error:  # noqa: BLE001 - whatever it is, the offer expires
                 if header and header.auto_delete and getattr(error, "reply_code", 0) == _NO_ROUTE:
                     lost.append((wake, header))
                     continue
-                what = f"the message of task {task_id(wake.id)}, next at lock {wake.key}"
-                notices.trouble(f"{what}, could not be published and will be again", error)
-                if isinstance(error, (OperationalError, OSError)):  # the others would find the same
+                what = f"the message of task {task_id(wake.id)} for lock {wake.key}"
+                notices.trouble(f"{what} was not republished and will be offered again", error)
+                if isinstance(error, (OperationalError, OSError)):  # the others would fail likewise
                     break
         return lost
 
     @property
     def counts_deliveries(self) -> bool:
-        """Whether the broker drops what it gets back too often, as RabbitMQ's quorum queues do."""
+        """Whether the broker drops a message that is returned too often, as RabbitMQ's quorum queues do."""
         return self._is_amqp
 
     def publish(self, stored: StoredMessage, *, at_head: bool = False) -> None:
-        """Send a message unchanged; `at_head` to where it is consumed next, if the broker can do that.
+        """Publish a message unchanged; `at_head` of its queue, if the broker can do that.
 
-        When this returns, the broker has the message, as far as it can tell.
+        When this returns, the broker has confirmed the message, if it can.
         """
         with self._take_producer() as producer:
             send = _send
@@ -93,7 +94,7 @@ class Republisher:
         return nullcontext(self._producer)
 
     def _connection(self) -> Any:
-        """One on which RabbitMQ confirms what it has got, whether or not the user asks for it.
+        """Return a connection on which RabbitMQ confirms messages, whatever the user's setting is.
 
         A message that was acknowledged must not be in a socket's buffer only.
         """
@@ -128,7 +129,7 @@ def _send(producer: Any, stored: StoredMessage) -> None:
         expiration=_time_left(stored.headers.get("expires")),
         **{"priority": None, **stored.properties, **options},
     )
-    if returned:  # an exchange that leads to no queue: it would have been dropped
+    if returned:  # an exchange without a queue: the message would have been dropped
         raise returned[0]
 
 
@@ -161,7 +162,7 @@ def _push_to_head(producer: Any, stored: StoredMessage) -> None:
 
 
 def _time_left(expires: str | None) -> float | None:
-    """Seconds until a message expires; none for one that is past, so that a worker can say REVOKED."""
+    """Return the seconds until a message expires; None if it has, so that a worker reports REVOKED."""
     if not expires:
         return None
     seconds = seconds_until(expires)

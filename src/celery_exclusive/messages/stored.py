@@ -1,4 +1,4 @@
-"""A message as a store keeps it while it waits: all of it, so that it can be published again as it was."""
+"""A whole message as a store keeps it while its task waits, to be republished unchanged."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from celery_exclusive.stores.base import Wake
 VERSION = 1
 _PROPERTIES = ("correlation_id", "reply_to", "priority", "delivery_mode", "message_id", "type", "app_id")
 _NOT_KEPT = ("redelivered", "x-delivery-count")
-"""Headers with which brokers tell the past of one delivery."""
+"""Headers in which brokers record the history of one delivery."""
 TOP = 255
-"""A priority above all others: RabbitMQ takes it for a queue's highest, or ignores it where there is none."""
+"""A priority above all others: RabbitMQ lowers it to a queue's highest, or ignores it in other queues."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """Everything that makes a message: body, headers, properties, and where it goes."""
+    """A whole message: body, headers, properties, exchange and routing key."""
 
     body: bytes = field(repr=False)
     content_type: str
@@ -35,10 +35,10 @@ class StoredMessage:
 
     @classmethod
     def of(cls, message: Any, header: Header, queue: str | None = None) -> StoredMessage:
-        """Take it from a delivered kombu message, whose body is decompressed already.
+        """Make it of a delivered kombu message, whose body is decompressed already.
 
-        It gets this header of ours, so that all its copies are for one key and one id. With a `queue` it goes
-        to that queue alone, and else the way that it came.
+        All its copies have this header, and so one key and one id. It is published to `queue` alone, or,
+        without one, to the exchange and routing key that it came by.
         """
         came = message.delivery_info
         body = message.body.encode() if isinstance(message.body, str) else bytes(message.body)
@@ -60,7 +60,7 @@ class StoredMessage:
         return header
 
     def dump(self) -> bytes:
-        """Write it as versioned JSON, the form in which it waits in a store."""
+        """Write it as versioned JSON, for a store."""
         try:
             body, coding = self.body.decode(), "text"
         except UnicodeDecodeError:
@@ -72,25 +72,27 @@ class StoredMessage:
         fields = loads(kept)
         version = fields.pop("v")
         if version != VERSION:
-            raise ValueError(f"a parked message has version {version}, this release reads {VERSION}")
+            raise ValueError(
+                f"a parked message has version {version}, but this release reads {VERSION}: upgrade it"
+            )
         body = fields.pop("body")
         body = body.encode() if fields.pop("coding") == "text" else b64decode(body)
         return cls(body=body, **fields)
 
     def promoted(self, wake: Wake) -> StoredMessage:
-        """The copy that answers an offer."""
+        """Return the copy that is republished for an offer."""
         header = {**self.headers[HEADER], "promoted": wake.epoch, "offered": wake.key}
         return replace(self, headers={**self.headers, HEADER: header})
 
     def on_top(self) -> StoredMessage:
-        """The copy that RabbitMQ delivers before others. Its own priority is in our header."""
+        """Return the copy that RabbitMQ delivers before others. Its own priority is in our header."""
         header = {**self.headers[HEADER], "priority": self.properties.get("priority")}
         return replace(
             self, headers={**self.headers, HEADER: header}, properties={**self.properties, "priority": TOP}
         )
 
     def signed(self, signer: Signer) -> StoredMessage:
-        """The copy that is sent. In the store, and until then, its header has no signature of its own."""
+        """Return the copy to publish. In the store its header has no signature of its own."""
         task_id = self.headers.get("id") or self.properties.get("correlation_id")
         return replace(
             self, headers={**self.headers, HEADER: signer.sign_header(self.headers[HEADER], str(task_id))}
@@ -100,7 +102,7 @@ class StoredMessage:
         return {name: value for name, value in self.headers.items() if name != "compression"}
 
     def delayed(self, seconds: float, **changes: Any) -> StoredMessage:
-        """The copy that comes again later, with these changes of our header.
+        """Return the copy that is delivered later, with these changes of our header.
 
         It has no valid epoch, so it counts as redelivered.
         """

@@ -1,1 +1,1 @@
-"""What a user declares at a task, in a call, and in the settings; and the keys that follow from it."""
+"""Options of a task and of a call, settings, and the keys that are computed from them."""

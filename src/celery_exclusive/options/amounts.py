@@ -1,4 +1,4 @@
-"""Numbers that people give: seconds and counts."""
+"""Checks the numbers in options and settings: seconds and counts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ A_COUNT: Final = f"a whole number from 1 to {MOST}"
 
 
 def seconds_from(least: float, most: float = LONGEST) -> str:
-    """Say what `is_duration` accepts."""
+    """Describe what `is_duration` accepts."""
     return f"a number of seconds from {least} to {most}"
 
 
@@ -41,16 +41,16 @@ def is_count(value: object) -> TypeGuard[int]:
 
 
 def microseconds(seconds: float) -> int:
-    """Return a computed time as a store can keep it: from 0 to `LONGEST`, 0 for what is not a number."""
+    """Return a computed time as a store can keep it: from 0 to `LONGEST`, 0 for NaN."""
     return round(min(max(0, seconds), LONGEST) * SECOND)
 
 
 def seconds_until(moment: datetime | str) -> float:
-    """Tell how far away a moment is, also as Celery writes it; without a zone it is UTC, as for Celery."""
+    """Return the seconds until a moment, which may be ISO text; without a zone it is UTC, as for Celery."""
     left = maybe_make_aware(cast("datetime", maybe_iso8601(moment))) - datetime.now(timezone.utc)
     return float(left.total_seconds())
 
 
 def no_longer_than(ttl: int, left: float) -> int:
-    """Cut microseconds short to so many seconds, but not to nothing."""
+    """Limit microseconds to `left` seconds, but not below `MIN_TTL`."""
     return min(ttl, microseconds(max(MIN_TTL, left)))

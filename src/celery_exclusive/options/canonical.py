@@ -1,8 +1,8 @@
 """The canonical text of values: type-tagged, injective, free of the order of dicts.
 
 The text of a value is the text of its JSON round trip through kombu, since that is what a retry, a call by
-name and a worker see. What has no stable text is refused; a memory address is never part of one. So is what
-is too large: a worker also makes keys in its main process, which does nothing else meanwhile.
+name and a worker see. A value without a stable text is refused; a memory address is never part of a key. So
+is a value that is too large: a worker also makes keys in its main process, which does nothing else meanwhile.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from kombu.utils.json import object_hook
 
 MOST_CHARACTERS: Final = 500_000
 _MOST: Final = {"values": 5_000, "characters": MOST_CHARACTERS}
-"""What the arguments of a key may have together: items of lists and dicts, and the length of their texts."""
+"""The most that the arguments of a key may have together: items of lists and dicts, and characters."""
 _LONGEST_DECIMAL: Final = 2048
 """Bits. Longer integers are written in hexadecimal: the time for decimals grows with the square of their
 length, and Python can be told to write at most 640 digits, in one process and not in another."""
 
 
 class Refused(Exception):
-    """Why there is no key. On its way up it learns the path to the value, and at the top the task."""
+    """The reason why there is no key. Callers add the path to the value, and at last the task."""
 
     def __init__(self, problem: str, path: str = "") -> None:
         self.problem, self.path = problem, path
@@ -90,7 +90,7 @@ AS_THEY_ARE: Final = frozenset({*_JSON, bool, type(None)})
 class _Text:
     """The canonical text of the arguments of one key, while it is written.
 
-    What would be too much is refused before it is written.
+    A text that would be too large is refused before it is written.
     """
 
     def __init__(self) -> None:
@@ -184,7 +184,7 @@ def _members(value: object) -> tuple[str, dict[str, object]]:
 
 
 def model(value: object) -> tuple[str, object] | None:
-    """Return label and primary key of an instance of a Django model, which is known by its looks."""
+    """Return label and primary key of an instance of a Django model; None for other values."""
     label = getattr(getattr(value, "_meta", None), "label_lower", None)
     if not isinstance(label, str) or isinstance(value, type):
         return None
@@ -195,7 +195,7 @@ def model(value: object) -> tuple[str, object] | None:
 
 
 def unwrap(value: object) -> object:
-    """Return what stands for the value, where the value itself or kombu says so."""
+    """Return the substitute that the value itself, or kombu, defines for it, or else the value."""
     if _is_dict(value) and len(value) == 2 and value.keys() == {"__type__", "__value__"}:
         return _from_kombu(value)
     if type(value) in AS_THEY_ARE or isinstance(value, type):
@@ -208,7 +208,7 @@ def unwrap(value: object) -> object:
     try:
         inner = hook()
     except Exception as error:
-        text = f"is a {type_name(value)} that could not tell its key ({type(error).__name__})"
+        text = f"is a {type_name(value)} whose key could not be computed ({type(error).__name__})"
         raise Refused(f"{text}: correct its __exclusive_key__().") from error
     return unwrap(inner)
 
@@ -235,7 +235,9 @@ def _json_key(key: object) -> str:
         raise Refused("has an int of more than 600 digits among the keys of a dict: make it a text.")
     if key is None or isinstance(key, (int, float)):
         return json.dumps(key)
-    raise Refused(f"has a {type_name(key)} among the keys of a dict, which JSON cannot: make it a text.")
+    raise Refused(
+        f"has a {type_name(key)} among the keys of a dict, which JSON cannot express: make it a text."
+    )
 
 
 def normal(text: str) -> str:

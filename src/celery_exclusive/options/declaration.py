@@ -1,4 +1,4 @@
-"""What all options of a task have in common: frozen values that are checked as soon as they are written.
+"""The base of all options of a task: frozen values that are checked when they are made.
 
 No Celery and no store here; only `__set_name__` knows that the owner of an option is a task class.
 """
@@ -20,7 +20,7 @@ from celery_exclusive.options.amounts import MIN_TTL, is_duration, seconds_from
 
 OnStoreError = Literal["raise", "allow"]
 
-#: The apps of this process that `install` was called for, with what is to be done when a task class is bound.
+#: The apps of this process that `install` was called for, with a function that is called for each bound task.
 apps_with_locks: WeakKeyDictionary[object, Callable[[Any, Any], None]] = WeakKeyDictionary()
 
 
@@ -41,9 +41,9 @@ class Declaration:
     __slots__ = ()
     attribute: ClassVar[str]
     kind: ClassVar[str]
-    """How its keys begin: "x" or "u"."""
+    """The first letter of its keys: "x" or "u"."""
     without_store: ClassVar[str]
-    """What becomes of a task without a store's answer, in words."""
+    """The fate of a task if the store does not answer, in words."""
     names_by_default: ClassVar[tuple[str, ...] | None] = None
     whole_task: ClassVar[str]
     """How to have one key for a whole task, in words."""
@@ -56,7 +56,7 @@ class Declaration:
         skip_result: object
 
     def _fill(self, by: object, more: tuple[object, ...], unknown: dict[str, Any], **values: Any) -> None:
-        """Check what all options have in common, and keep everything."""
+        """Check the parameters that all options have, and set all of them."""
         known = [field.name for field in fields(cast("Any", self))]
         for name in unknown:
             self.refuse(
@@ -82,13 +82,13 @@ class Declaration:
 
     @property
     def values(self) -> dict[str, Any]:
-        """What is not by default, apart from what makes the key; JSON can express it."""
+        """The parameters without default value, except `by` and `key`; JSON can express them."""
         found = {field.name: getattr(self, field.name) for field in fields(cast("Any", self))[2:]}
         plain = type(self)()
         return {name: value for name, value in found.items() if value != getattr(plain, name)}
 
     def skipped(self, key: str, existing_id: str) -> object:
-        """Return the result of a run that was skipped because this task id had its key."""
+        """Return the result of a run that was skipped because the task `existing_id` held its key."""
         if self.skip_result is NOT_GIVEN:
             return {"skipped": {"key": key, "existing_id": existing_id}}
         return self.skip_result
@@ -110,7 +110,7 @@ class Declaration:
         return f"{type(self).__name__}({', '.join(shown)})"
 
     def __set_name__(self, owner: Any, name: str) -> None:
-        """Have the task class check its declaration once it is bound to an app.
+        """Let the task class check its declaration once it is bound to an app.
 
         Python calls this for every way of making a task, since each makes a class with the option in it. An
         error raised right here would reach the user wrapped in a RuntimeError (before Python 3.12), and the
@@ -126,7 +126,7 @@ class Declaration:
             try:
                 check_declaration(cls, name, app)
             except OptionError:
-                getattr(app, "_tasks", {}).pop(cls.name, None)  # else its next use would go through
+                getattr(app, "_tasks", {}).pop(cls.name, None)  # else its next use would succeed
                 raise
 
         owner.on_bound = classmethod(on_bound)

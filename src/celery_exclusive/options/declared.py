@@ -1,4 +1,4 @@
-"""What a task declares: whether it may run twice at the same time, and whether it may be queued twice."""
+"""The two options of a task: `Exclusive` (not run twice at once) and `Unique` (not queued twice)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OnFull = Literal["raise", "skip"]
 class Exclusive(Declaration):
     """Let a task run only so many times at once: once per key, or `limit` times.
 
-    The lease is taken on the worker, before the body, and renewed while the body runs.
+    The worker acquires the lease before the body, and renews it while the body runs.
 
         @app.task(exclusive=Exclusive())                            # one at a time, the others wait in line
         def rebuild_index(): ...
@@ -39,24 +39,22 @@ class Exclusive(Declaration):
             arguments ("repo:{project_id}", "repo:{project.pk}"), or a function that is called like the task
             and returns the text. A template shows texts: 17 and "17" have one key, as None and "None" do.
         limit: how many may run at once per key, an int from 1. Default 1.
-        ttl: seconds without heartbeat before the lease of a dead worker is free again, from 0.1. It does not
+        ttl: seconds without heartbeat after which the lease of a dead worker expires, from 0.1. It does not
             limit the run time. Default None: the setting `exclusive_ttl` (30 s).
-        on_conflict: what a task does that finds its key taken. Default "wait": in line and in order, without
-            using a worker slot. "skip": it ends with SUCCESS, without its body. "raise": it fails with
-            `LockHeld`, and so do the chain and the chord it is in. "reschedule": its message is sent again
-            with a delay that grows from about 1 s to about 60 s, in no order, and at its end it starts over;
-            nobody waits in line.
+        on_conflict: what a task does if its key is held. Default "wait": it waits in line and in order, but
+            in no worker slot. "skip": it ends with SUCCESS, without its body. "raise": it fails with
+            `LockHeld`, and so do the chain and the chord it is in. "reschedule": its message is published
+            again with a delay that grows from about 1 s to about 60 s, in no order; no task waits in line.
         give_up_after: with on_conflict="reschedule", after how many seconds since its first try it fails with
             `LockHeld` instead, by the clocks of the workers. Default None: never.
-        max_waiting: how many may wait in line per key, an int from 1. Retries and messages that the broker
-            delivers again count, but are never refused. Default None: the setting `exclusive_max_waiting`
-            (any number).
-        on_full: what a task does that finds so many in line. Default "raise": it fails with `LockHeld`, and
+        max_waiting: how many tasks may wait in line per key, an int from 1. Retries and redelivered messages
+            count, but are never refused. Default None: the setting `exclusive_max_waiting` (any number).
+        on_full: what a task does if so many wait in line. Default "raise": it fails with `LockHeld`, and
             so do the chain and the chord it is in. "skip": it ends with SUCCESS, without its body.
-        on_store_error: what a task does for which the store has not answered for `exclusive_store_wait`
-            seconds. "raise": its message goes back to the broker, and comes again later. "allow": its body
-            runs without a lease, maybe beside another; log and event tell. Default None: the setting
-            `exclusive_on_store_error` ("raise").
+        on_store_error: what a task does if the store has not answered for `exclusive_store_wait` seconds.
+            "raise": its message goes back to the broker, and comes again later. "allow": its body runs
+            without a lease, maybe beside another; a log line and an event report it. Default None: the
+            setting `exclusive_on_store_error` ("raise").
         skip_result: the result of a skipped run, any constant that JSON can express (None too).
             Default: `{"skipped": {"key": ..., "existing_id": ...}}`.
 
@@ -65,9 +63,9 @@ class Exclusive(Declaration):
             count above 1,000,000,000; when the task is registered if the attribute is not called `exclusive`,
             the app was not installed, or a name is no parameter of the task.
 
-    In a subclass `exclusive=None` switches it off. If a worker dies, its lease ends after `ttl`; while the
-    store is down, tasks wait and none is lost. A store that has lost its data is told the leases of the
-    bodies that run, and of those who waited in line, only what the broker kept runs.
+    In a subclass `exclusive=None` switches it off. If a worker dies, its lease expires after `ttl`; while the
+    store is down, tasks wait and none is lost. If a store loses its data, the leases of running bodies are
+    restored; of the tasks in line, only those whose messages the broker still has run.
     """
 
     attribute: ClassVar[str] = "exclusive"
@@ -134,8 +132,8 @@ class Exclusive(Declaration):
             )
         if give_up_after is not None and on_conflict != "reschedule":
             cls.refuse(
-                f"give_up_after={shown(give_up_after)} is for on_conflict='reschedule'. Leave it out, or say "
-                "how many may wait in line by max_waiting=."
+                f"give_up_after={shown(give_up_after)} is for on_conflict='reschedule'. Leave it out, or "
+                "limit the line with max_waiting=."
             )
         if give_up_after is not None and (not is_duration(give_up_after, at_least=0) or give_up_after == 0):
             cls.refuse(
@@ -150,7 +148,9 @@ class Exclusive(Declaration):
             cls.refuse(f"on_full={on_full!r} is neither 'raise' (LockHeld) nor 'skip' (without a run){hint}")
         if max_waiting is not None and not is_count(max_waiting):
             hint = (
-                "on_conflict='skip' if nobody may" if max_waiting == 0 else "None for exclusive_max_waiting"
+                "on_conflict='skip' if no task may wait"
+                if max_waiting == 0
+                else "None for exclusive_max_waiting"
             )
             cls.refuse(f"max_waiting={shown(max_waiting)} must be {A_COUNT}: how many may wait. Use {hint}.")
         if on_conflict != "wait" and (max_waiting is not None or on_full == "skip"):
@@ -162,15 +162,15 @@ class Exclusive(Declaration):
 
 
 Until = Literal["finished", "started"]
-"""What ends a unique lease: the end of the task, its begin, or the clock alone."""
+"""The events that end a unique lease: the end of the task, its start, or the clock alone."""
 OnDuplicate = Literal["skip", "raise"]
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class Unique(Declaration):
-    """Let a task be queued only once: the same call is not published again while its key is taken.
+    """Let a task be queued only once: the same call is not published again while its key is held.
 
-    The lease is taken where the task is called, before its message is sent.
+    The caller acquires the lease, before the message is published.
 
         @app.task(unique=Unique())                              # until it has finished, per arguments
         def send_digest(user_id): ...
@@ -181,10 +181,10 @@ class Unique(Declaration):
         @app.task(unique=Unique("team_id", period=60))          # at most once a minute
         def refresh_stats(team_id): ...
 
-    A call that finds its key taken sends nothing, and returns the AsyncResult of the task that has it, with
-    `outcome` "skipped", `existing_id` and `key`; that of any other call has `outcome` "published". What has
-    to have an end of its own is sent all the same, and ends with SUCCESS without its body: a member of a
-    chain, group or chord, a call with links or with a `task_id` of its own, and every call where results go
+    A call whose key is held publishes nothing, and returns the AsyncResult of the task that holds it, with
+    `outcome` "skipped", `existing_id` and `key`; the result of any other call has `outcome` "published". A
+    call that others wait for is published all the same, and ends with SUCCESS without its body: a member of a
+    chain, group or chord, a call with links or with a `task_id` of its own, and every call whose result goes
     through `rpc://`.
 
     Parameters:
@@ -193,27 +193,27 @@ class Unique(Declaration):
         key: an absolute key instead of `by`, shared by all tasks that give the same text: a template over the
             arguments ("repo:{project_id}", "repo:{project.pk}"), a function that is called like the task and
             returns the text, or a constant for the whole task.
-        until: when the key is free again. Default "finished": when the task has its result, through retries
+        until: when the key is released. Default "finished": when the task has its result, through retries
             and redeliveries. "started": when its body begins.
-        period: seconds for which the key is taken instead, whatever becomes of the task.
+        period: seconds for which the key is held instead, however the task ends.
         on_conflict: "skip" or "raise": the call raises `DuplicateTask`. Default "skip".
-        ttl: seconds without heartbeat before the lease of a dead worker is free again, from 0.1. It does not
+        ttl: seconds without heartbeat after which the lease of a dead worker expires, from 0.1. It does not
             limit the run time. Default None: the setting `exclusive_ttl` (30 s).
-        queued_ttl: seconds after which the key of a message that is lost is free again, counted from its eta
-            if it has one, 5 years in all. Default None: the setting `exclusive_queued_ttl` (86,400 s, a day).
-        on_store_error: what a call does whose store does not answer. "raise": it raises `StoreUnavailable`.
-            "allow": it is sent without a lease, maybe twice. Default None: the setting
+        queued_ttl: seconds after which the key of a lost message expires, counted from its eta if it has one,
+            5 years in all. Default None: the setting `exclusive_queued_ttl` (86,400 s, a day).
+        on_store_error: what a call does if the store does not answer. "raise": it raises `StoreUnavailable`.
+            "allow": it is published without a lease, maybe twice. Default None: the setting
             `exclusive_on_store_error` ("raise").
-        skip_result: the result of what is sent and then skipped, any constant that JSON can express (None
-            too). Default: `{"skipped": {"key": ..., "existing_id": ...}}`.
+        skip_result: the result of a call that is published and then skipped, any constant that JSON can
+            express (None too). Default: `{"skipped": {"key": ..., "existing_id": ...}}`.
 
     Raises:
         OptionError: at once if a value or a name is wrong, a time longer than 157,766,400 s (5 years), or a
             count above 1,000,000,000; when the task is registered if the attribute is not called `unique`,
             the app was not installed, or a name is no parameter of the task.
 
-    In a subclass, or in a call, `unique=None` switches it off. If the message cannot be sent, the key is free
-    at once; if the caller dies before it is sent, after `queued_ttl`.
+    In a subclass, or in a call, `unique=None` switches it off. If the message cannot be published, the key
+    is released at once; if the caller dies before, it expires after `queued_ttl`.
     """
 
     attribute: ClassVar[str] = "unique"
@@ -251,7 +251,7 @@ class Unique(Declaration):
         if on_conflict not in get_args(OnDuplicate):
             hint = did_you_mean(str(on_conflict), get_args(OnDuplicate))
             self.refuse(
-                f"on_conflict={on_conflict!r} is neither 'skip' (nothing is sent) nor 'raise' "
+                f"on_conflict={on_conflict!r} is neither 'skip' (nothing is published) nor 'raise' "
                 f"(DuplicateTask){hint}"
             )
         self._fill(
@@ -270,7 +270,7 @@ class Unique(Declaration):
 
     @property
     def window(self) -> UniqueUntil:
-        """What ends its lease."""
+        """The event that ends its lease."""
         return self.until if self.period is None else PERIOD
 
     @classmethod
@@ -287,8 +287,8 @@ class Unique(Declaration):
             cls.refuse(f"period={shown(period)} must be {seconds_from(MIN_TTL)}.")
         if until != "finished" or ttl is not None or queued_ttl is not None:
             cls.refuse(
-                f"period={period!r} says alone how long a key is taken. Leave until=, ttl= and queued_ttl= "
-                "out."
+                f"period={period!r} alone determines how long a key is held. Leave out until=, ttl= and "
+                "queued_ttl=."
             )
 
 

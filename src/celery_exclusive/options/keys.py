@@ -1,4 +1,4 @@
-"""From the arguments of a call to the key it competes for. Pure, apart from looking at signatures.
+"""Computes keys from the arguments of calls. Pure, apart from reading signatures.
 
 A key begins with the kind of its option, "x" or "u". Behind it, ":" begins the key of one task, its name and
 a hash of the chosen arguments, and "=" an absolute text, which tasks share. So no text spells a task's key.
@@ -42,7 +42,7 @@ _LONGEST: Final = 200
 """Bytes behind the kind of a key: with a prefix they fit into the 250 of memcached."""
 _HASHED_TEXT: Final = re.compile("~[0-9a-f]{32}")
 _HASHED_NAME: Final = re.compile("[~:][0-9a-f]{32}")
-"""How what is cut, or has the hash of arguments, ends."""
+"""The end of a name that was cut, or that has a hash of arguments."""
 _TOO_LONG: Final = f"a text of more than {MOST_CHARACTERS:,} characters"
 _signatures: WeakKeyDictionary[_Run, dict[bool, Signature]] = WeakKeyDictionary()
 
@@ -86,15 +86,15 @@ def key_of(task_name: str, run: _Run, option: Declaration, args: _Args, kwargs: 
 
 @lru_cache(maxsize=1024)
 def own_key(task_name: str, kind: str = "x") -> str:
-    """Return the key of a whole task, with which those of its arguments begin: "x:" or "u:", and its name."""
+    """Return the key of a whole task, "x:" or "u:" and its name; keys with arguments begin with it."""
     return f"{kind}:{_fitted(task_name, _LONGEST - 33, _HASHED_NAME)}"
 
 
 def absolute_key(text: str, kind: str = "x") -> str:
     """Return the key of a text that tasks share: "x=" or "u=", and up to 200 bytes.
 
-    A longer text is cut and completed with a hash. So is one that is no valid Unicode, and a short one that
-    looks as if it was.
+    A longer text is cut and completed with a hash. So is a text that is no valid Unicode, or that looks as if
+    it was cut.
     """
     if not text:
         raise OptionError("the key of a lock cannot be an empty text: name what is locked, like 'repo:17'.")
@@ -109,7 +109,7 @@ def keys_named(text: str) -> tuple[str, ...]:
 
 
 def _fitted(text: str, longest: int, hashed: re.Pattern[str]) -> str:
-    """Cut a text to so many bytes, such that no two texts become one."""
+    """Cut a text to so many bytes; different texts stay different."""
     data = utf8(text)
     if len(data) <= longest and not hashed.fullmatch(text[-33:]):
         with suppress(UnicodeDecodeError):  # half a surrogate pair, which no store could keep
@@ -207,7 +207,9 @@ def _check_function(key: Callable[..., str], signature: Signature) -> None:
     try:
         accepts.bind(*by_place, **by_name)
     except TypeError as error:
-        text = f"key= is called like the task, with {signature}, and does not take that ({error}): let it."
+        text = (
+            f"key= is called with the arguments of the task, {signature}, but does not accept them ({error})."
+        )
         raise Refused(text) from error
 
 
@@ -225,7 +227,9 @@ def _absolute_text(key: str | Callable[..., object], bound: BoundArguments) -> s
         what = f"a {type_name(text)}"
         if isinstance(text, str):
             what = _TOO_LONG if text else "an empty text"
-        raise Refused(f"key= gave {what}. It must give a text that names what is locked, like 'repo:17'.")
+        raise Refused(
+            f"key= returned {what}. It must return a text that names what is locked, like 'repo:17'."
+        )
     return text
 
 
@@ -235,7 +239,9 @@ def _text_of(bound: BoundArguments, path: tuple[str, ...]) -> str:
         try:
             value = getattr(value, step)
         except Exception as error:
-            text = f"is a {type_name(value)} that gave no .{step} ({type(error).__name__}): correct key=."
+            text = (
+                f"is a {type_name(value)} without a readable .{step} ({type(error).__name__}): correct key=."
+            )
             raise Refused(text, done) from error
         done += f".{step}"
     with at(done):
@@ -246,7 +252,7 @@ def _text_of(bound: BoundArguments, path: tuple[str, ...]) -> str:
             fix = "name an attribute of it, as in {project.pk}, or use a function as key="
             raise Refused(f"is a {type_name(value)}, which a template cannot show: {fix}.")
         if len(tagged[1]) > MOST_CHARACTERS:
-            raise Refused(f"is {_TOO_LONG}, too much for a key: show another argument, or a part of it.")
+            raise Refused(f"is {_TOO_LONG}, too large for a key: use another argument, or a part of it.")
         return normal(tagged[1])
 
 

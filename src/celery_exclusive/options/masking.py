@@ -1,4 +1,4 @@
-"""Celery's own reports of an app's settings, without the secrets of ours: `celery report`, `inspect conf`."""
+"""Masks the secrets in our settings in Celery's own reports: `celery report`, `inspect conf`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class MaskedSettings(Settings):
 
 def mask(app: Any) -> None:
     """Mask URLs in our settings of this app, also in misspelt ones, whenever they are loaded."""
-    _mask(app._conf)  # one that is not loaded yet, too
+    _mask(app._conf)  # also before it is loaded
     if app.on_after_configure:  # the copy of an app in a spawned child has none yet, and needs none
         app.on_after_configure.connect(_mask, weak=False)
 

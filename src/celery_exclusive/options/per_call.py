@@ -1,4 +1,4 @@
-"""The values that a call gives instead of its task's, as a message brings them."""
+"""The values of options that a call gives instead of its task, as a message carries them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ T = TypeVar("T", bound=Declaration)
 def option_of_call(task: Any, kind: type[T], values: Values | None, limits: Settings | None) -> T | None:
     """Return the option of a task, with the values that a call has given instead.
 
-    With `limits`, the settings, anybody may have written these values: no time is longer than that of the
-    task, or than the settings have it.
+    With `limits`, the values may be forged: no time is longer than in the task's own option or the settings.
     """
     own = getattr(task, kind.attribute, None)
     option = own if isinstance(own, kind) else None

@@ -26,7 +26,7 @@ from celery_exclusive.options.declaration import OnStoreError
 
 _ABSENT: Final = object()
 _SHORTEST: Final = 0.001
-"""Seconds: of less than a microsecond a store would keep nothing."""
+"""Seconds: a store would round less than a microsecond to nothing."""
 _SECRET: Final = ("exclusive_store", "exclusive_secret")
 """Settings that may hold a secret: their values are shown nowhere."""
 _SHORTEST_SECRET: Final = 16
@@ -43,21 +43,21 @@ class Settings:
 
     exclusive_store: URL of the store. Default None: the one that suits the broker and result backend.
     exclusive_prefix: the namespace, in front of every key in the store. Default "cx".
-    exclusive_ttl: seconds without heartbeat before a lease is dead, for options that give none. Default 30.
-    exclusive_queued_ttl: seconds after which the unique key of a message that is lost is free, for options
-        that give none. Default 86,400, a day.
-    exclusive_offer: how long a free place is first held open for the head of the line. Default 5.
-    exclusive_reap_period: how often the workers together look for what has expired. Default 1.
-    exclusive_tombstone_ttl: how long a finished id is remembered. Default None: see `tombstone_ttl`.
-    exclusive_store_wait: how long a starting task waits for a store that is down. Default 60.
-    exclusive_on_store_error: what becomes of it then, for options that do not say: "raise" (default), back to
+    exclusive_ttl: seconds without heartbeat after which a lease expires, for options without ttl. Default 30.
+    exclusive_queued_ttl: seconds after which the unique key of a lost message expires, for options without
+        queued_ttl. Default 86,400, a day.
+    exclusive_offer: seconds of the first offer of a free place to the head of the line. Default 5.
+    exclusive_reap_period: seconds between searches for expired leases, by all workers together. Default 1.
+    exclusive_tombstone_ttl: seconds for which a finished id is remembered. Default None: see `tombstone_ttl`.
+    exclusive_store_wait: seconds for which a starting task waits for a store that is down. Default 60.
+    exclusive_on_store_error: its fate then, for options without on_store_error: "raise" (default), back to
         the broker; "allow", a run without a lease.
-    exclusive_max_waiting: how many may wait in line, for tasks that wait and do not say. Default None: any.
+    exclusive_max_waiting: how many may wait in line, for options without max_waiting. Default None: any.
     exclusive_preview: whether log lines show a short preview of the arguments. Default True.
-    exclusive_broker_id: what tells this broker from others. Default None: its kind, hosts and virtual host.
+    exclusive_broker_id: an id of this broker. Default None: its kind, hosts and virtual host.
     exclusive_secret: signs our headers and parked messages, which are checked before they are used: a text of
         16 or more characters, or several, of which the first signs and all are accepted. None as the last of
-        several also accepts what is not signed. Default None: nothing is signed or checked.
+        several also accepts unsigned messages. Default None: nothing is signed or checked.
 
     Raises OptionError for a value of the wrong type or range, and for any other `exclusive_*` key.
     """
@@ -102,10 +102,10 @@ class Settings:
 
 
 def tombstone_ttl(conf: Mapping[str, object]) -> float:
-    """Return how many seconds the store remembers a finished id: the setting, or what the broker asks for.
+    """Return how many seconds the store remembers a finished id: the setting, or as long as the broker needs.
 
-    A Redis broker gives a message out again after its visibility timeout, so it is twice that and 600 s more;
-    other brokers notice a lost worker at once, and 600 s do.
+    A Redis broker redelivers a message after its visibility timeout, so it is twice that and 600 s more;
+    other brokers notice a lost worker at once, and 600 s are enough.
     """
     setting = Settings.from_conf(conf).exclusive_tombstone_ttl
     if setting is not None:
@@ -115,7 +115,7 @@ def tombstone_ttl(conf: Mapping[str, object]) -> float:
 
 
 def visibility_timeout(conf: Mapping[str, object]) -> float | None:
-    """Return after how many seconds a Redis broker gives a message out again; None for all others."""
+    """Return the seconds after which a Redis broker redelivers a message; None for other brokers."""
     if not any(family(url) in ("redis", "sentinel") for url in broker_urls(conf, reading=True)):
         return None
     transport_options = cast("Mapping[str, object]", conf.get("broker_transport_options") or {})
@@ -160,7 +160,7 @@ def _shown(name: str, value: object) -> str:
 
 
 def _check_secret(value: object) -> None:
-    """The value itself is in no text: errors are logged."""
+    """Check the secrets; no error shows them, since errors are logged."""
     given = list(cast("list[object]", value)) if isinstance(value, (list, tuple)) else [value]
     texts = given[:-1] if len(given) > 1 and given[-1] is None else given
     if not texts or not all(isinstance(text, str) and len(text) >= _SHORTEST_SECRET for text in texts):
@@ -190,7 +190,7 @@ def _refuse_unknown_keys(conf: Mapping[str, object], names: list[str]) -> None:
 
 
 def _is_meant_for_us(key: str, namespace: str) -> bool:
-    """Tell whether somebody wrote this key for us, rightly or wrongly spelled.
+    """Whether this key is one of our settings, rightly or wrongly spelled.
 
     With a namespace the configuration object is often all of Django's settings: names in capitals that do not
     begin with the namespace belong to others. Without one, CELERY_EXCLUSIVE_TTL would silently do nothing.
@@ -201,7 +201,7 @@ def _is_meant_for_us(key: str, namespace: str) -> bool:
 
 
 def _is_like_exclusive(name: str) -> bool:
-    """A word alone is none: a module of settings also lists what it has imported."""
+    """Whether a name begins like "exclusive_"; a single word is an imported module, not a setting."""
     word, underscore, _ = name.partition("_")
     return bool(underscore and difflib.get_close_matches(word, ["exclusive"], cutoff=0.85))
 

@@ -1,4 +1,4 @@
-"""Signatures of what comes back from a broker or a store: our header of a message, and a parked message."""
+"""Signs our header of a message and the stored messages, and verifies them when they come back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 SIGNATURE: Final = "sig"
 """The field of a header that holds its signature."""
 _MARK: Final = b"signed "
-"""How a parked message begins that is signed; one that is not begins with the brace of its JSON."""
+"""The start of a signed stored message; an unsigned one starts with the brace of its JSON."""
 _HEX: Final = 64
 
 
@@ -19,9 +19,8 @@ class Signer:
 
     signer = Signer(("new secret of 16 or more", "old secret of 16 or more"), "cx")
 
-    Without a secret it signs nothing and accepts everything. None among the secrets accepts what has no
-    signature at all, for the time in which not all processes have a secret yet. What has a signature that no
-    secret has made is never accepted.
+    Without a secret it signs nothing and accepts everything. None among the secrets accepts messages without
+    a signature, while not all processes have a secret yet. An invalid signature is never accepted.
     """
 
     def __init__(self, secrets: Sequence[str | None], namespace: str) -> None:
@@ -43,7 +42,7 @@ class Signer:
         return {**fields, SIGNATURE: self._sign(*_of_header(fields, task_id))}
 
     def accepts_header(self, fields: Mapping[str, Any], task_id: str) -> bool:
-        """Tell whether the fields were signed for a message of this task. It never raises."""
+        """Whether the fields were signed for a message of this task. It never raises."""
         if not self.is_on or (SIGNATURE not in fields and self._takes_unsigned):
             return True
         unsigned = {name: value for name, value in fields.items() if name != SIGNATURE}
@@ -54,21 +53,21 @@ class Signer:
         return self._accepts(fields.get(SIGNATURE), *parts)
 
     def sign_parked(self, content: bytes, key: str, id: str) -> bytes:
-        """Return a message in the form in which it waits for this key under this id."""
+        """Return a message with its signature for this key and id."""
         if not self.is_on:
             return content
         return b"%b%b %b" % (_MARK, self._sign(*_of_parked(content, key, id)).encode(), content)
 
     def open_parked(self, kept: bytes, key: str, id: str) -> bytes | None:
-        """Return the message that was parked for this key under this id; None: it has no valid signature.
+        """Return the message of a parked one; None: it has no valid signature for this key and id.
 
         Raises:
-            LookupError: it is signed, and there is no secret here.
+            LookupError: it is signed, but this process has no secret.
         """
         if not kept.startswith(_MARK):
             return kept if self._takes_unsigned else None
         if not self.is_on:
-            raise LookupError("it is signed, and this process has no exclusive_secret")
+            raise LookupError("it is signed, but this process has no exclusive_secret: set it")
         signature, content = kept[len(_MARK) :][:_HEX], kept[len(_MARK) + _HEX + 1 :]
         is_ours = self._accepts(signature.decode(errors="replace"), *_of_parked(content, key, id))
         return content if is_ours else None
@@ -84,12 +83,12 @@ class Signer:
         return any(hmac.compare_digest(given, own) for own in signed)
 
     def _text(self, parts: Sequence[bytes]) -> bytes:
-        """All parts, each with its length before it: no two lists of parts have the same text."""
+        """Return all parts, each after its length: different lists of parts have different texts."""
         return b"".join(b"%d:%b," % (len(part), part) for part in (self._namespace, *parts))
 
 
 def _of_header(fields: Mapping[str, Any], task_id: str) -> tuple[bytes, ...]:
-    """What is signed of a header: as it arrives, with lists for tuples and texts as keys."""
+    """Return the signed parts of a header, as it arrives: with lists for tuples and texts as keys."""
     text = json.dumps(json.loads(json.dumps(fields)), sort_keys=True)
     return b"header", _encoded(task_id), text.encode()
 

@@ -1,7 +1,7 @@
 """Templates of absolute keys: "repo:{project.pk}".
 
-A template shows the texts of values as they are. Only a value that another one follows is escaped, and only
-if it contains the text between them: "{owner}:{repo}" of ("a:b", "c") is "a^:b:c", that of ("a", "b:c") is
+A template contains the texts of values unchanged. Only a value before another one is escaped, and only if it
+contains the text between them: "{owner}:{repo}" of ("a:b", "c") is "a^:b:c", that of ("a", "b:c") is
 "a:b:c". So one template gives two calls the same text only if each of their values has the same text.
 """
 
@@ -65,7 +65,7 @@ def parse_template(template: str) -> tuple[tuple[Field, ...], str]:
         )
     if any(ESCAPE in end for end in ends):
         raise ValueError(
-            f"key={template!r} has {ESCAPE!r} between two values, which marks what is escaped in them: put "
+            f"key={template!r} has {ESCAPE!r} between two values, the escape character of the values: put "
             "another text there, as in '{owner}:{repo}'."
         )
     return tuple(Field(*field, until) for field, until in zip(found, [*ends, ""], strict=False)), before

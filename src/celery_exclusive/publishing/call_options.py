@@ -55,8 +55,8 @@ def pop_call_options(services: Services, name: str, task: Any, options: dict[str
             )
         elif not any(declared.values()):
             raise OptionError(
-                f"task {name}: {attribute}={given!r} in a call of a task without options, or of one that is "
-                "not known here, would do nothing: declare one of them, and let the call change it"
+                f"task {name}: {attribute}={given!r} in a call does nothing, since the task has no options "
+                "or is unknown here: declare an option at the task, and let the call change it"
             )
         else:
             holds[attribute] = given

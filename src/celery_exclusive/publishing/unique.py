@@ -108,8 +108,9 @@ class UniquePublish:
         self.may_hold = sending.may_hold
         if sending.kind == "error":
             raise DuplicateTask(
-                f"task {self.task.name} publishes its own unique key {key} from inside its body, which would "
-                "be skipped each time: use Unique(until='started'), or send it with unique=None",
+                f"task {self.task.name} publishes a call with its own unique key {key} inside its "
+                "body, which would be skipped each time: use Unique(until='started'), or publish it with "
+                "unique=None",
                 key,
                 sending.owner,
             )
@@ -124,7 +125,7 @@ class UniquePublish:
         name, key = self.task.name, self.call.claim.key
         if self.option and self.option.on_conflict == "raise" and not self._is_of_beat:
             raise DuplicateTask(
-                f"task {name} was not sent: {existing_id} has its unique key {key}", key, existing_id
+                f"task {name} was not published: unique key {key} is held by {existing_id}", key, existing_id
             )
         notices.not_sent(name, key, existing_id)
         result = (self.options.get("result_cls") or self.services.app.AsyncResult)(existing_id)
@@ -141,7 +142,7 @@ class UniquePublish:
         try:
             insist(lambda: store.apply(key, undo))
         except Exception as error:  # noqa: BLE001 - the caller gets that which it was told before
-            what = f"unique key {key} is taken by a message that was not sent, until the store answers"
+            what = f"unique key {key} of a message that was not published could not be released; retrying"
             notices.trouble(what, error)
             self._owe()
 

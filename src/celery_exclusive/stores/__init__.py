@@ -1,1 +1,1 @@
-"""Where leases live: one module or folder per kind of store, found by the scheme of its URL."""
+"""Stores: one module or folder per kind, chosen by the scheme of the URL."""

@@ -1,4 +1,4 @@
-"""What every store can do, and how a URL finds one."""
+"""The protocol of all stores, and the registry that finds a store by its URL."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from celery_exclusive.errors import OptionError, did_you_mean
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a store can promise.
+    """The promises of a store.
 
     Parameters:
-        line: it keeps waiting messages, so `on_conflict="wait"` is possible.
+        line: it stores the messages of waiting tasks, so `on_conflict="wait"` is possible.
         fence: how long fences grow: for ever, or as long as the server keeps its data.
-        durable: what a restart of the store leaves of a line: nothing, all but the last moments, or all.
+        durable: how much of a line a restart of the store keeps: nothing, all but the last moments, or all.
         one_host: only processes on one machine can share it.
-        one_process: not even these can.
+        one_process: only one process can use it.
     """
 
     line: bool = True
@@ -33,7 +33,7 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """A parked message that the caller must publish now, marked with the store's epoch."""
+    """A stored message that the caller must republish now, marked with the store's epoch."""
 
     key: str
     id: str
@@ -43,11 +43,11 @@ class Wake:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A store's answer, with what follows from it for others.
+    """A store's answer, with its consequences for other tasks.
 
-    `wake` must be published by the caller; `aside` are (key, id) that nobody took for all their offers.
-    `epoch` is the store's mark, which is told to whoever wakes somebody, and by `reap` always. `more` says
-    that a sweep was full, so that more keys may be due; `unreadable` are (key, problem) of what it set aside.
+    The caller must republish the messages of `wake`; `aside` are the (key, id) of tasks that stepped aside.
+    `epoch` is the store's mark, given with every `wake` and by `reap`. `more`: a sweep was full, so that more
+    keys may be due; `unreadable` are the (key, problem) of damaged keys.
     """
 
     answer: Answer
@@ -60,9 +60,9 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A key as it is now: unexpired holders, how many wait in line, how many of them stepped aside.
+    """The state of a key: its holders, and how many tasks wait in line and aside.
 
-    With a `problem` nothing of it can be told, since what the store keeps of it is damaged.
+    With a `problem` its data are damaged, and all else is empty.
     """
 
     holders: tuple[Owner, ...] = ()
@@ -72,16 +72,16 @@ class Snapshot:
 
 
 class Store(Protocol):
-    """Where leases live.
+    """A store of leases and lines.
 
-    Every verb is one atomic step at one instant of the store's clock. After a lost reply it can be repeated,
-    an Acquire with `redelivered=True` and the same token, the others as they are. Many threads may use a
-    store, and so may a forked child, which opens its own connection. What cannot be answered raises
-    `StoreUnavailable`; `UnreadableKey` if what is kept of a key is damaged. Other keys do not suffer from it.
+    Every operation is one atomic step at one instant of the store's clock. After a lost reply it can be
+    repeated, an Acquire with `redelivered=True` and the same token, the others unchanged. Many threads may
+    use a store, and so may a forked child, which opens its own connection. A store that does not answer
+    raises `StoreUnavailable`; a damaged key raises `UnreadableKey`, and does not affect other keys.
     """
 
     url: str
-    """The store's URL as it may be shown: without password."""
+    """The store's URL without password, for texts."""
 
     @property
     def capabilities(self) -> Capabilities: ...
@@ -91,55 +91,55 @@ class Store(Protocol):
         ...
 
     def renew(self, leases: Sequence[tuple[str, Renew]]) -> list[bool]:
-        """Keep many leases, of many keys; tell for each whether it lives."""
+        """Renew leases of several keys; return for each whether it is still held."""
         ...
 
     def reap(self, limit: int = 100, every: int = 0) -> Reply:
-        """Look after keys whose leases or offers ran out, at most `limit` of them.
+        """End expired leases and offers of at most `limit` keys, and let their lines go on.
 
-        Does nothing (`Done(False)`) if somebody else did within the last `every` microseconds. If `limit`
-        keys were due, the reply says that there may be `more`. A key whose data are damaged is told as
-        `unreadable`, and looked at again ten minutes later.
+        Does nothing (`Done(False)`) after another reap within the last `every` microseconds. If `limit` keys
+        were due, the reply says that there may be `more`. A damaged key is reported as `unreadable`, and
+        checked again ten minutes later.
         """
         ...
 
     def keep_namespace(self, broker: str, life: int) -> str:
-        """Keep the namespace for a broker for `life` microseconds, unless another's workers keep it.
+        """Keep the namespace for a broker for `life` microseconds, unless it is kept for another.
 
-        Returns for which broker it is kept now.
+        Returns the broker that it is kept for now.
         """
         ...
 
     def inspect(self, key: str) -> Snapshot:
-        """What is going on at a key. Looking changes nothing."""
+        """Return the state of a key; changes nothing."""
         ...
 
     def inspect_all(self, keys: Sequence[str]) -> list[Snapshot]:
-        """The same of several keys, at one instant; one that is damaged has a `problem`."""
+        """Return the states of several keys at one instant; a damaged key has a `problem`."""
         ...
 
     def forget(self, key: str) -> None:
-        """Drop all that is kept of a key, whoever holds it or waits there: the way out if it is damaged."""
+        """Delete all data of a key, with its leases and waiting tasks: the remedy for a damaged key."""
         ...
 
     def scan(self, prefix: str = "") -> Iterator[str]:
-        """The keys that have a holder or a line, or are damaged."""
+        """Yield the keys that have a holder or a line, or are damaged."""
         ...
 
     def epoch(self) -> str:
-        """The store's random mark: each has its own, and a new one after it lost its data."""
+        """Return the store's random mark: each store has its own, and a new one after it lost its data."""
         ...
 
     def check(self) -> list[str]:
-        """Ask the store whether it can do its work; return warnings for the operator."""
+        """Check that the store can do its work; return warnings for the operator."""
         ...
 
     def close(self) -> None:
-        """Give back connections. The store opens new ones when it is used again."""
+        """Close connections. The store opens new ones when it is used again."""
 
 
 class StoreFactory(Protocol):
-    """What a URL scheme is registered with: usually the store's class."""
+    """A callable that makes a store, usually its class."""
 
     def __call__(self, url: str, *, prefix: str, offer: int, tombstone_ttl: int) -> Store: ...
 
@@ -155,14 +155,14 @@ _factories: dict[str, str | StoreFactory] = {
 
 
 def register(scheme: str, factory: str | StoreFactory) -> None:
-    """Teach `open_store` a URL scheme.
+    """Register a URL scheme for `open_store`.
 
     Example:
         register("mystore", "my_package.store:MyStore")
 
     Parameters:
-        scheme: what stands before `://`.
-        factory: a callable, or "module:name" of one, which is then imported when first used.
+        scheme: the text before `://`.
+        factory: a callable, or "module:name" of one, which is imported when it is first used.
     """
     _factories[scheme] = factory
 
@@ -173,21 +173,21 @@ def knows(url: str) -> bool:
 
 
 def older_version(url: str, names: str) -> str:
-    """The warning of a store that holds locks as the first version of this library kept them."""
+    """Return the warning of a store that has locks of the first version of this library."""
     return (
         f"store {url}: it holds locks of an older version of celery-exclusive ({names}), which this one does "
         "not see: a task of that version and one of this may run at the same time. Stop the older workers "
-        "and publishers when their tasks have run; what they leave ends by itself"
+        "and publishers when their tasks have run; their locks expire by themselves"
     )
 
 
 def open_store(url: str, *, prefix: str = "cx", offer: float = 5.0, tombstone_ttl: float = 600.0) -> Store:
-    """Make the store a URL names. It connects when it is first used.
+    """Make the store of a URL. It connects when it is first used.
 
     Parameters:
         url: for example `redis://localhost:6379/1`.
         prefix: namespace within the store.
-        offer: seconds for which a free place is held open for the head of the line at first.
+        offer: seconds of the first offer of a free place to the head of the line.
         tombstone_ttl: seconds for which a finished task that had waited is remembered.
 
     Raises:
@@ -197,7 +197,7 @@ def open_store(url: str, *, prefix: str = "cx", offer: float = 5.0, tombstone_tt
     if kind not in _factories:
         known = ", ".join(f"{name}://" for name in sorted(_factories))
         hint = did_you_mean(kind, _factories)
-        what = repr(kind) if kind else "what is no URL"
+        what = repr(kind) if kind else "a text that is no URL"
         raise OptionError(f"exclusive_store: no store for {what} (there are {known}){hint}")
     factory = _factories[kind]
     if isinstance(factory, str):

@@ -1,4 +1,4 @@
-"""Which store an app uses: the one it names, else one it has anyway."""
+"""Chooses the store of an app: the configured one, or else one that the app uses anyway."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _LINES: Final = (
 def choose(conf: Any, named: str | None) -> tuple[str, str]:
     """Return the URL of the store and where it was found.
 
-    First what every worker can reach: the result backend, the broker or Django's default cache, if it is a
-    Redis. SQLite serves one machine only: it is taken for a broker of one machine, or beside SQLite results.
+    First a store that every worker can reach: the result backend, the broker or Django's default cache, if it
+    is a Redis. SQLite serves one machine only: it is chosen for a broker of one machine, or SQLite results.
 
     Raises:
-        OptionError: nothing that the app uses can keep locks; the text says which line to add.
+        OptionError: the app uses nothing that can keep locks; the text says which setting to add.
     """
     if named:
         if scheme(named) in _NOT_YET:
@@ -40,7 +40,7 @@ def choose(conf: Any, named: str | None) -> tuple[str, str]:
     for origin, url in _candidates(conf):
         if knows(url):
             return url, origin
-        found = re.match(r"[\w.+ -]+(?=:|$)", url)  # of what is no URL, too; never a part of a password
+        found = re.match(r"[\w.+ -]+(?=:|$)", url)  # also if it is no URL; never a part of a password
         name = found[0] if found else "none"
         passed_over.append(f"{origin} {name}{' (not supported yet)' * (name in _NOT_YET)}")
     raise OptionError(
@@ -50,7 +50,7 @@ def choose(conf: Any, named: str | None) -> tuple[str, str]:
 
 
 def _candidates(conf: Any) -> Iterator[tuple[str, str]]:
-    result_backend = str(conf.result_backend or "")  # an attribute: knows what the environment says
+    result_backend = str(conf.result_backend or "")  # as an attribute it includes the environment
     is_sqlite = result_backend.startswith("db+sqlite")
     if not is_sqlite:
         yield "result backend", result_backend
@@ -61,7 +61,7 @@ def _candidates(conf: Any) -> Iterator[tuple[str, str]]:
 
 
 def _broker(conf: Any) -> str:
-    """The first broker, or where the store of one machine is whose broker serves no other."""
+    """Return the URL of the first broker, or a store beside a broker of one machine."""
     url = broker_urls(conf)[0]
     if family(url) == "memory":
         return "memory://"
@@ -71,7 +71,7 @@ def _broker(conf: Any) -> str:
 
 
 def _beside(result_backend: str) -> str:
-    """A file next to that of an SQLite result backend: each write to a file waits for all others to it."""
+    """Return a file beside that of an SQLite result backend: writes to one file wait for each other."""
     found = re.match(r"db\+sqlite(\+\w+)?:///([^?:]+)", result_backend)
     return f"sqlite:///{found[2]}.locks" if found else "db+sqlite in memory"
 
@@ -89,7 +89,7 @@ def _of_django() -> Iterator[tuple[str, str]]:
 
 
 def _primary(location: Any, options: Mapping[str, Any]) -> str:
-    """The server that Django's cache writes to: the first."""
+    """Return the first server, which Django's cache writes to."""
     servers = re.split("[;,]", location) if isinstance(location, str) else location
     url = str(next(iter(servers), "")).strip().replace("unix://", "redis+socket://", 1)
     given = {name: options.get(name) or options.get(name.upper()) for name in ("username", "password")}

@@ -1,4 +1,4 @@
-"""A store made of three things: load a document, swap it if nobody else did, list what is due."""
+"""The base of stores that load and compare-and-swap a document of each key, and run `step` themselves."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from celery_exclusive.stores.base import Capabilities, Reply, Snapshot, Wake
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A key as it stood at the instant `now` of the store's clock; `version` changes with every swap.
+    """The data of a key at the instant `now` of the store's clock; `version` changes with every swap.
 
-    `aside` counts all who stepped aside, of which the line has only some. A store that tells the `due`
-    time which it keeps need not swap what changes nothing.
+    `aside` counts all entries aside, of which the line has only some. A store that gives the stored `due`
+    time need not swap a change that changes nothing.
     """
 
     version: int
@@ -32,7 +32,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a swap must store: the transition of what was loaded, and the operation's id and message."""
+    """The data that a swap must store: a transition, and the operation's id and message."""
 
     loaded: Loaded
     transition: Transition
@@ -42,7 +42,7 @@ class Change:
 
     @property
     def is_none(self) -> bool:
-        """Whether everything stays as it was loaded."""
+        """Whether it changes nothing."""
         to, was = self.transition, self.loaded
         is_same = to.document == was.document and to.due == was.due
         return is_same and not (
@@ -51,13 +51,13 @@ class Change:
 
     @property
     def known(self) -> dict[str, Entry]:
-        """The entries that were loaded: all that can be changed or removed."""
+        """The loaded entries, the only ones that can be changed or removed."""
         line = self.loaded.line
         own = (line.own,) if line.own else ()
         return {entry.id: entry for entry in (*line.head, *line.aside, *line.behind, *own)}
 
     def counts(self) -> tuple[int, int, int]:
-        """How many will wait in line, how many aside, and how many copies stand behind their runs."""
+        """Return how many entries will be in line, aside, and behind their runs."""
         known, to, line = self.known, self.transition, self.loaded.line
         left = [known[id].state for id in {*to.removed, *(entry.id for entry in to.entries)} if id in known]
         came = [entry.state for entry in to.entries]
@@ -69,7 +69,7 @@ class Change:
 
 
 def sweep(keys: Sequence[str] | None, limit: int, look_at: Callable[[str], Reply], epoch: str) -> Reply:
-    """Look at these keys, one by one; None: it is somebody else's turn."""
+    """Reap these keys, one by one; None: another process reaped recently."""
     replies = [look_at(key) for key in keys or ()]
     return Reply(
         Done(keys is not None),
@@ -82,9 +82,9 @@ def sweep(keys: Sequence[str] | None, limit: int, look_at: Callable[[str], Reply
 
 
 class DocumentStore(ABC):
-    """Runs `step` itself, as compare-and-swap of one document.
+    """A store that runs `step` itself, as compare-and-swap of one document.
 
-    A store of its own kind needs only the abstract methods below; `swap` must be atomic.
+    A subclass needs only the abstract methods below; `swap` must be atomic.
     """
 
     capabilities = Capabilities()
@@ -97,23 +97,23 @@ class DocumentStore(ABC):
 
     @abstractmethod
     def load(self, key: str, id: str = "", limit: int = 1) -> Loaded:
-        """The key's document, its line as `step` is given it, and what is of `id`."""
+        """Return the key's document and its line as `step` reads it, with the data of `id`."""
 
     @abstractmethod
     def swap(self, key: str, version: int, change: Change) -> bool:
-        """Store a change if the key's version is still this; say whether it was."""
+        """Store a change if the key still has this version; return whether it had."""
 
     @abstractmethod
     def messages(self, key: str, ids: Sequence[str]) -> dict[str, bytes]:
-        """The kept messages of those ids that are still in the line."""
+        """Return the stored messages of these ids, as far as they are in line."""
 
     @abstractmethod
     def due(self, limit: int, every: int) -> list[str] | None:
-        """Keys whose due time has come; None if somebody else asked within `every` microseconds."""
+        """Return the keys that are due; None after another call within `every` microseconds."""
 
     @abstractmethod
     def scan(self, prefix: str = "") -> Iterator[str]:
-        """The keys that have a holder or a line."""
+        """Yield the keys that have a holder or a line."""
 
     def apply(self, key: str, operation: Request) -> Reply:
         return self._run(key, operation)
@@ -126,13 +126,13 @@ class DocumentStore(ABC):
         return sweep(keys, limit, self.sweep_key, self.epoch())
 
     def sweep_key(self, key: str) -> Reply:
-        """Let the reaper look at one key."""
+        """Reap one key."""
         return self._run(key, Reap())
 
     def forget(self, key: str) -> None:
-        raise StoreUnavailable(f"store {self.url} cannot drop lock {key}: delete by hand what it keeps of it")
+        raise StoreUnavailable(f"store {self.url} cannot delete the data of lock {key}: delete them by hand")
 
-    def keep_namespace(self, broker: str, life: int) -> str:  # noqa: ARG002 - a store that is shared says more
+    def keep_namespace(self, broker: str, life: int) -> str:  # noqa: ARG002 - shared stores keep it
         return broker
 
     def inspect(self, key: str) -> Snapshot:
@@ -154,7 +154,7 @@ class DocumentStore(ABC):
         return []
 
     def close(self) -> None:  # noqa: B027 - nothing to do is the rule
-        """Nothing to give back, unless a store says otherwise."""
+        """Close nothing, unless a store overrides this."""
 
     def _run(self, key: str, operation: Operation) -> Reply:
         id = "" if isinstance(operation, Reap) else operation.id

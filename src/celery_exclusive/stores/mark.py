@@ -1,4 +1,4 @@
-"""What a publisher tells workers of its store, so that they notice if it is another than theirs."""
+"""The mark of a publisher's store, by which workers notice that it is not theirs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from celery_exclusive.stores.base import Store
 from celery_exclusive.system.threads import NativeThread
 
 _LIFE = 60
-"""Seconds after which it is asked for again: a store that has lost its data has a new epoch."""
+"""Seconds after which it is read again: a store that has lost its data has a new epoch."""
 _PATIENCE = 0.5
 
 
 class Mark:
-    """The epoch of a store, asked for when a process publishes, at most once a minute.
+    """The epoch of a store, read when a process publishes, at most once a minute.
 
     Publishing does not depend on the store: without an answer within half a second there is no mark yet.
     """
@@ -26,10 +26,10 @@ class Mark:
         self._pid, self._asked = 0, 0.0
 
     def read(self) -> str | None:
-        """The store's epoch, None if it is not known."""
+        """Return the store's epoch; None if it is unknown."""
         now = time.monotonic()
         if self._pid != os.getpid() or now >= self._asked + _LIFE:
-            self._pid, self._asked = os.getpid(), now  # first: other threads need not ask too
+            self._pid, self._asked = os.getpid(), now  # first: other threads need not read it too
             try:
                 store = self._store()  # opened here: no lock of an import is held in a thread beside a fork
                 asking = NativeThread(lambda: self._ask(store))

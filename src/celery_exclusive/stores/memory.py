@@ -16,7 +16,7 @@ from celery_exclusive.stores.document import Change, DocumentStore, Loaded
 from celery_exclusive.system.threads import original
 
 MINUTE = 60_000_000
-"""How much longer than told a tombstone is kept, in case the clock is set back."""
+"""The extra time for which tombstones are kept, in case the clock is set back."""
 
 
 @dataclass(slots=True)
@@ -47,9 +47,9 @@ class _Key:
 
 @dataclass(slots=True)
 class _Memory:
-    """What all stores of one URL in this process share."""
+    """The data that all stores of one URL in this process share."""
 
-    # Greenlets share it with the heartbeat's thread, and none waits for anything else while it has it.
+    # Greenlets share it with the heartbeat's thread; none waits for anything else while it holds it.
     lock: Lock = field(default_factory=original("_thread", "allocate_lock"))
     keys: dict[str, _Key] = field(default_factory=dict)
     epoch: str = field(default_factory=lambda: token_hex(8))
@@ -64,7 +64,7 @@ _memories: dict[tuple[str, str], _Memory] = {}
 class MemoryStore(DocumentStore):
     """Leases in this process's memory; all stores of the same URL and prefix are one.
 
-    `clock` returns the time in microseconds; tests put their own in its place.
+    `clock` returns the time in microseconds; tests replace it.
     """
 
     capabilities = Capabilities(durable="none", fence="server-life", one_host=True, one_process=True)
@@ -155,7 +155,7 @@ class MemoryStore(DocumentStore):
         return iter([key for key in keys if key.startswith(prefix)])
 
     def clear(self) -> None:
-        """Forget everything, as a server does that lost its data."""
+        """Delete everything, like a server that loses its data."""
         with self._memory.lock:
             self._memory.keys.clear()
             self._memory.epoch = token_hex(8)

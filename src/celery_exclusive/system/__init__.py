@@ -1,1 +1,1 @@
-"""What is below Celery: threads, forks, signals, deadlines."""
+"""The layer below Celery: threads, forks, signals, deadlines."""

@@ -1,4 +1,4 @@
-"""How long a call of a store may take, for callers whose own time is shorter than its timeout."""
+"""Deadlines of store calls, for callers that have less time than the timeout of the store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _until: ContextVar[float | None] = ContextVar("celery_exclusive_deadline", defau
 
 @contextmanager
 def deadline(seconds: float | None) -> Generator[None]:
-    """Let all calls within the block together take no longer than this; None: as long as they take."""
+    """Limit the time of all store calls within the block together; None: no limit."""
     mark = _until.set(None if seconds is None else time.monotonic() + seconds)
     try:
         yield
@@ -22,6 +22,6 @@ def deadline(seconds: float | None) -> Generator[None]:
 
 
 def at_most(timeout: float) -> float:
-    """This timeout in seconds, or what is left until the deadline."""
+    """Return this timeout, or the seconds until the deadline if they are fewer."""
     until = _until.get()
     return timeout if until is None else max(min(timeout, until - time.monotonic()), _SHORTEST)

@@ -1,7 +1,7 @@
-"""No child is forked while a thread of the main process is at work.
+"""Delays forks while a thread of the main process works.
 
-Whatever that thread has locked then, in Python, kombu or a driver, would be locked in the child for ever. On
-Python 3.11 a `cached_property` is enough, which has one lock for all objects of its class.
+A lock that such a thread holds, in Python, kombu or a driver, would be held in the child for ever. On Python
+3.11 a `cached_property` is enough, which has one lock for all objects of its class.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from contextlib import contextmanager
 from celery_exclusive.system.threads import is_green
 
 _PATIENCE = 0.3
-"""Seconds for which a fork waits. Who works for longer waits for a server, and has no such lock meanwhile."""
+"""Seconds for which a fork waits. A thread that works longer waits for a server, and holds no such lock."""
 _TURN = 0.01
-"""Seconds for which it waits for one thread before it looks at the next: one that is slow hides no other."""
+"""Seconds for which it waits for one thread before it tries the next: a slow thread hides no other."""
 _locks: dict[int, RLock] = {}
-"""One for each thread that has worked: they do not wait for each other."""
+"""One for each thread that has worked: the threads do not wait for each other."""
 _taken: dict[int, list[RLock]] = {}
-"""By the threads that fork."""
+"""The locks that each forking thread holds."""
 
 
 @contextmanager
 def forks_wait() -> Iterator[None]:
-    """Let forks wait until this work of a thread is done.
+    """Delay forks until the block of this thread ends.
 
     with forks_wait():
         sweep()
 
-    Greenlets share one thread, and would wait for each other for ever; their workers fork nobody.
+    Greenlets share one thread, and would wait for each other for ever; their workers never fork.
     """
     if is_green():
         yield

@@ -1,4 +1,4 @@
-"""Whether a process lives."""
+"""Checks whether a process lives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Giving a lease back whole, though a soft time limit would cut it in two."""
+"""Protects a release from the signal of a soft time limit."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 from celery_exclusive.system.threads import is_green
 
 _SOFT_LIMIT = getattr(signal, "SIGUSR1", None)
-"""With this the main process tells a child of it. Windows has none."""
+"""The signal of a soft time limit. Windows has none."""
 
 
 @contextmanager
 def undisturbed() -> Generator[None]:
-    """Ignore a soft limit that comes within the block: the body that it was for has ended.
+    """Ignore a soft time limit within the block: the body that it was for has ended.
 
     A handler is replaced, not masked: a signal may come by any thread, and all run the handler here. In
     threads and greenlets there are no soft limits.

@@ -1,4 +1,4 @@
-"""Threads of the operating system, also where gevent has put greenlets in the place of threads."""
+"""Threads of the operating system, also where gevent has replaced threads by greenlets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def is_green() -> bool:
 
 
 def original(module: str, name: str) -> Any:
-    """What a standard module offers under this name, unpatched."""
+    """Return the unpatched object of a standard module."""
     monkey = sys.modules.get("gevent.monkey")
     return monkey.get_original(module, name) if monkey else getattr(import_module(module), name)
 
@@ -27,11 +27,11 @@ class NativeThread:
     thread.start()
     thread.join(10)
 
-    Beside greenlets it must take none of their locks: one that a greenlet waits for and another thread gives
-    back may never wake the greenlet. So it logs, and asks Celery, by `at_home` only.
+    Beside greenlets it must acquire none of their locks: a release by another thread may never wake the
+    greenlet that waits. So it logs, and calls Celery, by `at_home` only.
 
     Parameters:
-        run: what it does, once.
+        run: its function, called once.
     """
 
     def __init__(self, run: Callable[[], None]) -> None:
@@ -43,7 +43,7 @@ class NativeThread:
         original("_thread", "start_new_thread")(self._go, (_hub() if is_green() else None,))
 
     def join(self, timeout: float) -> None:
-        """Wait for its end, at most so many seconds; greenlets wait too meanwhile."""
+        """Wait for its end, at most so many seconds; greenlets wait too."""
         if self._runs.acquire(timeout=timeout):
             self._runs.release()
 
@@ -63,7 +63,7 @@ def is_away() -> bool:
 
 
 def at_home(call: Callable[..., object], *args: object, **kwargs: object) -> None:
-    """Do this now; from a `NativeThread` beside greenlets: soon, in a greenlet, without waiting for it."""
+    """Call this now; from a `NativeThread` beside greenlets: soon, in a greenlet, without waiting for it."""
     home = getattr(_here, "home", None)
     if home:
         home.loop.run_callback_threadsafe(import_module("gevent").spawn, lambda: call(*args, **kwargs))
@@ -72,9 +72,9 @@ def at_home(call: Callable[..., object], *args: object, **kwargs: object) -> Non
 
 
 def _hub() -> Any:
-    """gevent's hub of this thread, which is made if there is none."""
+    """Return gevent's hub of this thread, made if there is none."""
     return import_module("gevent").get_hub()
 
 
 _here = original("_thread", "_local")()
-"""What each thread has of its own: where its home is."""
+"""The home of each thread: the hub of the greenlets that started it."""

@@ -1,4 +1,4 @@
-"""The conformance kit: a store that passes keeps what the library promises.
+"""The conformance kit: a store that passes keeps the promises of the library.
 
 Example:
     import pytest
@@ -55,29 +55,29 @@ class StoreConformance(
     """Every promise that a store can keep, one test each. Subclass it and say how to open the store."""
 
     is_shared_by_processes: bool = True
-    """False for a store that lives in the memory of one process: leaves out what forks."""
+    """False for a store in the memory of one process: skips the tests that fork."""
 
     def make_store(self, *, prefix: str, offer: float, tombstone_ttl: float) -> Store:
         """Open a new client of the same store. Required.
 
         Parameters:
             prefix: the namespace.
-            offer: seconds for which a free place is held open for the head of the line at first.
+            offer: seconds of the first offer of a free place to the head of the line.
             tombstone_ttl: seconds for which a finished task that had waited is remembered.
         """
         return super().make_store(prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
 
     def lose_data(self) -> None:
-        """Make the store lose all its data, as a restart without persistence does. Else left out."""
+        """Make the store lose all its data. Without it these tests are skipped."""
         super().lose_data()
 
     def unreachable_store(self) -> Store:
-        """Open a client of a store that is not there. Else left out."""
+        """Open a client of a store that does not exist. Without it these tests are skipped."""
         return super().unreachable_store()
 
     def kept_for_ever(self, prefix: str) -> Sequence[str]:
-        """Name what the namespace still has that would never end, besides one fence mark and the epoch.
+        """Return the names in the namespace that would never expire, besides one fence mark and the epoch.
 
-        CallOptions after everything has finished; by default nobody looks.
+        It is called when everything has finished; by default it returns none.
         """
         return super().kept_for_ever(prefix)

@@ -1,4 +1,4 @@
-"""A store for one test: in memory, empty, and with a clock that only the test moves."""
+"""The store of one test: in memory, empty, with a clock that only the test moves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _numbers = count()
 
 
 class LockStore(MemoryStore):
-    """What the `lock_store` fixture gives to a test: where all locks of the test are, and their clock.
+    """The value of the `lock_store` fixture: the store of all locks of a test, and its clock.
 
     Example:
         def test_a_feed_that_is_being_imported_is_skipped(lock_store):
@@ -33,10 +33,10 @@ class LockStore(MemoryStore):
         self.clock = lambda: self._now
 
     def advance(self, seconds: float) -> None:
-        """Let time pass for the locks: nobody renews their leases meanwhile.
+        """Move the clock forward: no lease is renewed meanwhile.
 
         Parameters:
-            seconds: how much, from 0.
+            seconds: how far, from 0.
         """
         if seconds < 0:
             raise ValueError(f"advance({seconds}): a store's clock does not go back")
@@ -44,23 +44,23 @@ class LockStore(MemoryStore):
 
     @contextmanager
     def held(self, what: Any, *args: Any, **kwargs: Any) -> Generator[None]:
-        """Let somebody else hold a lock: that of a task with these arguments, or a text as for `lock(text)`.
+        """Let another owner hold a lock: of a task with these arguments, or of a text as for `lock(text)`.
 
-        It ends with the block, or when the clock has moved by 30 seconds.
+        It is released at the end of the block, or expires when the clock has moved by 30 seconds.
 
         Raises:
-            AssertionError: it is taken already.
+            AssertionError: it is held already.
         """
         key = absolute_key(what) if isinstance(what, str) else what.lock_state(*args, **kwargs).key
         id, token = f"somebody-else-{next(_numbers)}/0", "0" * 16
         reply = self.apply(key, Acquire(id, token, 30 * SECOND))
-        assert isinstance(reply.answer, Granted), f"lock {key} is taken already: {reply.answer}"
+        assert isinstance(reply.answer, Granted), f"lock {key} is held already: {reply.answer}"
         try:
             yield
         finally:
             self.apply(key, Release(id, token))
 
     def look(self, what: Any, *args: Any, **kwargs: Any) -> Snapshot:
-        """Who holds such a lock, and how many wait."""
+        """Return the state of such a lock: its holders, and the number of waiting tasks."""
         key = absolute_key(what) if isinstance(what, str) else what.lock_state(*args, **kwargs).key
         return self.inspect(key)

@@ -19,7 +19,7 @@ def lock_store(monkeypatch: pytest.MonkeyPatch) -> LockStore:
             with lock_store.held(import_feed, "https://planet.example/rss"):
                 assert import_feed.delay("https://planet.example/rss").result["skipped"]
 
-    No server is asked. The store's clock stands still until the test calls `lock_store.advance(seconds)`.
+    No server is used. The store's clock stands still until the test calls `lock_store.advance(seconds)`.
     """
     from celery_exclusive.services import Services
     from celery_exclusive.testing.lock_store import LockStore

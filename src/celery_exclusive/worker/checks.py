@@ -28,8 +28,8 @@ def refuse_unfit(services: Services, pool: Any) -> None:
     for task, option in _exclusive_tasks(services):
         if option.on_conflict == "wait" and not store.capabilities.line:
             raise OptionError(
-                f"exclusive_store: {store.url} keeps no line, and task {task.name} with {option!r} waits "
-                "in one: give it on_conflict='skip', or name a redis:// or sqlite:// URL"
+                f"exclusive_store: {store.url} keeps no line, and task {task.name} with {option!r} has "
+                "to wait in one: give it on_conflict='skip', or name a redis:// or sqlite:// URL"
             )
 
 
@@ -43,13 +43,13 @@ def warnings(services: Services) -> list[str]:
     ):
         found.append(
             f"store {store.url}: only processes on this machine share it, but the broker can be reached from "
-            "others: tasks there would have locks of their own. Run all workers here, or set exclusive_store "
-            "to a server that all can reach"
+            "other machines: tasks there would use other locks. Run all workers here, or set exclusive_store "
+            "to a server that all machines can reach"
         )
     if store.capabilities.one_process and not is_in_one_process(services.app.conf):
         found.append(
             f"store {store.url}: it is the memory of this process, but its broker serves others too: another "
-            "worker, or lock() in another process, would have locks of its own; use it for tests only"
+            "worker, or lock() in another process, would use other locks. Use it for tests only"
         )
     capabilities = store.capabilities
     publishes = capabilities.line and not (capabilities.one_host or capabilities.one_process)
@@ -62,15 +62,15 @@ def warnings(services: Services) -> list[str]:
     if services.origin == DJANGO_CACHE:
         found.append(
             f"store {store.url}: cache.clear() empties the whole database of {DJANGO_CACHE}, and locks and "
-            "waiting tasks are in it: set exclusive_store to a database of their own"
+            "waiting tasks are in it: set exclusive_store to another database"
         )
     timeout = visibility_timeout(services.app.conf)
     for task, option in _exclusive_tasks(services):
         if timeout is not None and timeout * SECOND < services.ttl(option):
             found.append(
                 f"broker_transport_options: the visibility_timeout of {timeout:g} s is below the ttl of task "
-                f"{task.name}: who runs longer is delivered again and again, and each copy waits for it. "
-                "Make it longer than your longest task"
+                f"{task.name}: a task that runs longer is redelivered again and again, and each copy waits "
+                "for it. Set it above the run time of your longest task"
             )
             break
     return [*store.check(), *found]

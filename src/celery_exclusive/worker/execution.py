@@ -87,7 +87,7 @@ class Execution:
         try:
             outcome = self.enter()
             if outcome is None:
-                return _ends(Reject("the store of locks does not answer", requeue=True), REJECTED)
+                return _ends(Reject("the store of the lock does not answer", requeue=True), REJECTED)
             if outcome.kind in _OVER:
                 return _ends(self.ending(outcome), IGNORED)
             is_begun = True
@@ -143,7 +143,7 @@ class Execution:
             if self.delivery.is_stored and self.again:
                 self.republisher.publish(self.again)
         except Exception as error:  # noqa: BLE001 - whatever it is, there is another try
-            notices.trouble(f"task {self.id} could not be published again and waits on", error)
+            notices.trouble(f"task {self.id} could not be published again and keeps waiting", error)
             return False
         return True
 
@@ -230,7 +230,7 @@ class Execution:
                         notices.lease_lost(self.services, self.task.name, self.id, exclusive.key)
         except Exception as error:  # noqa: BLE001 - the task has its result
             notices.trouble(
-                f"the lease of task {self.id} on lock {self.delivery.key} cannot be given back yet", error
+                f"task {self.id} could not release lock {self.delivery.key}; the release is retried", error
             )
             self.owe(done=done)
             return

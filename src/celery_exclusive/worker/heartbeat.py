@@ -115,7 +115,7 @@ class Heartbeat:
             self._calls.put(True)
 
     def _run(self) -> None:
-        trouble = notices.Trouble("leases cannot be renewed; the heartbeat goes on trying")
+        trouble = notices.Trouble("the renewal of leases")
         while self._rest(min(self.period, _SOON) if trouble.lasts else self.period):
             with trouble, forks_wait():
                 self.beat()

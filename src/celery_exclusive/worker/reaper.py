@@ -45,7 +45,7 @@ class Reaper:
         self._thread.join(_FAREWELL)
 
     def _run(self) -> None:
-        trouble = notices.Trouble("the reaper cannot look for dead leases; it goes on trying")
+        trouble = notices.Trouble("the search for expired leases")
         while not self._is_over.wait(self.services.settings.exclusive_reap_period * _jitter()):
             with trouble:
                 self.sweep()

@@ -67,12 +67,12 @@ class Report:
         assert option  # noqa: S101 - a delivery without it competes for no lock
         if outcome.reason == "full":
             return (
-                f"task {self.task.name} was not let into the line of lock {outcome.key}: {outcome.number} "
-                f"waiting already, as many as max_waiting allows; {held}. Send it again later, or let it be "
-                "dropped by on_full='skip'"
+                f"task {self.task.name} cannot wait in the line of lock {outcome.key}: {outcome.number} "
+                f"waiting already, as many as max_waiting allows; the lock is {held}. Publish it again "
+                "later, or use on_full='skip'"
             )
         found = f"task {self.task.name} found lock {outcome.key} {held}"
         if option.on_conflict == "raise":
-            return f"{found}. Send it again later, or let it wait or be skipped"
-        late = f"for {option.give_up_after:g} s, as long as give_up_after allows"
-        return f"{found}, and has tried {late}. Send it again later"
+            return f"{found}. Publish it again later, or use on_conflict='wait' or 'skip'"
+        late = f"and gave up after {option.give_up_after:g} s (give_up_after)"
+        return f"{found}, {late}. Publish it again later"

@@ -79,7 +79,7 @@ class Undeclared:
                 reply = store.apply(key, Remove(claim, done=False))
         except ExclusiveError as error:
             notices.trouble(
-                f"task {id} has no lock here, but keeps its place in line, and may run again", error
+                f"task {id} runs without lock {key}, but could not leave its line, and may run again", error
             )
         else:
             if reply.answer == Done(True):

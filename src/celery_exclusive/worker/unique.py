@@ -55,6 +55,8 @@ class UniqueOfRun:
             with deadline(self.patience.rest()):
                 reply, _ = finish(lambda: self.services.store.apply(self.claim.key, operation))
         except Exception as error:  # noqa: BLE001 - the task has its result
-            notices.trouble(f"the unique lease on {self.claim.key} cannot be released yet", error)
+            notices.trouble(
+                f"unique key {self.claim.key} could not be released; the release is retried", error
+            )
             return None
         return reply.answer

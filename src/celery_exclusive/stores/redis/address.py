@@ -1,4 +1,4 @@
-"""What a store URL says about a connection: where to, as whom, over TLS or a socket file."""
+"""Reads a store URL: server or socket file, user, database and TLS."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Address:
 
 
 def parse(url: str) -> Address:
-    """Read a URL as Celery does for its Redis broker and result backend; what only matters there is ignored.
+    """Read a URL as Celery does for a Redis broker and result backend; options for those alone are ignored.
 
     Example:
         rediss://user:secret@example.org:6380/2?ssl_cert_reqs=CERT_NONE, redis+socket:///run/redis.sock?virtual_host=2
 
     Raises:
-        OptionError: something in it cannot be understood. No part of it is shown: it may be of the password.
+        OptionError: the URL is malformed. No part of it is shown: it may be of the password.
     """
     try:
         parts = urlsplit(url)
@@ -52,7 +52,7 @@ def parse(url: str) -> Address:
 
 
 def _is_misread(parts: SplitResult) -> bool:
-    """Whether a password with / # or ? was taken for the rest of the URL."""
+    """Whether a password with / # or ? was read as another part of the URL."""
     login = parts.netloc and "@" in parts.path
     query = [item for item in parts.query.split("&") if not item.startswith(_MAY_HAVE_AT)]
     return bool(login or parts.fragment or any("@" in item for item in query))

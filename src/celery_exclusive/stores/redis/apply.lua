@@ -1,4 +1,4 @@
--- Does one operation on one key, or reaps: all of it at one instant of the server's clock.
+-- Does one operation on one key, or reaps, at one instant of the server's clock.
 --
 -- keys: base
 -- arguments: now verb key id token ttl limit delivery offer tombstone_ttl candidate ending max_waiting message
@@ -8,17 +8,17 @@
 -- verb       acquire, own, release, remove, break, restore, or reap
 -- ttl        of the lease; reap: the pause since the last one
 -- limit      of the key; own: its phase; reap: how many keys
--- delivery   "fresh", "redelivered", or "promoted <epoch>"; own: the id that gives its lease up, or ""
+-- delivery   "fresh", "redelivered", or "promoted <epoch>"; own: the former id, or ""
 -- candidate  becomes the epoch if there is none
 -- ending     acquire: "late" or "early" acknowledgement; release, remove: "done", "open", "alone" or "queued"
--- max_waiting  behind so many no newcomer is parked, or ""
--- message    absent if none shall be kept; own: the token of who gives its lease up
+-- max_waiting  if so many wait, no new message is parked; or ""
+-- message    absent if none is to be stored; own: the token of the former id
 -- answer     granted, parked, held, full, stale or done; number is the fence, the position, how many wait,
---            or 1 for found; reap: 0 if it is another's turn, 2 if more may be due; the quick ways answer
+--            or 1 for found; reap: 0 after another reap, 2 if more may be due; the quick ways return
 --            these two alone
--- epoch      of a reply that wakes somebody, and of every reaper's
+-- epoch      in a reply with wakes, and in every reply to reap
 -- owners     id, age, remaining, fence, phase, ...; wakes: key, id, message, ...; asides: key, id, ...
--- unreadable reap: key, problem, ... of keys whose data are damaged, and that it has set aside
+-- unreadable reap: key, problem, ... of damaged keys, which it skips from now on
 
 -- include document.lua
 

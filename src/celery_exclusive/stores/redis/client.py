@@ -1,4 +1,4 @@
-"""Speaks to one server: connections of redis-py, one more try, and errors that say what to do."""
+"""A client of one server: connections of redis-py, one retry, and errors with the next step."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _HINTS = {
     "OOM": "its memory is full: raise its maxmemory, or give the locks a server of their own",
     **dict.fromkeys(
         ("NOPERM", "ACL failure in script"),
-        "give its user the rights on exclusive_prefix that the ACL line in docs/security.md has",
+        "grant its user the rights on exclusive_prefix of the ACL line in docs/security.md",
     ),
     "NOAUTH": "correct user and password in its URL",
     "WRONGPASS": "correct user and password in its URL",
-    "MISCONF": "it cannot write its data to disk: look into its log",
+    "MISCONF": "it cannot write its data to disk: read its log",
     "MOVED": CLUSTER,
     "CLUSTERDOWN": CLUSTER,
     "DB index": "name a database that the server has, 0 in a Redis Cluster",
-    "unknown command": "see whether it is a Redis, and allows this command",
+    "unknown command": "check that it is a Redis server and allows this command",
 }
 _WORDS: tuple[tuple[type[Exception], str], ...] = (
     (exceptions.BusyLoadingError, "LOADING"),
@@ -49,7 +49,7 @@ _WORDS: tuple[tuple[type[Exception], str], ...] = (
     (exceptions.ClusterDownError, "CLUSTERDOWN"),
 )
 _ARGUMENTS = ", with args beginning with"
-"""From here on a server repeats what it was sent: passwords and keys."""
+"""After these words a server repeats the arguments of a command: passwords and keys."""
 _TIMEOUTS = ("socket_timeout", "socket_connect_timeout")
 _Command = tuple[object, ...]
 
@@ -64,14 +64,14 @@ class _Connection(Protocol):
 
 
 class Repeated(list[Any]):
-    """The answer to a command that was sent twice: the first time may have done it already."""
+    """The answer to a command that was sent twice: the first one may have been executed."""
 
 
 class Client:
-    """A server behind a URL, for many threads, greenlets and forked children.
+    """A client for many threads, greenlets and forked children.
 
-    A connection serves one call at a time and is then kept for the next: there are as many as calls ever
-    ran at once. No lock guards them, so none can be held while a process forks.
+    A connection serves one call at a time and is then kept for the next: there are as many as calls ever ran
+    at once. No lock guards them, so none can be held while a process forks.
     """
 
     def __init__(self, url: str) -> None:
@@ -82,9 +82,9 @@ class Client:
         self._pid = os.getpid()
 
     def run(self, script: Script, base: str, *arguments: object, again: _Command | None = None) -> Any:
-        """Run a script by its name, or by its text where the server does not know it yet.
+        """Run a script by its name, or by its text if the server does not know it yet.
 
-        `again` are the arguments if they must be sent a second time, since the first answer was lost.
+        `again` replaces the arguments if they are sent a second time, since the first answer was lost.
         """
         repetition = again or arguments
         try:
@@ -107,12 +107,12 @@ class Client:
     def close(self) -> None:
         """Disconnect; the next call connects again."""
         idle = self._idle
-        with suppress(IndexError):  # another thread may take some meanwhile
+        with suppress(IndexError):  # another thread may remove some meanwhile
             while True:
                 idle.pop().disconnect()
 
     def _exchange(self, command: _Command, again: _Command) -> Any:
-        """One round trip; another one on a new connection if the old one was dropped."""
+        """Do one round trip; a second one on a new connection if the old one was dropped."""
         try:
             return self._try(self._take(), command)
         except (exceptions.BusyLoadingError, exceptions.AuthenticationError, exceptions.NoPermissionError):
@@ -123,7 +123,7 @@ class Client:
             return Repeated(answer) if isinstance(answer, list) else answer
 
     def _try(self, connection: _Connection, command: _Command) -> Any:
-        """Keep the connection for the next call, unless something was left on it unread."""
+        """Do one round trip; keep the connection for the next call, unless an answer may be left unread."""
         timeout = at_most(self._timeout)
         is_hurried = timeout < self._timeout
         try:
@@ -153,7 +153,7 @@ class Client:
 
     @property
     def _idle(self) -> list[_Connection]:
-        """Those of this process: a forked child leaves its parent's alone."""
+        """The idle connections of this process: a forked child does not use its parent's."""
         pid = os.getpid()
         if self._pid != pid:
             self._shelf, self._pid = _shelf(), pid  # in this order: another thread may look now
@@ -173,7 +173,7 @@ class Client:
             connection.connect()
         except (exceptions.BusyLoadingError, exceptions.AuthenticationError):
             raise
-        except (exceptions.RedisError, OSError, UnicodeError) as error:  # the last: no name of a host
+        except (exceptions.RedisError, OSError, UnicodeError) as error:  # UnicodeError: not a host name
             raise _Unreachable(str(error)) from error
         return connection
 
@@ -187,15 +187,15 @@ class Client:
             said = text if words[0] in text else f"{words[0]} {text}"
             raise StoreUnavailable(f"store {self.url}: {said}; {_HINTS[words[0]]}") from cause
         if isinstance(error, exceptions.ResponseError):
-            raise StoreUnavailable(f"store {self.url} refused: {text}; look into its log") from cause
-        hint = "see whether it runs and its URL is right"
+            raise StoreUnavailable(f"store {self.url} refused: {text}; read its log") from cause
+        hint = "check that it runs and that its URL is right"
         raise StoreUnavailable(f"store {self.url} does not answer: {text}; {hint}") from cause
 
 
 def _shelf() -> Any:
-    """Where connections wait: all in one place, but with gevent each in the thread that opened it.
+    """Return a holder of idle connections: one for all threads, but with gevent one for each thread.
 
-    A socket of gevent belongs to the loop of its thread, and the heartbeat's must not be that of the tasks.
+    A socket of gevent belongs to the loop of its thread, and the heartbeat must not use the tasks' loop.
     """
     base: type = original("_thread", "_local") if is_green() else object
 
@@ -207,7 +207,7 @@ def _shelf() -> Any:
 
 
 def _pack(command: _Command) -> bytes:
-    """What redis-py's own packer makes of it, in a third of the time."""
+    """Encode a command like redis-py's own packer, in a third of the time."""
     packed = [b"*%d\r\n" % len(command)]
     for word in command:
         text = word if isinstance(word, bytes) else str(word).encode("utf-8", "surrogatepass")
@@ -216,4 +216,4 @@ def _pack(command: _Command) -> bytes:
 
 
 class _Unreachable(exceptions.RedisError):
-    """Nobody listens: another try at once would find the same."""
+    """No server listens: a retry at once would fail likewise."""

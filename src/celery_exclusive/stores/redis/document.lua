@@ -1,22 +1,22 @@
--- What is kept of a key, as plain decimal text: read it with redis-cli. Part of every script.
+-- The data of a key, as plain decimal text that redis-cli can read. Part of every script.
 --
 -- All names begin with the base, "<prefix>2:{0}:", whose hash tag keeps them in one slot.
 --   l:<key>    HASH "" -> "limit holders minexp maxexp waiting aside behind",
 --              id -> "expiry fence waited phase token"
---   q:<key>    ZSET id -> seq, of those who wait in line
---   a:<key>    ZSET id -> offer_until, of those who stepped aside
+--   q:<key>    ZSET id -> seq, of the tasks that wait in line
+--   a:<key>    ZSET id -> offer_until, of the tasks aside
 --   b:<key>    ZSET id -> seq, of the copies that stand behind their own run
---   o:<key>    HASH id -> "offer_until offers seq", of those who had an offer
+--   o:<key>    HASH id -> "offer_until offers seq", of the tasks that had an offer
 --   m:<key>    HASH id -> message
 --   t:<n>:<key>:<id>   "until token" of a tombstone; n is the length of the key
 --   due        ZSET key -> when the reaper must look at it, of keys with a line; may be early, never late
 --   fence, epoch, reaped   the last fence; the store's random mark; when a reaper last came
---   unreadable HASH key -> problem, of keys that the reaper has set aside: their data are none of the above
---   broker     the one to which this namespace belongs, as long as its workers beat
+--   unreadable HASH key -> problem, of keys that the reaper skips: their data are none of the above
+--   broker     the broker that this namespace is kept for, as long as its workers beat
 --
--- minexp is not later, maxexp not earlier than the end of any lease: holders are read only when one may be
--- dead, when they must be told, or when there is a line. What has a line stays; without one all of a key
--- ends by itself some time after its last lease. All times are whole microseconds of the server's clock,
+-- minexp is not later, maxexp not earlier than the expiry of any lease: holders are read only if one may have
+-- expired, if the answer names them, or if there is a line. A key with a line stays; without one all its data
+-- expire some time after its last lease. All times are whole microseconds of the server's clock,
 -- or of a virtual one that a test gives: then nothing ends by itself while the test runs.
 
 local base, now = KEYS[1], tonumber(ARGV[1])
@@ -59,7 +59,7 @@ local function read_lease(holder, text)
   return {id = holder, expiry = tonumber(expiry), fence = tonumber(fence), waited = waited, phase = phase, token = secret}
 end
 
--- What runs is that of one delivery, who knows its token; what does not is that of its id.
+-- A running lease belongs to the delivery with its token, any other lease to its id.
 local function is_of(lease, secret)
   return lease.phase ~= 'running' or lease.token == secret
 end
@@ -77,14 +77,14 @@ local function tell_lease(owners, lease)
   tell(owners, lease.id, age, remaining, lease.fence, lease.phase)
 end
 
--- Does something with one key; returns what is wrong if that cannot be done.
+-- Runs a function on one key; returns the error text if it fails.
 local function try(work)
   local is_done, problem = pcall(work)
   if is_done then return nil end
   return type(problem) == 'table' and problem.err or tostring(problem)
 end
 
--- Whether it is the data of the key, and not the server, that something is wrong with.
+-- Whether the data of the key are damaged, and not the server in trouble.
 local function is_damage(problem)
   for _, word in ipairs({'WRONGTYPE', 'MALFORMED', 'attempt to', 'bad argument'}) do
     if string.find(problem, word, 1, true) then return true end

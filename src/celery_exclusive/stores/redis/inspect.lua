@@ -1,4 +1,4 @@
--- Looks at keys and changes nothing.
+-- Returns the states of keys, and changes nothing.
 --
 -- keys: base
 -- arguments: now key

@@ -1,4 +1,4 @@
--- Keeps the namespace for a broker, unless another's workers did lately.
+-- Keeps the namespace for a broker, unless it is kept for another.
 --
 -- keys: base
 -- arguments: broker life

@@ -26,7 +26,7 @@ local function quick_keep(own)
 end
 
 local function quick_grant(own)
-  if own and own.phase ~= 'running' then -- what is queued belongs to its id
+  if own and own.phase ~= 'running' then -- a queued lease belongs to its id
     own.expiry, own.phase, own.token = now + ttl, 'running', token
     minexp = math.min(minexp, own.expiry)
     if count == 1 then maxexp = 0 end

@@ -1,4 +1,4 @@
--- Keeps many leases of many keys: never shortens one, never revives one.
+-- Renews leases of several keys: never shortens one, never revives one.
 --
 -- keys: base
 -- arguments: now key id token ttl phase
@@ -6,8 +6,8 @@
 --
 -- now        virtual time for tests, or "" for the server's clock
 -- key ...    again for each lease; so is found, 1 or 0
--- token      or "" for that of whichever delivery has it
--- phase      from now on, or "" for what it is
+-- token      or "" for the token of any delivery
+-- phase      the new one, or "" to keep the phase
 --
 -- `due` is left as it is: the reaper comes early once, and finds nothing to do.
 
@@ -39,6 +39,6 @@ for first = 2, #ARGV, 5 do
   local count = #replies
   local problem = try(function() renew(first) end)
   if problem and not is_damage(problem) then return redis.error_reply(problem) end
-  if #replies == count then replies[count + 1] = 0 end -- the others must not lose their leases for it
+  if #replies == count then replies[count + 1] = 0 end -- the other leases must not be lost with it
 end
 return replies

@@ -1,4 +1,4 @@
-"""The Lua scripts: read once, put together, and held to what the Python side sends."""
+"""Loads the Lua scripts, and checks them against the Python side."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Script:
 
 
 def load(file: str, *, arguments: str, reply: str) -> Script:
-    """Read a script whose header says the same about its arguments and its reply."""
+    """Read a script, and check that its header names the same arguments and reply."""
     text = _read(file)
     header = f"-- keys: base\n-- arguments: {arguments}\n-- reply: {reply}\n"
     if header not in text:

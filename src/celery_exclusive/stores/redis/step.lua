@@ -47,8 +47,8 @@ local function step_aside(entry)
   stepped[#stepped + 1] = entry.id
 end
 
--- A copy that stood behind a run without a lease joins the line anew. If it is that from which the run was offered
--- its place, the broker has the message, too: that comes first.
+-- A copy that stood behind a run without a lease joins the line. If the run was promoted, the broker has the
+-- message, too: its delivery has until the end of an offer.
 local function drop_dead()
   for holder, lease in pairs(holders) do
     if lease.expiry <= now then
@@ -138,7 +138,7 @@ local function lend(fence, waited, its_phase)
   return fence
 end
 
--- The body may begin. Until it is done, a message that is acknowledged late stays behind it.
+-- Grants the lease. With late acknowledgement the entry stays behind the run until its end.
 local function enter(entry, fence, waited)
   if entry and ending == 'late' then
     stand_behind(entry, 1)

@@ -1,4 +1,4 @@
--- Writes what a step came to.
+-- Writes the result of a step.
 
 local wakes, asides = {}, {}
 
@@ -7,7 +7,7 @@ local function mark()
   return redis.call('GET', base .. 'epoch')
 end
 
--- Leases are dropped first: what comes after the first write is allowed even when memory is full.
+-- Leases are removed first: writes after the first one are allowed even when memory is full.
 local function store_leases()
   local previous_end = maxexp
   local fields = {}

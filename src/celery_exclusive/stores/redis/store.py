@@ -1,4 +1,4 @@
-"""redis://, rediss://, redis+socket:// and the same of valkey: every verb is one call of a Lua script."""
+"""The store of redis://, rediss://, redis+socket:// and valkey URLs: one Lua script per operation."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ _INSPECT = scripts.load("inspect.lua", arguments="now key", reply="seen")
 
 _LEASES_PER_CALL = 500
 _NAMES_AT_START = 10_000
-"""How many names of the database are looked at for locks of an older version: all would take too long."""
+"""How many names are searched for locks of an older version: all would take too long."""
 _DAMAGE = ("WRONGTYPE", "MALFORMED", "attempt to", "bad argument")
-"""Words of errors that are not the server's, but of what it keeps of a key: those of document.lua."""
+"""Words of errors that mean damaged data of a key, as in document.lua, and not a failing server."""
 _DONE, _NOT_DONE = Reply(Done(True)), Reply(Done(False))
 
 
 class RedisStore:
-    """Leases on a Redis or Valkey server, which judges them by its own clock.
+    """A store on a Redis or Valkey server, whose clock decides.
 
     `clock`, if a test sets it, returns the time in microseconds instead.
     """
@@ -133,7 +133,7 @@ class RedisStore:
             raise OptionError(f"store {self.url}: {CLUSTER}")
         if facts.get("role") == "slave":
             raise StoreUnavailable(f"store {self.url} is a replica: point exclusive_store to the primary")
-        self._apply("reap", limit=0)  # whether the scripts may run
+        self._apply("reap", limit=0)  # raises if the scripts may not run
         warnings = []
         if self._has_older_locks():
             warnings.append(older_version(self.url, f"{self._older}*"))
@@ -146,7 +146,7 @@ class RedisStore:
         if facts.get("aof_enabled") == "0" and self._saves() is False:
             self.capabilities = replace(self.capabilities, durable="none")
             warnings.append(
-                f"store {self.url}: it writes nothing to disk, so a restart forgets locks and waiting tasks; "
+                f"store {self.url}: it writes nothing to disk, so a restart loses locks and waiting tasks; "
                 "set appendonly to yes"
             )
         else:
@@ -157,9 +157,9 @@ class RedisStore:
         self._client.close()
 
     def _has_older_locks(self) -> bool:
-        """Whether workers of the first version beat, tasks wait for them, or leases are among a few names.
+        """Whether the database has a heartbeat, a line or leases of the first version.
 
-        A user without rights on these names, and a large database, may not tell all of it.
+        A user without rights on these names, or a large database, may hide them.
         """
         with suppress(StoreUnavailable):
             _, leases = self._client.ask("SCAN", 0, "MATCH", f"{self._older}l:*", "COUNT", _NAMES_AT_START)
@@ -171,7 +171,7 @@ class RedisStore:
         return False
 
     def _check_own_names(self) -> None:
-        """Make sure that what all keys share is not what is damaged."""
+        """Raise if the data that all keys share are damaged."""
         for name in ("fence", "epoch"):
             try:
                 self._client.ask("GET", f"{self._base}{name}")
@@ -179,12 +179,12 @@ class RedisStore:
                 if "WRONGTYPE" not in str(error.__cause__):
                     raise
                 raise StoreUnavailable(
-                    f"store {self.url}: {self._base}{name} is not what celery-exclusive has written there: "
-                    "delete it, and find out who did. Until then no lock can be taken"
+                    f"store {self.url}: {self._base}{name} was overwritten by another program: delete "
+                    "it, and find out which program did it. Until then no lock can be acquired"
                 ) from error
 
     def _saves(self) -> bool | None:
-        """Whether it makes snapshots; None if it does not tell, as servers of a hosting company."""
+        """Whether the server makes snapshots; None if it refuses to answer, as hosted servers do."""
         try:
             answer = self._client.ask("CONFIG", "GET", "save")
         except StoreUnavailable:

@@ -1,4 +1,4 @@
-"""What a store promises, one family of promises per file. The class to use is in `..conformance`."""
+"""The promises of a store, one family per file. The class to use is in `..conformance`."""
 
 import pkgutil
 

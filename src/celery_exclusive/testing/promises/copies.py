@@ -1,4 +1,4 @@
-"""Not twice by our doing: which of a message's copies may run."""
+"""Not twice by our doing: only one of a message's copies may run."""
 
 from __future__ import annotations
 

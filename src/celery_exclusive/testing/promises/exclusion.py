@@ -15,7 +15,7 @@ from celery_exclusive.testing.promises.subject import LONG, OTHER, SHORT, Key, S
 
 @dataclass(frozen=True)
 class _Lease:
-    """A lease as its holder knows it: in force from the reply until `ttl` after the request."""
+    """A lease as its holder knows it: held from the reply until `ttl` after the request."""
 
     fence: int
     since: float
@@ -96,7 +96,7 @@ class ExclusionPromises(Subject):
 
     @pytest.mark.parametrize("limit", [1, 3])
     def test_leases_that_run_out_never_overlap(self, limit: int) -> None:
-        """Threads take leases and let them die; what the holders know of them must never exceed the limit."""
+        """Threads acquire leases and let them expire; never do more than `limit` believe in one."""
         with ThreadPoolExecutor(4) as pool:
             clients = [self.key() for _ in range(4)]
             leases = [lease for some in pool.map(_dying_leases, clients, [limit] * 4) for lease in some]

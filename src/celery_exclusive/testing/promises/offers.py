@@ -1,4 +1,4 @@
-"""Liveness: an offer that nobody takes is made again, and in the end does not hold up the others."""
+"""Liveness: an offer that no worker accepts is repeated, and in the end does not block the others."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class OfferPromises(Subject):
         assert (snapshot.waiting, snapshot.aside) == (1, len(names))
 
     def with_aside(self, *ids: str) -> Key:
-        """A free key whose line is "last", with those ids aside."""
+        """Return a free key whose line is "last", with these ids aside."""
         key = self.key(offer=SWIFT)
         key.take("a")
         for id in ids:

@@ -1,4 +1,4 @@
-"""Ownership, fences, and verbs that can be repeated after a lost reply."""
+"""Ownership, fences, and operations that can be repeated after a lost reply."""
 
 from __future__ import annotations
 

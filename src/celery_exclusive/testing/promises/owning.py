@@ -1,4 +1,4 @@
-"""A key that one id has alone, for as long as it says, and may hand over."""
+"""A key that one id holds alone, for as long as it asks, and may hand over."""
 
 from __future__ import annotations
 

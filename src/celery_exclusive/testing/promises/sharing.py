@@ -122,7 +122,7 @@ def _turned_away(key: Key, id: str) -> bool:
 
 
 def _in_child(is_so: Callable[[], bool]) -> int:
-    """Fork; the child ends with 0 if it is so."""
+    """Fork; the child exits with 0 if the condition holds."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # the threads that there may be are not ours
         pid = os.fork()

@@ -1,4 +1,4 @@
-"""The store under test, and short words to speak with it."""
+"""The store under test, and short methods for it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Subject:
             store.close()
 
     def client(self, *, offer: float = LONG, tombstone_ttl: float = LONG, prefix: str = "") -> Store:
-        """A new client, by default in the namespace that all clients of this test share."""
+        """Open a new client, by default in the namespace that all clients of this test share."""
         store = self.make_store(prefix=prefix or self.prefix, offer=offer, tombstone_ttl=tombstone_ttl)
         self._opened.append(store)
         return store
@@ -68,11 +68,11 @@ class Subject:
     def key(
         self, name: str = "key", *, offer: float = LONG, tombstone_ttl: float = LONG, prefix: str = ""
     ) -> Key:
-        """A key, with a new client to ask for it."""
+        """Return a key, with a new client for it."""
         return Key(self.client(offer=offer, tombstone_ttl=tombstone_ttl, prefix=prefix), name)
 
     def key_of_dying_holder(self, *ids: str, holder: str = "dying", offer: float = LONG) -> Key:
-        """A key where those ids wait for a holder (its token is OTHER) whose lease is about to end."""
+        """Return a key where these ids wait for a holder, with token OTHER, whose lease expires soon."""
         ttl = SHORT
         while True:
             key = self.key(f"key {token_hex(4)}", offer=offer)
@@ -110,24 +110,24 @@ class Key:
         )
 
     def take(self, id: str, token: str = TOKEN, *, ttl: float = LONG, limit: int = 1) -> int:
-        """Acquire what must be free; return the fence."""
+        """Acquire the key, which must be free; return the fence."""
         return fence_of(self.acquire(id, token, ttl=ttl, limit=limit))
 
     def park(
         self, id: str, token: str = TOKEN, *, message: bytes = b"message", redelivered: bool = False
     ) -> Reply:
-        """Wait in line for what must be taken."""
+        """Wait in line for the key, which must be held."""
         self.needs_line()
         reply = self.acquire(id, token, redelivered=redelivered, message=message)
         assert isinstance(reply.answer, Parked)
         return reply
 
     def follow(self, wake: Wake, token: str = TOKEN, *, ttl: float = LONG, late: bool = True) -> Reply:
-        """Deliver the copy that an offer published."""
+        """Deliver the copy that was republished for an offer."""
         return self.acquire(wake.id, token, ttl=ttl, promoted=wake.epoch, late=late, message=wake.message)
 
     def is_held_against(self, id: str, *, limit: int = 1) -> bool:
-        """Whether a newcomer that will not wait is turned away."""
+        """Whether a new delivery that does not wait is refused."""
         return isinstance(self.acquire(id, OTHER, limit=limit).answer, Held)
 
     def is_stale(
@@ -176,7 +176,7 @@ class Key:
         return self.store.reap()
 
     def reap_until_woken(self) -> Wake:
-        """Let the reaper work until it offers something; return the one offer."""
+        """Reap until there is an offer; return the only offer."""
         woken: list[Wake] = []
 
         def reap() -> bool:
@@ -198,7 +198,7 @@ class Key:
             pytest.skip("this store keeps no line")
 
     def lapses(self) -> None:
-        """Wait until nobody holds the key any more."""
+        """Wait until the key has no holder."""
         until(lambda: not self.inspect().holders, "the lease has ended")
 
 
@@ -217,7 +217,7 @@ def woken(reply: Reply) -> list[str]:
 
 
 def until(is_so: Callable[[], bool], what: str) -> None:
-    """Wait for it, and fail only where it must have come long ago."""
+    """Wait for a condition, and fail only long after it must be true."""
     deadline = time.monotonic() + DEADLINE
     while not is_so():
         assert time.monotonic() < deadline, f"waited {DEADLINE:.0f} s until {what}"
