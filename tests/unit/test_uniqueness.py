@@ -55,7 +55,7 @@ def left(store: Any) -> float:
 
 
 @pytest.mark.parametrize("error", [Reject(requeue=True), MemoryError()])
-def test_who_comes_again_keeps_the_key_for_as_long_as_it_may_be_queued(
+def test_a_message_that_comes_again_keeps_the_key_for_as_long_as_it_may_be_queued(
     unique: UniqueExecution, store: Any, error: Exception
 ) -> None:
     unique.end(error)
@@ -63,7 +63,9 @@ def test_who_comes_again_keeps_the_key_for_as_long_as_it_may_be_queued(
 
 
 @pytest.mark.parametrize("error", [None, KeyError(), Reject(requeue=False)])
-def test_who_has_ended_gives_it_back(unique: UniqueExecution, store: Any, error: Exception | None) -> None:
+def test_a_body_that_has_ended_releases_the_key(
+    unique: UniqueExecution, store: Any, error: Exception | None
+) -> None:
     unique.end(error)
     assert left(store) == 0
     assert not unique.may_hold
@@ -75,7 +77,7 @@ def test_a_process_that_ends_leaves_it_to_whoever_sees_that(unique: UniqueExecut
     assert unique.may_hold
 
 
-def test_who_waits_keeps_it_and_does_not_take_back_what_another_copy_has_given_back(
+def test_a_parked_delivery_keeps_the_key_and_does_not_revive_a_released_one(
     unique: UniqueExecution, store: Any
 ) -> None:
     unique.wait()
@@ -97,7 +99,7 @@ def test_who_waits_leaves_the_key_to_another_delivery_that_runs(unique: UniqueEx
 
 
 @pytest.mark.parametrize("is_in", [False, True])
-def test_who_has_lost_its_key_to_one_that_is_queued_runs_before_it(
+def test_a_delivery_whose_key_went_to_a_queued_task_runs_before_it(
     unique: UniqueExecution, store: Any, is_in: bool
 ) -> None:
     unique.is_in = is_in
@@ -112,7 +114,7 @@ def test_who_has_lost_its_key_to_one_that_is_queued_runs_before_it(
 
 
 @pytest.mark.parametrize("phase", ["running", "again", "period"])
-def test_who_has_lost_its_key_to_one_that_runs_or_will_run_does_not_run(
+def test_a_delivery_whose_key_went_to_a_task_that_runs_or_will_run_does_not_run(
     unique: UniqueExecution, store: Any, phase: Any
 ) -> None:
     store.apply(CLAIM.key, CLAIM.release(done=False))
