@@ -264,7 +264,7 @@ def test_release_lock_does_the_same_from_code(desk: Desk):
     assert load.release_lock("u", force=True) == ()
 
 
-def test_the_unique_key_of_what_is_queued_needs_no_force_and_that_of_what_runs_does(desk: Desk):
+def test_the_unique_key_of_a_queued_task_needs_no_force_and_that_of_a_running_task_does(desk: Desk):
     @desk.app.task(name="desk.send", shared=False, unique=Unique("url"))
     def send(url: str) -> None: ...
 

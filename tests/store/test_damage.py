@@ -110,7 +110,7 @@ def test_a_damaged_key_is_listed_until_it_is_dropped(bench: Bench) -> None:
     ["l: of a wrong type", "q: of a wrong type", "counts", "a lease", "an offer", *SQLITE],
     indirect=True,
 )
-def test_who_asks_for_a_damaged_key_is_told_which_it_is_and_the_way_out(bench: Bench) -> None:
+def test_the_error_of_a_damaged_key_names_it_and_the_remedy(bench: Bench) -> None:
     bench.now += LIFE
     with pytest.raises(UnreadableKey, match=r"lock bad are damaged \(.+locks release 'bad' --force"):
         bench.acquire("bad", "c")

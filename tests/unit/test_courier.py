@@ -86,7 +86,7 @@ def test_what_the_reaper_wakes_is_published(app: Celery, store: Any) -> None:
     eventually(lambda: in_queue(app) == 1, "the message")
 
 
-def test_a_broker_that_blocks_holds_nobody_up_and_gets_the_next_message_when_it_goes_on(
+def test_a_broker_that_blocks_delays_no_caller_and_gets_the_next_message_when_it_goes_on(
     app: Celery, store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes_on = threading.Event()

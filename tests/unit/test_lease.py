@@ -83,7 +83,7 @@ def test_a_check_puts_no_lease_back_that_may_have_been_granted_after_the_loss_an
     assert store.inspect("key").holders == ()
 
 
-def test_a_check_takes_the_place_of_nobody_who_got_the_key_after_the_loss(store: MemoryStore) -> None:
+def test_a_check_restores_no_lease_whose_key_has_a_new_holder(store: MemoryStore) -> None:
     mine = lease(store, certain_for=60, known=Known(store.epoch(), LATER))
     store.clear()
     store.apply("key", Acquire("b", "another", 30 * SECOND))
@@ -104,7 +104,7 @@ def test_a_check_of_a_lease_that_was_released_puts_nothing_back(store: MemorySto
     assert store.inspect("key").holders == ()
 
 
-def test_a_lease_that_is_released_while_it_is_put_back_is_given_back_and_the_next_is_woken(
+def test_a_lease_released_while_it_is_restored_is_released_again_and_wakes_the_next(
     store: MemoryStore, app: Celery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     woken: list[Wake] = []

@@ -468,7 +468,7 @@ def test_a_wrong_setting_is_an_error_and_no_lost_lease(caplog: pytest.LogCapture
     app.close()
 
 
-def test_a_broker_that_does_not_answer_holds_nobody_up_who_gives_a_lock_back(
+def test_a_broker_that_does_not_answer_does_not_delay_a_release(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as deaf:

@@ -32,9 +32,7 @@ def import_feed(app: Celery, lock_store: LockStore) -> Any:
     return import_feed
 
 
-def test_a_task_conflicts_with_who_holds_its_lock_and_with_nobody_else(
-    lock_store: LockStore, import_feed: Any
-) -> None:
+def test_a_task_conflicts_with_the_holder_of_its_lock_only(lock_store: LockStore, import_feed: Any) -> None:
     with lock_store.held(import_feed, "a"):
         assert import_feed.delay("a").result == "skipped"
         assert import_feed.delay("b").result == "imported"

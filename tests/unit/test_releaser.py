@@ -83,7 +83,7 @@ def test_one_that_cannot_be_given_back_does_not_keep_the_others(caplog: pytest.L
 
 
 @pytest.mark.parametrize("what", ["new", "promoted", "redelivered", "redelivered, with a lock"])
-def test_what_no_worker_knows_keeps_its_unique_key_where_it_still_is_in_line(app: Celery, what: str) -> None:
+def test_an_unknown_task_keeps_its_unique_key_while_it_may_be_in_line(app: Celery, what: str) -> None:
     services: Any = app._celery_exclusive  # type: ignore[attr-defined]
     claim = Claim("u:key", "id/p", "p", SECOND)
     services.store.apply(claim.key, claim.own(600 * SECOND, "queued"))
@@ -100,7 +100,7 @@ def test_what_no_worker_knows_keeps_its_unique_key_where_it_still_is_in_line(app
     services.store.clear()
 
 
-def test_debts_that_are_forgotten_are_told_when_it_begins_and_when_the_store_answers(
+def test_dropped_releases_are_logged_at_the_first_one_and_when_the_store_answers(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("celery_exclusive.leases.releaser._MOST", 2)
@@ -117,7 +117,7 @@ def test_debts_that_are_forgotten_are_told_when_it_begins_and_when_the_store_ans
     assert "could not be released: 298, the first on key key 0." in caplog.text
 
 
-def test_what_is_not_given_back_in_the_end_is_told(
+def test_leases_that_are_not_released_at_shutdown_are_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("celery_exclusive.leases.releaser._MOST", 2)

@@ -185,7 +185,7 @@ def test_a_lease_that_has_run_out_is_not_put_back_when_the_store_loses_its_data(
     assert [owner.id for owner in store.inspect(U.key).holders] == [U.id]
 
 
-def test_what_is_executed_and_not_granted_yet_is_renewed_and_not_put_back(
+def test_a_delivery_without_a_granted_lease_is_renewed_and_not_restored(
     heartbeat: Heartbeat, roster: Roster, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = store.clock()

@@ -36,7 +36,7 @@ def test_who_finds_it_held_is_parked_with_its_message(busy: Key):
     assert busy.messages["e"] == b"message of e"
 
 
-def test_who_brings_no_message_is_told_who_holds_it_and_nothing_is_kept(key: Key):
+def test_an_acquire_without_a_message_is_answered_with_the_holders_and_stores_nothing(key: Key):
     key.acquire("a")
     key.now += 10 * SECOND
     assert key.acquire("b", message=None) == Held((Owner("a", 10 * SECOND, 20 * SECOND, START),))
@@ -114,7 +114,7 @@ def test_breaking_what_nobody_holds_only_looks_at_the_clock(busy: Key):
     assert busy.last.wake == ("b",)
 
 
-def test_a_forgotten_lease_is_put_back_before_those_to_whom_its_place_is_offered(busy: Key):
+def test_a_lost_lease_is_restored_before_the_task_to_which_its_place_is_offered(busy: Key):
     (lost,) = busy.document.holders
     busy.ask(Break("a"))
     assert busy.ask(Restore("a", "of a", TTL)) == Done(True)
@@ -136,7 +136,7 @@ def test_a_forgotten_lease_is_put_back_only_where_there_is_a_place(busy: Key):
     assert busy.ask(Restore("f", "of f", TTL)) == Done(True)
 
 
-def test_who_waits_or_has_finished_meanwhile_gets_no_forgotten_lease_back(busy: Key):
+def test_a_lost_lease_is_not_restored_for_an_id_that_waits_or_has_finished(busy: Key):
     busy.release("a")
     assert busy.ask(Restore("b", "of b", TTL)) == Done(False)
     assert "b" in busy.in_line

@@ -38,7 +38,7 @@ def first_steps_aside(key: Key) -> None:
 # Positions.
 
 
-def test_who_joins_the_line_behind_an_id_does_not_change_its_position(key: Key):
+def test_a_later_entry_does_not_change_the_position_of_an_id_in_line(key: Key):
     key.document = replace(key.document, limit=2)
     run_behind(key, "a")
     key.now += TTL // 2
@@ -82,7 +82,7 @@ def test_offers_to_those_aside_are_as_far_apart_as_the_longest_offer(busy: Key):
     assert busy.entries["b"].offer_until == busy.now + LONGEST_OFFER * OFFER
 
 
-def test_what_one_asks_who_is_turned_away_leaves_the_other_places_to_the_line(key: Key):
+def test_a_refused_acquire_does_not_change_the_limit_for_the_line(key: Key):
     key.acquire("a")
     key.acquire("b")
     key.document = replace(key.document, limit=2)
@@ -128,7 +128,7 @@ def test_a_copy_of_what_runs_is_kept_however_many_wait(busy: Key):
     assert isinstance(busy.acquire("x", max_waiting=3), Full)
 
 
-def test_what_was_in_line_and_comes_without_a_flag_leaves_a_tombstone_when_it_is_done(busy: Key):
+def test_a_waiting_task_delivered_without_a_flag_leaves_a_tombstone_when_done(busy: Key):
     busy.release("a")
     assert isinstance(busy.acquire("b", late=False), Granted)
     busy.release("b")

@@ -207,7 +207,7 @@ def test_who_waited_and_ended_unfinished_may_come_again(busy: Key):
     assert busy.in_line == ["c", "d", "b"]
 
 
-def test_who_comes_again_keeps_its_place_unless_a_copy_of_it_is_here(busy: Key):
+def test_a_task_that_comes_again_keeps_its_place_unless_its_copy_is_here(busy: Key):
     busy.ask(Release("a", "A", done=False, keep=2 * TTL))
     assert busy.holders == ["a"]
     assert busy.document.holders[0].phase == "again"

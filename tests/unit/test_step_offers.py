@@ -75,7 +75,7 @@ def test_no_more_than_the_limit_step_aside_at_once(busy: Key):
     assert busy.last.wake == ("c",)
 
 
-def test_who_stepped_aside_is_offered_a_free_place_every_ten_minutes_without_keeping_it_from_others(
+def test_an_entry_aside_is_offered_a_free_place_every_ten_minutes_without_blocking_others(
     busy: Key,
 ):
     busy.release("a")
@@ -117,7 +117,7 @@ def test_who_steps_back_in_is_granted_any_free_place(busy: Key):
     assert isinstance(busy.promoted("c"), Parked)
 
 
-def test_who_steps_back_in_and_finds_no_place_has_its_old_place_in_line(busy: Key):
+def test_an_entry_aside_that_finds_no_place_gets_its_old_place_in_line(busy: Key):
     busy.release("a")
     nobody_comes(busy, OFFERS_IN_LINE)
     busy.promoted("c")

@@ -97,7 +97,7 @@ def test_the_time_until_it_may_begin_is_added(
     ],
     ids=str,
 )
-def test_what_may_begin_in_a_thousand_years_has_its_key_for_as_long_as_a_store_can_keep_it(
+def test_a_call_with_an_eta_in_a_thousand_years_holds_its_key_for_the_longest_time_of_a_store(
     make_task: Any, store: MemoryStore, options: dict[str, Any]
 ) -> None:
     key = make_task().apply_async(("a",), **options).key
@@ -151,9 +151,7 @@ def test_what_has_expired_is_queued_no_more(
     del store.apply
 
 
-def test_who_waits_for_less_than_a_body_may_be_silent_is_queued_all_the_same(
-    make_task: Any, store: MemoryStore
-) -> None:
+def test_a_queued_task_with_a_queued_ttl_below_its_ttl_is_queued(make_task: Any, store: MemoryStore) -> None:
     task = make_task(queued_ttl=10, ttl=600)
     result = task.delay("a")
     state = task.lock_state("a")
@@ -223,7 +221,7 @@ def test_a_call_that_is_interrupted_when_it_has_been_sent_leaves_the_key_to_the_
     assert task.delay("a").outcome == "skipped"
 
 
-def test_it_is_given_back_later_if_the_store_does_not_answer_then_either(
+def test_a_key_is_released_later_if_the_store_does_not_answer_the_release(
     make_task: Any, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = make_task()

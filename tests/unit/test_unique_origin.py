@@ -91,7 +91,7 @@ def test_a_retry_that_was_sent_in_spite_of_an_error_and_runs_keeps_the_key(
     assert [holder.id] == begun
 
 
-def test_what_is_given_back_late_is_not_taken_for_a_run_that_may_have_ended(
+def test_a_late_release_does_not_return_the_key_to_a_run_that_may_have_ended(
     make_task: Any, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, without_broker: Any
 ) -> None:
     task = make_task(ttl=600)
