@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, cast
 
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Acquire, Request
@@ -20,7 +20,6 @@ from celery_exclusive.stores.mark import Mark
 
 ATTRIBUTE = "_celery_exclusive"
 """The attribute of an app that has its services."""
-T = TypeVar("T", bound=Declaration)
 
 
 class Courier(Protocol):

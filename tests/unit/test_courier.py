@@ -177,3 +177,15 @@ def test_a_script_that_ends_at_once_has_published_what_it_has_woken(redis_url: s
     subprocess.run([sys.executable, script, redis_url], check=True, timeout=60)
     with Celery(broker=redis_url, set_as_current=False).connection_for_read() as connection:
         assert connection.SimpleQueue(QUEUE).qsize() == 1
+
+
+def test_a_courier_that_was_closed_twice_publishes_again(app: Celery) -> None:
+    courier: Any = app._celery_exclusive.courier  # type: ignore[attr-defined]
+    courier.wait(60)
+    with courier._guard:
+        courier._errands.put(None)
+        courier._errands.put(None)
+    eventually(lambda: courier._thread is None, "the end of its thread")
+    courier.wait(60)
+    assert courier._thread
+    courier.close()

@@ -13,7 +13,7 @@ from celery_exclusive import Lease, LeaseLost
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Acquire, Release
 from celery_exclusive.leases.lease import Known
-from celery_exclusive.messages.courier import PublishingStore
+from celery_exclusive.services import PublishingStore
 from celery_exclusive.stores.base import Store, Wake, open_store
 from celery_exclusive.stores.memory import MemoryStore
 
@@ -108,9 +108,9 @@ def test_a_lease_released_while_it_is_restored_is_released_again_and_wakes_the_n
     store: MemoryStore, app: Celery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     woken: list[Wake] = []
-    courier = app._celery_exclusive.courier  # type: ignore[attr-defined]
-    monkeypatch.setattr(courier, "follow_up", lambda reply: woken.extend(reply.wake))
-    mine = lease(PublishingStore(store, courier), certain_for=60, known=Known(store.epoch(), LATER))
+    services: Any = app._celery_exclusive  # type: ignore[attr-defined]
+    monkeypatch.setattr(services.courier, "follow_up", lambda reply: woken.extend(reply.wake))
+    mine = lease(PublishingStore(store, services), certain_for=60, known=Known(store.epoch(), LATER))
     store.clear()
     monkeypatch.setattr(store, "apply", _then(store.apply, lambda: _end_and_park(mine, store)))
     assert mine.put_back()

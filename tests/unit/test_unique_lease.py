@@ -235,7 +235,7 @@ def test_a_key_is_released_later_if_the_store_does_not_answer_the_release(
             raise StoreUnavailable("no answer")
         return reply or apply(key, operation)
 
-    monkeypatch.setattr("celery_exclusive.leases.releaser._FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("celery_exclusive.leases.releaser._PAUSE", 0.01)
     with monkeypatch.context() as patch:
         patch.setattr(store, "apply", be_silent)
         with pytest.raises(StoreUnavailable):

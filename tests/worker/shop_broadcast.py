@@ -59,4 +59,9 @@ def once_at_a_time(self: Task, key: str, tag: str = "", hold: bool = False) -> s
     return body(self, key, tag, hold)
 
 
+@task(unique=Unique("key"), exclusive=Exclusive(key="busy", on_conflict="skip"))
+def once_unless_busy(self: Task, key: str, tag: str = "", hold: bool = False) -> str:
+    return body(self, key, tag, hold)
+
+
 __all__: list[Any] = ["app"]

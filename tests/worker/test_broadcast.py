@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kombu import Exchange
+from kombu import Exchange, Queue
 
+from celery_exclusive import lock
 from tests.rabbit import RabbitServer
 from tests.worker.lab import Lab, Worker, eventually
 from tests.worker.stage import RABBITS
@@ -203,7 +204,8 @@ def test_the_retry_of_a_copy_that_waited_goes_where_its_publisher_had_sent_it(
 ) -> None:
     lab = make(broker)
     start(lab, *queues)
-    lab.send("again", "k", tag="holder", hold=True, options={"queue": queues[0], "exchange": ""})
+    lab.send("again", "k", tag="holder", hold=True, options={"queue": Queue(queues[0])})
+    lab.journal.wait_for("start", tag="holder")
     lab.send("again", "k", tag="a", worker="w2@lab", options=route)
     lab.wait_for_line(2, "again", "k")
     lab.open("holder")
@@ -286,3 +288,17 @@ def test_a_unique_broadcast_with_a_lock_runs_once_on_each_worker_one_at_a_time(
     assert lab.journal.most_open(key="k") == 1
     eventually(lambda: not lab.task("once_at_a_time").lock_state("k").holders, "the release of the keys")
     assert lab.task("once_at_a_time").lock_state("k").taker is None
+
+
+@pytest.mark.parametrize(("broker", "queues", "route"), TWO_QUEUES)
+def test_a_routed_copy_that_is_skipped_releases_the_unique_key_of_its_publish(
+    make: Callable[..., Lab], broker: str, queues: tuple[str, str], route: dict[str, str]
+) -> None:
+    lab = make(broker)
+    start(lab, ",".join(queues))
+    with lock("busy", app=lab.app):
+        skipped = lab.send("once_unless_busy", "k", tag="a", options=route)
+        assert "skipped" in skipped.get(timeout=60)
+    eventually(lambda: not lab.task("once_unless_busy").lock_state("k").taker, "the release of the key")
+    assert lab.send("once_unless_busy", "k", tag="b", options=route).outcome == "published"
+    lab.journal.wait_for("end", tag="b")

@@ -86,9 +86,9 @@ def admit(delivery: Delivery, policy: Policy) -> Plan[Outcome]:
         outcome = yield from _acquire_lock(delivery, delivery.exclusive, policy)
     if unique and outcome.kind == "run":
         outcome = yield from _begin(delivery, unique, outcome)
-    else:
+    elif unique:
         outcome = replace(outcome, may_hold_unique=may_hold)
-        if unique and delivery.exclusive and outcome.kind in ("wait", "retry"):
+        if delivery.exclusive and outcome.kind in ("wait", "retry"):
             yield from _keep_unique_key(delivery, unique, delivery.exclusive)
     return outcome
 
@@ -172,7 +172,9 @@ def _keep_unique_key(delivery: Delivery, unique: UniqueClaim, lock: Claim) -> Pl
             return
     if delivery.is_let_in or delivery.may_be_in_line:
         held = yield Ask(lock.key, None)
-        runs = isinstance(held, Held) and lock.id in [owner.id for owner in held.by]
+        if not isinstance(held, Held):
+            return  # the store did not answer
+        runs = lock.id in [owner.id for owner in held.by]
         yield Ask(key, Renew(unique.claim.id, None, ttl, None if runs else "again"))
 
 

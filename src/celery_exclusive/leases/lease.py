@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Done, Release, Renew, Restore
@@ -13,8 +13,6 @@ from celery_exclusive.errors import LeaseLost, StoreUnavailable
 
 if TYPE_CHECKING:
     from celery_exclusive.stores.base import Store
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)

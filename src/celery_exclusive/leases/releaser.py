@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from threading import Lock, Thread
+from threading import RLock, Thread
 from typing import TYPE_CHECKING
 
 from celery.utils.functional import noop
@@ -24,8 +24,8 @@ from celery_exclusive.system.processes import is_gone
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 1, 5
-"""Seconds between attempts while the store does not answer."""
+_PAUSE = 1
+"""Seconds between attempts while the store does not answer. A release must come before the reaper does."""
 _WATCH = 0.02
 """Seconds between looks at a child that is about to die."""
 _MOST = 100_000
@@ -63,9 +63,9 @@ class Releaser:
     def __init__(self, services: Services) -> None:
         self.services = services
         self._pending: deque[_Pending] = deque(maxlen=_MOST)
-        self._changes = Lock()
+        self._changes = RLock()
         self._dropped, self._first = 0, ""
-        self._runs_in: int | None = None
+        self._runs = False
         self._pid = os.getpid()
         self._thread: Thread | None = None
 
@@ -87,27 +87,27 @@ class Releaser:
             dying: a process that has to be gone first.
             before: is called before each attempt.
         """
-        if self._pid != os.getpid():  # a forked child cannot wait for its parent's children
-            self._pid = os.getpid()
-            self._pending = deque(
-                (pending for pending in self._pending if pending.dying is None), maxlen=_MOST
-            )
-        if len(self._pending) == _MOST:
-            self._dropped += 1
-            if self._dropped == 1:  # the others are logged when the store answers: they may be many
-                self._first = self._pending[0].key
-                notices.unreleased(self._first, 1)
-        self._pending.append(_Pending(operations, dying, before))
-        with forks_wait(), self._changes, suppress(RuntimeError):  # no more threads: the process ends
-            if self._runs_in != os.getpid():
+        with forks_wait(), self._changes:
+            if self._pid != os.getpid():  # a forked child cannot wait for its parent's children
+                self._pid, self._runs = os.getpid(), False
+                inherited = [pending for pending in self._pending if pending.dying is None]
+                self._pending = deque(inherited, maxlen=_MOST)
+            if len(self._pending) == _MOST:
+                self._dropped += 1
+                if self._dropped == 1:  # the others are logged when the store answers: they may be many
+                    self._first = self._pending[0].key
+                    notices.unreleased(self._first, 1)
+            self._pending.append(_Pending(operations, dying, before))
+            if not self._runs:
                 self._thread = Thread(target=self._run, name="exclusive-releaser", daemon=True)
-                self._thread.start()
-                self._runs_in = os.getpid()
+                with suppress(RuntimeError):  # no more threads: the process ends
+                    self._thread.start()
+                    self._runs = True
 
     def settle(self) -> None:
         """Wait a while until everything that can be released is released."""
         until = time.monotonic() + _FAREWELL
-        while self._thread and self._runs_in == os.getpid() and time.monotonic() < until:
+        while self._thread and self._runs and self._pid == os.getpid() and time.monotonic() < until:
             if all(not pending.is_ready for pending in list(self._pending)):
                 break
             self._thread.join(_WATCH)
@@ -116,16 +116,13 @@ class Releaser:
 
     def _run(self) -> None:
         trouble = notices.Trouble("the release of leases")
-        pause = float(_FIRST_PAUSE)
         while self._is_needed():
             pending = self._next()
             with trouble, forks_wait():
                 if pending:
                     self._release(pending)
-                    pause = _FIRST_PAUSE
             if trouble.lasts:
-                time.sleep(pause)
-                pause = min(pause * 2, _LONGEST_PAUSE)
+                time.sleep(_PAUSE)
             elif pending is None:
                 time.sleep(_WATCH)
 
@@ -133,7 +130,7 @@ class Releaser:
         with forks_wait(), self._changes:
             if self._pending:
                 return True
-            self._runs_in = None
+            self._runs = False
             dropped, self._dropped = self._dropped, 0
         if dropped > 1:
             notices.unreleased(self._first, dropped)
@@ -141,8 +138,9 @@ class Releaser:
 
     def _next(self) -> _Pending | None:
         first = self._pending[0]
-        ready = (pending for pending in list(self._pending) if pending.is_ready)
-        return first if first.is_ready else next(ready, None)
+        if first.is_ready:
+            return first
+        return next((pending for pending in list(self._pending) if pending.is_ready), None)
 
     def _release(self, pending: _Pending) -> None:
         pending.before()

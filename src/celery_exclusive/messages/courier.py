@@ -9,15 +9,15 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from threading import Event, RLock, Thread, current_thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from celery_exclusive import notices
 from celery_exclusive.core.claim import task_id
-from celery_exclusive.core.operations import Acquire, Remove, Request
+from celery_exclusive.core.operations import Remove
 from celery_exclusive.messages.header import Header
 from celery_exclusive.messages.namespace import keep_namespace, own_broker
 from celery_exclusive.messages.republish import Republisher
-from celery_exclusive.stores.base import Reply, Store, Wake
+from celery_exclusive.stores.base import Reply, Wake
 from celery_exclusive.system.forks import forks_wait
 from celery_exclusive.system.threads import at_home, is_away
 
@@ -30,30 +30,6 @@ _IDLE = 10
 """Seconds after which the thread ends, and its connection is closed."""
 _FAREWELL = 10
 """Seconds for which a stopping worker waits for the messages that are not published yet."""
-
-
-class PublishingStore:
-    """A store whose answers are followed up: the messages that they name are always republished."""
-
-    def __init__(self, store: Store, courier: Courier) -> None:
-        self._store, self._courier = store, courier
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    def apply(self, key: str, operation: Request) -> Reply:
-        if isinstance(operation, Acquire) and operation.message is not None:
-            message = self._courier.services.signer.sign_parked(operation.message, key, operation.id)
-            operation = replace(operation, message=message)
-        reply = self._store.apply(key, operation)
-        self._courier.follow_up(reply)
-        return reply
-
-    def reap(self, limit: int = 100, every: int = 0) -> Reply:
-        """Reap without waiting for the courier: a sweep of many keys can `wait` for it."""
-        reply = self._store.reap(limit, every)
-        self._courier.follow_up(reply, patience=0)
-        return reply
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +115,9 @@ class Courier:
             errand = None
         if errand is None:
             with forks_wait(), self._guard:
-                if not self._errands.empty():  # it came just now
-                    return self._errands.get()
+                while not self._errands.empty():  # it came just now; None is another close()
+                    if errand := self._errands.get():
+                        return errand
                 self._thread = None
         return errand
 

@@ -37,6 +37,8 @@ from celery_exclusive.worker.unique import UniqueOfRun
 
 _PAUSE = 5
 """Seconds after which a message comes again that has waited for the store in vain; the longest."""
+_LOOK = 1
+"""Seconds for which the slot of a message that is parked waits for the store."""
 _OVER = ("wait", "drop", "retry")
 """Outcomes after which nothing is held: the message goes on elsewhere, or is over."""
 
@@ -158,7 +160,7 @@ class Execution:
     def ask(self, asked: Ask) -> Answer:
         store, operation = self.services.store, asked.operation
         if operation is None or isinstance(operation, Renew):
-            with suppress(StoreUnavailable):
+            with suppress(StoreUnavailable), deadline(_LOOK):
                 if operation is None:
                     return Held(store.inspect(asked.key).holders)
                 return Done(any(store.renew([(asked.key, operation)])))

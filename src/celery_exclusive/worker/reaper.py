@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _SHORTEST = 0.8
 """The shortest pause between two sweeps, as a part of the period."""
+_AFTER_OUTAGE = 3
+"""Periods between two attempts while the store does not answer: when it does, releases must come first."""
 _FAREWELL = 10
 """Seconds for which a worker that stops waits for a sweep under way."""
 
@@ -46,7 +48,8 @@ class Reaper:
 
     def _run(self) -> None:
         trouble = notices.Trouble("the search for expired leases")
-        while not self._is_over.wait(self.services.settings.exclusive_reap_period * _jitter()):
+        period = self.services.settings.exclusive_reap_period
+        while not self._is_over.wait(period * _jitter() * (_AFTER_OUTAGE if trouble.lasts else 1)):
             with trouble:
                 self.sweep()
 

@@ -30,7 +30,7 @@ _FIXUP = "celery_exclusive.install:install_copy"
 
 
 class Locks(bootsteps.StartStopStep):
-    """Checks options, settings and store, adds the banner line, and runs heartbeat, endings and reaper.
+    """Checks options, settings and store, adds the banner line, and runs heartbeat and reaper.
 
     It starts before the pool, so that it is stopped after it: leases are kept until the last body has ended.
     """
@@ -39,7 +39,7 @@ class Locks(bootsteps.StartStopStep):
         super().__init__(worker, **kwargs)
         self.services: Services = worker.app._celery_exclusive
         startup_info = getattr(worker, "startup_info", None)
-        self.unlocked = Undeclared(self.services)
+        self.undeclared = Undeclared(self.services)
         self.reaper = Reaper(self.services)
         if startup_info:
             worker.startup_info = partial(self.banner, startup_info)

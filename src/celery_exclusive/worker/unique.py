@@ -24,7 +24,7 @@ class UniqueOfRun:
         self, services: Services, delivery: Received, unique: UniqueClaim, patience: Patience
     ) -> None:
         self.services, self.delivery, self.patience = services, delivery, patience
-        self.claim = unique.claim
+        self.claim, self.claims = unique.claim, unique.claims
         self.until: UniqueUntil = unique.until
         self.may_hold = self.until != PERIOD
 
@@ -45,9 +45,10 @@ class UniqueOfRun:
                 self.may_hold = returns
 
     def release(self, *, done: bool) -> None:
+        """Release the key of this delivery, and that of the publish, which has it until a body begins."""
         if self.may_hold:
-            is_asked = self._ask(self.claim.release(done=done)) is not None
-            self.may_hold = not is_asked
+            answers = [self._ask(claim.release(done=done)) for claim in self.claims]
+            self.may_hold = None in answers
 
     def _ask(self, operation: Release) -> object:
         """Return the answer; None if there was none: it is tried again at the end of the run, or owed."""
