@@ -17,6 +17,7 @@ TAKE = (
     "DO UPDATE SET token = excluded.token, expiry = excluded.expiry WHERE expiry < ?"
 )
 GIVE = "DELETE FROM bare WHERE key = 'bench' AND token = ?"
+LOOK = "SELECT token, expiry FROM bare WHERE key = 'bench'"
 
 
 def run() -> None:
@@ -37,8 +38,20 @@ def run() -> None:
                 bare.execute(TAKE, (token, 2, 1))
                 bare.execute(GIVE, (token,))
 
+            def looking() -> None:
+                token = token_hex(8)
+                for statement, values in ((TAKE, (token, 2, 1)), (GIVE, (token,))):
+                    bare.execute("BEGIN IMMEDIATE")
+                    bare.execute(LOOK).fetchall()
+                    bare.execute(statement, values)
+                    bare.execute("COMMIT")
+
             times = medians(
-                {"floor: upsert + delete, bare sqlite3": floor, "celery-exclusive, sqlite://": ours}
+                {
+                    "floor: upsert + delete, bare sqlite3": floor,
+                    "each in a transaction that reads the row before": looking,
+                    "celery-exclusive, sqlite://": ours,
+                }
             )
         store.close()
     table("acquire + release of a free key, in a file", times)

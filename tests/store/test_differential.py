@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
-from sqlalchemy import delete, select
 
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Acquire, Done, Granted, Release, Remove
@@ -21,7 +20,7 @@ from celery_exclusive.stores.base import Reply, Snapshot, Wake
 from celery_exclusive.stores.document import Change, Loaded
 from celery_exclusive.stores.memory import MemoryStore
 from celery_exclusive.stores.redis.store import RedisStore
-from celery_exclusive.stores.sql.schema import line, locks, tombstones
+from celery_exclusive.stores.sql.rows import to_text
 from celery_exclusive.stores.sql.sqlite import SqliteStore
 from celery_exclusive.stores.sql.transaction import Transaction
 from tests.servers import RedisServer
@@ -160,8 +159,8 @@ class Twin:
             for kept in self.store._memory.keys.values():
                 kept.tombstones = {id: it for id, it in kept.tombstones.items() if it[0] > self.time}
         elif isinstance(self.store, SqliteStore):
-            ended = delete(tombstones).where(tombstones.c.until <= self.time)
-            self.store.transact(lambda transaction: transaction.connection.execute(ended))
+            ended = "DELETE FROM exclusive2_tombstone WHERE until <= ?"
+            self.store.transact(lambda transaction: transaction.cursor.execute(ended, (self.time,)))
         else:
             ask = self.store._client.ask
             for name in ask("KEYS", f"{self.store._base}t:*"):
@@ -174,15 +173,17 @@ class Twin:
             kept = self.store._memory.keys.items()
             return {key: value.due for key, value in kept if value.due is not None}
         if isinstance(self.store, SqliteStore):
-            rows = self.store.transact(lambda transaction: rows_of(transaction, locks.c.key, locks.c.due))
-            return {key: due for key, due in rows if due is not None}
+            rows = self.store.transact(lambda transaction: rows_of(transaction, "lock", "key, due, ends"))
+            return {key: due for key, due, ends in rows if due is not None and ends is None}
         flat = self.store._client.ask("ZRANGE", f"{self.store._base}due", 0, -1, "WITHSCORES")
         return {flat[i].decode(): int(float(flat[i + 1])) for i in range(0, len(flat), 2)}
 
 
-def rows_of(transaction: Transaction, *columns: Any) -> list[Any]:
-    mine = columns[0].table.c.namespace == transaction.prefix
-    return list(transaction.connection.execute(select(*columns).where(mine)))
+def rows_of(transaction: Transaction, table: str, columns: str) -> list[Any]:
+    """Some columns of the namespace's rows, the first of them as text."""
+    select = f"SELECT {columns} FROM exclusive2_{table} WHERE namespace = ?"
+    transaction.cursor.execute(select, (transaction.namespace,))
+    return [(to_text(key), *values) for key, *values in transaction.cursor.fetchall()]
 
 
 def hold_equal(reference: Twin, other: Twin, history: list[Action]) -> None:
@@ -267,9 +268,8 @@ def hold_to_the_reference(store: Tested, history: list[Action]) -> None:
 
 def the_rows_agree(transaction: Transaction) -> None:
     """A lock counts its line, and ends by itself only without one."""
-    entries = rows_of(transaction, line.c.key, line.c.state)
-    columns = (locks.c.waiting, locks.c.aside, locks.c.behind)
-    for key, ends, *counted in rows_of(transaction, locks.c.key, locks.c.ends, *columns):
+    entries = rows_of(transaction, "line", "key, state")
+    for key, ends, *counted in rows_of(transaction, "lock", "key, ends, waiting, aside, behind"):
         assert counted == [entries.count((key, state)) for state in ("waiting", "aside", "behind")]
         assert (ends is None) == any(counted)
 

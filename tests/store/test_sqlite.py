@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -28,6 +29,7 @@ from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.stores.base import open_store
 from celery_exclusive.stores.sql import schema
 from celery_exclusive.stores.sql.sqlite import SqliteStore
+from celery_exclusive.stores.sql.transaction import Transaction
 
 LIFE = 30 * SECOND
 START = 1_700_000_000 * SECOND
@@ -72,7 +74,7 @@ def trace(store: SqliteStore) -> list[str]:
     store.inspect("key")
     (opened,) = store._idle
     statements: list[str] = []
-    opened._driver.set_trace_callback(statements.append)
+    opened.connection.set_trace_callback(statements.append)
     return statements
 
 
@@ -142,6 +144,58 @@ def test_the_reaper_leaves_what_was_renewed(store: SqliteStore) -> None:
     store.clock = lambda: START + LIFE - 1
     store.reap()
     assert isinstance(store.apply("key", take("b", message=None)).answer, Held)
+
+
+def test_a_key_that_is_taken_again_and_again_changes_no_index(store: SqliteStore, path: Path) -> None:
+    """Its row is looked at early then, once: the reaper finds it at the end of its last lease."""
+    now = START
+    store.clock = lambda: now
+    store.apply("key", take("a"))
+    store.apply("key", give("a"))
+    statements = trace(store)
+    store.apply("key", take("b"))
+    store.apply("key", give("b"))
+    store.apply("key", take("c"))
+    assert store.renew([("key", Renew("c", "token of c", 2 * LIFE))]) == [True]
+    assert not any("due" in statement.partition("SET")[2] for statement in statements)
+    for instant, dues in ((START, [(START + 2 * LIFE,)]), (START + 2 * LIFE, [])):
+        now = instant
+        store.reap()
+        assert rows(path, "SELECT due FROM exclusive2_lock") == dues
+        statements.clear()
+        store.reap()
+        assert not any(statement.startswith("UPDATE exclusive2_lock") for statement in statements)
+
+
+def test_what_is_answered_at_once_is_what_step_answers_and_leaves(store: SqliteStore) -> None:
+    chance, now = random.Random(1), START
+    store.clock = lambda: now
+
+    def anything() -> Acquire | Release:
+        id, token = chance.choice("abc"), chance.choice(["t", "é\udcff"])
+        one, two, three = (chance.random() < 0.2 for _ in range(3))
+        if chance.random() < 0.5:
+            return Release(id, token, done=not one, alone=two, keep=LIFE * three)
+        promoted = chance.choice([None, None, "another epoch"])
+        return Acquire(
+            id, token, LIFE, chance.choice([0, 1, 2]), one, promoted, message=b"m" if two else None
+        )
+
+    def row(transaction: Transaction, key: str) -> object:
+        columns = "fence, ends, waiting, aside, behind, document"
+        transaction.cursor.execute(f"SELECT {columns} FROM exclusive2_lock WHERE key = ?", (key.encode(),))
+        return transaction.cursor.fetchone()
+
+    def compare(transaction: Transaction, asked: Acquire | Release) -> None:
+        assert transaction.apply("at once", asked).answer == transaction._run("by step", asked).answer, asked
+        assert row(transaction, "at once") == row(transaction, "by step"), asked
+
+    for _ in range(3000):
+        now += chance.choice([0, 0, 1, LIFE // 2, LIFE, -LIFE])
+        asked = anything()
+        if chance.random() < 0.05:
+            store.reap()
+        store.transact(lambda transaction, asked=asked: compare(transaction, asked))
 
 
 def test_a_namespace_belongs_to_a_broker_as_long_as_its_workers_beat(store: SqliteStore) -> None:
@@ -352,8 +406,8 @@ def test_a_call_waits_for_others_to_finish_theirs(path: Path) -> None:
 def test_a_full_disk_is_unavailable_and_the_store_goes_on_when_there_is_room(store: SqliteStore) -> None:
     store.apply("key", take("a"))
     (opened,) = store._idle
-    pages = opened._driver.execute("PRAGMA page_count").fetchone()[0]
-    opened._driver.execute(f"PRAGMA max_page_count = {pages}")
+    pages = opened.connection.execute("PRAGMA page_count").fetchone()[0]
+    opened.connection.execute(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(StoreUnavailable, match=r"disk is full; make room"):
         store.apply("key", take("b", message=b"x" * 100_000))
     assert store.inspect("key").waiting == 0
@@ -374,11 +428,20 @@ def test_a_file_that_was_replaced_is_opened_anew_by_all(store: SqliteStore, path
 
 def test_tables_that_somebody_dropped_are_made_anew(store: SqliteStore, path: Path) -> None:
     store.apply("key", take("a"))
-    for name in schema.metadata.tables:
+    for name in schema.TABLES:
         rows(path, f"DROP TABLE {name}")
     with pytest.raises(StoreUnavailable, match="no such table"):
         store.apply("key", take("a"))
     assert isinstance(store.apply("key", take("a")).answer, Granted)
+
+
+def test_a_row_of_the_namespace_that_somebody_deleted_is_made_anew(store: SqliteStore, path: Path) -> None:
+    for ask in (lambda: store.apply("key", take("a")), store.reap, lambda: store.forget("key")):
+        store.epoch()
+        rows(path, "DELETE FROM exclusive2_namespace")
+        with pytest.raises(StoreUnavailable, match="the row of 'cx' is gone; trying again is safe"):
+            ask()
+        ask()
 
 
 def test_it_shares_a_file_with_tables_of_others(store: SqliteStore, path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import random
 import signal
@@ -23,7 +24,7 @@ import pytest
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Acquire, Done, Granted, Release, Remove, Renew, Request, Stale
 from celery_exclusive.errors import StoreUnavailable
-from celery_exclusive.stores.base import Store, open_store
+from celery_exclusive.stores.base import Snapshot, Store, open_store
 from celery_exclusive.stores.sql.sqlite import SqliteStore, _inherited
 from tests.worker.journal import eventually
 
@@ -191,6 +192,47 @@ def test_a_child_that_was_forked_behind_pythons_back_leaves_the_connection_of_it
     assert is_sound(path)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a file not closed, but freed
+def test_what_a_signal_handler_raises_leaves_no_transaction_open(store: SqliteStore, path: Path) -> None:
+    """A time limit strikes at any moment; what was asked is asked again, with the same outcome."""
+
+    class TimeUp(Exception):
+        pass
+
+    def strike(*_: object) -> None:
+        raise TimeUp
+
+    store.epoch()
+    chance, strikes = random.Random(0), 0
+    before = signal.signal(signal.SIGALRM, strike)
+    try:
+        with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as other:
+            for number in range(500):
+                id = f"{number}"
+                is_closed = number % 4 == 0
+                if is_closed:  # the next call opens the file, and makes what is missing
+                    store.close()
+                    other.execute("DELETE FROM exclusive2_namespace")
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-6, 3e-3 if is_closed else 5e-4))
+                    store.apply("key", take(id))
+                    store.apply("key", give(id))
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                except TimeUp:
+                    strikes += 1
+                    other.execute("BEGIN IMMEDIATE")  # while the traceback holds all that the call used
+                    other.execute("COMMIT")
+                store.apply("key", Acquire(id, f"token of {id}", LIFE, redelivered=True))
+                store.apply("key", give(id))
+                assert store.inspect("key") == Snapshot()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    gc.collect()  # now, not in another test
+    assert strikes > 10
+    assert is_sound(path)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_threads_that_have_ended_leave_no_connection(store: SqliteStore, path: Path) -> None:
     for number in range(20):
@@ -253,7 +295,7 @@ def test_a_process_killed_before_any_statement_leaves_all_of_an_operation_or_not
             if left[0] < 0:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        store._idle[0]._driver.set_trace_callback(count)
+        store._idle[0].connection.set_trace_callback(count)
         work(store)
 
     deaths = 0
@@ -291,7 +333,7 @@ def test_a_process_stopped_in_the_middle_of_a_write_is_in_the_way_until_it_dies(
     def child() -> None:
         """Has written the lock's row, not yet the line's: stops before it gives b its offer."""
         store.inspect("key")
-        store._idle[0]._driver.set_trace_callback(
+        store._idle[0].connection.set_trace_callback(
             lambda statement: "UPDATE exclusive2_line" in statement and os.kill(os.getpid(), signal.SIGSTOP)
         )
         store.apply("key", give("a"))

@@ -158,14 +158,19 @@ class DocumentStore(ABC):
 
     def _run(self, key: str, operation: Operation) -> Reply:
         id = "" if isinstance(operation, Reap) else operation.id
-        acquire = operation if isinstance(operation, Acquire) else None
+        limit = operation.limit if isinstance(operation, Acquire) else 1
         while True:
-            loaded = self.load(key, id, acquire.limit if acquire else 1)
-            transition = step(loaded.document, loaded.line, operation, loaded.now, self.offer)
-            message = acquire.message if acquire and transition.kept else None
-            change = Change(loaded, transition, id, message, loaded.now + self.tombstone_ttl)
-            if self.swap(key, loaded.version, change):
-                break
+            if reply := self._carry_out(key, operation, self.load(key, id, limit)):
+                return reply
+
+    def _carry_out(self, key: str, operation: Operation, loaded: Loaded) -> Reply | None:
+        """Take the step from what was loaded; None if the key has changed since."""
+        id = "" if isinstance(operation, Reap) else operation.id
+        transition = step(loaded.document, loaded.line, operation, loaded.now, self.offer)
+        message = operation.message if isinstance(operation, Acquire) and transition.kept else None
+        change = Change(loaded, transition, id, message, loaded.now + self.tombstone_ttl)
+        if not self.swap(key, loaded.version, change):
+            return None
         messages = self.messages(key, transition.wake) if transition.wake else {}
         epoch = loaded.document.epoch
         return Reply(

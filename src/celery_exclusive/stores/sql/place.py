@@ -9,43 +9,16 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-
-from sqlalchemy import make_url
-from sqlalchemy.exc import ArgumentError
+from urllib.parse import parse_qs
 
 from celery_exclusive.errors import OptionError
 
 PATIENCE = 5.0
 """Seconds for which a call waits for others to finish theirs, unless the URL says otherwise."""
-_NETWORK = frozenset(
-    {
-        "9p",
-        "afs",
-        "beegfs",
-        "ceph",
-        "cifs",
-        "coda",
-        "gfs2",
-        "glusterfs",
-        "gpfs",
-        "lustre",
-        "ncpfs",
-        "nfs",
-        "nfs4",
-    }
-    | {"ocfs2", "orangefs", "prl_fs", "pvfs2", "smb3", "smbfs", "vboxsf", "vmhgfs"}
-    | {
-        "fuse.ceph",
-        "fuse.davfs",
-        "fuse.gcsfuse",
-        "fuse.glusterfs",
-        "fuse.juicefs",
-        "fuse.rclone",
-        "fuse.s3fs",
-    }
-    | {"fuse.sshfs", "fuse.vmhgfs-fuse"}
+_NETWORK = re.compile(
+    "9p|afs|beegfs|ceph|cifs|coda|gfs2|glusterfs|gpfs|lustre|ncpfs|nfs4?|ocfs2|orangefs|prl_fs|pvfs2|smb3|smbfs"
+    r"|vboxsf|vmhgfs|fuse\.(ceph|davfs|gcsfuse|glusterfs|juicefs|rclone|s3fs|sshfs|vmhgfs-fuse)"
 )
-_MEMORY = frozenset({"tmpfs", "ramfs"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +38,7 @@ class Place:
                 "a path after three slashes begins where the process runs, after four at the root"
             )
         kind = self._file_system()
-        if kind in _NETWORK:
+        if _NETWORK.fullmatch(kind):
             raise OptionError(
                 f"exclusive_store: {self.path} is on a network file system ({kind}), where SQLite can "
                 "neither lock nor share memory: put it on a local disk, or use a redis:// URL for many hosts"
@@ -96,7 +69,7 @@ class Place:
 
     @property
     def is_in_memory(self) -> bool:
-        return self._file_system() in _MEMORY
+        return self._file_system() in ("tmpfs", "ramfs")
 
     def _exposed(self) -> Iterator[str]:
         """Who else could change locks, and the messages of tasks that wait."""
@@ -141,17 +114,18 @@ def parse(url: str) -> Place:
     Raises:
         OptionError: it names no file, or cannot be understood.
     """
+    where, _, query = url.partition("://")[2].partition("?")
     try:
-        parts = make_url(url)
-        patience = float(str(parts.query.get("timeout", PATIENCE)))
+        (timeout,) = parse_qs(query).get("timeout", [PATIENCE])
+        patience = float(timeout)
         if not 0 <= patience < float("inf"):
             raise ValueError
-    except (ArgumentError, ValueError):
+    except ValueError:
         raise OptionError(
             "exclusive_store: cannot understand this sqlite:// URL: its timeout must be a number of seconds"
         ) from None
-    path = parts.database or ""
-    if path in ("", ":memory:") or not url.partition("://")[2].startswith("/"):
+    path = where[1:]
+    if path in ("", ":memory:") or not where.startswith("/"):
         raise OptionError(
             "exclusive_store: this sqlite:// URL names no file: write three slashes before a relative path, "
             "as in sqlite:///locks.db, and four before an absolute one; for locks in memory use memory://"

@@ -1,132 +1,91 @@
-"""The tables: the same for every database. Times are whole microseconds of the store's clock.
+"""The tables. Times are whole microseconds of the store's clock.
 
-The names begin with the version of what they keep. A lock whose `ends` has come is nobody's any more: the
-reaper deletes it and raises the fence of the namespace, below which no later fence of any key may fall.
+The names begin with the version of what they keep. Keys, ids and tokens are bytes: their text may have any
+characters. A lock whose `ends` has come is nobody's any more: the reaper deletes it and raises the fence of
+the namespace, below which no later fence of any key may fall.
 """
 
 from __future__ import annotations
 
 from secrets import token_hex
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Connection,
-    Dialect,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    Table,
-    Text,
-    TypeDecorator,
-    column,
-    inspect,
-    select,
-    table,
-)
+from celery_exclusive.stores.sql.transaction import Cursor
 
-
-class AnyText(TypeDecorator[str]):
-    """Text of any characters, also NUL and those that are no UTF-8, compared byte by byte."""
-
-    impl = LargeBinary
-    cache_ok = True
-
-    def process_bind_param(self, value: str | None, dialect: Dialect) -> bytes | None:  # noqa: ARG002
-        return None if value is None else value.encode("utf-8", "surrogatepass")
-
-    def process_result_value(self, value: bytes | None, dialect: Dialect) -> str | None:  # noqa: ARG002
-        return None if value is None else value.decode("utf-8", "surrogatepass")
-
-
-metadata = MetaData()
-
+TABLES = {
+    "exclusive2_namespace": """(
+        namespace BLOB NOT NULL PRIMARY KEY,
+        epoch TEXT NOT NULL,  -- the store's random mark
+        fence BIGINT NOT NULL,  -- the last one of all keys whose rows were deleted
+        reaped BIGINT NOT NULL,  -- when a reaper last came
+        broker BLOB, broker_until BIGINT  -- to whose workers the namespace belongs, and until when
+    ) WITHOUT ROWID""",
+    "exclusive2_lock": """(
+        namespace BLOB NOT NULL, key BLOB NOT NULL, version BIGINT NOT NULL, fence BIGINT NOT NULL,
+        due BIGINT,  -- when the reaper must look at it; may be early, never late; null: it need not
+        ends BIGINT,  -- when its last lease ends, 0: it has none; null: it has a line
+        waiting INTEGER NOT NULL, aside INTEGER NOT NULL, behind INTEGER NOT NULL,
+        document TEXT NOT NULL,  -- JSON: limit and holders
+        PRIMARY KEY (namespace, key)
+    ) WITHOUT ROWID""",
+    "exclusive2_line": """(
+        namespace BLOB NOT NULL, key BLOB NOT NULL, id BLOB NOT NULL,
+        seq BIGINT NOT NULL, offer_until BIGINT NOT NULL, offers INTEGER NOT NULL, state TEXT NOT NULL,
+        place BIGINT NOT NULL,  -- orders them: offer_until aside, else seq
+        message BLOB NOT NULL,
+        PRIMARY KEY (namespace, key, id)
+    )""",
+    "exclusive2_tombstone": """(
+        namespace BLOB NOT NULL, key BLOB NOT NULL, id BLOB NOT NULL, until BIGINT NOT NULL,
+        token BLOB NOT NULL,  -- of the delivery that finished
+        PRIMARY KEY (namespace, key, id)
+    ) WITHOUT ROWID""",
+}
+"""Small rows are kept where their keys are: so a write touches one place fewer."""
+INDEXES = {
+    "exclusive2_lock_due": "exclusive2_lock (namespace, due)",
+    "exclusive2_line_place": "exclusive2_line (namespace, key, state, place, id)",
+    "exclusive2_tombstone_until": "exclusive2_tombstone (namespace, until)",
+}
 _OLDER = "exclusive1_"
-_older_locks = table(f"{_OLDER}lock", column("namespace", AnyText), column("ends", BigInteger))
-
-namespaces = Table(
-    "exclusive2_namespace",
-    metadata,
-    Column("namespace", AnyText, primary_key=True),
-    Column("epoch", Text, nullable=False),  # the store's random mark
-    Column("fence", BigInteger, nullable=False),  # the last one of all keys whose rows were deleted
-    Column("reaped", BigInteger, nullable=False),  # when a reaper last came
-    Column("broker", AnyText),  # to whose workers the namespace belongs, and until when
-    Column("broker_until", BigInteger),
-)
-
-locks = Table(
-    "exclusive2_lock",
-    metadata,
-    Column("namespace", AnyText, primary_key=True),
-    Column("key", AnyText, primary_key=True),
-    Column("version", BigInteger, nullable=False),
-    Column("fence", BigInteger, nullable=False),
-    Column("due", BigInteger),  # when the reaper must look at it; may be early, never late
-    Column("ends", BigInteger),  # when its last lease ends, 0: it has none; null: it has a line
-    Column("waiting", Integer, nullable=False),
-    Column("aside", Integer, nullable=False),
-    Column("behind", Integer, nullable=False),
-    Column("document", Text, nullable=False),  # JSON: limit and holders
-    Index("exclusive2_lock_due", "namespace", "due"),
-    Index("exclusive2_lock_ends", "namespace", "ends"),
-)
-
-line = Table(
-    "exclusive2_line",
-    metadata,
-    Column("namespace", AnyText, primary_key=True),
-    Column("key", AnyText, primary_key=True),
-    Column("id", AnyText, primary_key=True),
-    Column("seq", BigInteger, nullable=False),
-    Column("offer_until", BigInteger, nullable=False),
-    Column("offers", Integer, nullable=False),
-    Column("state", Text, nullable=False),
-    Column("place", BigInteger, nullable=False),  # orders them: offer_until aside, else seq
-    Column("message", LargeBinary, nullable=False),
-    Index("exclusive2_line_place", "namespace", "key", "state", "place", "id"),
-)
-
-tombstones = Table(
-    "exclusive2_tombstone",
-    metadata,
-    Column("namespace", AnyText, primary_key=True),
-    Column("key", AnyText, primary_key=True),
-    Column("id", AnyText, primary_key=True),
-    Column("until", BigInteger, nullable=False),
-    Column("token", AnyText, nullable=False),  # of the delivery that finished
-    Index("exclusive2_tombstone_until", "namespace", "until"),
-)
+_NAMES = "SELECT name FROM sqlite_master WHERE type = 'table'"
+_HAS_NAMESPACE = "SELECT 1 FROM exclusive2_namespace WHERE namespace = ?"
+_ADD_NAMESPACE = "INSERT INTO exclusive2_namespace (namespace, epoch, fence, reaped) VALUES (?, ?, 0, 0)"
+_HELD_BY_OLDER = "SELECT 1 FROM exclusive1_lock WHERE namespace = ? AND (ends IS NULL OR ends > ?) LIMIT 1"
 
 
-def has(connection: Connection, namespace: str) -> bool:
+def has(cursor: Cursor, namespace: bytes) -> bool:
     """Whether the tables are there, with the namespace's own row."""
-    if not inspect(connection).has_table(namespaces.name):
+    if "exclusive2_namespace" not in _names(cursor):
         return False
-    return bool(connection.execute(select(namespaces).where(namespaces.c.namespace == namespace)).first())
+    cursor.execute(_HAS_NAMESPACE, (namespace,))
+    return bool(cursor.fetchall())
 
 
-def strangers(connection: Connection) -> list[str]:
-    """The tables of others in the same database."""
-    names = inspect(connection).get_table_names()
-    return [name for name in names if name not in metadata.tables and not name.startswith(_OLDER)]
-
-
-def has_older_locks(connection: Connection, namespace: str, now: int) -> bool:
-    """Whether the tables of the first version hold a lease, or a task that waits."""
-    if not inspect(connection).has_table(_older_locks.name):
-        return False
-    is_here = _older_locks.c.namespace == namespace
-    ends = _older_locks.c.ends
-    return bool(
-        connection.execute(select(ends).where(is_here, ends.is_(None) | (ends > now)).limit(1)).first()
-    )
-
-
-def create(connection: Connection, namespace: str) -> None:
+def create(cursor: Cursor, namespace: bytes) -> None:
     """Make what is missing of them."""
-    metadata.create_all(connection)
-    if not has(connection, namespace):
-        values = {"namespace": namespace, "epoch": token_hex(8), "fence": 0, "reaped": 0}
-        connection.execute(namespaces.insert(), values)
+    for name, columns in TABLES.items():
+        cursor.execute(f"CREATE TABLE IF NOT EXISTS {name} {columns}")
+    for name, columns in INDEXES.items():
+        cursor.execute(f"CREATE INDEX IF NOT EXISTS {name} ON {columns}")
+    if not has(cursor, namespace):
+        cursor.execute(_ADD_NAMESPACE, (namespace, token_hex(8)))
+
+
+def strangers(cursor: Cursor) -> list[str]:
+    """The tables of others in the same database."""
+    return [
+        name for name in _names(cursor) if name not in TABLES and not name.startswith((_OLDER, "sqlite_"))
+    ]
+
+
+def has_older_locks(cursor: Cursor, namespace: bytes, now: int) -> bool:
+    """Whether the tables of the first version hold a lease, or a task that waits."""
+    if "exclusive1_lock" not in _names(cursor):
+        return False
+    cursor.execute(_HELD_BY_OLDER, (namespace, now))
+    return bool(cursor.fetchall())
+
+
+def _names(cursor: Cursor) -> list[str]:
+    cursor.execute(_NAMES)
+    return [name for (name,) in cursor.fetchall()]

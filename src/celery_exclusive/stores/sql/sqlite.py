@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import os
 import random
-import sqlite3
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
-from weakref import WeakSet
-
-from sqlalchemy import URL, Connection, create_engine
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError, StatementError
-from sqlalchemy.pool import NullPool
+from typing import TypeVar
+from weakref import WeakSet, finalize
 
 from celery_exclusive.errors import OptionError, StoreUnavailable
 from celery_exclusive.stores.base import Capabilities, older_version
@@ -24,6 +19,14 @@ from celery_exclusive.stores.sql.store import SqlStore
 from celery_exclusive.stores.sql.transaction import Transaction
 from celery_exclusive.system.deadline import at_most
 from celery_exclusive.system.threads import original
+
+try:
+    import sqlite3
+except ImportError:
+    raise OptionError(
+        "exclusive_store: sqlite:// needs Python's own module sqlite3, and this Python was built without it: "
+        "install SQLite's headers (libsqlite3-dev or sqlite-devel) and build Python again"
+    ) from None
 
 T = TypeVar("T")
 
@@ -53,25 +56,22 @@ _inherited: list[_Opened] = []
 class _Opened:
     """A connection, with the process and the file that it belongs to."""
 
-    def __init__(self, connection: Connection, file: os.stat_result) -> None:
-        self.connection = connection
-        self._driver: Any = connection.connection.dbapi_connection
-        self.pid = os.getpid()
-        self._file = file
+    __slots__ = ("_file", "_path", "connection", "execute", "pid", "transaction")
 
-    def is_of(self, path: Path) -> bool:
-        """Whether the file at the path is still the one that it opened, not a new one."""
+    def __init__(self, connection: sqlite3.Connection, transaction: Transaction, path: Path) -> None:
+        self.connection = connection
+        self.transaction = transaction
+        self.execute = transaction.cursor.execute
+        self.pid = os.getpid()
+        self._path = str(path)
+        self._file = path.stat()
+
+    def is_current(self) -> bool:
+        """Whether this process has opened it, and the file at the path is still that, not a new one."""
         try:
-            return os.path.samestat(self._file, path.stat())
+            return self.pid == os.getpid() and os.path.samestat(self._file, os.stat(self._path))  # noqa: PTH116 - quicker
         except OSError:
             return False
-
-    def run(self, statement: str) -> None:
-        """Begin or end a transaction: past SQLAlchemy, which would only add to the time."""
-        self._driver.execute(statement)
-
-    def roll_back(self) -> None:
-        self._driver.rollback()
 
 
 class SqliteStore(SqlStore):
@@ -97,13 +97,8 @@ class SqliteStore(SqlStore):
         )
         self.capabilities = _LOCAL
         self.clock = lambda: time.time_ns() // 1000
-        self._engine = create_engine(
-            URL.create("sqlite", database=str(self._place.path)),
-            poolclass=NullPool,
-            isolation_level="AUTOCOMMIT",
-            connect_args={"timeout": 0, "check_same_thread": False},
-        )
         self._idle: list[_Opened] = []
+        finalize(self, _close_all, self._idle)
         with _guard:
             _stores.add(self)
 
@@ -115,8 +110,7 @@ class SqliteStore(SqlStore):
 
     def check(self) -> list[str]:
         self._patiently(lambda transaction: transaction.reap(limit=0), "BEGIN IMMEDIATE")  # it writes
-        strangers = self._patiently(lambda transaction: schema.strangers(transaction.connection), "BEGIN")
-        has_older_locks = self._patiently(lambda transaction: transaction.has_older_locks(), "BEGIN")
+        strangers, has_older_locks = self._patiently(self._look_around, "BEGIN")
         self.capabilities = replace(_LOCAL, durable="none") if self._place.is_in_memory else _LOCAL
         warnings = self._place.warnings()
         if has_older_locks:
@@ -128,14 +122,12 @@ class SqliteStore(SqlStore):
             )
         return warnings
 
+    def _look_around(self, transaction: Transaction) -> tuple[list[str], bool]:
+        cursor, namespace = transaction.cursor, transaction.namespace
+        return schema.strangers(cursor), schema.has_older_locks(cursor, namespace, transaction.now)
+
     def close(self) -> None:
-        with _guard:
-            while self._idle:
-                opened = self._idle.pop()
-                if opened.pid == os.getpid():
-                    opened.connection.close()
-                else:
-                    _inherited.append(opened)
+        _close_all(self._idle)
 
     def _patiently(self, work: Callable[[Transaction], T], begin: str) -> T:
         """Try until nobody else is in the way."""
@@ -143,94 +135,104 @@ class SqliteStore(SqlStore):
         while True:
             try:
                 return self._attempt(work, begin)
-            except (SQLAlchemyError, sqlite3.Error, OSError) as error:
+            except (sqlite3.Error, OSError) as error:
                 if not _is_locked(error) or time.monotonic() > until:
                     raise self._explained(error) from error
             time.sleep(random.uniform(*_PAUSE))
 
     def _attempt(self, work: Callable[[Transaction], T], begin: str) -> T:
         with _guard:
-            opened = self._take()
+            opened = None
             try:
-                opened.run(begin)
-                result = work(
-                    Transaction(
-                        opened.connection,
-                        self.clock,
-                        url=self.url,
-                        prefix=self.prefix,
-                        offer=self.offer,
-                        tombstone_ttl=self.tombstone_ttl,
-                    )
-                )
-                opened.run("COMMIT")
-            except BaseException as error:
-                if _is_locked(error):
-                    opened.roll_back()
-                    self._idle.append(opened)
+                opened = self._newest_idle()
+                if opened:
+                    self._idle.pop()
                 else:
-                    opened.connection.close()
+                    opened = self._open()
+                opened.execute(begin)
+                opened.transaction.now = self.clock()
+                result = work(opened.transaction)
+                opened.execute("COMMIT")
+            except BaseException as error:
+                if opened and _is_locked(error):
+                    opened.connection.rollback()
+                    self._idle.append(opened)
+                elif opened:
+                    _close(opened.connection)
                 raise
             self._idle.append(opened)
             return result
 
-    def _take(self) -> _Opened:
-        path = self._place.path
-        while self._idle:
-            opened = self._idle.pop()
-            if opened.pid != os.getpid():
-                _inherited.append(opened)
-            elif opened.is_of(path):
-                return opened
-            else:
-                opened.connection.close()
-        return self._open()
+    def _newest_idle(self) -> _Opened | None:
+        """An open connection. It stays in the list: who is interrupted does not lose it."""
+        while self._idle and not self._idle[-1].is_current():
+            _drop(self._idle[-1])
+            self._idle.pop()
+        return self._idle[-1] if self._idle else None
 
     def _open(self) -> _Opened:
         self._place.refuse()
         self._place.create()
-        connection = self._engine.connect()
+        path = self._place.path
+        connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
         try:
-            mode = connection.exec_driver_sql("PRAGMA journal_mode=WAL").scalar()
+            cursor = connection.cursor()
+            ((mode,),) = cursor.execute("PRAGMA journal_mode=WAL").fetchall()
             if mode != "wal":
                 raise OptionError(
-                    f"exclusive_store: SQLite cannot write ahead in {self._place.path} (it has journal mode "
-                    f"{mode}): put the file on a local disk"
+                    f"exclusive_store: SQLite cannot write ahead in {path} (it has journal mode {mode}): "
+                    "put the file on a local disk"
                 )
-            connection.exec_driver_sql("PRAGMA synchronous=NORMAL")
-            opened = _Opened(connection, self._place.path.stat())
-            if not schema.has(connection, self.prefix):
-                opened.run("BEGIN IMMEDIATE")
-                schema.create(connection, self.prefix)
-                opened.run("COMMIT")
+            cursor.execute("PRAGMA synchronous=NORMAL")
+            transaction = Transaction(
+                cursor, self.url, prefix=self.prefix, offer=self.offer, tombstone_ttl=self.tombstone_ttl
+            )
+            opened = _Opened(connection, transaction, path)
+            if not schema.has(cursor, transaction.namespace):
+                cursor.execute("BEGIN IMMEDIATE")
+                schema.create(cursor, transaction.namespace)
+                cursor.execute("COMMIT")
         except BaseException:
-            connection.close()
+            _close(connection)
             raise
         return opened
 
-    def _explained(self, error: Exception) -> BaseException:
-        if isinstance(error, StatementError) and not isinstance(error, DBAPIError) and error.orig:
-            return error.orig  # what a signal handler raised, and SQLAlchemy has wrapped
-        text = _text(error)
+    def _explained(self, error: Exception) -> Exception:
         if _is_locked(error):
             return StoreUnavailable(
                 f"store {self.url}: others kept it locked for {self._place.patience:g} s: look for a process "
                 "that is stopped, or another program's long transaction in this file"
             )
         for word, hint in _MISUSE.items():
-            if word in text:
-                return OptionError(f"exclusive_store: {self._place.path}: {text}; {hint}")
-        hint = next((hint for word, hint in _TROUBLE.items() if word in text), "trying again is safe")
-        return StoreUnavailable(f"store {self.url}: {text}; {hint}")
+            if word in str(error):
+                return OptionError(f"exclusive_store: {self._place.path}: {error}; {hint}")
+        hint = next((hint for word, hint in _TROUBLE.items() if word in str(error)), "trying again is safe")
+        return StoreUnavailable(f"store {self.url}: {error}; {hint}")
 
 
-def _text(error: BaseException) -> str:
-    return str(error.orig if isinstance(error, DBAPIError) else error)
+def _close(connection: sqlite3.Connection) -> None:
+    """Close it; roll back first, since a cursor that a traceback holds would keep the transaction open."""
+    with suppress(sqlite3.Error):
+        connection.rollback()
+    connection.close()
+
+
+def _drop(opened: _Opened) -> None:
+    if opened.pid == os.getpid():
+        _close(opened.connection)
+    else:
+        _inherited.append(opened)
+
+
+def _close_all(idle: list[_Opened]) -> None:
+    with _guard:
+        while idle:
+            _drop(idle.pop())
 
 
 def _is_locked(error: BaseException) -> bool:
-    is_ours = isinstance(error, (DBAPIError, sqlite3.Error))
-    return is_ours and ("locked" in _text(error) or "locking protocol" in _text(error))
+    text = str(error)
+    return isinstance(error, sqlite3.Error) and ("locked" in text or "locking protocol" in text)
 
 
 def _before_fork() -> None:

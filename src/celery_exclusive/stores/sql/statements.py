@@ -1,106 +1,106 @@
-"""What the tables are asked, made once. Parameters that choose rows are called `of_` and the column."""
+"""What the tables are asked, as text. Below each statement stand its parameters in their order, and its row.
+
+The texts are constants, so that a connection parses each of them only once.
+"""
 
 from __future__ import annotations
 
-from sqlalchemy import (
-    ColumnElement,
-    Table,
-    and_,
-    bindparam,
-    delete,
-    func,
-    insert,
-    or_,
-    select,
-    update,
-)
+NAMESPACE = "SELECT fence, reaped, broker, broker_until FROM exclusive2_namespace WHERE namespace = ?"
+"""namespace; one row: fence, reaped, broker, broker_until."""
 
-from celery_exclusive.stores.sql.schema import line, locks, namespaces, tombstones
+RAISE_FENCE = "UPDATE exclusive2_namespace SET fence = ?, reaped = ? WHERE namespace = ?"
+"""fence, reaped, namespace."""
+
+KEEP_NAMESPACE = "UPDATE exclusive2_namespace SET broker = ?, broker_until = ? WHERE namespace = ?"
+"""broker, broker_until, namespace."""
+
+FIND = """SELECT namespaces.epoch, namespaces.fence, locks.version, locks.fence, locks.due, locks.ends,
+    locks.waiting, locks.aside, locks.behind, locks.document, tombstones.until, tombstones.token
+FROM exclusive2_namespace AS namespaces
+LEFT JOIN exclusive2_lock AS locks ON locks.namespace = namespaces.namespace AND locks.key = ?
+LEFT JOIN exclusive2_tombstone AS tombstones
+    ON tombstones.namespace = namespaces.namespace AND tombstones.key = ? AND tombstones.id = ?
+WHERE namespaces.namespace = ?"""
+"""key, key, id, namespace; one row: the fields of `rows.Found`."""
+
+INSERT_LOCK = """INSERT INTO exclusive2_lock
+    (version, fence, due, ends, waiting, aside, behind, document, namespace, key)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+"""version, fence, due, ends, waiting, aside, behind, document, namespace, key."""
+
+CHANGE_LOCK = """UPDATE exclusive2_lock SET
+    version = ?, fence = ?, due = ?, ends = ?, waiting = ?, aside = ?, behind = ?, document = ?
+WHERE namespace = ? AND key = ? AND version = ?"""
+"""The same as of INSERT_LOCK, and the version that was read: changes no row that has another one by now."""
+
+CHANGE_LEASES = """UPDATE exclusive2_lock SET version = ?, fence = ?, ends = ?, document = ?
+WHERE namespace = ? AND key = ? AND version = ?"""
+"""version, fence, ends, document, namespace, key, the version that was read."""
+
+RENEWED_LOCKS = "SELECT key, version, ends, document FROM exclusive2_lock WHERE namespace = ? AND key IN (?)"
+"""namespace, keys; rows: key, version, ends, document. See `repeated`."""
+
+RENEW_LOCK = "UPDATE exclusive2_lock SET version = ?, ends = ?, document = ? WHERE namespace = ? AND key = ?"
+"""version, ends, document, namespace, key."""
+
+POSTPONE_LOCK = "UPDATE exclusive2_lock SET due = ? WHERE namespace = ? AND key = ?"
+"""due, namespace, key."""
+
+DELETE_LOCK = "DELETE FROM exclusive2_lock WHERE namespace = ? AND key = ?"
+"""namespace, key."""
+
+LINE_PART = """SELECT id, seq, offer_until, offers, state FROM exclusive2_line
+WHERE namespace = ? AND key = ? AND state = ? ORDER BY place, id LIMIT ?"""
+"""namespace, key, state, count; rows: the fields of an `Entry`."""
+
+ENTRY = """SELECT id, seq, offer_until, offers, state, (
+    SELECT count(*) FROM exclusive2_line AS others
+    WHERE others.namespace = own.namespace AND others.key = own.key
+        AND others.state = 'waiting' AND others.place < own.seq
+) FROM exclusive2_line AS own WHERE namespace = ? AND key = ? AND id = ?"""
+"""namespace, key, id; at most one row: the fields of an `Entry`, and how many in line stand before it."""
+
+MESSAGES = "SELECT id, message FROM exclusive2_line WHERE namespace = ? AND key = ? AND id IN (?)"
+"""namespace, key, ids; rows: id, message. See `repeated`."""
+
+INSERT_ENTRY = """INSERT INTO exclusive2_line
+    (seq, offer_until, offers, state, place, message, namespace, key, id)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+"""seq, offer_until, offers, state, place, message, namespace, key, id."""
+
+CHANGE_ENTRY = """UPDATE exclusive2_line
+SET seq = ?, offer_until = ?, offers = ?, state = ?, place = ?, message = coalesce(?, message)
+WHERE namespace = ? AND key = ? AND id = ?"""
+"""The same as of INSERT_ENTRY; without a message it keeps the one that it has."""
+
+DELETE_ENTRY = "DELETE FROM exclusive2_line WHERE namespace = ? AND key = ? AND id = ?"
+"""namespace, key, id."""
+
+DELETE_LINE = "DELETE FROM exclusive2_line WHERE namespace = ? AND key = ?"
+"""namespace, key."""
+
+WRITE_TOMBSTONE = """REPLACE INTO exclusive2_tombstone (namespace, key, id, until, token)
+VALUES (?, ?, ?, ?, ?)"""
+"""namespace, key, id, until, token."""
+
+DUE_LEASES = """SELECT key, fence, ends, ends <= ? FROM exclusive2_lock
+WHERE namespace = ? AND due <= ? AND ends IS NOT NULL ORDER BY due LIMIT ?"""
+"""time, namespace, time, count; rows: key, fence, ends, whether that has come."""
+
+ENDED_TOMBSTONES = "SELECT key, id FROM exclusive2_tombstone WHERE namespace = ? AND until <= ? LIMIT ?"
+"""namespace, time, count; rows: key, id."""
+
+DELETE_TOMBSTONE = "DELETE FROM exclusive2_tombstone WHERE namespace = ? AND key = ? AND id = ?"
+"""namespace, key, id."""
+
+DUE_KEYS = """SELECT key FROM exclusive2_lock
+WHERE namespace = ? AND due <= ? AND ends IS NULL ORDER BY due, key LIMIT ?"""
+"""namespace, time, count; rows: key."""
+
+USED_KEYS = "SELECT key FROM exclusive2_lock WHERE namespace = ? AND (ends IS NULL OR ends > 0)"
+"""namespace; rows: key."""
 
 
-def _of(table: Table, *columns: str) -> ColumnElement[bool]:
-    return and_(*(table.c[column] == bindparam(f"of_{column}") for column in columns))
-
-
-_NAMESPACE = _of(namespaces, "namespace")
-_LOCK = _of(locks, "namespace", "key")
-_LINE = _of(line, "namespace", "key")
-_ENTRY = _of(line, "namespace", "key", "id")
-_TOMBSTONE = _of(tombstones, "namespace", "key", "id")
-_ENTRY_COLUMNS = (line.c.id, line.c.seq, line.c.offer_until, line.c.offers, line.c.state)
-_other = line.alias()
-
-namespace = select(namespaces).where(_NAMESPACE)
-change_namespace = update(namespaces).where(_NAMESPACE)
-
-lock = (
-    select(
-        namespaces.c.epoch,
-        namespaces.c.fence.label("floor"),
-        locks.c.version,
-        locks.c.fence,
-        locks.c.due,
-        locks.c.waiting,
-        locks.c.aside,
-        locks.c.behind,
-        locks.c.document,
-        tombstones.c.until,
-        tombstones.c.token,
-    )
-    .select_from(namespaces.outerjoin(locks, _LOCK).outerjoin(tombstones, _TOMBSTONE))
-    .where(_NAMESPACE)
-)
-insert_lock = insert(locks)
-change_lock = update(locks).where(_LOCK, locks.c.version == bindparam("of_version"))
-renewed_locks = select(locks.c.key, locks.c.version, locks.c.document, locks.c.ends).where(
-    _of(locks, "namespace"), locks.c.key.in_(bindparam("of_keys", expanding=True))
-)
-renew_lock = update(locks).where(_LOCK)
-postpone_lock = update(locks).where(_LOCK).values(due=bindparam("due"))
-
-line_part = (
-    select(*_ENTRY_COLUMNS)
-    .where(_LINE, line.c.state == bindparam("of_state"))
-    .order_by(line.c.place, line.c.id)
-    .limit(bindparam("count"))
-)
-entry = select(
-    *_ENTRY_COLUMNS,
-    select(func.count())
-    .where(
-        _other.c.namespace == line.c.namespace,
-        _other.c.key == line.c.key,
-        _other.c.state == "waiting",
-        _other.c.place < line.c.seq,
-    )
-    .scalar_subquery()
-    .label("ahead"),
-).where(_ENTRY)
-insert_entry = insert(line)
-change_entry = update(line).where(_ENTRY)
-delete_entry = delete(line).where(_ENTRY)
-delete_line = delete(line).where(_LINE)
-messages = select(line.c.id, line.c.message).where(_LINE, line.c.id.in_(bindparam("of_ids", expanding=True)))
-
-insert_tombstone = insert(tombstones)
-change_tombstone = update(tombstones).where(_TOMBSTONE)
-
-ended_locks = (
-    select(locks.c.key, locks.c.fence)
-    .where(_of(locks, "namespace"), locks.c.ends <= bindparam("of_time"))
-    .limit(bindparam("count"))
-)
-delete_lock = delete(locks).where(_LOCK)
-ended_tombstones = (
-    select(tombstones.c.key, tombstones.c.id)
-    .where(_of(tombstones, "namespace"), tombstones.c.until <= bindparam("of_time"))
-    .limit(bindparam("count"))
-)
-delete_tombstone = delete(tombstones).where(_TOMBSTONE)
-due_keys = (
-    select(locks.c.key)
-    .where(_of(locks, "namespace"), locks.c.due <= bindparam("of_time"))
-    .order_by(locks.c.due, locks.c.key)
-    .limit(bindparam("count"))
-)
-used_keys = select(locks.c.key).where(_of(locks, "namespace"), or_(locks.c.ends.is_(None), locks.c.ends > 0))
+def repeated(statement: str, count: int) -> str:
+    """The statement with as many parameters as there are values in its list."""
+    return statement.replace("(?)", f"({', '.join('?' * count)})")

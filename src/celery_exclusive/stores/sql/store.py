@@ -10,7 +10,8 @@ from celery_exclusive.core.operations import Done, Renew, Request
 from celery_exclusive.errors import UnreadableKey
 from celery_exclusive.stores.base import Capabilities, Reply, Snapshot
 from celery_exclusive.stores.document import sweep
-from celery_exclusive.stores.sql.transaction import Damaged, Transaction
+from celery_exclusive.stores.sql.rows import Damaged
+from celery_exclusive.stores.sql.transaction import Transaction
 
 T = TypeVar("T")
 
@@ -37,14 +38,6 @@ class SqlStore(ABC):
         Raises:
             StoreUnavailable: it could not be done.
         """
-
-    @abstractmethod
-    def check(self) -> list[str]:
-        """Ask the store whether it can do its work; return warnings for the operator."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Give back connections. The store opens new ones when it is used again."""
 
     def apply(self, key: str, operation: Request) -> Reply:
         return self._of(key, lambda transaction: transaction.apply(key, operation))

@@ -2,258 +2,251 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import islice
-from typing import Any
-
-from sqlalchemy import Connection
+from typing import Any, Protocol
 
 from celery_exclusive.core.document import SET_ASIDE, Document, Entry, Holder, Line, State, reach
-from celery_exclusive.core.operations import Done, Renew
+from celery_exclusive.core.operations import Acquire, Done, Granted, Release, Renew, Request
 from celery_exclusive.core.step import step
+from celery_exclusive.errors import StoreUnavailable
+from celery_exclusive.stores.base import Reply
 from celery_exclusive.stores.document import Change, DocumentStore, Loaded
-from celery_exclusive.stores.sql import schema, statements
+from celery_exclusive.stores.sql import rows, statements
+from celery_exclusive.stores.sql.rows import Damaged, Found, to_bytes, to_text
 
 MINUTE = 60_000_000
 """How much longer than told a tombstone is kept, in case the clock is set back."""
-_LEASES_PER_STATEMENT = 500
+_LEASES_AT_ONCE = 500
 _ENDED_PER_SWEEP = 5_000
 """A sweep is one transaction, for which all others wait."""
-_HOLDER = ("id", "token", "expiry", "fence", "waited", "phase")
+_RELEASED = Reply(Done(True))
 
 
-class Damaged(ValueError):
-    """The rows of a key hold what no release of this library wrote."""
+class Cursor(Protocol):
+    """That of a database driver (DB-API 2.0)."""
+
+    @property
+    def rowcount(self) -> int: ...
+    def execute(self, statement: str, parameters: Any = ..., /) -> object: ...
+    def executemany(self, statement: str, parameters: Any, /) -> object: ...
+    def fetchone(self) -> Any: ...
+    def fetchall(self) -> list[Any]: ...
 
 
 class Transaction(DocumentStore):
     """Does what a store is asked between the beginning and the end of a transaction that the store opened.
 
     Parameters:
-        connection: of a database that has the tables and the namespace's row.
-        now: tells the time in microseconds.
+        cursor: of a connection to a database that has the tables and the namespace's row.
+
+    `now` is the instant of it all, in microseconds: the store reads its clock when it has begun.
     """
 
-    def __init__(
-        self,
-        connection: Connection,
-        now: Callable[[], int],
-        *,
-        url: str,
-        prefix: str,
-        offer: int,
-        tombstone_ttl: int,
-    ) -> None:
+    now: int
+
+    def __init__(self, cursor: Cursor, url: str, *, prefix: str, offer: int, tombstone_ttl: int) -> None:
         super().__init__(url, prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
-        self.connection = connection
-        self._now = now
+        self.cursor = cursor
+        self.namespace = to_bytes(prefix)
+
+    def apply(self, key: str, operation: Request) -> Reply:
+        found = self._find(key, operation.id)
+        reply = None
+        if isinstance(operation, Acquire):
+            reply = self._grant_alone(key, operation, found)
+        elif isinstance(operation, Release):
+            reply = self._release_alone(key, operation, found)
+        if reply is None:
+            limit = operation.limit if isinstance(operation, Acquire) else 1
+            reply = self._carry_out(key, operation, self._loaded(key, operation.id, limit, found))
+        return reply or self._run(key, operation)
+
+    def _grant_alone(self, key: str, op: Acquire, found: Found) -> Reply | None:
+        """Grant a key where nobody holds or waits, as `step` would, at a fraction of its cost."""
+        if op.limit < 1 or not found.is_free(self.now):
+            return None
+        fence, expiry = max(found.last_fence + 1, self.now), self.now + op.ttl
+        lease = Holder(op.id, op.token, expiry, fence, waited=op.redelivered or op.promoted is not None)
+        document = rows.write_document(op.limit, (lease,))
+        return Reply(Granted(fence)) if self._write_leases(key, found, fence, expiry, document) else None
+
+    def _release_alone(self, key: str, op: Release, found: Found) -> Reply | None:
+        """Release the only lease of a key where nobody waits, as `step` would, if no copy of it can come."""
+        if op.keep or not found.ends or found.ends <= self.now:
+            return None
+        document = rows.without(found.document, Holder(op.id, op.token, found.ends, found.fence))
+        is_written = document and self._write_leases(key, found, found.last_fence, 0, document)
+        return _RELEASED if is_written else None
+
+    def _write_leases(self, key: str, found: Found, fence: int, ends: int, document: str) -> bool:
+        """Write the leases of a key without line; a `due` that is early stays, since an index hangs on it."""
+        version = found.version or 0
+        if found.due is None or found.due > ends:
+            return self._write(key, version, fence, ends, ends, 0, 0, 0, document)
+        values = (version + 1, fence, ends, document, self.namespace, to_bytes(key), version)
+        self.cursor.execute(statements.CHANGE_LEASES, values)
+        return self.cursor.rowcount > 0
 
     def load(self, key: str, id: str = "", limit: int = 1) -> Loaded:
-        where = {"of_namespace": self.prefix, "of_key": key, "of_id": id}
-        row = self.connection.execute(statements.lock, where).one()
-        now = self._now()
-        tombstone = row.token if (row.until or 0) > now else None
-        if row.version is None:
-            return Loaded(0, now, Document(1, row.floor, (), row.epoch), Line(tombstone=tombstone))
-        kept_limit, holders = _read(row.document)
-        _check_whole(row.version, row.fence, row.waiting, row.aside, row.behind, row.due or 0)
-        document = Document(kept_limit, max(row.fence, row.floor), holders, row.epoch)
-        line = Line(tombstone=tombstone)
-        if row.waiting or row.aside or row.behind:
-            line = self._line(where, row, reach(document, limit), tombstone)
-        return Loaded(row.version, now, document, line, row.aside, row.due)
+        return self._loaded(key, id, limit, self._find(key, id))
 
-    def _line(self, where: dict[str, Any], lock: Any, count: int, tombstone: str | None) -> Line:
+    def _find(self, key: str, id: str) -> Found:
+        name = to_bytes(key)
+        found = Found._make(self._one(statements.FIND, name, name, to_bytes(id), self.namespace))
+        found.check()
+        return found
+
+    def _loaded(self, key: str, id: str, limit: int, found: Found) -> Loaded:
+        tombstone = (
+            to_text(found.token) if found.token is not None and (found.until or 0) > self.now else None
+        )
+        if found.version is None:
+            return Loaded(0, self.now, Document(1, found.floor, (), found.epoch), Line(tombstone=tombstone))
+        kept_limit, holders = rows.read_document(found.document)
+        document = Document(kept_limit, found.last_fence, holders, found.epoch)
+        if found.ends is not None:
+            return Loaded(found.version, self.now, document, Line(tombstone=tombstone))
+        line = self._line(key, id, found, reach(document, limit), tombstone)
+        return Loaded(found.version, self.now, document, line, found.aside, found.due)
+
+    def _line(self, key: str, id: str, found: Found, count: int, tombstone: str | None) -> Line:
         def part(state: State, count: int) -> tuple[Entry, ...]:
-            some = {**where, "of_state": state, "count": count}
-            return tuple(map(_entry, self.connection.execute(statements.line_part, some)))
+            part = self._all(statements.LINE_PART, self.namespace, to_bytes(key), state, count)
+            return tuple(rows.entry(*row) for row in part)
 
-        head = part("waiting", count) if lock.waiting else ()
-        aside = part("aside", count) if lock.aside else ()
-        behind = part("behind", lock.behind) if lock.behind else ()
-        own, ahead = None, lock.waiting
+        head = part("waiting", count) if found.waiting else ()
+        aside = part("aside", count) if found.aside else ()
+        behind = part("behind", found.behind) if found.behind else ()
+        own, ahead = None, found.waiting
         for place, entry in enumerate(head):
-            if entry.id == where["of_id"]:
+            if entry.id == id:
                 own, ahead = entry, place
-        if not own and where["of_id"] and (lock.waiting > len(head) or aside or behind):
-            found = self.connection.execute(statements.entry, where).first()
-            own, ahead = (_entry(found), found.ahead) if found else (None, lock.waiting)
-        return Line(lock.waiting, head, aside, behind, own, ahead, tombstone)
+        if not own and id and (found.waiting > len(head) or aside or behind):
+            for *row, before in self._all(statements.ENTRY, self.namespace, to_bytes(key), to_bytes(id)):
+                own, ahead = rows.entry(*row), before
+        return Line(found.waiting, head, aside, behind, own, ahead, tombstone)
 
     def swap(self, key: str, version: int, change: Change) -> bool:
         if change.is_none:
             return True
-        where = {"of_namespace": self.prefix, "of_key": key}
-        transition = change.transition
-        waiting, aside, behind = change.counts()
-        holders = transition.document.holders
-        values: dict[str, Any] = {
-            "version": version + 1,
-            "fence": transition.document.fence,
-            "due": transition.due,
-            "ends": None if waiting or aside or behind else _end(holders),
-            "waiting": waiting,
-            "aside": aside,
-            "behind": behind,
-            "document": _text(transition.document.limit, holders),
-        }
-        if not version:
-            new = {"namespace": self.prefix, "key": key}
-            self.connection.execute(statements.insert_lock, {**new, **values})
-        elif not self._changes(statements.change_lock, {**where, "of_version": version, **values}):
+        to, document, counts = change.transition, change.transition.document, change.counts()
+        end = rows.end(document.holders)
+        due, ends = (to.due, None) if any(counts) else (end, end)
+        text = rows.write_document(document.limit, document.holders)
+        if not self._write(key, version, document.fence, due, ends, *counts, text):
             return False
-        self._swap_line(key, where, change)
-        if transition.tombstone is not None:
-            self._bury(key, change.id, {"until": change.tombstone_until, "token": transition.tombstone})
+        self._swap_line(key, change)
+        if to.tombstone is not None:
+            stone = (to_bytes(key), to_bytes(change.id), change.tombstone_until, to_bytes(to.tombstone))
+            self.cursor.execute(statements.WRITE_TOMBSTONE, (self.namespace, *stone))
         return True
 
-    def _swap_line(self, key: str, where: dict[str, Any], change: Change) -> None:
+    def _write(self, key: str, version: int, *values: int | str | None) -> bool:
+        """Write a lock's row, from its fence to its document, unless it has another version by now."""
+        row = (version + 1, *values, self.namespace, to_bytes(key))
+        if version:
+            self.cursor.execute(statements.CHANGE_LOCK, (*row, version))
+        else:
+            self.cursor.execute(statements.INSERT_LOCK, row)
+        return self.cursor.rowcount > 0
+
+    def _swap_line(self, key: str, change: Change) -> None:
         known = change.known
         for entry in change.transition.entries:
-            values: dict[str, Any] = {
-                "seq": entry.seq,
-                "offer_until": entry.offer_until,
-                "offers": entry.offers,
-                "state": entry.state,
-                "place": entry.offer_until if entry.state == "aside" else entry.seq,
-            }
-            if entry.id == change.id and change.message is not None:
-                values["message"] = change.message
-            if entry.id in known:
-                self.connection.execute(statements.change_entry, {**where, "of_id": entry.id, **values})
-            else:
-                new = {"namespace": self.prefix, "key": key, "id": entry.id}
-                self.connection.execute(statements.insert_entry, {**new, **values})
+            place = entry.offer_until if entry.state == "aside" else entry.seq
+            message = change.message if entry.id == change.id else None
+            values = (entry.seq, entry.offer_until, entry.offers, entry.state, place, message)
+            statement = statements.CHANGE_ENTRY if entry.id in known else statements.INSERT_ENTRY
+            self.cursor.execute(statement, (*values, self.namespace, to_bytes(key), to_bytes(entry.id)))
         for id in change.transition.removed:
-            self.connection.execute(statements.delete_entry, {**where, "of_id": id})
-
-    def _bury(self, key: str, id: str, values: dict[str, Any]) -> None:
-        where = {"of_namespace": self.prefix, "of_key": key, "of_id": id}
-        if not self._changes(statements.change_tombstone, {**where, **values}):
-            new = {"namespace": self.prefix, "key": key, "id": id}
-            self.connection.execute(statements.insert_tombstone, {**new, **values})
+            self.cursor.execute(statements.DELETE_ENTRY, (self.namespace, to_bytes(key), to_bytes(id)))
 
     def messages(self, key: str, ids: Sequence[str]) -> dict[str, bytes]:
-        where = {"of_namespace": self.prefix, "of_key": key, "of_ids": ids}
-        return {row.id: row.message for row in self.connection.execute(statements.messages, where)}
+        statement = statements.repeated(statements.MESSAGES, len(ids))
+        found = self._all(statement, self.namespace, to_bytes(key), *map(to_bytes, ids))
+        return {to_text(id): message for id, message in found}
 
     def renew(self, leases: Sequence[tuple[str, Renew]]) -> list[bool]:
-        asked, found = iter(leases), list[bool]()
-        while batch := list(islice(asked, _LEASES_PER_STATEMENT)):
-            found += self._renew(batch)
-        return found
+        batches = (leases[at : at + _LEASES_AT_ONCE] for at in range(0, len(leases), _LEASES_AT_ONCE))
+        return [is_found for batch in batches for is_found in self._renew(batch)]
 
     def _renew(self, leases: Sequence[tuple[str, Renew]]) -> list[bool]:
         """A renewal touches no line: so all of them are read at once, and changed at once."""
-        where = {"of_namespace": self.prefix, "of_keys": sorted({key for key, _ in leases})}
-        rows = {row.key: row for row in self.connection.execute(statements.renewed_locks, where)}
-        now = self._now()
-        kept = {}
-        for key, row in rows.items():
+        keys = sorted({key for key, _ in leases})
+        statement = statements.repeated(statements.RENEWED_LOCKS, len(keys))
+        locks = {to_text(row[0]): row for row in self._all(statement, self.namespace, *map(to_bytes, keys))}
+        documents = dict.fromkeys(keys, Document())
+        for key, (*_, text) in locks.items():
             with suppress(Damaged):  # the others must not lose their leases for it
-                kept[key] = _read(row.document)
-        documents = {key: Document(limit, holders=holders) for key, (limit, holders) in kept.items()}
-        found = []
+                limit, holders = rows.read_document(text)
+                documents[key] = Document(limit, holders=holders)
+        found, renewed = list[bool](), set[str]()
         for key, renewal in leases:
-            transition = step(documents.get(key, Document()), Line(), renewal, now, self.offer)
+            transition = step(documents[key], Line(), renewal, self.now, self.offer)
             found.append(transition.answer == Done(True))
             if found[-1]:
                 documents[key] = transition.document
-        changes = [
-            {
-                "of_namespace": self.prefix,
-                "of_key": key,
-                "version": rows[key].version + 1,
-                "ends": None if rows[key].ends is None else _end(documents[key].holders),
-                "document": _text(documents[key].limit, documents[key].holders),
-            }
-            for key in sorted({key for (key, _), is_found in zip(leases, found, strict=True) if is_found})
-        ]
+                renewed.add(key)
+        changes = []
+        for key in sorted(renewed):
+            name, version, ends, _ = locks[key]
+            holders = documents[key].holders
+            last = None if ends is None else rows.end(holders)
+            text = rows.write_document(documents[key].limit, holders)
+            changes.append((version + 1, last, text, self.namespace, name))
         if changes:
-            self.connection.execute(statements.renew_lock, changes)
+            self.cursor.executemany(statements.RENEW_LOCK, changes)
         return found
 
     def due(self, limit: int, every: int) -> list[str] | None:
-        namespace = {"of_namespace": self.prefix}
-        row = self.connection.execute(statements.namespace, namespace).one()
-        now = self._now()
-        if row.reaped <= now < row.reaped + every:  # not after a clock that went back
+        fence, reaped, *_ = self._one(statements.NAMESPACE, self.namespace)
+        if reaped <= self.now < reaped + every:  # not after a clock that went back
             return None
-        time = {**namespace, "of_time": now}
-        ended = self.connection.execute(statements.ended_locks, {**time, "count": _ENDED_PER_SWEEP}).all()
-        values = {"reaped": now, "fence": max([row.fence, *(lock.fence for lock in ended)])}
-        self.connection.execute(statements.change_namespace, {**namespace, **values})
-        if ended:
-            keys = [{**namespace, "of_key": lock.key} for lock in ended]
-            self.connection.execute(statements.delete_lock, keys)
-        old = {**namespace, "of_time": now - MINUTE, "count": _ENDED_PER_SWEEP}
-        if finished := self.connection.execute(statements.ended_tombstones, old).all():
-            ids = [{**namespace, "of_key": row.key, "of_id": row.id} for row in finished]
-            self.connection.execute(statements.delete_tombstone, ids)
-        return list(self.connection.execute(statements.due_keys, {**time, "count": limit}).scalars())
+        seen = self._all(statements.DUE_LEASES, self.now, self.namespace, self.now, _ENDED_PER_SWEEP)
+        fence = max([fence, *(fence for _, fence, _, has_ended in seen if has_ended)])
+        self.cursor.execute(statements.RAISE_FENCE, (fence, self.now, self.namespace))
+        if ended := [(self.namespace, key) for key, _, _, has_ended in seen if has_ended]:
+            self.cursor.executemany(statements.DELETE_LOCK, ended)
+        if living := [(ends, self.namespace, key) for key, _, ends, has_ended in seen if not has_ended]:
+            self.cursor.executemany(statements.POSTPONE_LOCK, living)
+        old = self._all(statements.ENDED_TOMBSTONES, self.namespace, self.now - MINUTE, _ENDED_PER_SWEEP)
+        if old:
+            self.cursor.executemany(statements.DELETE_TOMBSTONE, [(self.namespace, *row) for row in old])
+        return [to_text(key) for (key,) in self._all(statements.DUE_KEYS, self.namespace, self.now, limit)]
 
     def set_aside(self, key: str) -> None:
         """Let the reaper leave this key alone for a while."""
-        where = {"of_namespace": self.prefix, "of_key": key}
-        self.connection.execute(statements.postpone_lock, {**where, "due": self._now() + SET_ASIDE})
+        due = self.now + SET_ASIDE
+        self.cursor.execute(statements.POSTPONE_LOCK, (due, self.namespace, to_bytes(key)))
 
     def forget(self, key: str) -> None:
         """Its fences go on from here."""
-        where = {"of_namespace": self.prefix, "of_key": key}
-        self.connection.execute(statements.delete_line, where)
-        self.connection.execute(statements.delete_lock, where)
-        row = self.connection.execute(statements.namespace, where).one()
-        floor = {"fence": max(row.fence, self._now())}
-        self.connection.execute(statements.change_namespace, {"of_namespace": self.prefix, **floor})
+        for statement in (statements.DELETE_LINE, statements.DELETE_LOCK):
+            self.cursor.execute(statement, (self.namespace, to_bytes(key)))
+        fence, reaped, *_ = self._one(statements.NAMESPACE, self.namespace)
+        self.cursor.execute(statements.RAISE_FENCE, (max(fence, self.now), reaped, self.namespace))
 
     def scan(self, prefix: str = "") -> Iterator[str]:
-        keys = self.connection.execute(statements.used_keys, {"of_namespace": self.prefix}).scalars()
+        keys = [to_text(key) for (key,) in self._all(statements.USED_KEYS, self.namespace)]
         return (key for key in keys if key.startswith(prefix))
 
     def keep_namespace(self, broker: str, life: int) -> str:
-        namespace = {"of_namespace": self.prefix}
-        row = self.connection.execute(statements.namespace, namespace).one()
-        now = self._now()
-        if row.broker not in (None, broker) and row.broker_until > now:
-            return str(row.broker)
-        values = {"broker": broker, "broker_until": now + life}
-        self.connection.execute(statements.change_namespace, {**namespace, **values})
+        _, _, owner, until = self._one(statements.NAMESPACE, self.namespace)
+        if owner not in (None, to_bytes(broker)) and until > self.now:
+            return to_text(owner)
+        self.cursor.execute(statements.KEEP_NAMESPACE, (to_bytes(broker), self.now + life, self.namespace))
         return broker
 
-    def has_older_locks(self) -> bool:
-        return schema.has_older_locks(self.connection, self.prefix, self._now())
+    def _one(self, statement: str, *parameters: Any) -> Any:
+        self.cursor.execute(statement, parameters)
+        row = self.cursor.fetchone()
+        if row is None:
+            raise StoreUnavailable(
+                f"store {self.url}: the row of {self.prefix!r} is gone; trying again is safe"
+            )
+        return row
 
-    def _changes(self, statement: Any, values: dict[str, Any]) -> bool:
-        return bool(self.connection.execute(statement, values).rowcount)
-
-
-def _check_whole(*numbers: Any) -> None:
-    wrong = [number for number in numbers if not isinstance(number, int)]
-    if wrong:
-        raise Damaged(f"{wrong[0]!r} is no whole number")
-
-
-def _entry(row: Any) -> Entry:
-    _check_whole(row.seq, row.offer_until, row.offers)
-    return Entry(row.id, row.seq, row.offer_until, row.offers, row.state)
-
-
-def _end(holders: Sequence[Holder]) -> int:
-    return max((holder.expiry for holder in holders), default=0)
-
-
-def _text(limit: int, holders: Sequence[Holder]) -> str:
-    leases = [{name: getattr(holder, name) for name in _HOLDER} for holder in holders]
-    return json.dumps({"limit": limit, "holders": leases})
-
-
-def _read(text: str) -> tuple[int, tuple[Holder, ...]]:
-    try:
-        document = json.loads(text)
-        limit, holders = document["limit"], tuple(Holder(**lease) for lease in document["holders"])
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise Damaged(f"{type(error).__name__}: {error}") from error
-    _check_whole(limit, *(number for holder in holders for number in (holder.expiry, holder.fence)))
-    return limit, holders
+    def _all(self, statement: str, *parameters: Any) -> list[Any]:
+        self.cursor.execute(statement, parameters)
+        return self.cursor.fetchall()

@@ -1,0 +1,104 @@
+"""What rows hold: their fields, and the text of a lock's document."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from json.encoder import encode_basestring_ascii as quote
+from typing import Any, NamedTuple
+
+from celery_exclusive.core.document import Entry, Holder
+
+_HOLDERS = ', "holders": '
+
+
+class Damaged(ValueError):
+    """The rows of a key hold what no release of this library wrote."""
+
+
+class Found(NamedTuple):
+    """The rows of a namespace, of a key, and of an id there; what is of a missing row is None."""
+
+    epoch: str
+    floor: int
+    version: int | None
+    fence: int
+    due: int | None
+    ends: int | None
+    waiting: int
+    aside: int
+    behind: int
+    document: str
+    until: int | None
+    token: bytes | None
+
+    @property
+    def last_fence(self) -> int:
+        return self.floor if self.version is None else max(self.fence, self.floor)
+
+    def is_free(self, now: int) -> bool:
+        """Whether nobody holds the key, nobody waits there, and the id has not finished."""
+        has_ended = self.version is None or (self.ends is not None and self.ends <= now)
+        return has_ended and (self.until is None or self.until <= now)
+
+    def check(self) -> None:
+        """Raise Damaged if a column does not hold what it should."""
+        if self.version is not None:
+            _check_whole(
+                self.version, self.fence, self.due or 0, self.ends or 0, self.waiting, self.aside, self.behind
+            )
+            if not isinstance(self.document, str):
+                raise Damaged(f"{self.document!r} is no text")
+
+
+def to_bytes(text: str) -> bytes:
+    """Text of any characters, also NUL and those that are no UTF-8, compared byte by byte."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+def to_text(value: bytes) -> str:
+    return value.decode("utf-8", "surrogatepass")
+
+
+def entry(id: bytes, seq: int, offer_until: int, offers: int, state: Any) -> Entry:
+    _check_whole(seq, offer_until, offers)
+    return Entry(to_text(id), seq, offer_until, offers, state)
+
+
+def end(holders: Sequence[Holder]) -> int:
+    """When the last of these leases ends; 0: there is none."""
+    return max((holder.expiry for holder in holders), default=0)
+
+
+def write_document(limit: int, leases: Iterable[Holder]) -> str:
+    """Put JSON together by hand: the module takes longer for it than SQLite for writing the row."""
+    return f'{{"limit": {limit}{_HOLDERS}[{", ".join(map(_write, leases))}]}}'
+
+
+def without(document: str, lease: Holder) -> str | None:
+    """The document without its only lease; None if that is another one, or was written by other hands."""
+    limit, _, leases = document.partition(_HOLDERS)
+    return f"{limit}{_HOLDERS}[]}}" if leases == f"[{_write(lease)}]}}" else None
+
+
+def _write(lease: Holder) -> str:
+    return (
+        f'{{"id": {quote(lease.id)}, "token": {quote(lease.token)}, "expiry": {lease.expiry}, '
+        f'"fence": {lease.fence}, "waited": {"true" if lease.waited else "false"}, "phase": "{lease.phase}"}}'
+    )
+
+
+def read_document(text: str) -> tuple[int, tuple[Holder, ...]]:
+    try:
+        document = json.loads(text)
+        limit, holders = document["limit"], tuple(Holder(**lease) for lease in document["holders"])
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise Damaged(f"{type(error).__name__}: {error}") from error
+    _check_whole(limit, *(number for holder in holders for number in (holder.expiry, holder.fence)))
+    return limit, holders
+
+
+def _check_whole(*numbers: Any) -> None:
+    for number in numbers:
+        if not isinstance(number, int):
+            raise Damaged(f"{number!r} is no whole number")
