@@ -86,6 +86,7 @@ def test_what_returns_keeps_its_key_and_does_not_acquire_what_another_copy_has_r
 
 def test_what_returns_leaves_the_key_to_another_delivery_that_runs(unique: UniqueOfRun, store: Any) -> None:
     other = replace(CLAIM, token="of the other delivery")
+    store.apply(CLAIM.key, CLAIM.release(done=False))
     store.apply(CLAIM.key, other.own(CLAIM.ttl, "running"))
     unique.end(Reject(requeue=True))
     unique.end(None)

@@ -96,8 +96,8 @@ class Restore:
 class Own:
     """Acquire a key alone, for exactly `ttl` from now on, also if this id holds it already.
 
-    The lease belongs to this token then. `former` is an id with its token: if it holds the key, its lease,
-    with its fence, goes over to this id.
+    The lease belongs to this token then. If it runs under another token, the answer is that it is held.
+    `former` is an id with its token: if it holds the key, its lease, with its fence, goes over to this id.
     """
 
     id: str

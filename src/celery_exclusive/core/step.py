@@ -105,15 +105,18 @@ class _Step(KeyState):
 
     def own(self, op: Own) -> Answer:
         self.settle()
+        own = self.holders.get(op.id)
+        if own and not own.is_of(op.token):  # another delivery of this id runs
+            return Held(self.owners())
         id, token = op.former or ("", "")
         former = self.holders.get(id)
-        lease = self.holders.get(op.id) or (former if former and former.is_of(token) else None)
+        lease = own or (former if former and former.is_of(token) else None)
         if not lease and (self.holders or self.waiting):
             return Held(self.owners())
         fence = lease.fence if lease else self.tick()
-        own = Holder(op.id, op.token, self.now + op.ttl, fence, phase=op.phase)
+        owned = Holder(op.id, op.token, self.now + op.ttl, fence, phase=op.phase)
         others = [holder for holder in self.holders.values() if holder is not lease]
-        self.holders = {holder.id: holder for holder in sorted([*others, own], key=lambda h: h.fence)}
+        self.holders = {holder.id: holder for holder in sorted([*others, owned], key=lambda h: h.fence)}
         if entry := self.entries.get(op.id):
             self.put(Entry(op.id, entry.seq, state="behind"))
         return Granted(fence)

@@ -202,8 +202,12 @@ end
 
 local function own()
   settle()
-  local former = holders[delivery]
-  local lease = holders[id] or former and is_of(former, message) and former
+  local lease, former = holders[id], holders[delivery]
+  if lease and not is_of(lease, token) then -- another delivery of this id runs
+    tell_rivals()
+    return 'held', 0
+  end
+  lease = lease or former and is_of(former, message) and former
   if not lease and count + waiting > 0 then
     tell_rivals()
     return 'held', 0

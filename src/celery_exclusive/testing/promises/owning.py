@@ -36,9 +36,20 @@ class OwningPromises(Subject):
         assert fence_of(key.own("b", OTHER)) > fence
         assert not key.renew("a")
 
+    def test_what_runs_is_not_that_of_another_delivery_of_the_same_id(self) -> None:
+        key = self.key()
+        fence_of(key.own("a", TOKEN))
+        for phase in ("running", "queued"):
+            refused = key.own("a", OTHER, phase=phase).answer
+            assert isinstance(refused, Held)
+            assert [owner.id for owner in refused.by] == ["a"]
+        assert isinstance(key.own("a", OTHER, former=("b", "any")).answer, Held)
+        assert key.renew("a", TOKEN)
+        assert found(key.release("a", TOKEN, done=False))
+
     def test_another_delivery_of_the_same_id_has_it_from_then_on(self) -> None:
         key = self.key()
-        fence = fence_of(key.own("a", TOKEN))
+        fence = fence_of(key.own("a", TOKEN, phase="queued"))
         assert fence_of(key.own("a", OTHER)) == fence
         assert not key.renew("a", TOKEN, phase="queued")
         assert key.renew("a", None)
