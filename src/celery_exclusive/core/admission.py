@@ -90,6 +90,8 @@ def admit(delivery: Delivery, policy: Policy) -> Plan[Outcome]:
         outcome = replace(outcome, may_hold_unique=may_hold)
         if delivery.exclusive and outcome.kind in ("wait", "retry"):
             yield from _keep_unique_key(delivery, unique, delivery.exclusive)
+        elif outcome.kind == "drop" and delivery.offered == unique.claim.key:
+            yield Ask(unique.claim.key, Remove(delivery.id))  # no other delivery accepts this offer
     return outcome
 
 
@@ -142,9 +144,10 @@ def _begin(delivery: Delivery, unique: UniqueClaim, run: Outcome) -> Plan[Outcom
     if isinstance(answer, Held) and _may_take_over(delivery, answer.by[0]):
         former = replace(claim, id=answer.by[0].id)
         answer = yield Ask(claim.key, claim.own(claim.ttl, "running", former))
-    if isinstance(answer, Held) and _runs_without(delivery, answer.by[0]):
+    if isinstance(answer, Held) and answer.by and _runs_without(delivery, answer.by[0]):
         return run
-    if isinstance(answer, Held) and (is_in or _is_kin(delivery, answer.by[0])):
+    is_alone = isinstance(answer, Held) and not answer.by  # a copy of its own waits
+    if isinstance(answer, Held) and (is_in or is_alone or _is_kin(delivery, answer.by[0])):
         answer = yield Ask(claim.key, delivery.acquire(claim), park=True)
     if isinstance(answer, Granted):
         return replace(run, may_hold_unique=True)
@@ -162,7 +165,8 @@ def _begin(delivery: Delivery, unique: UniqueClaim, run: Outcome) -> Plan[Outcom
 def _keep_unique_key(delivery: Delivery, unique: UniqueClaim, lock: Claim) -> Plan[None]:
     """Keep the unique key while its message waits in the line of a lock.
 
-    Another delivery that seems to run does so only if it holds the lock: it has died otherwise.
+    Another delivery that seems to run does so only if it holds the lock: it has died otherwise. While it
+    holds the lock, both leases are its own, and expire together if it dies.
     """
     if unique.until == PERIOD:
         return
@@ -172,10 +176,8 @@ def _keep_unique_key(delivery: Delivery, unique: UniqueClaim, lock: Claim) -> Pl
             return
     if delivery.is_let_in or delivery.may_be_in_line:
         held = yield Ask(lock.key, None)
-        if not isinstance(held, Held):
-            return  # the store did not answer
-        runs = lock.id in [owner.id for owner in held.by]
-        yield Ask(key, Renew(unique.claim.id, None, ttl, None if runs else "again"))
+        if isinstance(held, Held) and lock.id not in [owner.id for owner in held.by]:
+            yield Ask(key, Renew(unique.claim.id, None, ttl, "again"))
 
 
 def _first(by: tuple[Owner, ...]) -> str:

@@ -1,0 +1,119 @@
+"""Two keys and several deliveries of one message: what the plan of a delivery asks of `step`, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from celery_exclusive.core.admission import Outcome, Policy, admit
+from celery_exclusive.core.claim import Claim, UniqueClaim
+from celery_exclusive.core.delivery import Delivery
+from celery_exclusive.core.document import SECOND
+from celery_exclusive.core.operations import Acquire, Answer, Held, Parked
+from celery_exclusive.core.plan import Ask, Plan, run_plan
+from tests.unit.stepping import TTL, Key
+
+QUEUED_TTL = 24 * 3600 * SECOND
+
+
+class Store:
+    """The least of a store with a lock and a unique key, and the plans of deliveries on it."""
+
+    def __init__(self) -> None:
+        self.keys = {"x": Key(), "u": Key()}
+        self.lock, self.unique = self.keys["x"], self.keys["u"]
+
+    def ask(self, asked: Ask) -> Answer:
+        key, operation = self.keys[asked.key], asked.operation
+        if operation is None:
+            return Held(tuple(owner for owner in key.owners() if owner.remaining > 0))
+        if isinstance(operation, Acquire) and asked.park:
+            operation = replace(operation, message=b"a message")
+        return key.ask(operation)
+
+    def admit(self, delivery: Delivery) -> Outcome:
+        return run_plan(admit(delivery, Policy()), self.ask)
+
+    def wait(self, seconds: int) -> None:
+        for key in self.keys.values():
+            key.now += seconds * SECOND
+
+
+def delivery(token: str, *, task: str = "a", lock: bool = True, **facts: object) -> Delivery:
+    """A delivery of a task's message; all of them have the same keys."""
+    id = f"{task}/1"
+    exclusive = Claim("x", id, token, TTL) if lock else None
+    unique = UniqueClaim(Claim("u", id, token, TTL), "finished", QUEUED_TTL, is_taken=True)
+    made = Delivery(id=id, token=token, exclusive=exclusive, unique=unique, late=True, kin=(task,))
+    return replace(made, **facts)
+
+
+def redelivered(token: str, **facts: object) -> Delivery:
+    return delivery(token, redelivered=True, is_let_in=True, **facts)
+
+
+def promoted(token: str, key: str, **facts: object) -> Delivery:
+    return delivery(token, promoted="today", offered=key, is_let_in=True, **facts)
+
+
+class Halted:
+    """A plan that stops before one of its operations, while others go on."""
+
+    def __init__(self, store: Store, plan: Plan[Outcome], until: Callable[[Ask], bool]) -> None:
+        self.store, self.plan, self.asked = store, plan, next(plan)
+        while not until(self.asked):
+            self.asked = plan.send(store.ask(self.asked))
+
+    def go_on(self) -> Outcome:
+        try:
+            while True:
+                self.asked = self.plan.send(self.store.ask(self.asked))
+        except StopIteration as end:
+            outcome: Outcome = end.value
+            return outcome
+
+
+def test_what_waits_behind_its_own_dead_run_runs_when_that_has_expired():
+    store = Store()
+    assert store.admit(delivery("first")).kind == "run"
+    store.wait(5)
+    assert store.admit(redelivered("second")).kind == "wait"
+    store.wait(31)  # the worker of the first delivery is dead
+    assert store.lock.reap() == ("a/1",)
+    assert store.admit(promoted("third", "x", redelivered=True)).kind == "run"
+
+
+def test_an_offer_of_the_unique_key_to_a_finished_task_is_the_last_one():
+    store = Store()
+    first, second = redelivered("first"), delivery("second")
+    assert store.admit(first).kind == "run"
+    store.lock.ask(first.exclusive.release())  # type: ignore[union-attr]
+    assert store.admit(second).kind == "wait"  # it waits behind its own run for the unique key
+    store.wait(31)  # the worker of the first one has died before it has released the unique key, too
+    assert store.unique.reap() == ("a/1",)
+    assert store.admit(promoted("third", "u")).kind == "drop"
+    assert store.unique.in_line == []
+
+
+def test_of_two_copies_that_take_the_key_of_a_queued_task_over_one_waits_behind_the_other():
+    store = Store()
+    store.unique.ask(Claim("u", "b/1", "its publisher", TTL).own(QUEUED_TTL, "queued"))
+    first, second = (
+        Halted(store, admit(redelivered(token, lock=False), Policy()), lambda asked: "Own" in str(asked))
+        for token in ("first", "second")
+    )
+    assert first.go_on().kind == "run"
+    outcome = second.go_on()
+    assert (outcome.kind, outcome.number) == ("wait", 0)
+    assert store.unique.document.holders[0].token == "first"
+
+
+def test_a_copy_that_takes_a_key_over_and_finds_only_another_copy_in_line_runs():
+    store = Store()
+    b = Claim("u", "b/1", "its publisher", TTL)
+    store.unique.ask(b.own(QUEUED_TTL, "queued"))
+    copy = Halted(store, admit(redelivered("first", lock=False), Policy()), lambda asked: "Own" in str(asked))
+    assert isinstance(store.unique.redelivered("a/1", "second"), Parked)
+    store.unique.ask(b.release(done=False))
+    assert copy.go_on().kind == "run"
+    assert store.unique.behind == ["a/1"]
