@@ -1,1 +1,1 @@
-"""The policy of a lock, pure: document, operations, `step`."""
+"""What is decided of keys and messages, pure: `step` for a key, plans for a message."""

@@ -165,8 +165,8 @@ def _begin(delivery: Delivery, unique: UniqueClaim, run: Outcome) -> Plan[Outcom
 def _keep_unique_key(delivery: Delivery, unique: UniqueClaim, lock: Claim) -> Plan[None]:
     """Keep the unique key while its message waits in the line of a lock.
 
-    Another delivery that seems to run does so only if it holds the lock: it has died otherwise. While it
-    holds the lock, both leases are its own, and expire together if it dies.
+    If no renewal succeeds, an older delivery of it is noted as running. While that holds the lock, both
+    leases are its own, and expire together if it dies. Without the lock it is dead already.
     """
     if unique.until == PERIOD:
         return
@@ -196,9 +196,10 @@ def _is_own_publish(delivery: Delivery, owner: Owner) -> bool:
 
 
 def _may_take_over(delivery: Delivery, owner: Owner) -> bool:
-    """Whether the owner is only queued, and will run as a duplicate, or comes from this very task.
+    """Whether the owner is only queued, or comes from this very task.
 
-    If each left the key to the next one, in a queue that is longer than `queued_ttl`, none would run.
+    A queued one ends as a duplicate when it is delivered. If each left the key to the next one, in a queue
+    that is longer than `queued_ttl`, none would run.
     """
     if owner.phase == "queued":
         return not delivery.is_fanout or publish_claim_id(delivery.id) == owner.id

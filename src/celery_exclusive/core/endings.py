@@ -21,8 +21,8 @@ from celery_exclusive.core.operations import (
 def body_ended(delivery: Delivery, *, returns: bool) -> Release | None:
     """Release the unique key before callbacks, a retry or the next step of a chain are published.
 
-    If the message `returns`, it keeps the key. If copies of it are known of, the store keeps the lease until
-    `run_ended`, which drops these copies.
+    If the message `returns`, it keeps the key. With `alone`, the store keeps the lease if it knows of
+    copies: `run_ended` drops these.
     """
     unique = delivery.unique
     if not unique or unique.until == PERIOD:

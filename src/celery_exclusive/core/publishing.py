@@ -23,11 +23,12 @@ from celery_exclusive.core.plan import Ask, Plan
 class Call:
     """A message with a unique key that is about to be published.
 
-    `former` is the claim of the run that it goes on from: a retry and a replacement inherit its lease.
-    `goes_on` says that the key is its own already, whoever holds it; `follows` that the same task published
-    it, from its body or as its retry; `has_an_end` that others wait for its result, as for that of a member
-    of a canvas, so it must be sent. `parent` is the task whose end publishes it, `callers` are the tasks
-    whose bodies hold this key around the call.
+    * `former`: the claim of the run whose lease it inherits, as a retry and a replacement do.
+    * `goes_on`: the key is its own already, whoever holds it.
+    * `follows`: the same task publishes it, from its body or as its retry.
+    * `has_an_end`: others wait for its result, as for that of a member of a canvas, so it must be sent.
+    * `is_parallel`: it is a member of a group or chord.
+    * `parent`: the task whose end publishes it. `callers`: those whose bodies hold the key around it.
     """
 
     claim: Claim

@@ -1,6 +1,6 @@
 """The core: how one operation changes the state of one key.
 
-`step` is the whole policy of a lock. It does no I/O, reads no clock and knows no randomness: stores run it
+`step` decides everything about one key. It does no I/O, reads no clock and knows no randomness: stores run it
 as compare-and-swap of one document, Redis runs a Lua twin of it, and the tests explore it exhaustively.
 """
 

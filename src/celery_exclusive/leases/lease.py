@@ -1,4 +1,4 @@
-"""The lease of a holder, and the heartbeat that renews the leases of a process without a worker."""
+"""The lease of a holder: what a task author sees as `self.lease`."""
 
 from __future__ import annotations
 

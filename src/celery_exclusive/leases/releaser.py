@@ -49,6 +49,7 @@ class _Pending:
 
     @property
     def is_ready(self) -> bool:
+        """Whether nothing of it runs any more. A body in this very process has ended before it was added."""
         return self.dying in (None, os.getpid()) or is_gone(self.dying)
 
 

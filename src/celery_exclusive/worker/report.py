@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Report:
-    """Logs the outcome of an execution, and sets the skip result or the error of its run."""
+    """Logs the outcome of an execution, and sets the skip result or the error of a run without a body."""
 
     def __init__(
         self, services: Services, task: Any, delivery: Received, call: tuple[str, Any, Any, Any]
