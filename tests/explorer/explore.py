@@ -4,18 +4,34 @@ from __future__ import annotations
 
 import time
 from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
+from typing import Protocol as Interface
 from unittest import mock
 
 from celery_exclusive.core import state as core
-from tests.explorer.model import Model, Protocol, Setting, Violation, World
+from tests.explorer.model import Model, Move, Protocol, Setting, Violation
+
+
+class Worlds(Interface):
+    """A model: what may happen, and what must hold. Its worlds are tuples that equal worlds share.
+
+    A world tells whether it `is_done`, and if nothing leads to such a world any more, what is `unfinished`.
+    """
+
+    setting: Any
+
+    def start(self) -> Any: ...
+    def moves(self, world: Any) -> Iterator[Move]: ...
+    def check(self, world: Any) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Explored:
     """What was found; `broken` is the promise that does not hold, `trace` the shortest way there."""
 
-    setting: Setting
+    setting: Any
     states: int
     moves: int
     seconds: float
@@ -38,16 +54,21 @@ def explore(setting: Setting, protocol: Protocol | None = None) -> Explored:
     """
     offers = {"OFFERS_IN_LINE": setting.offers_in_line, "OFFERS_ASIDE": setting.offers_aside}
     with mock.patch.multiple(core, **offers):
-        return _Search(Model(setting, protocol or Protocol())).run()
+        return search(Model(setting, protocol or Protocol()))
+
+
+def search(model: Worlds) -> Explored:
+    """Explore all worlds of a model."""
+    return _Search(model).run()
 
 
 class _Search:
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Worlds) -> None:
         self.model = model
         start = model.start()
         self.parts: dict[object, object] = {}
-        self.numbers: dict[World, int] = {start: 0}
-        self.worlds: list[World] = [start]
+        self.numbers: dict[Any, int] = {start: 0}
+        self.worlds: list[Any] = [start]
         self.parents = array("L", [0])
         self.labels = [""]
         self.edges = array("L")
@@ -79,13 +100,13 @@ class _Search:
         if stuck is None:
             return "", []
         world = self.worlds[stuck]
-        return f"{' and '.join(world.owed)} cannot all finish any more", [*self._way_to(stuck), str(world)]
+        return world.unfinished, [*self._way_to(stuck), str(world)]
 
-    def _number(self, world: World, parent: int, label: str) -> int:
+    def _number(self, world: Any, parent: int, label: str) -> int:
         number = self.numbers.get(world)
         if number is None:
             number = len(self.worlds)
-            kept = World(*(self.parts.setdefault(part, part) for part in world))
+            kept = world._make(self.parts.setdefault(part, part) for part in world)
             self.numbers[kept] = number
             self.worlds.append(kept)
             self.parents.append(parent)

@@ -178,6 +178,11 @@ class World(NamedTuple):
     def owed(self) -> list[str]:
         return [message for message, fate in self.fates if fate.owed]
 
+    @property
+    def unfinished(self) -> str:
+        """What no way without a fault leads to any more."""
+        return f"{' and '.join(self.owed)} cannot all finish any more"
+
     def __str__(self) -> str:
         store = self.store
         parts = {

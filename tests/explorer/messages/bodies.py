@@ -1,0 +1,192 @@
+"""What a run does from the begin of its body to its result: it publishes, and releases its unique key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from celery_exclusive.core.endings import guard_of
+from celery_exclusive.core.operations import Done
+from celery_exclusive.core.publishing import Sending
+from tests.explorer.messages.callers import sent
+from tests.explorer.messages.world import HANDED_OVER, Message, Move, Publication, Slot, World
+from tests.explorer.model import Violation
+
+if TYPE_CHECKING:
+    from tests.explorer.messages.model import Model
+
+
+def body(model: Model, world: World, slot: Slot) -> Iterator[Move]:
+    if slot.forgotten:
+        claims = [c for c in model.plans.delivery(slot).leases if c.key == slot.forgotten[0]]
+        after, answer, wakes = model.ask(world, claims[0].key, claims[0].restore())
+        restored = slot._replace(forgotten=slot.forgotten[1:])
+        label = f"the heartbeat puts the lease of {slot.id} on {claims[0].key} back: {told(answer)}"
+        yield Move(label, after.send(*wakes).put(slot, restored))
+    yield from over(model, world, slot)
+    if world.may("rejects") and model.setting.late:
+        returns = slot._replace(is_done=False)
+        rejected = world.spend("rejects").put(slot, returns).mark(slot.id, is_excused=True)
+        for label, after, _ in over(model, rejected, returns):
+            yield Move(f"{label}, and its message is to come again", after, False)
+    for how, budget in _PUBLICATIONS.items():
+        if world.may(budget):
+            publishes = slot._replace(phase="publish", next=(how, _next(world, slot, how)))
+            yield Move(f"{slot.id} is to publish: {how}", world.spend(budget).put(slot, publishes), False)
+
+
+_PUBLICATIONS: dict[Publication, str] = {
+    "retry": "retries",
+    "retry elsewhere": "retries_elsewhere",
+    "replacement": "replacements",
+    "inner": "inner",
+    "inner member": "inner_members",
+}
+
+
+def _next(world: World, slot: Slot, how: Publication) -> Message:
+    message = slot.copy.message
+    if how in ("retry", "retry elsewhere", "replacement"):
+        key = message.key if how != "retry elsewhere" else "u" if message.key == "v" else "v"
+        return Message(message.task, message.number + 1, key, is_retry=how != "replacement")
+    tasks = {fate[0][0] for fate in world.fates} | {caller.message.task for caller in world.callers}
+    tasks |= {slot.next[1].task for slot in world.slots if slot.next}
+    task = min(set("mnop") - tasks)
+    return Message(task, 1, message.key, parent=message.task if how == "step" else "")
+
+
+def over(model: Model, world: World, slot: Slot) -> Iterator[Move]:
+    """The body ends, and its unique key is released before anything else: `worker.unique.UniqueOfRun.end`."""
+    release = model.plans.body_ended(slot) if slot.holds else None
+    ended, label, wakes = slot, f"{slot.id} ends", ()
+    if release:
+        key = slot.copy.message.key
+        world, answer, wakes = model.ask(world, key, release)
+        label += f", asks {key}: {told(answer)}"
+        if answer == Done(True):
+            ended = slot._replace(holds=model.plans.comes_again(slot))
+    left = world.send(*wakes)
+    yield Move(label, leaves(model, left.put(slot, ended), ended))
+    if release and world.may("lost_replies"):
+        lost = leaves(model, left.spend("lost_replies").put(slot, slot), slot)
+        yield Move(f"{label}, without a reply", lost, False)
+    if world.may("steps") and slot.is_done:
+        publishes = ended._replace(phase="publish", next=("step", _next(world, slot, "step")))
+        yield Move(f"{label}, and publishes the next step", left.spend("steps").put(slot, publishes), False)
+
+
+# What a run publishes.
+
+
+def publish(model: Model, world: World, slot: Slot) -> Iterator[Move]:
+    assert slot.next
+    call, (how, message) = model.plans.call_of_run(slot), slot.next
+    asked = model.plans.publish(call, ())
+    if isinstance(asked, Sending):  # the retry of a task whose key belongs to a period
+        yield Move(f"{message.id} is to {asked.kind}", world.put(slot, slot._replace(phase="send")))
+        return
+    after, answer, wakes = model.ask(world, asked.key, asked.operation)
+    sending = model.plans.publish(call, (answer,))
+    assert isinstance(sending, Sending)
+    label = f"{slot.id} publishes {message.id}, asks {asked.key}: {told(answer)}, and is to {sending.kind}"
+    awoken = after.send(*wakes)
+    _check(world, slot, sending)
+    if sending.kind in ("skip", "duplicate"):
+        model.is_skipped(after, message, message.key)
+    if sending.kind in ("skip", "error"):
+        yield Move(label, awoken.put(slot, slot._replace(phase="body", next=None)))
+    else:
+        told_of = message._replace(duplicate_of=sending.owner if sending.kind == "duplicate" else "")
+        hands_over = sending.may_hold and call.former is not None
+        sends = slot._replace(phase="send", next=(how, told_of), next_holds=sending.may_hold)
+        sends = sends._replace(has_handed_over=hands_over)
+        yield Move(label, awoken.put(slot, sends))
+    if world.may("lost_replies") and call.has_to_be_sent:
+        untaken = slot._replace(phase="send", next=(how, message._replace(is_taken=False)), next_holds=True)
+        for lost, words in ((awoken, "without a reply"), (world, "not asked")):
+            yield Move(f"{label}: {words}", lost.spend("lost_replies").put(slot, untaken), False)
+
+
+def _check(world: World, slot: Slot, sending: Sending) -> None:
+    """What a run publishes is to be sent or not: may it be?"""
+    assert slot.next
+    how, message = slot.next
+    leases = world.store.key(message.key).leases
+    has_key = (slot.id, slot.token) in [(lease.id, lease.token) for lease in leases]
+    if sending.kind in ("skip", "error") and how != "inner":
+        raise Violation(f"{message.id} is not sent, though it goes on with a task, or others wait for it")
+    if message.is_retry and sending.kind != "send":
+        raise Violation(f"{message.id} is a retry, and sent as a duplicate")
+    if how in ("retry", "replacement") and has_key and not sending.may_hold:
+        raise Violation(f"{message.id} does not get the key of {slot.id}, which it goes on with")
+    if how == "inner" and has_key and sending.kind != "error":
+        raise Violation(f"{slot.id} publishes its own key, and is not told that this would be skipped")
+    if sending.kind == "error" and not has_key:
+        raise Violation(f"{message.id} is an error, and {slot.id} does not have its key")
+
+
+def send(model: Model, world: World, slot: Slot) -> Iterator[Move]:
+    assert slot.next
+    message = slot.next[1]
+    yield Move(f"{message.id} is sent", _published(model, sent(world, message, holds=slot.next_holds), slot))
+    if world.may("refusals"):
+        refused = world.spend("refusals")
+        label = f"{message.id} cannot be sent"
+        yield Move(label, _fails(model, refused, slot), False)
+    if world.may("interruptions") and slot.next_holds:
+        both = sent(world, message, holds=False).spend("interruptions")
+        paused = slot._replace(is_paused=True)  # its key is that of what was sent, if this has begun
+        both = _fails(model, both.put(slot, paused), paused)
+        yield Move(f"{message.id} is sent, and its publisher gets an error", both, False)
+
+
+def _fails(model: Model, world: World, slot: Slot) -> World:
+    if slot.next_holds:
+        return world.put(slot, slot._replace(phase="undo"))
+    return _published(model, world, slot, is_sent=False)
+
+
+def undo(model: Model, world: World, slot: Slot) -> Iterator[Move]:
+    call = model.plans.call_of_run(slot)
+    after, answer, wakes = model.ask(world, call.claim.key, model.plans.unpublished(call))
+    label = f"{call.claim.id} gives its key back: {told(answer)}"
+    yield Move(label, _published(model, after.send(*wakes), slot, is_sent=False))
+    if world.may("lost_replies"):
+        yield Move(f"{label}, without a reply", after.send(*wakes).spend("lost_replies"), False)
+
+
+def _published(model: Model, world: World, slot: Slot, *, is_sent: bool = True) -> World:
+    """The run goes on: with its body, with the end of its body, or with its own end."""
+    assert slot.next
+    how, gone = slot.next[0], slot._replace(next=None, next_holds=False)
+    if how == "step":
+        return leaves(model, world.put(slot, gone), gone)
+    if how in ("inner", "inner member") or not is_sent:
+        return world.put(slot, gone._replace(phase="body", has_handed_over=False))
+    return world.put(slot, gone._replace(phase="over"))
+
+
+# The result.
+
+
+def leaves(model: Model, world: World, slot: Slot) -> World:
+    """What a delivery does when its result is stored: release what it has, or nothing if it has nothing."""
+    if slot.is_done:
+        world = world.mark(slot.id, is_owed=False)
+        guard = guard_of(model.plans.delivery(slot))
+        if guard and slot.has_body and not slot.is_paused:
+            key = world.store.key(guard.key)
+            ids = [place.id for place in key.line] + [lease.id for lease in key.leases if lease.waited]
+            is_excused = slot.has_handed_over and HANDED_OVER in model.setting.excused
+            if slot.id in ids and not is_excused:  # a copy has come back, and may come again
+                world = world.mark(slot.id, is_closed=True)
+    leaves = slot._replace(phase="leave", answers=())
+    return world.put(slot, leaves if model.plans.leave(leaves) else left_by(slot))
+
+
+def left_by(slot: Slot) -> Slot:
+    return slot._replace(phase="ack" if slot.is_done else "return", answers=(), is_paused=False, forgotten=())
+
+
+def told(answer: object) -> str:
+    return str(answer) if isinstance(answer, Done) else type(answer).__name__

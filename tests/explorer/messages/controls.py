@@ -1,0 +1,275 @@
+"""Faults that are planted in the plans, each with the words of the promise that it breaks.
+
+`KNOWN_FAULTS` are not planted: they are races that the library has, and that the other settings excuse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest import mock
+
+from celery_exclusive.core import admission, endings, publishing, step
+from celery_exclusive.core.admission import Outcome
+from celery_exclusive.core.delivery import Delivery
+from celery_exclusive.core.document import Document, Line
+from celery_exclusive.core.operations import Acquire, Done, Held, Operation, Own, Release, Remove, Renew
+from celery_exclusive.core.plan import Ask
+from celery_exclusive.core.publishing import Sending
+from celery_exclusive.core.step import Transition
+from tests.explorer.explore import Explored, search
+from tests.explorer.messages.model import Model
+from tests.explorer.messages.settings import setting
+from tests.explorer.messages.store import LOCK, MUCH_LATER, NOW
+from tests.explorer.messages.world import HANDED_OVER, KNOWN, LATE_LOOK, LATE_TAKEOVER, Setting
+
+_admit, _publish, _step = admission.admit, publishing.publish, step.step
+_run_ended, _body_ended, _unpublished = endings.run_ended, endings.body_ended, publishing.unpublished
+_acquire = Delivery.acquire
+Change = tuple[Any, str, Any]
+"""An object, one of its attributes, and what stands there instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """A setting in which a fault is found by the promise that these words are of."""
+
+    setting: Setting
+    finds: str
+    changes: tuple[Change, ...] = ()
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for place, name, instead in self.changes:
+                stack.enter_context(mock.patch.object(place, name, instead))
+            yield
+
+    def explore(self) -> Explored:
+        with self.planted():
+            return search(Model(self.setting))
+
+
+def _asking(change: Callable[[Delivery, Ask], Any]) -> Change:
+    """Admit with other operations: the change returns an operation, or an answer without asking."""
+
+    def admit(delivery: Delivery, policy: Any) -> Any:
+        plan = _admit(delivery, policy)
+        try:
+            asked = next(plan)
+            while True:
+                changed = change(delivery, asked)
+                asked = plan.send((yield changed) if isinstance(changed, Ask) else changed)
+        except StopIteration as end:
+            return end.value
+
+    return admission, "admit", admit
+
+
+def _outcome(change: Callable[[Delivery, Outcome], Outcome]) -> Change:
+    def admit(delivery: Delivery, policy: Any) -> Any:
+        return change(delivery, (yield from _admit(delivery, policy)))
+
+    return admission, "admit", admit
+
+
+def _facts(change: Callable[[Delivery], Delivery]) -> Change:
+    return admission, "admit", lambda delivery, policy: _admit(change(delivery), policy)
+
+
+def _stepping(change: Callable[[Document, Operation], Document]) -> Change:
+    def changed(document: Document, line: Line, operation: Operation, now: int) -> Transition:
+        return _step(change(document, operation), line, operation, now)
+
+    return step, "step", changed
+
+
+def _calling(**facts: Any) -> Change:
+    return publishing, "publish", lambda call: _publish(replace(call, **facts))
+
+
+def _all_of_token(kind: type) -> Change:
+    """The step takes every lease for one of the token that asks."""
+
+    def change(document: Document, operation: Operation) -> Document:
+        if not isinstance(operation, kind) or not isinstance(operation, (Acquire, Own)):
+            return document
+        token = operation.former[1] if isinstance(operation, Own) and operation.former else operation.token
+        ours = [replace(lease, token=operation.token if lease.id == operation.id else token)
+                for lease in document.holders]  # fmt: skip
+        return replace(document, holders=tuple(ours))
+
+    return _stepping(change)
+
+
+def _without(kind: type, key: Callable[[Delivery], str | None], answer: Any) -> Change:
+    """Leave one operation on one key of a delivery out."""
+    return _asking(
+        lambda delivery, asked: (
+            answer if isinstance(asked.operation, kind) and asked.key == key(delivery) else asked
+        )
+    )
+
+
+def _unique_key(delivery: Delivery) -> str | None:
+    return delivery.unique.claim.key if delivery.unique else None
+
+
+def _publish_always(call: Any) -> Any:
+    sending = yield from _publish(call)
+    return Sending(may_hold=True) if sending.kind == "skip" else sending
+
+
+def _keeps(call: Any, running_ttl: int) -> Any:
+    undo = _unpublished(call, running_ttl)
+    return Release("nobody", "", done=False) if isinstance(undo, Release) else undo
+
+
+def _released(call: Any, running_ttl: int) -> Any:
+    return call.claim.release(done=False)
+
+
+def _dropped(delivery: Delivery, outcome: Outcome) -> Outcome:
+    return replace(outcome, kind="drop") if delivery.duplicate_of else outcome
+
+
+def _newcomer(delivery: Delivery) -> Delivery:
+    return replace(delivery, is_let_in=False)
+
+
+def _offered_for_all(delivery: Delivery, claim: Any, max_waiting: int | None = None) -> Acquire:
+    return replace(_acquire(delivery, claim, max_waiting), promoted=delivery.promoted)
+
+
+def _not_alone(delivery: Delivery, *, returns: bool) -> Any:
+    release = _body_ended(delivery, returns=returns)
+    return release and replace(release, alone=False)
+
+
+def _ended_for_good(delivery: Delivery, *, done: bool, returns: bool) -> Any:
+    return _run_ended(delivery, done=True, returns=False)
+
+
+def _late_extension(delivery: Delivery, policy: Any) -> Any:
+    """Extend the unique lease of a run that seems to live, as long as the message may be queued."""
+    plan = _admit(delivery, policy)
+    try:
+        asked = next(plan)
+        while True:
+            answer = yield asked
+            runs = asked.operation is None and isinstance(answer, Held)
+            if runs and delivery.unique and delivery.id in [owner.id for owner in answer.by]:
+                yield Ask(delivery.unique.claim.key, Renew(delivery.id, None, MUCH_LATER - NOW))
+            asked = plan.send(answer)
+    except StopIteration as end:
+        return end.value
+
+
+CONTROLS: Mapping[str, Control] = {
+    "a publisher does not look at the answer": Control(
+        setting("two calls"), "has not ended", ((publishing, "publish", _publish_always),)
+    ),
+    "a publisher keeps the key of what it could not send": Control(
+        setting("a refusal", refusals=1), "not all ends well", ((publishing, "unpublished", _keeps),)
+    ),
+    "the key of a retry that is not sent is not given back to its run": Control(
+        setting("a retry that fails", retries=1, refusals=1, inner=1),
+        "runs without its lease",
+        ((publishing, "unpublished", _released),),
+    ),
+    "a member of a canvas is skipped like a call": Control(
+        setting("a member", calls="aB"), "others wait for its result", (_calling(has_an_end=False),)
+    ),
+    "a duplicate is dropped": Control(
+        setting("a member", calls="aB"), "not all ends well", (_outcome(_dropped),)
+    ),
+    "a retry does not take the lease over": Control(
+        setting("a retry", retries=1), "does not get the key of a/1", (_calling(former=None),)
+    ),
+    "a retry is a call like any other": Control(
+        setting("a retry elsewhere", calls="ab'", retries_elsewhere=1),
+        "is a retry, and sent as a duplicate",
+        (_calling(is_retry=False, goes_on=False),),
+    ),
+    "a call from inside its own body is not told": Control(
+        setting("an inner call", inner=1), "is not told", (_calling(callers=()),)
+    ),
+    "a key is taken over from what runs": Control(
+        setting("a queue longer than queued_ttl", backlogs=1),
+        "runs without its lease",
+        ((admission, "_may_take_over", lambda delivery, owner: True), _all_of_token(Own)),
+    ),
+    "a second delivery acquires the lease of the first": Control(
+        setting("a second delivery", repeats=1), "runs without its lease", (_all_of_token(Acquire),)
+    ),
+    "two deliveries take over one after the other": Control(
+        setting("a second delivery", crashes=1, repeats=1), "runs without its lease", (_all_of_token(Own),)
+    ),
+    "what waits in line does not keep its unique key": Control(
+        setting("a retry elsewhere", calls="ab'", exclusive=True, retries_elsewhere=1),
+        "which waits in line",
+        ((admission, "_keep_unique_key", lambda *_: iter(())),),
+    ),
+    "what waits behind its own run extends the lease of that": Control(
+        setting("a crash", exclusive=True, crashes=1),
+        "not all ends well any more (owed: a/1)",
+        ((admission, "admit", _late_extension),),
+    ),
+    "the end of a body is not alone": Control(
+        setting("a second delivery", repeats=1),
+        "runs again, though it has finished",
+        ((endings, "body_ended", _not_alone),),
+    ),
+    "an earlier run of the same task is no kin": Control(
+        setting("the next step", calls="a", exclusive=True, on_conflict="skip", steps=1),
+        "no other task has x",
+        ((admission, "_is_kin", lambda *_, **__: False),),
+    ),
+    "an offer for one key counts at the other": Control(
+        setting("a retry elsewhere", calls="ab'", exclusive=True, retries_elsewhere=1),
+        "not all ends well",
+        ((Delivery, "acquire", _offered_for_all),),
+    ),
+    "what comes again is done": Control(
+        setting("a lost child", lost_children=1),
+        "not all ends well any more (owed: a/1)",
+        ((endings, "run_ended", _ended_for_good),),
+    ),
+    "what was let in is skipped": Control(
+        setting("a crash", crashes=1),
+        "though it was let in before",
+        (_facts(_newcomer), (Delivery, "may_be_in_line", False)),
+    ),
+    "what leaves its lock for its unique key keeps the lock": Control(
+        setting("a retry elsewhere", calls="ab'", exclusive=True, retries_elsewhere=1),
+        "waits for v, and holds the lock",
+        (_without(Release, lambda delivery: LOCK, Done(True)),),
+    ),
+    "what has finished is offered its unique key again and again": Control(
+        setting("a second delivery", exclusive=True, repeats=1),
+        "not all ends well",
+        (_without(Remove, _unique_key, Done(True)),),
+    ),
+    "a body that begins does not release a key that is unique until then": Control(
+        setting("until started", until="started"),
+        "for the sake of a body that has begun",
+        (_without(Release, _unique_key, Done(True)),),
+    ),
+}
+
+KNOWN_FAULTS: Mapping[str, Control] = {
+    LATE_LOOK: Control(
+        replace(setting("a crash", exclusive=True, crashes=1), excused=KNOWN - {LATE_LOOK}),
+        "not all ends well",
+    ),
+    LATE_TAKEOVER: Control(
+        replace(setting("a second delivery", crashes=1, repeats=1), excused=KNOWN - {LATE_TAKEOVER}),
+        "runs again, though it has finished",
+    ),
+    HANDED_OVER: Control(
+        replace(setting("a replacement", replacements=1, repeats=1), excused=KNOWN - {HANDED_OVER}),
+        "runs again, though it has finished",
+    ),
+}

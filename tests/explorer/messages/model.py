@@ -1,0 +1,179 @@
+"""All moves of a world of messages, and what must hold in every world."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from celery_exclusive.core.claim import FINISHED, STARTED, task_id
+from celery_exclusive.core.operations import Granted, Held, Operation, Own, Reap, Renew
+from tests.explorer.messages import callers, faults, slots
+from tests.explorer.messages.plans import Plans
+from tests.explorer.messages.store import KEYS, LOCK, Key, Store, Stores
+from tests.explorer.messages.world import (
+    LATE_LOOK,
+    LATE_TAKEOVER,
+    Caller,
+    Copy,
+    Message,
+    Move,
+    Setting,
+    Slot,
+    World,
+)
+from tests.explorer.model import Violation
+
+
+class Model:
+    """The moves of all actors: those who call, those who work, the reaper, and chance."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.plans = Plans(setting)
+        self.stores = Stores()
+
+    def start(self) -> World:
+        setting = self.setting
+        waiting = []
+        for number, letter in enumerate(setting.calls):
+            if letter != "'":
+                key = "v" if setting.calls[number + 1 : number + 2] == "'" else "u"
+                how = "member" if letter.isupper() else "call"
+                waiting.append(Caller(how, Message(letter.lower(), 1, key)))
+        return World(Store(), (), (), tuple(waiting), (), setting.budget).settled()
+
+    def moves(self, world: World) -> Iterator[Move]:
+        for label, changed, is_progress in self._moves(world):
+            yield Move(label, changed.settled(), is_progress)
+
+    def _moves(self, world: World) -> Iterator[Move]:
+        yield from callers.moves(self, world)
+        yield from self._broker_delivers(world)
+        for slot in world.slots:
+            yield from slots.moves(self, world, slot)
+            yield from faults.of_slot(self, world, slot)
+        yield from self._reaper_comes(world)
+        yield from faults.of_clock(self, world)
+        yield from faults.of_store(self, world)
+
+    def _broker_delivers(self, world: World) -> Iterator[Move]:
+        if sum(slot.is_alive for slot in world.slots) >= self.setting.workers:
+            return
+        for copy in dict.fromkeys(world.queue):
+            queue = list(world.queue)
+            queue.remove(copy)
+            token = max((slot.token for slot in world.slots), default=0) + 1
+            taken = world._replace(queue=tuple(queue), slots=(*world.slots, Slot(copy, token)))
+            yield Move(f"a worker receives {copy}", taken)
+
+    def _reaper_comes(self, world: World) -> Iterator[Move]:
+        for name in KEYS:
+            if world.store.key(name).is_due:
+                reaped, _, wakes = self.ask(world, name, Reap())
+                if reaped.store != world.store:
+                    yield Move(f"the reaper looks after {name}", reaped.send(*wakes))
+                    if wakes and world.may("crashes"):
+                        label = f"the reaper looks after {name}, and dies before it has published anything"
+                        yield Move(label, reaped.spend("crashes"), is_progress=False)
+
+    def returned(self, slot: Slot) -> Copy:
+        """The copy that the broker has again of what it has delivered."""
+        copy = slot.copy
+        return copy._replace(is_redelivered=copy.is_redelivered or self.setting.flags)
+
+    def ask(
+        self, world: World, key: str, operation: Operation | None, copy: Copy | None = None
+    ) -> tuple[World, object, tuple[Copy, ...]]:
+        """Let the store do one step: the world after it, the answer, and the messages to publish."""
+        store, answer, wakes = self.stores.ask(world.store, key, operation, copy)
+        after = world._replace(store=store)
+        if isinstance(operation, Own) and operation.former and isinstance(answer, Granted):
+            after = self._takes_over(after, operation, world.store.key(key))
+        if isinstance(operation, Renew) and operation.token is None and LATE_LOOK in self.setting.excused:
+            after = _after_late_look(after, operation.id, world.store.key(key))
+        return after, answer, wakes
+
+    # The promises.
+
+    def check(self, world: World) -> None:
+        """What must hold in every world: one lease per key, and a body runs only with all of its leases.
+
+        The first of them is its delivery's own. Where that is the lock, the unique key is its message's.
+        """
+        for name, key in zip(KEYS, world.store.keys, strict=True):
+            if len(key.leases) > 1:
+                raise Violation(f"{name} has two leases")
+        for slot in world.slots:
+            if slot.phase != "body" or not slot.has_body or slot.is_paused:
+                continue
+            guard, *others = self.plans.delivery(slot).leases or (None,)
+            if guard:
+                held = [(lease.id, lease.token, lease.phase) for lease in world.store.key(guard.key).leases]
+                if (slot.id, slot.token, "running") not in held:
+                    raise Violation(f"{slot.id} runs without its lease on {guard.key}")
+            for claim in others:
+                if slot.id not in [lease.id for lease in world.store.key(claim.key).leases]:
+                    raise Violation(f"{slot.id} runs without its lease on {claim.key}")
+
+    def begins(self, world: World, slot: Slot) -> World:
+        """The world in which this body has begun: may it?"""
+        fate = world.fate(slot.id)
+        if fate.has_begun and not fate.is_excused:
+            raise Violation(f"{slot.id} runs a second time by our own doing")
+        is_late = LATE_TAKEOVER in self.setting.excused and any(isinstance(a, Held) for a in slot.answers)
+        is_known = slot.copy.is_back and self.setting.flags and not (fate.is_overtaken or slot.is_paused)
+        if fate.is_closed and is_known and not is_late:
+            raise Violation(f"{slot.id} runs again, though it has finished")
+        return world.mark(slot.id, has_begun=True, is_let_in=True)
+
+    def waits(self, world: World, slot: Slot, name: str) -> None:
+        """A message has to wait for this key: does it leave the lock to others meanwhile?"""
+        if name != LOCK and slot.token in [lease.token for lease in world.store.key(LOCK).leases]:
+            raise Violation(f"{slot.id} waits for {name}, and holds the lock")
+
+    def is_published(self, world: World, message: Message) -> None:
+        """A call has acquired its key, and is to be sent: may it be?"""
+        if self.setting.until != FINISHED:
+            return
+        copies = [*world.queue, *(place.copy for key in world.store.keys for place in key.line)]
+        copies += [slot.copy for slot in world.slots if slot.phase in ("admit", "body")]
+        known = {copy.message for copy in copies}
+        for other in sorted(known):
+            fate = world.fate(other.id)
+            is_safe = fate.is_owed and not (fate.is_excused or fate.has_no_key or other.duplicate_of)
+            if is_safe and other.key == message.key and other.task != message.task:
+                raise Violation(f"{message.id} is sent, and {other.id} has not ended")
+
+    def _takes_over(self, world: World, operation: Own, before: Key) -> World:
+        """The world in which a run has taken the key of another task: may it?"""
+        asking = [slot.id for slot in world.slots if slot.phase == "admit"]
+        for lease in before.leases:
+            fate = world.fate(lease.id)
+            is_kept = fate.has_waited and lease.id not in asking and not fate.is_excused
+            if is_kept and lease.phase == "queued" and task_id(lease.id) != task_id(operation.id):
+                raise Violation(f"{operation.id} takes the key of {lease.id}, which waits in line")
+            if lease.id != operation.id:
+                world = world.mark(lease.id, has_no_key=True)
+        return world
+
+    def is_skipped(self, world: World, message: Message, key: str, copy: Copy | None = None) -> None:
+        """A call, or a copy of a message, is skipped at this instant: may it be?"""
+        fate = world.fate(message.id)
+        is_first = fate.is_overtaken and copy is not None and not copy.is_back
+        if fate.is_let_in and self.setting.flags and not (is_first or fate.is_given_up):
+            raise Violation(f"{message.id} is skipped, though it was let in before")
+        owners = world.store.key(key).owners
+        if not [id for id in owners if task_id(id) not in (message.task, message.parent)]:
+            raise Violation(f"{message.id} is skipped, and no other task has {key}")
+        if self.setting.until == STARTED and key != LOCK:
+            running = [slot.id for slot in world.slots if slot.phase == "body" and slot.has_body]
+            if set(owners) & set(running):
+                raise Violation(f"{message.id} is skipped for the sake of a body that has begun")
+
+
+def _after_late_look(world: World, id: str, key: Key) -> World:
+    """The world in which a body may have lost its unique key, or a message waits for nobody, by this race."""
+    tokens = [lease.token for lease in key.leases if lease.phase == "running"]
+    slots = tuple(slot._replace(is_paused=True) if slot.token in tokens else slot for slot in world.slots)
+    is_waiting = id in [place.id for place in key.line]
+    world = world._replace(slots=slots)
+    return world.mark(id, was_taken_for_dead=True) if is_waiting else world

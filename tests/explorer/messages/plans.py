@@ -1,0 +1,145 @@
+"""The plans of the library, run from the start for each of their operations: a generator has no equal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from celery_exclusive.core import admission, endings, publishing
+from celery_exclusive.core.admission import Outcome, Policy
+from celery_exclusive.core.claim import FINISHED, Claim, UniqueClaim
+from celery_exclusive.core.delivery import Delivery
+from celery_exclusive.core.operations import Own, Release
+from celery_exclusive.core.plan import Ask, Plan
+from celery_exclusive.core.publishing import Call, Sending
+from tests.explorer.messages.store import LATER, LOCK, MUCH_LATER, NOW
+from tests.explorer.messages.world import Caller, Message, Publication, Setting, Slot
+
+T = TypeVar("T")
+TTL, QUEUED_TTL = LATER - NOW, MUCH_LATER - NOW
+_FOLLOWING = ("retry", "retry elsewhere", "replacement")
+_INSIDE = (*_FOLLOWING, "inner", "inner member")
+"""What is published inside a body; a `step` is published after it."""
+
+
+class Plans:
+    """What the plans ask next, or come to. It remembers what came of each."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self._known: dict[object, object] = {}
+
+    def admit(self, slot: Slot) -> Ask | Outcome:
+        policy = Policy(self.setting.on_conflict)
+        known = ("admit", slot.copy, slot.token, slot.answers)
+        return self._next(known, lambda: admission.admit(self.delivery(slot), policy), slot.answers)
+
+    def publish(self, call: Call, answers: tuple[object, ...]) -> Ask | Sending:
+        return self._next(("publish", call, answers), lambda: publishing.publish(call), answers)
+
+    def unpublished(self, call: Call) -> Own | Release:
+        return publishing.unpublished(call, TTL)
+
+    def body_ended(self, slot: Slot) -> Release | None:
+        return endings.body_ended(self.delivery(slot), returns=self.comes_again(slot))
+
+    def run_ended(self, slot: Slot) -> list[tuple[str, Release]]:
+        """What the main process asks for a child that is dead, or a message that is discarded."""
+        done = slot.is_done
+        return list(endings.run_ended(self.delivery(slot), done=done, returns=not done))
+
+    def leave(self, slot: Slot) -> list[tuple[str, Release]]:
+        """What the process of the body asks at the end of a run: `worker.execution.Execution.leave`."""
+        delivery, asked = self.delivery(slot), []
+        if delivery.exclusive and (slot.has_lock or slot.has_body):
+            asked.append((LOCK, delivery.exclusive.release(done=slot.is_done)))
+        if delivery.unique and slot.holds and slot.is_done:
+            asked.append((delivery.unique.claim.key, delivery.unique.claim.release(done=True)))
+        return asked
+
+    def comes_again(self, slot: Slot) -> bool:
+        return not slot.is_done and self.setting.late
+
+    def delivery(self, slot: Slot) -> Delivery:
+        """The facts of this delivery: `worker.delivery.Received.of`."""
+        copy, message = slot.copy, slot.copy.message
+        token = str(slot.token)
+        exclusive = unique = None
+        if self.setting.exclusive and not message.duplicate_of:
+            exclusive = Claim(LOCK, message.id, token, TTL)
+        if not message.duplicate_of:
+            claim = Claim(message.key, message.id, token, TTL)
+            unique = UniqueClaim(claim, self.setting.until, QUEUED_TTL, message.is_taken)
+        return Delivery(
+            id=message.id,
+            token=token,
+            exclusive=exclusive,
+            unique=unique,
+            duplicate_of=(message.key, message.duplicate_of) if message.duplicate_of else None,
+            redelivered=copy.is_redelivered,
+            promoted=copy.promoted,
+            offered=copy.offered or None,
+            is_let_in=copy.is_redelivered or bool(copy.promoted) or message.is_retry,
+            late=self.setting.late,
+            kin=tuple(filter(None, (message.task, message.parent))),
+        )
+
+    def call(self, caller: Caller) -> Call:
+        """The call of a process that runs no task."""
+        return self._call(caller.how, caller.message)
+
+    def call_of_run(self, slot: Slot) -> Call:
+        """The call that a run makes: `publishing.unique.UniquePublish`."""
+        assert slot.next
+        how, message = slot.next
+        delivery = self.delivery(slot)
+        unique = delivery.unique if delivery.unique and delivery.unique.until == FINISHED else None
+        is_own = (
+            how in _FOLLOWING and delivery.unique is not None and delivery.unique.claim.key == message.key
+        )
+        former = unique.claim if unique and is_own and slot.holds else None
+        callers = (
+            (slot.copy.message.task,) if unique and how in _INSIDE and message.key == unique.claim.key else ()
+        )
+        return self._call(how, message, former=former, has_key=is_own, callers=callers)
+
+    def _call(
+        self,
+        how: Publication,
+        message: Message,
+        *,
+        former: Claim | None = None,
+        has_key: bool = False,
+        callers: tuple[str, ...] = (),
+    ) -> Call:
+        is_retry = message.is_retry
+        return Call(
+            Claim(message.key, message.id, "its publisher", QUEUED_TTL),
+            self.setting.until,
+            queued_ttl=QUEUED_TTL,
+            former=former,
+            is_retry=is_retry,
+            follows=how in _FOLLOWING,
+            goes_on=is_retry or has_key,
+            has_an_end=how in ("member", "step", "inner member"),
+            is_parallel=how == "inner member",
+            parent=message.parent or None,
+            callers=callers,
+        )
+
+    def _next(self, known: object, plan: Callable[[], Plan[T]], answers: tuple[object, ...]) -> Ask | T:
+        if known not in self._known:
+            self._known[known] = _replay(plan(), answers)
+        return self._known[known]  # type: ignore[return-value]
+
+
+def _replay(plan: Plan[T], answers: tuple[object, ...]) -> Ask | T:
+    """Give a plan the answers that it has got, and return what it asks now, or comes to."""
+    try:
+        asked = next(plan)
+        for answer in answers:
+            asked = plan.send(answer)  # type: ignore[arg-type]
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    return asked

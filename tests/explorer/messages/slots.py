@@ -1,0 +1,157 @@
+"""What workers do with a delivery, from its admission to its end, except for its body."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from celery_exclusive.core.admission import Outcome
+from celery_exclusive.core.endings import guard_of, is_late_copy
+from celery_exclusive.core.operations import Acquire, Parked
+from tests.explorer.messages import bodies
+from tests.explorer.messages.bodies import left_by, told
+from tests.explorer.messages.faults import crashed
+from tests.explorer.messages.store import MESSAGE
+from tests.explorer.messages.world import Move, Slot, World
+
+if TYPE_CHECKING:
+    from tests.explorer.messages.model import Model
+
+
+def moves(model: Model, world: World, slot: Slot) -> Iterator[Move]:
+    """What this delivery does next, without the faults that may happen in any phase."""
+    yield from _NEXT[slot.phase](model, world, slot)
+
+
+# Before the body.
+
+
+def _admit(model: Model, world: World, slot: Slot) -> Iterator[Move]:
+    asked = model.plans.admit(slot)
+    if isinstance(asked, Outcome):  # it was sent as a duplicate
+        yield Move(f"{slot.id}: {asked.kind}", _settle(model, world, world, slot, asked))
+        return
+    operation = asked.operation
+    if isinstance(operation, Acquire):
+        is_late = operation.redelivered or slot.may_be_late
+        operation = replace(operation, redelivered=is_late, message=MESSAGE if asked.park else None)
+    after, answer, wakes = model.ask(world, asked.key, operation, slot.copy if asked.park else None)
+    label = f"{slot.copy} asks {asked.key}: {type(operation).__name__} -> {told(answer)}"
+    if isinstance(answer, Parked):
+        after = after.mark(slot.id, is_let_in=True, has_waited=True)
+    changed = slot._replace(answers=(*slot.answers, answer))
+    outcome = model.plans.admit(changed)
+    if isinstance(outcome, Outcome):
+        label += f", and is to {outcome.kind}"
+        settled = _settle(model, after.send(*wakes), after, slot, outcome)
+    else:
+        settled = after.send(*wakes).put(slot, changed)
+    yield Move(label, settled)
+    if wakes and world.may("crashes"):
+        yield Move(
+            f"{label}, and dies before it has published what waits", crashed(model, after, slot), False
+        )
+    if world.may("lost_replies"):
+        lost = after.send(*wakes).spend("lost_replies")
+        if isinstance(operation, Acquire):
+            again = slot._replace(may_be_late=True)
+            yield Move(f"{label}, without a reply", lost.put(slot, again), False)
+            yield Move(f"{label}: not asked", world.spend("lost_replies").put(slot, again), False)
+        else:
+            yield Move(f"{label}, without a reply", lost, False)
+
+
+def _settle(model: Model, world: World, at: World, slot: Slot, outcome: Outcome) -> World:
+    """Do what an outcome says. `at` is the world at the instant of the answer."""
+    holds, has_lock = outcome.may_hold_unique, outcome.has_lock
+    begun = slot._replace(answers=(), holds=holds, has_lock=has_lock, may_be_late=False)
+    if outcome.kind == "run":
+        return model.begins(world, slot).put(slot, begun._replace(phase="body", has_body=True))
+    if outcome.kind in ("skip", "fail"):
+        if not slot.copy.message.duplicate_of:
+            model.is_skipped(at, slot.copy.message, outcome.key, slot.copy)
+        return world.put(slot, begun._replace(phase="over"))
+    if outcome.kind == "wait":
+        model.waits(at, slot, outcome.key)
+    return world.put(slot, begun._replace(phase="again" if outcome.kind == "retry" else "ack"))
+
+
+def _again(model: Model, world: World, slot: Slot) -> Iterator[Move]:
+    copy = slot.copy._replace(promoted="")
+    yield Move(
+        f"{slot.id} is published again, for later", world.send(copy).put(slot, slot._replace(phase="ack"))
+    )
+
+
+def _revoked(model: Model, world: World, slot: Slot) -> Iterator[Move]:
+    """`worker.request.RequestMixin._announce_revoked`."""
+    delivery = model.plans.delivery(slot)
+    guard = guard_of(delivery)
+    owed = slot._replace(phase="owed")
+    if guard and delivery.promoted is not None:
+        after, answer, wakes = model.ask(world, guard.key, delivery.acquire(guard))
+        label = f"{slot.copy} is discarded, asks {guard.key}: {told(answer)}"
+        after = after.send(*wakes)
+        if is_late_copy(delivery, answer):
+            yield Move(label, after.put(slot, slot._replace(phase="ack")))
+        else:
+            yield Move(label, after.mark(slot.id, is_owed=False, is_given_up=True).put(slot, owed))
+    else:
+        ended = world.mark(slot.id, is_owed=False, is_given_up=True)
+        yield Move(f"{slot.copy} is discarded", ended.put(slot, owed))
+
+
+# After the body.
+
+
+def _leave(model: Model, world: World, slot: Slot) -> Iterator[Move]:
+    operations = model.plans.leave(slot)
+    key, release = operations[len(slot.answers)]
+    after, answer, wakes = model.ask(world, key, release)
+    label = f"{slot.id} releases {key}: {told(answer)}"
+    changed = slot._replace(answers=(*slot.answers, answer))
+    is_last = len(changed.answers) == len(operations)
+    left = after.put(slot, left_by(slot) if is_last else changed)
+    yield Move(label, left.send(*wakes))
+    if wakes and world.may("crashes"):
+        yield Move(
+            f"{label}, and dies before it has published what waits", crashed(model, after, slot), False
+        )
+    if world.may("lost_replies"):
+        yield Move(f"{label}, without a reply", after.send(*wakes).spend("lost_replies"), False)
+
+
+def _owed(model: Model, world: World, slot: Slot) -> Iterator[Move]:
+    operations = model.plans.run_ended(slot)
+    key, release = operations[len(slot.answers)]
+    after, answer, wakes = model.ask(world, key, release)
+    changed = slot._replace(answers=(*slot.answers, answer))
+    left = after.put(slot, None if len(changed.answers) == len(operations) else changed)
+    yield Move(f"the worker releases {key} for {slot.id}: {told(answer)}", left.send(*wakes))
+
+
+def _return(model: Model, world: World, slot: Slot) -> Iterator[Move]:
+    left = world.put(slot, None)
+    returned = left if slot.is_acked else left.send(model.returned(slot))
+    yield Move(f"{slot.id} goes back to its broker", returned)
+
+
+def _ack(model: Model, world: World, slot: Slot) -> Iterator[Move]:
+    yield Move(f"{slot.id} is acknowledged", world.put(slot, None))
+
+
+_NEXT = {
+    "admit": _admit,
+    "revoked": _revoked,
+    "body": bodies.body,
+    "publish": bodies.publish,
+    "send": bodies.send,
+    "undo": bodies.undo,
+    "over": bodies.over,
+    "leave": _leave,
+    "again": _again,
+    "return": _return,
+    "ack": _ack,
+    "owed": _owed,
+}

@@ -1,0 +1,230 @@
+"""The store of a small world: a few keys, each run through the real `step`, without what makes it infinite.
+
+Of times the model keeps whether they are over, of fences and places in line their order, of tokens which
+delivery has them. An expired lease is gone: operations drop it first, so nobody can tell the difference.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from celery_exclusive.core import step as core
+from celery_exclusive.core.document import ENTERED, Document, Entry, Holder, Line, Phase, State
+from celery_exclusive.core.operations import (
+    Acquire,
+    Answer,
+    Full,
+    Granted,
+    Held,
+    Operation,
+    Owner,
+    Parked,
+    Reap,
+    Renew,
+)
+
+if TYPE_CHECKING:
+    from tests.explorer.messages.world import Copy
+
+NOW, LATER, MUCH_LATER, LAST_FENCE = 0, 1, 2, 100
+"""A lease lasts until `LATER` by its ttl, and until `MUCH_LATER` by its `queued_ttl`."""
+LOCK, KEYS = "x", ("x", "u", "v")
+"""The key of the lock, and all keys: `u` and `v` are unique keys."""
+MESSAGE = b"its message"
+"""What stands for a message in an operation; the model knows which one it is."""
+NOBODY = 0
+"""The token of leases that no living delivery has."""
+
+
+class Lease(NamedTuple):
+    """A lease that has not expired. Its token matters only while it is "running"."""
+
+    id: str
+    token: int
+    phase: Phase
+    waited: bool
+    expiry: int
+
+
+class Place(NamedTuple):
+    """An entry of the line, with its message."""
+
+    id: str
+    copy: Copy
+    is_offered: bool
+    was_offered: bool
+    state: State
+
+
+class Key(NamedTuple):
+    """What the store has of one key. `is_due`: the reaper will look."""
+
+    leases: tuple[Lease, ...] = ()
+    line: tuple[Place, ...] = ()
+    tombstones: tuple[tuple[str, int | str], ...] = ()
+    is_due: bool = False
+
+    @property
+    def owners(self) -> list[str]:
+        """The ids that have the key, or to which a free place is offered."""
+        first = [place.id for place in self.line if place.state == "waiting"][:1]
+        return [lease.id for lease in self.leases] or first
+
+    def with_tokens(self, tokens: dict[int, int]) -> Key:
+        numbers = [*(lease.token for lease in self.leases), *(mark for _, mark in self.tombstones)]
+        if all(number in (NOBODY, ENTERED) or tokens.get(number) == number for number in numbers):
+            return self
+        leases = tuple(lease._replace(token=tokens.get(lease.token, NOBODY)) for lease in self.leases)
+        tombstones = tuple(
+            (id, mark if mark == ENTERED else tokens.get(int(mark), NOBODY)) for id, mark in self.tombstones
+        )
+        return self._replace(leases=leases, tombstones=tombstones)
+
+    def without_lease(self, lease: Lease) -> Key:
+        return self._replace(leases=tuple(other for other in self.leases if other != lease))
+
+
+class Store(NamedTuple):
+    """All keys, in the order of `KEYS`, and how often the store has lost its data."""
+
+    keys: tuple[Key, ...] = (Key(),) * len(KEYS)
+    losses: int = 0
+
+    @property
+    def epoch(self) -> str:
+        return f"epoch {self.losses}"
+
+    @property
+    def is_empty(self) -> bool:
+        return not any(key.leases or key.line for key in self.keys)
+
+    def key(self, name: str) -> Key:
+        return self.keys[KEYS.index(name)]
+
+    def put(self, name: str, key: Key) -> Store:
+        at = KEYS.index(name)
+        return self._replace(keys=(*self.keys[:at], key, *self.keys[at + 1 :]))
+
+    def keys_of(self, token: int) -> tuple[str, ...]:
+        """The keys that the delivery with this token has."""
+        return tuple(
+            name
+            for name, key in zip(KEYS, self.keys, strict=True)
+            if token in [lease.token for lease in key.leases] or token in [mark for _, mark in key.tombstones]
+        )
+
+    def with_tokens(self, tokens: dict[int, int]) -> Store:
+        keys = tuple(key.with_tokens(tokens) for key in self.keys)
+        return self if keys == self.keys else self._replace(keys=keys)
+
+    def has_parked(self, id: str) -> bool:
+        return any(place.id == id for key in self.keys for place in key.line)
+
+    def __str__(self) -> str:
+        told = []
+        for name, key in zip(KEYS, self.keys, strict=True):
+            told += [f"{name}: {lease.id} {lease.phase}" for lease in key.leases]
+            told += [f"{name}: {place.id} {place.state}{' offered' * place.is_offered}" for place in key.line]
+        return ", ".join(told) or "no keys"
+
+
+class Stores:
+    """Runs operations on the keys of stores. It remembers what came of each."""
+
+    def __init__(self) -> None:
+        self._known: dict[object, tuple[Key, Answer, tuple[Copy, ...]]] = {}
+
+    def ask(
+        self, store: Store, name: str, operation: Operation | None, copy: Copy | None = None
+    ) -> tuple[Store, Answer, tuple[Copy, ...]]:
+        """Let the store do one step: its new content, the answer, and the messages to publish.
+
+        Without an operation it only tells the holders. `copy` is the message of the operation, if it has one.
+        """
+        key = store.key(name)
+        known = (name, key, store.losses, operation, copy)
+        if known not in self._known:
+            self._known[known] = _step(name, key, store.epoch, operation, copy)
+        changed, answer, wakes = self._known[known]
+        return (store if changed is key else store.put(name, changed)), answer, wakes
+
+
+def _step(
+    name: str, key: Key, epoch: str, operation: Operation | None, copy: Copy | None
+) -> tuple[Key, Answer, tuple[Copy, ...]]:
+    if operation is None:
+        return key, Held(tuple(Owner(lease.id, 0, 0, 1, lease.phase) for lease in key.leases)), ()
+    id = "" if isinstance(operation, Reap) else operation.id
+    document, line = _load(key, id, epoch)
+    transition = core.step(document, line, operation, NOW)
+    copies = {place.id: place.copy for place in key.line}
+    if isinstance(operation, Acquire) and operation.message and transition.kept:
+        assert copy
+        copies[id] = copy._replace(promoted=None, offered="")
+    entries = {entry.id: entry for entry in (*line.head, *line.behind)}
+    for gone in transition.removed:
+        entries.pop(gone, None)
+    entries.update({entry.id: entry for entry in transition.entries})
+    places = tuple(
+        Place(entry.id, copies[entry.id], entry.offer_until > NOW, entry.offers > 0, entry.state)
+        for entry in sorted(entries.values(), key=lambda entry: entry.seq)
+    )
+    leases = tuple(
+        Lease(
+            holder.id,
+            _token(holder.token) if holder.phase == "running" else NOBODY,
+            holder.phase,
+            holder.waited,
+            holder.expiry,
+        )
+        for holder in sorted(transition.document.holders, key=lambda holder: holder.fence)
+        if holder.expiry > NOW
+    )
+    tombstones = dict(key.tombstones)
+    if transition.tombstone is not None:
+        tombstones[id] = ENTERED if transition.tombstone == ENTERED else _token(transition.tombstone)
+    marks = tuple(sorted(tombstones.items()))
+    # A renewal does not look at the clock: what is due by a lease that has expired is due after it, too.
+    is_due = transition.due is not None or (isinstance(operation, Renew) and key.is_due)
+    changed = Key(leases, places, marks, is_due)
+    wakes = tuple(copies[woken]._replace(promoted=epoch, offered=name) for woken in transition.wake)
+    return changed, _answer(transition.answer), wakes
+
+
+def _load(key: Key, id: str, epoch: str) -> tuple[Document, Line]:
+    holders = tuple(
+        Holder(lease.id, str(lease.token), lease.expiry, fence, lease.waited, lease.phase)
+        for fence, lease in enumerate(key.leases, 1)
+    )
+    entries = [
+        Entry(place.id, seq, LATER if place.is_offered else NOW, int(place.was_offered), place.state)
+        for seq, place in enumerate(key.line, 1)
+    ]
+    own = next((entry for entry in entries if entry.id == id), None)
+    head = tuple(entry for entry in entries if entry.state == "waiting")
+    mark = dict(key.tombstones).get(id)
+    line = Line(
+        waiting=len(head),
+        head=head,
+        behind=tuple(entry for entry in entries if entry.state == "behind"),
+        own=own,
+        ahead=sum(own is None or entry.seq < own.seq for entry in head),
+        tombstone=None if mark is None else str(mark),
+    )
+    return Document(1, LAST_FENCE, holders, epoch), line
+
+
+def _token(token: str) -> int:
+    return int(token) if token.isdigit() else NOBODY
+
+
+def _answer(answer: Answer) -> Answer:
+    """The answer without numbers that no plan looks at."""
+    if isinstance(answer, Granted):
+        return Granted(1)
+    if isinstance(answer, Parked):
+        return Parked(min(answer.position, 1), ())
+    if isinstance(answer, (Held, Full)):
+        owners = tuple(Owner(owner.id, 0, 0, min(owner.fence, 1), owner.phase) for owner in answer.by)
+        return Held(owners) if isinstance(answer, Held) else Full(1, owners)
+    return answer

@@ -1,0 +1,278 @@
+"""The parts of a world: messages, deliveries, callers, and what has become of each message.
+
+All of them are tuples without the numbers that do not matter, so that worlds that are alike are equal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+from celery_exclusive.core.claim import UniqueUntil
+from tests.explorer.messages.store import Store
+
+Publication = Literal[
+    "call", "member", "retry", "retry elsewhere", "replacement", "step", "inner", "inner member"
+]
+"""How a message is published. A `retry elsewhere` has other arguments, hence another key. A `step` is the
+next one of a chain, which the end of a task publishes. An `inner` call is made by a body with its own key."""
+Phase = Literal[
+    "admit", "revoked", "body", "publish", "send", "undo", "over", "leave", "again", "return", "ack", "owed"
+]
+"""What a delivery does next: ask for its keys, be discarded, run, ask for the key of what it publishes, send
+that, give its key back, end its body, release its own keys, publish itself again, go back to its broker, be
+acknowledged. What is `owed` is released by the main process, since the child is dead."""
+
+
+class Message(NamedTuple):
+    """What a message says of itself; `number` stands for its publish id."""
+
+    task: str
+    number: int
+    key: str
+    duplicate_of: str = ""
+    parent: str = ""
+    is_retry: bool = False
+    is_taken: bool = True
+
+    @property
+    def id(self) -> str:
+        return f"{self.task}/{self.number}"
+
+
+class Copy(NamedTuple):
+    """A message in the broker, or in line: `promoted` is the epoch and `offered` the key of its offer."""
+
+    message: Message
+    is_redelivered: bool = False
+    promoted: str | None = None
+    offered: str = ""
+
+    @property
+    def is_back(self) -> bool:
+        """Whether it says that there was an earlier delivery."""
+        return self.is_redelivered or self.promoted is not None
+
+    def __str__(self) -> str:
+        kinds = ["redelivered"] * self.is_redelivered
+        kinds += [f"promoted for {self.offered}" if self.promoted else "again"] * (self.promoted is not None)
+        return f"{self.message.id} ({', '.join(kinds) or 'fresh'})"
+
+
+class Slot(NamedTuple):
+    """A delivery at a worker, with the answers that the plan which it runs now has got.
+
+    `is_acked`: the broker has delivered it again already, or never will. `is_paused`: one of its leases may
+    be gone. `may_be_late`: its request may have come late, so the next is that of a redelivered copy.
+    `holds`, `has_lock`: its end has to release the unique key, the lock. `has_body`: its body was let in.
+    `next` is what it publishes, and `next_holds` that this may hold its key. `has_handed_over`: that is its
+    own. Unless it `is_done`, its message comes again. `forgotten` are the keys that the store has forgotten.
+    """
+
+    copy: Copy
+    token: int
+    phase: Phase = "admit"
+    answers: tuple[object, ...] = ()
+    is_acked: bool = False
+    is_paused: bool = False
+    may_be_late: bool = False
+    holds: bool = False
+    has_lock: bool = False
+    has_body: bool = False
+    next: tuple[Publication, Message] | None = None
+    next_holds: bool = False
+    has_handed_over: bool = False
+    is_done: bool = True
+    forgotten: tuple[str, ...] = ()
+
+    @property
+    def id(self) -> str:
+        return self.copy.message.id
+
+    @property
+    def is_alive(self) -> bool:
+        return self.phase != "owed"
+
+
+class Caller(NamedTuple):
+    """A process that publishes a message: it asks for the key, sends, or gives the key back."""
+
+    how: Publication
+    message: Message
+    phase: Literal["idle", "send", "undo", "owe"] = "idle"
+    holds: bool = False
+
+
+class Fate(NamedTuple):
+    """What has become of one message, which no part of the system knows as a whole.
+
+    `is_owed`: it was sent and has not ended. `has_begun`: its body has. `has_waited`: it was parked.
+    `is_let_in`: it was parked, has begun, or is a retry. `is_excused`: a fault has happened after which plain
+    Celery may run it again, or a lease may expire. `is_closed`: it has finished, and copies of it have come
+    back. `is_overtaken`: the broker has delivered it again before its first delivery was let in, and nobody
+    can tell this one from that of a message that was never let in, nor does plain Celery. `is_given_up`: a
+    worker has told that it was revoked or has failed, while another one may still have a delivery of it.
+    `was_taken_for_dead`: see `LATE_LOOK`. `has_no_key`: it was sent without its key, or has lost it to a task
+    that was let in before.
+    """
+
+    is_owed: bool = True
+    has_begun: bool = False
+    is_let_in: bool = False
+    has_waited: bool = False
+    is_excused: bool = False
+    is_closed: bool = False
+    is_overtaken: bool = False
+    is_given_up: bool = False
+    was_taken_for_dead: bool = False
+    has_no_key: bool = False
+
+
+class Budget(NamedTuple):
+    """How often each thing may happen.
+
+    `crashes`: a worker or a publisher dies. `kills`: a child dies and its worker ends the task.
+    `lost_children`: a child dies and the message goes back. `rejects`: a body gives its message back.
+    `repeats`: the broker delivers a message again though its worker lives, because of a lost connection or
+    the visibility timeout. `revocations`: a worker discards a message. `pauses`, `backlogs`: a lease expires
+    though its owner lives, or its message is queued. `slow`: an offer expires though its copy is underway.
+    `refusals`: a message cannot be sent. `interruptions`: it was sent, and its call fails all the same.
+    `forgets`: the store loses all its data. The others are what bodies may publish.
+    """
+
+    crashes: int = 0
+    kills: int = 0
+    lost_children: int = 0
+    rejects: int = 0
+    repeats: int = 0
+    revocations: int = 0
+    pauses: int = 0
+    backlogs: int = 0
+    slow: int = 0
+    lost_replies: int = 0
+    refusals: int = 0
+    interruptions: int = 0
+    forgets: int = 0
+    retries: int = 0
+    retries_elsewhere: int = 0
+    replacements: int = 0
+    steps: int = 0
+    inner: int = 0
+    inner_members: int = 0
+
+
+LATE_LOOK, LATE_TAKEOVER, HANDED_OVER = "late look", "late takeover", "handed over"
+KNOWN = frozenset((LATE_LOOK, LATE_TAKEOVER, HANDED_OVER))
+"""Faults of the plans that this model has found and that are not mended, races of several deliveries of one
+message. `LATE_LOOK`: a copy that has to wait looks whether another one runs, and calls the unique key queued
+although another one has begun, or waits for it, since. `LATE_TAKEOVER`: a copy that has found its key with a
+queued task takes it over although another copy has finished since, and runs again. `HANDED_OVER`: a run that
+has handed its key over to its retry does not hold its own copies back any more before it has ended."""
+_NOTHING = Budget()
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How large the world is. `calls` has a letter for each call: capitals are members of a canvas.
+
+    A call has the key `u`, or if its letter is followed by `'` the key `v`. `late`: messages are acknowledged
+    late. `flags`: the broker says of a message that it delivers it again. `excused` are the known faults that
+    are held against nobody.
+    """
+
+    name: str
+    calls: str = "ab"
+    workers: int = 2
+    until: UniqueUntil = "finished"
+    exclusive: bool = False
+    on_conflict: str = "wait"
+    late: bool = True
+    flags: bool = True
+    budget: Budget = _NOTHING
+    excused: frozenset[str] = KNOWN
+
+
+class World(NamedTuple):
+    store: Store
+    queue: tuple[Copy, ...]
+    slots: tuple[Slot, ...]
+    callers: tuple[Caller, ...]
+    fates: tuple[tuple[str, Fate], ...]
+    budget: Budget
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every message has ended, and nothing is left of any."""
+        return not (self.queue or self.slots or self.callers or self.owed) and self.store.is_empty
+
+    @property
+    def owed(self) -> list[str]:
+        return [id for id, fate in self.fates if fate.is_owed]
+
+    @property
+    def unfinished(self) -> str:
+        """What the search tells of a world from which no way leads to the end."""
+        return f"not all ends well any more (owed: {', '.join(self.owed) or 'nothing'})"
+
+    def fate(self, id: str) -> Fate:
+        return dict(self.fates).get(id, Fate(is_owed=False))
+
+    def mark(self, id: str, **changes: bool) -> World:
+        fates = {**dict(self.fates), id: self.fate(id)._replace(**changes)}
+        return self._replace(fates=tuple(sorted(fates.items())))
+
+    def may(self, what: str) -> bool:
+        return bool(getattr(self.budget, what))
+
+    def spend(self, what: str) -> World:
+        left = getattr(self.budget, what) - 1
+        return self._replace(budget=self.budget._replace(**{what: left}))
+
+    def put(self, slot: Slot, instead: Slot | None) -> World:
+        """The world in which this delivery has changed; None: it is over."""
+        slots = list(self.slots)
+        slots.remove(slot)
+        return self._replace(slots=(*slots, instead) if instead else tuple(slots))
+
+    def put_caller(self, caller: Caller, instead: Caller | None) -> World:
+        callers = list(self.callers)
+        callers.remove(caller)
+        return self._replace(callers=(*callers, instead) if instead else tuple(callers))
+
+    def send(self, *copies: Copy) -> World:
+        return self._replace(queue=(*self.queue, *copies))
+
+    def settled(self) -> World:
+        """This world in the one form that all worlds have that are alike: tokens are counted anew."""
+        slots = sorted(self.slots, key=lambda slot: _order(slot, self.store.keys_of(slot.token)))
+        tokens = {slot.token: number for number, slot in enumerate(slots, 1)}
+        return self._replace(
+            store=self.store.with_tokens(tokens),
+            queue=tuple(sorted(self.queue, key=repr)),
+            slots=tuple(slot._replace(token=tokens[slot.token]) for slot in slots),
+            callers=tuple(sorted(self.callers)),
+        )
+
+    def __str__(self) -> str:
+        parts = {
+            "queue": [str(copy) for copy in self.queue],
+            "workers": [f"{slot.copy} {slot.phase}" for slot in self.slots],
+            "callers": [f"{caller.message.id} {caller.phase}" for caller in self.callers],
+            "owed": self.owed,
+        }
+        told = ", ".join(f"{name}: {' + '.join(values) or '-'}" for name, values in parts.items())
+        return f"{self.store}, {told}"
+
+
+@lru_cache(maxsize=100_000)
+def _order(slot: Slot, keys: tuple[str, ...]) -> str:
+    return f"{slot._replace(token=0)!r} {keys}"
+
+
+class Move(NamedTuple):
+    """One thing that may happen next. What depends on a fault or on bad luck is no way to get on."""
+
+    label: str
+    world: World
+    is_progress: bool = True

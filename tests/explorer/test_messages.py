@@ -1,0 +1,41 @@
+"""What every reachable world shows of the plans of messages: one body per key, none lost, none stuck."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from tests.explorer.explore import search
+from tests.explorer.messages.controls import CONTROLS, KNOWN_FAULTS
+from tests.explorer.messages.model import Model
+from tests.explorer.messages.settings import SETTINGS
+from tests.explorer.messages.world import Setting
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
+def test_no_reachable_world_of_messages_breaks_a_promise(setting: Setting):
+    explored = search(Model(setting))
+    assert not explored.broken, str(explored)
+    assert explored.states > 1000
+
+
+@pytest.mark.parametrize("name", CONTROLS)
+def test_a_fault_planted_in_a_plan_is_found_by_the_promise_that_it_breaks(name: str):
+    control = CONTROLS[name]
+    explored = control.explore()
+    assert control.finds in explored.broken, str(explored)
+    assert not _is_broken(control.setting), "found without the planted fault, too"
+
+
+@cache
+def _is_broken(setting: Setting) -> bool:
+    return bool(search(Model(setting)).broken)
+
+
+@pytest.mark.parametrize("name", KNOWN_FAULTS)
+def test_a_known_fault_is_still_found(name: str):
+    """When this fails, the fault is mended: excuse it no longer."""
+    control = KNOWN_FAULTS[name]
+    explored = control.explore()
+    assert control.finds in explored.broken, str(explored)
