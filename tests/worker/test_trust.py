@@ -139,7 +139,7 @@ def test_a_secret_is_changed_while_tasks_wait_and_messages_are_under_way(
     make_lab: Callable[..., Lab],
 ) -> None:
     old, new = "the old secret of the laboratory", "the new secret of the laboratory"
-    lab = make_lab(module=CANVAS, exclusive_secret=old, **LATE)
+    lab = make_lab(module=CANVAS, exclusive_secret=[old, new], **LATE)  # all accept the new one first
     first = lab.start_worker("w1", 2)
     hold(lab, "hold")
     waiting = [lab.send("watched", "k", tag=tag) for tag in "ab"]
