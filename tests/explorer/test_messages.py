@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 from tests.explorer.explore import search
-from tests.explorer.messages.controls import CONTROLS, KNOWN_FAULTS
+from tests.explorer.messages.controls import CONTROLS
 from tests.explorer.messages.model import Model
 from tests.explorer.messages.settings import SETTINGS
 from tests.explorer.messages.world import Setting
@@ -31,11 +31,3 @@ def test_a_fault_planted_in_a_plan_is_found_by_the_promise_that_it_breaks(name: 
 @cache
 def _is_broken(setting: Setting) -> bool:
     return bool(search(Model(setting)).broken)
-
-
-@pytest.mark.parametrize("name", KNOWN_FAULTS)
-def test_a_known_fault_is_still_found(name: str):
-    """When this fails, the fault is mended: excuse it no longer."""
-    control = KNOWN_FAULTS[name]
-    explored = control.explore()
-    assert control.finds in explored.broken, str(explored)

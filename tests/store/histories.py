@@ -29,6 +29,7 @@ class Take:
     message: bytes | None
     max_waiting: int | None = None
     late: bool = True
+    former: str | None = None
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ endings = some.sampled_from(
     [(True,), (True,), (True,), (False,), (False, True), (False, False, 60 * SECOND), (False, False, 1)]
 )
 most = some.sampled_from((None, None, 0, 1, 2, 3))
-takes = some.builds(Take, keys, ids, tokens, ttls, limits, kinds, messages, most, lates)
+takes = some.builds(Take, keys, ids, tokens, ttls, limits, kinds, messages, most, lates, some.none() | ids)
 arrivals = some.builds(
     Take, keys, ids, some.just("t1"), ttls, some.none(), some.just("fresh"), some.just(b"one")
 )
@@ -119,7 +120,7 @@ phases = some.sampled_from(get_args(Phase))
 formers = some.none() | some.tuples(ids, tokens)
 removals = some.builds(Remove, ids, some.sampled_from((True, True, False)))
 renewals = some.lists(
-    some.tuples(keys, some.builds(Renew, ids, tokens | some.none(), ttls, some.none() | phases)), max_size=4
+    some.tuples(keys, some.builds(Renew, ids, tokens, ttls, some.none() | phases)), max_size=4
 ).map(tuple)
 actions = some.one_of(
     takes,
@@ -151,9 +152,15 @@ histories = some.builds(
 
 
 def take(
-    id: str, *, limit: int | None = None, kind: str = "fresh", token: str = "t1", ttl: int = 30 * SECOND
+    id: str,
+    *,
+    limit: int | None = None,
+    kind: str = "fresh",
+    token: str = "t1",
+    ttl: int = 30 * SECOND,
+    former: str | None = None,
 ) -> Take:
-    return Take("one at a time", id, token, ttl, limit, kind, b"one")
+    return Take("one at a time", id, token, ttl, limit, kind, b"one", former=former)
 
 
 FINISHED = [take("a"), take("b"), Finish(0, True), Follow(0, False), Finish(0, True)]
@@ -261,6 +268,16 @@ RARE: dict[str, list[Action]] = {
         take("a", token="t 2"),
         Finish(0, False, alone=True),
         Finish(0, True),
+    ],
+    "a queued lease goes over to a delivery, but not to what has finished": [
+        take("b"),
+        Finish(0, True),
+        take("b", kind="redelivered"),
+        Finish(1, True),
+        Give("one at a time", Own("a", "t0", 86_400 * SECOND, None, "queued")),
+        take("b", kind="redelivered", former="a"),
+        take("c", former="a"),
+        take("d", former="c"),
     ],
     "a long queue behind a limit without end": [
         *(take(f"first {number}", limit=1) for number in range(130)),

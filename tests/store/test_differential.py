@@ -133,6 +133,7 @@ class Twin:
                 take.late,
                 take.message,
                 take.max_waiting,
+                take.former,
             ),
         )
         if isinstance(reply.answer, Granted):

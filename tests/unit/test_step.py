@@ -31,7 +31,7 @@ def test_a_free_key_is_granted(key: Key):
 
 
 def test_who_finds_it_held_is_parked_with_its_message(busy: Key):
-    assert busy.acquire("e") == Parked(4, (Owner("a", 0, TTL, START),))
+    assert busy.acquire("e") == Parked(4, (Owner("a", 0, TTL, START, token="A"),))
     assert busy.in_line == ["b", "c", "d", "e"]
     assert busy.messages["e"] == b"message of e"
 
@@ -39,7 +39,7 @@ def test_who_finds_it_held_is_parked_with_its_message(busy: Key):
 def test_an_acquire_without_a_message_is_answered_with_the_holders_and_stores_nothing(key: Key):
     key.acquire("a")
     key.now += 10 * SECOND
-    assert key.acquire("b", message=None) == Held((Owner("a", 10 * SECOND, 20 * SECOND, START),))
+    assert key.acquire("b", message=None) == Held((Owner("a", 10 * SECOND, 20 * SECOND, START, token="A"),))
     assert not key.entries
     assert not key.messages
 
@@ -68,16 +68,16 @@ def test_held_lists_holders_in_order_of_their_grant_then_offered_ids():
 
 
 def test_an_id_that_waits_is_never_answered_held(busy: Key):
-    assert busy.acquire("b", message=None) == Parked(1, (Owner("a", 0, TTL, START),))
+    assert busy.acquire("b", message=None) == Parked(1, (Owner("a", 0, TTL, START, token="A"),))
     assert busy.messages["b"] == b"message of b"
     assert not busy.last.kept
 
 
 def test_a_newcomer_is_not_parked_behind_more_than_may_wait(busy: Key):
-    assert busy.acquire("e", max_waiting=3) == Full(3, (Owner("a", 0, TTL, START),))
+    assert busy.acquire("e", max_waiting=3) == Full(3, (Owner("a", 0, TTL, START, token="A"),))
     assert busy.in_line == ["b", "c", "d"]
     assert "e" not in busy.messages
-    assert busy.acquire("e", max_waiting=4) == Parked(4, (Owner("a", 0, TTL, START),))
+    assert busy.acquire("e", max_waiting=4) == Parked(4, (Owner("a", 0, TTL, START, token="A"),))
 
 
 @pytest.mark.parametrize("id", ["b", "d"])
@@ -189,7 +189,7 @@ def test_a_place_is_granted_to_whom_it_is_offered(busy: Key):
 
 
 def test_parking_again_keeps_the_place_in_line_and_takes_the_new_message(busy: Key):
-    assert busy.redelivered("c", message=b"newer") == Parked(2, (Owner("a", 0, TTL, START),))
+    assert busy.redelivered("c", message=b"newer") == Parked(2, (Owner("a", 0, TTL, START, token="A"),))
     assert busy.in_line == ["b", "c", "d"]
     assert busy.messages["c"] == b"newer"
 

@@ -121,7 +121,7 @@ def test_an_entry_aside_that_finds_no_place_gets_its_old_place_in_line(busy: Key
     busy.release("a")
     nobody_comes(busy, OFFERS_IN_LINE)
     busy.promoted("c")
-    assert busy.promoted("b") == Parked(1, (Owner("c", 0, TTL, busy.document.fence),))
+    assert busy.promoted("b") == Parked(1, (Owner("c", 0, TTL, busy.document.fence, token="C"),))
     assert busy.in_line == ["b", "d"]
     assert busy.entries["b"].offers == 0
 

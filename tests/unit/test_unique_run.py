@@ -12,7 +12,7 @@ from celery.exceptions import Reject
 from celery_exclusive.core.admission import Outcome, Policy, admit
 from celery_exclusive.core.claim import Claim, UniqueClaim
 from celery_exclusive.core.document import SECOND
-from celery_exclusive.core.operations import Answer, Done, Parked
+from celery_exclusive.core.operations import Answer, Done, Held, Owner, Parked
 from celery_exclusive.core.plan import Ask, run_plan
 from celery_exclusive.worker.delivery import Received
 from celery_exclusive.worker.unique import UniqueOfRun
@@ -123,14 +123,20 @@ def test_a_message_that_has_lost_its_key_to_one_that_runs_or_will_run_does_not_r
     assert (outcome.kind, outcome.reason, outcome.owner) == ("skip", "duplicate", "owner")
 
 
-def test_a_parked_delivery_leaves_its_unique_key_alone_if_the_store_does_not_say_who_runs() -> None:
+@pytest.mark.parametrize("unanswered", ["u:k", "x:k"])
+def test_a_parked_delivery_leaves_its_unique_key_alone_if_the_store_does_not_say_who_runs(
+    unanswered: str,
+) -> None:
     asks: list[Ask] = []
 
     def answer(asked: Ask) -> Answer:
         asks.append(asked)
-        return Parked(1, ()) if len(asks) == 1 else Done(False)
+        if len(asks) == 1:
+            return Parked(1, ())
+        is_told = asked.operation is None and asked.key != unanswered
+        return Held((Owner("id/p", 0, 0, token="dead"),) * (asked.key == "u:k")) if is_told else Done(False)
 
     lock = Claim("x:k", "id/p", "t", 30 * SECOND)
     outcome = run_plan(admit(replace(DELIVERY, exclusive=lock, is_let_in=True), Policy()), answer)
     assert (outcome.kind, outcome.key) == ("wait", "x:k")
-    assert [asked.key for asked in asks] == ["x:k", CLAIM.key, "x:k"]
+    assert [asked.key for asked in asks] == ["x:k", CLAIM.key, CLAIM.key, "x:k"]

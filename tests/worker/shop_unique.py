@@ -211,3 +211,18 @@ def become(self: Task, key: str, tag: str = "", others: bool = False) -> Any:
 @task()
 def linked(self: Task, result: Any) -> None:
     noted("linked", self, "", result=result)
+
+
+def ends_slowly(self: Task, *_: Any) -> None:
+    """Hold a run whose retry is sent, and whose end is not told yet."""
+    noted("sent", self, "retry")
+    doors.blpop("door:end", 60)
+
+
+@task(unique=Unique("key"), on_retry=ends_slowly)
+def slow_end(self: Task, key: str, tag: str = "", hold: bool = False) -> str:
+    """Its retry goes to another queue."""
+    act(self, key, tag, hold=hold)
+    if not self.request.retries:
+        raise self.retry(countdown=0, queue="later")
+    return tag

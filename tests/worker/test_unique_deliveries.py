@@ -135,3 +135,39 @@ def test_a_copy_of_a_running_unique_task_runs_when_that_dies(stage: Stage, victi
     assert holder.get(timeout=DEADLINE) == "holder"
     stage.assert_nothing_is_left(lab)
     assert len(lab.journal.events("end")) == 1
+
+
+@on_stages("prefork", brokers=("rabbitmq",), lates=(True,))
+def test_what_is_redelivered_at_once_after_a_crash_waits_for_both_keys_of_its_dead_run_and_runs(
+    stage: Stage,
+) -> None:
+    """It must not take the unique key of its dead run for that of a message that waits: that lasts a day."""
+    lab = stage.make_lab(SHOP, exclusive_ttl=9)
+    doomed = stage.start_worker(lab)
+    holder = hold(lab, "both")
+    other = stage.start_worker(lab, "w2")
+    doomed.kill()
+    other.wait_for_log(f"[{holder.id}] parked")
+    lab.journal.wait_for("start", 2, tag="holder")
+    lab.open("holder")
+    assert holder.get(timeout=DEADLINE) == "holder"
+    stage.assert_nothing_is_left(lab)
+
+
+@ONCE
+def test_a_copy_of_a_run_does_not_begin_when_the_retry_that_got_its_key_has_finished(stage: Stage) -> None:
+    lab = stage.make_lab(SHOP, exclusive_ttl=600)
+    worker = stage.start_worker(lab, slots=3)
+    result = lab.send("slow_end", "k", "tag", True)
+    lab.journal.wait_for("start", tag="tag")
+    Message.unacknowledged(lab, result.id).deliver_again()
+    worker.wait_for_log(f"[{result.id}] parked: behind its own run")
+    lab.open("tag")
+    lab.journal.wait_for("sent", tag="retry")
+    lab.open("tag")
+    lab.app.control.add_consumer("later", reply=True, timeout=60, limit=1)
+    assert result.get(timeout=DEADLINE) == "tag"
+    assert lab.task("slow_end").lock_state("k").waiting == 0
+    lab.open("end")
+    stage.assert_nothing_is_left(lab)
+    assert len(lab.journal.events("start")) == 2

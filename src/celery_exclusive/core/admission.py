@@ -24,7 +24,6 @@ from celery_exclusive.core.operations import (
     Owner,
     Parked,
     Remove,
-    Renew,
 )
 from celery_exclusive.core.plan import Ask, Plan
 
@@ -142,14 +141,14 @@ def _begin(delivery: Delivery, unique: UniqueClaim, run: Outcome) -> Plan[Outcom
     is_in = delivery.is_let_in or delivery.may_be_in_line
     answer = yield Ask(claim.key, delivery.acquire(claim))
     if isinstance(answer, Held) and _may_take_over(delivery, answer.by[0]):
-        former = replace(claim, id=answer.by[0].id)
-        answer = yield Ask(claim.key, claim.own(claim.ttl, "running", former))
+        answer = yield Ask(claim.key, replace(delivery.acquire(claim), former=answer.by[0].id))
     if isinstance(answer, Held) and answer.by and _runs_without(delivery, answer.by[0]):
         return run
     is_alone = isinstance(answer, Held) and not answer.by  # a copy of its own waits
     if isinstance(answer, Held) and (is_in or is_alone or _is_kin(delivery, answer.by[0])):
         answer = yield Ask(claim.key, delivery.acquire(claim), park=True)
     if isinstance(answer, Granted):
+        yield from _remove_copy_of_former_run(delivery, claim)
         return replace(run, may_hold_unique=True)
     if isinstance(answer, Held):
         owner = _first(answer.by)
@@ -162,22 +161,38 @@ def _begin(delivery: Delivery, unique: UniqueClaim, run: Outcome) -> Plan[Outcom
     return Outcome("drop", claim.key)
 
 
+def _remove_copy_of_former_run(delivery: Delivery, claim: Claim) -> Plan[None]:
+    """A run that handed its key over has no lease any more that holds back its copies."""
+    if delivery.follows and not delivery.exclusive:
+        yield Ask(claim.key, Remove(delivery.follows), may_fail=True)
+
+
 def _keep_unique_key(delivery: Delivery, unique: UniqueClaim, lock: Claim) -> Plan[None]:
     """Keep the unique key while its message waits in the line of a lock.
 
     If no renewal succeeds, an older delivery of it is noted as running. While that holds the lock, both
-    leases are its own, and expire together if it dies. Without the lock it is dead already.
+    leases are its own, and expire together if it dies. Without the lock it is dead already, and its lease is
+    released for the message as its worker would.
     """
     if unique.until == PERIOD:
         return
     key, ttl = unique.claim.key, unique.queued_ttl
     for claim in unique.claims:
-        if (yield Ask(key, replace(claim, ttl=ttl).renew("again"))) == Done(True):
+        if (yield Ask(key, replace(claim, ttl=ttl).renew("again"), may_fail=True)) == Done(True):
             return
-    if delivery.is_let_in or delivery.may_be_in_line:
-        held = yield Ask(lock.key, None)
-        if isinstance(held, Held) and lock.id not in [owner.id for owner in held.by]:
-            yield Ask(key, Renew(unique.claim.id, None, ttl, "again"))
+    if not (delivery.is_let_in or delivery.may_be_in_line):
+        return
+    runs = yield Ask(key, None, may_fail=True)
+    locked = yield Ask(lock.key, None, may_fail=True)
+    if isinstance(runs, Held) and isinstance(locked, Held) and lock.id not in _ids(locked.by):
+        for run in runs.by:
+            if run.id == unique.claim.id:
+                dead = replace(unique, claim=replace(unique.claim, token=run.token))
+                yield Ask(key, dead.release_for_queue(), may_fail=True)
+
+
+def _ids(by: tuple[Owner, ...]) -> list[str]:
+    return [owner.id for owner in by]
 
 
 def _first(by: tuple[Owner, ...]) -> str:

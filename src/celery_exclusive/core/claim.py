@@ -73,10 +73,14 @@ def task_id(id: str) -> str:
     return id.rpartition("/")[0]
 
 
+def publish_id(id: str) -> str:
+    """The publish id, with its queue, within the id of a claim."""
+    return id.rpartition("/")[2]
+
+
 def publish_claim_id(id: str) -> str:
     """The id of the claim of a publish, from that of the copy in any queue."""
-    task, _, name = id.rpartition("/")
-    return f"{task}/{name.partition('@')[0]}"
+    return f"{task_id(id)}/{publish_id(id).partition('@')[0]}"
 
 
 def is_other_copy(id: str, other: str) -> bool:

@@ -22,7 +22,8 @@ class Delivery:
     the message goes on with what has been let in before: a retry, or one that is delivered again. `late`
     says that it is acknowledged at the end, and delivered again if the end is not seen. `is_stored` says
     that its queue can get it back, `is_fanout` that all queues of its exchange got a copy. `kin` are the
-    tasks with which it cannot conflict: itself, and the one whose end has published it.
+    tasks with which it cannot conflict: itself, and the one whose end has published it. `follows` is the id
+    of the run that has handed its unique key over to this message, its retry or replacement.
     """
 
     id: str
@@ -38,6 +39,7 @@ class Delivery:
     is_stored: bool = True
     is_fanout: bool = False
     kin: tuple[str, ...] = ()
+    follows: str | None = None
 
     @property
     def may_be_in_line(self) -> bool:

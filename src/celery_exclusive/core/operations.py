@@ -13,7 +13,8 @@ class Acquire:
 
     `promoted` is the epoch that a message carries if it was republished for an offer. `late`: the message is
     acknowledged after the run, so its entry stays until the run is done. A new message is not parked if
-    `max_waiting` tasks wait already.
+    `max_waiting` tasks wait already. `former` is an id that holds the key, and is not running: its lease,
+    with its fence, goes over to this id.
     """
 
     id: str
@@ -25,6 +26,7 @@ class Acquire:
     late: bool = False
     message: bytes | None = None
     max_waiting: int | None = None
+    former: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +34,10 @@ class Renew:
     """Renew a lease for another `ttl`; never shorten it, never revive it.
 
     `phase` is the new phase of a unique lease; None leaves the phase, and requires the token of the lease.
-    Without a token the lease may belong to any delivery of the id.
     """
 
     id: str
-    token: str | None
+    token: str
     ttl: int
     phase: Phase | None = None
 
@@ -119,13 +120,17 @@ Operation = Request | Renew | Reap
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """An owner of a key: a holder, or an id with an offer (`fence` 0). `age` is the time since the grant."""
+    """An owner of a key: a holder, or an id with an offer (`fence` 0, no token).
+
+    `age` is the time since the grant.
+    """
 
     id: str
     age: int
     remaining: int
     fence: int = 0
     phase: Phase = "running"
+    token: str = ""
 
 
 @dataclass(frozen=True, slots=True)

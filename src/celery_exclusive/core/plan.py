@@ -24,12 +24,14 @@ Plan = Generator["Ask", Answer, T]
 class Ask:
     """An operation that a plan asks of a key.
 
-    With `park` the message has to be sent along. Without an operation the answer is who holds the key.
+    With `park` the message has to be sent along. Without an operation the answer is who holds the key. With
+    `may_fail` the plan goes on without an answer if the store does not give one soon: `Done(False)`.
     """
 
     key: str
     operation: Request | Renew | None
     park: bool = False
+    may_fail: bool = False
 
 
 def run_plan(plan: Plan[T], ask: Callable[[Ask], Answer]) -> T:

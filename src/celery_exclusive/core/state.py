@@ -17,7 +17,8 @@ OFFERS_ASIDE = 64
 
 def owner(lease: Holder, now: int) -> Owner:
     """Return the lease as answers show it."""
-    return Owner(lease.id, max(now - lease.fence, 0), lease.expiry - now, lease.fence, lease.phase)
+    age = max(now - lease.fence, 0)
+    return Owner(lease.id, age, lease.expiry - now, lease.fence, lease.phase, lease.token)
 
 
 class KeyState:

@@ -91,8 +91,8 @@ class _Step(KeyState):
             return Granted(lease.fence)
         if self._is_stale(op, promoted=promoted, is_back=is_back):
             return Stale()
-        if not lease and self._has_room(entry):
-            return self._enter(op, self.tick(), waited=waited)
+        if not lease and (granted := self._let_in(op, entry, waited=waited)):
+            return granted
         if not entry and (refusal := self._refuse(op, is_newcomer=not lease and not is_back)):
             self.limit = before  # a refused call does not change the limit of the others
             self.settle()
@@ -114,9 +114,9 @@ class _Step(KeyState):
         if not lease and (self.holders or self.waiting):
             return Held(self.owners())
         fence = lease.fence if lease else self.tick()
-        owned = Holder(op.id, op.token, self.now + op.ttl, fence, phase=op.phase)
-        others = [holder for holder in self.holders.values() if holder is not lease]
-        self.holders = {holder.id: holder for holder in sorted([*others, owned], key=lambda h: h.fence)}
+        if lease:
+            del self.holders[lease.id]
+        self.holders[op.id] = Holder(op.id, op.token, self.now + op.ttl, fence, phase=op.phase)
         if entry := self.entries.get(op.id):
             self.put(Entry(op.id, entry.seq, state="behind"))
         return Granted(fence)
@@ -125,7 +125,7 @@ class _Step(KeyState):
         lease = self.holders.get(op.id)
         if not lease or lease.expiry <= self.now:
             return Done(False)
-        if op.token not in (None, lease.token) and (op.phase is None or lease.phase == "running"):
+        if op.token != lease.token and (op.phase is None or lease.phase == "running"):
             return Done(False)
         self._extend(lease if op.phase is None else replace(lease, phase=op.phase), op.ttl)
         return Done(True)
@@ -187,6 +187,14 @@ class _Step(KeyState):
             aside=tuple(id for id in self.aside if id in self.entries and self.entries[id].state == "aside"),
             due=self.due(),
         )
+
+    def _let_in(self, op: Acquire, entry: Entry | None, *, waited: bool) -> Answer | None:
+        """Grant the place of the former holder, unless that runs, or a free one."""
+        former = self.holders.get(op.former or "")
+        if former and former.phase != "running":
+            del self.holders[former.id]
+            return self._enter(op, former.fence, waited=waited)
+        return self._enter(op, self.tick(), waited=waited) if self._has_room(entry) else None
 
     def _enter(self, op: Acquire, fence: int, *, waited: bool) -> Answer:
         """Grant the lease. With late acknowledgement the entry stays behind the run until its end."""

@@ -39,6 +39,7 @@ class Header:
     * `promoted`: the epoch of the store, if this is the copy of an offer; `offered`: the key of that offer.
     * `published_by`: the task whose end has published it, which may still hold its lease: this is the next
       step of its chain, a link, the body of its chord.
+    * `follows`: the publish id, with its queue, of the run that has handed its unique key over to this one.
     * `store`: the mark of the store that the publisher uses. None: it does not know.
     * `priority`: that of the publisher, where a promoted copy has one above all others.
     * `redelivered`: the broker had delivered it before it was parked.
@@ -60,6 +61,7 @@ class Header:
     promoted: str | None = None
     offered: str | None = None
     published_by: str | None = None
+    follows: str | None = None
     store: str | None = None
     priority: int | None = None
     redelivered: bool = False
@@ -174,7 +176,16 @@ _OPTIONS = [kind.attribute for kind in KINDS]
 _CHECKS: dict[str, Callable[[object], bool]] = {
     "id": _is_text,
     **dict.fromkeys(
-        ("exclusive", "duplicate_of", "promoted", "offered", "published_by", "store", "rejections"),
+        (
+            "exclusive",
+            "duplicate_of",
+            "promoted",
+            "offered",
+            "published_by",
+            "follows",
+            "store",
+            "rejections",
+        ),
         _is_text_or_none,
     ),
     "unique": lambda value: value is None or _is_unique_key(value),

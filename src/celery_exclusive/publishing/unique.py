@@ -10,7 +10,7 @@ from celery.signals import beat_init
 from celery.utils import uuid
 
 from celery_exclusive import notices
-from celery_exclusive.core.claim import FINISHED, PERIOD, Claim
+from celery_exclusive.core.claim import FINISHED, PERIOD, Claim, publish_id
 from celery_exclusive.core.operations import Answer, Own
 from celery_exclusive.core.plan import Ask, run_plan
 from celery_exclusive.core.publishing import Call, Sending, publish, unpublished
@@ -65,6 +65,8 @@ class UniquePublish:
             parent=header.published_by,
             callers=_holders(key),
         )
+        if self.call.former:
+            self.header = replace(header, follows=publish_id(self.call.former.id))
         self.may_hold = False
 
     def send(self, send: Callable[[Header], Any]) -> Any:

@@ -137,7 +137,8 @@ class DocumentStore(ABC):
 
     def inspect(self, key: str) -> Snapshot:
         loaded = self.load(key)
-        living = [holder for holder in loaded.document.holders if holder.expiry > loaded.now]
+        holders = sorted(loaded.document.holders, key=lambda holder: holder.fence)
+        living = [holder for holder in holders if holder.expiry > loaded.now]
         return Snapshot(
             tuple(owner(holder, loaded.now) for holder in living),
             loaded.line.waiting,

@@ -89,6 +89,7 @@ class Received(Delivery):
             is_stored=is_stored,
             is_fanout=noted.get("is_fanout", False),
             kin=tuple(filter(None, (request.id, header.published_by))),
+            follows=f"{request.id}/{header.follows}" if header.follows else None,
             values=header.values,
             stored=StoredMessage.of(message, header, noted.get("queue") if header.route else None),
             longest=longest,

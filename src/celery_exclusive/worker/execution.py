@@ -158,13 +158,13 @@ class Execution:
         return Policy(option.on_conflict, option.on_full, most, self.may_go_without)
 
     def ask(self, asked: Ask) -> Answer:
-        store, operation = self.services.store, asked.operation
-        if operation is None or isinstance(operation, Renew):
+        operation = asked.operation
+        if asked.may_fail:
             with suppress(StoreUnavailable), deadline(_LOOK):
-                if operation is None:
-                    return Held(store.inspect(asked.key).holders)
-                return Done(any(store.renew([(asked.key, operation)])))
+                return self.try_to_ask(asked)
             return Done(False)
+        assert operation is not None  # noqa: S101 - a plan looks, and renews, only if that may fail
+        assert not isinstance(operation, Renew)  # noqa: S101
         if self.delivery.exclusive and asked.key == self.delivery.exclusive.key:
             self.asked = time.monotonic()
         if isinstance(operation, Acquire) and asked.park:
@@ -177,6 +177,14 @@ class Execution:
         elif interruption:
             raise interruption
         return reply.answer
+
+    def try_to_ask(self, asked: Ask) -> Answer:
+        store, operation = self.services.store, asked.operation
+        if operation is None:
+            return Held(store.inspect(asked.key).holders)
+        if isinstance(operation, Renew):
+            return Done(any(store.renew([(asked.key, operation)])))
+        return store.apply(asked.key, operation).answer
 
     def reschedule(self, outcome: Outcome) -> bool:
         """Delay the message, whose key is held; False if it has tried for as long as it may."""

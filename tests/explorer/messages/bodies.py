@@ -9,7 +9,7 @@ from celery_exclusive.core.endings import guard_of
 from celery_exclusive.core.operations import Done
 from celery_exclusive.core.publishing import Sending
 from tests.explorer.messages.callers import sent
-from tests.explorer.messages.world import HANDED_OVER, Message, Move, Publication, Slot, World
+from tests.explorer.messages.world import Message, Move, Publication, Slot, World
 from tests.explorer.model import Violation
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ def over(model: Model, world: World, slot: Slot) -> Iterator[Move]:
 def publish(model: Model, world: World, slot: Slot) -> Iterator[Move]:
     assert slot.next
     call, (how, message) = model.plans.call_of_run(slot), slot.next
+    message = message._replace(follows=slot.id if call.former else "")
     asked = model.plans.publish(call, ())
     if isinstance(asked, Sending):  # the retry of a task whose key belongs to a period
         yield Move(f"{message.id} is to {asked.kind}", world.put(slot, slot._replace(phase="send")))
@@ -97,9 +98,7 @@ def publish(model: Model, world: World, slot: Slot) -> Iterator[Move]:
         yield Move(label, awoken.put(slot, slot._replace(phase="body", next=None)))
     else:
         told_of = message._replace(duplicate_of=sending.owner if sending.kind == "duplicate" else "")
-        hands_over = sending.may_hold and call.former is not None
         sends = slot._replace(phase="send", next=(how, told_of), next_holds=sending.may_hold)
-        sends = sends._replace(has_handed_over=hands_over)
         yield Move(label, awoken.put(slot, sends))
     if world.may("lost_replies") and call.has_to_be_sent:
         untaken = slot._replace(phase="send", next=(how, message._replace(is_taken=False)), next_holds=True)
@@ -162,7 +161,7 @@ def _published(model: Model, world: World, slot: Slot, *, is_sent: bool = True) 
     if how == "step":
         return leaves(model, world.put(slot, gone), gone)
     if how in ("inner", "inner member") or not is_sent:
-        return world.put(slot, gone._replace(phase="body", has_handed_over=False))
+        return world.put(slot, gone._replace(phase="body"))
     return world.put(slot, gone._replace(phase="over"))
 
 
@@ -177,8 +176,7 @@ def leaves(model: Model, world: World, slot: Slot) -> World:
         if guard and slot.has_body and not slot.is_paused:
             key = world.store.key(guard.key)
             ids = [place.id for place in key.line] + [lease.id for lease in key.leases if lease.waited]
-            is_excused = slot.has_handed_over and HANDED_OVER in model.setting.excused
-            if slot.id in ids and not is_excused:  # a copy has come back, and may come again
+            if slot.id in ids:  # a copy has come back, and may come again
                 world = world.mark(slot.id, is_closed=True)
     leaves = slot._replace(phase="leave", answers=())
     return world.put(slot, leaves if model.plans.leave(leaves) else left_by(slot))

@@ -1,7 +1,4 @@
-"""Faults that are planted in the plans, each with the words of the promise that it breaks.
-
-`KNOWN_FAULTS` are not planted: they are races that the library has, and that the other settings excuse.
-"""
+"""Faults that are planted in the plans, each with the words of the promise that it breaks."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ from tests.explorer.explore import Explored, search
 from tests.explorer.messages.model import Model
 from tests.explorer.messages.settings import setting
 from tests.explorer.messages.store import LOCK, MUCH_LATER, NOW
-from tests.explorer.messages.world import HANDED_OVER, KNOWN, LATE_LOOK, LATE_TAKEOVER, Setting
+from tests.explorer.messages.world import Setting
 
 _admit, _publish, _step = admission.admit, publishing.publish, step.step
 _run_ended, _body_ended, _unpublished = endings.run_ended, endings.body_ended, publishing.unpublished
@@ -143,6 +140,14 @@ def _offered_for_all(delivery: Delivery, claim: Any, max_waiting: int | None = N
     return replace(_acquire(delivery, claim, max_waiting), promoted=delivery.promoted)
 
 
+def _owning(delivery: Delivery, asked: Ask) -> Ask:
+    operation = asked.operation
+    if not isinstance(operation, Acquire) or operation.former is None:
+        return asked
+    former = (operation.former, "")
+    return replace(asked, operation=Own(operation.id, operation.token, operation.ttl, former))
+
+
 def _not_alone(delivery: Delivery, *, returns: bool) -> Any:
     release = _body_ended(delivery, returns=returns)
     return release and replace(release, alone=False)
@@ -159,9 +164,10 @@ def _late_extension(delivery: Delivery, policy: Any) -> Any:
         asked = next(plan)
         while True:
             answer = yield asked
-            runs = asked.operation is None and isinstance(answer, Held)
-            if runs and delivery.unique and delivery.id in [owner.id for owner in answer.by]:
-                yield Ask(delivery.unique.claim.key, Renew(delivery.id, None, MUCH_LATER - NOW))
+            seen = answer.by if asked.operation is None and isinstance(answer, Held) else ()
+            for owner in seen:
+                if delivery.unique and asked.key == delivery.unique.claim.key and owner.id == delivery.id:
+                    yield Ask(asked.key, Renew(delivery.id, owner.token, MUCH_LATER - NOW))
             asked = plan.send(answer)
     except StopIteration as end:
         return end.value
@@ -252,24 +258,24 @@ CONTROLS: Mapping[str, Control] = {
         "not all ends well",
         (_without(Remove, _unique_key, Done(True)),),
     ),
+    "what takes a key over does not ask whether it has finished": Control(
+        setting("a second delivery", crashes=1, repeats=1),
+        "runs again, though it has finished",
+        (_asking(_owning),),
+    ),
+    "copies of a run outlive the retry that has its key": Control(
+        setting("a replacement", replacements=1, repeats=1),
+        "runs again, though it has finished",
+        (_without(Remove, _unique_key, Done(True)),),
+    ),
+    "what waits calls its own live run dead": Control(
+        setting("a second delivery", exclusive=True, repeats=1),
+        "runs without its lease",
+        (_asking(lambda d, asked: Held(()) if asked.operation is None and asked.key == LOCK else asked),),
+    ),
     "a body that begins does not release a key that is unique until then": Control(
         setting("until started", until="started"),
         "for the sake of a body that has begun",
         (_without(Release, _unique_key, Done(True)),),
-    ),
-}
-
-KNOWN_FAULTS: Mapping[str, Control] = {
-    LATE_LOOK: Control(
-        replace(setting("a crash", exclusive=True, crashes=1), excused=KNOWN - {LATE_LOOK}),
-        "not all ends well",
-    ),
-    LATE_TAKEOVER: Control(
-        replace(setting("a second delivery", crashes=1, repeats=1), excused=KNOWN - {LATE_TAKEOVER}),
-        "runs again, though it has finished",
-    ),
-    HANDED_OVER: Control(
-        replace(setting("a replacement", replacements=1, repeats=1), excused=KNOWN - {HANDED_OVER}),
-        "runs again, though it has finished",
     ),
 }

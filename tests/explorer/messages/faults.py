@@ -91,7 +91,7 @@ def _expire(world: World, name: str, lease: Lease, expired: World) -> Iterator[M
         if world.may("pauses"):
             paused = expired.spend("pauses").put(owners[0], owners[0]._replace(is_paused=True))
             yield Move(f"{label}, since its worker was paused", excuse(paused, owners[0]), False)
-    elif lease.expiry == MUCH_LATER and _has_a_message(world, lease.id) and not fate.was_taken_for_dead:
+    elif lease.expiry == MUCH_LATER and _has_a_message(world, lease.id):
         if world.may("backlogs"):
             late = expired.spend("backlogs").mark(lease.id, is_excused=True)
             yield Move(f"{label}, since its message waits for too long", late, False)

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from celery_exclusive.core.claim import FINISHED, STARTED, task_id
-from celery_exclusive.core.operations import Granted, Held, Operation, Own, Reap, Renew
+from celery_exclusive.core.operations import Acquire, Granted, Operation, Own, Reap
 from tests.explorer.messages import callers, faults, slots
 from tests.explorer.messages.plans import Plans
 from tests.explorer.messages.store import KEYS, LOCK, Key, Store, Stores
 from tests.explorer.messages.world import (
-    LATE_LOOK,
-    LATE_TAKEOVER,
     Caller,
     Copy,
     Message,
@@ -86,10 +84,8 @@ class Model:
         """Let the store do one step: the world after it, the answer, and the messages to publish."""
         store, answer, wakes = self.stores.ask(world.store, key, operation, copy)
         after = world._replace(store=store)
-        if isinstance(operation, Own) and operation.former and isinstance(answer, Granted):
+        if isinstance(operation, (Acquire, Own)) and operation.former and isinstance(answer, Granted):
             after = self._takes_over(after, operation, world.store.key(key))
-        if isinstance(operation, Renew) and operation.token is None and LATE_LOOK in self.setting.excused:
-            after = _after_late_look(after, operation.id, world.store.key(key))
         return after, answer, wakes
 
     # The promises.
@@ -119,9 +115,8 @@ class Model:
         fate = world.fate(slot.id)
         if fate.has_begun and not fate.is_excused:
             raise Violation(f"{slot.id} runs a second time by our own doing")
-        is_late = LATE_TAKEOVER in self.setting.excused and any(isinstance(a, Held) for a in slot.answers)
         is_known = slot.copy.is_back and self.setting.flags and not (fate.is_overtaken or slot.is_paused)
-        if fate.is_closed and is_known and not is_late:
+        if fate.is_closed and is_known:
             raise Violation(f"{slot.id} runs again, though it has finished")
         return world.mark(slot.id, has_begun=True, is_let_in=True)
 
@@ -143,12 +138,13 @@ class Model:
             if is_safe and other.key == message.key and other.task != message.task:
                 raise Violation(f"{message.id} is sent, and {other.id} has not ended")
 
-    def _takes_over(self, world: World, operation: Own, before: Key) -> World:
+    def _takes_over(self, world: World, operation: Acquire | Own, before: Key) -> World:
         """The world in which a run has taken the key of another task: may it?"""
         asking = [slot.id for slot in world.slots if slot.phase == "admit"]
         for lease in before.leases:
             fate = world.fate(lease.id)
-            is_kept = fate.has_waited and lease.id not in asking and not fate.is_excused
+            is_safe = fate.has_waited and not (fate.is_excused or fate.has_no_key)
+            is_kept = is_safe and lease.id not in asking
             if is_kept and lease.phase == "queued" and task_id(lease.id) != task_id(operation.id):
                 raise Violation(f"{operation.id} takes the key of {lease.id}, which waits in line")
             if lease.id != operation.id:
@@ -158,7 +154,8 @@ class Model:
     def is_skipped(self, world: World, message: Message, key: str, copy: Copy | None = None) -> None:
         """A call, or a copy of a message, is skipped at this instant: may it be?"""
         fate = world.fate(message.id)
-        is_first = fate.is_overtaken and copy is not None and not copy.is_back
+        is_fresh = copy is not None and not copy.is_back  # it does not know that it was parked before
+        is_first = is_fresh and (fate.is_overtaken or fate.has_no_key)
         if fate.is_let_in and self.setting.flags and not (is_first or fate.is_given_up):
             raise Violation(f"{message.id} is skipped, though it was let in before")
         owners = world.store.key(key).owners
@@ -168,12 +165,3 @@ class Model:
             running = [slot.id for slot in world.slots if slot.phase == "body" and slot.has_body]
             if set(owners) & set(running):
                 raise Violation(f"{message.id} is skipped for the sake of a body that has begun")
-
-
-def _after_late_look(world: World, id: str, key: Key) -> World:
-    """The world in which a body may have lost its unique key, or a message waits for nobody, by this race."""
-    tokens = [lease.token for lease in key.leases if lease.phase == "running"]
-    slots = tuple(slot._replace(is_paused=True) if slot.token in tokens else slot for slot in world.slots)
-    is_waiting = id in [place.id for place in key.line]
-    world = world._replace(slots=slots)
-    return world.mark(id, was_taken_for_dead=True) if is_waiting else world

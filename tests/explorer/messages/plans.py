@@ -82,6 +82,7 @@ class Plans:
             is_let_in=copy.is_redelivered or bool(copy.promoted) or message.is_retry,
             late=self.setting.late,
             kin=tuple(filter(None, (message.task, message.parent))),
+            follows=message.follows or None,
         )
 
     def call(self, caller: Caller) -> Call:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from celery_exclusive.core.admission import Outcome
 from celery_exclusive.core.endings import guard_of, is_late_copy
-from celery_exclusive.core.operations import Acquire, Parked
+from celery_exclusive.core.operations import Acquire, Done, Parked, Remove
 from tests.explorer.messages import bodies
 from tests.explorer.messages.bodies import left_by, told
 from tests.explorer.messages.faults import crashed
@@ -40,14 +40,10 @@ def _admit(model: Model, world: World, slot: Slot) -> Iterator[Move]:
     label = f"{slot.copy} asks {asked.key}: {type(operation).__name__} -> {told(answer)}"
     if isinstance(answer, Parked):
         after = after.mark(slot.id, is_let_in=True, has_waited=True)
-    changed = slot._replace(answers=(*slot.answers, answer))
-    outcome = model.plans.admit(changed)
-    if isinstance(outcome, Outcome):
-        label += f", and is to {outcome.kind}"
-        settled = _settle(model, after.send(*wakes), after, slot, outcome)
-    else:
-        settled = after.send(*wakes).put(slot, changed)
-    yield Move(label, settled)
+    if answer == Done(True) and isinstance(operation, Remove) and operation.id == slot.copy.message.follows:
+        after = after.mark(operation.id, is_owed=False)  # its retry goes on with it
+    label, settled = _answered(model, label, after, slot, answer)
+    yield Move(label, settled.send(*wakes))
     if wakes and world.may("crashes"):
         yield Move(
             f"{label}, and dies before it has published what waits", crashed(model, after, slot), False
@@ -58,8 +54,21 @@ def _admit(model: Model, world: World, slot: Slot) -> Iterator[Move]:
             again = slot._replace(may_be_late=True)
             yield Move(f"{label}, without a reply", lost.put(slot, again), False)
             yield Move(f"{label}: not asked", world.spend("lost_replies").put(slot, again), False)
+        elif asked.may_fail:
+            untaken = world.spend("lost_replies").mark(slot.id, has_no_key=True)
+            for happened, how in ((lost, "without a reply"), (untaken, "not asked")):
+                yield Move(*_answered(model, f"{label}: {how}", happened, slot, Done(False)), False)
         else:
             yield Move(f"{label}, without a reply", lost, False)
+
+
+def _answered(model: Model, label: str, world: World, slot: Slot, answer: object) -> tuple[str, World]:
+    """What was told, and the world after a delivery has got an answer."""
+    changed = slot._replace(answers=(*slot.answers, answer))
+    outcome = model.plans.admit(changed)
+    if isinstance(outcome, Outcome):
+        return f"{label}, and is to {outcome.kind}", _settle(model, world, world, slot, outcome)
+    return label, world.put(slot, changed)
 
 
 def _settle(model: Model, world: World, at: World, slot: Slot, outcome: Outcome) -> World:

@@ -153,7 +153,8 @@ def _step(
     name: str, key: Key, epoch: str, operation: Operation | None, copy: Copy | None
 ) -> tuple[Key, Answer, tuple[Copy, ...]]:
     if operation is None:
-        return key, Held(tuple(Owner(lease.id, 0, 0, 1, lease.phase) for lease in key.leases)), ()
+        by = tuple(Owner(lease.id, 0, 0, 1, lease.phase, str(lease.token)) for lease in key.leases)
+        return key, Held(by), ()
     id = "" if isinstance(operation, Reap) else operation.id
     document, line = _load(key, id, epoch)
     transition = core.step(document, line, operation, NOW)

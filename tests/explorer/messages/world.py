@@ -5,12 +5,13 @@ All of them are tuples without the numbers that do not matter, so that worlds th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from celery_exclusive.core.claim import UniqueUntil
-from tests.explorer.messages.store import Store
+from celery_exclusive.core.operations import Held
+from tests.explorer.messages.store import NOBODY, Store
 
 Publication = Literal[
     "call", "member", "retry", "retry elsewhere", "replacement", "step", "inner", "inner member"
@@ -26,7 +27,7 @@ acknowledged. What is `owed` is released by the main process, since the child is
 
 
 class Message(NamedTuple):
-    """What a message says of itself; `number` stands for its publish id."""
+    """What a message says of itself; `number` stands for its publish id, `follows` is the id of a run."""
 
     task: str
     number: int
@@ -35,6 +36,7 @@ class Message(NamedTuple):
     parent: str = ""
     is_retry: bool = False
     is_taken: bool = True
+    follows: str = ""
 
     @property
     def id(self) -> str:
@@ -66,8 +68,8 @@ class Slot(NamedTuple):
     `is_acked`: the broker has delivered it again already, or never will. `is_paused`: one of its leases may
     be gone. `may_be_late`: its request may have come late, so the next is that of a redelivered copy.
     `holds`, `has_lock`: its end has to release the unique key, the lock. `has_body`: its body was let in.
-    `next` is what it publishes, and `next_holds` that this may hold its key. `has_handed_over`: that is its
-    own. Unless it `is_done`, its message comes again. `forgotten` are the keys that the store has forgotten.
+    `next` is what it publishes, and `next_holds` that this may hold its key. Unless it
+    `is_done`, its message comes again. `forgotten` are the keys that the store has forgotten.
     """
 
     copy: Copy
@@ -82,7 +84,6 @@ class Slot(NamedTuple):
     has_body: bool = False
     next: tuple[Publication, Message] | None = None
     next_holds: bool = False
-    has_handed_over: bool = False
     is_done: bool = True
     forgotten: tuple[str, ...] = ()
 
@@ -93,6 +94,17 @@ class Slot(NamedTuple):
     @property
     def is_alive(self) -> bool:
         return self.phase != "owed"
+
+    def with_tokens(self, tokens: dict[int, int]) -> Slot:
+        answers = tuple(_renamed(answer, tokens) for answer in self.answers)
+        return self._replace(token=tokens[self.token], answers=answers)
+
+
+def _renamed(answer: object, tokens: dict[int, int]) -> object:
+    if not isinstance(answer, Held) or not any(owner.token for owner in answer.by):
+        return answer
+    names = [str(tokens.get(int(owner.token), NOBODY)) for owner in answer.by]
+    return Held(tuple(replace(owner, token=name) for owner, name in zip(answer.by, names, strict=True)))
 
 
 class Caller(NamedTuple):
@@ -113,8 +125,8 @@ class Fate(NamedTuple):
     back. `is_overtaken`: the broker has delivered it again before its first delivery was let in, and nobody
     can tell this one from that of a message that was never let in, nor does plain Celery. `is_given_up`: a
     worker has told that it was revoked or has failed, while another one may still have a delivery of it.
-    `was_taken_for_dead`: see `LATE_LOOK`. `has_no_key`: it was sent without its key, or has lost it to a task
-    that was let in before.
+    `has_no_key`: it was sent without its key, or could not keep it, or has lost it to a task that was let in
+    before.
     """
 
     is_owed: bool = True
@@ -125,7 +137,6 @@ class Fate(NamedTuple):
     is_closed: bool = False
     is_overtaken: bool = False
     is_given_up: bool = False
-    was_taken_for_dead: bool = False
     has_no_key: bool = False
 
 
@@ -162,13 +173,6 @@ class Budget(NamedTuple):
     inner_members: int = 0
 
 
-LATE_LOOK, LATE_TAKEOVER, HANDED_OVER = "late look", "late takeover", "handed over"
-KNOWN = frozenset((LATE_LOOK, LATE_TAKEOVER, HANDED_OVER))
-"""Faults of the plans that this model has found and that are not mended, races of several deliveries of one
-message. `LATE_LOOK`: a copy that has to wait looks whether another one runs, and calls the unique key queued
-although another one has begun, or waits for it, since. `LATE_TAKEOVER`: a copy that has found its key with a
-queued task takes it over although another copy has finished since, and runs again. `HANDED_OVER`: a run that
-has handed its key over to its retry does not hold its own copies back any more before it has ended."""
 _NOTHING = Budget()
 
 
@@ -177,8 +181,7 @@ class Setting:
     """How large the world is. `calls` has a letter for each call: capitals are members of a canvas.
 
     A call has the key `u`, or if its letter is followed by `'` the key `v`. `late`: messages are acknowledged
-    late. `flags`: the broker says of a message that it delivers it again. `excused` are the known faults that
-    are held against nobody.
+    late. `flags`: the broker says of a message that it delivers it again.
     """
 
     name: str
@@ -190,7 +193,6 @@ class Setting:
     late: bool = True
     flags: bool = True
     budget: Budget = _NOTHING
-    excused: frozenset[str] = KNOWN
 
 
 class World(NamedTuple):
@@ -250,7 +252,7 @@ class World(NamedTuple):
         return self._replace(
             store=self.store.with_tokens(tokens),
             queue=tuple(sorted(self.queue, key=repr)),
-            slots=tuple(slot._replace(token=tokens[slot.token]) for slot in slots),
+            slots=tuple(slot.with_tokens(tokens) for slot in slots),
             callers=tuple(sorted(self.callers)),
         )
 

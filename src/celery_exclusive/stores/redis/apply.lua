@@ -1,17 +1,18 @@
 -- Does one operation on one key, or reaps, at one instant of the server's clock.
 --
 -- keys: base
--- arguments: now verb key id token ttl limit delivery offer tombstone_ttl candidate ending max_waiting message
+-- arguments: now verb key id token ttl limit delivery offer tombstone_ttl candidate ending max_waiting former message
 -- reply: answer number owners epoch wakes asides unreadable
 --
 -- now        virtual time for tests, or "" for the server's clock
 -- verb       acquire, own, release, remove, break, restore, or reap
 -- ttl        of the lease; reap: the pause since the last one
 -- limit      of the key; own: its phase; reap: how many keys
--- delivery   "fresh", "redelivered", or "promoted <epoch>"; own: the former id, or ""
+-- delivery   "fresh", "redelivered", or "promoted <epoch>"; else ""
 -- candidate  becomes the epoch if there is none
 -- ending     acquire: "late" or "early" acknowledgement; release, remove: "done", "open", "alone" or "queued"
 -- max_waiting  if so many wait, no new message is parked; or ""
+-- former     acquire, own: the id whose lease goes over; or ""
 -- message    absent if none is to be stored; own: the token of the former id
 -- answer     granted, parked, held, full, stale or done; number is the fence, the position, how many wait,
 --            or 1 for found; reap: 0 after another reap, 2 if more may be due; the quick ways return
@@ -24,8 +25,8 @@
 
 local verb, id, token, ttl, limit = ARGV[2], ARGV[4], ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
 local delivery, offer_time, tombstone_ttl = ARGV[8], tonumber(ARGV[9]), tonumber(ARGV[10])
-local candidate, ending, max_waiting, message = ARGV[11], ARGV[12], tonumber(ARGV[13]), ARGV[14]
-local is_done, is_alone, phase = ending == 'done', ending == 'alone', ARGV[7]
+local candidate, ending, max_waiting, message = ARGV[11], ARGV[12], tonumber(ARGV[13]), ARGV[15]
+local is_done, is_alone, phase, former = ending == 'done', ending == 'alone', ARGV[7], ARGV[14]
 go_to(ARGV[3])
 
 local function tick()

@@ -74,7 +74,7 @@ end
 
 local function tell_lease(owners, lease)
   local age, remaining = math.max(now - lease.fence, 0), lease.expiry - now
-  tell(owners, lease.id, age, remaining, lease.fence, lease.phase)
+  tell(owners, lease.id, age, remaining, lease.fence, lease.phase, lease.token)
 end
 
 -- Runs a function on one key; returns the error text if it fails.

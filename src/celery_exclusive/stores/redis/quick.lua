@@ -53,7 +53,7 @@ if verb == 'acquire' or verb == 'release' then
       return may and quick_release(own) or {'done', 0}
     end
     local is_mine = own and is_of(own, token)
-    if delivery == 'fresh' and (is_mine or not own and count < limit and finished() ~= token) then
+    if delivery == 'fresh' and former == '' and (is_mine or not own and count < limit and finished() ~= token) then
       return quick_grant(own)
     end
   end

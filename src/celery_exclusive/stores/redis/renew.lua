@@ -6,7 +6,6 @@
 --
 -- now        virtual time for tests, or "" for the server's clock
 -- key ...    again for each lease; so is found, 1 or 0
--- token      or "" for the token of any delivery
 -- phase      the new one, or "" to keep the phase
 --
 -- `due` is left as it is: the reaper comes early once, and finds nothing to do.
@@ -22,7 +21,7 @@ local function renew(first)
   local found = redis.call('HMGET', leases, '', id)
   local lease = found[2] and read_lease(id, found[2])
   local phase = lease and (ARGV[first + 4] == '' and lease.phase or ARGV[first + 4])
-  local is_mine = lease and (token == '' or lease.token == token or ARGV[first + 4] ~= '' and lease.phase ~= 'running')
+  local is_mine = lease and (lease.token == token or ARGV[first + 4] ~= '' and lease.phase ~= 'running')
   local is_alive = is_mine and lease.expiry > now
   if is_alive and (now + ttl > lease.expiry or phase ~= lease.phase) then
     lease.expiry, lease.phase = math.max(lease.expiry, now + ttl), phase

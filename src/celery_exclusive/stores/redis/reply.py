@@ -48,8 +48,10 @@ def _answer(name: bytes, number: int, owners: list[Any]) -> Answer:
 
 
 def read_owners(flat: list[Any]) -> tuple[Owner, ...]:
-    rows = (flat[i : i + 5] for i in range(0, len(flat), 5))
-    return tuple(Owner(text(id), age, left, fence, _PHASES[phase]) for id, age, left, fence, phase in rows)
+    return tuple(
+        Owner(text(id), age, left, fence, _PHASES[phase], text(token))
+        for id, age, left, fence, phase, token in zip(*[iter(flat)] * 6, strict=True)
+    )
 
 
 def text(word: bytes) -> str:

@@ -47,15 +47,17 @@ local function step_aside(entry)
   stepped[#stepped + 1] = entry.id
 end
 
+local function drop(holder)
+  holders[holder] = nil
+  dead[#dead + 1] = holder
+  count = count - 1
+end
+
 -- A copy that stood behind a run without a lease joins the line. If the run was promoted, the broker has the
 -- message, too: its delivery has until the end of an offer.
 local function drop_dead()
   for holder, lease in pairs(holders) do
-    if lease.expiry <= now then
-      holders[holder] = nil
-      dead[#dead + 1] = holder
-      count = count - 1
-    end
+    if lease.expiry <= now then drop(holder) end
   end
   local has_more = false
   for _, entry in ipairs(order) do
@@ -105,7 +107,7 @@ local function tell_rivals()
   for _, lease in ipairs(leases_by_fence) do tell_lease(owners, lease) end
   for position, entry in ipairs(queue()) do
     if position > free() then break end
-    if entry.id ~= id then tell(owners, entry.id, 0, entry.offer_until - now, 0, 'again') end
+    if entry.id ~= id then tell(owners, entry.id, 0, entry.offer_until - now, 0, 'again', '') end
   end
 end
 
@@ -171,6 +173,12 @@ local function acquire()
     return 'granted', lease.fence
   end
   if is_stale(is_promoted, is_redelivered) then return 'stale', 0 end
+  local taken = holders[former]
+  if not lease and taken and taken.phase ~= 'running' then
+    drop(former)
+    count = count + 1
+    return enter(entry, taken.fence, waited)
+  end
   if not lease and has_room(entry) then
     count = count + 1
     return enter(entry, tick(), waited)
@@ -202,23 +210,19 @@ end
 
 local function own()
   settle()
-  local lease, former = holders[id], holders[delivery]
+  local lease, other = holders[id], holders[former]
   if lease and not is_of(lease, token) then -- another delivery of this id runs
     tell_rivals()
     return 'held', 0
   end
-  lease = lease or former and is_of(former, message) and former
+  lease = lease or other and is_of(other, message) and other
   if not lease and count + waiting > 0 then
     tell_rivals()
     return 'held', 0
   end
   local fence = lease and lease.fence or tick()
-  if not lease then
-    count = count + 1
-  elseif lease.id ~= id then
-    holders[lease.id] = nil
-    dead[#dead + 1] = lease.id
-  end
+  if lease then drop(lease.id) end
+  count = count + 1
   lend(fence, '0', phase)
   if entries[id] then stand_behind(entries[id], 0) end
   return 'granted', fence
@@ -234,11 +238,7 @@ local function release()
     lease.expiry, lease.phase, lease.changed = math.max(lease.expiry, now + ttl), 'again', true
     return 'done', 1
   end
-  if lease then
-    holders[id] = nil
-    dead[#dead + 1] = id
-    count = count - 1
-  end
+  if lease then drop(id) end
   if is_done then
     if has_waited then mark_of_end = token end
     leave()
@@ -257,11 +257,7 @@ end
 local function break_it()
   drop_dead()
   local lease = holders[id]
-  if lease then
-    holders[id] = nil
-    dead[#dead + 1] = id
-    count = count - 1
-  end
+  if lease then drop(id) end
   settle()
   return 'done', lease and 1 or 0
 end

@@ -30,7 +30,7 @@ from celery_exclusive.stores.redis.reply import GRANTED, read_owners, read_reply
 _APPLY = scripts.load(
     "apply.lua",
     arguments="now verb key id token ttl limit delivery offer tombstone_ttl candidate ending "
-    "max_waiting message",
+    "max_waiting former message",
     reply="answer number owners epoch wakes asides unreadable",
 )
 _RENEW = scripts.load("renew.lua", arguments="now key id token ttl phase", reply="found")
@@ -208,21 +208,18 @@ class RedisStore:
         limit: int | Phase = 0,
     ) -> Reply:
         acquire = operation if isinstance(operation, Acquire) else None
-        former = operation.former if isinstance(operation, Own) else None
         most = acquire and acquire.max_waiting
-        message = () if acquire is None or acquire.message is None else (acquire.message,)
-        delivery, *secret = former or (_delivery(acquire),)
         id = operation.id if operation else ""
 
         def words(delivery: str) -> tuple[object, ...]:
             fixed = (self._now(), verb, key, id, token, ttl, limit, delivery)
             mark = urandom(8).hex()
-            rest = (_ending(operation), "" if most is None else most, *message, *secret)
+            rest = (_ending(operation), "" if most is None else most, *_former(operation))
             return (*fixed, self._offer, self._tombstone_ttl, mark, *rest)
 
         again = words("redelivered") if acquire else None
         try:
-            reply = self._client.run(_APPLY, self._base, *words(delivery), again=again)
+            reply = self._client.run(_APPLY, self._base, *words(_delivery(acquire)), again=again)
         except StoreUnavailable as error:
             problem = str(error.__cause__)
             if key and any(word in problem for word in _DAMAGE):
@@ -240,7 +237,7 @@ class RedisStore:
 
 
 def _renewal(lease: Renew) -> tuple[object, ...]:
-    return lease.id, lease.token or "", lease.ttl, lease.phase or ""
+    return lease.id, lease.token, lease.ttl, lease.phase or ""
 
 
 def _delivery(acquire: Acquire | None) -> str:
@@ -249,6 +246,15 @@ def _delivery(acquire: Acquire | None) -> str:
     if acquire.redelivered:
         return "redelivered"
     return "fresh" if acquire.promoted is None else f"promoted {acquire.promoted}"
+
+
+def _former(operation: Request | None) -> tuple[object, ...]:
+    """The id whose lease goes over, and what follows it: the token of that, or the message to store."""
+    if isinstance(operation, Own):
+        return operation.former or ("",)
+    if isinstance(operation, Acquire) and operation.message is not None:
+        return operation.former or "", operation.message
+    return (operation.former or "" if isinstance(operation, Acquire) else "",)
 
 
 def _ending(operation: Request | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from celery_exclusive.core.document import SECOND
-from celery_exclusive.core.operations import Held
+from celery_exclusive.core.operations import Held, Stale
 from celery_exclusive.testing.promises.subject import LONG, OTHER, SHORT, TOKEN, Subject, fence_of, found
 
 
@@ -52,7 +52,6 @@ class OwningPromises(Subject):
         fence = fence_of(key.own("a", TOKEN, phase="queued"))
         assert fence_of(key.own("a", OTHER)) == fence
         assert not key.renew("a", TOKEN, phase="queued")
-        assert key.renew("a", None)
         assert key.inspect().holders[0].phase == "running"
         assert not found(key.release("a", TOKEN, done=False))
         assert key.renew("a", OTHER)
@@ -64,7 +63,8 @@ class OwningPromises(Subject):
         assert key.renew("a", OTHER, phase="again")
         assert found(key.release("a", OTHER, done=False))
         key.own("a", TOKEN)
-        assert key.renew("a", None, phase="queued")
+        (owner,) = key.inspect().holders
+        assert found(key.release("a", owner.token, done=False, keep=LONG))
         assert found(key.release("a", OTHER, done=False))
         assert key.holders() == []
 
@@ -76,6 +76,25 @@ class OwningPromises(Subject):
         key.own("a", TOKEN, phase="queued")
         assert fence_of(key.own("b", OTHER, former=("a", "another"))) == fence
         assert key.holders() == ["b"]
+
+    def test_a_delivery_acquires_the_lease_of_what_is_queued_but_not_of_what_runs(self) -> None:
+        key = self.key()
+        fence = fence_of(key.own("a", TOKEN, phase="queued"))
+        assert key.is_held_against("b")
+        assert fence_of(key.acquire("b", OTHER, former="a")) == fence
+        assert key.holders() == ["b"]
+        assert isinstance(key.acquire("c", former="b").answer, Held)
+        assert isinstance(key.acquire("c", former="a").answer, Held)
+        assert found(key.release("b", OTHER))
+        assert fence_of(key.acquire("c", former="b")) > fence
+
+    def test_what_has_finished_does_not_acquire_the_lease_of_what_is_queued(self) -> None:
+        key = self.key()
+        fence_of(key.acquire("b", OTHER, redelivered=True))
+        assert found(key.release("b", OTHER))
+        key.own("a", TOKEN, phase="queued")
+        assert key.acquire("b", redelivered=True, former="a").answer == Stale()
+        assert key.holders() == ["a"]
 
     def test_a_lease_is_handed_over_with_its_fence_and_its_former_owner_has_none(self) -> None:
         key = self.key()

@@ -103,10 +103,13 @@ class Key:
         late: bool = True,
         message: bytes | None = None,
         max_waiting: int | None = None,
+        former: str | None = None,
     ) -> Reply:
         return self.store.apply(
             self.name,
-            Acquire(id, token, int(ttl * 1e6), limit, redelivered, promoted, late, message, max_waiting),
+            Acquire(
+                id, token, int(ttl * 1e6), limit, redelivered, promoted, late, message, max_waiting, former
+            ),
         )
 
     def take(self, id: str, token: str = TOKEN, *, ttl: float = LONG, limit: int = 1) -> int:
@@ -142,9 +145,7 @@ class Key:
         reply = self.acquire(id, token, redelivered=redelivered, promoted=promoted, message=message)
         return reply.answer == Stale()
 
-    def renew(
-        self, id: str, token: str | None = TOKEN, *, ttl: float = LONG, phase: Phase | None = None
-    ) -> bool:
+    def renew(self, id: str, token: str = TOKEN, *, ttl: float = LONG, phase: Phase | None = None) -> bool:
         return self.store.renew([(self.name, Renew(id, token, int(ttl * 1e6), phase))]) == [True]
 
     def release(
