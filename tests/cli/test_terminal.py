@@ -279,7 +279,7 @@ def test_the_unique_key_of_a_queued_task_needs_no_force_and_that_of_a_running_ta
     queued, runs = send.delay("q"), send.delay("r")
     start = Claim(runs.key, f"{runs.id}/p", "token", 0)
     desk.store.apply(runs.key, Break(desk.store.inspect(runs.key).holders[0].id))
-    desk.store.apply(runs.key, start.own(30 * SECOND, "running"))
+    desk.store.apply(runs.key, start.acquire_alone(30 * SECOND, "running"))
     rows = {row.split()[0]: row.split()[1:4] for row in desk.run("ls", "desk.send").stdout.splitlines()[1:]}
     assert rows == {
         queued.key: ["desk.send", queued.id, "queued"],

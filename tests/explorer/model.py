@@ -555,7 +555,7 @@ def _load(store: Store, id: str, limit: int, *, mine: bool) -> tuple[Document, L
         head=head,
         aside=tuple(entry for entry in entries if entry.state == "aside"),
         behind=tuple(entry for entry in entries if entry.state == "behind"),
-        own=own,
+        entry=own,
         ahead=sum(own is None or entry.seq < own.seq for entry in head),
         tombstone=dict(store.tombstones).get(id),
     )

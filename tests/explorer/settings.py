@@ -67,7 +67,7 @@ def _copies_leave(document: Document, line: Line, operation: Operation, now: int
 
 def _no_entry_is_stale(document: Document, line: Line, operation: Operation, now: int) -> Transition:
     """The same, and a promoted copy is good only while its entry stands."""
-    if isinstance(operation, Acquire) and operation.promoted and not operation.redelivered and not line.own:
+    if isinstance(operation, Acquire) and operation.promoted and not operation.redelivered and not line.entry:
         return Transition(document, Stale())
     return _copies_leave(document, line, operation, now)
 

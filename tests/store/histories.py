@@ -8,7 +8,7 @@ from typing import get_args
 from hypothesis import strategies as some
 
 from celery_exclusive.core.document import SECOND, Phase
-from celery_exclusive.core.operations import Break, Own, Release, Remove, Renew, Restore
+from celery_exclusive.core.operations import AcquireAlone, Break, Release, Remove, Renew, Restore
 
 OFFER = 5 * SECOND
 TOMBSTONE = 600 * SECOND
@@ -54,7 +54,7 @@ class Finish:
 @dataclass(frozen=True)
 class Give:
     key: str
-    operation: Own | Release | Remove | Break | Restore
+    operation: AcquireAlone | Release | Remove | Break | Restore
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ actions = some.one_of(
     ),
     some.builds(Give, keys, some.builds(Break, ids)),
     some.builds(Give, keys, some.builds(Restore, ids, tokens, ttls, some.sampled_from((1, 1, 2)))),
-    some.builds(Give, keys, some.builds(Own, ids, tokens, ttls, formers, phases)),
+    some.builds(Give, keys, some.builds(AcquireAlone, ids, tokens, ttls, formers, phases)),
     some.builds(Keep, renewals),
     some.builds(Reap, some.sampled_from((0, 2, 2, 100)), some.sampled_from((0, 0, SECOND))),
     some.builds(Wait, some.sampled_from(pauses)),
@@ -263,7 +263,7 @@ RARE: dict[str, list[Action]] = {
         Follow(0, False),
     ],
     "a unique key is queued, runs beside its copy, and is released": [
-        Give("one at a time", Own("a", "t0", 86_400 * SECOND, None, "queued")),
+        Give("one at a time", AcquireAlone("a", "t0", 86_400 * SECOND, None, "queued")),
         take("a"),
         take("a", token="t 2"),
         Finish(0, False, alone=True),
@@ -274,7 +274,7 @@ RARE: dict[str, list[Action]] = {
         Finish(0, True),
         take("b", kind="redelivered"),
         Finish(1, True),
-        Give("one at a time", Own("a", "t0", 86_400 * SECOND, None, "queued")),
+        Give("one at a time", AcquireAlone("a", "t0", 86_400 * SECOND, None, "queued")),
         take("b", kind="redelivered", former="a"),
         take("c", former="a"),
         take("d", former="c"),

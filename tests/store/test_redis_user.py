@@ -17,11 +17,11 @@ from celery_exclusive.cli.locks import locks
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import (
     Acquire,
+    AcquireAlone,
     Break,
     Done,
     Granted,
     Held,
-    Own,
     Parked,
     Release,
     Remove,
@@ -74,8 +74,8 @@ def live(store: Store) -> None:
     assert isinstance(store.apply("x:three", Acquire("a/1", "t", LONG, limit=3)).answer, Granted)
     assert isinstance(store.apply("x:three", Acquire("b/1", "t", LONG, limit=3)).answer, Granted)
     assert store.apply("x:three", Release("b/1", "t")).answer == Done(True)
-    assert isinstance(store.apply("u:k", Own("a/1", "t", LONG, phase="queued")).answer, Granted)
-    assert isinstance(store.apply("u:k", Own("b/1", "t", LONG)).answer, Held)
+    assert isinstance(store.apply("u:k", AcquireAlone("a/1", "t", LONG, phase="queued")).answer, Granted)
+    assert isinstance(store.apply("u:k", AcquireAlone("b/1", "t", LONG)).answer, Held)
     assert store.apply("u:k", Break("a/1")).answer == Done(True)
     assert store.apply("x:restored", Restore("a/1", "t", LONG)).answer == Done(True)
     wait_in_line(store)

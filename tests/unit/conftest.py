@@ -111,7 +111,7 @@ def begun(store: MemoryStore) -> Iterator[list[str]]:
 
     def begin(headers: dict[str, Any], **_: Any) -> None:
         key, id = headers["exclusive"]["unique"][0], f"{headers['id']}/{headers['exclusive']['id']}"
-        store.apply(key, Claim(key, id, "of its delivery", 30 * SECOND).own(30 * SECOND, "running"))
+        store.apply(key, Claim(key, id, "of its delivery", 30 * SECOND).acquire_alone(30 * SECOND, "running"))
         begun.append(id)
         raise KeyboardInterrupt
 

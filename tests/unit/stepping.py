@@ -64,7 +64,7 @@ class Key:
             head=tuple(waiting[:count]),
             aside=tuple(aside[:count]),
             behind=tuple(e for e in entries if e.state == "behind"),
-            own=own,
+            entry=own,
             ahead=sum(own is None or entry.seq < own.seq for entry in waiting),
             tombstone=self.tombstones.get(id),
         )

@@ -101,7 +101,7 @@ def test_an_offer_of_the_unique_key_to_a_finished_task_is_the_last_one():
 
 def test_of_two_copies_that_take_the_key_of_a_queued_task_over_one_waits_behind_the_other():
     store = Store()
-    store.unique.ask(Claim("u", "b/1", "its publisher", TTL).own(QUEUED_TTL, "queued"))
+    store.unique.ask(Claim("u", "b/1", "its publisher", TTL).acquire_alone(QUEUED_TTL, "queued"))
     first, second = (
         Halted(store, admit(redelivered(token, lock=False), Policy()), takes_over)
         for token in ("first", "second")
@@ -115,7 +115,7 @@ def test_of_two_copies_that_take_the_key_of_a_queued_task_over_one_waits_behind_
 def test_a_copy_that_takes_a_key_over_and_finds_only_another_copy_in_line_runs():
     store = Store()
     b = Claim("u", "b/1", "its publisher", TTL)
-    store.unique.ask(b.own(QUEUED_TTL, "queued"))
+    store.unique.ask(b.acquire_alone(QUEUED_TTL, "queued"))
     copy = Halted(store, admit(redelivered("first", lock=False), Policy()), takes_over)
     assert isinstance(store.unique.redelivered("a/1", "second"), Parked)
     store.unique.ask(b.release(done=False))

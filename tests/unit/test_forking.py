@@ -82,7 +82,7 @@ def start_releaser(services: Any, work: Work) -> Callable[[], None]:
     services.store.apply = work
     releaser = Releaser(services)
     releaser.add(("x:key", Release("a/1", "token")))
-    return releaser.settle
+    return releaser.drain
 
 
 @pytest.mark.parametrize("start", [start_heartbeat, start_reaper, start_releaser])

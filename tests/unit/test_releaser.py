@@ -59,9 +59,9 @@ def test_the_key_of_a_message_that_runs_elsewhere_is_left_alone() -> None:
     releaser = Releaser(services)
     for id, phase in (("runs", "running"), ("waits", "queued")):
         claim = Claim(f"u:{id}", f"{id}/p", "of its delivery", SECOND)
-        store.apply(claim.key, claim.own(600 * SECOND, phase))  # type: ignore[arg-type]
+        store.apply(claim.key, claim.acquire_alone(600 * SECOND, phase))  # type: ignore[arg-type]
         releaser.add_message(id, Header("p", unique=(claim.key, "finished")))
-    releaser.settle()
+    releaser.drain()
     assert [bool(store.inspect(key).holders) for key in ("u:runs", "u:waits")] == [True, False]
 
 
@@ -77,7 +77,7 @@ def test_one_that_cannot_be_given_back_does_not_keep_the_others(caplog: pytest.L
     releaser = Releaser(services)
     for key in ("bad", "good"):
         releaser.add((key, Release("a", "t", done=False)))
-    releaser.settle()
+    releaser.drain()
     assert store.got == ["good"]
     assert "the lease on bad was not released and expires after its ttl" in caplog.text
 
@@ -86,14 +86,14 @@ def test_one_that_cannot_be_given_back_does_not_keep_the_others(caplog: pytest.L
 def test_an_unknown_task_keeps_its_unique_key_while_it_may_be_in_line(app: Celery, what: str) -> None:
     services: Any = app._celery_exclusive  # type: ignore[attr-defined]
     claim = Claim("u:key", "id/p", "p", SECOND)
-    services.store.apply(claim.key, claim.own(600 * SECOND, "queued"))
+    services.store.apply(claim.key, claim.acquire_alone(600 * SECOND, "queued"))
     x = "x:key" if "lock" in what else None
     header = Header("p", x, (claim.key, "finished"), promoted="epoch" if what == "promoted" else None)
     message = SimpleNamespace(
         headers={"id": "id", HEADER: header.write()}, delivery_info={"redelivered": "redelivered" in what}
     )
     Undeclared(services)._refuse(message=message)
-    services.releaser.settle()
+    services.releaser.drain()
     assert bool(services.store.inspect(claim.key).holders) == (
         what in ("promoted", "redelivered, with a lock")
     )
@@ -111,7 +111,7 @@ def test_dropped_releases_are_logged_at_the_first_one_and_when_the_store_answers
         releaser.add((f"key {number}", Release("a", "t", done=False)))
     assert caplog.text.count("could not be released: ") == 1
     store.is_silent = False
-    releaser.settle()
+    releaser.drain()
     assert store.got == ["key 298", "key 299"]
     assert caplog.text.count("could not be released: ") == 2
     assert "could not be released: 298, the first on key key 0." in caplog.text
@@ -128,9 +128,9 @@ def test_leases_that_are_not_released_at_shutdown_are_logged(
     for key in ("too many", "second", "third"):
         releaser.add((key, Release("a", "t", done=False)))
     (dropped,) = re.findall(r"could not be released: 1, the first on key (too many|second)\.", caplog.text)
-    releaser.settle()
+    releaser.drain()
     assert re.search(r"could not be released: 2, the first on key [\w ]+\.", caplog.text)
     store.is_silent = False
     monkeypatch.setattr("celery_exclusive.leases.releaser._FAREWELL", 60)
-    releaser.settle()
+    releaser.drain()
     assert sorted([dropped, *store.got]) == ["second", "third", "too many"]

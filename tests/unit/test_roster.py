@@ -168,7 +168,7 @@ def test_a_lease_that_has_run_out_is_not_put_back_when_the_store_loses_its_data(
     heartbeat: Heartbeat, roster: Roster, store: MemoryStore
 ) -> None:
     store.apply(X.key, X.acquire())
-    store.apply(U.key, U.own(U.ttl, "running"))
+    store.apply(U.key, U.acquire_alone(U.ttl, "running"))
     heartbeat.keep(BOTH)
     roster.begin(BOTH.token)
     roster.hold(BOTH, [X, U])

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from celery_exclusive.core.document import SECOND, Entry
 from celery_exclusive.core.operations import (
+    AcquireAlone,
     Break,
     Done,
     Full,
     Granted,
     Held,
-    Own,
     Parked,
     Reap,
     Release,
@@ -136,21 +136,21 @@ def test_a_waiting_task_delivered_without_a_flag_leaves_a_tombstone_when_done(bu
     assert busy.redelivered("b") == Stale()
 
 
-# Own, Release, Break, Restore, Reap.
+# AcquireAlone, Release, Break, Restore, Reap.
 
 
 def test_nobody_owns_a_key_for_which_others_wait(key: Key):
     key.acquire("a")
     key.acquire("b")
     key.release("a")
-    assert isinstance(key.ask(Own("c", "C", TTL)), Held)
+    assert isinstance(key.ask(AcquireAlone("c", "C", TTL)), Held)
     assert isinstance(key.promoted("b"), Granted)
 
 
 def test_who_owns_a_key_and_waits_for_it_stands_behind_itself(key: Key):
     key.acquire("a")
     key.acquire("b")
-    assert isinstance(key.ask(Own("b", "B", TTL, former=("a", "A"))), Granted)
+    assert isinstance(key.ask(AcquireAlone("b", "B", TTL, former=("a", "A"))), Granted)
     assert (key.holders, key.in_line, key.behind) == (["b"], [], ["b"])
 
 

@@ -93,7 +93,7 @@ def test_apply_from_a_hook_meets_who_has_got_the_key_since(app: Celery, store: M
             key = self.lock_state("a").key
             if store.inspect(key).holders:
                 return
-            store.apply(key, Claim(key, "owner/p", "t", SECOND).own(60 * SECOND, "running"))
+            store.apply(key, Claim(key, "owner/p", "t", SECOND).acquire_alone(60 * SECOND, "running"))
             results.append(self.apply(("a",)))
 
     @app.task(name="feeds.load", base=Repeating, shared=False, unique=Unique())

@@ -14,7 +14,7 @@ from kombu.exceptions import OperationalError
 
 from celery_exclusive import Exclusive, StoreUnavailable, Unique, install
 from celery_exclusive.core.document import SECOND
-from celery_exclusive.core.operations import Own
+from celery_exclusive.core.operations import AcquireAlone
 from celery_exclusive.options.amounts import LONGEST
 from celery_exclusive.stores.memory import MemoryStore
 from tests.worker.journal import eventually
@@ -199,7 +199,7 @@ def test_what_may_have_been_granted_without_an_answer_is_given_back(
 
     def lose_the_answer(key: str, operation: Any) -> Any:
         reply = apply(key, operation)
-        if isinstance(operation, Own):
+        if isinstance(operation, AcquireAlone):
             raise error
         return reply
 
@@ -229,7 +229,7 @@ def test_a_key_is_released_later_if_the_store_does_not_answer_the_release(
     silent = [True] * 4
 
     def be_silent(key: str, operation: Any) -> Any:
-        reply = apply(key, operation) if isinstance(operation, Own) else None
+        reply = apply(key, operation) if isinstance(operation, AcquireAlone) else None
         if silent:
             silent.pop()
             raise StoreUnavailable("no answer")

@@ -42,7 +42,7 @@ def store(app: Celery) -> Any:
 def unique(app: Celery, store: Any) -> UniqueOfRun:
     """Of a message that its publisher has acquired the key for, and that runs."""
     patience: Any = Patience()
-    store.apply(CLAIM.key, CLAIM.own(CLAIM.ttl, "running"))
+    store.apply(CLAIM.key, CLAIM.acquire_alone(CLAIM.ttl, "running"))
     return UniqueOfRun(app._celery_exclusive, DELIVERY, UNIQUE, patience)  # type: ignore[attr-defined]
 
 
@@ -87,7 +87,7 @@ def test_what_returns_keeps_its_key_and_does_not_acquire_what_another_copy_has_r
 def test_what_returns_leaves_the_key_to_another_delivery_that_runs(unique: UniqueOfRun, store: Any) -> None:
     other = replace(CLAIM, token="of the other delivery")
     store.apply(CLAIM.key, CLAIM.release(done=False))
-    store.apply(CLAIM.key, other.own(CLAIM.ttl, "running"))
+    store.apply(CLAIM.key, other.acquire_alone(CLAIM.ttl, "running"))
     unique.end(Reject(requeue=True))
     unique.end(None)
     (holder,) = store.inspect(CLAIM.key).holders
@@ -104,7 +104,7 @@ def test_a_message_that_has_lost_its_key_to_one_that_is_queued_runs_before_it(
 ) -> None:
     store.apply(CLAIM.key, CLAIM.release(done=False))
     owner = replace(CLAIM, id="owner/p", token="p")
-    store.apply(CLAIM.key, owner.own(QUEUED, "queued"))
+    store.apply(CLAIM.key, owner.acquire_alone(QUEUED, "queued"))
     assert admitted(store, replace(DELIVERY, is_let_in=is_let_in)) == Outcome("run", may_hold_unique=True)
     (holder,) = store.inspect(CLAIM.key).holders
     assert holder.id == CLAIM.id
@@ -118,7 +118,7 @@ def test_a_message_that_has_lost_its_key_to_one_that_runs_or_will_run_does_not_r
 ) -> None:
     store.apply(CLAIM.key, CLAIM.release(done=False))
     owner = replace(CLAIM, id="owner/p", token="t")
-    store.apply(CLAIM.key, owner.own(QUEUED, phase))
+    store.apply(CLAIM.key, owner.acquire_alone(QUEUED, phase))
     outcome = admitted(store, DELIVERY)
     assert (outcome.kind, outcome.reason, outcome.owner) == ("skip", "duplicate", "owner")
 

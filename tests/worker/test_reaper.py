@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from celery_exclusive.core.document import SECOND
-from celery_exclusive.core.operations import Own
+from celery_exclusive.core.operations import AcquireAlone
 from celery_exclusive.stores.base import Reply, Store
 from celery_exclusive.worker.reaper import Reaper
 from tests.servers import RedisServer
@@ -34,9 +34,9 @@ def let_holders_die(lab: Lab, count: int) -> list[str]:
         lab.send("wait", f"key {tag}", tag=tag)
 
     def behind_who_dies(store: Store, key: str, park: Callable[[], None]) -> None:
-        store.apply(key, Own(*DEAD, LIFE))
+        store.apply(key, AcquireAlone(*DEAD, LIFE))
         park()
-        store.apply(key, Own(*DEAD, 1))
+        store.apply(key, AcquireAlone(*DEAD, 1))
 
     park_published(lab, behind_who_dies)
     return tags

@@ -43,14 +43,14 @@ class Outcome:
     """What becomes of a delivery.
 
     run: its body may begin. skip, fail: it ends without its body, as SUCCESS or with LockHeld. wait: the
-    store has its message. retry: it is delivered again later. drop: another copy of its message has run.
+    store has its message. reschedule: it is delivered again later. drop: another copy of its message has run.
 
     `key` is the one that decided, `by` are its owners, `owner` the task that is first of them, `reason` is
     why. `number` is the fence of a run, the place in line of what waits, or how many wait in a full line.
     `has_lock` says that the lock was granted, `may_hold_unique` that the end has to release the unique key.
     """
 
-    kind: Literal["run", "skip", "fail", "wait", "retry", "drop"]
+    kind: Literal["run", "skip", "fail", "wait", "reschedule", "drop"]
     key: str = ""
     by: tuple[Owner, ...] = ()
     owner: str = ""
@@ -60,11 +60,11 @@ class Outcome:
     has_lock: bool = False
 
 
-_ON_CONFLICT: dict[str, Literal["wait", "skip", "fail", "retry"]] = {
+_ON_CONFLICT: dict[str, Literal["wait", "skip", "fail", "reschedule"]] = {
     "wait": "wait",
     "skip": "skip",
     "raise": "fail",
-    "reschedule": "retry",
+    "reschedule": "reschedule",
 }
 
 
@@ -87,7 +87,7 @@ def admit(delivery: Delivery, policy: Policy) -> Plan[Outcome]:
         outcome = yield from _begin(delivery, unique, outcome)
     elif unique:
         outcome = replace(outcome, may_hold_unique=may_hold)
-        if delivery.exclusive and outcome.kind in ("wait", "retry"):
+        if delivery.exclusive and outcome.kind in ("wait", "reschedule"):
             yield from _keep_unique_key(delivery, unique, delivery.exclusive)
         elif outcome.kind == "drop" and delivery.offered == unique.claim.key:
             yield Ask(unique.claim.key, Remove(delivery.id))  # no other delivery accepts this offer
@@ -116,7 +116,7 @@ def _acquire_lock(delivery: Delivery, claim: Claim, policy: Policy) -> Plan[Outc
         return Outcome(kind, claim.key, answer.by, _first(answer.by), "full", number=answer.waiting)
     if isinstance(answer, Held):
         kind = "wait" if has_to_wait else _ON_CONFLICT[policy.on_conflict]
-        kind = "retry" if kind == "wait" else kind  # it cannot be parked
+        kind = "reschedule" if kind == "wait" else kind  # it cannot be parked
         return Outcome(kind, claim.key, answer.by, _first(answer.by))
     return Outcome("drop", claim.key)
 
@@ -124,7 +124,7 @@ def _acquire_lock(delivery: Delivery, claim: Claim, policy: Policy) -> Plan[Outc
 def _acquire_as_publisher(delivery: Delivery, unique: UniqueClaim) -> Plan[Held | None]:
     """Do what a publisher without this library has not done. Held: the message is a duplicate."""
     key, queued = unique.claim.key, unique.queued
-    own = queued.own(unique.queued_ttl, "period" if unique.until == PERIOD else "queued")
+    own = queued.acquire_alone(unique.queued_ttl, "period" if unique.until == PERIOD else "queued")
     answer = yield Ask(key, own)
     if isinstance(answer, Held) and answer.by and _is_own_publish(delivery, answer.by[0]):
         answer = yield Ask(key, replace(own, former=(answer.by[0].id, "")))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from celery_exclusive.core.document import Phase
-from celery_exclusive.core.operations import Acquire, Own, Release, Renew, Restore
+from celery_exclusive.core.operations import Acquire, AcquireAlone, Release, Renew, Restore
 
 FINISHED: Literal["finished"] = "finished"
 STARTED: Literal["started"] = "started"
@@ -27,8 +27,8 @@ class Claim:
     def acquire(self) -> Acquire:
         return Acquire(self.id, self.token, self.ttl, self.limit)
 
-    def own(self, ttl: int, phase: Phase, former: Claim | None = None) -> Own:
-        return Own(self.id, self.token, ttl, (former.id, former.token) if former else None, phase)
+    def acquire_alone(self, ttl: int, phase: Phase, former: Claim | None = None) -> AcquireAlone:
+        return AcquireAlone(self.id, self.token, ttl, (former.id, former.token) if former else None, phase)
 
     def renew(self, phase: Phase | None = None) -> Renew:
         return Renew(self.id, self.token, self.ttl, phase)

@@ -77,7 +77,7 @@ class Line:
     """The part of a line that a step reads, so that a long line costs as little as an empty one.
 
     `waiting` counts the entries in line. `head` has the first `reach()` of them in order of seq, `aside` as
-    many entries aside in order of (offer_until, id), `behind` all entries behind their runs. `own`, `ahead`
+    many entries aside in order of (offer_until, id), `behind` all entries behind their runs. `entry`, `ahead`
     and `tombstone` belong to the operation's id: its entry; the number of entries in line before it (all of
     them without an entry); and, if it has finished, the token of the delivery that finished, "" without one,
     or `ENTERED`.
@@ -87,7 +87,7 @@ class Line:
     head: tuple[Entry, ...] = ()
     aside: tuple[Entry, ...] = ()
     behind: tuple[Entry, ...] = ()
-    own: Entry | None = None
+    entry: Entry | None = None
     ahead: int = 0
     tombstone: str | None = None
 

@@ -94,7 +94,7 @@ class Restore:
 
 
 @dataclass(frozen=True, slots=True)
-class Own:
+class AcquireAlone:
     """Acquire a key alone, for exactly `ttl` from now on, also if this id holds it already.
 
     The lease belongs to this token then. If it runs under another token, the answer is that it is held.
@@ -113,7 +113,7 @@ class Reap:
     """End expired leases and offers."""
 
 
-Request = Acquire | Own | Release | Remove | Break | Restore
+Request = Acquire | AcquireAlone | Release | Remove | Break | Restore
 """The operations on one key, besides renewals."""
 Operation = Request | Renew | Reap
 

@@ -12,8 +12,8 @@ from celery_exclusive.core.claim import (
 )
 from celery_exclusive.core.document import Phase
 from celery_exclusive.core.operations import (
+    AcquireAlone,
     Held,
-    Own,
     Release,
 )
 from celery_exclusive.core.plan import Ask, Plan
@@ -62,7 +62,7 @@ def publish(call: Call) -> Plan[Sending]:
     if call.is_retry and call.until == PERIOD:
         return Sending()
     phase: Phase = "period" if call.until == PERIOD else "again" if call.follows else "queued"
-    answer = yield Ask(call.claim.key, call.claim.own(call.queued_ttl, phase, call.former))
+    answer = yield Ask(call.claim.key, call.claim.acquire_alone(call.queued_ttl, phase, call.former))
     if not isinstance(answer, Held):
         return Sending(may_hold=True)
     owner = task_id(answer.by[0].id)
@@ -73,7 +73,9 @@ def publish(call: Call) -> Plan[Sending]:
     return Sending("duplicate" if call.has_to_be_sent else "skip", owner)
 
 
-def unpublished(call: Call, running_ttl: int) -> Own | Release:
+def unpublished(call: Call, running_ttl: int) -> AcquireAlone | Release:
     """Undo what `publish` has acquired: the message was not sent, and the run that it follows goes on."""
     former = call.former
-    return former.own(running_ttl, "running", call.claim) if former else call.claim.release(done=False)
+    return (
+        former.acquire_alone(running_ttl, "running", call.claim) if former else call.claim.release(done=False)
+    )

@@ -33,8 +33,8 @@ class KeyState:
         self.fence = document.fence
         self.holders = {holder.id: holder for holder in document.holders}
         self.entries = {entry.id: entry for entry in (*line.head, *line.aside, *line.behind)}
-        if line.own:
-            self.entries[self.id] = line.own
+        if line.entry:
+            self.entries[self.id] = line.entry
         self.waiting = line.waiting
         self.ahead = line.ahead
         self.finished = line.tombstone
@@ -45,7 +45,7 @@ class KeyState:
         self.wake: list[str] = []
         self.aside: list[str] = []
 
-    def settle(self) -> None:
+    def advance(self) -> None:
         """Drop expired leases and offer the free places to the first in line."""
         self.drop_dead()
         places, waiting = self.free(), self.waiting

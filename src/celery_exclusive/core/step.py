@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from celery_exclusive.core.document import ENTERED, Document, Entry, Holder, Line
 from celery_exclusive.core.operations import (
     Acquire,
+    AcquireAlone,
     Answer,
     Break,
     Done,
@@ -18,7 +19,6 @@ from celery_exclusive.core.operations import (
     Granted,
     Held,
     Operation,
-    Own,
     Parked,
     Reap,
     Release,
@@ -57,8 +57,8 @@ def step(document: Document, line: Line, operation: Operation, now: int, offer: 
     state = _Step(document, line, id, now, offer)
     if isinstance(operation, Acquire):
         answer = state.acquire(operation)
-    elif isinstance(operation, Own):
-        answer = state.own(operation)
+    elif isinstance(operation, AcquireAlone):
+        answer = state.acquire_alone(operation)
     elif isinstance(operation, Renew):
         answer = state.renew(operation)
     elif isinstance(operation, Release):
@@ -79,7 +79,7 @@ class _Step(KeyState):
 
     def acquire(self, op: Acquire) -> Answer:
         before, self.limit = self.limit, op.limit
-        self.settle()
+        self.advance()
         lease, entry = self.holders.get(op.id), self.entries.get(op.id)
         promoted = op.promoted == self.epoch and not op.redelivered
         is_back = op.redelivered or op.promoted is not None
@@ -95,16 +95,16 @@ class _Step(KeyState):
             return granted
         if not entry and (refusal := self._refuse(op, is_newcomer=not lease and not is_back)):
             self.limit = before  # a refused call does not change the limit of the others
-            self.settle()
+            self.advance()
             return refusal
         self.kept = op.message is not None
         seq = entry.seq if entry else self.tick()
         self.put(Entry(op.id, seq, state="behind" if lease else "waiting"))
-        self.settle()
+        self.advance()
         return Parked(0 if lease else self.ahead + 1, self.owners())
 
-    def own(self, op: Own) -> Answer:
-        self.settle()
+    def acquire_alone(self, op: AcquireAlone) -> Answer:
+        self.advance()
         own = self.holders.get(op.id)
         if own and not own.is_of(op.token):  # another delivery of this id runs
             return Held(self.owners())
@@ -131,7 +131,7 @@ class _Step(KeyState):
         return Done(True)
 
     def release(self, op: Release) -> Answer:
-        self.settle()
+        self.advance()
         lease, has_copy = self.holders.get(op.id), op.id in self.entries
         is_own = lease is not None and lease.is_of(op.token)
         may_come_again = has_copy or (lease is not None and lease.waited)
@@ -144,7 +144,7 @@ class _Step(KeyState):
         if op.done:
             self.tombstone = op.token if may_come_again else None
             self.leave()
-        self.settle()
+        self.advance()
         return Done(is_own)
 
     def remove(self, op: Remove) -> Answer:
@@ -152,13 +152,13 @@ class _Step(KeyState):
         if found:
             self.tombstone = "" if op.done else ENTERED
         self.leave()
-        self.settle()
+        self.advance()
         return Done(found)
 
     def break_(self) -> Answer:
         self.drop_dead()
         found = self.holders.pop(self.id, None) is not None
-        self.settle()
+        self.advance()
         return Done(found)
 
     def restore(self, op: Restore) -> Answer:
@@ -172,7 +172,7 @@ class _Step(KeyState):
         return Done(True)
 
     def reap(self) -> Answer:
-        self.settle()
+        self.advance()
         return Done(True)
 
     def transition(self, answer: Answer) -> Transition:

@@ -105,7 +105,7 @@ class Releaser:
                     self._thread.start()
                     self._runs = True
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Wait a while until everything that can be released is released."""
         until = time.monotonic() + _FAREWELL
         while self._thread and self._runs and self._pid == os.getpid() and time.monotonic() < until:

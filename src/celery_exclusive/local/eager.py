@@ -160,7 +160,7 @@ def _unique_lease(
     claim = Claim(key, id, acquisition.token, ttl)
     try:
         if option.window == PERIOD:
-            own = claim.own(services.queued_ttl(option), "period")
+            own = claim.acquire_alone(services.queued_ttl(option), "period")
             answer = services.store.apply(key, own).answer
             held = answer if isinstance(answer, Held) else None
         else:

@@ -11,7 +11,7 @@ from celery.utils import uuid
 
 from celery_exclusive import notices
 from celery_exclusive.core.claim import FINISHED, PERIOD, Claim, publish_id
-from celery_exclusive.core.operations import Answer, Own
+from celery_exclusive.core.operations import AcquireAlone, Answer
 from celery_exclusive.core.plan import Ask, run_plan
 from celery_exclusive.core.publishing import Call, Sending, publish, unpublished
 from celery_exclusive.errors import DuplicateTask, StoreUnavailable
@@ -119,7 +119,7 @@ class UniquePublish:
         return sending
 
     def _ask(self, asked: Ask) -> Answer:
-        assert isinstance(asked.operation, Own)  # noqa: S101 - a call acquires, and does nothing else
+        assert isinstance(asked.operation, AcquireAlone)  # noqa: S101 - a call acquires, and does nothing else
         return self.services.store.apply(asked.key, asked.operation).answer
 
     def _stands_for(self, existing_id: str) -> Any:

@@ -53,7 +53,7 @@ class Change:
     def known(self) -> dict[str, Entry]:
         """The loaded entries, the only ones that can be changed or removed."""
         line = self.loaded.line
-        own = (line.own,) if line.own else ()
+        own = (line.entry,) if line.entry else ()
         return {entry.id: entry for entry in (*line.head, *line.aside, *line.behind, *own)}
 
     def counts(self) -> tuple[int, int, int]:

@@ -93,7 +93,7 @@ class MemoryStore(DocumentStore):
                 head=tuple(kept.entries[id] for _, id in islice(kept.waiting, count)),
                 aside=tuple(aside[:count]),
                 behind=tuple(entry for entry in entries if entry.state == "behind"),
-                own=own,
+                entry=own,
                 ahead=bisect_left(kept.waiting, (own.seq, id)) if own else len(kept.waiting),
                 tombstone=token if until > now else None,
             )

@@ -39,7 +39,7 @@ _PAUSE = 5
 """Seconds after which a message comes again that has waited for the store in vain; the longest."""
 _LOOK = 1
 """Seconds for which the slot of a message that is parked waits for the store."""
-_OVER = ("wait", "drop", "retry")
+_OVER = ("wait", "drop", "reschedule")
 """Outcomes after which nothing is held: the message goes on elsewhere, or is over."""
 
 
@@ -119,10 +119,10 @@ class Execution:
             is_in_outage = False
             try:
                 outcome = run_plan(admit(self.delivery, self.policy), self.ask)
-                if outcome.kind == "retry" and not self.reschedule(outcome):
+                if outcome.kind == "reschedule" and not self.reschedule(outcome):
                     outcome = replace(outcome, kind="fail")
-                if outcome.kind != "retry":
-                    self.settle(outcome)
+                if outcome.kind != "reschedule":
+                    self.prepare(outcome)
                     return outcome
             except StoreUnavailable as error:
                 if self.may_go_without:
@@ -138,7 +138,7 @@ class Execution:
             if self.publish_again():
                 if is_in_outage:
                     self.owe(done=False, begun=False)
-                return Outcome("retry")
+                return Outcome("reschedule")
 
     def publish_again(self) -> bool:
         try:
@@ -195,7 +195,7 @@ class Execution:
             notices.rescheduled(self.task.name, self.id, self.report.lock, outcome.by, pause)
         return later is not None
 
-    def settle(self, outcome: Outcome) -> None:
+    def prepare(self, outcome: Outcome) -> None:
         """Prepare the run for its outcome, and log it."""
         exclusive, unique = self.delivery.exclusive, self.unique
         if unique:
@@ -211,10 +211,10 @@ class Execution:
             if unique and unique.may_hold:
                 held.append(unique.claim)
             self.state.keeper.hold(self.delivery, held)
-        self.report.settle(outcome, self.run)
+        self.report.note(outcome, self.run)
 
     def ending(self, outcome: Outcome) -> Ignore:
-        if self.again and outcome.kind == "retry" and not self.delivery.is_stored:
+        if self.again and outcome.kind == "reschedule" and not self.delivery.is_stored:
             again = self.again.signed(self.services.signer)
             return DeliverAgain(again.our_header, again.headers["eta"])
         return Ignore(outcome.kind)

@@ -39,7 +39,7 @@ class Report:
             shown = given_preview(request) if is_masked else preview(self.task.run, option, args, kwargs)
         return f"{self.delivery.key} ({shown})" if shown else self.delivery.key
 
-    def settle(self, outcome: Outcome, run: Run) -> None:
+    def note(self, outcome: Outcome, run: Run) -> None:
         name, id = self.task.name, self.id
         is_lock = self.delivery.exclusive is not None and outcome.key == self.delivery.exclusive.key
         lock = self.lock if is_lock and outcome.kind not in ("run", "fail") else outcome.key

@@ -85,7 +85,7 @@ class Locks(bootsteps.StartStopStep):
         if state.heartbeat:
             state.heartbeat.stop()
             self.reaper.stop()
-            services.releaser.settle()
+            services.releaser.drain()
             services.courier.close()
             services.store.close()
         if state.roster:

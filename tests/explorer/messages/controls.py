@@ -12,7 +12,16 @@ from celery_exclusive.core import admission, endings, publishing, step
 from celery_exclusive.core.admission import Outcome
 from celery_exclusive.core.delivery import Delivery
 from celery_exclusive.core.document import Document, Line
-from celery_exclusive.core.operations import Acquire, Done, Held, Operation, Own, Release, Remove, Renew
+from celery_exclusive.core.operations import (
+    Acquire,
+    AcquireAlone,
+    Done,
+    Held,
+    Operation,
+    Release,
+    Remove,
+    Renew,
+)
 from celery_exclusive.core.plan import Ask
 from celery_exclusive.core.publishing import Sending
 from celery_exclusive.core.step import Transition
@@ -91,9 +100,13 @@ def _all_of_token(kind: type) -> Change:
     """The step takes every lease for one of the token that asks."""
 
     def change(document: Document, operation: Operation) -> Document:
-        if not isinstance(operation, kind) or not isinstance(operation, (Acquire, Own)):
+        if not isinstance(operation, kind) or not isinstance(operation, (Acquire, AcquireAlone)):
             return document
-        token = operation.former[1] if isinstance(operation, Own) and operation.former else operation.token
+        token = (
+            operation.former[1]
+            if isinstance(operation, AcquireAlone) and operation.former
+            else operation.token
+        )
         ours = [replace(lease, token=operation.token if lease.id == operation.id else token)
                 for lease in document.holders]  # fmt: skip
         return replace(document, holders=tuple(ours))
@@ -145,7 +158,7 @@ def _owning(delivery: Delivery, asked: Ask) -> Ask:
     if not isinstance(operation, Acquire) or operation.former is None:
         return asked
     former = (operation.former, "")
-    return replace(asked, operation=Own(operation.id, operation.token, operation.ttl, former))
+    return replace(asked, operation=AcquireAlone(operation.id, operation.token, operation.ttl, former))
 
 
 def _not_alone(delivery: Delivery, *, returns: bool) -> Any:
@@ -205,13 +218,15 @@ CONTROLS: Mapping[str, Control] = {
     "a key is taken over from what runs": Control(
         setting("a queue longer than queued_ttl", backlogs=1),
         "runs without its lease",
-        ((admission, "_may_take_over", lambda delivery, owner: True), _all_of_token(Own)),
+        ((admission, "_may_take_over", lambda delivery, owner: True), _all_of_token(AcquireAlone)),
     ),
     "a second delivery acquires the lease of the first": Control(
         setting("a second delivery", repeats=1), "runs without its lease", (_all_of_token(Acquire),)
     ),
     "two deliveries take over one after the other": Control(
-        setting("a second delivery", crashes=1, repeats=1), "runs without its lease", (_all_of_token(Own),)
+        setting("a second delivery", crashes=1, repeats=1),
+        "runs without its lease",
+        (_all_of_token(AcquireAlone),),
     ),
     "what waits in line does not keep its unique key": Control(
         setting("a retry elsewhere", calls="ab'", exclusive=True, retries_elsewhere=1),

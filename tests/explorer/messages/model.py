@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from celery_exclusive.core.claim import FINISHED, STARTED, task_id
-from celery_exclusive.core.operations import Acquire, Granted, Operation, Own, Reap
+from celery_exclusive.core.operations import Acquire, AcquireAlone, Granted, Operation, Reap
 from tests.explorer.messages import callers, faults, slots
 from tests.explorer.messages.plans import Plans
 from tests.explorer.messages.store import KEYS, LOCK, Key, Store, Stores
@@ -84,7 +84,11 @@ class Model:
         """Let the store do one step: the world after it, the answer, and the messages to publish."""
         store, answer, wakes = self.stores.ask(world.store, key, operation, copy)
         after = world._replace(store=store)
-        if isinstance(operation, (Acquire, Own)) and operation.former and isinstance(answer, Granted):
+        if (
+            isinstance(operation, (Acquire, AcquireAlone))
+            and operation.former
+            and isinstance(answer, Granted)
+        ):
             after = self._takes_over(after, operation, world.store.key(key))
         return after, answer, wakes
 
@@ -138,7 +142,7 @@ class Model:
             if is_safe and other.key == message.key and other.task != message.task:
                 raise Violation(f"{message.id} is sent, and {other.id} has not ended")
 
-    def _takes_over(self, world: World, operation: Acquire | Own, before: Key) -> World:
+    def _takes_over(self, world: World, operation: Acquire | AcquireAlone, before: Key) -> World:
         """The world in which a run has taken the key of another task: may it?"""
         asking = [slot.id for slot in world.slots if slot.phase == "admit"]
         for lease in before.leases:

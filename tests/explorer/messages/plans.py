@@ -9,7 +9,7 @@ from celery_exclusive.core import admission, endings, publishing
 from celery_exclusive.core.admission import Outcome, Policy
 from celery_exclusive.core.claim import FINISHED, Claim, UniqueClaim
 from celery_exclusive.core.delivery import Delivery
-from celery_exclusive.core.operations import Own, Release
+from celery_exclusive.core.operations import AcquireAlone, Release
 from celery_exclusive.core.plan import Ask, Plan
 from celery_exclusive.core.publishing import Call, Sending
 from tests.explorer.messages.store import LATER, LOCK, MUCH_LATER, NOW
@@ -37,7 +37,7 @@ class Plans:
     def publish(self, call: Call, answers: tuple[object, ...]) -> Ask | Sending:
         return self._next(("publish", call, answers), lambda: publishing.publish(call), answers)
 
-    def unpublished(self, call: Call) -> Own | Release:
+    def unpublished(self, call: Call) -> AcquireAlone | Release:
         return publishing.unpublished(call, TTL)
 
     def body_ended(self, slot: Slot) -> Release | None:

@@ -83,7 +83,7 @@ def _settle(model: Model, world: World, at: World, slot: Slot, outcome: Outcome)
         return world.put(slot, begun._replace(phase="over"))
     if outcome.kind == "wait":
         model.waits(at, slot, outcome.key)
-    return world.put(slot, begun._replace(phase="again" if outcome.kind == "retry" else "ack"))
+    return world.put(slot, begun._replace(phase="again" if outcome.kind == "reschedule" else "ack"))
 
 
 def _again(model: Model, world: World, slot: Slot) -> Iterator[Move]:

@@ -208,7 +208,7 @@ def _load(key: Key, id: str, epoch: str) -> tuple[Document, Line]:
         waiting=len(head),
         head=head,
         behind=tuple(entry for entry in entries if entry.state == "behind"),
-        own=own,
+        entry=own,
         ahead=sum(own is None or entry.seq < own.seq for entry in head),
         tombstone=None if mark is None else str(mark),
     )

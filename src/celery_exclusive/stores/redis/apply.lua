@@ -5,15 +5,15 @@
 -- reply: answer number owners epoch wakes asides unreadable
 --
 -- now        virtual time for tests, or "" for the server's clock
--- verb       acquire, own, release, remove, break, restore, or reap
+-- verb       acquire, acquire_alone, release, remove, break, restore, or reap
 -- ttl        of the lease; reap: the pause since the last one
--- limit      of the key; own: its phase; reap: how many keys
+-- limit      of the key; acquire_alone: its phase; reap: how many keys
 -- delivery   "fresh", "redelivered", or "promoted <epoch>"; else ""
 -- candidate  becomes the epoch if there is none
 -- ending     acquire: "late" or "early" acknowledgement; release, remove: "done", "open", "alone" or "queued"
 -- max_waiting  if so many wait, no new message is parked; or ""
--- former     acquire, own: the id whose lease goes over; or ""
--- message    absent if none is to be stored; own: the token of the former id
+-- former     the id whose lease goes over; or ""
+-- message    absent if none is to be stored; acquire_alone: the token of the former id
 -- answer     granted, parked, held, full, stale or done; number is the fence, the position, how many wait,
 --            or 1 for found; reap: 0 after another reap, 2 if more may be due; the quick ways return
 --            these two alone
@@ -71,7 +71,7 @@ if verb == 'reap' then
     local problem = try(function()
       go_to(name)
       load(1)
-      settle()
+      advance()
       store()
     end)
     if problem then
@@ -86,7 +86,7 @@ if verb == 'reap' then
   answer, number = 'done', limit > 0 and #names == limit and 2 or 1
 else
   load(verb == 'acquire' and limit or 1)
-  local verbs = {acquire = acquire, own = own, release = release, remove = remove, ['break'] = break_it, restore = restore}
+  local verbs = {acquire = acquire, acquire_alone = acquire_alone, release = release, remove = remove, ['break'] = break_it, restore = restore}
   answer, number = verbs[verb]()
   store()
 end

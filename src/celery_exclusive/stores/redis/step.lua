@@ -70,7 +70,7 @@ local function drop_dead()
   if has_more then table.sort(order, function(one, other) return one.seq < other.seq end) end
 end
 
-local function settle()
+local function advance()
   drop_dead()
   local places, in_line = free(), waiting
   for position, entry in ipairs(queue()) do
@@ -161,7 +161,7 @@ end
 local function acquire()
   local before = known
   known = limit
-  settle()
+  advance()
   local lease, entry = holders[id], entries[id]
   local epoch = string.match(delivery, '^promoted (.*)$')
   local is_promoted = epoch and epoch == redis.call('GET', base .. 'epoch')
@@ -186,14 +186,14 @@ local function acquire()
   if not message and not entry then
     tell_rivals()
     known = before -- who only asked does not change what the others may do
-    settle()
+    advance()
     return 'held', 0
   end
   if not entry and not lease and delivery == 'fresh' and max_waiting and waiting >= max_waiting then
     local ahead_of_it = waiting
     tell_rivals()
     known = before
-    settle()
+    advance()
     return 'full', ahead_of_it
   end
   if not entry then
@@ -202,14 +202,14 @@ local function acquire()
     order[#order + 1] = entry
   end
   put(entry, lease and BEHIND or LINE, 0, 0)
-  settle()
+  advance()
   tell_rivals()
   if message then redis.call('HSET', base .. 'm:' .. key, id, message) end
   return 'parked', lease and 0 or ahead + 1
 end
 
-local function own()
-  settle()
+local function acquire_alone()
+  advance()
   local lease, other = holders[id], holders[former]
   if lease and not is_of(lease, token) then -- another delivery of this id runs
     tell_rivals()
@@ -229,7 +229,7 @@ local function own()
 end
 
 local function release()
-  settle()
+  advance()
   local lease, has_copy = holders[id], entries[id]
   local is_own = lease and is_of(lease, token)
   local has_waited = has_copy or lease and lease.waited == '1'
@@ -243,14 +243,14 @@ local function release()
     if has_waited then mark_of_end = token end
     leave()
   end
-  settle()
+  advance()
   return 'done', is_own and 1 or 0
 end
 
 local function remove()
   local found = leave()
   if found then mark_of_end = is_done and '' or ENTERED end
-  settle()
+  advance()
   return 'done', found and 1 or 0
 end
 
@@ -258,7 +258,7 @@ local function break_it()
   drop_dead()
   local lease = holders[id]
   if lease then drop(id) end
-  settle()
+  advance()
   return 'done', lease and 1 or 0
 end
 

@@ -11,10 +11,10 @@ from typing import Any
 from celery_exclusive.core.document import Phase
 from celery_exclusive.core.operations import (
     Acquire,
+    AcquireAlone,
     Break,
     Done,
     Granted,
-    Own,
     Release,
     Remove,
     Renew,
@@ -65,8 +65,10 @@ class RedisStore:
     def apply(self, key: str, operation: Request) -> Reply:
         if isinstance(operation, Acquire):
             return self._apply("acquire", key, operation, operation.token, operation.ttl, operation.limit)
-        if isinstance(operation, Own):
-            return self._apply("own", key, operation, operation.token, operation.ttl, operation.phase)
+        if isinstance(operation, AcquireAlone):
+            return self._apply(
+                "acquire_alone", key, operation, operation.token, operation.ttl, operation.phase
+            )
         if isinstance(operation, Release):
             return self._apply("release", key, operation, operation.token, operation.keep)
         if isinstance(operation, Restore):
@@ -250,7 +252,7 @@ def _delivery(acquire: Acquire | None) -> str:
 
 def _former(operation: Request | None) -> tuple[object, ...]:
     """The id whose lease goes over, and what follows it: the token of that, or the message to store."""
-    if isinstance(operation, Own):
+    if isinstance(operation, AcquireAlone):
         return operation.former or ("",)
     if isinstance(operation, Acquire) and operation.message is not None:
         return operation.former or "", operation.message

@@ -17,7 +17,7 @@ class AmountPromises(Subject):
         assert _lasts(key)
         assert key.is_held_against("b")
         assert found(key.release("a"))
-        assert fence_of(key.own("c", ttl=LONGEST, phase="period")) > first
+        assert fence_of(key.acquire_alone("c", ttl=LONGEST, phase="period")) > first
         assert _lasts(key)
 
     def test_the_highest_limit_lets_everybody_in(self) -> None:

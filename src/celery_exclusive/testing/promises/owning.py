@@ -10,47 +10,47 @@ from celery_exclusive.testing.promises.subject import LONG, OTHER, SHORT, TOKEN,
 class OwningPromises(Subject):
     def test_one_owns_a_key_and_others_are_told_who_it_is(self) -> None:
         key = self.key()
-        fence_of(key.own("a"))
-        refused = key.own("b", OTHER)
+        fence_of(key.acquire_alone("a"))
+        refused = key.acquire_alone("b", OTHER)
         assert isinstance(refused.answer, Held)
         assert [owner.id for owner in refused.answer.by] == ["a"]
         assert key.is_held_against("c")
         assert found(key.release("a", done=False))
-        fence_of(key.own("b", OTHER))
+        fence_of(key.acquire_alone("b", OTHER))
 
     def test_owning_again_is_the_same_lease_and_lasts_as_long_as_it_says_now(self) -> None:
         key = self.key()
-        fence = fence_of(key.own("a", ttl=2 * LONG))
-        assert fence_of(key.own("a", ttl=LONG)) == fence
+        fence = fence_of(key.acquire_alone("a", ttl=2 * LONG))
+        assert fence_of(key.acquire_alone("a", ttl=LONG)) == fence
         (holder,) = key.inspect().holders
         assert holder.remaining <= LONG * SECOND
-        assert fence_of(key.own("a", ttl=2 * LONG)) == fence
+        assert fence_of(key.acquire_alone("a", ttl=2 * LONG)) == fence
         (holder,) = key.inspect().holders
         assert holder.remaining > LONG * SECOND
 
     def test_an_owner_that_has_cut_its_lease_short_is_dead_after_that(self) -> None:
         key = self.key()
-        fence = fence_of(key.own("a", ttl=LONG))
-        fence_of(key.own("a", ttl=SHORT))
+        fence = fence_of(key.acquire_alone("a", ttl=LONG))
+        fence_of(key.acquire_alone("a", ttl=SHORT))
         key.lapses()
-        assert fence_of(key.own("b", OTHER)) > fence
+        assert fence_of(key.acquire_alone("b", OTHER)) > fence
         assert not key.renew("a")
 
     def test_what_runs_is_not_that_of_another_delivery_of_the_same_id(self) -> None:
         key = self.key()
-        fence_of(key.own("a", TOKEN))
+        fence_of(key.acquire_alone("a", TOKEN))
         for phase in ("running", "queued"):
-            refused = key.own("a", OTHER, phase=phase).answer
+            refused = key.acquire_alone("a", OTHER, phase=phase).answer
             assert isinstance(refused, Held)
             assert [owner.id for owner in refused.by] == ["a"]
-        assert isinstance(key.own("a", OTHER, former=("b", "any")).answer, Held)
+        assert isinstance(key.acquire_alone("a", OTHER, former=("b", "any")).answer, Held)
         assert key.renew("a", TOKEN)
         assert found(key.release("a", TOKEN, done=False))
 
     def test_another_delivery_of_the_same_id_has_it_from_then_on(self) -> None:
         key = self.key()
-        fence = fence_of(key.own("a", TOKEN, phase="queued"))
-        assert fence_of(key.own("a", OTHER)) == fence
+        fence = fence_of(key.acquire_alone("a", TOKEN, phase="queued"))
+        assert fence_of(key.acquire_alone("a", OTHER)) == fence
         assert not key.renew("a", TOKEN, phase="queued")
         assert key.inspect().holders[0].phase == "running"
         assert not found(key.release("a", TOKEN, done=False))
@@ -58,11 +58,11 @@ class OwningPromises(Subject):
 
     def test_what_does_not_run_is_that_of_its_id_whoever_asks(self) -> None:
         key = self.key()
-        key.own("a", TOKEN, phase="queued")
+        key.acquire_alone("a", TOKEN, phase="queued")
         assert not key.renew("a", OTHER)  # nobody runs whose heartbeat this could be
         assert key.renew("a", OTHER, phase="again")
         assert found(key.release("a", OTHER, done=False))
-        key.own("a", TOKEN)
+        key.acquire_alone("a", TOKEN)
         (owner,) = key.inspect().holders
         assert found(key.release("a", owner.token, done=False, keep=LONG))
         assert found(key.release("a", OTHER, done=False))
@@ -70,16 +70,16 @@ class OwningPromises(Subject):
 
     def test_what_runs_is_not_taken_over_without_its_token(self) -> None:
         key = self.key()
-        fence = fence_of(key.own("a", TOKEN))
-        assert isinstance(key.own("b", OTHER, former=("a", "another")).answer, Held)
+        fence = fence_of(key.acquire_alone("a", TOKEN))
+        assert isinstance(key.acquire_alone("b", OTHER, former=("a", "another")).answer, Held)
         assert key.renew("a", TOKEN)
-        key.own("a", TOKEN, phase="queued")
-        assert fence_of(key.own("b", OTHER, former=("a", "another"))) == fence
+        key.acquire_alone("a", TOKEN, phase="queued")
+        assert fence_of(key.acquire_alone("b", OTHER, former=("a", "another"))) == fence
         assert key.holders() == ["b"]
 
     def test_a_delivery_acquires_the_lease_of_what_is_queued_but_not_of_what_runs(self) -> None:
         key = self.key()
-        fence = fence_of(key.own("a", TOKEN, phase="queued"))
+        fence = fence_of(key.acquire_alone("a", TOKEN, phase="queued"))
         assert key.is_held_against("b")
         assert fence_of(key.acquire("b", OTHER, former="a")) == fence
         assert key.holders() == ["b"]
@@ -92,14 +92,14 @@ class OwningPromises(Subject):
         key = self.key()
         fence_of(key.acquire("b", OTHER, redelivered=True))
         assert found(key.release("b", OTHER))
-        key.own("a", TOKEN, phase="queued")
+        key.acquire_alone("a", TOKEN, phase="queued")
         assert key.acquire("b", redelivered=True, former="a").answer == Stale()
         assert key.holders() == ["a"]
 
     def test_a_lease_is_handed_over_with_its_fence_and_its_former_owner_has_none(self) -> None:
         key = self.key()
-        fence = fence_of(key.own("a", TOKEN))
-        assert fence_of(key.own("b", OTHER, former=("a", TOKEN))) == fence
+        fence = fence_of(key.acquire_alone("a", TOKEN))
+        assert fence_of(key.acquire_alone("b", OTHER, former=("a", TOKEN))) == fence
         assert key.holders() == ["b"]
         assert not found(key.release("a", TOKEN, done=False))
         assert not key.renew("a", TOKEN)
@@ -108,41 +108,41 @@ class OwningPromises(Subject):
     def test_others_see_its_phase(self) -> None:
         def seen() -> str:
             (holder,) = key.inspect().holders
-            refused = key.own("b", OTHER).answer
+            refused = key.acquire_alone("b", OTHER).answer
             assert isinstance(refused, Held)
             assert refused.by[0].phase == holder.phase
             return holder.phase
 
         key = self.key()
-        key.own("a", phase="queued")
+        key.acquire_alone("a", phase="queued")
         assert seen() == "queued"
-        key.own("a", ttl=2 * LONG)
+        key.acquire_alone("a", ttl=2 * LONG)
         assert seen() == "running"
         assert key.renew("a", ttl=LONG, phase="queued")  # it waits again, for less than it was to run
         assert seen() == "queued"
         assert key.renew("a", ttl=3 * LONG)
         assert seen() == "queued"
-        key.own("a", phase="period")
+        key.acquire_alone("a", phase="period")
         assert seen() == "period"
-        key.own("c", OTHER, former=("a", "any"), phase="running")
+        key.acquire_alone("c", OTHER, former=("a", "any"), phase="running")
         assert seen() == "running"
 
     def test_handing_over_again_changes_nothing(self) -> None:
         key = self.key()
-        fence = fence_of(key.own("a", TOKEN))
-        fence_of(key.own("b", OTHER, former=("a", TOKEN)))
-        assert fence_of(key.own("b", OTHER, former=("a", TOKEN))) == fence
+        fence = fence_of(key.acquire_alone("a", TOKEN))
+        fence_of(key.acquire_alone("b", OTHER, former=("a", TOKEN)))
+        assert fence_of(key.acquire_alone("b", OTHER, former=("a", TOKEN))) == fence
         assert key.holders() == ["b"]
 
     def test_what_has_ended_is_not_handed_over_but_a_free_key_is_owned_and_a_taken_one_is_not(self) -> None:
         key = self.key()
-        fence_of(key.own("a", TOKEN, ttl=SHORT))
+        fence_of(key.acquire_alone("a", TOKEN, ttl=SHORT))
         key.lapses()
-        fence_of(key.own("b", OTHER, former=("a", TOKEN)))
-        assert isinstance(key.own("c", TOKEN, former=("a", TOKEN)).answer, Held)
+        fence_of(key.acquire_alone("b", OTHER, former=("a", TOKEN)))
+        assert isinstance(key.acquire_alone("c", TOKEN, former=("a", TOKEN)).answer, Held)
         assert key.holders() == ["b"]
 
     def test_an_owner_finds_a_key_of_which_somebody_holds_a_place_taken(self) -> None:
         key = self.key()
         key.take("a")
-        assert isinstance(key.own("b", OTHER).answer, Held)
+        assert isinstance(key.acquire_alone("b", OTHER).answer, Held)

@@ -12,11 +12,11 @@ import pytest
 from celery_exclusive.core.document import Phase
 from celery_exclusive.core.operations import (
     Acquire,
+    AcquireAlone,
     Break,
     Done,
     Granted,
     Held,
-    Own,
     Parked,
     Release,
     Remove,
@@ -162,7 +162,7 @@ class Key:
     def restore(self, id: str, token: str = TOKEN, *, limit: int = 1) -> Reply:
         return self.store.apply(self.name, Restore(id, token, int(LONG * 1e6), limit))
 
-    def own(
+    def acquire_alone(
         self,
         id: str,
         token: str = TOKEN,
@@ -171,7 +171,7 @@ class Key:
         former: tuple[str, str] | None = None,
         phase: Phase = "running",
     ) -> Reply:
-        return self.store.apply(self.name, Own(id, token, int(ttl * 1e6), former, phase))
+        return self.store.apply(self.name, AcquireAlone(id, token, int(ttl * 1e6), former, phase))
 
     def reap(self) -> Reply:
         return self.store.reap()
