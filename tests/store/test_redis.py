@@ -242,7 +242,6 @@ def test_check_warns_of_a_server_that_keeps_nothing(start_redis: StartRedis) -> 
     store = open_store(start_redis().url)
     (warning,) = store.check()
     assert "set appendonly to yes" in warning
-    assert store.capabilities.durable == "none"
     store.close()
 
 
@@ -257,7 +256,6 @@ def test_check_warns_of_a_server_that_keeps_nothing(start_redis: StartRedis) -> 
 def test_check_is_content_with_a_server_that_keeps_data(start_redis: StartRedis, settings: Any) -> None:
     store = open_store(start_redis(**settings).url)
     assert store.check() == []
-    assert store.capabilities.durable == "lagging"
     store.close()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Literal, Protocol
+from typing import Protocol
 
 from celery_exclusive.brokers import scheme
 from celery_exclusive.core.operations import Answer, Owner, Renew, Request
@@ -18,15 +18,11 @@ class Capabilities:
 
     Parameters:
         line: it stores the messages of waiting tasks, so `on_conflict="wait"` is possible.
-        fence: how long fences grow: for ever, or as long as the server keeps its data.
-        durable: how much of a line a restart of the store keeps: nothing, all but the last moments, or all.
         one_host: only processes on one machine can share it.
         one_process: only one process can use it.
     """
 
     line: bool = True
-    fence: Literal["strict", "server-life"] = "strict"
-    durable: Literal["none", "lagging", "yes"] = "yes"
     one_host: bool = False
     one_process: bool = False
 

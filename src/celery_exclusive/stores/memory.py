@@ -67,7 +67,7 @@ class MemoryStore(DocumentStore):
     `clock` returns the time in microseconds; tests replace it.
     """
 
-    capabilities = Capabilities(durable="none", fence="server-life", one_host=True, one_process=True)
+    capabilities = Capabilities(one_host=True, one_process=True)
     clock: Callable[[], int]
 
     def __init__(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from os import urandom
 from typing import Any
 
@@ -51,12 +50,13 @@ class RedisStore:
     `clock`, if a test sets it, returns the time in microseconds instead.
     """
 
+    capabilities = Capabilities()
+
     def __init__(
         self, url: str, *, prefix: str = "cx", offer: int = 5_000_000, tombstone_ttl: int = 600_000_000
     ) -> None:
         self._client = Client(url)
         self.url = self._client.url
-        self.capabilities = Capabilities(durable="lagging")
         self.clock: Callable[[], int] | None = None
         self._base, self._older = f"{prefix}2:{{0}}:", f"{prefix}1:{{0}}:"
         self._offer = offer
@@ -146,13 +146,10 @@ class RedisStore:
                 "when memory is full; set it to noeviction"
             )
         if facts.get("aof_enabled") == "0" and self._saves() is False:
-            self.capabilities = replace(self.capabilities, durable="none")
             warnings.append(
                 f"store {self.url}: it writes nothing to disk, so a restart loses locks and waiting tasks; "
                 "set appendonly to yes"
             )
-        else:
-            self.capabilities = replace(self.capabilities, durable="lagging")
         return warnings
 
     def close(self) -> None:

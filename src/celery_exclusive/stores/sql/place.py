@@ -60,16 +60,12 @@ class Place:
                 f"exclusive_store: a relative path, here it means {self.path}; give an absolute one, with "
                 "four slashes, so that a process that runs elsewhere does not keep locks of its own"
             )
-        if self.is_in_memory:
+        if self._file_system() in ("tmpfs", "ramfs"):
             found.append(
                 f"exclusive_store: {self.path} is in the machine's memory, so a restart forgets locks and "
                 "waiting tasks: put it on a disk"
             )
         return found
-
-    @property
-    def is_in_memory(self) -> bool:
-        return self._file_system() in ("tmpfs", "ramfs")
 
     def _exposed(self) -> Iterator[str]:
         """Who else could change locks, and the messages of tasks that wait."""

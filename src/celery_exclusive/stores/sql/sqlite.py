@@ -7,7 +7,6 @@ import random
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 from weakref import WeakSet, finalize
@@ -30,7 +29,6 @@ except ImportError:
 
 T = TypeVar("T")
 
-_LOCAL = Capabilities(durable="lagging", one_host=True)
 _PAUSE = (0.0003, 0.002)
 """Seconds until the next try while others write: SQLite's own waiting lets the unlucky starve."""
 _MISUSE = {
@@ -88,6 +86,8 @@ class SqliteStore(SqlStore):
         OptionError: the URL names no file.
     """
 
+    capabilities = Capabilities(one_host=True)
+
     def __init__(
         self, url: str, *, prefix: str = "cx", offer: int = 5_000_000, tombstone_ttl: int = 600_000_000
     ) -> None:
@@ -95,7 +95,6 @@ class SqliteStore(SqlStore):
         super().__init__(
             f"sqlite:///{self._place.path}", prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl
         )
-        self.capabilities = _LOCAL
         self.clock = lambda: time.time_ns() // 1000
         self._idle: list[_Opened] = []
         finalize(self, _close_all, self._idle)
@@ -111,7 +110,6 @@ class SqliteStore(SqlStore):
     def check(self) -> list[str]:
         self._patiently(lambda transaction: transaction.reap(limit=0), "BEGIN IMMEDIATE")  # it writes
         strangers, has_older_locks = self._patiently(self._look_around, "BEGIN")
-        self.capabilities = replace(_LOCAL, durable="none") if self._place.is_in_memory else _LOCAL
         warnings = self._place.warnings()
         if has_older_locks:
             warnings.append(older_version(self.url, "tables exclusive1_*"))
