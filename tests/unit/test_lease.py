@@ -10,6 +10,7 @@ import pytest
 from celery import Celery
 
 from celery_exclusive import Lease, LeaseLost
+from celery_exclusive.core.claim import Claim
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Acquire, Release
 from celery_exclusive.leases.lease import Known
@@ -32,7 +33,7 @@ def store() -> Store:
 
 def lease(store: Any, *, certain_for: float, known: Known | None = None) -> Lease:
     until = time.monotonic() + certain_for
-    return Lease("key", 17, 30, store, "a", "token", 1, until, lambda: known)
+    return Lease(17, Claim("key", "a", "token", 30 * SECOND), store, until, lambda: known)
 
 
 def test_a_lease_that_stands_passes_its_check_and_one_that_was_released_does_not() -> None:
@@ -113,7 +114,7 @@ def test_a_lease_released_while_it_is_restored_is_released_again_and_wakes_the_n
     mine = lease(PublishingStore(store, services), certain_for=60, known=Known(store.epoch(), LATER))
     store.clear()
     monkeypatch.setattr(store, "apply", _then(store.apply, lambda: _end_and_park(mine, store)))
-    assert mine.put_back()
+    assert mine.restore()
     assert store.inspect("key").holders == ()
     assert [wake.id for wake in woken] == ["next"]
 

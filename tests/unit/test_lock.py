@@ -24,7 +24,7 @@ from celery_exclusive import Conflict, Exclusive, ExclusiveError, LeaseLost, Loc
 from celery_exclusive import lock as lock_
 from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Acquire, Break, Granted, Parked, Release
-from celery_exclusive.leases.heartbeat import heartbeat
+from celery_exclusive.leases.renewer import renewer
 from celery_exclusive.options.declaration import apps_with_locks
 from celery_exclusive.run import Run, current_run
 from celery_exclusive.stores.base import Store
@@ -229,12 +229,12 @@ def test_what_one_thread_has_taken_another_may_release(lock: Lock) -> None:
 
 
 def test_the_heartbeat_has_a_thread_only_while_something_is_held(lock: Lock) -> None:
-    eventually(lambda: not heartbeat.is_beating, "the heartbeat of earlier tests to end", 30)
+    eventually(lambda: not renewer.is_beating, "the heartbeat of earlier tests to end", 30)
     with lock(ttl=0.5):
-        assert heartbeat.is_beating
+        assert renewer.is_beating
         with lock("another", ttl=0.3):
             pass
-    eventually(lambda: not heartbeat.is_beating, "the heartbeat to end")
+    eventually(lambda: not renewer.is_beating, "the heartbeat to end")
 
 
 def test_of_two_locks_each_is_renewed_in_its_own_time(lock: Lock) -> None:
@@ -258,7 +258,7 @@ def test_a_lock_is_put_back_into_a_store_that_has_lost_its_data(
         return wait
 
     with lock(ttl=3) as lease, lock("repo:18", ttl=3) as other:
-        eventually(lambda: heartbeat.known(store), "a heartbeat that knows the store")
+        eventually(lambda: renewer.known(store), "a heartbeat that knows the store")
         for name in ("renew", "epoch"):
             monkeypatch.setattr(store, name, no_beat_meanwhile(getattr(store, name)))
         with beats:
@@ -285,7 +285,7 @@ def test_a_lock_that_was_lost_is_reported_and_not_taken_from_the_next(
     lock: Lock, store: MemoryStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     with lock() as lease:
-        store.apply("x=repo:17", Break(lease._id))
+        store.apply("x=repo:17", Break(lease._claim.id))
         next_holder = store.apply("x=repo:17", Acquire("next/1", "token", FOREVER))
         assert isinstance(next_holder.answer, Granted)
         with pytest.raises(LeaseLost):
@@ -505,12 +505,12 @@ def test_what_releases_leave_is_cleared_away_where_no_worker_does(
 
 
 def test_the_heartbeat_of_a_parent_is_not_taken_for_ones_own(lock: Lock) -> None:
-    heartbeat._pid, heartbeat._period = 1, 10.0  # as a child finds it that was forked behind Python's back
+    renewer._pid, renewer._period = 1, 10.0  # as a child finds it that was forked behind Python's back
     with lock():
-        assert heartbeat._pid == os.getpid()
-        assert heartbeat._period == pytest.approx(5 / 3)
+        assert renewer._pid == os.getpid()
+        assert renewer._period == pytest.approx(5 / 3)
         eventually(lambda: [t for t in sys._current_frames() if t not in threads_of_python()], "its thread")
-    eventually(lambda: not heartbeat.is_beating, "the end of the beating")
+    eventually(lambda: not renewer.is_beating, "the end of the beating")
 
 
 def threads_of_python() -> set[int | None]:

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from celery_exclusive.core.claim import Claim
 from celery_exclusive.core.document import SECOND
-from celery_exclusive.core.operations import Done, Release, Renew, Restore
+from celery_exclusive.core.operations import Done
 from celery_exclusive.errors import LeaseLost, StoreUnavailable
 
 if TYPE_CHECKING:
@@ -41,17 +42,18 @@ class Lease:
         ttl: seconds without heartbeat after which the lease expires.
     """
 
-    key: str
+    key: str = field(init=False)
     fence: int
-    ttl: float
+    ttl: float = field(init=False)
+    _claim: Claim = field(repr=False)
     _store: Store = field(repr=False)
-    _id: str = field(repr=False)
-    _token: str = field(repr=False)
-    _limit: int = field(repr=False)
     _certain_until: float = field(repr=False)
     _known: Callable[[], Known | None] = field(repr=False)
     _since: float = field(init=False, repr=False, default_factory=time.monotonic)
     _is_over: bool = field(init=False, repr=False, default=False)
+
+    def __post_init__(self) -> None:
+        self.key, self.ttl = self._claim.key, self._claim.ttl / SECOND
 
     def check(self) -> None:
         """Renew the lease, and raise if it is lost; cheap enough to call between pieces of work.
@@ -66,7 +68,7 @@ class Lease:
         asked = time.monotonic()
         try:
             (lives,) = renew([self])
-            lives = lives or (self._is_forgotten(asked) and self.put_back())
+            lives = lives or (self._is_forgotten(asked) and self.restore())
         except StoreUnavailable as error:
             if asked < self._certain_until:
                 return
@@ -83,23 +85,22 @@ class Lease:
 
     def is_of(self, id: str) -> bool:
         """Whether it belongs to the claim with this id."""
-        return self._id == id
+        return self._claim.id == id
 
     def end(self) -> None:
         """Mark it as released or lost: it must not be restored from now on."""
         self._is_over = True
 
-    def put_back(self) -> bool:
+    def restore(self) -> bool:
         """Restore it in a store that has lost its data, unless the key has another owner; return whether."""
         if self._is_over:
             return False
         asked = time.monotonic()
-        restore = Restore(self._id, self._token, round(self.ttl * SECOND), self._limit)
-        lives = self._store.apply(self.key, restore).answer == Done(True)
+        lives = self._store.apply(self.key, self._claim.restore()).answer == Done(True)
         if lives:
             self._certain_until, self._since = asked + self.ttl, time.monotonic()
         if self._is_over:  # it was released meanwhile, maybe before it was restored
-            self._store.apply(self.key, Release(self._id, self._token, done=False))
+            self._store.apply(self.key, self._claim.release(done=False))
         return lives
 
     def _is_forgotten(self, now: float) -> bool:
@@ -115,8 +116,7 @@ class Lease:
 def renew(leases: list[Lease]) -> list[bool]:
     """Renew leases of one store in one call; return for each whether it is still held."""
     asked = time.monotonic()
-    renewals = [(lease.key, Renew(lease._id, lease._token, round(lease.ttl * SECOND))) for lease in leases]
-    answers = leases[0]._store.renew(renewals)
+    answers = leases[0]._store.renew([(lease.key, lease._claim.renew()) for lease in leases])
     for lease, lives in zip(leases, answers, strict=True):
         if lives:
             lease._certain_until = asked + lease.ttl

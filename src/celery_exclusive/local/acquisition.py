@@ -8,17 +8,17 @@ import time
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
-from secrets import token_hex
 from threading import get_ident
 from typing import TYPE_CHECKING, Final
 
 from celery_exclusive import notices
+from celery_exclusive.core.claim import Claim
 from celery_exclusive.core.document import SECOND
-from celery_exclusive.core.operations import Acquire, Done, Granted, Held, Release
+from celery_exclusive.core.operations import Done, Granted, Held
 from celery_exclusive.errors import ExclusiveError, StoreUnavailable
-from celery_exclusive.leases.heartbeat import heartbeat
 from celery_exclusive.leases.insist import insist
 from celery_exclusive.leases.lease import Lease
+from celery_exclusive.leases.renewer import renewer
 from celery_exclusive.run import leases_of_runs
 from celery_exclusive.stores.base import Reply
 
@@ -41,7 +41,7 @@ if hasattr(os, "register_at_fork"):
 class Acquisition:
     """One claim to a key, from the first try to the release.
 
-    acquisition = Acquisition(services, "x=repo:17", id, "lock:web1:4711", ttl=30, limit=1)
+    acquisition = Acquisition(services, claim, "lock:web1:4711")
     try:
         held = acquisition.acquire(wait=5)
         ...
@@ -53,10 +53,8 @@ class Acquisition:
 
     lease: Lease | None = None
 
-    def __init__(self, services: Services, key: str, id: str, who: str, *, ttl: float, limit: int) -> None:
-        self.services = services
-        self.key, self.id, self.token, self.who = key, id, token_hex(8), who
-        self.ttl, self.limit = ttl, limit
+    def __init__(self, services: Services, claim: Claim, who: str) -> None:
+        self.services, self.claim, self.who = services, claim, who
         self.thread = get_ident()
         self._pid = os.getpid()
         self._may_hold = False
@@ -70,7 +68,7 @@ class Acquisition:
         """
         deadline = None if wait is None else time.monotonic() + wait
         pause = _FIRST_PAUSE
-        heartbeat.learn(self.services.store)
+        renewer.learn(self.services.store)
         while held := self._ask():
             left = _LONGEST_PAUSE if deadline is None else deadline - time.monotonic()
             if left <= 0:
@@ -92,12 +90,12 @@ class Acquisition:
             reply, interruption, is_repeated = insist(self._release)
         except Exception as error:  # noqa: BLE001 - what was done under the lock is done
             notices.trouble(
-                f"{self.who} could not release lock {self.key}: its lease expires after its ttl", error
+                f"{self.who} could not release lock {self.claim.key}: its lease expires after its ttl", error
             )
             return
         self._may_hold = False
         if self.lease and reply.answer == Done(False) and not (is_repeated or interruption):
-            notices.lost(self.who, self.key)
+            notices.lost(self.who, self.claim.key)
         if interruption:
             raise interruption
         self._tidy()
@@ -110,43 +108,34 @@ class Acquisition:
 
     def _ask(self) -> Held | None:
         store = self.services.store  # wrong settings are told here, before anything may be held
-        acquire = Acquire(self.id, self.token, round(self.ttl * SECOND), self.limit)
         asked = time.monotonic()
         self._may_hold = True
         try:
-            reply = store.apply(self.key, acquire)
+            reply = store.apply(self.claim.key, self.claim.acquire())
         except StoreUnavailable:
             self._may_hold = False  # if it does after all, then for its ttl: who cannot ask cannot release
             raise
         held = reply.answer if isinstance(reply.answer, Held) else None
         if isinstance(reply.answer, Granted):
-            self.lease = Lease(
-                self.key,
-                reply.answer.fence,
-                self.ttl,
-                store,
-                self.id,
-                self.token,
-                self.limit,
-                asked + self.ttl,
-                partial(heartbeat.known, store),
-            )
-            heartbeat.keep(self.lease, self)
+            until, known = asked + self.claim.ttl / SECOND, partial(renewer.known, store)
+            self.lease = Lease(reply.answer.fence, self.claim, store, until, known)
+            renewer.add(self.lease, self)
         else:
             self._may_hold = False
         return held
 
     def _release(self) -> Reply:
         if self.lease:
-            heartbeat.drop(self.lease)
-        return self.services.store.apply(self.key, Release(self.id, self.token))
+            renewer.remove(self.lease)
+        return self.services.store.apply(self.claim.key, self.claim.release())
 
     def _begin_to_wait(self, held: Held, *, is_endless: bool) -> None:
-        notices.waits(self.who, self.key, held.by)
+        notices.waits(self.who, self.claim.key, held.by)
         ours = [*(lease for thread, lease in entered.get() if thread == get_ident()), *leases_of_runs()]
         is_ours = bool(held.by) and all(any(lease.is_of(owner.id) for lease in ours) for owner in held.by)
         if is_endless and is_ours:
             raise ExclusiveError(
-                f"lock {self.key} is held by the very code that waits for it, which would wait for ever: a "
-                "lock is not re-entrant. Acquire it once, outside; with wait= this call would raise LockHeld"
+                f"lock {self.claim.key} is held by the very code that waits for it, which would wait for "
+                "ever: a lock is not re-entrant. Acquire it once, outside; with wait= this call would raise "
+                "LockHeld"
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +14,7 @@ from celery.utils import uuid
 from celery_exclusive import notices
 from celery_exclusive.core.claim import FINISHED, PERIOD, STARTED, Claim, UniqueUntil, task_id
 from celery_exclusive.core.document import SECOND
-from celery_exclusive.core.operations import Acquire, Granted, Held, Release
+from celery_exclusive.core.operations import Granted, Held
 from celery_exclusive.errors import DuplicateTask, LockHeld, StoreUnavailable
 from celery_exclusive.leases.lease import Lease
 from celery_exclusive.local.acquisition import Acquisition
@@ -89,17 +89,16 @@ def _locked_run(task: Any, id: str, args: Any, kwargs: Any, option: Exclusive | 
     if option is None or key is None:
         yield Run(id, outer=outer)
         return
-    ttl = option.ttl or services.settings.exclusive_ttl
+    claim = Claim(key, f"{id}/{token_hex(4)}", token_hex(8), services.ttl(option), option.limit)
     if task.app.conf.task_always_eager and not services.is_rehearsal:
-        with _lease_in_memory(key, id, ttl) as lease:
+        with _lease_in_memory(claim) as lease:
             yield Run(id, lease, outer)
         return
     ours = next((lease for lease in leases_of_runs() if lease.key == key), None)
     if ours:
         yield Run(id, ours, outer)
         return
-    who = f"Task {task.name}[{id}]"
-    acquisition = Acquisition(services, key, f"{id}/{token_hex(4)}", who, ttl=ttl, limit=option.limit)
+    acquisition = Acquisition(services, claim, f"Task {task.name}[{id}]")
     is_patient = option.on_conflict in ("wait", "reschedule") and not services.is_rehearsal
     held, is_unguarded = None, False
     try:
@@ -153,11 +152,8 @@ def _unique_lease(
     if option is None or key is None or is_play or has_already:
         yield key, None
         return
-    ttl, id = services.ttl(option), f"{run.task_id}/{token_hex(4)}"
-    acquisition = Acquisition(
-        services, key, id, f"Task {task.name}[{run.task_id}]", ttl=ttl / SECOND, limit=1
-    )
-    claim = Claim(key, id, acquisition.token, ttl)
+    claim = Claim(key, f"{run.task_id}/{token_hex(4)}", token_hex(8), services.ttl(option))
+    acquisition = Acquisition(services, claim, f"Task {task.name}[{run.task_id}]")
     try:
         if option.window == PERIOD:
             own = claim.acquire_alone(services.queued_ttl(option), "period")
@@ -222,14 +218,13 @@ def _resolve(run: Run, task: Any, option: Exclusive, key: str, held: Held, *, is
 
 
 @contextmanager
-def _lease_in_memory(key: str, id: str, ttl: float) -> Generator[Lease]:
+def _lease_in_memory(claim: Claim) -> Generator[Lease]:
     """A lease that conflicts with none, in a namespace that no setting can name."""
     store = open_store("memory://", prefix="always eager")
-    id, token = f"{id}/{token_hex(4)}", token_hex(8)
-    granted = store.apply(key, Acquire(id, token, _FOR_EVER, _NO_LIMIT)).answer
+    endless = replace(claim, ttl=_FOR_EVER, limit=_NO_LIMIT)
+    granted = store.apply(claim.key, endless.acquire()).answer
     assert isinstance(granted, Granted)  # noqa: S101 - there is no limit
     try:
-        until = time.monotonic() + ttl
-        yield Lease(key, granted.fence, ttl, store, id, token, _NO_LIMIT, until, lambda: None)
+        yield Lease(granted.fence, claim, store, time.monotonic() + claim.ttl / SECOND, lambda: None)
     finally:
-        store.apply(key, Release(id, token))
+        store.apply(claim.key, claim.release())

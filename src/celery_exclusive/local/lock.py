@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from celery import current_app
 
 from celery_exclusive import notices
-from celery_exclusive.core.claim import task_id
+from celery_exclusive.core.claim import Claim, task_id
+from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Held
 from celery_exclusive.errors import ExclusiveError, LockHeld, NoLease, OptionError, did_you_mean, shown
 from celery_exclusive.leases.lease import Lease
@@ -176,7 +177,9 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
         if any(acquisition.thread == get_ident() for acquisition in self._held_here()):
             raise ExclusiveError(f"{self} is held by this thread already: a lock is not re-entrant")
         who = f"lock:{gethostname()}:{os.getpid()}"
-        return Acquisition(services, self.key, f"{who}/{token_hex(4)}", who, ttl=self.ttl, limit=self.limit)
+        ttl = round(self.ttl * SECOND)
+        claim = Claim(self.key, f"{who}/{token_hex(4)}", token_hex(8), ttl, self.limit)
+        return Acquisition(services, claim, who)
 
     def _held_here(self) -> list[Acquisition]:
         """What this process holds through this object; a forked child has nothing of its parent's."""

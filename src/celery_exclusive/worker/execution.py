@@ -201,11 +201,9 @@ class Execution:
         if unique:
             unique.may_hold = outcome.may_hold_unique
         if exclusive and outcome.has_lock:
-            ttl, keeper, store = exclusive.ttl / SECOND, self.state.keeper, self.services.store
-            known = keeper.known if keeper else lambda: None
-            claim = (exclusive.id, exclusive.token, exclusive.limit)
-            until = self.asked + ttl
-            self.run.lease = Lease(exclusive.key, outcome.number, ttl, store, *claim, until, known)
+            known = self.state.keeper.known if self.state.keeper else lambda: None
+            until = self.asked + exclusive.ttl / SECOND
+            self.run.lease = Lease(outcome.number, exclusive, self.services.store, until, known)
         if self.state.keeper and (outcome.has_lock or outcome.kind == "run"):
             held = [claim for claim in (exclusive,) if claim and outcome.has_lock]
             if unique and unique.may_hold:

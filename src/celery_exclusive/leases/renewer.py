@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from celery_exclusive.stores.base import Store
 
 
-class Heartbeat:
+class Renewer:
     """Renews, three times per ttl, the leases that this process acquired without a worker.
 
     It restores them when a store has lost its data. Its thread runs from the first lease until a beat after
@@ -31,7 +31,7 @@ class Heartbeat:
     def start_anew(self) -> None:
         """Forget everything: a forked child has neither the leases nor the thread of its parent."""
         self._pid = os.getpid()
-        self._kept: dict[Lease, weakref.ref[object]] = {}
+        self._owners: dict[Lease, weakref.ref[object]] = {}
         self._guard = original("_thread", "RLock")()  # a signal handler may acquire a lock while it is held
         self._sooner: queue.SimpleQueue[None] = original("queue", "SimpleQueue")()
         self._period: float | None = None
@@ -54,12 +54,12 @@ class Heartbeat:
         """Return the epoch of a store, as it was last read."""
         return self._known.get(store)
 
-    def keep(self, lease: Lease, owner: object) -> None:
+    def add(self, lease: Lease, owner: object) -> None:
         """Renew this lease from now on, as long as its owner exists."""
         if self._pid != os.getpid():  # forked behind Python's back, as uWSGI does
             self.start_anew()
         with self._guard:
-            self._kept[lease] = weakref.ref(owner)
+            self._owners[lease] = weakref.ref(owner)
             if self._period is None:
                 try:
                     NativeThread(self._run).start()
@@ -73,10 +73,11 @@ class Heartbeat:
                 self._period = lease.ttl / 3
                 self._sooner.put(None)
 
-    def drop(self, lease: Lease) -> None:
+    def remove(self, lease: Lease) -> None:
+        """Renew and restore this lease no more: it is about to be released."""
         lease.end()
         with self._guard:
-            self._kept.pop(lease, None)
+            self._owners.pop(lease, None)
 
     def _run(self) -> None:
         trouble = notices.Trouble("the renewal of the leases of lock()")
@@ -91,10 +92,10 @@ class Heartbeat:
         with suppress(queue.Empty):
             self._sooner.get(timeout=period or 0)
         with self._guard:
-            ownerless = [lease for lease, owner in self._kept.items() if owner() is None]
+            ownerless = [lease for lease, owner in self._owners.items() if owner() is None]
             for lease in ownerless:
-                del self._kept[lease]
-            self._period = min((lease.ttl / 3 for lease in self._kept), default=None)
+                del self._owners[lease]
+            self._period = min((lease.ttl / 3 for lease in self._owners), default=None)
             goes_on = self.is_beating
         for lease in ownerless:
             notices.forgotten(lease.key, lease.ttl)
@@ -103,32 +104,33 @@ class Heartbeat:
     def _beat(self) -> None:
         by_store: defaultdict[Store, list[Lease]] = defaultdict(list)
         with self._guard:
-            for lease in self._kept:
+            for lease in self._owners:
                 by_store[lease._store].append(lease)
         errors: list[Exception] = []
         for store, leases in by_store.items():
             try:
-                self._keep_all(store, leases)
+                self._renew(store, leases)
             except Exception as error:  # noqa: BLE001 - raised when the other stores have had their turn
                 errors.append(error)
         if errors:
             raise errors[0]
 
-    def _keep_all(self, store: Store, leases: list[Lease]) -> None:
+    def _renew(self, store: Store, leases: list[Lease]) -> None:
         now = time.monotonic()
-        gone = [lease for lease, lives in zip(leases, renew(leases), strict=True) if not lives]
+        lost = [lease for lease, is_held in zip(leases, renew(leases), strict=True) if not is_held]
         epoch, known = store.epoch(), self._known.get(store)
-        if known and known.epoch != epoch:
-            for lease in gone:
-                lease.put_back()
-            notices.restored(store.url, [lease.key for lease in leases])
-        else:
-            for lease in gone:
+        has_lost_its_data = known is not None and known.epoch != epoch
+        for lease in lost:
+            if has_lost_its_data:
+                lease.restore()
+            else:
                 lease.end()
+        if has_lost_its_data:
+            notices.restored(store.url, [lease.key for lease in leases])
         self._known[store] = Known(epoch, now)
 
 
-heartbeat: Final = Heartbeat()
-"""The heartbeat of this process."""
+renewer: Final = Renewer()
+"""The renewer of this process."""
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=heartbeat.start_anew)
+    os.register_at_fork(after_in_child=renewer.start_anew)
