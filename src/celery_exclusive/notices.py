@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from celery_exclusive import events
 from celery_exclusive.core.claim import task_id
-from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Owner
+from celery_exclusive.core.records import SECOND
 from celery_exclusive.display import OneLine
 from celery_exclusive.errors import ExclusiveError, UnreadableKey
 from celery_exclusive.system.threads import at_home
@@ -271,11 +271,11 @@ class Trouble:
 def held(by: Sequence[Owner]) -> str:
     """Describe the owners of a lock: "held by <task id> for 1.5s and 2 more"."""
     if not by:
-        return "reserved for earlier waiters"
+        return "offered to earlier tasks in line"
     owner, others = by[0], len(by) - 1
     what = (
-        f"held by {task_id(owner.id)} for {owner.age / SECOND:.1f}s"
-        if owner.fence
-        else f"offered to {task_id(owner.id)}"
+        f"offered to {task_id(owner.id)}"
+        if owner.is_offered
+        else f"held by {task_id(owner.id)} for {owner.age / SECOND:.1f}s"
     )
     return f"{what} and {others} more" if others else what

@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, Protocol, cast
 
-from celery_exclusive.core.document import SECOND
-from celery_exclusive.core.operations import Acquire, Request
+from celery_exclusive.core.operations import Acquire, KeyOperation
+from celery_exclusive.core.records import SECOND
 from celery_exclusive.options.declaration import Declaration
 from celery_exclusive.options.declared import Exclusive, Unique
 from celery_exclusive.options.per_call import Values, option_of_call
@@ -35,7 +35,7 @@ class Releaser(Protocol):
 
     def add(
         self,
-        *operations: tuple[str, Request],
+        *operations: tuple[str, KeyOperation],
         dying: int | None = ...,
         before: Callable[[], object] = ...,
     ) -> None: ...
@@ -142,7 +142,7 @@ class PublishingStore:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    def apply(self, key: str, operation: Request) -> Reply:
+    def apply(self, key: str, operation: KeyOperation) -> Reply:
         if isinstance(operation, Acquire) and operation.message is not None:
             message = self._services.signer.sign_parked(operation.message, key, operation.id)
             operation = replace(operation, message=message)

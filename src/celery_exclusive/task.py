@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from celery_exclusive.core.claim import task_id
-from celery_exclusive.core.document import QUEUED, SECOND
+from celery_exclusive.core.records import QUEUED, SECOND
 from celery_exclusive.errors import NoLease, OptionError, UnreadableKey
 from celery_exclusive.leases.by_hand import release
 from celery_exclusive.options.keys import key_of

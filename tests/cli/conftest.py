@@ -13,8 +13,8 @@ from kombu import Connection
 
 from celery_exclusive import install
 from celery_exclusive.cli.locks import locks
-from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Acquire
+from celery_exclusive.core.records import SECOND
 from celery_exclusive.stores.base import Reply
 from tests.worker.conftest import make_lab
 

@@ -16,9 +16,9 @@ from celery_exclusive import Exclusive, Unique
 from celery_exclusive.cli.locks import locks
 from celery_exclusive.cli.table import duration
 from celery_exclusive.core.claim import Claim
-from celery_exclusive.core.document import SECOND
+from celery_exclusive.core.key_state import OFFERS_IN_LINE
 from celery_exclusive.core.operations import Break, Release
-from celery_exclusive.core.state import OFFERS_IN_LINE
+from celery_exclusive.core.records import SECOND
 from celery_exclusive.display import escaped, unescaped
 from celery_exclusive.errors import LockHeld
 from celery_exclusive.messages.header import HEADER, Header

@@ -10,7 +10,7 @@ from typing import Any
 from typing import Protocol as Interface
 from unittest import mock
 
-from celery_exclusive.core import state as core
+from celery_exclusive.core import key_state as core
 from tests.explorer.model import Model, Move, Protocol, Setting, Violation
 
 

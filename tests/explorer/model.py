@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from celery_exclusive.core.document import ENTERED, NEVER, Document, Entry, Holder, Line, State
-from celery_exclusive.core.operations import Acquire, Done, Granted, Operation, Parked, Reap, Release
-from celery_exclusive.core.state import OFFERS_ASIDE, OFFERS_IN_LINE
+from celery_exclusive.core.key_state import OFFERS_ASIDE, OFFERS_IN_LINE
+from celery_exclusive.core.operations import Acquire, Applied, Granted, Operation, Parked, Reap, Release
+from celery_exclusive.core.records import ENTERED, NEVER, Document, Entry, Holder, Line, State
 from celery_exclusive.core.step import Transition, step
 
 NOW, LATER, LAST_FENCE, EPOCH = 0, 1, 100, "epoch"
@@ -351,7 +351,7 @@ class Model:
     def _releases(self, world: World, slot: Slot, others: list[Slot]) -> Iterator[Move]:
         store, answer, wakes = self._ask(world.store, Release(self._id(slot), "mine"), mine=slot.owns)
         fate = dict(world.fates)[slot.message]
-        closed = answer == Done(found=True) and fate.waited and not fate.overtaken
+        closed = answer == Applied(is_applied=True) and fate.waited and not fate.overtaken
         ended = slot._replace(phase=ENDING, owns=False, paused=False, wakes=wakes)
         released = _world(world, store=store, slots=[*others, ended])
         label = f"{slot.message} finishes{_asked(answer)}"
@@ -461,7 +461,7 @@ class Model:
             limit=self.setting.limit,
             redelivered=slot.phase == REDELIVERED,
             promoted=EPOCH if slot.phase == PROMOTED and self.protocol.knows_promoted else None,
-            late=not self.setting.early,
+            acks_late=not self.setting.early,
             message=None if self.protocol.parks_in_two_steps else slot.message.encode(),
         )
 
@@ -603,4 +603,4 @@ def _put(items: tuple, position: int, item: tuple) -> tuple:
 
 
 def _asked(answer: object) -> str:
-    return " and releases" if answer == Done(found=True) else ", its lease is lost"
+    return " and releases" if answer == Applied(is_applied=True) else ", its lease is lost"

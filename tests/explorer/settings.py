@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from celery_exclusive.core.document import ENTERED, Document, Line
 from celery_exclusive.core.operations import Acquire, Operation, Stale
+from celery_exclusive.core.records import ENTERED, Document, Line
 from celery_exclusive.core.step import Transition, step
 from tests.explorer.model import Protocol, Setting
 
@@ -61,7 +61,7 @@ def _no_offer(document: Document, line: Line, operation: Operation, now: int) ->
 def _copies_leave(document: Document, line: Line, operation: Operation, now: int) -> Transition:
     """A grant is the end of the message, whoever acknowledges it when."""
     if isinstance(operation, Acquire):
-        operation = replace(operation, late=False)
+        operation = replace(operation, acks_late=False)
     return step(document, line, operation, now)
 
 

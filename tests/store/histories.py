@@ -7,8 +7,8 @@ from typing import get_args
 
 from hypothesis import strategies as some
 
-from celery_exclusive.core.document import SECOND, Phase
 from celery_exclusive.core.operations import AcquireAlone, Break, Release, Remove, Renew, Restore
+from celery_exclusive.core.records import SECOND, Phase
 
 OFFER = 5 * SECOND
 TOMBSTONE = 600 * SECOND

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from celery_exclusive.core.document import SECOND, SET_ASIDE
-from celery_exclusive.core.operations import Acquire, Done, Granted, Parked, Renew
+from celery_exclusive.core.operations import Acquire, Applied, Granted, Parked, Renew
+from celery_exclusive.core.records import SECOND, SET_ASIDE
 from celery_exclusive.errors import StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import open_store
 from tests.servers import RedisServer
@@ -79,7 +79,7 @@ def test_the_reaper_sets_a_damaged_key_aside_and_looks_after_the_others(bench: B
     assert key == "bad"
     assert problem
     again = bench.store.reap()
-    assert (again.answer, again.wake, again.unreadable) == (Done(True), (), ())
+    assert (again.answer, again.wake, again.unreadable) == (Applied(True), (), ())
     bench.now += SET_ASIDE
     assert [key for key, _ in bench.store.reap().unreadable] == ["bad"]
 

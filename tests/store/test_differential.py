@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from celery_exclusive.core.document import SECOND
-from celery_exclusive.core.operations import Acquire, Done, Granted, Release, Remove
+from celery_exclusive.core.operations import Acquire, Applied, Granted, Release, Remove
+from celery_exclusive.core.records import SECOND
 from celery_exclusive.stores.base import Reply, Snapshot, Wake
 from celery_exclusive.stores.document import Change, Loaded
 from celery_exclusive.stores.memory import MemoryStore
@@ -114,7 +114,7 @@ class Twin:
     def reap(self, reap: Reap) -> Reply:
         due = sum(time <= self.time for time in self.due().values())
         reply = self.store.reap(reap.limit, reap.every)
-        assert reply.more == (reply.answer == Done(True) and 0 < reap.limit <= due)
+        assert reply.more == (reply.answer == Applied(True) and 0 < reap.limit <= due)
         return reply
 
     def take(self, take: Take) -> Reply:

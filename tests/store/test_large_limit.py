@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from celery_exclusive.core.document import OFFERED_AT_ONCE
 from celery_exclusive.core.operations import Granted, Parked
+from celery_exclusive.core.records import OFFERED_AT_ONCE
 from tests.store.test_redis import RedisStore, commands, redis, store, take
 
 __all__ = ["redis", "store"]

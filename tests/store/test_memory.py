@@ -6,8 +6,8 @@ from itertools import count
 
 import pytest
 
-from celery_exclusive.core.document import SECOND
-from celery_exclusive.core.operations import Acquire, Done, Granted, Held, Release, Remove
+from celery_exclusive.core.operations import Acquire, Applied, Granted, Held, Release, Remove
+from celery_exclusive.core.records import SECOND
 from celery_exclusive.stores.base import open_store
 from celery_exclusive.stores.memory import MemoryStore
 
@@ -52,15 +52,15 @@ def test_dead_leases_and_tombstones_are_cleared_by_the_reaper(store: MemoryStore
 
 
 def test_two_reapers_do_not_come_at_once(store: MemoryStore) -> None:
-    assert store.reap(every=SECOND).answer == Done(True)
-    assert store.reap(every=SECOND).answer == Done(False)
-    assert store.reap().answer == Done(True)
+    assert store.reap(every=SECOND).answer == Applied(True)
+    assert store.reap(every=SECOND).answer == Applied(False)
+    assert store.reap().answer == Applied(True)
 
 
 def test_a_clock_that_went_back_does_not_stop_the_reaper(store: MemoryStore) -> None:
     store.reap()
     store.clock = lambda: START - 3600 * SECOND
-    assert store.reap(every=SECOND).answer == Done(True)
+    assert store.reap(every=SECOND).answer == Applied(True)
 
 
 def test_scan_names_the_keys_in_use(store: MemoryStore) -> None:

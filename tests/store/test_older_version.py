@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Acquire
+from celery_exclusive.core.records import SECOND
 from celery_exclusive.stores.base import Store, open_store
 from tests.servers import RedisServer
 

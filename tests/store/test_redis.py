@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from celery_exclusive.core.document import SECOND
-from celery_exclusive.core.operations import Acquire, Done, Granted, Held, Parked, Release, Remove, Renew
+from celery_exclusive.core.operations import Acquire, Applied, Granted, Held, Parked, Release, Remove, Renew
+from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.stores.base import Reply, open_store
 from celery_exclusive.stores.redis.store import RedisStore
@@ -126,14 +126,14 @@ def test_the_reaper_clears_what_an_operator_deleted(store: RedisStore, redis: An
     store.apply("key", take("b"))
     redis.delete(*(f"cx2:{{0}}:{kind}:key" for kind in "lqaom"))
     store.clock = lambda: 2_000_000_000 * SECOND
-    assert store.reap() == Reply(Done(True), epoch=store.epoch())
+    assert store.reap() == Reply(Applied(True), epoch=store.epoch())
     assert redis.zcard("cx2:{0}:due") == 0
 
 
 def test_two_reapers_do_not_come_at_once(store: RedisStore, redis: Any) -> None:
-    assert store.reap(every=SECOND).answer == Done(True)
-    assert store.reap(every=SECOND).answer == Done(False)
-    assert store.reap(every=0).answer == Done(True)
+    assert store.reap(every=SECOND).answer == Applied(True)
+    assert store.reap(every=SECOND).answer == Applied(False)
+    assert store.reap(every=0).answer == Applied(True)
     assert permanent(redis) == {b"cx2:{0}:epoch"}
 
 
@@ -279,8 +279,8 @@ def test_a_full_server_takes_no_new_lease_but_every_old_one_back(start_redis: St
         redis.config_set("maxmemory", 1)
     with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1.*OOM.*maxmemory"):
         store.apply("another", take("a"))
-    assert store.apply("key", give("a")).answer == Done(True)
-    assert store.apply("key", give("b")).answer == Done(True)
+    assert store.apply("key", give("a")).answer == Applied(True)
+    assert store.apply("key", give("b")).answer == Applied(True)
     assert [wake.id for wake in store.apply("line", give("a")).wake] == ["b"]
     store.close()
 

@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 from redis import exceptions
 
-from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import (
     Acquire,
-    Done,
+    Applied,
     Granted,
     Held,
     Parked,
@@ -25,6 +24,7 @@ from celery_exclusive.core.operations import (
     Remove,
     Renew,
 )
+from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.stores.base import Store, open_store
 from celery_exclusive.stores.redis.client import Client
@@ -173,8 +173,8 @@ def test_a_release_whose_reply_was_lost_is_no_alarm(
 ) -> None:
     store.apply("key", take("a"))
     lose_the_next_reply(monkeypatch)
-    assert store.apply("key", give("a")).answer == Done(True)
-    assert store.apply("key", give("a")).answer == Done(False)
+    assert store.apply("key", give("a")).answer == Applied(True)
+    assert store.apply("key", give("a")).answer == Applied(False)
 
 
 def test_a_server_that_nobody_started_is_told_at_once() -> None:
@@ -245,7 +245,7 @@ def test_threads_share_a_store(store: RedisStore, redis_server: RedisServer) -> 
                 inside.add(name)
                 granted += 1
                 inside.remove(name)
-                assert store.apply("key", give(name)).answer == Done(True)
+                assert store.apply("key", give(name)).answer == Applied(True)
         return granted
 
     with ThreadPoolExecutor(4) as pool:
@@ -264,7 +264,7 @@ def test_a_forked_child_has_a_connection_of_its_own(store: RedisStore) -> None:
 
     assert in_a_fork(child)
     assert store._client.ask("CLIENT", "ID") == parent
-    assert store.apply("key", give("a")).answer == Done(True)
+    assert store.apply("key", give("a")).answer == Applied(True)
 
 
 def test_a_child_may_be_forked_while_other_threads_call(store: RedisStore) -> None:

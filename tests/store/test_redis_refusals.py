@@ -9,8 +9,8 @@ from contextlib import closing
 import pytest
 import redis
 
-from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Acquire
+from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import OptionError, StoreUnavailable
 from celery_exclusive.stores.base import open_store
 from tests.servers import RedisServer

@@ -14,12 +14,11 @@ from click.testing import CliRunner
 
 from celery_exclusive import Exclusive, install
 from celery_exclusive.cli.locks import locks
-from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import (
     Acquire,
     AcquireAlone,
+    Applied,
     Break,
-    Done,
     Granted,
     Held,
     Parked,
@@ -28,6 +27,7 @@ from celery_exclusive.core.operations import (
     Renew,
     Restore,
 )
+from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.stores.base import Reply, Store, open_store
 from tests.servers import RedisServer
@@ -70,14 +70,14 @@ def live(store: Store) -> None:
     assert store.epoch()
     assert isinstance(store.apply("x:quick", Acquire("a/1", "t", LONG)).answer, Granted)
     assert store.renew([("x:quick", Renew("a/1", "t", 2 * LONG))]) == [True]
-    assert store.apply("x:quick", Release("a/1", "t", done=False)).answer == Done(True)
+    assert store.apply("x:quick", Release("a/1", "t", done=False)).answer == Applied(True)
     assert isinstance(store.apply("x:three", Acquire("a/1", "t", LONG, limit=3)).answer, Granted)
     assert isinstance(store.apply("x:three", Acquire("b/1", "t", LONG, limit=3)).answer, Granted)
-    assert store.apply("x:three", Release("b/1", "t")).answer == Done(True)
+    assert store.apply("x:three", Release("b/1", "t")).answer == Applied(True)
     assert isinstance(store.apply("u:k", AcquireAlone("a/1", "t", LONG, phase="queued")).answer, Granted)
     assert isinstance(store.apply("u:k", AcquireAlone("b/1", "t", LONG)).answer, Held)
-    assert store.apply("u:k", Break("a/1")).answer == Done(True)
-    assert store.apply("x:restored", Restore("a/1", "t", LONG)).answer == Done(True)
+    assert store.apply("u:k", Break("a/1")).answer == Applied(True)
+    assert store.apply("x:restored", Restore("a/1", "t", LONG)).answer == Applied(True)
     wait_in_line(store)
     step_aside(store)
     assert sorted(store.scan()) == ["x:k", "x:restored", "x:three"]
@@ -97,10 +97,10 @@ def wait_in_line(store: Store) -> None:
     other = Acquire("holder/1", "other delivery", LONG, redelivered=True, message=b"its copy")
     assert isinstance(store.apply("x:k", other).answer, Parked)
     for number in range(2, 7):
-        assert store.apply("x:k", Remove(f"{number}/1")).answer == Done(True)
+        assert store.apply("x:k", Remove(f"{number}/1")).answer == Applied(True)
     reply = store.apply("x:k", Release("holder/1", "t"))
     assert [wake.id for wake in reply.wake] == ["1/1"]
-    assert isinstance(acquire(store, "1/1", redelivered=True, ttl=SHORT, late=True).answer, Granted)
+    assert isinstance(acquire(store, "1/1", redelivered=True, ttl=SHORT, acks_late=True).answer, Granted)
 
 
 def step_aside(store: Store) -> None:

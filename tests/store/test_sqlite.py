@@ -13,11 +13,10 @@ from typing import Any
 
 import pytest
 
-from celery_exclusive.core.document import SECOND, reach
 from celery_exclusive.core.operations import (
     Acquire,
+    Applied,
     Break,
-    Done,
     Granted,
     Held,
     Parked,
@@ -25,6 +24,7 @@ from celery_exclusive.core.operations import (
     Remove,
     Renew,
 )
+from celery_exclusive.core.records import SECOND, reach
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.stores.base import open_store
 from celery_exclusive.stores.sql import schema
@@ -125,7 +125,7 @@ def test_a_clock_that_went_back_does_not_stop_the_reaper(store: SqliteStore) -> 
     store.clock = lambda: START
     store.reap()
     store.clock = lambda: START - 3600 * SECOND
-    assert store.reap(every=SECOND).answer == Done(True)
+    assert store.reap(every=SECOND).answer == Applied(True)
 
 
 def test_a_line_outlives_the_leases_that_it_waits_for(store: SqliteStore) -> None:
@@ -374,7 +374,7 @@ def test_what_is_raised_into_a_call_leaves_no_half_of_it(store: SqliteStore, pat
     store.clock = clock
     assert [owner.id for owner in store.inspect("key").holders] == ["a"]
     rows(path, "BEGIN IMMEDIATE")  # nobody kept the file locked
-    assert store.apply("key", give("a")).answer == Done(True)
+    assert store.apply("key", give("a")).answer == Applied(True)
 
 
 def test_a_file_that_stays_locked_is_unavailable_and_says_why(store: SqliteStore, path: Path) -> None:
@@ -384,7 +384,7 @@ def test_a_file_that_stays_locked_is_unavailable_and_says_why(store: SqliteStore
         with pytest.raises(StoreUnavailable, match=rf"{path}: others kept it locked for 0\.2 s.*stopped"):
             store.apply("key", give("a"))
         assert store.inspect("key").holders  # who only looks is not in the way
-    assert store.apply("key", give("a")).answer == Done(True)
+    assert store.apply("key", give("a")).answer == Applied(True)
 
 
 def test_a_call_waits_for_others_to_finish_theirs(path: Path) -> None:
@@ -399,7 +399,7 @@ def test_a_call_waits_for_others_to_finish_theirs(path: Path) -> None:
         assert not answers
         other.execute("COMMIT")
         thread.join()
-    assert answers == [Done(True)]
+    assert answers == [Applied(True)]
     store.close()
 
 
@@ -454,4 +454,4 @@ def test_a_closed_store_keeps_nothing_open_and_opens_itself_again(store: SqliteS
     store.apply("key", take("a"))
     store.close()
     assert [file.name for file in path.parent.iterdir()] == ["locks.db"]  # the last one tidies up
-    assert store.apply("key", give("a")).answer == Done(True)
+    assert store.apply("key", give("a")).answer == Applied(True)

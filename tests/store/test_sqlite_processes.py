@@ -21,8 +21,17 @@ from secrets import token_hex
 
 import pytest
 
-from celery_exclusive.core.document import SECOND
-from celery_exclusive.core.operations import Acquire, Done, Granted, Release, Remove, Renew, Request, Stale
+from celery_exclusive.core.operations import (
+    Acquire,
+    Applied,
+    Granted,
+    KeyOperation,
+    Release,
+    Remove,
+    Renew,
+    Stale,
+)
+from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.stores.base import Snapshot, Store, open_store
 from celery_exclusive.stores.sql.sqlite import SqliteStore, _inherited
@@ -147,7 +156,7 @@ def test_a_fork_waits_for_a_thread_that_writes(
     assert [owner.id for owner in store.inspect("key").holders] == ["child"]
 
 
-def answer_is_granted(store: Store, operation: Request) -> None:
+def answer_is_granted(store: Store, operation: KeyOperation) -> None:
     assert isinstance(store.apply("key", operation).answer, Granted)
 
 
@@ -160,7 +169,7 @@ def test_parent_and_children_use_a_store_at_the_same_time(
         for number in range(20):
             operation = take(f"{name} {number}")
             store.apply(name, operation)
-            assert store.apply(name, give(operation.id)).answer == Done(True)
+            assert store.apply(name, give(operation.id)).answer == Applied(True)
 
     threads = [threading.Thread(target=work, args=(f"thread {number}",)) for number in range(3)]
     for thread in threads:
@@ -263,7 +272,7 @@ def test_a_new_file_may_be_opened_by_many_at_once(
         os.close(end)
 
 
-OPERATIONS: list[tuple[str, Request]] = [
+OPERATIONS: list[tuple[str, KeyOperation]] = [
     ("key", take("a")),
     ("key", take("b")),
     ("other", take("c")),

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Acquire, Granted, Held
+from celery_exclusive.core.records import SECOND
 from celery_exclusive.stores.base import Store, open_store
 
 GROUP, ANNE, BERT = 64_201, 64_202, 64_203

@@ -8,7 +8,7 @@ import time
 from itertools import count
 from secrets import token_hex
 
-from celery_exclusive.core.operations import Acquire, Done, Granted, Held, Parked, Release, Renew
+from celery_exclusive.core.operations import Acquire, Applied, Granted, Held, Parked, Release, Renew
 from celery_exclusive.stores.base import Reply
 from tests.stress.broker import Consumer, Message
 from tests.stress.journal import Journal
@@ -65,7 +65,7 @@ class Worker:
                 limit_of(message.key),
                 message.redelivered,
                 message.promoted,
-                late=True,
+                acks_late=True,
                 message=parked,
             ),
         )
@@ -93,7 +93,7 @@ class Worker:
             self.broker.publish(reply.wake)
         if self.plan.fault == "park in two steps":
             self.broker.unshelve(message.key)
-        self.journal.write("released", name, [reply.answer == Done(True), finished])
+        self.journal.write("released", name, [reply.answer == Applied(True), finished])
         return finished
 
     def renew(self, message: Message, token: str, name: str) -> None:

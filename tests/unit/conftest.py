@@ -13,7 +13,7 @@ from kombu.exceptions import OperationalError
 
 from celery_exclusive import Unique, install
 from celery_exclusive.core.claim import Claim
-from celery_exclusive.core.document import SECOND
+from celery_exclusive.core.records import SECOND
 from celery_exclusive.stores.memory import MemoryStore
 from tests.unit.stepping import Key
 

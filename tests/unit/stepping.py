@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from celery_exclusive.core.document import SECOND, Document, Entry, Line
+from celery_exclusive.core.key_state import owner
 from celery_exclusive.core.operations import (
     Acquire,
     Answer,
@@ -13,7 +13,7 @@ from celery_exclusive.core.operations import (
     Reap,
     Release,
 )
-from celery_exclusive.core.state import owner
+from celery_exclusive.core.records import SECOND, Document, Entry, Line
 from celery_exclusive.core.step import Transition, step
 
 TTL = 30 * SECOND
@@ -71,7 +71,9 @@ class Key:
 
     def acquire(self, id: str, token: str = "", **options: object) -> Answer:
         limit = self.document.limit
-        ask = Acquire(id, token or id.upper(), TTL, limit, late=True, message=f"message of {id}".encode())
+        ask = Acquire(
+            id, token or id.upper(), TTL, limit, acks_late=True, message=f"message of {id}".encode()
+        )
         return self.ask(replace(ask, **options))
 
     def promoted(self, id: str, token: str = "", **options: object) -> Answer:

@@ -8,9 +8,9 @@ from dataclasses import replace
 from celery_exclusive.core.admission import Outcome, Policy, admit
 from celery_exclusive.core.claim import Claim, UniqueClaim
 from celery_exclusive.core.delivery import Delivery
-from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Acquire, Answer, Held, Parked
 from celery_exclusive.core.plan import Ask, Plan, run_plan
+from celery_exclusive.core.records import SECOND
 from tests.unit.stepping import TTL, Key
 
 QUEUED_TTL = 24 * 3600 * SECOND
@@ -43,8 +43,8 @@ def delivery(token: str, *, task: str = "a", lock: bool = True, **facts: object)
     """A delivery of a task's message; all of them have the same keys."""
     id = f"{task}/1"
     exclusive = Claim("x", id, token, TTL) if lock else None
-    unique = UniqueClaim(Claim("u", id, token, TTL), "finished", QUEUED_TTL, is_taken=True)
-    made = Delivery(id=id, token=token, exclusive=exclusive, unique=unique, late=True, kin=(task,))
+    unique = UniqueClaim(Claim("u", id, token, TTL), "finished", QUEUED_TTL, is_acquired=True)
+    made = Delivery(id=id, token=token, exclusive=exclusive, unique=unique, acks_late=True, kin=(task,))
     return replace(made, **facts)
 
 
@@ -108,7 +108,7 @@ def test_of_two_copies_that_take_the_key_of_a_queued_task_over_one_waits_behind_
     )
     assert first.go_on().kind == "run"
     outcome = second.go_on()
-    assert (outcome.kind, outcome.number) == ("wait", 0)
+    assert (outcome.kind, outcome.position) == ("wait", 0)
     assert store.unique.document.holders[0].token == "first"
 
 

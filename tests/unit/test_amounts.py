@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from celery_exclusive.core.document import SECOND
+from celery_exclusive.core.records import SECOND
 from celery_exclusive.options.amounts import LONGEST, microseconds, no_longer_than
 
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Acquire, Break, Release, Remove
+from celery_exclusive.core.records import SECOND
 from celery_exclusive.messages.republish import Republisher
 from tests.unit import test_lock
 from tests.worker.journal import eventually

@@ -14,7 +14,7 @@ import pytest
 from celery import Celery
 
 from celery_exclusive import install
-from celery_exclusive.core.operations import Done, Release
+from celery_exclusive.core.operations import Applied, Release
 from celery_exclusive.leases.releaser import Releaser
 from celery_exclusive.stores.base import Reply
 from celery_exclusive.system import forks
@@ -48,7 +48,7 @@ class Work:
         self.fork_begins.wait(60)
         self.fork_is_made.wait(self.pause)
         self.is_done = True
-        return Reply(Done(True))
+        return Reply(Applied(True))
 
     def was_done_when_a_child_was_forked(self) -> bool:
         assert self.begins.wait(60)

@@ -19,8 +19,8 @@ from kombu.utils.imports import symbol_by_name
 from kombu.utils.json import dumps, loads
 
 from celery_exclusive import Exclusive, Unique, install
-from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Acquire, Release
+from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import ExclusiveError
 from celery_exclusive.messages.header import DELIVERY, HEADER
 from celery_exclusive.options.amounts import LONGEST

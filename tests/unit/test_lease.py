@@ -11,8 +11,8 @@ from celery import Celery
 
 from celery_exclusive import Lease, LeaseLost
 from celery_exclusive.core.claim import Claim
-from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Acquire, Release
+from celery_exclusive.core.records import SECOND
 from celery_exclusive.leases.lease import Known
 from celery_exclusive.services import PublishingStore
 from celery_exclusive.stores.base import Store, Wake, open_store

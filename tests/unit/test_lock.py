@@ -22,8 +22,8 @@ from celery import Celery, current_app
 
 from celery_exclusive import Conflict, Exclusive, ExclusiveError, LeaseLost, LockHeld, OptionError, install
 from celery_exclusive import lock as lock_
-from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Acquire, Break, Granted, Parked, Release
+from celery_exclusive.core.records import SECOND
 from celery_exclusive.leases.renewer import renewer
 from celery_exclusive.options.declaration import apps_with_locks
 from celery_exclusive.run import Run, current_run

@@ -11,8 +11,8 @@ import pytest
 from celery import Celery
 
 from celery_exclusive.core.claim import Claim
-from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Release
+from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.leases.releaser import Releaser
 from celery_exclusive.messages.header import HEADER, Header

@@ -16,7 +16,7 @@ from billiard.process import current_process
 from celery import Celery
 
 from celery_exclusive.core.claim import Claim, UniqueClaim
-from celery_exclusive.core.document import SECOND
+from celery_exclusive.core.records import SECOND
 from celery_exclusive.leases.lease import Known
 from celery_exclusive.messages.stored import StoredMessage
 from celery_exclusive.stores.memory import MemoryStore
@@ -29,9 +29,16 @@ from celery_exclusive.worker.roster import Roster
 X = Claim("x:k", "id/p", "t" * 16, 30 * SECOND)
 U = Claim("u:k", "id/p", "t" * 16, 30 * SECOND)
 LETTER = StoredMessage(b"[]", "application/json", "utf-8", {"exclusive": {}}, {}, "", "celery")
-UNIQUE = UniqueClaim(U, "finished", SECOND, is_taken=True)
+UNIQUE = UniqueClaim(U, "finished", SECOND, is_acquired=True)
 BOTH = Received(
-    id="id/p", token=X.token, exclusive=X, unique=UNIQUE, late=True, kin=("id",), values={}, stored=LETTER
+    id="id/p",
+    token=X.token,
+    exclusive=X,
+    unique=UNIQUE,
+    acks_late=True,
+    kin=("id",),
+    values={},
+    stored=LETTER,
 )
 
 

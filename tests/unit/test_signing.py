@@ -11,8 +11,8 @@ from kombu.utils.json import dumps, loads
 
 from celery_exclusive import Exclusive, Unique, install
 from celery_exclusive.core.claim import Claim
-from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Acquire, Release
+from celery_exclusive.core.records import SECOND
 from celery_exclusive.messages.header import HEADER, Header
 from celery_exclusive.messages.stored import StoredMessage
 from celery_exclusive.options.signing import Signer

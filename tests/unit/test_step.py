@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from celery_exclusive.core.document import SECOND, Entry, Holder
 from celery_exclusive.core.operations import (
     Acquire,
+    Applied,
     Break,
-    Done,
     Full,
     Granted,
     Held,
@@ -18,6 +17,7 @@ from celery_exclusive.core.operations import (
     Restore,
     Stale,
 )
+from celery_exclusive.core.records import SECOND, Entry, Holder
 from celery_exclusive.core.step import Transition
 from tests.unit.stepping import START, TTL, Key
 
@@ -95,10 +95,10 @@ def test_a_full_line_is_nothing_to_whom_a_place_is_free(key: Key):
 
 
 def test_a_broken_lease_frees_its_place_for_the_next_in_line(busy: Key):
-    assert busy.ask(Break("a")) == Done(True)
+    assert busy.ask(Break("a")) == Applied(True)
     assert busy.last.wake == ("b",)
     assert busy.holders == []
-    assert busy.release("a") == Done(False)
+    assert busy.release("a") == Applied(False)
 
 
 def test_the_copy_of_a_broken_run_stays_in_line(busy: Key):
@@ -110,14 +110,14 @@ def test_the_copy_of_a_broken_run_stays_in_line(busy: Key):
 
 def test_breaking_what_nobody_holds_only_looks_at_the_clock(busy: Key):
     busy.now += TTL
-    assert busy.ask(Break("nobody")) == Done(False)
+    assert busy.ask(Break("nobody")) == Applied(False)
     assert busy.last.wake == ("b",)
 
 
 def test_a_lost_lease_is_restored_before_the_task_to_which_its_place_is_offered(busy: Key):
     (lost,) = busy.document.holders
     busy.ask(Break("a"))
-    assert busy.ask(Restore("a", "of a", TTL)) == Done(True)
+    assert busy.ask(Restore("a", "of a", TTL)) == Applied(True)
     assert busy.last.wake == ()
     (restored,) = busy.document.holders
     assert restored == Holder("a", "of a", busy.now + TTL, restored.fence, waited=True)
@@ -129,27 +129,27 @@ def test_a_lost_lease_is_restored_before_the_task_to_which_its_place_is_offered(
 
 
 def test_a_forgotten_lease_is_put_back_only_where_there_is_a_place(busy: Key):
-    assert busy.ask(Restore("e", "of e", TTL)) == Done(False)
-    assert busy.ask(Restore("e", "of e", TTL, limit=2)) == Done(True)
-    assert busy.ask(Restore("f", "of f", TTL, limit=2)) == Done(False)
+    assert busy.ask(Restore("e", "of e", TTL)) == Applied(False)
+    assert busy.ask(Restore("e", "of e", TTL, limit=2)) == Applied(True)
+    assert busy.ask(Restore("f", "of f", TTL, limit=2)) == Applied(False)
     busy.now += TTL
-    assert busy.ask(Restore("f", "of f", TTL)) == Done(True)
+    assert busy.ask(Restore("f", "of f", TTL)) == Applied(True)
 
 
 def test_a_lost_lease_is_not_restored_for_an_id_that_waits_or_has_finished(busy: Key):
     busy.release("a")
-    assert busy.ask(Restore("b", "of b", TTL)) == Done(False)
+    assert busy.ask(Restore("b", "of b", TTL)) == Applied(False)
     assert "b" in busy.in_line
     busy.promoted("b")
     busy.release("b")
-    assert busy.ask(Restore("b", "of b", TTL)) == Done(False)
+    assert busy.ask(Restore("b", "of b", TTL)) == Applied(False)
 
 
 def test_a_forgotten_lease_is_put_back_once(key: Key):
-    assert key.ask(Restore("a", "of a", TTL)) == Done(True)
+    assert key.ask(Restore("a", "of a", TTL)) == Applied(True)
     before = key.document
-    assert key.ask(Restore("a", "of a", TTL)) == Done(True)
-    assert key.ask(Restore("a", "of another", TTL)) == Done(False)
+    assert key.ask(Restore("a", "of a", TTL)) == Applied(True)
+    assert key.ask(Restore("a", "of another", TTL)) == Applied(False)
     assert key.document == before
 
 
@@ -229,7 +229,7 @@ def test_another_delivery_of_the_same_id_does_not_get_its_lease(key: Key):
 
 def test_an_early_promoted_copy_whose_lease_lapsed_unheard_must_ask_again_as_redelivered(busy: Key):
     busy.release("a")
-    busy.promoted("b", late=False)
+    busy.promoted("b", acks_late=False)
     busy.now += TTL
     assert busy.look(Acquire("b", "B", TTL, promoted="today")).answer == Stale()
     assert isinstance(busy.redelivered("b", "B"), Parked)
@@ -267,7 +267,7 @@ def test_a_lowered_limit_evicts_nobody():
 
 
 def test_a_removed_id_leaves_the_line_for_good(busy: Key):
-    assert busy.ask(Remove("b")) == Done(True)
+    assert busy.ask(Remove("b")) == Applied(True)
     assert busy.in_line == ["c", "d"]
     assert busy.promoted("b") == Stale()
     assert busy.redelivered("b") == Stale()
@@ -281,11 +281,11 @@ def test_removing_the_head_hands_its_offer_on(busy: Key):
 
 def test_removing_a_stranger_finds_nothing(busy: Key):
     before = busy.document
-    assert busy.ask(Remove("x")) == Done(False)
-    assert busy.last == Transition(before, Done(False), due=START + TTL)
+    assert busy.ask(Remove("x")) == Applied(False)
+    assert busy.last == Transition(before, Applied(False), due=START + TTL)
 
 
 def test_removing_does_not_end_a_run(key: Key):
     key.acquire("a")
-    assert key.ask(Remove("a")) == Done(False)
+    assert key.ask(Remove("a")) == Applied(False)
     assert key.holders == ["a"]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import (
     Granted,
     Parked,
     Remove,
     Stale,
 )
+from celery_exclusive.core.records import SECOND
 from tests.unit.stepping import TTL, Key
 
 # Stale.
@@ -164,33 +164,33 @@ def test_copies_of_several_runs_that_died_join_the_line_in_their_old_order(key: 
 
 def test_an_early_message_has_no_copy_behind_its_run(busy: Key):
     busy.release("a")
-    assert isinstance(busy.promoted("b", late=False), Granted)
+    assert isinstance(busy.promoted("b", acks_late=False), Granted)
     assert (busy.in_line, busy.behind) == (["c", "d"], [])
     assert "b" not in busy.messages
 
 
 def test_an_early_message_that_has_begun_does_not_begin_again_by_an_offer(busy: Key):
     busy.release("a")
-    busy.promoted("b", late=False)
-    assert busy.promoted("b", "B2", late=False) == Stale()
+    busy.promoted("b", acks_late=False)
+    assert busy.promoted("b", "B2", acks_late=False) == Stale()
     busy.reap(TTL)
-    assert busy.promoted("b", "B2", late=False) == Stale()
+    assert busy.promoted("b", "B2", acks_late=False) == Stale()
 
 
 def test_an_early_message_that_has_begun_begins_again_when_the_broker_redelivers_it(busy: Key):
     busy.release("a")
-    busy.promoted("b", late=False)
+    busy.promoted("b", acks_late=False)
     busy.reap(TTL)
-    assert isinstance(busy.redelivered("b", late=False), Parked)
+    assert isinstance(busy.redelivered("b", acks_late=False), Parked)
 
 
 def test_a_repeated_request_of_an_early_message_is_granted_after_its_lease_has_lapsed(key: Key):
     key.acquire("a")
     key.acquire("b")
     key.release("a")
-    key.promoted("b", late=False)
+    key.promoted("b", acks_late=False)
     key.reap(TTL)
-    assert isinstance(key.acquire("b", promoted="today", redelivered=True, late=False), Granted)
+    assert isinstance(key.acquire("b", promoted="today", redelivered=True, acks_late=False), Granted)
 
 
 def test_a_promoted_copy_without_entry_lease_and_tombstone_runs(key: Key):

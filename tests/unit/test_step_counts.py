@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from celery_exclusive.core.document import SECOND, Entry
+from celery_exclusive.core.key_state import LONGEST_OFFER, OFFER, OFFERS_IN_LINE
 from celery_exclusive.core.operations import (
     AcquireAlone,
+    Applied,
     Break,
-    Done,
     Full,
     Granted,
     Held,
@@ -19,7 +19,7 @@ from celery_exclusive.core.operations import (
     Restore,
     Stale,
 )
-from celery_exclusive.core.state import LONGEST_OFFER, OFFER, OFFERS_IN_LINE
+from celery_exclusive.core.records import SECOND, Entry
 from tests.unit.stepping import START, TTL, Key, nobody_comes
 
 
@@ -98,7 +98,7 @@ def test_a_refused_acquire_does_not_change_the_limit_for_the_line(key: Key):
 def test_who_steps_aside_and_leaves_at_once_is_not_told_as_aside(busy: Key):
     busy.release("a")
     first_steps_aside(busy)
-    assert busy.ask(Remove("b")) == Done(True)
+    assert busy.ask(Remove("b")) == Applied(True)
     assert busy.last.aside == ()
     first_steps_aside(busy)
     assert isinstance(busy.redelivered("c"), Granted)
@@ -130,7 +130,7 @@ def test_a_copy_of_what_runs_is_kept_however_many_wait(busy: Key):
 
 def test_a_waiting_task_delivered_without_a_flag_leaves_a_tombstone_when_done(busy: Key):
     busy.release("a")
-    assert isinstance(busy.acquire("b", late=False), Granted)
+    assert isinstance(busy.acquire("b", acks_late=False), Granted)
     busy.release("b")
     assert busy.tombstones["b"] == "B"
     assert busy.redelivered("b") == Stale()
@@ -155,35 +155,35 @@ def test_who_owns_a_key_and_waits_for_it_stands_behind_itself(key: Key):
 
 
 def test_a_lease_is_kept_for_the_queue_only_if_there_is_one_and_no_copy(key: Key):
-    assert key.ask(Release("a", "A", done=False, keep=SECOND)) == Done(False)
+    assert key.ask(Release("a", "A", done=False, keep=SECOND)) == Applied(False)
     key.acquire("a")
-    assert key.ask(Release("a", "A", done=False, keep=SECOND)) == Done(True)
+    assert key.ask(Release("a", "A", done=False, keep=SECOND)) == Applied(True)
     assert [holder.phase for holder in key.document.holders] == ["again"]
     other = Key()
     run_behind(other, "a")
-    assert other.ask(Release("a", "A", done=False, keep=SECOND)) == Done(True)
+    assert other.ask(Release("a", "A", done=False, keep=SECOND)) == Applied(True)
     assert (other.holders, other.in_line) == ([], ["a"])
 
 
 def test_a_lease_that_has_ended_cannot_be_broken(key: Key):
     key.acquire("a")
     key.now += TTL
-    assert key.ask(Break("a")) == Done(False)
+    assert key.ask(Break("a")) == Applied(False)
 
 
 def test_a_lease_that_is_there_is_not_put_back(key: Key):
     key.document = replace(key.document, limit=3)
     key.acquire("a")
     before = key.document.holders
-    assert key.ask(Restore("a", "A", TTL, limit=3)) == Done(True)
-    assert key.ask(Restore("a", "other", TTL, limit=3)) == Done(False)
+    assert key.ask(Restore("a", "A", TTL, limit=3)) == Applied(True)
+    assert key.ask(Restore("a", "other", TTL, limit=3)) == Applied(False)
     assert key.document.holders == before
 
 
 def test_a_lease_that_is_put_back_brings_its_limit(key: Key):
-    assert key.ask(Restore("a", "A", TTL, limit=3)) == Done(True)
+    assert key.ask(Restore("a", "A", TTL, limit=3)) == Applied(True)
     assert key.document.limit == 3
 
 
 def test_who_looks_at_the_clock_is_answered(key: Key):
-    assert key.ask(Reap()) == Done(True)
+    assert key.ask(Reap()) == Applied(True)

@@ -11,8 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from celery_exclusive.core import state as core
-from celery_exclusive.core.document import NEVER, SECOND, Entry, reach
+from celery_exclusive.core import key_state as core
+from celery_exclusive.core.key_state import OFFERS_ASIDE, OFFERS_IN_LINE
 from celery_exclusive.core.operations import (
     Acquire,
     Full,
@@ -25,7 +25,7 @@ from celery_exclusive.core.operations import (
     Remove,
     Renew,
 )
-from celery_exclusive.core.state import OFFERS_ASIDE, OFFERS_IN_LINE
+from celery_exclusive.core.records import NEVER, SECOND, Entry, reach
 from tests.unit.stepping import TTL, Key
 
 # All of it, in any order.
@@ -49,7 +49,7 @@ class AnyHistory(RuleBasedStateMachine):
         limit=st.sampled_from([0, 0, 0, 0, 0, 1, 2, 3]),
         promoted=st.sampled_from([None, "today", "yesterday"]),
         redelivered=st.booleans(),
-        late=st.booleans(),
+        acks_late=st.booleans(),
         message=st.sampled_from([b"message", b"message", b"message", None]),
         max_waiting=st.sampled_from([None, None, None, 1, 4]),
     )
@@ -77,7 +77,7 @@ class AnyHistory(RuleBasedStateMachine):
     @rule(token=TOKENS)
     def an_offer_is_taken(self, token: str) -> None:
         for entry in [e for e in self.key.entries.values() if e.offer_until > self.key.now][:1]:
-            ask = Acquire(entry.id, token, TTL, self.key.document.limit, promoted="today", late=True)
+            ask = Acquire(entry.id, token, TTL, self.key.document.limit, promoted="today", acks_late=True)
             self._ask(replace(ask, message=b"message"))
 
     @rule(id=IDS)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import (
-    Done,
+    Applied,
     Granted,
     Parked,
     Release,
     Renew,
 )
+from celery_exclusive.core.records import SECOND
 from celery_exclusive.core.step import Transition
 from tests.unit.stepping import START, TTL, Key
 
@@ -43,20 +43,20 @@ def test_two_grants_within_one_microsecond_have_two_fences():
 def test_renew_keeps_a_lease(key: Key):
     key.acquire("a")
     key.now += 20 * SECOND
-    assert key.ask(Renew("a", "A", TTL)) == Done(True)
+    assert key.ask(Renew("a", "A", TTL)) == Applied(True)
     assert key.document.holders[0].expiry == START + 50 * SECOND
 
 
 def test_renew_never_shortens(key: Key):
     key.acquire("a")
-    assert key.ask(Renew("a", "A", SECOND)) == Done(True)
+    assert key.ask(Renew("a", "A", SECOND)) == Applied(True)
     assert key.document.holders[0].expiry == START + TTL
 
 
 def test_renew_never_revives(key: Key):
     key.acquire("a")
     key.now += TTL
-    assert key.ask(Renew("a", "A", TTL)) == Done(False)
+    assert key.ask(Renew("a", "A", TTL)) == Applied(False)
     assert key.document.holders[0].expiry == START + TTL
 
 
@@ -64,7 +64,7 @@ def test_renew_never_revives(key: Key):
 def test_only_the_holder_renews(busy: Key, id: str, token: str):
     before = busy.document
     busy.now += SECOND
-    assert busy.ask(Renew(id, token, TTL)) == Done(False)
+    assert busy.ask(Renew(id, token, TTL)) == Applied(False)
     assert busy.document == before
 
 
@@ -83,7 +83,7 @@ def test_a_renewal_does_not_hide_from_the_reaper_that_an_offer_ran_out():
 
 
 def test_release_hands_on_in_the_same_step(busy: Key):
-    assert busy.release("a") == Done(True)
+    assert busy.release("a") == Applied(True)
     assert busy.holders == []
     assert busy.last.wake == ("b",)
     assert busy.entries["b"].offer_until == busy.now + 5 * SECOND
@@ -92,15 +92,15 @@ def test_release_hands_on_in_the_same_step(busy: Key):
 @pytest.mark.parametrize(("id", "token"), [("a", "B"), ("x", "X")])
 def test_a_release_by_a_stranger_changes_nothing(busy: Key, id: str, token: str):
     before = busy.document
-    assert busy.release(id, token) == Done(False)
-    assert busy.last == Transition(before, Done(False), due=START + TTL)
+    assert busy.release(id, token) == Applied(False)
+    assert busy.last == Transition(before, Applied(False), due=START + TTL)
 
 
 def test_a_late_finisher_cannot_release_the_next_holder(busy: Key):
     busy.now += TTL
     busy.reap()
     busy.promoted("b")
-    assert busy.release("a") == Done(False)
+    assert busy.release("a") == Applied(False)
     assert busy.holders == ["b"]
 
 
@@ -108,7 +108,7 @@ def test_a_release_after_the_lease_has_lapsed_takes_the_waiting_copy_along(busy:
     busy.release("a")
     busy.promoted("b")
     busy.now += TTL
-    assert busy.release("b") == Done(False)
+    assert busy.release("b") == Applied(False)
     assert busy.tombstones == {"b": "B"}
     assert busy.last.wake == ("c",)
 
@@ -117,7 +117,7 @@ def test_an_unfinished_release_after_the_lease_has_lapsed_leaves_the_copy_in_lin
     busy.release("a")
     busy.promoted("b")
     busy.now += TTL
-    assert busy.release("b", done=False) == Done(False)
+    assert busy.release("b", done=False) == Applied(False)
     assert not busy.tombstones
     assert busy.in_line == ["c", "d", "b"]
 
@@ -130,7 +130,7 @@ def test_a_release_while_another_copy_runs_leaves_that_one_its_lease_and_its_ent
         busy.promoted(id)
         busy.release(id)
     busy.promoted("b", "B2")
-    assert busy.release("b") == Done(False)
+    assert busy.release("b") == Applied(False)
     assert busy.holders == busy.behind == ["b"]
     assert "b" not in busy.tombstones
 
@@ -138,27 +138,27 @@ def test_a_release_while_another_copy_runs_leaves_that_one_its_lease_and_its_ent
 def test_a_release_alone_keeps_the_lease_while_a_copy_stands_behind(key: Key):
     key.acquire("a")
     key.redelivered("a")
-    assert key.ask(Release("a", "A", done=False, alone=True)) == Done(False)
+    assert key.ask(Release("a", "A", done=False, alone=True)) == Applied(False)
     assert key.holders == key.behind == ["a"]
-    assert key.release("a") == Done(True)
+    assert key.release("a") == Applied(True)
     assert key.tombstones == {"a": "A"}
 
 
 def test_a_release_alone_keeps_the_lease_of_a_message_that_had_come_again(key: Key):
     key.redelivered("a")
-    assert key.ask(Release("a", "A again", done=False, alone=True)) == Done(False)
-    assert key.ask(Release("a", "A again", done=False)) == Done(True)
+    assert key.ask(Release("a", "A again", done=False, alone=True)) == Applied(False)
+    assert key.ask(Release("a", "A again", done=False)) == Applied(True)
 
 
 def test_a_release_alone_of_a_message_without_copies_frees_the_key(key: Key):
     key.acquire("a")
-    assert key.ask(Release("a", "A", done=False, alone=True)) == Done(True)
+    assert key.ask(Release("a", "A", done=False, alone=True)) == Applied(True)
     assert key.holders == []
 
 
 def test_a_repeated_release_finds_nothing_and_wakes_nobody(busy: Key):
     busy.release("a")
-    assert busy.release("a") == Done(False)
+    assert busy.release("a") == Applied(False)
     assert busy.last.wake == ()
 
 
@@ -222,7 +222,7 @@ def test_a_task_that_comes_again_keeps_its_place_unless_its_copy_is_here(busy: K
 
 def test_an_early_message_that_ended_unfinished_arrives_anew(busy: Key):
     busy.release("a")
-    busy.promoted("b", late=False)
+    busy.promoted("b", acks_late=False)
     busy.release("b", done=False)
     assert isinstance(busy.redelivered("b"), Parked)
     assert busy.in_line == ["c", "d", "b"]

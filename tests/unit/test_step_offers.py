@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from celery_exclusive.core.document import NEVER, SECOND
+from celery_exclusive.core.key_state import OFFERS_ASIDE, OFFERS_IN_LINE
 from celery_exclusive.core.operations import (
     Granted,
     Owner,
@@ -13,7 +13,7 @@ from celery_exclusive.core.operations import (
     Remove,
     Renew,
 )
-from celery_exclusive.core.state import OFFERS_ASIDE, OFFERS_IN_LINE
+from celery_exclusive.core.records import NEVER, SECOND
 from celery_exclusive.core.step import step
 from tests.unit.stepping import START, TEN_MINUTES, TTL, Key, nobody_comes
 
@@ -159,7 +159,7 @@ def test_nothing_is_due_when_the_last_in_line_has_its_place(key: Key):
     key.acquire("a")
     key.acquire("b")
     key.release("a")
-    key.promoted("b", late=False)
+    key.promoted("b", acks_late=False)
     assert key.last.due is None
 
 

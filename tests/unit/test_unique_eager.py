@@ -9,7 +9,7 @@ from celery import Celery
 
 from celery_exclusive import DuplicateTask, Unique
 from celery_exclusive.core.claim import Claim
-from celery_exclusive.core.document import SECOND
+from celery_exclusive.core.records import SECOND
 from celery_exclusive.stores.memory import MemoryStore
 
 

@@ -13,8 +13,8 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 
 from celery_exclusive import Exclusive, StoreUnavailable, Unique, install
-from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import AcquireAlone
+from celery_exclusive.core.records import SECOND
 from celery_exclusive.options.amounts import LONGEST
 from celery_exclusive.stores.memory import MemoryStore
 from tests.worker.journal import eventually

@@ -18,7 +18,7 @@ from celery_exclusive.publishing.call_options import pop_call_options
 def test_a_unique_without_arguments_is_for_identical_calls_until_they_have_finished() -> None:
     option = Unique()
     assert (option.by, option.names, option.key) == (None, ("*",), None)
-    assert (option.until, option.window, option.period) == ("finished", "finished", None)
+    assert (option.until, option.held_until, option.period) == ("finished", "finished", None)
     assert (option.on_conflict, option.ttl, option.queued_ttl) == ("skip", None, None)
 
 

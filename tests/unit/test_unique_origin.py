@@ -11,7 +11,7 @@ from kombu.exceptions import OperationalError
 
 from celery_exclusive import DuplicateTask, Exclusive, StoreUnavailable, Unique
 from celery_exclusive.core.claim import Claim
-from celery_exclusive.core.document import SECOND
+from celery_exclusive.core.records import SECOND
 from celery_exclusive.messages.header import Header as CarriedHeader
 from celery_exclusive.run import Run, current_run, within
 from celery_exclusive.stores.memory import MemoryStore

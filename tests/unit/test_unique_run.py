@@ -11,17 +11,17 @@ from celery.exceptions import Reject
 
 from celery_exclusive.core.admission import Outcome, Policy, admit
 from celery_exclusive.core.claim import Claim, UniqueClaim
-from celery_exclusive.core.document import SECOND
-from celery_exclusive.core.operations import Answer, Done, Held, Owner, Parked
+from celery_exclusive.core.operations import Answer, Applied, Held, Owner, Parked
 from celery_exclusive.core.plan import Ask, run_plan
+from celery_exclusive.core.records import SECOND
 from celery_exclusive.worker.delivery import Received
 from celery_exclusive.worker.unique import UniqueOfRun
 
 CLAIM = Claim("u:k", "id/p", "p", 30 * SECOND)
 QUEUED = 1000 * SECOND
-UNIQUE = UniqueClaim(CLAIM, "finished", QUEUED, is_taken=True)
+UNIQUE = UniqueClaim(CLAIM, "finished", QUEUED, is_acquired=True)
 DELIVERY = Received(
-    id="id/p", token="t", unique=UNIQUE, late=True, kin=("id",), values={}, stored=cast("Any", None)
+    id="id/p", token="t", unique=UNIQUE, acks_late=True, kin=("id",), values={}, stored=cast("Any", None)
 )
 
 
@@ -134,7 +134,9 @@ def test_a_parked_delivery_leaves_its_unique_key_alone_if_the_store_does_not_say
         if len(asks) == 1:
             return Parked(1, ())
         is_told = asked.operation is None and asked.key != unanswered
-        return Held((Owner("id/p", 0, 0, token="dead"),) * (asked.key == "u:k")) if is_told else Done(False)
+        return (
+            Held((Owner("id/p", 0, 0, token="dead"),) * (asked.key == "u:k")) if is_told else Applied(False)
+        )
 
     lock = Claim("x:k", "id/p", "t", 30 * SECOND)
     outcome = run_plan(admit(replace(DELIVERY, exclusive=lock, is_let_in=True), Policy()), answer)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Acquire, Parked
+from celery_exclusive.core.records import SECOND
 from celery_exclusive.messages.header import HEADER, Header
 from celery_exclusive.messages.stored import StoredMessage
 from celery_exclusive.stores.base import Store

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from celery_exclusive.core.document import OFFERED_AT_ONCE, SECOND
 from celery_exclusive.core.operations import Acquire, Granted
+from celery_exclusive.core.records import OFFERED_AT_ONCE, SECOND
 from tests.worker.lab import Lab
 from tests.worker.line import park_published
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import AcquireAlone
+from celery_exclusive.core.records import SECOND
 from celery_exclusive.stores.base import Reply, Store
 from celery_exclusive.worker.reaper import Reaper
 from tests.servers import RedisServer

@@ -10,7 +10,7 @@ import pytest
 from celery import chain, group
 
 from celery_exclusive import DuplicateTask, Exclusive, Unique
-from celery_exclusive.core.document import SECOND
+from celery_exclusive.core.records import SECOND
 from tests.worker.lab import Lab, eventually
 from tests.worker.stage import Stage, on_stages
 

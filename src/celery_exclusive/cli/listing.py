@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from celery_exclusive.core.claim import task_id
-from celery_exclusive.core.document import QUEUED, SECOND
+from celery_exclusive.core.records import QUEUED, SECOND
 from celery_exclusive.options.keys import own_key
 from celery_exclusive.stores.base import Snapshot
 

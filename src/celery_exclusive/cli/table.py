@@ -7,7 +7,7 @@ from unicodedata import east_asian_width
 
 from celery_exclusive.cli.listing import Lock
 from celery_exclusive.core.claim import task_id
-from celery_exclusive.core.document import SECOND
+from celery_exclusive.core.records import SECOND
 from celery_exclusive.display import escaped
 
 _HEAD = ("KEY", "TASK", "HOLDER", "STATE", "AGE", "LEASE LEFT", "WAITING", "FENCE")

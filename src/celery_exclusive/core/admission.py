@@ -17,7 +17,8 @@ from celery_exclusive.core.claim import (
 )
 from celery_exclusive.core.delivery import Delivery
 from celery_exclusive.core.operations import (
-    Done,
+    Answer,
+    Applied,
     Full,
     Granted,
     Held,
@@ -46,8 +47,8 @@ class Outcome:
     store has its message. reschedule: it is delivered again later. drop: another copy of its message has run.
 
     `key` is the one that decided, `by` are its owners, `owner` the task that is first of them, `reason` is
-    why. `number` is the fence of a run, the place in line of what waits, or how many wait in a full line.
-    `has_lock` says that the lock was granted, `may_hold_unique` that the end has to release the unique key.
+    why. `fence` is that of the lock if it was granted, `position` the place in line of what waits, `waiting`
+    how many wait in a full line. `may_hold_unique` says that the end has to release the unique key.
     """
 
     kind: Literal["run", "skip", "fail", "wait", "reschedule", "drop"]
@@ -55,9 +56,14 @@ class Outcome:
     by: tuple[Owner, ...] = ()
     owner: str = ""
     reason: Literal["held", "full", "duplicate"] = "held"
-    number: int = 0
+    fence: int = 0
+    position: int = 0
+    waiting: int = 0
     may_hold_unique: bool = False
-    has_lock: bool = False
+
+    @property
+    def has_lock(self) -> bool:
+        return self.fence > 0
 
 
 _ON_CONFLICT: dict[str, Literal["wait", "skip", "fail", "reschedule"]] = {
@@ -75,7 +81,7 @@ def admit(delivery: Delivery, policy: Policy) -> Plan[Outcome]:
         key, owner = delivery.duplicate_of
         return Outcome("skip", key, owner=owner, reason="duplicate")
     may_hold = unique is not None and unique.until != PERIOD
-    if unique and not (unique.is_taken or delivery.is_let_in or delivery.may_be_in_line):
+    if unique and not (unique.is_acquired or delivery.is_repeated):
         held = yield from _acquire_as_publisher(delivery, unique)
         if held and not _is_kin(delivery, held.by[0]):
             return Outcome("skip", unique.claim.key, held.by, task_id(held.by[0].id), "duplicate")
@@ -108,12 +114,12 @@ def _acquire_lock(delivery: Delivery, claim: Claim, policy: Policy) -> Plan[Outc
         if has_to_wait:
             answer = yield Ask(claim.key, delivery.acquire(claim), park=True)
     if isinstance(answer, Granted):
-        return Outcome("run", claim.key, number=answer.fence, has_lock=True)
+        return Outcome("run", claim.key, fence=answer.fence)
     if isinstance(answer, Parked):
-        return Outcome("wait", claim.key, answer.by, number=answer.position)
+        return Outcome("wait", claim.key, answer.by, position=answer.position)
     if isinstance(answer, Full):
         kind = _ON_CONFLICT[policy.on_full]
-        return Outcome(kind, claim.key, answer.by, _first(answer.by), "full", number=answer.waiting)
+        return Outcome(kind, claim.key, answer.by, _first(answer.by), "full", waiting=answer.waiting)
     if isinstance(answer, Held):
         kind = "wait" if has_to_wait else _ON_CONFLICT[policy.on_conflict]
         kind = "reschedule" if kind == "wait" else kind  # it cannot be parked
@@ -126,9 +132,9 @@ def _acquire_as_publisher(delivery: Delivery, unique: UniqueClaim) -> Plan[Held 
     key, queued = unique.claim.key, unique.queued
     own = queued.acquire_alone(unique.queued_ttl, "period" if unique.until == PERIOD else "queued")
     answer = yield Ask(key, own)
-    if isinstance(answer, Held) and answer.by and _is_own_publish(delivery, answer.by[0]):
+    if isinstance(answer, Held) and not answer.is_by_own_copy and _is_own_publish(delivery, answer.by[0]):
         answer = yield Ask(key, replace(own, former=(answer.by[0].id, "")))
-    return answer if isinstance(answer, Held) and answer.by else None  # by nobody: its own copy waits
+    return answer if isinstance(answer, Held) and not answer.is_by_own_copy else None
 
 
 def _begin(delivery: Delivery, unique: UniqueClaim, run: Outcome) -> Plan[Outcome]:
@@ -138,15 +144,9 @@ def _begin(delivery: Delivery, unique: UniqueClaim, run: Outcome) -> Plan[Outcom
     if unique.until != FINISHED:
         return run
     claim = unique.claim
-    is_in = delivery.is_let_in or delivery.may_be_in_line
-    answer = yield Ask(claim.key, delivery.acquire(claim))
-    if isinstance(answer, Held) and _may_take_over(delivery, answer.by[0]):
-        answer = yield Ask(claim.key, replace(delivery.acquire(claim), former=answer.by[0].id))
-    if isinstance(answer, Held) and answer.by and _runs_without(delivery, answer.by[0]):
+    answer = yield from _acquire_unique_key(delivery, claim)
+    if answer is None:
         return run
-    is_alone = isinstance(answer, Held) and not answer.by  # a copy of its own waits
-    if isinstance(answer, Held) and (is_in or is_alone or _is_kin(delivery, answer.by[0])):
-        answer = yield Ask(claim.key, delivery.acquire(claim), park=True)
     if isinstance(answer, Granted):
         yield from _remove_copy_of_former_run(delivery, claim)
         return replace(run, may_hold_unique=True)
@@ -157,8 +157,23 @@ def _begin(delivery: Delivery, unique: UniqueClaim, run: Outcome) -> Plan[Outcom
         yield Ask(delivery.exclusive.key, Remove(delivery.exclusive.id, done=False))
         yield Ask(delivery.exclusive.key, delivery.exclusive.release(done=False))
     if isinstance(answer, Parked):
-        return Outcome("wait", claim.key, answer.by, number=answer.position)
+        return Outcome("wait", claim.key, answer.by, position=answer.position)
     return Outcome("drop", claim.key)
+
+
+def _acquire_unique_key(delivery: Delivery, claim: Claim) -> Plan[Answer | None]:
+    """Acquire the unique key, take it over, or wait in its line. None: the body runs without it."""
+    acquire = delivery.acquire(claim)
+    answer = yield Ask(claim.key, acquire)
+    if isinstance(answer, Held) and _may_take_over(delivery, answer.by[0]):
+        answer = yield Ask(claim.key, replace(acquire, former=answer.by[0].id))
+    if not isinstance(answer, Held):
+        return answer
+    if _runs_without(delivery, answer.by[0]):
+        return None
+    if delivery.is_repeated or _is_kin(delivery, answer.by[0]):
+        answer = yield Ask(claim.key, acquire, park=True)
+    return answer
 
 
 def _remove_copy_of_former_run(delivery: Delivery, claim: Claim) -> Plan[None]:
@@ -178,9 +193,9 @@ def _keep_unique_key(delivery: Delivery, unique: UniqueClaim, lock: Claim) -> Pl
         return
     key, ttl = unique.claim.key, unique.queued_ttl
     for claim in unique.claims:
-        if (yield Ask(key, replace(claim, ttl=ttl).renew("again"), may_fail=True)) == Done(True):
+        if (yield Ask(key, replace(claim, ttl=ttl).renew("again"), may_fail=True)) == Applied(True):
             return
-    if not (delivery.is_let_in or delivery.may_be_in_line):
+    if not delivery.is_repeated:
         return
     runs = yield Ask(key, None, may_fail=True)
     locked = yield Ask(lock.key, None, may_fail=True)
@@ -218,7 +233,7 @@ def _may_take_over(delivery: Delivery, owner: Owner) -> bool:
     """
     if owner.phase == "queued":
         return not delivery.is_fanout or publish_claim_id(delivery.id) == owner.id
-    return owner.phase == "again" and bool(owner.fence) and _is_kin(delivery, owner)
+    return owner.phase == "again" and not owner.is_offered and _is_kin(delivery, owner)
 
 
 def _runs_without(delivery: Delivery, owner: Owner) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from celery_exclusive.core.document import Phase
 from celery_exclusive.core.operations import Acquire, AcquireAlone, Release, Renew, Restore
+from celery_exclusive.core.records import Phase
 
 FINISHED: Literal["finished"] = "finished"
 STARTED: Literal["started"] = "started"
@@ -42,16 +42,16 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class UniqueClaim:
-    """The claim of a message to its unique key, which it holds `until` its window is over.
+    """The claim of a message to its unique key, which it holds `until` an event.
 
-    `is_taken` says that its publisher has acquired it. `queued_ttl` is how long the lease lasts, in
+    `is_acquired` says that its publisher has acquired it. `queued_ttl` is how long the lease lasts, in
     microseconds, while the message waits.
     """
 
     claim: Claim
     until: UniqueUntil
     queued_ttl: int
-    is_taken: bool
+    is_acquired: bool
 
     @property
     def queued(self) -> Claim:

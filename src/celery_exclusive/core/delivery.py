@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from celery_exclusive.core.claim import (
-    FINISHED,
-    Claim,
-    UniqueClaim,
-)
-from celery_exclusive.core.operations import (
-    Acquire,
-)
+from celery_exclusive.core.claim import FINISHED, Claim, UniqueClaim
+from celery_exclusive.core.operations import Acquire
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +13,7 @@ class Delivery:
     """The facts of one delivery of a message: its claims, and how it came.
 
     `duplicate_of` names the key and its owner if the message was sent as a duplicate. `is_let_in` says that
-    the message goes on with what has been let in before: a retry, or one that is delivered again. `late`
+    the message goes on with what has been let in before: a retry, or one that is delivered again. `acks_late`
     says that it is acknowledged at the end, and delivered again if the end is not seen. `is_stored` says
     that its queue can get it back, `is_fanout` that all queues of its exchange got a copy. `kin` are the
     tasks with which it cannot conflict: itself, and the one whose end has published it. `follows` is the id
@@ -35,7 +29,7 @@ class Delivery:
     promoted: str | None = None
     offered: str | None = None
     is_let_in: bool = False
-    late: bool = False
+    acks_late: bool = False
     is_stored: bool = True
     is_fanout: bool = False
     kin: tuple[str, ...] = ()
@@ -45,6 +39,11 @@ class Delivery:
     def may_be_in_line(self) -> bool:
         """Whether an earlier delivery of its message may have been parked."""
         return self.redelivered or self.promoted is not None
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether an earlier delivery or run of its task has asked for its keys."""
+        return self.is_let_in or self.may_be_in_line
 
     @property
     def key(self) -> str:
@@ -63,12 +62,12 @@ class Delivery:
         return tuple(claim for claim in (self.exclusive, unique) if claim)
 
     def acquire(self, claim: Claim, max_waiting: int | None = None) -> Acquire:
-        """Ask for one of its keys. Where the offer was for the other key, it is not the copy of an offer."""
-        is_other = self.promoted is not None and self.offered != claim.key
+        """Ask for one of its keys. For the key that was not offered to it, it counts as redelivered."""
+        is_offered = self.promoted is not None and self.offered == claim.key
         return replace(
             claim.acquire(),
-            redelivered=self.redelivered,
-            promoted="" if is_other else self.promoted,
-            late=self.late,
+            redelivered=self.redelivered if is_offered else self.may_be_in_line,
+            promoted=self.promoted if is_offered else None,
+            acks_late=self.acks_late,
             max_waiting=max_waiting,
         )

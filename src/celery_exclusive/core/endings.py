@@ -50,7 +50,7 @@ def guard_of(delivery: Delivery) -> Claim | None:
     return next(iter(delivery.leases), None)
 
 
-def is_late_copy(delivery: Delivery, answer: Answer) -> bool:
+def is_obsolete_copy(delivery: Delivery, answer: Answer) -> bool:
     """Whether this is the copy of an offer whose task runs under another copy, or has run."""
     by = answer.by if isinstance(answer, (Held, Full)) else ()
     return answer == Stale() or delivery.id in [owner.id for owner in by]

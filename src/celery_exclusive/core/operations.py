@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from celery_exclusive.core.document import Phase
+from celery_exclusive.core.records import Phase
 
 
 @dataclass(frozen=True, slots=True)
 class Acquire:
     """Acquire a lease, or, with a `message`, park it in line.
 
-    `promoted` is the epoch that a message carries if it was republished for an offer. `late`: the message is
-    acknowledged after the run, so its entry stays until the run is done. A new message is not parked if
-    `max_waiting` tasks wait already. `former` is an id that holds the key, and is not running: its lease,
-    with its fence, goes over to this id.
+    `promoted` is the epoch that a message carries if it was republished for an offer. `acks_late`: the
+    message is acknowledged after the run, so its entry stays until the run is done. A new message is not
+    parked if `max_waiting` tasks wait already. `former` is an id that holds the key, and is not running: its
+    lease, with its fence, goes over to this id.
     """
 
     id: str
@@ -23,10 +23,15 @@ class Acquire:
     limit: int = 1
     redelivered: bool = False
     promoted: str | None = None
-    late: bool = False
+    acks_late: bool = False
     message: bytes | None = None
     max_waiting: int | None = None
     former: str | None = None
+
+    @property
+    def is_back(self) -> bool:
+        """Whether the store may know this id from an earlier delivery of its message."""
+        return self.redelivered or self.promoted is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,17 +118,14 @@ class Reap:
     """End expired leases and offers."""
 
 
-Request = Acquire | AcquireAlone | Release | Remove | Break | Restore
+KeyOperation = Acquire | AcquireAlone | Release | Remove | Break | Restore
 """The operations on one key, besides renewals."""
-Operation = Request | Renew | Reap
+Operation = KeyOperation | Renew | Reap
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """An owner of a key: a holder, or an id with an offer (`fence` 0, no token).
-
-    `age` is the time since the grant.
-    """
+    """An owner of a key: a holder, or an id with an offer. `age` is the time since the grant."""
 
     id: str
     age: int
@@ -131,6 +133,11 @@ class Owner:
     fence: int = 0
     phase: Phase = "running"
     token: str = ""
+
+    @property
+    def is_offered(self) -> bool:
+        """Whether it has no lease yet, and so neither fence nor token."""
+        return self.fence == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +159,11 @@ class Held:
 
     by: tuple[Owner, ...]
 
+    @property
+    def is_by_own_copy(self) -> bool:
+        """Whether no other owner has the key: a copy of this very message is in its line."""
+        return not self.by
+
 
 @dataclass(frozen=True, slots=True)
 class Full:
@@ -167,10 +179,10 @@ class Stale:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """The answer to all other operations. `found` is false if there was nothing to change."""
+class Applied:
+    """The answer to all other operations. `is_applied` is false if there was nothing to change."""
 
-    found: bool
+    is_applied: bool
 
 
-Answer = Granted | Parked | Held | Full | Stale | Done
+Answer = Granted | Parked | Held | Full | Stale | Applied

@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from celery_exclusive.core.operations import (
     Answer,
+    KeyOperation,
     Renew,
-    Request,
 )
 
 T = TypeVar("T")
@@ -25,11 +25,11 @@ class Ask:
     """An operation that a plan asks of a key.
 
     With `park` the message has to be sent along. Without an operation the answer is who holds the key. With
-    `may_fail` the plan goes on without an answer if the store does not give one soon: `Done(False)`.
+    `may_fail` the plan goes on without an answer if the store does not give one soon: `Applied(False)`.
     """
 
     key: str
-    operation: Request | Renew | None
+    operation: KeyOperation | Renew | None
     park: bool = False
     may_fail: bool = False
 

@@ -10,13 +10,13 @@ from celery_exclusive.core.claim import (
     Claim,
     task_id,
 )
-from celery_exclusive.core.document import Phase
 from celery_exclusive.core.operations import (
     AcquireAlone,
     Held,
     Release,
 )
 from celery_exclusive.core.plan import Ask, Plan
+from celery_exclusive.core.records import Phase
 
 
 @dataclass(frozen=True, slots=True)

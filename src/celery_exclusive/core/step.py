@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from celery_exclusive.core.document import ENTERED, Document, Entry, Holder, Line
+from celery_exclusive.core.key_state import OFFER, KeyState
 from celery_exclusive.core.operations import (
     Acquire,
     AcquireAlone,
     Answer,
+    Applied,
     Break,
-    Done,
     Full,
     Granted,
     Held,
@@ -27,7 +27,7 @@ from celery_exclusive.core.operations import (
     Restore,
     Stale,
 )
-from celery_exclusive.core.state import OFFER, KeyState
+from celery_exclusive.core.records import ENTERED, Document, Entry, Holder, Line
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,19 +81,16 @@ class _Step(KeyState):
         before, self.limit = self.limit, op.limit
         self.advance()
         lease, entry = self.holders.get(op.id), self.entries.get(op.id)
-        promoted = op.promoted == self.epoch and not op.redelivered
-        is_back = op.redelivered or op.promoted is not None
-        waited = bool(entry) or is_back
         if lease and lease.phase != "running":  # a queued lease belongs to its id
-            return self._enter(op, lease.fence, waited=waited)
+            return self._enter(op, lease.fence)
         if lease and lease.token == op.token:
             self._extend(lease, op.ttl)
             return Granted(lease.fence)
-        if self._is_stale(op, promoted=promoted, is_back=is_back):
+        if self._is_stale(op):
             return Stale()
-        if not lease and (granted := self._let_in(op, entry, waited=waited)):
+        if not lease and (granted := self._let_in(op, entry)):
             return granted
-        if not entry and (refusal := self._refuse(op, is_newcomer=not lease and not is_back)):
+        if not entry and (refusal := self._refuse(op, is_newcomer=not lease and not op.is_back)):
             self.limit = before  # a refused call does not change the limit of the others
             self.advance()
             return refusal
@@ -124,11 +121,11 @@ class _Step(KeyState):
     def renew(self, op: Renew) -> Answer:
         lease = self.holders.get(op.id)
         if not lease or lease.expiry <= self.now:
-            return Done(False)
+            return Applied(False)
         if op.token != lease.token and (op.phase is None or lease.phase == "running"):
-            return Done(False)
+            return Applied(False)
         self._extend(lease if op.phase is None else replace(lease, phase=op.phase), op.ttl)
-        return Done(True)
+        return Applied(True)
 
     def release(self, op: Release) -> Answer:
         self.advance()
@@ -136,16 +133,16 @@ class _Step(KeyState):
         is_own = lease is not None and lease.is_of(op.token)
         may_come_again = has_copy or (lease is not None and lease.waited)
         if lease and (not is_own or (op.alone and may_come_again)):
-            return Done(False)
+            return Applied(False)
         if lease and op.keep and not has_copy:
             self._extend(replace(lease, phase="again"), op.keep)
-            return Done(True)
+            return Applied(True)
         self.holders.pop(op.id, None)
         if op.done:
             self.tombstone = op.token if may_come_again else None
             self.leave()
         self.advance()
-        return Done(is_own)
+        return Applied(is_own)
 
     def remove(self, op: Remove) -> Answer:
         found = self.id in self.entries
@@ -153,27 +150,27 @@ class _Step(KeyState):
             self.tombstone = "" if op.done else ENTERED
         self.leave()
         self.advance()
-        return Done(found)
+        return Applied(found)
 
     def break_(self) -> Answer:
         self.drop_dead()
         found = self.holders.pop(self.id, None) is not None
         self.advance()
-        return Done(found)
+        return Applied(found)
 
     def restore(self, op: Restore) -> Answer:
         """Ignore the line: an offer is worth less than a body that runs."""
         self.drop_dead()
         lease = self.holders.get(op.id)
         if lease or op.id in self.entries or self.finished is not None or len(self.holders) >= op.limit:
-            return Done(lease is not None and lease.token == op.token)
+            return Applied(lease is not None and lease.token == op.token)
         self.limit = op.limit
         self.holders[op.id] = Holder(op.id, op.token, self.now + op.ttl, self.tick(), waited=True)
-        return Done(True)
+        return Applied(True)
 
     def reap(self) -> Answer:
         self.advance()
-        return Done(True)
+        return Applied(True)
 
     def transition(self, answer: Answer) -> Transition:
         return Transition(
@@ -188,37 +185,44 @@ class _Step(KeyState):
             due=self.due(),
         )
 
-    def _let_in(self, op: Acquire, entry: Entry | None, *, waited: bool) -> Answer | None:
+    def _let_in(self, op: Acquire, entry: Entry | None) -> Answer | None:
         """Grant the place of the former holder, unless that runs, or a free one."""
         former = self.holders.get(op.former or "")
         if former and former.phase != "running":
             del self.holders[former.id]
-            return self._enter(op, former.fence, waited=waited)
-        return self._enter(op, self.tick(), waited=waited) if self._has_room(entry) else None
+            return self._enter(op, former.fence)
+        return self._enter(op, self.tick()) if self._has_room(entry) else None
 
-    def _enter(self, op: Acquire, fence: int, *, waited: bool) -> Answer:
+    def _enter(self, op: Acquire, fence: int) -> Answer:
         """Grant the lease. With late acknowledgement the entry stays behind the run until its end."""
         entry = self.entries.get(op.id)
+        waited = op.is_back or entry is not None
         self.holders[op.id] = Holder(op.id, op.token, self.now + op.ttl, fence, waited)
-        if entry and op.late:
+        if entry and op.acks_late:
             self.put(Entry(op.id, entry.seq, offers=1, state="behind"))
         elif entry:
             self.leave()
             self.tombstone = ENTERED
         return Granted(fence)
 
-    def _is_stale(self, op: Acquire, *, promoted: bool, is_back: bool) -> bool:
+    def _is_stale(self, op: Acquire) -> bool:
         """Whether another copy of its message runs, or has finished, so that this delivery is obsolete.
 
-        Under early acknowledgement an id that has begun begins again by a redelivery only, not by an offer.
+        * Its id runs: the copy of an offer is, if the entry or the tombstone shows that it was accepted.
+        * Its id waits, or was never seen: no delivery is.
+        * Its id has begun, and may not have finished: the copy of an offer is. Under early acknowledgement
+          such an id begins again by a redelivery only.
+        * Its id has finished: all are but a new message, and that is, too, if its own delivery has finished.
         """
+        is_of_offer = op.promoted == self.epoch and not op.redelivered
+        has_entry, has_tombstone = op.id in self.entries, self.finished is not None
         if op.id in self.holders:
-            return promoted and (op.id in self.entries or self.finished is not None)
-        if op.id in self.entries or self.finished is None:
+            return is_of_offer and (has_entry or has_tombstone)
+        if has_entry or not has_tombstone:
             return False
         if self.finished == ENTERED:
-            return promoted
-        return is_back or self.finished == op.token
+            return is_of_offer
+        return op.is_back or self.finished == op.token
 
     def _has_room(self, entry: Entry | None) -> bool:
         """Whether a place is free: a new id stands behind the whole line, an id aside may get any place."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from celery_exclusive.core.claim import task_id
-from celery_exclusive.core.document import SECOND
-from celery_exclusive.core.operations import Break, Done, Owner
+from celery_exclusive.core.operations import Applied, Break, Owner
+from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import LockHeld, UnreadableKey
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _release(store: Store, key: str, *, force: bool) -> Released:
     for holder in holders or (Owner("", 0, 0),):
         reply = store.apply(key, Break(holder.id))
         offered += [wake.id for wake in reply.wake]
-        if reply.answer == Done(True):
+        if reply.answer == Applied(True):
             broken.append(holder)
     return Released(tuple(broken), tuple(offered))
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from celery_exclusive.core.claim import Claim
-from celery_exclusive.core.document import SECOND
-from celery_exclusive.core.operations import Done
+from celery_exclusive.core.operations import Applied
+from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import LeaseLost, StoreUnavailable
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Lease:
         if self._is_over:
             return False
         asked = time.monotonic()
-        lives = self._store.apply(self.key, self._claim.restore()).answer == Done(True)
+        lives = self._store.apply(self.key, self._claim.restore()).answer == Applied(True)
         if lives:
             self._certain_until, self._since = asked + self.ttl, time.monotonic()
         if self._is_over:  # it was released meanwhile, maybe before it was restored

@@ -15,7 +15,7 @@ from celery.utils.functional import noop
 
 from celery_exclusive import notices
 from celery_exclusive.core.claim import PERIOD, publish_claim_id
-from celery_exclusive.core.operations import Release, Request
+from celery_exclusive.core.operations import KeyOperation, Release
 from celery_exclusive.errors import StoreUnavailable, UnreadableKey
 from celery_exclusive.messages.header import Header
 from celery_exclusive.system.forks import forks_wait
@@ -38,7 +38,7 @@ _FAREWELL = 10
 class _Pending:
     """Operations that the store has not answered yet; they wait until the process `dying` is gone."""
 
-    operations: tuple[tuple[str, Request], ...]
+    operations: tuple[tuple[str, KeyOperation], ...]
     dying: int | None
     before: Callable[[], object]
 
@@ -78,7 +78,7 @@ class Releaser:
 
     def add(
         self,
-        *operations: tuple[str, Request],
+        *operations: tuple[str, KeyOperation],
         dying: int | None = None,
         before: Callable[[], object] = noop,
     ) -> None:
@@ -156,7 +156,7 @@ class Releaser:
                 if not is_answered:  # the others go first: only this one may fail
                     self._pending.append(pending)
 
-    def _ask(self, key: str, operation: Request) -> None:
+    def _ask(self, key: str, operation: KeyOperation) -> None:
         try:
             self.services.store.apply(key, operation)
         except Exception as error:  # an operation that always fails must not delay the others

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from celery_exclusive import notices
 from celery_exclusive.core.claim import Claim
-from celery_exclusive.core.document import SECOND
-from celery_exclusive.core.operations import Done, Granted, Held
+from celery_exclusive.core.operations import Applied, Granted, Held
+from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import ExclusiveError, StoreUnavailable
 from celery_exclusive.leases.insist import insist
 from celery_exclusive.leases.lease import Lease
@@ -94,7 +94,7 @@ class Acquisition:
             )
             return
         self._may_hold = False
-        if self.lease and reply.answer == Done(False) and not (is_repeated or interruption):
+        if self.lease and reply.answer == Applied(False) and not (is_repeated or interruption):
             notices.lost(self.who, self.claim.key)
         if interruption:
             raise interruption

@@ -13,8 +13,8 @@ from celery.utils import uuid
 
 from celery_exclusive import notices
 from celery_exclusive.core.claim import FINISHED, PERIOD, STARTED, Claim, UniqueUntil, task_id
-from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Granted, Held
+from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import DuplicateTask, LockHeld, StoreUnavailable
 from celery_exclusive.leases.lease import Lease
 from celery_exclusive.local.acquisition import Acquisition
@@ -53,7 +53,7 @@ class EagerTask(TaskMixin):
         free, one with "skip" returns the skip result, and one with "raise", or that has waited for
         `give_up_after`, fails with `LockHeld`. Called inside a run that holds the key, it runs under that
         one's lease. With `on_store_error="allow"` it runs without one as soon as the store does not answer.
-        A task with `unique=` whose key is taken, by one that is queued or runs, is skipped, or raises.
+        A task with `unique=` whose key is held, by one that is queued or runs, is skipped, or raises.
         Under `task_always_eager` no store is asked and nothing conflicts.
 
         Parameters:
@@ -61,7 +61,7 @@ class EagerTask(TaskMixin):
                 switches them off.
 
         Raises:
-            DuplicateTask: its unique key is taken, and its option says "raise".
+            DuplicateTask: its unique key is held, and its option says "raise".
             StoreUnavailable: the store does not answer, and `on_store_error` is not "allow".
             OptionError: the arguments cannot be a key.
             ExclusiveError: it would wait for a `lock()` that this very code holds.
@@ -71,12 +71,12 @@ class EagerTask(TaskMixin):
         call = (args or (), kwargs or {})
         with (
             _locked_run(self, id, *call, call_options.exclusive) as run,
-            _unique_lease(self, run, *call, call_options.unique) as taken,
+            _unique_lease(self, run, *call, call_options.unique) as (key, existing_id),
             within(run),
         ):
             result = super().apply(args, kwargs, link, link_error, id, *rest, **options)  # type: ignore[misc]
         if call_options.unique:
-            result.key, result.existing_id = taken
+            result.key, result.existing_id = key, existing_id
             result.outcome = "published" if result.existing_id is None else "skipped"
         return result
 
@@ -155,7 +155,7 @@ def _unique_lease(
     claim = Claim(key, f"{run.task_id}/{token_hex(4)}", token_hex(8), services.ttl(option))
     acquisition = Acquisition(services, claim, f"Task {task.name}[{run.task_id}]")
     try:
-        if option.window == PERIOD:
+        if option.held_until == PERIOD:
             own = claim.acquire_alone(services.queued_ttl(option), "period")
             answer = services.store.apply(key, own).answer
             held = answer if isinstance(answer, Held) else None
@@ -176,8 +176,10 @@ def _unique_lease(
         notices.duplicate(task.name, run.task_id, key, existing_id)
         run.skipped = (option.skipped(key, existing_id),)
     else:
-        run.unique = _UniqueLease(claim, option.window, acquisition, may_hold=option.window == FINISHED)
-    if option.window == STARTED:
+        run.unique = _UniqueLease(
+            claim, option.held_until, acquisition, may_hold=option.held_until == FINISHED
+        )
+    if option.held_until == STARTED:
         acquisition.release()
     try:
         yield key, existing_id

@@ -12,8 +12,8 @@ from celery import current_app
 
 from celery_exclusive import notices
 from celery_exclusive.core.claim import Claim, task_id
-from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Held
+from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import ExclusiveError, LockHeld, NoLease, OptionError, did_you_mean, shown
 from celery_exclusive.leases.lease import Lease
 from celery_exclusive.local.acquisition import Acquisition, entered

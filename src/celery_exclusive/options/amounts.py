@@ -8,7 +8,7 @@ from typing import Final, TypeGuard, cast
 
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 
-from celery_exclusive.core.document import SECOND
+from celery_exclusive.core.records import SECOND
 
 #: Seconds. A shorter lease would be renewed more often than a store can be asked.
 MIN_TTL: Final = 0.1

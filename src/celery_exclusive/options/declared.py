@@ -269,7 +269,7 @@ class Unique(Declaration):
         )
 
     @property
-    def window(self) -> UniqueUntil:
+    def held_until(self) -> UniqueUntil:
         """The event that ends its lease."""
         return self.until if self.period is None else PERIOD
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final, cast, get_args
 
 from celery_exclusive.brokers import broker_urls, family
-from celery_exclusive.core.state import LONGEST_OFFER
+from celery_exclusive.core.key_state import LONGEST_OFFER
 from celery_exclusive.errors import OptionError, did_you_mean, shown
 from celery_exclusive.options.amounts import (
     A_COUNT,

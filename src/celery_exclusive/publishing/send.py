@@ -14,7 +14,7 @@ from celery.utils import uuid
 from celery_exclusive.messages.header import DELIVERY, HEADER, Header, read_header, rejections
 from celery_exclusive.options.keys import key_of
 from celery_exclusive.publishing.call_options import CallOptions, pop_call_options
-from celery_exclusive.publishing.unique import UniquePublish
+from celery_exclusive.publishing.unique_publish import UniquePublish
 from celery_exclusive.run import current_run
 
 if TYPE_CHECKING:
@@ -100,9 +100,9 @@ def _header(
     if previous and options.get("retries"):
         values = values or previous.values
         if not off and _same_arguments(task, args, kwargs):
-            # Its worker has taken a key if its publisher had not.
-            taken = run.unique if run and run.task_id == options.get("task_id") else None
-            u = previous.unique or ((taken.claim.key, taken.until) if taken else None)
+            # Its worker has acquired a key if its publisher had not.
+            held = run.unique if run and run.task_id == options.get("task_id") else None
+            u = previous.unique or ((held.claim.key, held.until) if held else None)
             return Header(token_hex(4), previous.exclusive, u, previous.switched_off, values)
         off = (*off, *(name for name in previous.switched_off if name not in (*off, *call.values)))
         exclusive = None if "exclusive" in off else exclusive
@@ -112,7 +112,7 @@ def _header(
         if exclusive:
             x = key_of(task.name, task.run, exclusive, args, kwargs)
         if unique:
-            u = (key_of(task.name, task.run, unique, args, kwargs), unique.window)
+            u = (key_of(task.name, task.run, unique, args, kwargs), unique.held_until)
     except TypeError:
         return None  # the arguments do not fit; the worker will refuse them
     return Header(

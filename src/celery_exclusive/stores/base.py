@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Protocol
 
 from celery_exclusive.brokers import scheme
-from celery_exclusive.core.operations import Answer, Owner, Renew, Request
+from celery_exclusive.core.operations import Answer, KeyOperation, Owner, Renew
 from celery_exclusive.errors import OptionError, did_you_mean
 
 
@@ -82,7 +82,7 @@ class Store(Protocol):
     @property
     def capabilities(self) -> Capabilities: ...
 
-    def apply(self, key: str, operation: Request) -> Reply:
+    def apply(self, key: str, operation: KeyOperation) -> Reply:
         """Do one operation on one key."""
         ...
 
@@ -93,8 +93,8 @@ class Store(Protocol):
     def reap(self, limit: int = 100, every: int = 0) -> Reply:
         """End expired leases and offers of at most `limit` keys, and let their lines go on.
 
-        Does nothing (`Done(False)`) after another reap within the last `every` microseconds. If `limit` keys
-        were due, the reply says that there may be `more`. A damaged key is reported as `unreadable`, and
+        Does nothing (`Applied(False)`) after another reap within the last `every` microseconds. If `limit`
+        keys were due, the reply says that there may be `more`. A damaged key is reported as `unreadable`, and
         checked again ten minutes later.
         """
         ...

@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from celery_exclusive.core.document import Document, Entry, Line
-from celery_exclusive.core.operations import Acquire, Done, Operation, Reap, Renew, Request
-from celery_exclusive.core.state import owner
+from celery_exclusive.core.key_state import owner
+from celery_exclusive.core.operations import Acquire, Applied, KeyOperation, Operation, Reap, Renew
+from celery_exclusive.core.records import Document, Entry, Line
 from celery_exclusive.core.step import Transition, step
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.stores.base import Capabilities, Reply, Snapshot, Wake
@@ -72,7 +72,7 @@ def sweep(keys: Sequence[str] | None, limit: int, look_at: Callable[[str], Reply
     """Reap these keys, one by one; None: another process reaped recently."""
     replies = [look_at(key) for key in keys or ()]
     return Reply(
-        Done(keys is not None),
+        Applied(keys is not None),
         tuple(wake for reply in replies for wake in reply.wake),
         tuple(aside for reply in replies for aside in reply.aside),
         epoch,
@@ -115,11 +115,11 @@ class DocumentStore(ABC):
     def scan(self, prefix: str = "") -> Iterator[str]:
         """Yield the keys that have a holder or a line."""
 
-    def apply(self, key: str, operation: Request) -> Reply:
+    def apply(self, key: str, operation: KeyOperation) -> Reply:
         return self._run(key, operation)
 
     def renew(self, leases: Sequence[tuple[str, Renew]]) -> list[bool]:
-        return [self._run(key, operation).answer == Done(True) for key, operation in leases]
+        return [self._run(key, operation).answer == Applied(True) for key, operation in leases]
 
     def reap(self, limit: int = 100, every: int = 0) -> Reply:
         keys = self.due(limit, every)

@@ -10,7 +10,7 @@ from itertools import islice
 from secrets import token_hex
 from threading import Lock
 
-from celery_exclusive.core.document import Document, Entry, Line, reach
+from celery_exclusive.core.records import Document, Entry, Line, reach
 from celery_exclusive.stores.base import Capabilities
 from celery_exclusive.stores.document import Change, DocumentStore, Loaded
 from celery_exclusive.system.threads import original

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
-from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Acquire, Granted, Release
+from celery_exclusive.core.records import SECOND
 from celery_exclusive.options.keys import absolute_key
 from celery_exclusive.stores.base import Snapshot
 from celery_exclusive.stores.memory import MemoryStore

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from celery_exclusive.brokers import is_in_one_process, is_on_this_machine, is_server_of_broker
-from celery_exclusive.core.document import SECOND
+from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import OptionError
 from celery_exclusive.options.declared import Exclusive
 from celery_exclusive.options.settings import visibility_timeout

@@ -48,7 +48,7 @@ class Received(Delivery):
         if header is None:
             _tell_if_unsigned(services, message)
             header = Header(_publish_id(request), masked=True)
-        is_taken = header.unique is not None
+        is_acquired = header.unique is not None
         rejected = rejections(message.headers)
         is_reborn = rejected not in (None, header.rejections)
         if rejected and is_reborn:
@@ -73,7 +73,7 @@ class Received(Delivery):
         longest, expires = services.queued_ttl(sole), message.headers.get("expires")
         if header.unique and not header.duplicate_of:
             key, until = header.unique
-            unique = UniqueClaim(Claim(key, id, token, services.ttl(sole)), until, longest, is_taken)
+            unique = UniqueClaim(Claim(key, id, token, services.ttl(sole)), until, longest, is_acquired)
         has_run = redelivered or header.redelivered or header.promoted or request.request_dict.get("retries")
         return cls(
             id=id,
@@ -85,7 +85,7 @@ class Received(Delivery):
             promoted=header.promoted,
             offered=header.offered,
             is_let_in=bool(has_run) or rejected is not None,
-            late=bool(task.acks_late) and is_stored,
+            acks_late=bool(task.acks_late) and is_stored,
             is_stored=is_stored,
             is_fanout=noted.get("is_fanout", False),
             kin=tuple(filter(None, (request.id, header.published_by))),
@@ -144,7 +144,7 @@ def _completed(header: Header, services: Services, task: Any, request: Any) -> H
     elif header.exclusive is None:
         header = replace(header, exclusive=key_of(*arguments, exclusive, *call))
     if unique and header.unique is None and unique.attribute not in header.switched_off:
-        header = replace(header, unique=(key_of(*arguments, unique, *call), unique.window))
+        header = replace(header, unique=(key_of(*arguments, unique, *call), unique.held_until))
     return header
 
 

@@ -15,9 +15,9 @@ from celery.states import IGNORED, REJECTED
 
 from celery_exclusive import notices
 from celery_exclusive.core.admission import Outcome, Policy, admit
-from celery_exclusive.core.document import SECOND
-from celery_exclusive.core.operations import Acquire, Answer, Done, Held, Renew
+from celery_exclusive.core.operations import Acquire, Answer, Applied, Held, Renew
 from celery_exclusive.core.plan import Ask, run_plan
+from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.leases.insist import insist
 from celery_exclusive.leases.lease import Lease
@@ -130,7 +130,7 @@ class Execution:
                     notices.unguarded(self.services, self.task.name, self.id, self.delivery.key, error)
                     return Outcome("run")
                 notices.given_back(self.services, self.task.name, self.id, self.delivery.key, error)
-                if self.delivery.late and not self.republisher.counts_deliveries:
+                if self.delivery.acks_late and not self.republisher.counts_deliveries:
                     self.owe(done=False, begun=False)
                     return None
                 pause = min(self.services.settings.exclusive_store_wait, _PAUSE)
@@ -162,7 +162,7 @@ class Execution:
         if asked.may_fail:
             with suppress(StoreUnavailable), deadline(_LOOK):
                 return self.try_to_ask(asked)
-            return Done(False)
+            return Applied(False)
         assert operation is not None  # noqa: S101 - a plan looks, and renews, only if that may fail
         assert not isinstance(operation, Renew)  # noqa: S101
         if self.delivery.exclusive and asked.key == self.delivery.exclusive.key:
@@ -183,7 +183,7 @@ class Execution:
         if operation is None:
             return Held(store.inspect(asked.key).holders)
         if isinstance(operation, Renew):
-            return Done(any(store.renew([(asked.key, operation)])))
+            return Applied(any(store.renew([(asked.key, operation)])))
         return store.apply(asked.key, operation).answer
 
     def reschedule(self, outcome: Outcome) -> bool:
@@ -203,7 +203,7 @@ class Execution:
         if exclusive and outcome.has_lock:
             known = self.state.keeper.known if self.state.keeper else lambda: None
             until = self.asked + exclusive.ttl / SECOND
-            self.run.lease = Lease(outcome.number, exclusive, self.services.store, until, known)
+            self.run.lease = Lease(outcome.fence, exclusive, self.services.store, until, known)
         if self.state.keeper and (outcome.has_lock or outcome.kind == "run"):
             held = [claim for claim in (exclusive,) if claim and outcome.has_lock]
             if unique and unique.may_hold:
@@ -234,7 +234,11 @@ class Execution:
                     reply, interruption, is_repeated = insist(
                         lambda: self.services.store.apply(exclusive.key, release)
                     )
-                    if self.run.lease and reply.answer == Done(False) and not (is_repeated or interruption):
+                    if (
+                        self.run.lease
+                        and reply.answer == Applied(False)
+                        and not (is_repeated or interruption)
+                    ):
                         notices.lease_lost(self.services, self.task.name, self.id, exclusive.key)
         except Exception as error:  # noqa: BLE001 - the task has its result
             notices.trouble(
@@ -252,7 +256,7 @@ class Execution:
         If the child dies in its body, the main process does, which knows whether the message is redelivered.
         """
         unique = self.unique
-        if unique and (done or (self.is_main and not self.delivery.late)):
+        if unique and (done or (self.is_main and not self.delivery.acks_late)):
             unique.release(done=True)
             if unique.may_hold:
                 self.owe(done=True)
@@ -263,7 +267,7 @@ class Execution:
         A message that has not begun leaves its unique key queued, as it is.
         """
         delivery = self.delivery if begun else replace(self.delivery, unique=None)
-        release_later(self.services, delivery, done=done, returns=not done and delivery.late)
+        release_later(self.services, delivery, done=done, returns=not done and delivery.acks_late)
 
 
 def _ends(exc: Exception, state: str) -> Any:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 from celery_exclusive import notices
 from celery_exclusive.core.claim import Claim
-from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.endings import run_ended
-from celery_exclusive.core.operations import Done
+from celery_exclusive.core.operations import Applied
+from celery_exclusive.core.records import SECOND
 from celery_exclusive.leases.lease import Known
 from celery_exclusive.messages.namespace import LIFE, keep_namespace
 from celery_exclusive.system.forks import forks_wait
@@ -107,7 +107,7 @@ class Heartbeat:
         executed = self._executed()
         for token, (delivery, process) in list(self._deliveries.items()):
             if token not in executed:
-                self._release_later(delivery, returns=delivery.late or process() is None)
+                self._release_later(delivery, returns=delivery.acks_late or process() is None)
 
     def notice_epoch(self, epoch: str) -> None:
         """Beat soon, if this is another epoch of the store than that of the last beat."""
@@ -171,7 +171,7 @@ class Heartbeat:
             if claim in self._lapsed or not self._holds(delivery, claim):
                 continue
             reply = self.services.store.apply(claim.key, claim.restore())
-            count += reply.answer == Done(True)
+            count += reply.answer == Applied(True)
             if not self._holds(delivery, claim):  # it has ended meanwhile, maybe before it was put back
                 is_lock = claim == delivery.exclusive
                 self._release_later(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from celery.exceptions import SoftTimeLimitExceeded
 
 from celery_exclusive import notices
-from celery_exclusive.core.operations import Acquire, Request
+from celery_exclusive.core.operations import Acquire, KeyOperation
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.leases.insist import finish
 from celery_exclusive.stores.base import Reply
@@ -37,13 +37,13 @@ class Patience:
         self._report_by: float | None = None
         self.began = time.monotonic()
 
-    def apply(self, key: str, operation: Request) -> tuple[Reply, BaseException | None]:
+    def apply(self, key: str, operation: KeyOperation) -> tuple[Reply, BaseException | None]:
         """Return the store's reply, and the exception that a signal raised meanwhile, if any."""
         seconds = self.seconds()
         with deadline(seconds):
             return self._insist(key, operation, time.monotonic() + seconds)
 
-    def _insist(self, key: str, operation: Request, until: float) -> tuple[Reply, BaseException | None]:
+    def _insist(self, key: str, operation: KeyOperation, until: float) -> tuple[Reply, BaseException | None]:
         pause = _FIRST_PAUSE
         while True:
             try:
@@ -87,7 +87,7 @@ class Patience:
             soft or task.soft_time_limit or conf.task_soft_time_limit,
         )
 
-    def _ask(self, key: str, operation: Request) -> Reply:
+    def _ask(self, key: str, operation: KeyOperation) -> Reply:
         """An answer may be lost after the store did its part, and a request come after all the others.
 
         So each further one is that of a redelivered copy.

@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from celery_exclusive import notices
-from celery_exclusive.core.document import SECOND
+from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import UnreadableKey
 from celery_exclusive.system.forks import forks_wait
 from celery_exclusive.worker.state import state_of

@@ -44,9 +44,9 @@ class Report:
         is_lock = self.delivery.exclusive is not None and outcome.key == self.delivery.exclusive.key
         lock = self.lock if is_lock and outcome.kind not in ("run", "fail") else outcome.key
         if outcome.kind == "wait":
-            notices.parked(name, id, lock, outcome.number, outcome.by)
+            notices.parked(name, id, lock, outcome.position, outcome.by)
             if is_lock:
-                line_warnings.look(name, outcome.key, outcome.number)
+                line_warnings.look(name, outcome.key, outcome.position)
         elif outcome.kind == "drop":
             notices.stale(name, id, lock)
         elif outcome.kind == "fail":
@@ -58,7 +58,7 @@ class Report:
             if outcome.reason == "duplicate":
                 notices.duplicate(name, id, outcome.key, outcome.owner)
             elif outcome.reason == "full":
-                notices.full(name, id, lock, outcome.number, outcome.by)
+                notices.full(name, id, lock, outcome.waiting, outcome.by)
             else:
                 notices.skipped(name, id, lock, outcome.by)
 
@@ -67,7 +67,7 @@ class Report:
         assert option  # noqa: S101 - a delivery without it competes for no lock
         if outcome.reason == "full":
             return (
-                f"task {self.task.name} cannot wait in the line of lock {outcome.key}: {outcome.number} "
+                f"task {self.task.name} cannot wait in the line of lock {outcome.key}: {outcome.waiting} "
                 f"waiting already, as many as max_waiting allows; the lock is {held}. Publish it again "
                 "later, or use on_full='skip'"
             )

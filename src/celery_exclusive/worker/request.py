@@ -16,7 +16,7 @@ from celery.worker.state import task_ready
 from kombu.utils.imports import symbol_by_name
 
 from celery_exclusive.core.claim import PERIOD, UniqueClaim, UniqueUntil
-from celery_exclusive.core.endings import guard_of, is_late_copy
+from celery_exclusive.core.endings import guard_of, is_obsolete_copy
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.messages.header import DELIVERY
 from celery_exclusive.run import Run, within
@@ -107,7 +107,7 @@ class RequestMixin:
             deliver_again(state_of(self._services).celery.consumer, self.task.name, self.message, error)
 
     def _announce_revoked(self, reason: Any, terminated: bool, signum: Any, expired: bool) -> None:
-        if not terminated and self._is_late_copy():
+        if not terminated and self._is_obsolete_copy():
             task_ready(self)
             self.acknowledge()
             self._already_revoked = True
@@ -117,7 +117,7 @@ class RequestMixin:
         if not terminated or self._is_over:
             self._ended(None)
 
-    def _is_late_copy(self) -> bool:
+    def _is_obsolete_copy(self) -> bool:
         """Whether this is the copy of an offer whose task runs under another copy, or has run.
 
         Then it has nothing to announce. If asking acquires the key, the end of this request releases it.
@@ -130,7 +130,7 @@ class RequestMixin:
                 reply = self._services.store.apply(guard.key, delivery.acquire(guard))
         except StoreUnavailable:
             return False
-        return is_late_copy(delivery, reply.answer)
+        return is_obsolete_copy(delivery, reply.answer)
 
     @contextmanager
     def _over(self) -> Iterator[None]:

@@ -13,7 +13,7 @@ from celery.signals import task_received, task_rejected, task_revoked, task_unkn
 
 from celery_exclusive import notices
 from celery_exclusive.core.claim import FINISHED
-from celery_exclusive.core.operations import Done, Remove
+from celery_exclusive.core.operations import Applied, Remove
 from celery_exclusive.errors import ExclusiveError
 from celery_exclusive.messages.header import Header, read_header
 from celery_exclusive.system.forks import forks_wait
@@ -82,5 +82,5 @@ class Undeclared:
                 f"task {id} runs without lock {key}, but could not leave its line, and may run again", error
             )
         else:
-            if reply.answer == Done(True):
+            if reply.answer == Applied(True):
                 notices.unlocked(task, id, key)

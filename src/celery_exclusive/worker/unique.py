@@ -7,7 +7,7 @@ from celery.exceptions import Reject
 from celery_exclusive import notices
 from celery_exclusive.core.claim import PERIOD, UniqueClaim, UniqueUntil
 from celery_exclusive.core.endings import body_ended
-from celery_exclusive.core.operations import Done, Release
+from celery_exclusive.core.operations import Applied, Release
 from celery_exclusive.leases.insist import finish
 from celery_exclusive.services import Services
 from celery_exclusive.system.deadline import deadline
@@ -38,10 +38,10 @@ class UniqueOfRun:
         if keeper := state_of(self.services).keeper:
             keeper.end(self.delivery, [self.claim])
         is_requeued = isinstance(error, Reject) and getattr(error, "requeue", False)
-        returns = self.delivery.late and (is_requeued or isinstance(error, MemoryError))
+        returns = self.delivery.acks_late and (is_requeued or isinstance(error, MemoryError))
         release = body_ended(self.delivery.at_present(), returns=returns)
         with undisturbed():
-            if release and self._ask(release) == Done(True):
+            if release and self._ask(release) == Applied(True):
                 self.may_hold = returns
 
     def release(self, *, done: bool) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from celery_exclusive.core.endings import guard_of
-from celery_exclusive.core.operations import Done
+from celery_exclusive.core.operations import Applied
 from celery_exclusive.core.publishing import Sending
 from tests.explorer.messages.callers import sent
 from tests.explorer.messages.world import Message, Move, Publication, Slot, World
@@ -63,7 +63,7 @@ def over(model: Model, world: World, slot: Slot) -> Iterator[Move]:
         key = slot.copy.message.key
         world, answer, wakes = model.ask(world, key, release)
         label += f", asks {key}: {told(answer)}"
-        if answer == Done(True):
+        if answer == Applied(True):
             ended = slot._replace(holds=model.plans.comes_again(slot))
     left = world.send(*wakes)
     yield Move(label, leaves(model, left.put(slot, ended), ended))
@@ -101,7 +101,9 @@ def publish(model: Model, world: World, slot: Slot) -> Iterator[Move]:
         sends = slot._replace(phase="send", next=(how, told_of), next_holds=sending.may_hold)
         yield Move(label, awoken.put(slot, sends))
     if world.may("lost_replies") and call.has_to_be_sent:
-        untaken = slot._replace(phase="send", next=(how, message._replace(is_taken=False)), next_holds=True)
+        untaken = slot._replace(
+            phase="send", next=(how, message._replace(is_acquired=False)), next_holds=True
+        )
         for lost, words in ((awoken, "without a reply"), (world, "not asked")):
             yield Move(f"{label}: {words}", lost.spend("lost_replies").put(slot, untaken), False)
 
@@ -187,4 +189,4 @@ def left_by(slot: Slot) -> Slot:
 
 
 def told(answer: object) -> str:
-    return str(answer) if isinstance(answer, Done) else type(answer).__name__
+    return str(answer) if isinstance(answer, Applied) else type(answer).__name__

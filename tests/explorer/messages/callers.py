@@ -1,4 +1,4 @@
-"""What processes do that publish a message: `publishing.unique.UniquePublish`."""
+"""What processes do that publish a message: `publishing.unique_publish.UniquePublish`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def moves(model: Model, world: World) -> Iterator[Move]:
 def sent(world: World, message: Message, *, holds: bool) -> World:
     """The world in which the broker has this message."""
     before = world.fate(message.id)
-    has_no_key = before.has_no_key or not (message.is_taken and holds)
+    has_no_key = before.has_no_key or not (message.is_acquired and holds)
     fate = Fate(is_let_in=message.is_retry, is_excused=before.is_excused, has_no_key=has_no_key)
     return world.send(Copy(message)).mark(message.id, **fate._asdict())
 
@@ -61,7 +61,7 @@ def _calls(model: Model, world: World, caller: Caller) -> Iterator[Move]:
         told = message._replace(duplicate_of=sending.owner if sending.kind == "duplicate" else "")
         yield Move(label, awoken.put_caller(caller, Caller(caller.how, told, "send", sending.may_hold)))
     if world.may("lost_replies"):
-        untaken = message._replace(is_taken=False)
+        untaken = message._replace(is_acquired=False)
         phase = "send" if call.has_to_be_sent else "owe"
         lost = Caller(caller.how, untaken, phase, holds=True)
         spent = awoken.spend("lost_replies").put_caller(caller, lost)

@@ -11,11 +11,10 @@ from unittest import mock
 from celery_exclusive.core import admission, endings, publishing, step
 from celery_exclusive.core.admission import Outcome
 from celery_exclusive.core.delivery import Delivery
-from celery_exclusive.core.document import Document, Line
 from celery_exclusive.core.operations import (
     Acquire,
     AcquireAlone,
-    Done,
+    Applied,
     Held,
     Operation,
     Release,
@@ -24,6 +23,7 @@ from celery_exclusive.core.operations import (
 )
 from celery_exclusive.core.plan import Ask
 from celery_exclusive.core.publishing import Sending
+from celery_exclusive.core.records import Document, Line
 from celery_exclusive.core.step import Transition
 from tests.explorer.explore import Explored, search
 from tests.explorer.messages.model import Model
@@ -150,15 +150,27 @@ def _newcomer(delivery: Delivery) -> Delivery:
 
 
 def _offered_for_all(delivery: Delivery, claim: Any, max_waiting: int | None = None) -> Acquire:
-    return replace(_acquire(delivery, claim, max_waiting), promoted=delivery.promoted)
+    acquire = _acquire(delivery, claim, max_waiting)
+    return replace(acquire, promoted=delivery.promoted, redelivered=delivery.redelivered)
 
 
-def _owning(delivery: Delivery, asked: Ask) -> Ask:
-    operation = asked.operation
-    if not isinstance(operation, Acquire) or operation.former is None:
-        return asked
-    former = (operation.former, "")
-    return replace(asked, operation=AcquireAlone(operation.id, operation.token, operation.ttl, former))
+def _owning(delivery: Delivery, policy: Any) -> Any:
+    plan = _admit(delivery, policy)
+    try:
+        asked = next(plan)
+        while True:
+            op = asked.operation
+            if isinstance(op, Acquire) and op.former is not None:
+                answer = yield replace(
+                    asked, operation=AcquireAlone(op.id, op.token, op.ttl, (op.former, ""))
+                )
+                if isinstance(answer, Held) and answer.is_by_own_copy:
+                    answer = yield replace(asked, operation=replace(op, former=None), park=True)
+            else:
+                answer = yield asked
+            asked = plan.send(answer)
+    except StopIteration as end:
+        return end.value
 
 
 def _not_alone(delivery: Delivery, *, returns: bool) -> Any:
@@ -266,22 +278,22 @@ CONTROLS: Mapping[str, Control] = {
     "what leaves its lock for its unique key keeps the lock": Control(
         setting("a retry elsewhere", calls="ab'", exclusive=True, retries_elsewhere=1),
         "waits for v, and holds the lock",
-        (_without(Release, lambda delivery: LOCK, Done(True)),),
+        (_without(Release, lambda delivery: LOCK, Applied(True)),),
     ),
     "what has finished is offered its unique key again and again": Control(
         setting("a second delivery", exclusive=True, repeats=1),
         "not all ends well",
-        (_without(Remove, _unique_key, Done(True)),),
+        (_without(Remove, _unique_key, Applied(True)),),
     ),
     "what takes a key over does not ask whether it has finished": Control(
         setting("a second delivery", crashes=1, repeats=1),
         "runs again, though it has finished",
-        (_asking(_owning),),
+        ((admission, "admit", _owning),),
     ),
     "copies of a run outlive the retry that has its key": Control(
         setting("a replacement", replacements=1, repeats=1),
         "runs again, though it has finished",
-        (_without(Remove, _unique_key, Done(True)),),
+        (_without(Remove, _unique_key, Applied(True)),),
     ),
     "what waits calls its own live run dead": Control(
         setting("a second delivery", exclusive=True, repeats=1),
@@ -291,6 +303,6 @@ CONTROLS: Mapping[str, Control] = {
     "a body that begins does not release a key that is unique until then": Control(
         setting("until started", until="started"),
         "for the sake of a body that has begun",
-        (_without(Release, _unique_key, Done(True)),),
+        (_without(Release, _unique_key, Applied(True)),),
     ),
 }

@@ -69,7 +69,7 @@ class Plans:
             exclusive = Claim(LOCK, message.id, token, TTL)
         if not message.duplicate_of:
             claim = Claim(message.key, message.id, token, TTL)
-            unique = UniqueClaim(claim, self.setting.until, QUEUED_TTL, message.is_taken)
+            unique = UniqueClaim(claim, self.setting.until, QUEUED_TTL, message.is_acquired)
         return Delivery(
             id=message.id,
             token=token,
@@ -80,7 +80,7 @@ class Plans:
             promoted=copy.promoted,
             offered=copy.offered or None,
             is_let_in=copy.is_redelivered or bool(copy.promoted) or message.is_retry,
-            late=self.setting.late,
+            acks_late=self.setting.late,
             kin=tuple(filter(None, (message.task, message.parent))),
             follows=message.follows or None,
         )
@@ -90,7 +90,7 @@ class Plans:
         return self._call(caller.how, caller.message)
 
     def call_of_run(self, slot: Slot) -> Call:
-        """The call that a run makes: `publishing.unique.UniquePublish`."""
+        """The call that a run makes: `publishing.unique_publish.UniquePublish`."""
         assert slot.next
         how, message = slot.next
         delivery = self.delivery(slot)

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from celery_exclusive.core.admission import Outcome
-from celery_exclusive.core.endings import guard_of, is_late_copy
-from celery_exclusive.core.operations import Acquire, Done, Parked, Remove
+from celery_exclusive.core.endings import guard_of, is_obsolete_copy
+from celery_exclusive.core.operations import Acquire, Applied, Parked, Remove
 from tests.explorer.messages import bodies
 from tests.explorer.messages.bodies import left_by, told
 from tests.explorer.messages.faults import crashed
@@ -40,7 +40,11 @@ def _admit(model: Model, world: World, slot: Slot) -> Iterator[Move]:
     label = f"{slot.copy} asks {asked.key}: {type(operation).__name__} -> {told(answer)}"
     if isinstance(answer, Parked):
         after = after.mark(slot.id, is_let_in=True, has_waited=True)
-    if answer == Done(True) and isinstance(operation, Remove) and operation.id == slot.copy.message.follows:
+    if (
+        answer == Applied(True)
+        and isinstance(operation, Remove)
+        and operation.id == slot.copy.message.follows
+    ):
         after = after.mark(operation.id, is_owed=False)  # its retry goes on with it
     label, settled = _answered(model, label, after, slot, answer)
     yield Move(label, settled.send(*wakes))
@@ -57,7 +61,7 @@ def _admit(model: Model, world: World, slot: Slot) -> Iterator[Move]:
         elif asked.may_fail:
             untaken = world.spend("lost_replies").mark(slot.id, has_no_key=True)
             for happened, how in ((lost, "without a reply"), (untaken, "not asked")):
-                yield Move(*_answered(model, f"{label}: {how}", happened, slot, Done(False)), False)
+                yield Move(*_answered(model, f"{label}: {how}", happened, slot, Applied(False)), False)
         else:
             yield Move(f"{label}, without a reply", lost, False)
 
@@ -102,7 +106,7 @@ def _revoked(model: Model, world: World, slot: Slot) -> Iterator[Move]:
         after, answer, wakes = model.ask(world, guard.key, delivery.acquire(guard))
         label = f"{slot.copy} is discarded, asks {guard.key}: {told(answer)}"
         after = after.send(*wakes)
-        if is_late_copy(delivery, answer):
+        if is_obsolete_copy(delivery, answer):
             yield Move(label, after.put(slot, slot._replace(phase="ack")))
         else:
             yield Move(label, after.mark(slot.id, is_owed=False, is_given_up=True).put(slot, owed))

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from celery_exclusive.core import step as core
-from celery_exclusive.core.document import ENTERED, Document, Entry, Holder, Line, Phase, State
 from celery_exclusive.core.operations import (
     Acquire,
     Answer,
@@ -22,6 +21,7 @@ from celery_exclusive.core.operations import (
     Reap,
     Renew,
 )
+from celery_exclusive.core.records import ENTERED, Document, Entry, Holder, Line, Phase, State
 
 if TYPE_CHECKING:
     from tests.explorer.messages.world import Copy

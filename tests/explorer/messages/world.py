@@ -35,7 +35,7 @@ class Message(NamedTuple):
     duplicate_of: str = ""
     parent: str = ""
     is_retry: bool = False
-    is_taken: bool = True
+    is_acquired: bool = True
     follows: str = ""
 
     @property

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any, Final, get_args
 
-from celery_exclusive.core.document import Phase
-from celery_exclusive.core.operations import Answer, Done, Full, Granted, Held, Owner, Parked, Stale
+from celery_exclusive.core.operations import Answer, Applied, Full, Granted, Held, Owner, Parked, Stale
+from celery_exclusive.core.records import Phase
 from celery_exclusive.stores.base import Reply, Wake
 
 GRANTED: Final = b"granted"
@@ -44,7 +44,7 @@ def _answer(name: bytes, number: int, owners: list[Any]) -> Answer:
         return Full(number, read_owners(owners))
     if name == b"stale":
         return Stale()
-    return Done(bool(number))
+    return Applied(bool(number))
 
 
 def read_owners(flat: list[Any]) -> tuple[Owner, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hashlib import sha1
 from importlib.resources import files
 
-from celery_exclusive.core import document, state
+from celery_exclusive.core import key_state, records
 
 _INCLUDE = re.compile(r"^-- include (\w+\.lua)$", re.MULTILINE)
 _CONSTANT = re.compile(r"^local ([A-Z_]+) = (\d+|'\w+')$", re.MULTILINE)
@@ -29,7 +29,7 @@ def load(file: str, *, arguments: str, reply: str) -> Script:
         raise AssertionError(f"{file} and the code that runs it do not agree on\n{header}")
     text = _INCLUDE.sub(lambda include: _read(include[1]), text)
     for name, value in _CONSTANT.findall(text):
-        if value != repr(getattr(state, name, getattr(document, name, None))):
+        if value != repr(getattr(key_state, name, getattr(records, name, None))):
             raise AssertionError(f"{file}: {name} is not {value} in core")
     return Script(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
 

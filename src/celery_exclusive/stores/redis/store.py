@@ -7,19 +7,19 @@ from contextlib import suppress
 from os import urandom
 from typing import Any
 
-from celery_exclusive.core.document import Phase
 from celery_exclusive.core.operations import (
     Acquire,
     AcquireAlone,
+    Applied,
     Break,
-    Done,
     Granted,
+    KeyOperation,
     Release,
     Remove,
     Renew,
-    Request,
     Restore,
 )
+from celery_exclusive.core.records import Phase
 from celery_exclusive.errors import OptionError, StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import Capabilities, Reply, Snapshot, older_version
 from celery_exclusive.stores.redis import scripts
@@ -41,7 +41,7 @@ _NAMES_AT_START = 10_000
 """How many names are searched for locks of an older version: all would take too long."""
 _DAMAGE = ("WRONGTYPE", "MALFORMED", "attempt to", "bad argument")
 """Words of errors that mean damaged data of a key, as in document.lua, and not a failing server."""
-_DONE, _NOT_DONE = Reply(Done(True)), Reply(Done(False))
+_DONE, _NOT_DONE = Reply(Applied(True)), Reply(Applied(False))
 
 
 class RedisStore:
@@ -62,7 +62,7 @@ class RedisStore:
         self._offer = offer
         self._tombstone_ttl = tombstone_ttl
 
-    def apply(self, key: str, operation: Request) -> Reply:
+    def apply(self, key: str, operation: KeyOperation) -> Reply:
         if isinstance(operation, Acquire):
             return self._apply("acquire", key, operation, operation.token, operation.ttl, operation.limit)
         if isinstance(operation, AcquireAlone):
@@ -201,7 +201,7 @@ class RedisStore:
         self,
         verb: str,
         key: str = "",
-        operation: Request | None = None,
+        operation: KeyOperation | None = None,
         token: str = "",
         ttl: int = 0,
         limit: int | Phase = 0,
@@ -247,7 +247,7 @@ def _delivery(acquire: Acquire | None) -> str:
     return "fresh" if acquire.promoted is None else f"promoted {acquire.promoted}"
 
 
-def _former(operation: Request | None) -> tuple[object, ...]:
+def _former(operation: KeyOperation | None) -> tuple[object, ...]:
     """The id whose lease goes over, and what follows it: the token of that, or the message to store."""
     if isinstance(operation, AcquireAlone):
         return operation.former or ("",)
@@ -256,9 +256,9 @@ def _former(operation: Request | None) -> tuple[object, ...]:
     return (operation.former or "" if isinstance(operation, Acquire) else "",)
 
 
-def _ending(operation: Request | None) -> str:
+def _ending(operation: KeyOperation | None) -> str:
     if isinstance(operation, Acquire):
-        return "late" if operation.late else "early"
+        return "late" if operation.acks_late else "early"
     if isinstance(operation, (Release, Remove)) and operation.done:
         return "done"
     if isinstance(operation, Release) and operation.alone:

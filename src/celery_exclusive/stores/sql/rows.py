@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from json.encoder import encode_basestring_ascii as quote
 from typing import Any, NamedTuple
 
-from celery_exclusive.core.document import Entry, Holder
+from celery_exclusive.core.records import Entry, Holder
 
 _HOLDERS = ', "holders": '
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from celery_exclusive.core.operations import Done, Renew, Request
+from celery_exclusive.core.operations import Applied, KeyOperation, Renew
 from celery_exclusive.errors import UnreadableKey
 from celery_exclusive.stores.base import Capabilities, Reply, Snapshot
 from celery_exclusive.stores.document import sweep
@@ -39,7 +39,7 @@ class SqlStore(ABC):
             StoreUnavailable: it could not be done.
         """
 
-    def apply(self, key: str, operation: Request) -> Reply:
+    def apply(self, key: str, operation: KeyOperation) -> Reply:
         return self._of(key, lambda transaction: transaction.apply(key, operation))
 
     def renew(self, leases: Sequence[tuple[str, Renew]]) -> list[bool]:
@@ -55,7 +55,7 @@ class SqlStore(ABC):
             return self._of(key, lambda transaction: transaction.sweep_key(key))
         except UnreadableKey as error:
             self.transact(lambda transaction: transaction.set_aside(key))
-            return Reply(Done(True), unreadable=((key, error.problem),))
+            return Reply(Applied(True), unreadable=((key, error.problem),))
 
     def keep_namespace(self, broker: str, life: int) -> str:
         return self.transact(lambda transaction: transaction.keep_namespace(broker, life))

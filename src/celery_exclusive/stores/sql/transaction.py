@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
-from celery_exclusive.core.document import SET_ASIDE, Document, Entry, Holder, Line, State, reach
-from celery_exclusive.core.operations import Acquire, Done, Granted, Release, Renew, Request
+from celery_exclusive.core.operations import Acquire, Applied, Granted, KeyOperation, Release, Renew
+from celery_exclusive.core.records import SET_ASIDE, Document, Entry, Holder, Line, State, reach
 from celery_exclusive.core.step import step
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.stores.base import Reply
@@ -20,7 +20,7 @@ MINUTE = 60_000_000
 _LEASES_AT_ONCE = 500
 _ENDED_PER_SWEEP = 5_000
 """A sweep is one transaction, for which all others wait."""
-_RELEASED = Reply(Done(True))
+_RELEASED = Reply(Applied(True))
 
 
 class Cursor(Protocol):
@@ -50,7 +50,7 @@ class Transaction(DocumentStore):
         self.cursor = cursor
         self.namespace = to_bytes(prefix)
 
-    def apply(self, key: str, operation: Request) -> Reply:
+    def apply(self, key: str, operation: KeyOperation) -> Reply:
         found = self._find(key, operation.id)
         reply = None
         if isinstance(operation, Acquire):
@@ -184,7 +184,7 @@ class Transaction(DocumentStore):
         found, renewed = list[bool](), set[str]()
         for key, renewal in leases:
             transition = step(documents[key], Line(), renewal, self.now, self.offer)
-            found.append(transition.answer == Done(True))
+            found.append(transition.answer == Applied(True))
             if found[-1]:
                 documents[key] = transition.document
                 renewed.add(key)

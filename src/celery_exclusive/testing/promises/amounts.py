@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from celery_exclusive.core.document import SECOND
-from celery_exclusive.core.state import LONGEST_OFFER
+from celery_exclusive.core.key_state import LONGEST_OFFER
+from celery_exclusive.core.records import SECOND
 from celery_exclusive.options.amounts import LONGEST, MOST
 from celery_exclusive.testing.promises.subject import LONG, OTHER, Key, Subject, fence_of, found
 

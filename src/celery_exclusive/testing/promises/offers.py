@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from celery_exclusive.core.key_state import OFFERS_IN_LINE
 from celery_exclusive.core.operations import Granted, Parked
-from celery_exclusive.core.state import OFFERS_IN_LINE
 from celery_exclusive.stores.base import Reply
 from celery_exclusive.testing.promises.subject import LONG, OTHER, Key, Subject, fence_of, found, until, woken
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from celery_exclusive.core.document import SECOND
 from celery_exclusive.core.operations import Held, Stale
+from celery_exclusive.core.records import SECOND
 from celery_exclusive.testing.promises.subject import LONG, OTHER, SHORT, TOKEN, Subject, fence_of, found
 
 

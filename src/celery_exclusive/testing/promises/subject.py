@@ -9,12 +9,11 @@ from secrets import token_hex
 
 import pytest
 
-from celery_exclusive.core.document import Phase
 from celery_exclusive.core.operations import (
     Acquire,
     AcquireAlone,
+    Applied,
     Break,
-    Done,
     Granted,
     Held,
     Parked,
@@ -24,6 +23,7 @@ from celery_exclusive.core.operations import (
     Restore,
     Stale,
 )
+from celery_exclusive.core.records import Phase
 from celery_exclusive.stores.base import Reply, Snapshot, Store, Wake
 
 LONG = 600.0
@@ -209,8 +209,8 @@ def fence_of(reply: Reply) -> int:
 
 
 def found(reply: Reply) -> bool:
-    assert isinstance(reply.answer, Done)
-    return reply.answer.found
+    assert isinstance(reply.answer, Applied)
+    return reply.answer.is_applied
 
 
 def woken(reply: Reply) -> list[str]:

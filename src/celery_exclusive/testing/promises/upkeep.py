@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_exclusive.core.operations import Done, Held
+from celery_exclusive.core.operations import Applied, Held
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.stores.base import Snapshot
 from celery_exclusive.testing.promises.subject import (
@@ -184,15 +184,15 @@ class UpkeepPromises(Subject):
     def test_within_a_period_only_one_client_reaps(self) -> None:
         one, two = self.client(), self.client()
         every = int(LONG * 1e6)
-        assert one.reap(every=every).answer == Done(True)
-        assert two.reap(every=every).answer == Done(False)
-        assert one.reap(every=every).answer == Done(False)
+        assert one.reap(every=every).answer == Applied(True)
+        assert two.reap(every=every).answer == Applied(False)
+        assert one.reap(every=every).answer == Applied(False)
 
     def test_after_a_period_somebody_reaps_again(self) -> None:
         store = self.client()
         every = int(SHORT * 1e6)
         store.reap(every=every)
-        until(lambda: store.reap(every=every).answer == Done(True), "the period is over")
+        until(lambda: store.reap(every=every).answer == Applied(True), "the period is over")
 
     def test_a_sweep_looks_after_as_many_keys_as_it_is_told(self) -> None:
         keys = [self.key_of_dying_holder("b") for _ in range(5)]
@@ -208,7 +208,7 @@ class UpkeepPromises(Subject):
 
     def test_a_quiet_namespace_has_nothing_to_reap(self) -> None:
         reply = self.client().reap()
-        assert (reply.answer, reply.wake, reply.aside, reply.more) == (Done(True), (), (), False)
+        assert (reply.answer, reply.wake, reply.aside, reply.more) == (Applied(True), (), (), False)
         assert not self.client().reap(limit=0).more
 
     def test_nothing_is_left_of_finished_tasks(self) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from celery_exclusive.core.document import NEVER, OFFERED_AT_ONCE, SECOND, Document, Entry, Holder, Line
 from celery_exclusive.core.operations import Owner
+from celery_exclusive.core.records import NEVER, OFFERED_AT_ONCE, SECOND, Document, Entry, Holder, Line
 
 OFFER = 5 * SECOND
 """How long the first offer lasts; each further offer lasts twice as long."""
@@ -97,8 +97,8 @@ class KeyState:
     def owners(self) -> tuple[Owner, ...]:
         leases = sorted(self.holders.values(), key=lambda lease: lease.fence)
         owners = [owner(lease, self.now) for lease in leases]
-        invited = [entry for entry in self.queue()[: self.free()] if entry.id != self.id]
-        return (*owners, *(Owner(e.id, 0, e.offer_until - self.now, phase="again") for e in invited))
+        offered = [entry for entry in self.queue()[: self.free()] if entry.id != self.id]
+        return (*owners, *(Owner(e.id, 0, e.offer_until - self.now, phase="again") for e in offered))
 
     def put(self, entry: Entry) -> None:
         """Store a new or changed entry, and update the counts of the line."""
