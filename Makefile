@@ -4,7 +4,7 @@ BIN := .venv/bin
 RUN := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check matrix flake standstill timetable lock bench
+.PHONY: help demo test test-fast test-all check matrix flake standstill timetable lock bench
 
 help: ## this text
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -17,6 +17,10 @@ demo: ## import feeds with several workers: [UNPROTECTED=1] [STORE=...] [URL=...
 
 test: check ## everything that has to pass: [ARGS='-k name']
 	@$(RUN)pytest -n auto --dist loadgroup $(ARGS)
+
+test-fast: check ## what computes, in under 90 seconds: units, stores, small worlds of the explorers: [ARGS='-k name']
+	@HISTORIES=100 $(RUN)pytest -n auto -m 'not slow' $(ARGS) tests/unit tests/explorer \
+		tests/store/test_conformance.py tests/store/test_differential.py
 
 test-all: test ## the same and the slower tiers: more states, histories, kills, feeds: over half an hour
 	@$(BIN)/python -m tests.explorer --large

@@ -9,18 +9,21 @@ from celery_exclusive.core.records import ENTERED, Document, Line
 from celery_exclusive.core.step import Transition, step
 from tests.explorer.model import Protocol, Setting
 
-SETTINGS = (
-    Setting("a crash, a lost connection, an unfinished ending", crashes=1, lost_acks=1, unfinished=1),
-    Setting("the same with three workers", workers=3, crashes=1, lost_acks=1, unfinished=1),
+QUICK = (
     Setting("a crash and a slow queue", crashes=1, slow=2),
-    Setting("a live lease lapses", workers=3, pauses=1, lost_acks=1, slow=1),
-    Setting("a lost reply, a live lease lapses", lost_replies=1, pauses=1, lost_acks=1),
-    Setting("a retry, a crash", retries=1, crashes=1, slow=1),
     Setting("no flags: a crash, an unfinished ending", flags=False, crashes=1, unfinished=1, slow=1),
     Setting("no flags: a lost connection, a crash", flags=False, workers=3, lost_acks=1, crashes=1),
     Setting("no flags, early ack", flags=False, early=True, crashes=1, lost_acks=1, slow=1),
     Setting("a rejected message comes back, a crash", rejections=1, crashes=1, slow=1),
     Setting("early ack: a crash, a lost connection", early=True, crashes=1, lost_acks=1, slow=1),
+)
+SETTINGS = (
+    *QUICK,
+    Setting("a crash, a lost connection, an unfinished ending", crashes=1, lost_acks=1, unfinished=1),
+    Setting("the same with three workers", workers=3, crashes=1, lost_acks=1, unfinished=1),
+    Setting("a live lease lapses", workers=3, pauses=1, lost_acks=1, slow=1),
+    Setting("a lost reply, a live lease lapses", lost_replies=1, pauses=1, lost_acks=1),
+    Setting("a retry, a crash", retries=1, crashes=1, slow=1),
     Setting("three tasks, a crash", tasks=3, workers=3, crashes=1, slow=1),
     Setting("limit 2: three tasks, a crash", tasks=3, workers=3, limit=2, crashes=1, slow=1),
     Setting(

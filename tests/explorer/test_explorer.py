@@ -6,10 +6,12 @@ import pytest
 
 from tests.explorer.explore import explore
 from tests.explorer.model import Setting
-from tests.explorer.settings import CONTROLS, SETTINGS
+from tests.explorer.settings import CONTROLS, QUICK, SETTINGS
+
+WORLDS = [pytest.param(one, id=one.name, marks=[pytest.mark.slow] * (one not in QUICK)) for one in SETTINGS]
 
 
-@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
+@pytest.mark.parametrize("setting", WORLDS)
 def test_no_reachable_world_breaks_a_promise(setting: Setting):
     explored = explore(setting)
     assert not explored.broken, str(explored)
