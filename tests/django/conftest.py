@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.worker.lab import DEATH_OF_PARENT, Lab
+from tests.worker.lab import Lab
+from tests.worker.nursery import DEATH_OF_PARENT
 
 PROJECT = Path(__file__).parent / "project"
 

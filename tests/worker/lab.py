@@ -20,11 +20,11 @@ from typing_extensions import Self
 
 from tests.worker import versions
 from tests.worker.journal import Journal, eventually, is_alive
+from tests.worker.nursery import DEATH_OF_PARENT, Child, Nursery
 
 REPOSITORY = Path(__file__).parents[2]
 LINES, WIDTH = 30, 160
 """Of a worker's log, what is shown for a failed test: what is long hides what the test says itself."""
-DEATH_OF_PARENT = "import ctypes, signal; ctypes.CDLL(None).prctl(1, signal.SIGKILL)"
 
 
 class Lab:
@@ -190,6 +190,21 @@ def wait_until_gone(*pids: int) -> None:
     eventually(lambda: not any(map(is_alive, pids)), f"the end of {pids}")
 
 
+def start(
+    words: list[str], environment: dict[str, str], folder: Path, log_path: Path, *, is_patched: bool
+) -> Child | subprocess.Popen[bytes]:
+    """Start `celery WORDS`, in a process that has imported nothing if its pool patches what is imported."""
+    nursery = None if is_patched else Nursery.for_environment(environment)
+    if nursery:
+        return nursery.start(words, environment, folder, log_path)
+    code = f"{DEATH_OF_PARENT}; from celery.__main__ import main; main()"
+    with log_path.open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-c", code, *words], env=environment, cwd=folder, stdin=subprocess.DEVNULL,
+            stdout=log, stderr=log, start_new_session=True,
+        )  # fmt: skip
+
+
 class Worker:
     """A `celery worker` process, with its log."""
 
@@ -198,16 +213,11 @@ class Worker:
         self.lab, self.name, self.pool = lab, f"{name}@lab", pool
         self.log_path = lab.folder / f"{name}.log"
         environment = {**lab.environment, "LAB_CONF": json.dumps({**lab.conf, **conf})}
-        command = [
-            sys.executable, "-c", f"{DEATH_OF_PARENT}; from celery.__main__ import main; main()",
+        words = [
             "-A", lab.module, "worker", "-P", pool, "-c", str(concurrency), "-n", self.name, "-l", "INFO",
             "--without-gossip", "--without-mingle", *options,
         ]  # fmt: skip
-        with self.log_path.open("ab") as log:
-            self.process = subprocess.Popen(
-                command, env=environment, cwd=lab.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=True,
-            )  # fmt: skip
+        self.process = start(words, environment, lab.folder, self.log_path, is_patched=pool == "gevent")
 
     @property
     def pid(self) -> int:

@@ -18,8 +18,9 @@ from celery.exceptions import ChordError
 from celery_exclusive import LockHeld, notices
 from celery_exclusive.core.operations import Acquire
 from celery_exclusive.worker import line_warnings
-from tests.worker.lab import DEATH_OF_PARENT, Lab, eventually
+from tests.worker.lab import Lab, eventually
 from tests.worker.message import Message, wait_for_lines
+from tests.worker.nursery import DEATH_OF_PARENT
 
 pytestmark = pytest.mark.timeout(180)
 DEADLINE = 60

@@ -1,0 +1,141 @@
+"""Starts worker processes: it imports Celery once and forks, since half of a start is imports.
+
+The processes are those that the `celery` command would be: sessions of their own, with their own environment,
+folder and log. A pool that patches the standard library needs a process of its own from the start.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from threading import Lock
+from typing import Any, ClassVar
+
+DEATH_OF_PARENT = "import ctypes, signal; ctypes.CDLL(None).prctl(1, signal.SIGKILL)"
+REPOSITORY = Path(__file__).parents[2]
+OF_ONE_TEST = ("LAB_", "PYTEST_CURRENT_TEST")
+"""How the variables begin that no module reads before the app is imported."""
+MOST = 2
+"""How many nurseries a test process has: for most tests, and for those that set one variable more."""
+MODULES = (
+    *("celery.__main__", "celery.apps.worker", "celery.bin.celery", "celery.worker.consumer"),
+    *("celery.concurrency.prefork", "celery.concurrency.thread", "celery.concurrency.solo"),
+    *("celery.worker.autoscale", "celery.backends.redis", "kombu.transport.redis", "kombu.transport.pyamqp"),
+    *("celery_exclusive.install", "celery_exclusive.worker.steps"),
+    *("celery_exclusive.stores.redis.store", "celery_exclusive.stores.sql.sqlite"),
+)
+
+
+class Nursery:
+    """The parent of worker processes, itself a child without threads. What it started ends with it."""
+
+    _started: ClassVar[list[Nursery]] = []
+
+    @classmethod
+    def for_environment(cls, environment: Mapping[str, str]) -> Nursery | None:
+        """Return a nursery with these variables; None if there are others enough."""
+        common = {name: value for name, value in environment.items() if not name.startswith(OF_ONE_TEST)}
+        for nursery in cls._started:
+            if nursery.common == common:
+                return nursery
+        if len(cls._started) == MOST:
+            return None
+        cls._started.append(cls(common))
+        return cls._started[-1]
+
+    def __init__(self, common: dict[str, str]) -> None:
+        self.common = common
+        self._lock = Lock()
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", "from tests.worker.nursery import main; main()"],
+            cwd=REPOSITORY,
+            env=common,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            text=True,
+        )
+
+    def start(self, words: list[str], environment: Mapping[str, str], folder: Path, log: Path) -> Child:
+        """Start `celery WORDS` in this folder."""
+        log.touch()
+        return Child(self, int(self.ask("start", words, dict(environment), str(folder), str(log))))
+
+    def ask(self, *words: object) -> Any:
+        with self._lock:
+            assert self._process.stdin
+            assert self._process.stdout
+            self._process.stdin.write(json.dumps(words) + "\n")
+            self._process.stdin.flush()
+            return json.loads(self._process.stdout.readline())
+
+
+@dataclass
+class Child:
+    """A process of a nursery, with the methods of `subprocess.Popen` that tests use."""
+
+    nursery: Nursery
+    pid: int
+    returncode: int | None = None
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            self.returncode = self.nursery.ask("poll", self.pid)
+        return self.returncode
+
+    def wait(self, timeout: float) -> int:
+        deadline = time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(f"worker {self.pid}", timeout)
+            time.sleep(0.01)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+
+def main() -> None:
+    """Serve until the test process is gone; in a child, be a `celery` command."""
+    exec(DEATH_OF_PARENT)
+    for module in MODULES:
+        import_module(module)
+    if _serve():
+        sys.modules["celery.__main__"].main()
+
+
+def _serve() -> bool:
+    """Return whether this is a child."""
+    for line in sys.stdin:
+        verb, *arguments = json.loads(line)
+        if verb == "start":
+            answer: int | None = os.fork()
+            if answer == 0:
+                _become(*arguments)
+                return True
+        else:
+            ended, status = os.waitpid(arguments[0], os.WNOHANG)
+            answer = os.waitstatus_to_exitcode(status) if ended else None
+        sys.stdout.write(f"{json.dumps(answer)}\n")
+        sys.stdout.flush()
+    return False
+
+
+def _become(words: list[str], environment: dict[str, str], folder: str, log: str) -> None:
+    exec(DEATH_OF_PARENT)
+    os.setsid()
+    output = os.open(log, os.O_WRONLY | os.O_APPEND)
+    for number, file in enumerate((os.open(os.devnull, os.O_RDONLY), output, output)):
+        os.dup2(file, number)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    sys.argv = ["celery", *words]
