@@ -19,9 +19,9 @@ from celery_exclusive.publishing.send import wrap_send_task
 from celery_exclusive.services import ATTRIBUTE, Services
 from celery_exclusive.task import TaskMixin
 from celery_exclusive.worker.gate import GatedTask
+from celery_exclusive.worker.parts import parts_of
 from celery_exclusive.worker.request import request_class
 from celery_exclusive.worker.roster import Roster
-from celery_exclusive.worker.state import state_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -197,4 +197,4 @@ def install_copy(app: Any) -> None:
     """Give locks to the copy of an app that a child which is not forked makes, and runs the tasks of."""
     services: Services = cast("Any", install(app))._celery_exclusive
     services.is_worker = True
-    state_of(services).roster = Roster.of_parent()
+    parts_of(services).roster = Roster.of_parent()

@@ -56,7 +56,7 @@ class Services:
 
     `events_from` returns the worker's name while a monitor listens to its events. `is_rehearsal`: a test
     wants eager tasks to conflict, too. `is_worker`: this process runs tasks, with the state in `worker`, see
-    `worker.state`.
+    `worker.parts`.
     """
 
     courier: Courier

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from celery_exclusive.core.operations import Acquire, Applied, Granted, Release, Remove
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.stores.base import Reply, Snapshot, Wake
-from celery_exclusive.stores.document import Change, Loaded
+from celery_exclusive.stores.document_store import Change, Loaded
 from celery_exclusive.stores.memory import MemoryStore
 from celery_exclusive.stores.redis.store import RedisStore
 from celery_exclusive.stores.sql.rows import to_text

@@ -24,7 +24,7 @@ from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import ExclusiveError
 from celery_exclusive.messages.header import DELIVERY, HEADER
 from celery_exclusive.options.amounts import LONGEST
-from celery_exclusive.worker.delivery import Delivery, release_unique_key_of
+from celery_exclusive.worker.received import Delivery, release_unique_key_of
 from celery_exclusive.worker.undeclared import Undeclared
 
 DAY = 86400

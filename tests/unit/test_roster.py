@@ -22,8 +22,8 @@ from celery_exclusive.messages.stored import StoredMessage
 from celery_exclusive.stores.memory import MemoryStore
 from celery_exclusive.worker import roster as module
 from celery_exclusive.worker import steps
-from celery_exclusive.worker.delivery import Received
 from celery_exclusive.worker.heartbeat import Heartbeat
+from celery_exclusive.worker.received import Received
 from celery_exclusive.worker.roster import Roster
 
 X = Claim("x:k", "id/p", "t" * 16, 30 * SECOND)
@@ -171,7 +171,7 @@ def test_a_heartbeat_remembers_what_is_executed_and_as_much_else_as_there_are_sl
     assert list(heartbeat._deliveries) == [nth(number).token for number in (1, 8, 9)]
 
 
-def test_a_lease_that_has_run_out_is_not_put_back_when_the_store_loses_its_data(
+def test_an_expired_lease_is_not_restored_when_the_store_loses_its_data(
     heartbeat: Heartbeat, roster: Roster, store: MemoryStore
 ) -> None:
     store.apply(X.key, X.acquire())
@@ -181,11 +181,9 @@ def test_a_lease_that_has_run_out_is_not_put_back_when_the_store_loses_its_data(
     roster.hold(BOTH, [X, U])
     heartbeat.beat()
     assert (roster.known() or Known("", 0)).at > 0
-    store.apply(X.key, X.release())  # as if it had run out
+    store.apply(X.key, X.release())  # as if it had expired
     heartbeat.beat()
-    assert roster.known() == Known(
-        store.epoch(), 0
-    )  # no child puts a lease back without asking the heartbeat
+    assert roster.known() == Known(store.epoch(), 0)  # no child restores a lease without asking the heartbeat
     store.clear()
     heartbeat.beat()
     assert store.inspect(X.key).holders == ()

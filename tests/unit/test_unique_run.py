@@ -14,8 +14,8 @@ from celery_exclusive.core.claim import Claim, UniqueClaim
 from celery_exclusive.core.operations import Answer, Applied, Held, Owner, Parked
 from celery_exclusive.core.plan import Ask, run_plan
 from celery_exclusive.core.records import SECOND
-from celery_exclusive.worker.delivery import Received
-from celery_exclusive.worker.unique import UniqueOfRun
+from celery_exclusive.worker.received import Received
+from celery_exclusive.worker.unique_lease import LeaseOfRun
 
 CLAIM = Claim("u:k", "id/p", "p", 30 * SECOND)
 QUEUED = 1000 * SECOND
@@ -39,11 +39,11 @@ def store(app: Celery) -> Any:
 
 
 @pytest.fixture
-def unique(app: Celery, store: Any) -> UniqueOfRun:
+def unique(app: Celery, store: Any) -> LeaseOfRun:
     """Of a message that its publisher has acquired the key for, and that runs."""
     patience: Any = Patience()
     store.apply(CLAIM.key, CLAIM.acquire_alone(CLAIM.ttl, "running"))
-    return UniqueOfRun(app._celery_exclusive, DELIVERY, UNIQUE, patience)  # type: ignore[attr-defined]
+    return LeaseOfRun(app._celery_exclusive, DELIVERY, UNIQUE, patience)  # type: ignore[attr-defined]
 
 
 def left(store: Any) -> float:
@@ -53,27 +53,27 @@ def left(store: Any) -> float:
 
 @pytest.mark.parametrize("error", [Reject(requeue=True), MemoryError()])
 def test_what_comes_again_keeps_the_key_for_as_long_as_it_may_be_queued(
-    unique: UniqueOfRun, store: Any, error: Exception
+    unique: LeaseOfRun, store: Any, error: Exception
 ) -> None:
     unique.end(error)
     assert 30 < left(store) <= 1000
 
 
 @pytest.mark.parametrize("error", [None, KeyError(), Reject(requeue=False)])
-def test_what_has_ended_releases_it(unique: UniqueOfRun, store: Any, error: Exception | None) -> None:
+def test_what_has_ended_releases_it(unique: LeaseOfRun, store: Any, error: Exception | None) -> None:
     unique.end(error)
     assert left(store) == 0
     assert not unique.may_hold
 
 
-def test_a_process_that_ends_leaves_it_to_whoever_sees_that(unique: UniqueOfRun, store: Any) -> None:
+def test_a_process_that_ends_leaves_it_to_whoever_sees_that(unique: LeaseOfRun, store: Any) -> None:
     unique.end(SystemExit())
     assert 0 < left(store) <= 30
     assert unique.may_hold
 
 
 def test_what_returns_keeps_its_key_and_does_not_acquire_what_another_copy_has_released(
-    unique: UniqueOfRun, store: Any
+    unique: LeaseOfRun, store: Any
 ) -> None:
     unique.end(Reject(requeue=True))
     assert 30 < left(store) <= 1000
@@ -84,7 +84,7 @@ def test_what_returns_keeps_its_key_and_does_not_acquire_what_another_copy_has_r
     assert left(store) == 0
 
 
-def test_what_returns_leaves_the_key_to_another_delivery_that_runs(unique: UniqueOfRun, store: Any) -> None:
+def test_what_returns_leaves_the_key_to_another_delivery_that_runs(unique: LeaseOfRun, store: Any) -> None:
     other = replace(CLAIM, token="of the other delivery")
     store.apply(CLAIM.key, CLAIM.release(done=False))
     store.apply(CLAIM.key, other.acquire_alone(CLAIM.ttl, "running"))
@@ -100,7 +100,7 @@ def admitted(store: Any, delivery: Received) -> Outcome:
 
 @pytest.mark.parametrize("is_let_in", [False, True])
 def test_a_message_that_has_lost_its_key_to_one_that_is_queued_runs_before_it(
-    unique: UniqueOfRun, store: Any, is_let_in: bool
+    unique: LeaseOfRun, store: Any, is_let_in: bool
 ) -> None:
     store.apply(CLAIM.key, CLAIM.release(done=False))
     owner = replace(CLAIM, id="owner/p", token="p")
@@ -114,7 +114,7 @@ def test_a_message_that_has_lost_its_key_to_one_that_is_queued_runs_before_it(
 
 @pytest.mark.parametrize("phase", ["running", "again", "period"])
 def test_a_message_that_has_lost_its_key_to_one_that_runs_or_will_run_does_not_run(
-    unique: UniqueOfRun, store: Any, phase: Any
+    unique: LeaseOfRun, store: Any, phase: Any
 ) -> None:
     store.apply(CLAIM.key, CLAIM.release(done=False))
     owner = replace(CLAIM, id="owner/p", token="t")

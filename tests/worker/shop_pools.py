@@ -12,7 +12,7 @@ from celery.concurrency.solo import TaskPool as SoloPool
 
 from celery_exclusive import Exclusive
 from celery_exclusive.core.operations import Acquire, Release
-from celery_exclusive.worker.state import state_of
+from celery_exclusive.worker.parts import parts_of
 from tests.worker.shop import act, app, doors, journal, task
 
 __all__ = ["app"]
@@ -76,7 +76,7 @@ def leave(self: Task, key: str) -> None:
 @task()
 def kept(self: Task) -> int:
     """How many leases the heartbeat of this worker renews."""
-    return len(state_of(app._celery_exclusive).heartbeat._deliveries)
+    return len(parts_of(app._celery_exclusive).heartbeat._deliveries)
 
 
 def end_own_greenlet() -> None:

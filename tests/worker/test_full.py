@@ -17,7 +17,7 @@ from celery.exceptions import ChordError
 
 from celery_exclusive import LockHeld, notices
 from celery_exclusive.core.operations import Acquire
-from celery_exclusive.worker import line_warnings
+from celery_exclusive.worker import report
 from tests.worker.lab import Lab, eventually
 from tests.worker.message import Message, wait_for_lines
 from tests.worker.nursery import DEATH_OF_PARENT
@@ -159,20 +159,20 @@ def test_a_line_that_goes_up_and_down_around_a_mark_is_told_of_once_a_minute(
 ) -> None:
     told: list[tuple[str, int]] = []
     clock = [1_000.0]
-    monkeypatch.setattr(line_warnings.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(report.time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(notices, "line_grows", lambda task, key, position: told.append((key, position)))
-    monkeypatch.setattr(line_warnings, "_told", {})
+    monkeypatch.setattr(report, "_warned", {})
     for position in (99, 100, 101, 100, 999, 1_000):
-        line_warnings.look("task", "one", position)
-    line_warnings.look("task", "other", 100)
+        report.warn_of_long_line("task", "one", position)
+    report.warn_of_long_line("task", "other", 100)
     assert told == [("one", 100), ("one", 1_000), ("other", 100)]
     clock[0] += 59
-    line_warnings.look("task", "one", 100)
+    report.warn_of_long_line("task", "one", 100)
     assert len(told) == 3
     clock[0] += 2
-    line_warnings.look("task", "one", 100)
+    report.warn_of_long_line("task", "one", 100)
     assert told[3:] == [("one", 100)]
-    assert len(line_warnings._told) == 1
+    assert len(report._warned) == 1
 
 
 # The recipes of docs/recipes.md for a periodic task that takes longer than its period

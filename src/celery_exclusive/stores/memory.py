@@ -12,7 +12,7 @@ from threading import Lock
 
 from celery_exclusive.core.records import Document, Entry, Line, reach
 from celery_exclusive.stores.base import Capabilities
-from celery_exclusive.stores.document import Change, DocumentStore, Loaded
+from celery_exclusive.stores.document_store import Change, DocumentStore, Loaded
 from celery_exclusive.system.threads import original
 
 MINUTE = 60_000_000

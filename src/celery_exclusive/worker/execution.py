@@ -1,4 +1,4 @@
-"""One delivery on its way through the gate: into the body, to the skip result, or back."""
+"""The execution of one delivery: it acquires the keys, runs the tracer or ends without it, and releases."""
 
 from __future__ import annotations
 
@@ -18,155 +18,123 @@ from celery_exclusive.core.admission import Outcome, Policy, admit
 from celery_exclusive.core.operations import Acquire, Answer, Applied, Held, Renew
 from celery_exclusive.core.plan import Ask, run_plan
 from celery_exclusive.core.records import SECOND
-from celery_exclusive.errors import StoreUnavailable
+from celery_exclusive.errors import LockHeld, StoreUnavailable
 from celery_exclusive.leases.insist import insist
 from celery_exclusive.leases.lease import Lease
 from celery_exclusive.messages.republish import Republisher
 from celery_exclusive.messages.stored import StoredMessage
+from celery_exclusive.options.declared import Exclusive, Unique
 from celery_exclusive.run import Run, within
 from celery_exclusive.services import Services
 from celery_exclusive.system.deadline import deadline
 from celery_exclusive.system.signals import undisturbed
-from celery_exclusive.worker.deliver_again import DeliverAgain
-from celery_exclusive.worker.delivery import Received
+from celery_exclusive.worker.parts import parts_of, release_later
 from celery_exclusive.worker.patience import Patience
-from celery_exclusive.worker.report import Report
-from celery_exclusive.worker.reschedule import next_try
-from celery_exclusive.worker.state import release_later, state_of
-from celery_exclusive.worker.unique import UniqueOfRun
+from celery_exclusive.worker.received import Received
+from celery_exclusive.worker.report import Report, refusal
+from celery_exclusive.worker.reschedule import DeliverAgain, next_try
+from celery_exclusive.worker.unique_lease import LeaseOfRun, comes_again
 
 _PAUSE = 5
 """Seconds after which a message comes again that has waited for the store in vain; the longest."""
 _LOOK = 1
 """Seconds for which the slot of a message that is parked waits for the store."""
-_OVER = ("wait", "drop", "reschedule")
-"""Outcomes after which nothing is held: the message goes on elsewhere, or is over."""
 
 
 class Execution:
-    """Runs the plan of a delivery on the store, and carries out its outcome."""
+    """Runs the plan of a delivery on the store, and carries out its outcome.
+
+    `call` are the arguments of the tracer: the task id, args, kwargs and Celery's request.
+    """
 
     def __init__(
-        self,
-        task: Any,
-        tracer: Callable[..., Any],
-        delivery: Received,
-        uuid: str,
-        args: Any,
-        kwargs: Any,
-        request: Any,
+        self, task: Any, tracer: Callable[..., Any], delivery: Received, call: tuple[str, Any, Any, Any]
     ) -> None:
-        self.task, self.tracer, self.id = task, tracer, uuid
+        self.task, self.tracer, self.call = task, tracer, call
+        self.id, _, _, request = call
         self.services: Services = task.app._celery_exclusive
-        self.state = state_of(self.services)
-        self.call = (uuid, args, kwargs, request)
+        self.parts = parts_of(self.services)
         self.delivery = delivery.at_present()
         if not self.is_main:  # a child: only its parent sees whether somebody listens
             self.services.events_from = lambda: delivery.events_from
+        self.exclusive: Exclusive | None = self.services.exclusive(task, delivery.values)
+        self.unique: Unique | None = self.services.unique(task, delivery.values)
+        option = self.exclusive if delivery.exclusive else self.unique
+        self.report = Report(task, self.delivery, option, call)
+        self.may_go_without = (
+            self.services.allows_without(self.exclusive or self.unique) and not delivery.may_be_in_line
+        )
         self.republisher = Republisher(task.app)
-        self.run = Run(uuid, body_over=True)  # until it begins: Celery may end it without
-        self.unique: UniqueOfRun | None = None
         self.patience = Patience(self.services, task, request)
-        self.report = Report(self.services, task, self.delivery, self.call)
-        option = self.report.exclusive or self.report.unique
-        self.may_go_without = self.services.allows_without(option) and not delivery.may_be_in_line
-        self.again: StoredMessage | None = None
-        self.asked = 0.0
+        self.asked_at = 0.0
+        self.run = Run(self.id, body_over=True)  # until it begins: Celery may end it without
+        self.unique_lease: LeaseOfRun | None = None
         if delivery.unique:
-            self.unique = UniqueOfRun(self.services, delivery, delivery.unique, self.patience)
-            self.run.unique = self.unique
+            self.unique_lease = LeaseOfRun(self.services, delivery, delivery.unique, self.patience)
+            self.run.unique = self.unique_lease
 
     @property
     def is_main(self) -> bool:
         """Whether bodies run in the main process, which sees their ends itself."""
-        heartbeat = self.state.heartbeat
-        return heartbeat is not None and not heartbeat.is_for_children
+        return self.parts.heartbeat is not None and not self.parts.heartbeat.is_for_children
 
-    def go(self) -> Any:
-        """Go through the gate: into the body, to the skip result, or back."""
-        outcome: Outcome | None = Outcome("run")  # an interruption may come while the lock is acquired
-        is_begun = done = False
+    def execute(self) -> Any:
+        """Execute the delivery, and return what Celery's tracer returns."""
+        entered: Outcome | Ignore | Reject | None = None  # None: interrupted while it acquires the keys
+        done = False
         try:
-            outcome = self.enter()
-            if outcome is None:
-                return _ends(Reject("the store of the lock does not answer", requeue=True), REJECTED)
-            if outcome.kind in _OVER:
-                return _ends(self.ending(outcome), IGNORED)
-            is_begun = True
+            entered = self.enter()
+            if not isinstance(entered, Outcome):
+                return _traced(entered)
             with within(self.run):
                 result = self.tracer(*self.call)
             error = result.info and result.info.retval
-            done = not _comes_again(error)
+            done = not comes_again(error)
             return result
         except Exception as error:  # of a hook, after the result was stored
-            done = is_begun and not _comes_again(error)
+            done = entered is not None and not comes_again(error)
             raise
         finally:
-            with undisturbed():
-                if outcome and (outcome.has_lock or outcome.kind == "run"):
-                    self.leave(done=done)
-                elif outcome and outcome.kind not in _OVER:
-                    self.leave_unique(done=done)
+            if entered is None or isinstance(entered, Outcome):
+                with undisturbed():
+                    self.leave(entered, done=done)
 
-    def enter(self) -> Outcome | None:
-        """Acquire the keys, or decide where the message goes instead.
+    def enter(self) -> Outcome | Ignore | Reject:
+        """Acquire the keys; return the outcome of a run, or the exception that ends the delivery instead.
 
-        None: the store stayed down, and the message has to go back to the broker, unless the task may run
-        without a lease. It is never dropped: a message that was acknowledged, or that the broker would drop
-        when it is redelivered too often, is published again, or waits until broker or store answers.
+        A message is never dropped because the store stays down. If it was acknowledged, or if the broker
+        would drop it when it is redelivered too often, it is published again, or keeps waiting here until
+        broker or store answers.
         """
         while True:
-            is_in_outage = False
             try:
                 outcome = run_plan(admit(self.delivery, self.policy), self.ask)
-                if outcome.kind == "reschedule" and not self.reschedule(outcome):
-                    outcome = replace(outcome, kind="fail")
-                if outcome.kind != "reschedule":
-                    self.prepare(outcome)
-                    return outcome
             except StoreUnavailable as error:
-                if self.may_go_without:
-                    self.run.is_unguarded = True
-                    notices.unguarded(self.services, self.task.name, self.id, self.delivery.key, error)
-                    return Outcome("run")
-                notices.given_back(self.services, self.task.name, self.id, self.delivery.key, error)
-                if self.delivery.acks_late and not self.republisher.counts_deliveries:
-                    self.owe(done=False, begun=False)
-                    return None
-                pause = min(self.services.settings.exclusive_store_wait, _PAUSE)
-                self.again, is_in_outage = self.delivery.stored.delayed(pause), True
-            if self.publish_again():
-                if is_in_outage:
-                    self.owe(done=False, begun=False)
-                return Outcome("reschedule")
-
-    def publish_again(self) -> bool:
-        try:
-            if self.delivery.is_stored and self.again:
-                self.republisher.publish(self.again)
-        except Exception as error:  # noqa: BLE001 - whatever it is, there is another try
-            notices.trouble(f"task {self.id} could not be published again and keeps waiting", error)
-            return False
-        return True
+                entered = self.enter_without_store(error)
+            else:
+                entered = self.carry_out(outcome)
+            if entered is not None:
+                return entered
 
     @property
     def policy(self) -> Policy:
-        option = self.report.exclusive
+        option = self.exclusive
         if option is None:
             return Policy(may_go_without=self.may_go_without)
         most = option.max_waiting or self.services.settings.exclusive_max_waiting
         return Policy(option.on_conflict, option.on_full, most, self.may_go_without)
 
     def ask(self, asked: Ask) -> Answer:
+        """Ask the store what a plan asks."""
         operation = asked.operation
         if asked.may_fail:
             with suppress(StoreUnavailable), deadline(_LOOK):
-                return self.try_to_ask(asked)
+                return self.ask_once(asked)
             return Applied(False)
         assert operation is not None  # noqa: S101 - a plan looks, and renews, only if that may fail
         assert not isinstance(operation, Renew)  # noqa: S101
         if self.delivery.exclusive and asked.key == self.delivery.exclusive.key:
-            self.asked = time.monotonic()
+            self.asked_at = time.monotonic()
         if isinstance(operation, Acquire) and asked.park:
             self.may_go_without = False  # it may be in line after that, and not know it
             if self.delivery.is_stored:
@@ -178,7 +146,7 @@ class Execution:
             raise interruption
         return reply.answer
 
-    def try_to_ask(self, asked: Ask) -> Answer:
+    def ask_once(self, asked: Ask) -> Answer:
         store, operation = self.services.store, asked.operation
         if operation is None:
             return Held(store.inspect(asked.key).holders)
@@ -186,80 +154,119 @@ class Execution:
             return Applied(any(store.renew([(asked.key, operation)])))
         return store.apply(asked.key, operation).answer
 
-    def reschedule(self, outcome: Outcome) -> bool:
-        """Delay the message, whose key is held; False if it has tried for as long as it may."""
-        assert self.report.exclusive  # noqa: S101 - a delivery without it competes for no lock
-        later = next_try(self.delivery.stored, self.report.exclusive.give_up_after)
-        if later:
-            self.again, pause = later
-            notices.rescheduled(self.task.name, self.id, self.report.lock, outcome.by, pause)
-        return later is not None
+    def enter_without_store(self, error: StoreUnavailable) -> Outcome | Ignore | Reject | None:
+        """Run without a lease, if the option allows that; else end the delivery, as `enter` says."""
+        if self.may_go_without:
+            self.run.is_unguarded = True
+            notices.unguarded(self.services, self.task.name, self.id, self.delivery.key, error)
+            return Outcome("run")
+        notices.given_back(self.services, self.task.name, self.id, self.delivery.key, error)
+        ending: Ignore | Reject | None
+        if self.delivery.acks_late and not self.republisher.counts_deliveries:
+            ending = Reject("the store of the lock does not answer", requeue=True)
+        else:
+            pause = min(self.services.settings.exclusive_store_wait, _PAUSE)
+            ending = self.publish_again(self.delivery.stored.delayed(pause))
+        if ending:
+            self.owe(done=False, begun=False)
+        return ending
 
-    def prepare(self, outcome: Outcome) -> None:
-        """Prepare the run for its outcome, and log it."""
-        exclusive, unique = self.delivery.exclusive, self.unique
-        if unique:
-            unique.may_hold = outcome.may_hold_unique
-        if exclusive and outcome.has_lock:
-            known = self.state.keeper.known if self.state.keeper else lambda: None
-            until = self.asked + exclusive.ttl / SECOND
-            self.run.lease = Lease(outcome.fence, exclusive, self.services.store, until, known)
-        if self.state.keeper and (outcome.has_lock or outcome.kind == "run"):
-            held = [claim for claim in (exclusive,) if claim and outcome.has_lock]
-            if unique and unique.may_hold:
-                held.append(unique.claim)
-            self.state.keeper.hold(self.delivery, held)
-        self.report.note(outcome, self.run)
+    def carry_out(self, outcome: Outcome) -> Outcome | Ignore | None:
+        """Prepare the run for its outcome, or end the delivery; None: it could not be published again."""
+        if outcome.kind == "reschedule":
+            assert self.exclusive  # noqa: S101 - a delivery without it competes for no lock
+            later = next_try(self.delivery.stored, self.exclusive.give_up_after)
+            if later:
+                again, pause = later
+                notices.rescheduled(self.task.name, self.id, self.report.lock, outcome.by, pause)
+                return self.publish_again(again)
+            outcome = replace(outcome, kind="fail")
+        self.note_leases(outcome)
+        self.report.log(outcome)
+        if outcome.kind in ("wait", "drop"):
+            return Ignore(outcome.kind)
+        self.set_result(outcome)
+        return outcome
 
-    def ending(self, outcome: Outcome) -> Ignore:
-        if self.again and outcome.kind == "reschedule" and not self.delivery.is_stored:
-            again = self.again.signed(self.services.signer)
+    def publish_again(self, again: StoredMessage) -> Ignore | None:
+        """Publish the message again, or have it delivered again; None: the broker did not accept it."""
+        if not self.delivery.is_stored:
+            again = again.signed(self.services.signer)
             return DeliverAgain(again.our_header, again.headers["eta"])
-        return Ignore(outcome.kind)
-
-    def leave(self, *, done: bool) -> None:
-        """Release the leases. Never raises after successful work."""
-        exclusive = self.delivery.exclusive
-        if self.run.lease:
-            self.run.lease.end()
-        if self.state.keeper:
-            self.state.keeper.end(self.delivery, self.delivery.leases)
-        if self.is_main and self.state.heartbeat:
-            self.state.heartbeat.drop(self.delivery)
-        interruption = None
         try:
-            with deadline(self.patience.rest()):
-                if exclusive:
-                    release = exclusive.release(done=done)
-                    reply, interruption, is_repeated = insist(
-                        lambda: self.services.store.apply(exclusive.key, release)
-                    )
-                    if (
-                        self.run.lease
-                        and reply.answer == Applied(False)
-                        and not (is_repeated or interruption)
-                    ):
-                        notices.lease_lost(self.services, self.task.name, self.id, exclusive.key)
-        except Exception as error:  # noqa: BLE001 - the task has its result
-            notices.trouble(
-                f"task {self.id} could not release lock {self.delivery.key}; the release is retried", error
-            )
-            self.owe(done=done)
-            return
-        self.leave_unique(done=done)
+            self.republisher.publish(again)
+        except Exception as error:  # noqa: BLE001 - whatever it is, there is another try
+            notices.trouble(f"task {self.id} could not be published again and keeps waiting", error)
+            return None
+        return Ignore("reschedule")
+
+    def note_leases(self, outcome: Outcome) -> None:
+        """Note which leases are held: for the body, for its end, and for the heartbeat."""
+        exclusive, keeper = self.delivery.exclusive, self.parts.keeper
+        held = []
+        if exclusive and outcome.has_lock:
+            known = keeper.known if keeper else lambda: None
+            until = self.asked_at + exclusive.ttl / SECOND
+            self.run.lease = Lease(outcome.fence, exclusive, self.services.store, until, known)
+            held.append(exclusive)
+        if self.unique_lease:
+            self.unique_lease.may_hold = outcome.may_hold_unique
+            if outcome.may_hold_unique:
+                held.append(self.unique_lease.claim)
+        if keeper and (outcome.has_lock or outcome.kind == "run"):
+            keeper.hold(self.delivery, held)
+
+    def set_result(self, outcome: Outcome) -> None:
+        """Set the result, or the error, that takes the place of the body."""
+        if outcome.kind == "fail":
+            assert self.exclusive  # noqa: S101 - a delivery without it competes for no lock
+            text = refusal(self.task.name, self.exclusive, outcome)
+            self.run.failure = LockHeld(text, outcome.key, outcome.owner)
+        elif outcome.kind == "skip":
+            option = (self.unique or Unique()) if outcome.reason == "duplicate" else self.exclusive
+            assert option  # noqa: S101 - as above
+            self.run.skipped = (option.skipped(outcome.key, outcome.owner),)
+
+    def leave(self, outcome: Outcome | None, *, done: bool) -> None:
+        """Release the leases. Never raises after successful work."""
+        interruption = None
+        if outcome is None or outcome.has_lock or outcome.kind == "run":
+            try:
+                interruption = self.release_lock(done=done)
+            except Exception as error:  # noqa: BLE001 - the task has its result
+                notices.trouble(
+                    f"task {self.id} could not release lock {self.delivery.key}; the release is retried",
+                    error,
+                )
+                self.owe(done=done)
+                return
+        # If the child dies in its body, the main process knows whether the message is redelivered.
+        if self.unique_lease and (done or (self.is_main and not self.delivery.acks_late)):
+            self.unique_lease.release(done=True)
+            if self.unique_lease.may_hold:
+                self.owe(done=True)
         if interruption and not isinstance(interruption, Exception):
             raise interruption
 
-    def leave_unique(self, *, done: bool) -> None:
-        """Release the unique key that the end of the body could not.
-
-        If the child dies in its body, the main process does, which knows whether the message is redelivered.
-        """
-        unique = self.unique
-        if unique and (done or (self.is_main and not self.delivery.acks_late)):
-            unique.release(done=True)
-            if unique.may_hold:
-                self.owe(done=True)
+    def release_lock(self, *, done: bool) -> BaseException | None:
+        """Release the lease of the lock; return what a signal handler raised meanwhile."""
+        if self.run.lease:
+            self.run.lease.end()
+        if self.parts.keeper:
+            self.parts.keeper.end(self.delivery, self.delivery.leases)
+        if self.is_main and self.parts.heartbeat:
+            self.parts.heartbeat.drop(self.delivery)
+        exclusive = self.delivery.exclusive
+        if not exclusive:
+            return None
+        release = exclusive.release(done=done)
+        with deadline(self.patience.rest()):
+            reply, interruption, is_repeated = insist(
+                lambda: self.services.store.apply(exclusive.key, release)
+            )
+        if self.run.lease and reply.answer == Applied(False) and not (is_repeated or interruption):
+            notices.lease_lost(self.services, self.task.name, self.id, exclusive.key)
+        return interruption
 
     def owe(self, *, done: bool, begun: bool = True) -> None:
         """Have the leases released when the store answers again.
@@ -270,16 +277,12 @@ class Execution:
         release_later(self.services, delivery, done=done, returns=not done and delivery.acks_late)
 
 
-def _ends(exc: Exception, state: str) -> Any:
+def _traced(ending: Ignore | Reject) -> Any:
     """Return what Celery's tracer returns for a task that raised this."""
     try:
-        raise exc
-    except type(exc):
+        raise ending
+    except type(ending):
         info = ExceptionInfo(internal=True)
-    return trace_ok_t(info, TraceInfo(state, exc), None, None)
-
-
-def _comes_again(error: object) -> bool:
-    """Whether the broker redelivers: the body asks for it, or is out of memory, which ends the worker."""
-    is_requeued = isinstance(error, Reject) and bool(getattr(error, "requeue", False))
-    return is_requeued or isinstance(error, MemoryError)
+    return trace_ok_t(
+        info, TraceInfo(REJECTED if isinstance(ending, Reject) else IGNORED, ending), None, None
+    )

@@ -82,12 +82,12 @@ class Gate:
                 return self.tracer(uuid, args, kwargs, request)
         if delivery is None:
             return self.tracer(uuid, args, kwargs, request)
-        execution = Execution(self.task, self.tracer, delivery, uuid, args, kwargs, request)
-        roster = execution.state.roster
+        execution = Execution(self.task, self.tracer, delivery, (uuid, args, kwargs, request))
+        roster = execution.parts.roster
         if roster is None:
-            return execution.go()
+            return execution.execute()
         try:
             roster.begin(delivery.token)
-            return execution.go()
+            return execution.execute()
         finally:
             roster.finish()

@@ -23,8 +23,8 @@ from celery_exclusive.leases.lease import Known
 from celery_exclusive.messages.namespace import LIFE, keep_namespace
 from celery_exclusive.system.forks import forks_wait
 from celery_exclusive.system.threads import NativeThread, at_home, original
-from celery_exclusive.worker.delivery import Received
 from celery_exclusive.worker.other_stores import OtherStores
+from celery_exclusive.worker.received import Received
 from celery_exclusive.worker.roster import Roster
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ class Heartbeat:
     """Renews, three times per ttl, the leases of all tasks that this process or its children execute.
 
     Each child says in the roster what it executes, which Celery may have forgotten. That a renewal is refused
-    is no alarm: the lease may not be granted yet. When the store has lost its data, the heartbeat puts the
-    leases back that are held.
+    is no alarm: the lease may not be granted yet. When the store has lost its data, the heartbeat restores
+    the leases that are held.
     """
 
     def __init__(self, services: Services, broker: str, roster: Roster | None = None) -> None:
@@ -52,7 +52,7 @@ class Heartbeat:
         self._elsewhere = OtherStores(services, self._known.epoch)
         self._deliveries: dict[str, tuple[Received, Callable[[], int | None]]] = {}
         self._held: dict[str, list[Claim]] = {}
-        self._lapsed: set[Claim] = set()
+        self._expired: set[Claim] = set()
         self._calls: queue.SimpleQueue[bool] = original("queue", "SimpleQueue")()
         self._thread = NativeThread(self._run)
 
@@ -97,7 +97,7 @@ class Heartbeat:
         self.keep(delivery)
 
     def end(self, delivery: Received, claims: Collection[Claim]) -> None:
-        """Put these leases back no more: they are about to be released."""
+        """Restore these leases no more: they are about to be released."""
         if delivery.token in self._held:
             held = self._held[delivery.token]
             self._held[delivery.token] = [claim for claim in held if claim not in claims]
@@ -134,11 +134,11 @@ class Heartbeat:
         lives = store.renew([(claim.key, claim.renew()) for claim in claims]) if claims else []
         epoch = store.epoch()
         if epoch == self._known.epoch:
-            self._lapsed = held - {claim for claim, is_alive in zip(claims, lives, strict=True) if is_alive}
+            self._expired = held - {claim for claim, is_alive in zip(claims, lives, strict=True) if is_alive}
         else:
             count = sum(self._restore(delivery) for delivery, _ in executed.values())
             notices.amnesia(self.services, count)
-        self._see(Known(epoch, 0 if self._lapsed else now))
+        self._see(Known(epoch, 0 if self._expired else now))
         keep_namespace(self.services, self.broker)
         self._elsewhere.tell(epoch)
 
@@ -165,14 +165,14 @@ class Heartbeat:
         return claim in held
 
     def _restore(self, delivery: Received) -> int:
-        """Put back the leases that it holds; return how many."""
+        """Restore the leases that it holds; return how many."""
         count = 0
         for claim in delivery.leases:
-            if claim in self._lapsed or not self._holds(delivery, claim):
+            if claim in self._expired or not self._holds(delivery, claim):
                 continue
             reply = self.services.store.apply(claim.key, claim.restore())
             count += reply.answer == Applied(True)
-            if not self._holds(delivery, claim):  # it has ended meanwhile, maybe before it was put back
+            if not self._holds(delivery, claim):  # it has ended meanwhile, maybe before it was restored
                 is_lock = claim == delivery.exclusive
                 self._release_later(
                     replace(delivery, unique=None) if is_lock else replace(delivery, exclusive=None)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from celery_exclusive import notices
 from celery_exclusive.messages.header import HEADER
-from celery_exclusive.worker.delivery import Received
+from celery_exclusive.worker.received import Received
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services

@@ -10,7 +10,7 @@ from celery_exclusive import notices
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import UnreadableKey
 from celery_exclusive.system.forks import forks_wait
-from celery_exclusive.worker.state import state_of
+from celery_exclusive.worker.parts import parts_of
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
@@ -29,7 +29,7 @@ class Reaper:
 
     While a sweep finds as many dead keys as it may look after, the same worker goes on with the next one: the
     others see that somebody sweeps. It waits until the messages that it has woken are published, so that they
-    do not pile up here while their offers run out; but not longer than an offer, so that a broker that blocks
+    do not pile up here while their offers expire; but not longer than an offer, so that a broker that blocks
     does not keep the keys from being looked after.
     """
 
@@ -66,7 +66,7 @@ class Reaper:
             reply = self.services.store.reap(every=every)
             for key, problem in reply.unreadable:
                 self._tell(key, problem)
-            if heartbeat := state_of(self.services).heartbeat:
+            if heartbeat := parts_of(self.services).heartbeat:
                 heartbeat.notice_epoch(reply.epoch)
             return reply
 

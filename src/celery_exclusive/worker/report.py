@@ -1,78 +1,90 @@
-"""Logs the outcome of a delivery, and sets the result or error of a run without a body."""
+"""Logs the outcome of a delivery, and warns of lines that grow."""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from celery_exclusive import notices
-from celery_exclusive.errors import LockHeld
-from celery_exclusive.options.declared import Exclusive, Unique
 from celery_exclusive.options.keys import given_preview, preview
-from celery_exclusive.services import Services
-from celery_exclusive.worker import line_warnings
 
 if TYPE_CHECKING:
     from celery_exclusive.core.admission import Outcome
-    from celery_exclusive.run import Run
-    from celery_exclusive.worker.delivery import Received
+    from celery_exclusive.options.declared import Exclusive, Unique
+    from celery_exclusive.worker.received import Received
+
+_MARKS = (100, 1_000, 10_000)
+"""The places in line that are warned of."""
+_QUIET = 60
+"""Seconds for which a process does not repeat a warning, about a line that goes up and down around a mark."""
+_warned: dict[tuple[str, int], float] = {}
 
 
 class Report:
-    """Logs the outcome of an execution, and sets the skip result or the error of a run without a body."""
+    """Logs what becomes of one delivery. `option` is that of the key that its log lines name."""
 
     def __init__(
-        self, services: Services, task: Any, delivery: Received, call: tuple[str, Any, Any, Any]
+        self,
+        task: Any,
+        delivery: Received,
+        option: Exclusive | Unique | None,
+        call: tuple[str, Any, Any, Any],
     ) -> None:
-        self.task, self.delivery, self.call, self.id = task, delivery, call, call[0]
-        self.exclusive: Exclusive | None = services.exclusive(self.task, self.delivery.values)
-        self.unique: Unique | None = services.unique(self.task, self.delivery.values)
-        self.has_preview = services.settings.exclusive_preview
+        self.task, self.delivery, self.option, self.call = task, delivery, option, call
 
     @property
     def lock(self) -> str:
         """The key with a preview of the arguments: for log lines alone. Errors and events have the key."""
         _, args, kwargs, request = self.call
-        option = self.exclusive if self.delivery.exclusive else self.unique
         shown = ""
-        if option and self.has_preview:
+        if self.option and self.task.app._celery_exclusive.settings.exclusive_preview:
             is_masked = self.delivery.stored.our_header.get("masked")
-            shown = given_preview(request) if is_masked else preview(self.task.run, option, args, kwargs)
+            shown = given_preview(request) if is_masked else preview(self.task.run, self.option, args, kwargs)
         return f"{self.delivery.key} ({shown})" if shown else self.delivery.key
 
-    def note(self, outcome: Outcome, run: Run) -> None:
-        name, id = self.task.name, self.id
+    def log(self, outcome: Outcome) -> None:
+        """Log the outcome of a delivery whose body does not run. Celery logs a failure, as any other."""
+        if outcome.kind not in ("wait", "drop", "skip"):
+            return
+        task, id = self.task.name, self.call[0]
         is_lock = self.delivery.exclusive is not None and outcome.key == self.delivery.exclusive.key
-        lock = self.lock if is_lock and outcome.kind not in ("run", "fail") else outcome.key
+        lock = self.lock if is_lock else outcome.key
         if outcome.kind == "wait":
-            notices.parked(name, id, lock, outcome.position, outcome.by)
+            notices.parked(task, id, lock, outcome.position, outcome.by)
             if is_lock:
-                line_warnings.look(name, outcome.key, outcome.position)
+                warn_of_long_line(task, outcome.key, outcome.position)
         elif outcome.kind == "drop":
-            notices.stale(name, id, lock)
-        elif outcome.kind == "fail":
-            run.failure = LockHeld(self._refusal(outcome), outcome.key, outcome.owner)
-        elif outcome.kind == "skip":
-            option = (self.unique or Unique()) if outcome.reason == "duplicate" else self.exclusive
-            assert option  # noqa: S101 - a delivery without it competes for no lock
-            run.skipped = (option.skipped(outcome.key, outcome.owner),)
-            if outcome.reason == "duplicate":
-                notices.duplicate(name, id, outcome.key, outcome.owner)
-            elif outcome.reason == "full":
-                notices.full(name, id, lock, outcome.waiting, outcome.by)
-            else:
-                notices.skipped(name, id, lock, outcome.by)
+            notices.stale(task, id, lock)
+        elif outcome.reason == "duplicate":
+            notices.duplicate(task, id, outcome.key, outcome.owner)
+        elif outcome.reason == "full":
+            notices.full(task, id, lock, outcome.waiting, outcome.by)
+        else:
+            notices.skipped(task, id, lock, outcome.by)
 
-    def _refusal(self, outcome: Outcome) -> str:
-        held, option = notices.held(outcome.by), self.exclusive
-        assert option  # noqa: S101 - a delivery without it competes for no lock
-        if outcome.reason == "full":
-            return (
-                f"task {self.task.name} cannot wait in the line of lock {outcome.key}: {outcome.waiting} "
-                f"waiting already, as many as max_waiting allows; the lock is {held}. Publish it again "
-                "later, or use on_full='skip'"
-            )
-        found = f"task {self.task.name} found lock {outcome.key} {held}"
-        if option.on_conflict == "raise":
-            return f"{found}. Publish it again later, or use on_conflict='wait' or 'skip'"
-        late = f"and gave up after {option.give_up_after:g} s (give_up_after)"
-        return f"{found}, {late}. Publish it again later"
+
+def refusal(task: str, option: Exclusive, outcome: Outcome) -> str:
+    """Return the text of the error of a task that fails because its lock is held, or its line is full."""
+    held = notices.held(outcome.by)
+    if outcome.reason == "full":
+        return (
+            f"task {task} cannot wait in the line of lock {outcome.key}: {outcome.waiting} "
+            f"waiting already, as many as max_waiting allows; the lock is {held}. Publish it again "
+            "later, or use on_full='skip'"
+        )
+    found = f"task {task} found lock {outcome.key} {held}"
+    if option.on_conflict == "raise":
+        return f"{found}. Publish it again later, or use on_conflict='wait' or 'skip'"
+    return f"{found}, and gave up after {option.give_up_after:g} s (give_up_after). Publish it again later"
+
+
+def warn_of_long_line(task: str, key: str, position: int) -> None:
+    """Warn when task number 100, 1,000 or 10,000 joins a line, once a minute."""
+    if position not in _MARKS:
+        return
+    now = time.monotonic()
+    for old in [old for old, at in list(_warned.items()) if at <= now - _QUIET]:
+        _warned.pop(old, None)
+    if (key, position) not in _warned:
+        _warned[key, position] = now
+        notices.line_grows(task, key, position)

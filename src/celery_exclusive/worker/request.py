@@ -15,15 +15,15 @@ from celery.worker.request import Request as CeleryRequest
 from celery.worker.state import task_ready
 from kombu.utils.imports import symbol_by_name
 
-from celery_exclusive.core.claim import PERIOD, UniqueClaim, UniqueUntil
 from celery_exclusive.core.endings import guard_of, is_obsolete_copy
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.messages.header import DELIVERY
 from celery_exclusive.run import Run, within
 from celery_exclusive.system.deadline import deadline
-from celery_exclusive.worker.deliver_again import DeliverAgain, deliver_again
-from celery_exclusive.worker.delivery import Received, release_unique_key_of
-from celery_exclusive.worker.state import release_later, state_of
+from celery_exclusive.worker.parts import parts_of, release_later
+from celery_exclusive.worker.received import Received, release_unique_key_of
+from celery_exclusive.worker.reschedule import DeliverAgain, deliver_again
+from celery_exclusive.worker.unique_lease import LeaseOfDeadRun
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
@@ -35,23 +35,13 @@ _DEATHS = (WorkerLostError, Terminated, TimeLimitExceeded)
 """Endings of a child that may not have ended yet. All others it told itself, outside the body."""
 
 
-class Lost:
-    """The unique lease of a run whose process is gone; the releaser ends it when all hooks have run."""
-
-    def __init__(self, unique: UniqueClaim) -> None:
-        self.claim, self.may_hold = unique.claim, unique.until != PERIOD
-        self.until: UniqueUntil = unique.until
-
-    def end(self, error: BaseException | None) -> None: ...
-
-
 class RequestMixin:
     """What a Celery request of a task with options does besides."""
 
     _delivery: Received | None = None
     _requeued = False
     _is_green = False
-    _is_over = False
+    _has_ended = False
 
     if TYPE_CHECKING:
 
@@ -70,8 +60,8 @@ class RequestMixin:
         """Celery defines these two in a subclass made per task, without calling ours: wrap them there."""
         super().__init_subclass__(**kwargs)
         if "execute_using_pool" in vars(cls):
-            cls.execute_using_pool = _keeping(cls.execute_using_pool)  # type: ignore[attr-defined]
-            cls.on_success = _dropping(cls.on_success)  # type: ignore[attr-defined]
+            cls.execute_using_pool = _begins_renewal(cls.execute_using_pool)  # type: ignore[attr-defined]
+            cls.on_success = _ends_renewal(cls.on_success)  # type: ignore[attr-defined]
 
     @cached_property
     def _context(self) -> Any:
@@ -89,22 +79,22 @@ class RequestMixin:
     def on_timeout(self, soft: bool, timeout: float) -> None:
         """A greenlet's hard limit is told here alone, after its body; that of a process by `on_failure`."""
         try:
-            with self._over():
+            with self._at_its_end():
                 super().on_timeout(soft, timeout)  # type: ignore[misc]
         finally:
             if self._is_green:
-                self._ended(None)
+                self._release_later(None)
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> None:
         try:
-            with self._over():
+            with self._at_its_end():
                 super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)  # type: ignore[misc]
         finally:
             if not return_ok:  # else it comes from `on_success`
-                self._ended(self._process if issubclass(exc_info.type, _DEATHS) else None)
+                self._release_later(self._child if issubclass(exc_info.type, _DEATHS) else None)
         error = getattr(exc_info.exception, "exc", exc_info.exception)
         if isinstance(error, DeliverAgain):
-            deliver_again(state_of(self._services).celery.consumer, self.task.name, self.message, error)
+            deliver_again(parts_of(self._services).celery.consumer, self.task.name, self.message, error)
 
     def _announce_revoked(self, reason: Any, terminated: bool, signum: Any, expired: bool) -> None:
         if not terminated and self._is_obsolete_copy():
@@ -112,10 +102,10 @@ class RequestMixin:
             self.acknowledge()
             self._already_revoked = True
             return
-        with self._over():
+        with self._at_its_end():
             super()._announce_revoked(reason, terminated, signum, expired)  # type: ignore[misc]
-        if not terminated or self._is_over:
-            self._ended(None)
+        if not terminated or self._has_ended:
+            self._release_later(None)
 
     def _is_obsolete_copy(self) -> bool:
         """Whether this is the copy of an offer whose task runs under another copy, or has run.
@@ -133,20 +123,20 @@ class RequestMixin:
         return is_obsolete_copy(delivery, reply.answer)
 
     @contextmanager
-    def _over(self) -> Iterator[None]:
+    def _at_its_end(self) -> Iterator[None]:
         """Mark what is published now as published by the end of a run: errbacks, hooks, a retry."""
         run = Run(self.id, body_over=True)
         if self._delivery and self._delivery.unique:
-            run.unique = Lost(self._delivery.unique)
+            run.unique = LeaseOfDeadRun(self._delivery.unique)
         with within(run):
             yield
 
     @property
-    def _process(self) -> int | None:
-        """The process that runs it. A pool of greenlets calls the number of a greenlet a pid."""
+    def _child(self) -> int | None:
+        """The pid of the child that runs it. A pool of greenlets calls the number of a greenlet a pid."""
         return None if self._is_green else self.worker_pid
 
-    def _ended(self, dying: int | None) -> None:
+    def _release_later(self, dying: int | None) -> None:
         if self._delivery:
             done = self.acknowledged and not self._requeued
             release_later(self._services, self._delivery, done=done, returns=not done, dying=dying)
@@ -163,15 +153,15 @@ def request_class(base: Any) -> Any:
     return type("Request", (RequestMixin, symbol_by_name(base)), {"__module__": __name__})
 
 
-def _keeping(execute_using_pool: Any) -> Any:
+def _begins_renewal(execute_using_pool: Any) -> Any:
     @wraps(execute_using_pool)
     def execute(self: RequestMixin, pool: Any, **kwargs: Any) -> Any:
         self._is_green = pool.is_green
-        heartbeat = state_of(self._services).heartbeat
+        heartbeat = parts_of(self._services).heartbeat
         if self._delivery and heartbeat and heartbeat.is_for_children:
             told = replace(self._delivery, events_from=self._services.events_from())
             self._delivery = self.request_dict[DELIVERY] = told
-            heartbeat.keep(told, partial(_process, ref(self)))
+            heartbeat.keep(told, partial(_child_of, ref(self)))
         try:
             return execute_using_pool(self, pool, **kwargs)
         except BaseException:
@@ -182,22 +172,22 @@ def _keeping(execute_using_pool: Any) -> Any:
     return execute
 
 
-def _process(request: ref[RequestMixin]) -> int | None:
-    """The process that runs this request, which Celery may have forgotten."""
-    alive = request()
-    return alive._process if alive else None
+def _child_of(request: ref[RequestMixin]) -> int | None:
+    """The pid of the child that runs this request; None if Celery has forgotten the request."""
+    remembered = request()
+    return remembered._child if remembered else None
 
 
-def _dropping(on_success: Any) -> Any:
+def _ends_renewal(on_success: Any) -> Any:
     @wraps(on_success)
     def succeed(self: RequestMixin, *args: Any, **kwargs: Any) -> Any:
-        heartbeat = state_of(self._services).heartbeat
+        heartbeat = parts_of(self._services).heartbeat
         if self._delivery and heartbeat:
             heartbeat.drop(self._delivery)
-        self._is_over = True
+        self._has_ended = True
         result = on_success(self, *args, **kwargs)
         if self._already_revoked:  # a greenlet that was killed, maybe while it parked
-            self._ended(None)
+            self._release_later(None)
         return result
 
     return succeed

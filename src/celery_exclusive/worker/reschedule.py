@@ -1,9 +1,13 @@
-"""When a message comes again that found its key taken: later and later, and no two at the same moment."""
+"""Delivers a message again later because its key is held: after longer and longer, random pauses."""
 
 from __future__ import annotations
 
 import random
 import time
+from typing import Any
+
+from celery.exceptions import Ignore
+from celery.utils.functional import noop
 
 from celery_exclusive.messages.header import HEADER, Header
 from celery_exclusive.messages.stored import StoredMessage
@@ -14,8 +18,8 @@ _DOUBLINGS = 6
 
 
 def next_try(stored: StoredMessage, give_up_after: float | None) -> tuple[StoredMessage, float] | None:
-    """The copy to send, and in how many seconds it comes. None: it has tried for as long as it may."""
-    header = Header.of(stored.headers[HEADER])
+    """Return the copy to publish, and its delay in seconds; None if it has tried for as long as it may."""
+    header = Header.of(stored.our_header)
     tries, since = (header.tries, header.since) if header else (0, None)
     now = time.time()
     since = since or now
@@ -26,3 +30,21 @@ def next_try(stored: StoredMessage, give_up_after: float | None) -> tuple[Stored
             return None
         pause = min(pause, left)
     return stored.delayed(pause, tries=tries + 1, since=since), pause
+
+
+class DeliverAgain(Ignore):
+    """The ending of a delivery whose message only this worker has: it is to be delivered again here.
+
+    Redis publishes to a fanout exchange for those who listen just then. Such a message cannot be published
+    again for one worker alone, and is lost with its worker, as in plain Celery.
+    """
+
+    def __init__(self, header: dict[str, Any], eta: str) -> None:
+        super().__init__(header, eta)
+        self.header, self.eta = header, eta
+
+
+def deliver_again(consumer: Any, task: str, message: Any, ending: DeliverAgain) -> None:
+    """Deliver an acknowledged message once more: Celery keeps it, in no slot, until its time has come."""
+    message.headers.update({HEADER: ending.header, "eta": ending.eta})
+    consumer.call_soon(consumer.strategies[task], message, None, noop, noop, ())

@@ -87,7 +87,7 @@ class Roster:
         self._write(delivery.token, [claim in claims for claim in delivery.leases])
 
     def end(self, delivery: Delivery, claims: Collection[Claim]) -> None:
-        """Say that these leases are about to be released: nobody must put them back from now on."""
+        """Say that these leases are about to be released: nobody must restore them from now on."""
         _, _, *held = _SLOT.unpack(self._memory[self._own])
         left = [was and claim not in claims for was, claim in zip(held, delivery.leases, strict=False)]
         self._write(delivery.token, left)

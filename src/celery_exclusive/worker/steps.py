@@ -16,10 +16,10 @@ from celery_exclusive.errors import ExclusiveError, OptionError
 from celery_exclusive.messages.namespace import keep_namespace, own_broker
 from celery_exclusive.worker.checks import refuse_unfit, warnings
 from celery_exclusive.worker.heartbeat import Heartbeat
+from celery_exclusive.worker.parts import WorkerParts, parts_of
 from celery_exclusive.worker.queues import note_queues
 from celery_exclusive.worker.reaper import Reaper
 from celery_exclusive.worker.roster import Roster
-from celery_exclusive.worker.state import WorkerState, state_of
 from celery_exclusive.worker.undeclared import Undeclared
 
 if TYPE_CHECKING:
@@ -75,13 +75,13 @@ class Locks(bootsteps.StartStopStep):
         note_queues(parent.app)
         roster = _roster(parent)
         heartbeat = Heartbeat(services, broker, roster)
-        services.worker, services.is_worker = WorkerState(heartbeat, roster, parent), True
+        services.worker, services.is_worker = WorkerParts(heartbeat, roster, parent), True
         heartbeat.start()
         self.reaper.start()
 
     def stop(self, parent: Any) -> None:
         services = self.services
-        state, services.worker, services.is_worker = state_of(services), None, False
+        state, services.worker, services.is_worker = parts_of(services), None, False
         if state.heartbeat:
             state.heartbeat.stop()
             self.reaper.stop()
@@ -93,7 +93,7 @@ class Locks(bootsteps.StartStopStep):
 
     def terminate(self, parent: Any) -> None:
         """Bodies in threads cannot be ended: the process waits for them, and keeps their leases meanwhile."""
-        heartbeat = state_of(self.services).heartbeat
+        heartbeat = parts_of(self.services).heartbeat
         if heartbeat and heartbeat.is_for_children:
             heartbeat.release_all()
             self.stop(parent)

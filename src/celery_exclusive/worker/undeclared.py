@@ -17,9 +17,9 @@ from celery_exclusive.core.operations import Applied, Remove
 from celery_exclusive.errors import ExclusiveError
 from celery_exclusive.messages.header import Header, read_header
 from celery_exclusive.system.forks import forks_wait
-from celery_exclusive.worker.delivery import is_redelivered, release_unique_key_of, restore_request
 from celery_exclusive.worker.gate import GatedTask
 from celery_exclusive.worker.queues import routed
+from celery_exclusive.worker.received import is_redelivered, release_unique_key_of, restore_request
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services

@@ -56,7 +56,7 @@ def _next(world: World, slot: Slot, how: Publication) -> Message:
 
 
 def over(model: Model, world: World, slot: Slot) -> Iterator[Move]:
-    """The body ends, and its unique key is released before anything else: `worker.unique.UniqueOfRun.end`."""
+    """The body ends, and its unique key is released before anything else: `unique_lease.LeaseOfRun.end`."""
     release = model.plans.body_ended(slot) if slot.holds else None
     ended, label, wakes = slot, f"{slot.id} ends", ()
     if release:

@@ -9,7 +9,7 @@ from typing import TypeVar
 from celery_exclusive.core.operations import Applied, KeyOperation, Renew
 from celery_exclusive.errors import UnreadableKey
 from celery_exclusive.stores.base import Capabilities, Reply, Snapshot
-from celery_exclusive.stores.document import sweep
+from celery_exclusive.stores.document_store import sweep
 from celery_exclusive.stores.sql.rows import Damaged
 from celery_exclusive.stores.sql.transaction import Transaction
 

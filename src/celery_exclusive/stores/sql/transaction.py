@@ -11,7 +11,7 @@ from celery_exclusive.core.records import SET_ASIDE, Document, Entry, Holder, Li
 from celery_exclusive.core.step import step
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.stores.base import Reply
-from celery_exclusive.stores.document import Change, DocumentStore, Loaded
+from celery_exclusive.stores.document_store import Change, DocumentStore, Loaded
 from celery_exclusive.stores.sql import rows, statements
 from celery_exclusive.stores.sql.rows import Damaged, Found, to_bytes, to_text
 

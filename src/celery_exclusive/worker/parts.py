@@ -12,13 +12,13 @@ from celery_exclusive.core.endings import run_ended
 from celery_exclusive.services import Services
 
 if TYPE_CHECKING:
-    from celery_exclusive.worker.delivery import Received
     from celery_exclusive.worker.heartbeat import Heartbeat
+    from celery_exclusive.worker.received import Received
     from celery_exclusive.worker.roster import Roster
 
 
 @dataclass
-class WorkerState:
+class WorkerParts:
     """The parts of a worker that a body's process can reach; `celery` is Celery's own worker object."""
 
     heartbeat: Heartbeat | None = None
@@ -31,17 +31,17 @@ class WorkerState:
         return self.roster or self.heartbeat
 
 
-def state_of(services: Services) -> WorkerState:
+def parts_of(services: Services) -> WorkerParts:
     if services.worker is None:
-        services.worker = WorkerState()
-    return cast("WorkerState", services.worker)
+        services.worker = WorkerParts()
+    return cast("WorkerParts", services.worker)
 
 
 def release_later(
     services: Services, delivery: Received, *, done: bool, returns: bool, dying: int | None = None
 ) -> None:
     """Let the background releaser end a delivery that could not do so itself, once `dying` is gone."""
-    heartbeat = state_of(services).heartbeat
+    heartbeat = parts_of(services).heartbeat
     services.releaser.add(
         *run_ended(delivery.at_present(), done=done, returns=returns),
         dying=dying,

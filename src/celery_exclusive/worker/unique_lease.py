@@ -1,4 +1,4 @@
-"""The unique lease of a run on a worker, from its admission to its end."""
+"""The unique lease of a run on a worker, from its admission to its end, and of a run that has died."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from celery_exclusive.leases.insist import finish
 from celery_exclusive.services import Services
 from celery_exclusive.system.deadline import deadline
 from celery_exclusive.system.signals import undisturbed
-from celery_exclusive.worker.delivery import Received
+from celery_exclusive.worker.parts import parts_of
 from celery_exclusive.worker.patience import Patience
-from celery_exclusive.worker.state import state_of
+from celery_exclusive.worker.received import Received
 
 
-class UniqueOfRun:
+class LeaseOfRun:
     """The unique lease of one delivery. `may_hold` says that its end has to release it."""
 
     def __init__(
@@ -35,10 +35,9 @@ class UniqueOfRun:
         """
         if not self.may_hold or not (error is None or isinstance(error, Exception)):
             return
-        if keeper := state_of(self.services).keeper:
+        if keeper := parts_of(self.services).keeper:
             keeper.end(self.delivery, [self.claim])
-        is_requeued = isinstance(error, Reject) and getattr(error, "requeue", False)
-        returns = self.delivery.acks_late and (is_requeued or isinstance(error, MemoryError))
+        returns = self.delivery.acks_late and comes_again(error)
         release = body_ended(self.delivery.at_present(), returns=returns)
         with undisturbed():
             if release and self._ask(release) == Applied(True):
@@ -61,3 +60,19 @@ class UniqueOfRun:
             )
             return None
         return reply.answer
+
+
+class LeaseOfDeadRun:
+    """The unique lease of a run whose process is gone; the releaser ends it when all hooks have run."""
+
+    def __init__(self, unique: UniqueClaim) -> None:
+        self.claim, self.may_hold = unique.claim, unique.until != PERIOD
+        self.until: UniqueUntil = unique.until
+
+    def end(self, error: BaseException | None) -> None: ...
+
+
+def comes_again(error: object) -> bool:
+    """Whether the broker redelivers: the body asks for it, or is out of memory, which ends the worker."""
+    is_requeued = isinstance(error, Reject) and bool(getattr(error, "requeue", False))
+    return is_requeued or isinstance(error, MemoryError)
