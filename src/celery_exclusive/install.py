@@ -12,9 +12,9 @@ from celery_exclusive.errors import DuplicateTask, OptionError, did_you_mean
 from celery_exclusive.leases.releaser import Releaser
 from celery_exclusive.messages.courier import Courier
 from celery_exclusive.options import keys
-from celery_exclusive.options.declaration import Declaration, apps_with_locks, check_declaration
 from celery_exclusive.options.declared import KINDS
 from celery_exclusive.options.masking import mask
+from celery_exclusive.options.option import Option, apps_with_locks, check_declaration
 from celery_exclusive.publishing.send import wrap_send_task
 from celery_exclusive.services import ATTRIBUTE, Services
 from celery_exclusive.task import TaskMixin
@@ -106,7 +106,7 @@ class Installer:
         if issubclass(cls, GatedTask):
             return
         for name, value in vars(cls).items():
-            if isinstance(value, Declaration) and name != value.attribute:  # by an annotation: not told yet
+            if isinstance(value, Option) and name != value.attribute:  # by an annotation: not told yet
                 check_declaration(cls, name, self.app)
         if cls.__module__ == "celery.app.builtins" and task.name not in self._annotations:
             cls.exclusive = cls.unique = None  # what is given to all tasks is not meant for Celery's own
@@ -143,7 +143,7 @@ class Installer:
     def _check_annotations(self) -> None:
         """Celery would stumble over an option in the place of its attributes, and not tell where."""
         for name, attributes in self._annotations.items():
-            if isinstance(attributes, Declaration):
+            if isinstance(attributes, Option):
                 raise OptionError(
                     f"task_annotations: task {name!r} has {attributes!r} where its attributes belong; "
                     f"write {{{name!r}: {{{attributes.attribute!r}: {attributes!r}}}}}"
@@ -172,7 +172,7 @@ class Installer:
         return finalizing
 
 
-def _declared(task: Any, kind: type[Declaration]) -> Declaration | None:
+def _declared(task: Any, kind: type[Option]) -> Option | None:
     option = getattr(task, kind.attribute, None)
     if option is None or isinstance(option, kind):
         return option
@@ -183,13 +183,13 @@ def _declared(task: Any, kind: type[Declaration]) -> Declaration | None:
     )
 
 
-def _written(option: Declaration) -> dict[str, Any]:
+def _written(option: Option) -> dict[str, Any]:
     if callable(option.key):
         raise OptionError(f"{option!r} cannot be written into a message: use a template as key=")
     return {"by": option.by, "key": option.key, **option.values}
 
 
-def _read(kind: type[Declaration], written: dict[str, Any]) -> Declaration:
+def _read(kind: type[Option], written: dict[str, Any]) -> Option:
     return kind(**written)
 
 

@@ -9,11 +9,11 @@ from typing import Any, Protocol, cast
 
 from celery_exclusive.core.operations import Acquire, KeyOperation
 from celery_exclusive.core.records import SECOND
-from celery_exclusive.options.declaration import Declaration
 from celery_exclusive.options.declared import Exclusive, Unique
-from celery_exclusive.options.per_call import Values, option_of_call
+from celery_exclusive.options.option import Option
 from celery_exclusive.options.settings import Settings, tombstone_ttl
 from celery_exclusive.options.signing import Signer
+from celery_exclusive.options.values import Values, option_of_call
 from celery_exclusive.stores.base import Reply, Store, open_store
 from celery_exclusive.stores.choose import choose
 from celery_exclusive.stores.mark import Mark
@@ -118,7 +118,7 @@ class Services:
         """Whether any task of the app has options."""
         return any(self.exclusive(task) or self.unique(task) for task in self.app.tasks.values())
 
-    def ttl(self, option: Declaration | None) -> int:
+    def ttl(self, option: Option | None) -> int:
         """Return the microseconds that a lease lasts while a body runs."""
         return round(((option and option.ttl) or self.settings.exclusive_ttl) * SECOND)
 
@@ -127,7 +127,7 @@ class Services:
         own = unique and (unique.period or unique.queued_ttl)
         return round((own or self.settings.exclusive_queued_ttl) * SECOND)
 
-    def allows_without(self, option: Declaration | None) -> bool:
+    def allows_without(self, option: Option | None) -> bool:
         """Whether a task may run, or be published, without a lease while the store does not answer."""
         own = option and option.on_store_error
         return (own or self.settings.exclusive_on_store_error) == "allow"

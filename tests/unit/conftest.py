@@ -22,7 +22,7 @@ from tests.unit.stepping import Key
 def make_app(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Celery]]:
     known: WeakKeyDictionary[object, Any] = WeakKeyDictionary()  # without those of other tests
     for module in (
-        "options.declaration",
+        "options.option",
         "install",
     ):  # the package shows `install` the function, not the module
         monkeypatch.setattr(sys.modules[f"celery_exclusive.{module}"], "apps_with_locks", known)

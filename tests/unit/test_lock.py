@@ -25,7 +25,7 @@ from celery_exclusive import lock as lock_
 from celery_exclusive.core.operations import Acquire, Break, Granted, Parked, Release
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.leases.renewer import renewer
-from celery_exclusive.options.declaration import apps_with_locks
+from celery_exclusive.options.option import apps_with_locks
 from celery_exclusive.run import Run, current_run
 from celery_exclusive.stores.base import Store
 from celery_exclusive.stores.memory import MemoryStore

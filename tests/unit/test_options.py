@@ -14,10 +14,10 @@ import pytest
 from celery import Celery, Task, shared_task
 
 from celery_exclusive.errors import OptionError
-from celery_exclusive.options import declaration
+from celery_exclusive.options import option as option_module
 from celery_exclusive.options.amounts import LONGEST, MOST
-from celery_exclusive.options.declaration import NOT_GIVEN
 from celery_exclusive.options.declared import Exclusive
+from celery_exclusive.options.option import NOT_GIVEN
 
 
 def by_project(project_id: int) -> str:
@@ -26,7 +26,7 @@ def by_project(project_id: int) -> str:
 
 @pytest.fixture
 def plain_app(monkeypatch: pytest.MonkeyPatch) -> Iterator[Celery]:
-    monkeypatch.setattr(declaration, "apps_with_locks", WeakKeyDictionary())
+    monkeypatch.setattr(option_module, "apps_with_locks", WeakKeyDictionary())
     app = Celery("plain", broker="memory://", set_as_current=False)
     yield app
     app.close()
@@ -34,7 +34,7 @@ def plain_app(monkeypatch: pytest.MonkeyPatch) -> Iterator[Celery]:
 
 @pytest.fixture
 def app(plain_app: Celery) -> Celery:
-    declaration.apps_with_locks[plain_app] = lambda *_: None  # all of `install` that an option sees
+    option_module.apps_with_locks[plain_app] = lambda *_: None  # all of `install` that an option sees
     return plain_app
 
 

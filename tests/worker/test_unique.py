@@ -240,10 +240,10 @@ def test_each_step_is_one_call_of_the_store(stage: Stage) -> None:
     apply = store.apply
     store.apply = lambda key, operation: (calls.append(operation), apply(key, operation))[1]
     lab.send("once", "k", "first")
-    assert [type(call).__name__ for call in calls] == ["Own"]
+    assert [type(call).__name__ for call in calls] == ["AcquireAlone"]
     assert calls.pop().ttl == 86_400 * SECOND
     lab.send("once", "k", "second")
-    assert [type(call).__name__ for call in calls] == ["Own"]
+    assert [type(call).__name__ for call in calls] == ["AcquireAlone"]
     calls.clear()
     group(lab.task("once").si(f"{n % 50}", "member") for n in range(100)).apply_async()
-    assert [type(call).__name__ for call in calls] == ["Own"] * 100
+    assert [type(call).__name__ for call in calls] == ["AcquireAlone"] * 100

@@ -18,9 +18,9 @@ from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import DuplicateTask, LockHeld, StoreUnavailable
 from celery_exclusive.leases.lease import Lease
 from celery_exclusive.local.acquisition import Acquisition
-from celery_exclusive.options.declaration import Declaration
 from celery_exclusive.options.declared import Exclusive, Unique
 from celery_exclusive.options.keys import key_of
+from celery_exclusive.options.option import Option
 from celery_exclusive.publishing.call_options import pop_call_options
 from celery_exclusive.run import Run, current_run, leases_of_runs, runs, within
 from celery_exclusive.stores.base import open_store
@@ -191,7 +191,7 @@ def _is_retry_without_lock(outer: Run | None, id: str) -> bool:
     return outer is not None and outer.task_id == id and outer.lease is None
 
 
-def _key(task: Any, option: Declaration, args: Any, kwargs: Any) -> str | None:
+def _key(task: Any, option: Option, args: Any, kwargs: Any) -> str | None:
     """Return the key; None if the arguments do not fit: the call itself raises that."""
     try:
         return key_of(task.name, task.run, option, args, kwargs)

@@ -18,8 +18,8 @@ from celery_exclusive.errors import ExclusiveError, LockHeld, NoLease, OptionErr
 from celery_exclusive.leases.lease import Lease
 from celery_exclusive.local.acquisition import Acquisition, entered
 from celery_exclusive.options.amounts import A_COUNT, MIN_TTL, is_count, is_duration, seconds_from
-from celery_exclusive.options.declaration import apps_with_locks
 from celery_exclusive.options.keys import absolute_key
+from celery_exclusive.options.option import apps_with_locks
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar, Literal, NoReturn, get_args
+from dataclasses import KW_ONLY, dataclass
+from typing import ClassVar, Literal, get_args
 
 from celery_exclusive.core.claim import PERIOD, UniqueUntil
-from celery_exclusive.errors import did_you_mean, shown
+from celery_exclusive.errors import shown
 from celery_exclusive.options.amounts import A_COUNT, LONGEST, MIN_TTL, is_count, is_duration, seconds_from
-from celery_exclusive.options.declaration import NOT_GIVEN, Declaration, OnStoreError
+from celery_exclusive.options.option import NOT_GIVEN, Names, OnStoreError, Option, explain_wrong_arguments
 
 OnConflict = Literal["wait", "skip", "raise", "reschedule"]
 OnFull = Literal["raise", "skip"]
 
 
-@dataclass(frozen=True, slots=True, init=False, repr=False)
-class Exclusive(Declaration):
+@explain_wrong_arguments
+@dataclass(frozen=True, slots=True, repr=False)
+class Exclusive(Option):
     """Let a task run only so many times at once: once per key, or `limit` times.
 
     The worker acquires the lease before the body, and renews it while the body runs.
@@ -73,7 +74,8 @@ class Exclusive(Declaration):
     without_store: ClassVar[str] = "back to the broker"
     whole_task: ClassVar[str] = "Leave it out for the whole task"
 
-    by: tuple[str, ...] | None = None
+    by: Names = None
+    _: KW_ONLY
     key: str | Callable[..., str] | None = None
     limit: int = 1
     ttl: float | None = None
@@ -84,80 +86,46 @@ class Exclusive(Declaration):
     on_store_error: OnStoreError | None = None
     skip_result: object = NOT_GIVEN
 
-    def __init__(  # noqa: PLR0913 - each an option
-        self,
-        by: str | tuple[str, ...] | list[str] | None = None,
-        *more: NoReturn,
-        key: str | Callable[..., str] | None = None,
-        limit: int = 1,
-        ttl: float | None = None,
-        on_conflict: OnConflict = "wait",
-        give_up_after: float | None = None,
-        max_waiting: int | None = None,
-        on_full: OnFull = "raise",
-        on_store_error: OnStoreError | None = None,
-        skip_result: object = NOT_GIVEN,
-        **unknown: NoReturn,  # caught here to name the word that was meant; a type checker accepts none
-    ) -> None:
-        self._check_limit(limit)
-        self._check_on_conflict(on_conflict, give_up_after)
-        self._check_full(on_conflict, max_waiting, on_full)
-        self._fill(
-            by,
-            more,
-            unknown,
-            key=key,
-            limit=limit,
-            ttl=ttl,
-            on_conflict=on_conflict,
-            give_up_after=give_up_after,
-            max_waiting=max_waiting,
-            on_full=on_full,
-            on_store_error=on_store_error,
-            skip_result=skip_result,
+    def _check_own(self) -> None:
+        if not is_count(self.limit):
+            self.refuse(f"limit={shown(self.limit)} must be {A_COUNT}: how many may run at once.")
+        self._check_choice(
+            "on_conflict",
+            get_args(OnConflict),
+            "is none of 'wait' (in line), 'skip' (without a run), 'raise' (LockHeld) and 'reschedule' (again "
+            "later)",
         )
+        self._check_give_up_after()
+        self._check_choice(
+            "on_full", get_args(OnFull), "is neither 'raise' (LockHeld) nor 'skip' (without a run)"
+        )
+        self._check_max_waiting()
 
-    @classmethod
-    def _check_limit(cls, limit: object) -> None:
-        if not is_count(limit):
-            cls.refuse(f"limit={shown(limit)} must be {A_COUNT}: how many may run at once.")
-
-    @classmethod
-    def _check_on_conflict(cls, on_conflict: object, give_up_after: object) -> None:
-        if on_conflict not in get_args(OnConflict):
-            hint = did_you_mean(str(on_conflict), get_args(OnConflict))
-            cls.refuse(
-                f"on_conflict={on_conflict!r} is none of 'wait' (in line), 'skip' (without a run), 'raise' "
-                f"(LockHeld) and 'reschedule' (again later){hint}"
+    def _check_give_up_after(self) -> None:
+        seconds = self.give_up_after
+        if seconds is None:
+            return
+        if self.on_conflict != "reschedule":
+            self.refuse(
+                f"give_up_after={shown(seconds)} is for on_conflict='reschedule'. Leave it out, or limit the "
+                "line with max_waiting=."
             )
-        if give_up_after is not None and on_conflict != "reschedule":
-            cls.refuse(
-                f"give_up_after={shown(give_up_after)} is for on_conflict='reschedule'. Leave it out, or "
-                "limit the line with max_waiting=."
-            )
-        if give_up_after is not None and (not is_duration(give_up_after, at_least=0) or give_up_after == 0):
-            cls.refuse(
-                f"give_up_after={shown(give_up_after)} must be a number of seconds above 0 and up to "
-                f"{LONGEST}, or None for never."
+        if not is_duration(seconds, at_least=0) or seconds == 0:
+            self.refuse(
+                f"give_up_after={shown(seconds)} must be a number of seconds above 0 and up to {LONGEST}, or "
+                "None for never."
             )
 
-    @classmethod
-    def _check_full(cls, on_conflict: object, max_waiting: object, on_full: object) -> None:
-        if on_full not in get_args(OnFull):
-            hint = did_you_mean(str(on_full), get_args(OnFull))
-            cls.refuse(f"on_full={on_full!r} is neither 'raise' (LockHeld) nor 'skip' (without a run){hint}")
-        if max_waiting is not None and not is_count(max_waiting):
-            hint = (
-                "on_conflict='skip' if no task may wait"
-                if max_waiting == 0
-                else "None for exclusive_max_waiting"
-            )
-            cls.refuse(f"max_waiting={shown(max_waiting)} must be {A_COUNT}: how many may wait. Use {hint}.")
-        if on_conflict != "wait" and (max_waiting is not None or on_full == "skip"):
-            option = "on_full='skip'" if max_waiting is None else f"max_waiting={max_waiting!r}"
-            cls.refuse(
-                f"{option} is for on_conflict='wait': with {on_conflict!r} there is no line. Leave one of "
-                "them out."
+    def _check_max_waiting(self) -> None:
+        most = self.max_waiting
+        if most is not None and not is_count(most):
+            hint = "on_conflict='skip' if no task may wait" if most == 0 else "None for exclusive_max_waiting"
+            self.refuse(f"max_waiting={shown(most)} must be {A_COUNT}: how many may wait. Use {hint}.")
+        if self.on_conflict != "wait" and (most is not None or self.on_full == "skip"):
+            option = "on_full='skip'" if most is None else f"max_waiting={most!r}"
+            self.refuse(
+                f"{option} is for on_conflict='wait': with {self.on_conflict!r} there is no line. Leave one "
+                "of them out."
             )
 
 
@@ -166,8 +134,9 @@ Until = Literal["finished", "started"]
 OnDuplicate = Literal["skip", "raise"]
 
 
-@dataclass(frozen=True, slots=True, init=False, repr=False)
-class Unique(Declaration):
+@explain_wrong_arguments
+@dataclass(frozen=True, slots=True, repr=False)
+class Unique(Option):
     """Let a task be queued only once: the same call is not published again while its key is held.
 
     The caller acquires the lease, before the message is published.
@@ -222,7 +191,8 @@ class Unique(Declaration):
     names_by_default: ClassVar[tuple[str, ...] | None] = ("*",)
     whole_task: ClassVar[str] = "For the whole task give it one key='...'"
 
-    by: tuple[str, ...] | None = None
+    by: Names = None
+    _: KW_ONLY
     key: str | Callable[..., str] | None = None
     until: Until = "finished"
     period: float | None = None
@@ -232,61 +202,31 @@ class Unique(Declaration):
     on_store_error: OnStoreError | None = None
     skip_result: object = NOT_GIVEN
 
-    def __init__(  # noqa: PLR0913 - each an option
-        self,
-        by: str | tuple[str, ...] | list[str] | None = None,
-        *more: NoReturn,
-        key: str | Callable[..., str] | None = None,
-        until: Until = "finished",
-        period: float | None = None,
-        on_conflict: OnDuplicate = "skip",
-        ttl: float | None = None,
-        queued_ttl: float | None = None,
-        on_store_error: OnStoreError | None = None,
-        skip_result: object = NOT_GIVEN,
-        **unknown: NoReturn,  # caught here to name the word that was meant; a type checker accepts none
-    ) -> None:
-        self._check_until(until, period, ttl, queued_ttl)
-        self._check_ttl("queued_ttl", queued_ttl, "exclusive_queued_ttl")
-        if on_conflict not in get_args(OnDuplicate):
-            hint = did_you_mean(str(on_conflict), get_args(OnDuplicate))
-            self.refuse(
-                f"on_conflict={on_conflict!r} is neither 'skip' (nothing is published) nor 'raise' "
-                f"(DuplicateTask){hint}"
-            )
-        self._fill(
-            by,
-            more,
-            unknown,
-            key=key,
-            until=until,
-            period=period,
-            on_conflict=on_conflict,
-            ttl=ttl,
-            queued_ttl=queued_ttl,
-            on_store_error=on_store_error,
-            skip_result=skip_result,
-        )
-
     @property
     def held_until(self) -> UniqueUntil:
         """The event that ends its lease."""
         return self.until if self.period is None else PERIOD
 
-    @classmethod
-    def _check_until(cls, until: object, period: object, ttl: object, queued_ttl: object) -> None:
-        if until not in get_args(Until):
-            hint = did_you_mean(str(until), get_args(Until))
-            cls.refuse(
-                f"until={until!r} is neither 'finished' (it has its result) nor 'started' (its body "
-                f"begins){hint}"
-            )
-        if period is None:
-            return
+    def _check_own(self) -> None:
+        self._check_choice(
+            "until",
+            get_args(Until),
+            "is neither 'finished' (it has its result) nor 'started' (its body begins)",
+        )
+        if self.period is not None:
+            self._check_period(self.period)
+        self._check_ttl("queued_ttl", "exclusive_queued_ttl")
+        self._check_choice(
+            "on_conflict",
+            get_args(OnDuplicate),
+            "is neither 'skip' (nothing is published) nor 'raise' (DuplicateTask)",
+        )
+
+    def _check_period(self, period: float) -> None:
         if not is_duration(period, at_least=MIN_TTL):
-            cls.refuse(f"period={shown(period)} must be {seconds_from(MIN_TTL)}.")
-        if until != "finished" or ttl is not None or queued_ttl is not None:
-            cls.refuse(
+            self.refuse(f"period={shown(period)} must be {seconds_from(MIN_TTL)}.")
+        if self.until != "finished" or self.ttl is not None or self.queued_ttl is not None:
+            self.refuse(
                 f"period={period!r} alone determines how long a key is held. Leave out until=, ttl= and "
                 "queued_ttl=."
             )

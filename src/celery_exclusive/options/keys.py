@@ -31,7 +31,7 @@ from celery_exclusive.options.canonical import (
     unwrap,
     utf8,
 )
-from celery_exclusive.options.declaration import Declaration
+from celery_exclusive.options.option import Option
 from celery_exclusive.options.templates import Field, parse_template
 
 _Run = Callable[..., object]
@@ -47,7 +47,7 @@ _TOO_LONG: Final = f"a text of more than {MOST_CHARACTERS:,} characters"
 _signatures: WeakKeyDictionary[_Run, dict[bool, Signature]] = WeakKeyDictionary()
 
 
-def check(task_name: str, run: _Run, option: Declaration) -> None:
+def check(task_name: str, run: _Run, option: Option) -> None:
     """Raise OptionError if no key can be made from the parameters of this task. `run` is `task.run`.
 
     Call it once, when the task is registered.
@@ -68,7 +68,7 @@ def check(task_name: str, run: _Run, option: Declaration) -> None:
                 raise Refused(_no_parameter(name, parameters))
 
 
-def key_of(task_name: str, run: _Run, option: Declaration, args: _Args, kwargs: _Kwargs) -> str:
+def key_of(task_name: str, run: _Run, option: Option, args: _Args, kwargs: _Kwargs) -> str:
     """Return the key for which a call with these arguments competes.
 
     Raises OptionError if an argument has no stable text, and Python's TypeError if the arguments do not fit.
@@ -117,7 +117,7 @@ def _fitted(text: str, longest: int, hashed: re.Pattern[str]) -> str:
     return f"{data[: longest - 33].decode(errors='ignore')}~{blake2b(data, digest_size=16).hexdigest()}"
 
 
-def preview(run: _Run, option: Declaration, args: _Args, kwargs: _Kwargs, limit: int = 80) -> str:
+def preview(run: _Run, option: Option, args: _Args, kwargs: _Kwargs, limit: int = 80) -> str:
     """Return a short text for people, "feed_url='https://…'", or "" where there is none. Never raises."""
     try:
         bound = _bind(run, args, kwargs)
@@ -147,7 +147,7 @@ def _cut(text: str, limit: int) -> str:
 
 
 @contextmanager
-def _told(task_name: str, option: Declaration) -> Generator[None, None, None]:
+def _told(task_name: str, option: Option) -> Generator[None, None, None]:
     try:
         yield
     except Refused as refused:

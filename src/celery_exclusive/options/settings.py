@@ -22,7 +22,7 @@ from celery_exclusive.options.amounts import (
     is_number,
     seconds_from,
 )
-from celery_exclusive.options.declaration import OnStoreError
+from celery_exclusive.options.option import OnStoreError
 
 _ABSENT: Final = object()
 _SHORTEST: Final = 0.001

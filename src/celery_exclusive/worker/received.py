@@ -13,7 +13,7 @@ from celery_exclusive.messages.header import HEADER, Header, read_header, reject
 from celery_exclusive.messages.stored import TOP, StoredMessage
 from celery_exclusive.options.amounts import no_longer_than, seconds_until
 from celery_exclusive.options.keys import key_of
-from celery_exclusive.options.per_call import Values
+from celery_exclusive.options.values import Values
 from celery_exclusive.worker.queues import routed, source
 
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any, TypeVar, cast
 
 from celery_exclusive.options.amounts import MOST, is_number
-from celery_exclusive.options.declaration import Declaration
+from celery_exclusive.options.option import Option
 from celery_exclusive.options.settings import Settings
 
 Values = Mapping[str, Mapping[str, Any]]
-T = TypeVar("T", bound=Declaration)
+T = TypeVar("T", bound=Option)
 
 
 def option_of_call(task: Any, kind: type[T], values: Values | None, limits: Settings | None) -> T | None:
@@ -29,7 +29,7 @@ def option_of_call(task: Any, kind: type[T], values: Values | None, limits: Sett
     return given
 
 
-def _capped(changes: Mapping[str, Any], option: Declaration | None, limits: Settings) -> dict[str, Any]:
+def _capped(changes: Mapping[str, Any], option: Option | None, limits: Settings) -> dict[str, Any]:
     longest = {
         "ttl": limits.exclusive_ttl,
         "queued_ttl": limits.exclusive_queued_ttl,

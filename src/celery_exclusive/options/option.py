@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import Field, fields, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NoReturn, cast, get_args
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NoReturn, TypeVar, cast, get_args
 from weakref import WeakKeyDictionary
 
 from typing_extensions import Self
@@ -19,6 +20,9 @@ from celery_exclusive.errors import OptionError, did_you_mean, shown
 from celery_exclusive.options.amounts import MIN_TTL, is_duration, seconds_from
 
 OnStoreError = Literal["raise", "allow"]
+Names = str | tuple[str, ...] | list[str] | None
+
+T = TypeVar("T", bound="Option")
 
 #: The apps of this process that `install` was called for, with a function that is called for each bound task.
 apps_with_locks: WeakKeyDictionary[object, Callable[[Any, Any], None]] = WeakKeyDictionary()
@@ -35,7 +39,7 @@ class _NotGiven(Enum):
 NOT_GIVEN: Final = _NotGiven.NOT_GIVEN
 
 
-class Declaration:
+class Option:
     """An option of a task, under the attribute of the task that its class names."""
 
     __slots__ = ()
@@ -49,43 +53,39 @@ class Declaration:
     """How to have one key for a whole task, in words."""
 
     if TYPE_CHECKING:
-        by: tuple[str, ...] | None
+        by: Names
         key: str | Callable[..., str] | None
         ttl: float | None
         on_store_error: OnStoreError | None
         skip_result: object
 
-    def _fill(self, by: object, more: tuple[object, ...], unknown: dict[str, Any], **values: Any) -> None:
-        """Check the parameters that all options have, and set all of them."""
-        known = [field.name for field in fields(cast("Any", self))]
-        for name in unknown:
-            self.refuse(
-                f"there is no option {name!r} (there are {', '.join(known)}){did_you_mean(name, known)}"
-            )
-        if more:
-            self.refuse(f"give several parameters as one tuple: {type(self).__name__}({(by, *more)!r}).")
-        if by is not None and values["key"] is not None:
+    def __post_init__(self) -> None:
+        self._check_own()
+        if self.by is not None and self.key is not None:
             self.refuse(
                 "by= and key= are both given. Use by= within the task, key= to share a key between tasks."
             )
-        self._check_key(values["key"])
-        self._check_ttl("ttl", values["ttl"], "exclusive_ttl")
-        self._check_on_store_error(values["on_store_error"])
-        self._check_skip_result(values["skip_result"])
-        for name, value in {"by": self._names(by), **values}.items():
-            object.__setattr__(self, name, value)
+        self._check_key()
+        self._check_ttl("ttl", "exclusive_ttl")
+        self._check_choice(
+            "on_store_error",
+            (None, *get_args(OnStoreError)),
+            f"is neither 'raise' ({self.without_store}) nor 'allow' (without a lease)",
+        )
+        self._check_skip_result()
+        object.__setattr__(self, "by", self._names())
 
     @property
     def names(self) -> tuple[str, ...] | None:
         """The parameters that make up the key, "*" for all of them; None: the whole task has one."""
-        return self.names_by_default if self.by is None and self.key is None else self.by
+        by = cast("tuple[str, ...] | None", self.by)
+        return self.names_by_default if by is None and self.key is None else by
 
     @property
     def values(self) -> dict[str, Any]:
         """The parameters without default value, except `by` and `key`; JSON can express them."""
-        found = {field.name: getattr(self, field.name) for field in fields(cast("Any", self))[2:]}
-        plain = type(self)()
-        return {name: value for name, value in found.items() if value != getattr(plain, name)}
+        found = ((field, getattr(self, field.name)) for field in _fields(self)[2:])
+        return {field.name: value for field, value in found if value != field.default}
 
     def skipped(self, key: str, existing_id: str) -> object:
         """Return the result of a run that was skipped because the task `existing_id` held its key."""
@@ -95,15 +95,15 @@ class Declaration:
 
     def replace(self, **changes: object) -> Self:
         """Return a copy with these parameters changed and checked: `option.replace(on_conflict="skip")`."""
-        values = {field.name: getattr(self, field.name) for field in fields(cast("Any", self))}
-        values.update(changes)
-        return type(self)(**values)
+        changed: Self = replace(cast("Any", self), **changes)
+        return changed
 
     def __repr__(self) -> str:
-        shown = [] if self.by is None else [repr(self.by[0] if len(self.by) == 1 else self.by)]
-        for field in fields(cast("Any", self))[1:]:
+        names = self.by or ()
+        shown = [repr(names[0] if len(names) == 1 else names)] if names else []
+        for field in _fields(self)[1:]:
             value = getattr(self, field.name)
-            if value is not field.default and value != field.default:
+            if value != field.default:
                 is_function = callable(value)  # its repr would show a memory address
                 text = getattr(value, "__qualname__", type(value).__name__) if is_function else repr(value)
                 shown.append(f"{field.name}={text}")
@@ -135,62 +135,84 @@ class Declaration:
     def refuse(cls, problem: str) -> NoReturn:
         raise OptionError(f"{cls.__name__}(): {problem}")
 
-    @classmethod
-    def _check_key(cls, key: object) -> None:
+    def _check_own(self) -> None:
+        """Check the parameters that other kinds of options do not have."""
+        raise NotImplementedError
+
+    def _check_key(self) -> None:
+        key: object = self.key
         if key is not None and not callable(key) and (not isinstance(key, str) or not key):
-            cls.refuse(
+            self.refuse(
                 f"key={key!r} must be a template like 'repo:{{project_id}}', or a function returning a text."
             )
 
-    @classmethod
-    def _check_ttl(cls, name: str, ttl: object, setting: str) -> None:
+    def _check_ttl(self, name: str, setting: str) -> None:
+        ttl = getattr(self, name)
         if ttl is not None and not is_duration(ttl, at_least=MIN_TTL):
-            cls.refuse(f"{name}={shown(ttl)} must be {seconds_from(MIN_TTL)}, or None for {setting}.")
+            self.refuse(f"{name}={shown(ttl)} must be {seconds_from(MIN_TTL)}, or None for {setting}.")
 
-    @classmethod
-    def _check_on_store_error(cls, on_store_error: object) -> None:
-        if on_store_error is not None and on_store_error not in get_args(OnStoreError):
-            hint = did_you_mean(str(on_store_error), get_args(OnStoreError))
-            cls.refuse(
-                f"on_store_error={on_store_error!r} is neither 'raise' ({cls.without_store}) nor 'allow' "
-                f"(without a lease){hint}"
-            )
+    def _check_choice(self, name: str, choices: tuple[str | None, ...], problem: str) -> None:
+        value = getattr(self, name)
+        if value not in choices:
+            hint = did_you_mean(str(value), filter(None, choices))
+            self.refuse(f"{name}={value!r} {problem}{hint}")
 
-    @classmethod
-    def _check_skip_result(cls, skip_result: object) -> None:
-        if skip_result is NOT_GIVEN:
+    def _check_skip_result(self) -> None:
+        if self.skip_result is NOT_GIVEN:
             return
         try:
-            json.dumps(skip_result)
+            json.dumps(self.skip_result)
         except (TypeError, ValueError, RecursionError) as error:
             raise OptionError(
-                f"{cls.__name__}(): skip_result= must be a constant that JSON can express, not a "
-                f"{type(skip_result).__name__} ({error}). Use None, a text, a number, or a list or dict of "
-                "these."
+                f"{type(self).__name__}(): skip_result= must be a constant that JSON can express, not a "
+                f"{type(self.skip_result).__name__} ({error}). Use None, a text, a number, or a list or dict "
+                "of these."
             ) from error
 
-    @classmethod
-    def _names(cls, by: object) -> tuple[str, ...] | None:
-        if by is None:
+    def _names(self) -> tuple[str, ...] | None:
+        if self.by is None:
             return None
-        given = list(cast("list[object]", by)) if isinstance(by, (tuple, list)) else [by]
+        given: list[object] = [*self.by] if isinstance(self.by, (tuple, list)) else [self.by]
         names = tuple(name for name in given if isinstance(name, str) and name.isidentifier())
         if given == ["*"]:
             return ("*",)
         if not names or len(names) < len(given):
-            cls.refuse(
-                f"by={by!r} must be a parameter of the task, several of them, or '*' (identical arguments). "
-                f"{cls.whole_task}; an attribute of an argument goes into key='...{{a.b}}'."
+            self.refuse(
+                f"by={self.by!r} must be a parameter of the task, several of them, or '*' (identical "
+                f"arguments). {self.whole_task}; an attribute of an argument goes into key='...{{a.b}}'."
             )
         if len(set(names)) < len(names):
-            cls.refuse(f"by={by!r} names a parameter twice. Name each once.")
+            self.refuse(f"by={self.by!r} names a parameter twice. Name each once.")
         return names
+
+
+def _fields(option: object) -> tuple[Field[Any], ...]:
+    return fields(cast("Any", option))
+
+
+def explain_wrong_arguments(cls: type[T]) -> type[T]:
+    """Let the constructor of an option name the word that was meant, where Python would raise TypeError."""
+    init: Any = cls.__init__
+    known = [field.name for field in _fields(cls)]
+
+    @wraps(init)
+    def checked(self: T, by: object = None, *more: object, **options: object) -> None:
+        for name in options:
+            if name not in known:
+                hint = did_you_mean(name, known)
+                self.refuse(f"there is no option {name!r} (there are {', '.join(known)}){hint}")
+        if more:
+            self.refuse(f"give several parameters as one tuple: {cls.__name__}({(by, *more)!r}).")
+        init(self, by, **options)
+
+    cls.__init__ = checked  # type: ignore[method-assign, assignment]
+    return cls
 
 
 def check_declaration(cls: type, name: str, app: object) -> None:
     """Refuse an option under another name than its own, and one of an app without locks."""
     option = getattr(cls, name, None)
-    if not isinstance(option, Declaration):
+    if not isinstance(option, Option):
         return  # switched off in this subclass
     task_name = getattr(cls, "name", None) or f"{cls.__module__}.{cls.__qualname__}"
     if name != option.attribute:
