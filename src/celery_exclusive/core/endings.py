@@ -4,18 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from celery_exclusive.core.claim import (
-    PERIOD,
-    Claim,
-)
+from celery_exclusive.core.claim import PERIOD, Claim
 from celery_exclusive.core.delivery import Delivery
-from celery_exclusive.core.operations import (
-    Answer,
-    Full,
-    Held,
-    Release,
-    Stale,
-)
+from celery_exclusive.core.operations import Answer, Full, Held, Release, Stale
 
 
 def body_ended(delivery: Delivery, *, returns: bool) -> Release | None:

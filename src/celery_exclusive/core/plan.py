@@ -10,11 +10,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from celery_exclusive.core.operations import (
-    Answer,
-    KeyOperation,
-    Renew,
-)
+from celery_exclusive.core.operations import Answer, KeyOperation, Renew
 
 T = TypeVar("T")
 Plan = Generator["Ask", Answer, T]

@@ -5,16 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from celery_exclusive.core.claim import (
-    PERIOD,
-    Claim,
-    task_id,
-)
-from celery_exclusive.core.operations import (
-    AcquireAlone,
-    Held,
-    Release,
-)
+from celery_exclusive.core.claim import PERIOD, Claim, task_id
+from celery_exclusive.core.operations import AcquireAlone, Held, Release
 from celery_exclusive.core.plan import Ask, Plan
 from celery_exclusive.core.records import Phase
 
@@ -26,7 +18,7 @@ class Call:
     * `former`: the claim of the run whose lease it inherits, as a retry and a replacement do.
     * `goes_on`: the key is its own already, whoever holds it.
     * `follows`: the same task publishes it, from its body or as its retry.
-    * `has_an_end`: others wait for its result, as for that of a member of a canvas, so it must be sent.
+    * `is_awaited`: others wait for its result, as for that of a member of a canvas, so it must be sent.
     * `is_parallel`: it is a member of a group or chord.
     * `parent`: the task whose end publishes it. `callers`: those whose bodies hold the key around it.
     """
@@ -38,14 +30,14 @@ class Call:
     is_retry: bool = False
     follows: bool = False
     goes_on: bool = False
-    has_an_end: bool = False
+    is_awaited: bool = False
     is_parallel: bool = False
     parent: str | None = None
     callers: tuple[str, ...] = ()
 
     @property
     def has_to_be_sent(self) -> bool:
-        return self.follows or self.has_an_end or self.parent is not None
+        return self.follows or self.is_awaited or self.parent is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,15 +50,15 @@ def wrap_send_task(services: Services) -> Any:
         services.settings  # noqa: B018 - wrong settings are an error for the caller
         header = replace(header, masked=_is_masked(options, previous))
 
-        def send(header: Header) -> Any:
+        def send(header: Header, id: str) -> Any:
             mark = services.mark.read() if header.exclusive or header.unique else None
             header = replace(header, store=mark, rejections=rejections(headers))
-            id = options["task_id"] = options.get("task_id") or uuid()
-            options["headers"] = {**headers, HEADER: services.signer.sign_header(header.write(), id)}
-            return send_task(name, args, kwargs, *rest, **options)
+            ours = {HEADER: services.signer.sign_header(header.write(), id)}
+            completed = {**options, "task_id": id, "headers": {**headers, **ours}}
+            return send_task(name, args, kwargs, *rest, **completed)
 
         if header.unique is None:
-            return _with_outcome(task, send(header))
+            return _with_outcome(task, send(header, options.get("task_id") or uuid()))
         return UniquePublish(services, task, call.unique, header, options, previous).send(send)
 
     return with_header

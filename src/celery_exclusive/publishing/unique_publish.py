@@ -19,11 +19,11 @@ from celery_exclusive.leases.insist import insist
 from celery_exclusive.messages.header import Header
 from celery_exclusive.options.amounts import LONGEST, microseconds, no_longer_than, seconds_until
 from celery_exclusive.options.declared import Unique
-from celery_exclusive.run import current_run, runs
+from celery_exclusive.run import Run, current_run, runs
 from celery_exclusive.services import Services
 
 _OF_MEMBERS = ("chain", "group_id", "chord", "link", "link_error", "reply_to", "task_id")
-"""Options of calls that have to have an end of their own, since others wait for it."""
+"""Options of calls whose result others wait for, if their caller gives them."""
 
 
 class UniquePublish:
@@ -43,25 +43,21 @@ class UniquePublish:
     ) -> None:
         assert header.unique  # noqa: S101 - else there is nothing to do here
         self.services, self.task, self.header, self.options = services, task, header, options
-        has_an_end = any(options.get(name) for name in _OF_MEMBERS) or self._answers_by_rpc
-        self.id = options["task_id"] = options.get("task_id") or uuid()
-        key, until = header.unique
+        self.id: str = options.get("task_id") or uuid()
         run = current_run.get()
         own = run if run and run.task_id == self.id else None
-        held = own.unique if own and own.unique and own.unique.claim.key == key else None
         is_retry = bool(options.get("retries") and (previous or own))
         self.option = services.unique(task, header.values) if is_retry else option
+        key, until = header.unique
         claim = Claim(key, header.claim_id(self.id), header.id, services.queued_ttl(self.option))
-        self.call = Call(
+        backend = str(services.app.conf.result_backend or "")
+        self.call = _call_of(
             claim,
             until,
-            queued_ttl=claim.ttl if until == PERIOD else self._queued_ttl(claim.ttl),
-            former=held.claim if held and held.may_hold else None,
+            options,
+            own,
             is_retry=is_retry,
-            follows=is_retry or own is not None,
-            goes_on=is_retry or held is not None,
-            has_an_end=has_an_end,
-            is_parallel=bool(options.get("group_id") or options.get("chord")),
+            is_answered_alone=backend.startswith("rpc"),
             parent=header.published_by,
             callers=_holders(key),
         )
@@ -69,8 +65,8 @@ class UniquePublish:
             self.header = replace(header, follows=publish_id(self.call.former.id))
         self.may_hold = False
 
-    def send(self, send: Callable[[Header], Any]) -> Any:
-        """Send the message, or return the handle of the task that has the key.
+    def send(self, send: Callable[[Header, str], Any]) -> Any:
+        """Send the message, with this header and task id, or return the handle of the task that has the key.
 
         If sending fails or is interrupted, the key is left as it was.
 
@@ -84,7 +80,7 @@ class UniquePublish:
                 return self._stands_for(sending.owner)
             if sending.kind == "duplicate":
                 self.header = replace(self.header, duplicate_of=sending.owner)
-            result = send(self.header)
+            result = send(self.header, self.id)
         except StoreUnavailable:
             if self.may_hold:
                 self._owe()
@@ -153,25 +149,53 @@ class UniquePublish:
         claim = self.call.claim
         self.services.releaser.add((claim.key, claim.release(done=False)))
 
-    def _queued_ttl(self, longest: int) -> int:
-        """Return how long a queued message keeps the key: from its eta on, and not once it has expired."""
-        eta, expires = self.options.get("eta"), self.options.get("expires")
-        delay = (self.options.get("countdown") or 0) if eta is None else seconds_until(eta)
-        ttl = min(longest + microseconds(delay), microseconds(LONGEST))
-        if expires is None:
-            return ttl
-        is_relative = isinstance(expires, (int, float))
-        return no_longer_than(ttl, expires if is_relative else seconds_until(expires))
-
-    @property
-    def _answers_by_rpc(self) -> bool:
-        """Whether results go to their caller alone: nobody else could wait for that of another call."""
-        return str(self.services.app.conf.result_backend or "").startswith("rpc")
-
     @property
     def _is_of_beat(self) -> bool:
         """Whether the publisher is beat, which only logs errors."""
         return _process["is beat"] or bool((self.options.get("headers") or {}).get("celery_beat_task"))
+
+
+def _call_of(
+    claim: Claim,
+    until: str,
+    options: dict[str, Any],
+    own: Run | None,
+    *,
+    is_retry: bool,
+    is_answered_alone: bool,
+    parent: str | None,
+    callers: tuple[str, ...],
+) -> Call:
+    """Derive a call from the options that its caller gave.
+
+    `own` is the run of the same task that publishes it. `is_answered_alone`: its result goes to its caller
+    alone, so that nobody else could wait for that of another call.
+    """
+    held = own.unique if own and own.unique and own.unique.claim.key == claim.key else None
+    return Call(
+        claim,
+        until,
+        queued_ttl=claim.ttl if until == PERIOD else _queued_ttl(claim.ttl, options),
+        former=held.claim if held and held.may_hold else None,
+        is_retry=is_retry,
+        follows=is_retry or own is not None,
+        goes_on=is_retry or held is not None,
+        is_awaited=is_answered_alone or any(options.get(name) for name in _OF_MEMBERS),
+        is_parallel=bool(options.get("group_id") or options.get("chord")),
+        parent=parent,
+        callers=callers,
+    )
+
+
+def _queued_ttl(longest: int, options: dict[str, Any]) -> int:
+    """Return how long a queued message keeps the key: from its eta on, and not once it has expired."""
+    eta, expires = options.get("eta"), options.get("expires")
+    delay = (options.get("countdown") or 0) if eta is None else seconds_until(eta)
+    ttl = min(longest + microseconds(delay), microseconds(LONGEST))
+    if expires is None:
+        return ttl
+    is_relative = isinstance(expires, (int, float))
+    return no_longer_than(ttl, expires if is_relative else seconds_until(expires))
 
 
 def _holders(key: str) -> tuple[str, ...]:

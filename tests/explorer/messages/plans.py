@@ -122,7 +122,7 @@ class Plans:
             is_retry=is_retry,
             follows=how in _FOLLOWING,
             goes_on=is_retry or has_key,
-            has_an_end=how in ("member", "step", "inner member"),
+            is_awaited=how in ("member", "step", "inner member"),
             is_parallel=how == "inner member",
             parent=message.parent or None,
             callers=callers,
