@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 import reprlib
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from hashlib import blake2b
@@ -55,15 +55,10 @@ def check(task_name: str, run: _Run, option: Option) -> None:
     with _told(task_name, option):
         signature = _signature(run)
         parameters = signature.parameters
-        if option.key is None:
-            names = () if option.names == ("*",) else option.names or ()
-        elif isinstance(option.key, str):
-            names = tuple(field.path[0] for field in _fields(option.key)[0])
-        else:
-            names = ()
+        if callable(option.key):
             _check_function(option.key, signature)
         takes_any = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())
-        for name in names:
+        for name in _named(option) or ():
             if name not in parameters and not takes_any:
                 raise Refused(_no_parameter(name, parameters))
 
@@ -79,8 +74,8 @@ def key_of(task_name: str, run: _Run, option: Option, args: _Args, kwargs: _Kwar
     with _told(task_name, option):
         if option.key is not None:
             return absolute_key(_absolute_text(option.key, bound), option.kind)
-        names = bound.arguments if option.names == ("*",) else option.names or ()
-        arguments = {name: _argument(bound, name) for name in names}
+        names = _named(option)
+        arguments = {name: _argument(bound, name) for name in (bound.arguments if names is None else names)}
         return f"{own_key(task_name, option.kind)}:{digest(arguments)}"
 
 
@@ -121,12 +116,9 @@ def preview(run: _Run, option: Option, args: _Args, kwargs: _Kwargs, limit: int 
     """Return a short text for people, "feed_url='https://…'", or "" where there is none. Never raises."""
     try:
         bound = _bind(run, args, kwargs)
-        names: Iterable[str] = option.names or ()
-        if isinstance(option.key, str):
-            names = dict.fromkeys(field.path[0] for field in _fields(option.key)[0])
-        elif option.key is not None or names == ("*",):
-            names = bound.arguments
-        text = ", ".join(f"{name}={_shown(_argument(bound, name))}" for name in names)
+        names = _named(option)
+        shown = bound.arguments if names is None else dict.fromkeys(names)
+        text = ", ".join(f"{name}={_shown(_argument(bound, name))}" for name in shown)
     except Exception:  # noqa: BLE001 - a log line is not worth a task
         return ""
     return _cut(text, limit)
@@ -154,6 +146,13 @@ def _told(task_name: str, option: Option) -> Generator[None, None, None]:
         where = refused.path and f"argument {refused.path} "
         text = f"task {task_name!r}, {option.attribute}={option!r}: {where}{refused.problem}"
         raise OptionError(text) from refused.__cause__
+
+
+def _named(option: Option) -> tuple[str, ...] | None:
+    """Return the parameters that an option names, in by= or in its template; None: all of them."""
+    if isinstance(option.key, str):
+        return tuple(field.path[0] for field in _fields(option.key)[0])
+    return None if option.key is not None or option.names == ("*",) else option.names or ()
 
 
 def _signature(run: _Run) -> Signature:
