@@ -27,7 +27,7 @@ from celery_exclusive.core.operations import (
 from celery_exclusive.core.records import SECOND, reach
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.stores.base import open_store
-from celery_exclusive.stores.sql import schema
+from celery_exclusive.stores.sql import sqlite_tables
 from celery_exclusive.stores.sql.sqlite import SqliteStore
 from celery_exclusive.stores.sql.transaction import Transaction
 
@@ -428,7 +428,7 @@ def test_a_file_that_was_replaced_is_opened_anew_by_all(store: SqliteStore, path
 
 def test_tables_that_somebody_dropped_are_made_anew(store: SqliteStore, path: Path) -> None:
     store.apply("key", take("a"))
-    for name in schema.TABLES:
+    for name in sqlite_tables.TABLES:
         rows(path, f"DROP TABLE {name}")
     with pytest.raises(StoreUnavailable, match="no such table"):
         store.apply("key", take("a"))

@@ -16,8 +16,8 @@ import pytest
 from celery_exclusive.core.operations import Acquire
 from celery_exclusive.errors import OptionError, StoreUnavailable
 from celery_exclusive.stores.base import Store, open_store
-from celery_exclusive.stores.sql import place
-from celery_exclusive.stores.sql.place import file_system
+from celery_exclusive.stores.sql import sqlite_file
+from celery_exclusive.stores.sql.sqlite_file import file_system
 
 MOUNTS = """\
 22 27 0:21 / /proc rw,relatime - proc proc rw
@@ -55,7 +55,7 @@ def test_without_mounts_nothing_can_be_told() -> None:
 @pytest.mark.parametrize("kind", ["nfs4", "cifs", "9p", "fuse.sshfs", "lustre"])
 def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     store = open_store(f"sqlite:///{tmp_path}/locks.db")
-    monkeypatch.setattr(place, "file_system", lambda path, mounts: kind)
+    monkeypatch.setattr(sqlite_file, "file_system", lambda path, mounts: kind)
     with pytest.raises(
         OptionError, match=rf"exclusive_store: {tmp_path}.*network file system \({kind}\).*disk"
     ):
@@ -72,7 +72,7 @@ def test_a_link_to_a_network_file_system_is_seen_through(
     far.mkdir()
     (tmp_path / "near").symlink_to(far)
     mounts = f"{MOUNTS}40 27 0:50 / {far} rw - nfs nas:/far rw\n"
-    monkeypatch.setattr(place.Path, "read_text", lambda self, **_: mounts)
+    monkeypatch.setattr(sqlite_file.Path, "read_text", lambda self, **_: mounts)
     with pytest.raises(OptionError, match=r"network file system \(nfs\)"):
         open_store(f"sqlite:///{tmp_path}/near/locks.db").check()
 

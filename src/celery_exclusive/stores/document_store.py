@@ -13,6 +13,9 @@ from celery_exclusive.core.step import Transition, step
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.stores.base import Capabilities, Reply, Snapshot, Wake
 
+CLOCK_MARGIN = 60_000_000
+"""How much longer than told a tombstone is kept, in microseconds, in case the clock is set back."""
+
 
 @dataclass(frozen=True, slots=True)
 class Loaded:

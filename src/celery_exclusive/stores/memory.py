@@ -12,11 +12,8 @@ from threading import Lock
 
 from celery_exclusive.core.records import Document, Entry, Line, reach
 from celery_exclusive.stores.base import Capabilities
-from celery_exclusive.stores.document_store import Change, DocumentStore, Loaded
+from celery_exclusive.stores.document_store import CLOCK_MARGIN, Change, DocumentStore, Loaded
 from celery_exclusive.system.threads import original
-
-MINUTE = 60_000_000
-"""The extra time for which tombstones are kept, in case the clock is set back."""
 
 
 @dataclass(slots=True)
@@ -137,7 +134,7 @@ class MemoryStore(DocumentStore):
             memory.reaped = now
             for key, kept in list(memory.keys.items()):
                 stones = kept.tombstones.items()
-                kept.tombstones = {id: stone for id, stone in stones if stone[0] + MINUTE > now}
+                kept.tombstones = {id: stone for id, stone in stones if stone[0] + CLOCK_MARGIN > now}
                 if not kept.entries and all(holder.expiry <= now for holder in kept.document.holders):
                     kept.document = Document()
                 if kept.is_idle:

@@ -13,7 +13,7 @@ from weakref import WeakSet, finalize
 
 from celery_exclusive.errors import OptionError, StoreUnavailable
 from celery_exclusive.stores.base import Capabilities, older_version
-from celery_exclusive.stores.sql import place, schema
+from celery_exclusive.stores.sql import sqlite_file, sqlite_tables
 from celery_exclusive.stores.sql.store import SqlStore
 from celery_exclusive.stores.sql.transaction import Transaction
 from celery_exclusive.system.deadline import at_most
@@ -91,9 +91,9 @@ class SqliteStore(SqlStore):
     def __init__(
         self, url: str, *, prefix: str = "cx", offer: int = 5_000_000, tombstone_ttl: int = 600_000_000
     ) -> None:
-        self._place = place.parse(url)
+        self._file = sqlite_file.parse(url)
         super().__init__(
-            f"sqlite:///{self._place.path}", prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl
+            f"sqlite:///{self._file.path}", prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl
         )
         self.clock = lambda: time.time_ns() // 1000
         self._idle: list[_Opened] = []
@@ -110,26 +110,28 @@ class SqliteStore(SqlStore):
     def check(self) -> list[str]:
         self._patiently(lambda transaction: transaction.reap(limit=0), "BEGIN IMMEDIATE")  # it writes
         strangers, has_older_locks = self._patiently(self._look_around, "BEGIN")
-        warnings = self._place.warnings()
+        warnings = self._file.warnings()
         if has_older_locks:
             warnings.append(older_version(self.url, "tables exclusive1_*"))
         if strangers:
             warnings.append(
-                f"exclusive_store: {self._place.path} has tables of others too ({strangers[0]}): who writes "
+                f"exclusive_store: {self._file.path} has tables of others too ({strangers[0]}): who writes "
                 "them makes locks wait, and locks make them wait; give locks a file of their own"
             )
         return warnings
 
     def _look_around(self, transaction: Transaction) -> tuple[list[str], bool]:
         cursor, namespace = transaction.cursor, transaction.namespace
-        return schema.strangers(cursor), schema.has_older_locks(cursor, namespace, transaction.now)
+        return sqlite_tables.strangers(cursor), sqlite_tables.has_older_locks(
+            cursor, namespace, transaction.now
+        )
 
     def close(self) -> None:
         _close_all(self._idle)
 
     def _patiently(self, work: Callable[[Transaction], T], begin: str) -> T:
         """Try until nobody else is in the way."""
-        until = time.monotonic() + at_most(self._place.patience)
+        until = time.monotonic() + at_most(self._file.patience)
         while True:
             try:
                 return self._attempt(work, begin)
@@ -169,9 +171,9 @@ class SqliteStore(SqlStore):
         return self._idle[-1] if self._idle else None
 
     def _open(self) -> _Opened:
-        self._place.refuse()
-        self._place.create()
-        path = self._place.path
+        self._file.refuse()
+        self._file.create()
+        path = self._file.path
         connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
         try:
             cursor = connection.cursor()
@@ -186,9 +188,9 @@ class SqliteStore(SqlStore):
                 cursor, self.url, prefix=self.prefix, offer=self.offer, tombstone_ttl=self.tombstone_ttl
             )
             opened = _Opened(connection, transaction, path)
-            if not schema.has(cursor, transaction.namespace):
+            if not sqlite_tables.has(cursor, transaction.namespace):
                 cursor.execute("BEGIN IMMEDIATE")
-                schema.create(cursor, transaction.namespace)
+                sqlite_tables.create(cursor, transaction.namespace)
                 cursor.execute("COMMIT")
         except BaseException:
             _close(connection)
@@ -198,12 +200,12 @@ class SqliteStore(SqlStore):
     def _explained(self, error: Exception) -> Exception:
         if _is_locked(error):
             return StoreUnavailable(
-                f"store {self.url}: others kept it locked for {self._place.patience:g} s: look for a process "
+                f"store {self.url}: others kept it locked for {self._file.patience:g} s: look for a process "
                 "that is stopped, or another program's long transaction in this file"
             )
         for word, hint in _MISUSE.items():
             if word in str(error):
-                return OptionError(f"exclusive_store: {self._place.path}: {error}; {hint}")
+                return OptionError(f"exclusive_store: {self._file.path}: {error}; {hint}")
         hint = next((hint for word, hint in _TROUBLE.items() if word in str(error)), "trying again is safe")
         return StoreUnavailable(f"store {self.url}: {error}; {hint}")
 

@@ -1,12 +1,16 @@
 """What the tables are asked, as text. Below each statement stand its parameters in their order, and its row.
 
-The texts are constants, so that a connection parses each of them only once.
+All databases understand them. A store whose driver writes a parameter otherwise than `?` has a cursor that
+translates. The texts are constants, so that a connection parses each of them only once.
 """
 
 from __future__ import annotations
 
 NAMESPACE = "SELECT fence, reaped, broker, broker_until FROM exclusive2_namespace WHERE namespace = ?"
 """namespace; one row: fence, reaped, broker, broker_until."""
+
+ADD_NAMESPACE = "INSERT INTO exclusive2_namespace (namespace, epoch, fence, reaped) VALUES (?, ?, 0, 0)"
+"""namespace, epoch."""
 
 RAISE_FENCE = "UPDATE exclusive2_namespace SET fence = ?, reaped = ? WHERE namespace = ?"
 """fence, reaped, namespace."""
@@ -79,7 +83,7 @@ DELETE_ENTRY = "DELETE FROM exclusive2_line WHERE namespace = ? AND key = ? AND 
 DELETE_LINE = "DELETE FROM exclusive2_line WHERE namespace = ? AND key = ?"
 """namespace, key."""
 
-WRITE_TOMBSTONE = """REPLACE INTO exclusive2_tombstone (namespace, key, id, until, token)
+INSERT_TOMBSTONE = """INSERT INTO exclusive2_tombstone (namespace, key, id, until, token)
 VALUES (?, ?, ?, ?, ?)"""
 """namespace, key, id, until, token."""
 

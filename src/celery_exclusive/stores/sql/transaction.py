@@ -11,12 +11,10 @@ from celery_exclusive.core.records import SET_ASIDE, Document, Entry, Holder, Li
 from celery_exclusive.core.step import step
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.stores.base import Reply
-from celery_exclusive.stores.document_store import Change, DocumentStore, Loaded
+from celery_exclusive.stores.document_store import CLOCK_MARGIN, Change, DocumentStore, Loaded
 from celery_exclusive.stores.sql import rows, statements
 from celery_exclusive.stores.sql.rows import Damaged, Found, to_bytes, to_text
 
-MINUTE = 60_000_000
-"""How much longer than told a tombstone is kept, in case the clock is set back."""
 _LEASES_AT_ONCE = 500
 _ENDED_PER_SWEEP = 5_000
 """A sweep is one transaction, for which all others wait."""
@@ -138,8 +136,10 @@ class Transaction(DocumentStore):
             return False
         self._swap_line(key, change)
         if to.tombstone is not None:
-            stone = (to_bytes(key), to_bytes(change.id), change.tombstone_until, to_bytes(to.tombstone))
-            self.cursor.execute(statements.WRITE_TOMBSTONE, (self.namespace, *stone))
+            name = (self.namespace, to_bytes(key), to_bytes(change.id))
+            self.cursor.execute(statements.DELETE_TOMBSTONE, name)
+            stone = (*name, change.tombstone_until, to_bytes(to.tombstone))
+            self.cursor.execute(statements.INSERT_TOMBSTONE, stone)
         return True
 
     def _write(self, key: str, version: int, *values: int | str | None) -> bool:
@@ -210,7 +210,9 @@ class Transaction(DocumentStore):
             self.cursor.executemany(statements.DELETE_LOCK, ended)
         if living := [(ends, self.namespace, key) for key, _, ends, has_ended in seen if not has_ended]:
             self.cursor.executemany(statements.POSTPONE_LOCK, living)
-        old = self._all(statements.ENDED_TOMBSTONES, self.namespace, self.now - MINUTE, _ENDED_PER_SWEEP)
+        old = self._all(
+            statements.ENDED_TOMBSTONES, self.namespace, self.now - CLOCK_MARGIN, _ENDED_PER_SWEEP
+        )
         if old:
             self.cursor.executemany(statements.DELETE_TOMBSTONE, [(self.namespace, *row) for row in old])
         return [to_text(key) for (key,) in self._all(statements.DUE_KEYS, self.namespace, self.now, limit)]

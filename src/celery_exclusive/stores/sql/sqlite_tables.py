@@ -1,4 +1,4 @@
-"""The tables. Times are whole microseconds of the store's clock.
+"""The tables as SQLite has them. Times are whole microseconds of the store's clock.
 
 The names begin with the version of what they keep. Keys, ids and tokens are bytes: their text may have any
 characters. A lock whose `ends` has come is nobody's any more: the reaper deletes it and raises the fence of
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from secrets import token_hex
 
+from celery_exclusive.stores.sql.statements import ADD_NAMESPACE, NAMESPACE
 from celery_exclusive.stores.sql.transaction import Cursor
 
 TABLES = {
@@ -48,8 +49,6 @@ INDEXES = {
 }
 _OLDER = "exclusive1_"
 _NAMES = "SELECT name FROM sqlite_master WHERE type = 'table'"
-_HAS_NAMESPACE = "SELECT 1 FROM exclusive2_namespace WHERE namespace = ?"
-_ADD_NAMESPACE = "INSERT INTO exclusive2_namespace (namespace, epoch, fence, reaped) VALUES (?, ?, 0, 0)"
 _HELD_BY_OLDER = "SELECT 1 FROM exclusive1_lock WHERE namespace = ? AND (ends IS NULL OR ends > ?) LIMIT 1"
 
 
@@ -57,7 +56,7 @@ def has(cursor: Cursor, namespace: bytes) -> bool:
     """Whether the tables are there, with the namespace's own row."""
     if "exclusive2_namespace" not in _names(cursor):
         return False
-    cursor.execute(_HAS_NAMESPACE, (namespace,))
+    cursor.execute(NAMESPACE, (namespace,))
     return bool(cursor.fetchall())
 
 
@@ -68,7 +67,7 @@ def create(cursor: Cursor, namespace: bytes) -> None:
     for name, columns in INDEXES.items():
         cursor.execute(f"CREATE INDEX IF NOT EXISTS {name} ON {columns}")
     if not has(cursor, namespace):
-        cursor.execute(_ADD_NAMESPACE, (namespace, token_hex(8)))
+        cursor.execute(ADD_NAMESPACE, (namespace, token_hex(8)))
 
 
 def strangers(cursor: Cursor) -> list[str]:

@@ -1,4 +1,4 @@
-"""Where a database file is, and whether several processes can share it there."""
+"""The file of a SQLite store: where it is, and whether several processes can share it there."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _NETWORK = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """An absolute path, as it was found in a URL."""
+class SqliteFile:
+    """A database file by its absolute path, as it was found in a URL."""
 
     path: Path
     patience: float
@@ -101,7 +101,7 @@ class Place:
         return file_system(os.path.realpath(self.path), mounts)
 
 
-def parse(url: str) -> Place:
+def parse(url: str) -> SqliteFile:
     """Read a URL as SQLAlchemy does.
 
     Example:
@@ -128,7 +128,7 @@ def parse(url: str) -> Place:
         )
     if path.startswith("file:"):
         raise OptionError("exclusive_store: in a sqlite:// URL give a plain path instead of file:")
-    return Place(Path.cwd() / path, patience, not Path(path).is_absolute())
+    return SqliteFile(Path.cwd() / path, patience, not Path(path).is_absolute())
 
 
 def _is_there(folder: Path) -> bool:
