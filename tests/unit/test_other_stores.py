@@ -35,7 +35,7 @@ def arrive(marks: OtherStores, *names: str) -> None:
         )
         delivery: Any = SimpleNamespace(stored=stored, key="x:" + "k" * 9_999)
         marks.note(delivery)
-    marks.tell("own")
+    marks.warn("own")
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:

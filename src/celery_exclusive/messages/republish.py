@@ -13,7 +13,7 @@ from kombu.utils.json import dumps
 from celery_exclusive import notices
 from celery_exclusive.brokers import broker_urls, family
 from celery_exclusive.core.claim import task_id
-from celery_exclusive.messages.header import HEADER, Header
+from celery_exclusive.messages.header import Header
 from celery_exclusive.messages.stored import StoredMessage
 from celery_exclusive.options.amounts import seconds_until
 from celery_exclusive.stores.base import Wake
@@ -47,7 +47,7 @@ class Republisher:
             header: Header | None = None
             try:
                 stored = StoredMessage.load(wake.message).promoted(wake)
-                header = Header.of(stored.headers[HEADER])
+                header = Header.of(stored.our_header)
                 self.publish(stored, at_head=True)
             except Exception as error:  # noqa: BLE001 - whatever it is, the offer expires
                 if header and header.auto_delete and getattr(error, "reply_code", 0) == _NO_ROUTE:
@@ -69,7 +69,7 @@ class Republisher:
 
         When this returns, the broker has confirmed the message, if it can.
         """
-        with self._take_producer() as producer:
+        with self._acquire_producer() as producer:
             send = _send
             if at_head and self._is_amqp:
                 stored = stored.on_top()
@@ -84,7 +84,7 @@ class Republisher:
             self._producer.connection.release()
             self._producer = None
 
-    def _take_producer(self) -> AbstractContextManager[Any]:
+    def _acquire_producer(self) -> AbstractContextManager[Any]:
         if not self._own_connection:
             pool = pools.producers[self._connection()] if self._is_amqp else self.app.amqp.producer_pool
             pooled: AbstractContextManager[Any] = pool.acquire(block=True)

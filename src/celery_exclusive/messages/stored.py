@@ -81,22 +81,18 @@ class StoredMessage:
 
     def promoted(self, wake: Wake) -> StoredMessage:
         """Return the copy that is republished for an offer."""
-        header = {**self.headers[HEADER], "promoted": wake.epoch, "offered": wake.key}
-        return replace(self, headers={**self.headers, HEADER: header})
+        return self._with_header({**self.our_header, "promoted": wake.epoch, "offered": wake.key})
 
     def on_top(self) -> StoredMessage:
         """Return the copy that RabbitMQ delivers before others. Its own priority is in our header."""
-        header = {**self.headers[HEADER], "priority": self.properties.get("priority")}
-        return replace(
-            self, headers={**self.headers, HEADER: header}, properties={**self.properties, "priority": TOP}
-        )
+        own = self.properties.get("priority")
+        message = self._with_header({**self.our_header, "priority": own})
+        return replace(message, properties={**self.properties, "priority": TOP})
 
     def signed(self, signer: Signer) -> StoredMessage:
         """Return the copy to publish. In the store its header has no signature of its own."""
         task_id = self.headers.get("id") or self.properties.get("correlation_id")
-        return replace(
-            self, headers={**self.headers, HEADER: signer.sign_header(self.headers[HEADER], str(task_id))}
-        )
+        return self._with_header(signer.sign_header(self.our_header, str(task_id)))
 
     def headers_to_send(self) -> dict[str, Any]:
         return {name: value for name, value in self.headers.items() if name != "compression"}
@@ -107,5 +103,8 @@ class StoredMessage:
         It has no valid epoch, so it counts as redelivered.
         """
         eta = datetime.now(timezone.utc) + timedelta(seconds=seconds)
-        header = {**self.headers[HEADER], "promoted": "", **changes}
-        return replace(self, headers={**self.headers, HEADER: header, "eta": eta.isoformat()})
+        message = self._with_header({**self.our_header, "promoted": "", **changes})
+        return replace(message, headers={**message.headers, "eta": eta.isoformat()})
+
+    def _with_header(self, header: dict[str, Any]) -> StoredMessage:
+        return replace(self, headers={**self.headers, HEADER: header})

@@ -75,7 +75,7 @@ class Heartbeat:
     def keep(self, delivery: Received, process: Callable[[], int | None] = lambda: None) -> None:
         """Renew the leases of this delivery whenever it is executed, until it is dropped.
 
-        `process` tells the pid of the child of which Celery knows that it has begun.
+        `process` returns the pid of the child of which Celery knows that it has begun.
         """
         self._elsewhere.note(delivery)
         small = replace(delivery, stored=replace(delivery.stored, body=b""))
@@ -140,7 +140,7 @@ class Heartbeat:
             notices.amnesia(self.services, count)
         self._see(Known(epoch, 0 if self._expired else now))
         keep_namespace(self.services, self.broker)
-        self._elsewhere.tell(epoch)
+        self._elsewhere.warn(epoch)
 
     def _see(self, known: Known) -> None:
         self._known = known

@@ -42,7 +42,7 @@ class OtherStores:
             sender = str(headers.get("origin") or "a publisher")[:_LONGEST]
             self._new[mark] = (sender, delivery.key[:_LONGEST])
 
-    def tell(self, epoch: str) -> None:
+    def warn(self, epoch: str) -> None:
         """Compare the new ones with the mark that the store has now, and warn if they differ."""
         self._own.add(epoch)
         if time.monotonic() >= self._hour + _HOUR:
@@ -52,12 +52,12 @@ class OtherStores:
         while self._new:
             mark, (sender, key) = self._new.popitem()
             if mark not in self._own and mark not in self._known:
-                self._warn(sender, key)
+                self._name(sender, key)
                 self._known[mark] = None
         for mark in list(self._known)[:-_MOST]:
             del self._known[mark]
 
-    def _warn(self, sender: str, key: str) -> None:
+    def _name(self, sender: str, key: str) -> None:
         if self._named == _NAMED:
             self._more += 1
             return

@@ -33,7 +33,7 @@ class Patience:
 
     def __init__(self, services: Services, task: Any, request: Any) -> None:
         self.services, self.task, self.request = services, task, request
-        self.may_come_late = False
+        self.is_unanswered = False
         self._report_by: float | None = None
         self.began = time.monotonic()
 
@@ -41,9 +41,9 @@ class Patience:
         """Return the store's reply, and the exception that a signal raised meanwhile, if any."""
         seconds = self.seconds()
         with deadline(seconds):
-            return self._insist(key, operation, time.monotonic() + seconds)
+            return self._retry(key, operation, time.monotonic() + seconds)
 
-    def _insist(self, key: str, operation: KeyOperation, until: float) -> tuple[Reply, BaseException | None]:
+    def _retry(self, key: str, operation: KeyOperation, until: float) -> tuple[Reply, BaseException | None]:
         pause = _FIRST_PAUSE
         while True:
             try:
@@ -94,9 +94,9 @@ class Patience:
         """
         if not isinstance(operation, Acquire):
             return self.services.store.apply(key, operation)
-        if self.may_come_late:
+        if self.is_unanswered:
             operation = replace(operation, redelivered=True)
-        before, self.may_come_late = self.may_come_late, True
+        before, self.is_unanswered = self.is_unanswered, True
         reply = self.services.store.apply(key, operation)
-        self.may_come_late = before
+        self.is_unanswered = before
         return reply

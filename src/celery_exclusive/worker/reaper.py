@@ -65,12 +65,12 @@ class Reaper:
         with forks_wait():
             reply = self.services.store.reap(every=every)
             for key, problem in reply.unreadable:
-                self._tell(key, problem)
+                self._log(key, problem)
             if heartbeat := parts_of(self.services).heartbeat:
                 heartbeat.notice_epoch(reply.epoch)
             return reply
 
-    def _tell(self, key: str, problem: str) -> None:
+    def _log(self, key: str, problem: str) -> None:
         """Log a key whose data are damaged, once."""
         if key not in self._unreadable:
             self._unreadable.add(key)

@@ -46,7 +46,7 @@ class Received(Delivery):
         message = request.message
         header = read_header(services, message.headers, request.id)
         if header is None:
-            _tell_if_unsigned(services, message)
+            _log_if_unsigned(services, message)
             header = Header(_publish_id(request), masked=True)
         is_acquired = header.unique is not None
         rejected = rejections(message.headers)
@@ -125,7 +125,7 @@ def restore_request(request: Any, header: Header) -> None:
         properties["priority"] = request.delivery_info["priority"] = header.priority
 
 
-def _tell_if_unsigned(services: Services, message: Any) -> None:
+def _log_if_unsigned(services: Services, message: Any) -> None:
     """Log it once per process."""
     signer = services.signer
     if signer.is_on and HEADER in message.headers and not signer.has_told:

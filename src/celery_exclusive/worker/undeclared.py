@@ -40,39 +40,39 @@ class Undeclared:
         header = read_header(self.services, request.message.headers, request.id)
         if header:
             header = routed(header, request.message)
-            self._give_back(request.task, request.id, header)
-        if header and self._look(request.task, request.id, header, again=is_redelivered(request.message)):
-            restore_request(request, header)
+            self._release_unique_key(request.task, request.id, header)
+            again = is_redelivered(request.message)
+            if self._leave_lines(request.task, request.id, header, again=again):
+                restore_request(request, header)
 
     def _revoke(self, sender: Any, request: Any, **_: Any) -> None:
         """Celery announces a message that is revoked or expires before it is received only here."""
         header = read_header(self.services, vars(request), request.id)
         if header:
-            self._give_back(sender, request.id, header)
-            self._look(
-                sender, request.id, header, again=bool((request.delivery_info or {}).get("redelivered"))
-            )
+            self._release_unique_key(sender, request.id, header)
+            again = bool((request.delivery_info or {}).get("redelivered"))
+            self._leave_lines(sender, request.id, header, again=again)
 
     def _refuse(self, message: Any, **_: Any) -> None:
         """Celery drops it: no worker of this release knows its task, or can read it."""
         release_unique_key_of(self.services, str((message.headers or {}).get("id")), message)
 
-    def _give_back(self, task: Any, id: str, header: Header) -> None:
+    def _release_unique_key(self, task: Any, id: str, header: Header) -> None:
         if not isinstance(task, GatedTask):
             self.services.releaser.add_message(id, header)
 
-    def _look(self, task: Any, id: str, header: Header, *, again: bool) -> bool:
-        """Whether it has waited in line for an option that this task has not."""
+    def _leave_lines(self, task: Any, id: str, header: Header, *, again: bool) -> bool:
+        """Leave the lines of options that this task has not; return whether it may be in any."""
         keys = [] if self.services.exclusive(task) else [header.exclusive]
         if header.unique and header.unique[1] == FINISHED and not self.services.unique(task):
             keys.append(header.unique[0])
         left = [key for key in keys if key and (header.promoted is not None or again)]
         for key in left:
             place = (self.services.store, task.name, id, key, header.claim_id(id))
-            Thread(target=self._leave, args=place, name="exclusive-leave", daemon=True).start()
+            Thread(target=self._leave_line, args=place, name="exclusive-leave", daemon=True).start()
         return bool(left)
 
-    def _leave(self, store: Store, task: str, id: str, key: str, claim: str) -> None:
+    def _leave_line(self, store: Store, task: str, id: str, key: str, claim: str) -> None:
         """Not for good: a worker of another release may get it, if this one is killed before it has run."""
         try:
             with forks_wait():

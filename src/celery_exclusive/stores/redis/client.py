@@ -114,12 +114,12 @@ class Client:
     def _exchange(self, command: _Command, again: _Command) -> Any:
         """Do one round trip; a second one on a new connection if the old one was dropped."""
         try:
-            return self._try(self._take(), command)
+            return self._try(self._idle_or_new(), command)
         except (exceptions.BusyLoadingError, exceptions.AuthenticationError, exceptions.NoPermissionError):
             raise
         except (exceptions.ConnectionError, ConnectionError):
             self.close()  # a server that dropped one has dropped all of them
-            answer = self._try(self._take(), again)
+            answer = self._try(self._idle_or_new(), again)
             return Repeated(answer) if isinstance(answer, list) else answer
 
     def _try(self, connection: _Connection, command: _Command) -> Any:
@@ -145,7 +145,7 @@ class Client:
             connection._sock.settimeout(self._timeout)
         self._idle.append(connection)
 
-    def _take(self) -> _Connection:
+    def _idle_or_new(self) -> _Connection:
         try:
             return self._idle.pop()
         except IndexError:

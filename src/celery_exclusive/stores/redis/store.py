@@ -8,21 +8,15 @@ from os import urandom
 from typing import Any
 
 from celery_exclusive.core.operations import (
-    Acquire,
-    AcquireAlone,
     Applied,
-    Break,
     Granted,
     KeyOperation,
-    Release,
-    Remove,
     Renew,
-    Restore,
 )
-from celery_exclusive.core.records import Phase
 from celery_exclusive.errors import OptionError, StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import Capabilities, Reply, Snapshot, older_version
 from celery_exclusive.stores.redis import scripts
+from celery_exclusive.stores.redis.arguments import Arguments, arguments_of
 from celery_exclusive.stores.redis.client import CLUSTER, Client, Repeated
 from celery_exclusive.stores.redis.reply import GRANTED, read_owners, read_reply, shorten, text
 
@@ -63,28 +57,20 @@ class RedisStore:
         self._tombstone_ttl = tombstone_ttl
 
     def apply(self, key: str, operation: KeyOperation) -> Reply:
-        if isinstance(operation, Acquire):
-            return self._apply("acquire", key, operation, operation.token, operation.ttl, operation.limit)
-        if isinstance(operation, AcquireAlone):
-            return self._apply(
-                "acquire_alone", key, operation, operation.token, operation.ttl, operation.phase
-            )
-        if isinstance(operation, Release):
-            return self._apply("release", key, operation, operation.token, operation.keep)
-        if isinstance(operation, Restore):
-            return self._apply("restore", key, operation, operation.token, operation.ttl, operation.limit)
-        return self._apply("break" if isinstance(operation, Break) else "remove", key, operation)
+        return self._apply(arguments_of(operation), key)
 
     def renew(self, leases: Sequence[tuple[str, Renew]]) -> list[bool]:
         found: list[bool] = []
         for first in range(0, len(leases), _LEASES_PER_CALL):
             batch = leases[first : first + _LEASES_PER_CALL]
-            words = [word for key, lease in batch for word in (key, *_renewal(lease))]
+            words: list[object] = []
+            for key, lease in batch:
+                words += (key, lease.id, lease.token, lease.ttl, lease.phase or "")
             found += map(bool, self._client.run(_RENEW, self._base, self._now(), *words))
         return found
 
     def reap(self, limit: int = 100, every: int = 0) -> Reply:
-        return self._apply("reap", ttl=every, limit=limit)
+        return self._apply(Arguments("reap", ttl=every, limit=limit))
 
     def keep_namespace(self, broker: str, life: int) -> str:
         return text(self._client.run(_NAMESPACE, self._base, broker, life))
@@ -135,7 +121,7 @@ class RedisStore:
             raise OptionError(f"store {self.url}: {CLUSTER}")
         if facts.get("role") == "slave":
             raise StoreUnavailable(f"store {self.url} is a replica: point exclusive_store to the primary")
-        self._apply("reap", limit=0)  # raises if the scripts may not run
+        self._apply(Arguments("reap"))  # raises if the scripts may not run
         warnings = []
         if self._has_older_locks():
             warnings.append(older_version(self.url, f"{self._older}*"))
@@ -197,28 +183,13 @@ class RedisStore:
     def _now(self) -> int | str:
         return self.clock() if self.clock else ""
 
-    def _apply(
-        self,
-        verb: str,
-        key: str = "",
-        operation: KeyOperation | None = None,
-        token: str = "",
-        ttl: int = 0,
-        limit: int | Phase = 0,
-    ) -> Reply:
-        acquire = operation if isinstance(operation, Acquire) else None
-        most = acquire and acquire.max_waiting
-        id = operation.id if operation else ""
-
-        def words(delivery: str) -> tuple[object, ...]:
-            fixed = (self._now(), verb, key, id, token, ttl, limit, delivery)
-            mark = urandom(8).hex()
-            rest = (_ending(operation), "" if most is None else most, *_former(operation))
-            return (*fixed, self._offer, self._tombstone_ttl, mark, *rest)
-
-        again = words("redelivered") if acquire else None
+    def _apply(self, arguments: Arguments, key: str = "") -> Reply:
+        again = None
+        if arguments.verb == "acquire":
+            again = self._words(arguments, key, "redelivered")
+        words = self._words(arguments, key, arguments.delivery)
         try:
-            reply = self._client.run(_APPLY, self._base, *words(_delivery(acquire)), again=again)
+            reply = self._client.run(_APPLY, self._base, *words, again=again)
         except StoreUnavailable as error:
             problem = str(error.__cause__)
             if key and any(word in problem for word in _DAMAGE):
@@ -226,44 +197,20 @@ class RedisStore:
                 raise UnreadableKey(key, shorten(problem), self.url) from error
             raise
         # A release whose reply was lost finds nothing when it is repeated, and that is no alarm.
-        is_repeated = verb == "release" and isinstance(reply, Repeated)
+        is_repeated = arguments.verb == "release" and isinstance(reply, Repeated)
         if len(reply) == 2:
             name, number = reply
             if name == GRANTED:
                 return Reply(Granted(number))
             return _DONE if number or is_repeated else _NOT_DONE
-        return read_reply(reply, is_sweep=verb == "reap", is_repeated=is_repeated)
+        return read_reply(reply, is_sweep=arguments.verb == "reap", is_repeated=is_repeated)
 
-
-def _renewal(lease: Renew) -> tuple[object, ...]:
-    return lease.id, lease.token, lease.ttl, lease.phase or ""
-
-
-def _delivery(acquire: Acquire | None) -> str:
-    if acquire is None:
-        return ""
-    if acquire.redelivered:
-        return "redelivered"
-    return "fresh" if acquire.promoted is None else f"promoted {acquire.promoted}"
-
-
-def _former(operation: KeyOperation | None) -> tuple[object, ...]:
-    """The id whose lease goes over, and what follows it: the token of that, or the message to store."""
-    if isinstance(operation, AcquireAlone):
-        return operation.former or ("",)
-    if isinstance(operation, Acquire) and operation.message is not None:
-        return operation.former or "", operation.message
-    return (operation.former or "" if isinstance(operation, Acquire) else "",)
-
-
-def _ending(operation: KeyOperation | None) -> str:
-    if isinstance(operation, Acquire):
-        return "late" if operation.acks_late else "early"
-    if isinstance(operation, (Release, Remove)) and operation.done:
-        return "done"
-    if isinstance(operation, Release) and operation.alone:
-        return "alone"
-    return "queued" if isinstance(operation, Release) and operation.keep else "open"
+    def _words(self, arguments: Arguments, key: str, delivery: str) -> tuple[object, ...]:
+        asked = arguments
+        claim = (key, asked.id, asked.token, asked.ttl, asked.limit)
+        own = (self._offer, self._tombstone_ttl, urandom(8).hex())
+        rest = (asked.ending, asked.max_waiting, *asked.former)
+        return (self._now(), asked.verb, *claim, delivery, *own, *rest)
 
 
 def _facts(info: bytes) -> dict[str, str]:
