@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from celery_exclusive.core.claim import task_id
@@ -120,17 +120,18 @@ class TaskMixin:
             if snapshot.problem:
                 raise UnreadableKey(key, snapshot.problem, services.store.url)
         lock = seen[0] if exclusive else Snapshot()
+        own = seen[-1] if unique else Snapshot()
         has_room = not exclusive or len(lock.holders) + lock.waiting < exclusive.limit
-        place = 0 if has_room else lock.waiting + 1
-        state = LockState(keys[0], _holders(lock.holders), lock.waiting + lock.aside, place)
-        if unique:  # a copy of a run that has died waits for its key
-            state = replace(state, waiting=state.waiting + seen[-1].waiting + seen[-1].aside)
-        if not unique or not seen[-1].holders:
-            return state
-        (taker,) = _holders(seen[-1].holders)
-        phase = seen[-1].holders[0].phase
-        state = replace(state, taker=taker, is_taker_queued=phase in QUEUED)
-        return replace(state, holders=(taker,)) if phase == "running" and not state.holders else state
+        holders, takers = _holders(lock.holders), _holders(own.holders)
+        phase = own.holders[0].phase if takers else None
+        return LockState(
+            keys[0],
+            takers if phase == "running" and not holders else holders,
+            lock.waiting + lock.aside + own.waiting + own.aside,  # a copy of a dead run waits for its own key
+            place=0 if has_room else lock.waiting + 1,
+            taker=takers[0] if takers else None,
+            is_taker_queued=phase in QUEUED,
+        )
 
     def release_lock(self, *args: Any, force: bool = False, **kwargs: Any) -> tuple[LockHolder, ...]:
         """Release the lock, and the unique key, of a call with these arguments, and let its line go on.

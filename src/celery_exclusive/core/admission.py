@@ -66,8 +66,8 @@ class Outcome:
         return self.fence > 0
 
 
-_ON_CONFLICT: dict[str, Literal["wait", "skip", "fail", "reschedule"]] = {
-    "wait": "wait",
+_ON_CONFLICT: dict[str, Literal["skip", "fail", "reschedule"]] = {
+    "wait": "reschedule",  # if it cannot be parked
     "skip": "skip",
     "raise": "fail",
     "reschedule": "reschedule",
@@ -121,8 +121,7 @@ def _acquire_lock(delivery: Delivery, claim: Claim, policy: Policy) -> Plan[Outc
         kind = _ON_CONFLICT[policy.on_full]
         return Outcome(kind, claim.key, answer.by, _first(answer.by), "full", waiting=answer.waiting)
     if isinstance(answer, Held):
-        kind = "wait" if has_to_wait else _ON_CONFLICT[policy.on_conflict]
-        kind = "reschedule" if kind == "wait" else kind  # it cannot be parked
+        kind = _ON_CONFLICT["wait" if has_to_wait else policy.on_conflict]
         return Outcome(kind, claim.key, answer.by, _first(answer.by))
     return Outcome("drop", claim.key)
 
@@ -199,15 +198,15 @@ def _keep_unique_key(delivery: Delivery, unique: UniqueClaim, lock: Claim) -> Pl
         return
     runs = yield Ask(key, None, may_fail=True)
     locked = yield Ask(lock.key, None, may_fail=True)
-    if isinstance(runs, Held) and isinstance(locked, Held) and lock.id not in _ids(locked.by):
+    if (
+        isinstance(runs, Held)
+        and isinstance(locked, Held)
+        and lock.id not in [owner.id for owner in locked.by]
+    ):
         for run in runs.by:
             if run.id == unique.claim.id:
                 dead = replace(unique, claim=replace(unique.claim, token=run.token))
                 yield Ask(key, dead.release_for_queue(), may_fail=True)
-
-
-def _ids(by: tuple[Owner, ...]) -> list[str]:
-    return [owner.id for owner in by]
 
 
 def _first(by: tuple[Owner, ...]) -> str:

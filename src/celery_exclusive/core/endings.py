@@ -29,9 +29,11 @@ def run_ended(delivery: Delivery, *, done: bool, returns: bool) -> Iterator[tupl
     if delivery.exclusive:
         yield delivery.exclusive.key, delivery.exclusive.release(done=done)
     unique = delivery.unique
-    if unique and unique.until != PERIOD and returns:
+    if not unique or unique.until == PERIOD:
+        return
+    if returns:
         yield unique.claim.key, unique.release_for_queue()
-    elif unique and unique.until != PERIOD:
+    else:
         for claim in unique.claims:
             yield claim.key, claim.release(done=done)
 

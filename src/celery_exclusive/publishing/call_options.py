@@ -37,16 +37,16 @@ def pop_call_options(services: Services, name: str, task: Any, options: dict[str
             raise OptionError(
                 f"task {name}: {word}={given!r} is no option of a call{did_you_mean(word, _NAMES)}"
             )
-    holds: dict[str, Any] = {}
+    declared = {"exclusive": services.exclusive(task), "unique": services.unique(task)}
+    chosen: dict[str, Any] = {**declared}
     off: list[str] = []
     values: dict[str, dict[str, Any]] = {}
-    declared = {"exclusive": services.exclusive(task), "unique": services.unique(task)}
     for kind in KINDS:
         attribute = kind.attribute
-        given = options.pop(attribute, holds)
-        if given is holds:
-            holds[attribute] = declared[attribute]
-        elif given is None:
+        if attribute not in options:
+            continue
+        given = chosen[attribute] = options.pop(attribute)
+        if given is None:
             off.append(attribute)
         elif not isinstance(given, kind):
             raise OptionError(
@@ -59,9 +59,8 @@ def pop_call_options(services: Services, name: str, task: Any, options: dict[str
                 "or is unknown here: declare an option at the task, and let the call change it"
             )
         else:
-            holds[attribute] = given
             values[attribute] = given.values
-    return CallOptions(holds.get("exclusive"), holds.get("unique"), tuple(off), values)
+    return CallOptions(**chosen, off=tuple(off), values=values)
 
 
 @lru_cache
