@@ -8,6 +8,7 @@ import time
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
+from secrets import token_hex
 from threading import get_ident
 from typing import TYPE_CHECKING, Final
 
@@ -36,6 +37,11 @@ entered: ContextVar[tuple[tuple[int, Lease], ...]] = ContextVar("celery_exclusiv
 """The leases of the `with lock(...)` blocks that we are in, with their threads: contexts can be copied."""
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=partial(entered.set, ()))  # they are the parent's
+
+
+def new_claim(owner: str, key: str, ttl: int, limit: int = 1) -> Claim:
+    """Make a claim of an owner without a message: its publish id and its token are new."""
+    return Claim(key, f"{owner}/{token_hex(4)}", token_hex(8), ttl, limit)
 
 
 class Acquisition:

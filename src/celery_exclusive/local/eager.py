@@ -6,7 +6,6 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Final
 
 from celery.utils import uuid
@@ -17,7 +16,7 @@ from celery_exclusive.core.operations import Granted, Held
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import DuplicateTask, LockHeld, StoreUnavailable
 from celery_exclusive.leases.lease import Lease
-from celery_exclusive.local.acquisition import Acquisition
+from celery_exclusive.local.acquisition import Acquisition, new_claim
 from celery_exclusive.options.declared import Exclusive, Unique
 from celery_exclusive.options.keys import key_of
 from celery_exclusive.options.option import Option
@@ -89,8 +88,8 @@ def _locked_run(task: Any, id: str, args: Any, kwargs: Any, option: Exclusive | 
     if option is None or key is None:
         yield Run(id, outer=outer)
         return
-    claim = Claim(key, f"{id}/{token_hex(4)}", token_hex(8), services.ttl(option), option.limit)
-    if task.app.conf.task_always_eager and not services.is_rehearsal:
+    claim = new_claim(id, key, services.ttl(option), option.limit)
+    if _is_alone(task):
         with _lease_in_memory(claim) as lease:
             yield Run(id, lease, outer)
         return
@@ -148,11 +147,10 @@ def _unique_lease(
         )
         for outer in runs()
     )
-    is_play = task.app.conf.task_always_eager and not services.is_rehearsal
-    if option is None or key is None or is_play or has_already:
+    if option is None or key is None or has_already or _is_alone(task):
         yield key, None
         return
-    claim = Claim(key, f"{run.task_id}/{token_hex(4)}", token_hex(8), services.ttl(option))
+    claim = new_claim(run.task_id, key, services.ttl(option))
     acquisition = Acquisition(services, claim, f"Task {task.name}[{run.task_id}]")
     try:
         if option.held_until == PERIOD:
@@ -185,6 +183,11 @@ def _unique_lease(
         yield key, existing_id
     finally:
         acquisition.release()
+
+
+def _is_alone(task: Any) -> bool:
+    """Whether calls run under `task_always_eager`, where nothing conflicts, unless a test wants it to."""
+    return task.app.conf.task_always_eager and not task.app._celery_exclusive.is_rehearsal
 
 
 def _is_retry_without_lock(outer: Run | None, id: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from secrets import token_hex
 from socket import gethostname
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -11,12 +10,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from celery import current_app
 
 from celery_exclusive import notices
-from celery_exclusive.core.claim import Claim, task_id
+from celery_exclusive.core.claim import task_id
 from celery_exclusive.core.operations import Held
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import ExclusiveError, LockHeld, NoLease, OptionError, did_you_mean, shown
 from celery_exclusive.leases.lease import Lease
-from celery_exclusive.local.acquisition import Acquisition, entered
+from celery_exclusive.local.acquisition import Acquisition, entered, new_claim
 from celery_exclusive.options.amounts import A_COUNT, MIN_TTL, is_count, is_duration, seconds_from
 from celery_exclusive.options.keys import absolute_key
 from celery_exclusive.options.option import apps_with_locks
@@ -177,8 +176,7 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
         if any(acquisition.thread == get_ident() for acquisition in self._held_here()):
             raise ExclusiveError(f"{self} is held by this thread already: a lock is not re-entrant")
         who = f"lock:{gethostname()}:{os.getpid()}"
-        ttl = round(self.ttl * SECOND)
-        claim = Claim(self.key, f"{who}/{token_hex(4)}", token_hex(8), ttl, self.limit)
+        claim = new_claim(who, self.key, round(self.ttl * SECOND), self.limit)
         return Acquisition(services, claim, who)
 
     def _held_here(self) -> list[Acquisition]:

@@ -20,9 +20,6 @@ Promises that the store's capabilities exclude are skipped, with the reason.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from celery_exclusive.stores.base import Store
 from celery_exclusive.testing.promises.amounts import AmountPromises
 from celery_exclusive.testing.promises.copies import CopyPromises
 from celery_exclusive.testing.promises.exclusion import ExclusionPromises
@@ -52,32 +49,8 @@ class StoreConformance(
     AmountPromises,
     SharingPromises,
 ):
-    """Every promise that a store can keep, one test each. Subclass it and say how to open the store."""
+    """Every promise that a store can keep, one test each.
 
-    is_shared_by_processes: bool = True
-    """False for a store in the memory of one process: skips the tests that fork."""
-
-    def make_store(self, *, prefix: str, offer: float, tombstone_ttl: float) -> Store:
-        """Open a new client of the same store. Required.
-
-        Parameters:
-            prefix: the namespace.
-            offer: seconds of the first offer of a free place to the head of the line.
-            tombstone_ttl: seconds for which a finished task that had waited is remembered.
-        """
-        return super().make_store(prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
-
-    def lose_data(self) -> None:
-        """Make the store lose all its data. Without it these tests are skipped."""
-        super().lose_data()
-
-    def unreachable_store(self) -> Store:
-        """Open a client of a store that does not exist. Without it these tests are skipped."""
-        return super().unreachable_store()
-
-    def kept_for_ever(self, prefix: str) -> Sequence[str]:
-        """Return the names in the namespace that would never expire, besides one fence mark and the epoch.
-
-        It is called when everything has finished; by default it returns none.
-        """
-        return super().kept_for_ever(prefix)
+    Subclass it and say how to open the store, with `make_store`. `lose_data`, `unreachable_store`,
+    `kept_for_ever` and `is_shared_by_processes` are for what not every store has; `Subject` describes them.
+    """

@@ -51,7 +51,7 @@ class LockStore(MemoryStore):
         Raises:
             AssertionError: it is held already.
         """
-        key = absolute_key(what) if isinstance(what, str) else what.lock_state(*args, **kwargs).key
+        key = _key(what, args, kwargs)
         id, token = f"somebody-else-{next(_numbers)}/0", "0" * 16
         reply = self.apply(key, Acquire(id, token, 30 * SECOND))
         assert isinstance(reply.answer, Granted), f"lock {key} is held already: {reply.answer}"
@@ -62,5 +62,8 @@ class LockStore(MemoryStore):
 
     def look(self, what: Any, *args: Any, **kwargs: Any) -> Snapshot:
         """Return the state of such a lock: its holders, and the number of waiting tasks."""
-        key = absolute_key(what) if isinstance(what, str) else what.lock_state(*args, **kwargs).key
-        return self.inspect(key)
+        return self.inspect(_key(what, args, kwargs))
+
+
+def _key(what: Any, args: Any, kwargs: Any) -> str:
+    return absolute_key(what) if isinstance(what, str) else what.lock_state(*args, **kwargs).key

@@ -37,18 +37,32 @@ OTHER = "fedcba9876543210"
 class Subject:
     """Opens clients of the store under test, in a namespace of its own for each test."""
 
-    is_shared_by_processes = True
+    is_shared_by_processes: bool = True
+    """False for a store in the memory of one process: skips the tests that fork."""
 
     def make_store(self, *, prefix: str, offer: float, tombstone_ttl: float) -> Store:
+        """Open a new client of the same store. Required.
+
+        Parameters:
+            prefix: the namespace.
+            offer: seconds of the first offer of a free place to the head of the line.
+            tombstone_ttl: seconds for which a finished task that had waited is remembered.
+        """
         raise NotImplementedError("a conformance test class needs make_store()")
 
     def lose_data(self) -> None:
+        """Make the store lose all its data. Without it these tests are skipped."""
         pytest.skip("no lose_data() to make the store forget")
 
     def unreachable_store(self) -> Store:
+        """Open a client of a store that does not exist. Without it these tests are skipped."""
         pytest.skip("no unreachable_store() to fail")
 
     def kept_for_ever(self, prefix: str) -> Sequence[str]:  # noqa: ARG002 - for the author's method
+        """Return the names in the namespace that would never expire, besides one fence mark and the epoch.
+
+        It is called when everything has finished; by default it returns none.
+        """
         return ()
 
     @pytest.fixture(autouse=True)
