@@ -73,8 +73,8 @@ def ls(obj: CLIContext, prefix: str, *, as_json: bool) -> None:
     WAITING     how many tasks wait in line
     FENCE       the number of this lease; the next one of this key has a higher one
     """
-    services = _installation(obj)
-    shown, written = _meant(prefix), _meant(unescaped(prefix))
+    services = _services(obj)
+    shown, written = _possible_keys(prefix), _possible_keys(unescaped(prefix))
     keys = [key for key in services.store.scan() if escaped(key).startswith(shown) or key.startswith(written)]
     found = listing(services, keys)
     if not keys:
@@ -102,17 +102,17 @@ def release(obj: CLIContext, key: str, *, force: bool) -> None:
 
     Exit code: 0 if the lock was released, 1 if it was refused or if there is no such lock.
     """
-    services = _installation(obj)
+    services = _services(obj)
     store = services.store
     chosen = _busy_key(store, key)
     released = release_key(services, chosen, force=force)
     after = store.inspect(chosen)
     click.echo(f"lock {escaped(chosen)}")
-    for line in _account(released, after.waiting + after.aside):
+    for line in _result_lines(released, after.waiting + after.aside):
         click.echo(f"  {line}")
 
 
-def _installation(obj: CLIContext) -> Services:
+def _services(obj: CLIContext) -> Services:
     """Return the services of the app, with all its tasks imported; print which store it uses."""
     app: Any = obj.app
     try:
@@ -145,7 +145,7 @@ def _busy_key(store: Store, text: str) -> str:
     shown_so = unescaped(text)
     if is_busy(store.inspect_all([shown_so])[0]):
         return shown_so
-    meant = list(dict.fromkeys((*_meant(text), *_meant(shown_so))))
+    meant = list(dict.fromkeys((*_possible_keys(text), *_possible_keys(shown_so))))
     busy = [key for key, seen in zip(meant, store.inspect_all(meant), strict=True) if is_busy(seen)]
     if len(busy) == 1:
         return busy[0]
@@ -167,26 +167,26 @@ def _busy_key(store: Store, text: str) -> str:
     )
 
 
-def _meant(text: str) -> tuple[str, ...]:
+def _possible_keys(text: str) -> tuple[str, ...]:
     """Return the keys that a text may mean: a whole key, one without its kind, or a name."""
     return (text, *(kind + mark + text for kind in "xu" for mark in ":="), *keys_named(text))
 
 
-def _account(released: Released, waiting: int) -> Iterator[str]:
+def _result_lines(released: Released, waiting: int) -> Iterator[str]:
     if released.forgotten:
         yield "its data were damaged and are deleted, with its leases and the tasks that waited in line"
         return
     for owner in released.broken:
-        yield f"released the lease of {_who(owner.id)}, held for {duration(owner.age)}"
+        yield f"released the lease of {_shown_id(owner.id)}, held for {duration(owner.age)}"
     if any(owner.phase == "running" for owner in released.broken):
         yield "if its process lives, its body goes on, and its lease.check() raises LeaseLost"
     elif released.broken:
         yield "if its message is not lost, its task runs all the same"
     else:
         yield "held by nobody"
-    offered = ", ".join(_who(id) for id in released.offered)
+    offered = ", ".join(_shown_id(id) for id in released.offered)
     yield f"{waiting} in line" + (f", its place is offered to {offered}" if offered else "")
 
 
-def _who(id: str) -> str:
+def _shown_id(id: str) -> str:
     return printable(task_id(id))

@@ -59,11 +59,6 @@ class Republisher:
                     break
         return lost
 
-    @property
-    def counts_deliveries(self) -> bool:
-        """Whether the broker drops a message that is returned too often, as RabbitMQ's quorum queues do."""
-        return self._is_amqp
-
     def publish(self, stored: StoredMessage, *, at_head: bool = False) -> None:
         """Publish a message unchanged; `at_head` of its queue, if the broker can do that.
 
@@ -71,7 +66,7 @@ class Republisher:
         """
         with self._acquire_producer() as producer:
             send = _send
-            if at_head and self._is_amqp:
+            if at_head and self.is_amqp:
                 stored = stored.on_top()
             elif at_head and _has_lists(producer, stored.exchange):
                 send = _push_to_head
@@ -86,7 +81,7 @@ class Republisher:
 
     def _acquire_producer(self) -> AbstractContextManager[Any]:
         if not self._own_connection:
-            pool = pools.producers[self._connection()] if self._is_amqp else self.app.amqp.producer_pool
+            pool = pools.producers[self._connection()] if self.is_amqp else self.app.amqp.producer_pool
             pooled: AbstractContextManager[Any] = pool.acquire(block=True)
             return pooled
         if self._producer is None:
@@ -99,12 +94,13 @@ class Republisher:
         A message that was acknowledged must not be in a socket's buffer only.
         """
         connection = self.app.connection_for_write()
-        if self._is_amqp:
+        if self.is_amqp:
             connection.transport_options["confirm_publish"] = True
         return connection
 
     @property
-    def _is_amqp(self) -> bool:
+    def is_amqp(self) -> bool:
+        """Whether the broker is RabbitMQ."""
         return family(broker_urls(self.app.conf)[0]) == "amqp"
 
 

@@ -162,7 +162,8 @@ class Execution:
             return Outcome("run")
         notices.given_back(self.services, self.task.name, self.id, self.delivery.key, error)
         ending: Ignore | Reject | None
-        if self.delivery.acks_late and not self.republisher.counts_deliveries:
+        # RabbitMQ's quorum queues drop a message that is returned too often.
+        if self.delivery.acks_late and not self.republisher.is_amqp:
             ending = Reject("the store of the lock does not answer", requeue=True)
         else:
             pause = min(self.services.settings.exclusive_store_wait, _PAUSE)

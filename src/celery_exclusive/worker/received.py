@@ -50,8 +50,7 @@ class Received(Delivery):
             header = Header(_publish_id(request), masked=True)
         is_acquired = header.unique is not None
         rejected = rejections(message.headers)
-        is_reborn = rejected not in (None, header.rejections)
-        if rejected and is_reborn:
+        if rejected and rejected != header.rejections:
             header = header.reborn(rejected)
         header = routed(_completed(header, services, task, request), message)
         if header.exclusive is None and header.unique is None:

@@ -78,7 +78,7 @@ if verb == 'reap' then
       if not is_damage(problem) then return redis.error_reply(problem) end
       redis.call('ZADD', base .. 'due', whole(now + SET_ASIDE), name)
       redis.call('HSET', base .. 'unreadable', name, problem)
-      tell(unreadable, name, problem)
+      append(unreadable, name, problem)
     elseif has_unreadable then
       redis.call('HDEL', base .. 'unreadable', name)
     end

@@ -68,13 +68,13 @@ local function record(lease)
   return string.format('%.0f %.0f %s %s ', lease.expiry, lease.fence, lease.waited, lease.phase) .. lease.token
 end
 
-local function tell(owners, ...)
-  for _, value in ipairs({...}) do owners[#owners + 1] = value end
+local function append(list, ...)
+  for _, value in ipairs({...}) do list[#list + 1] = value end
 end
 
-local function tell_lease(owners, lease)
+local function append_lease(owners, lease)
   local age, remaining = math.max(now - lease.fence, 0), lease.expiry - now
-  tell(owners, lease.id, age, remaining, lease.fence, lease.phase, lease.token)
+  append(owners, lease.id, age, remaining, lease.fence, lease.phase, lease.token)
 end
 
 -- Runs a function on one key; returns the error text if it fails.

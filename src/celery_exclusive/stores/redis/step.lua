@@ -100,14 +100,14 @@ local function has_room(own)
   return count + ahead < known
 end
 
-local function tell_rivals()
+local function append_owners()
   local leases_by_fence = {}
   for _, lease in pairs(holders) do leases_by_fence[#leases_by_fence + 1] = lease end
   table.sort(leases_by_fence, function(one, other) return one.fence < other.fence end)
-  for _, lease in ipairs(leases_by_fence) do tell_lease(owners, lease) end
+  for _, lease in ipairs(leases_by_fence) do append_lease(owners, lease) end
   for position, entry in ipairs(queue()) do
     if position > free() then break end
-    if entry.id ~= id then tell(owners, entry.id, 0, entry.offer_until - now, 0, 'again', '') end
+    if entry.id ~= id then append(owners, entry.id, 0, entry.offer_until - now, 0, 'again', '') end
   end
 end
 
@@ -173,25 +173,25 @@ local function acquire()
     return 'granted', lease.fence
   end
   if is_stale(is_promoted, is_redelivered) then return 'stale', 0 end
-  local taken = holders[former]
-  if not lease and taken and taken.phase ~= 'running' then
+  local handed_over = holders[former]
+  if not lease and handed_over and handed_over.phase ~= 'running' then
     drop(former)
     count = count + 1
-    return enter(entry, taken.fence, waited)
+    return enter(entry, handed_over.fence, waited)
   end
   if not lease and has_room(entry) then
     count = count + 1
     return enter(entry, tick(), waited)
   end
   if not message and not entry then
-    tell_rivals()
+    append_owners()
     known = before -- who only asked does not change what the others may do
     advance()
     return 'held', 0
   end
   if not entry and not lease and delivery == 'fresh' and max_waiting and waiting >= max_waiting then
     local ahead_of_it = waiting
-    tell_rivals()
+    append_owners()
     known = before
     advance()
     return 'full', ahead_of_it
@@ -203,7 +203,7 @@ local function acquire()
   end
   put(entry, lease and BEHIND or LINE, 0, 0)
   advance()
-  tell_rivals()
+  append_owners()
   if message then redis.call('HSET', base .. 'm:' .. key, id, message) end
   return 'parked', lease and 0 or ahead + 1
 end
@@ -212,12 +212,12 @@ local function acquire_alone()
   advance()
   local lease, other = holders[id], holders[former]
   if lease and not is_of(lease, token) then -- another delivery of this id runs
-    tell_rivals()
+    append_owners()
     return 'held', 0
   end
   lease = lease or other and is_of(other, message) and other
   if not lease and count + waiting > 0 then
-    tell_rivals()
+    append_owners()
     return 'held', 0
   end
   local fence = lease and lease.fence or tick()
