@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from celery_exclusive.core.operations import Acquire, AcquireAlone, Break, KeyOperation, Release, Restore
 from celery_exclusive.core.records import Phase
 
 
-@dataclass(frozen=True, slots=True)
-class Arguments:
+class Arguments(NamedTuple):
     """The arguments that depend on the operation. After `former` stands its token, or the message."""
 
     verb: str
