@@ -54,7 +54,7 @@ def test_a_lease_is_sure_of_itself_without_a_store_only_until_its_ttl_has_passed
 
 
 @pytest.mark.parametrize(("at", "certain_for"), [(0, 60), (LATER, -1)], ids=["young", "old"])
-def test_a_check_puts_a_lease_back_that_the_store_has_lost_with_its_data(
+def test_a_check_restores_a_lease_that_the_store_has_lost_with_its_data(
     store: MemoryStore, at: float, certain_for: float
 ) -> None:
     store.apply("key", OURS)
@@ -64,7 +64,7 @@ def test_a_check_puts_a_lease_back_that_the_store_has_lost_with_its_data(
     assert [owner.id for owner in store.inspect("key").holders] == ["a"]
 
 
-def test_a_check_puts_no_lease_back_that_has_merely_run_out(store: MemoryStore) -> None:
+def test_a_check_restores_no_lease_that_has_merely_expired(store: MemoryStore) -> None:
     before = Known(store.epoch(), LATER)
     mine = lease(store, certain_for=60, known=before)
     with pytest.raises(LeaseLost):
@@ -74,7 +74,7 @@ def test_a_check_puts_no_lease_back_that_has_merely_run_out(store: MemoryStore) 
         mine.check()
 
 
-def test_a_check_puts_no_lease_back_that_may_have_been_granted_after_the_loss_and_has_run_out(
+def test_a_check_restores_no_lease_that_may_have_been_granted_after_the_loss_and_has_expired(
     store: MemoryStore,
 ) -> None:
     mine = lease(store, certain_for=-1, known=Known(store.epoch(), 0))

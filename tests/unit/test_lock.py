@@ -245,7 +245,7 @@ def test_of_two_locks_each_is_renewed_in_its_own_time(lock: Lock) -> None:
             lease.check()
 
 
-def test_a_lock_is_put_back_into_a_store_that_has_lost_its_data(
+def test_a_lock_is_restored_into_a_store_that_has_lost_its_data(
     lock: Lock, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     beats = threading.Lock()

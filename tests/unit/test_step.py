@@ -128,7 +128,7 @@ def test_a_lost_lease_is_restored_before_the_task_to_which_its_place_is_offered(
     assert "a" in busy.tombstones
 
 
-def test_a_forgotten_lease_is_put_back_only_where_there_is_a_place(busy: Key):
+def test_a_forgotten_lease_is_restored_only_where_there_is_a_place(busy: Key):
     assert busy.ask(Restore("e", "of e", TTL)) == Applied(False)
     assert busy.ask(Restore("e", "of e", TTL, limit=2)) == Applied(True)
     assert busy.ask(Restore("f", "of f", TTL, limit=2)) == Applied(False)
@@ -145,7 +145,7 @@ def test_a_lost_lease_is_not_restored_for_an_id_that_waits_or_has_finished(busy:
     assert busy.ask(Restore("b", "of b", TTL)) == Applied(False)
 
 
-def test_a_forgotten_lease_is_put_back_once(key: Key):
+def test_a_forgotten_lease_is_restored_once(key: Key):
     assert key.ask(Restore("a", "of a", TTL)) == Applied(True)
     before = key.document
     assert key.ask(Restore("a", "of a", TTL)) == Applied(True)

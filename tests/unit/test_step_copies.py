@@ -184,7 +184,7 @@ def test_an_early_message_that_has_begun_begins_again_when_the_broker_redelivers
     assert isinstance(busy.redelivered("b", acks_late=False), Parked)
 
 
-def test_a_repeated_request_of_an_early_message_is_granted_after_its_lease_has_lapsed(key: Key):
+def test_a_repeated_request_of_an_early_message_is_granted_after_its_lease_has_expired(key: Key):
     key.acquire("a")
     key.acquire("b")
     key.release("a")

@@ -44,7 +44,7 @@ def test_a_later_entry_does_not_change_the_position_of_an_id_in_line(key: Key):
     key.now += TTL // 2
     key.acquire("b")
     key.acquire("c")
-    key.now += TTL // 2  # the lease of a has run out, and its copy joins the line
+    key.now += TTL // 2  # the lease of a has expired, and its copy joins the line
     answer = key.redelivered("c", limit=1)
     assert isinstance(answer, Parked)
     assert answer.position == 1
@@ -171,7 +171,7 @@ def test_a_lease_that_has_ended_cannot_be_broken(key: Key):
     assert key.ask(Break("a")) == Applied(False)
 
 
-def test_a_lease_that_is_there_is_not_put_back(key: Key):
+def test_a_lease_that_is_there_is_not_restored(key: Key):
     key.document = replace(key.document, limit=3)
     key.acquire("a")
     before = key.document.holders
@@ -180,7 +180,7 @@ def test_a_lease_that_is_there_is_not_put_back(key: Key):
     assert key.document.holders == before
 
 
-def test_a_lease_that_is_put_back_brings_its_limit(key: Key):
+def test_a_lease_that_is_restored_brings_its_limit(key: Key):
     assert key.ask(Restore("a", "A", TTL, limit=3)) == Applied(True)
     assert key.document.limit == 3
 

@@ -104,7 +104,7 @@ def test_a_late_finisher_cannot_release_the_next_holder(busy: Key):
     assert busy.holders == ["b"]
 
 
-def test_a_release_after_the_lease_has_lapsed_takes_the_waiting_copy_along(busy: Key):
+def test_a_release_after_the_lease_has_expired_takes_the_waiting_copy_along(busy: Key):
     busy.release("a")
     busy.promoted("b")
     busy.now += TTL
@@ -113,7 +113,7 @@ def test_a_release_after_the_lease_has_lapsed_takes_the_waiting_copy_along(busy:
     assert busy.last.wake == ("c",)
 
 
-def test_an_unfinished_release_after_the_lease_has_lapsed_leaves_the_copy_in_line(busy: Key):
+def test_an_unfinished_release_after_the_lease_has_expired_leaves_the_copy_in_line(busy: Key):
     busy.release("a")
     busy.promoted("b")
     busy.now += TTL

@@ -1,4 +1,4 @@
-"""The store loses its data: the leases of running bodies are put back, and what the broker kept runs."""
+"""The store loses its data: the leases of running bodies are restored, and what the broker kept runs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_running_bodies_keep_their_keys_and_their_ends_wake_the_next(
     workers = [stage.start_worker(lab, name, 5, options=SENDS_EVENTS) for name in ("w1", "w2")]
     for number in range(
         9
-    ):  # after the loss the fences that are put back would else exceed the old ones by chance
+    ):  # after the loss the fences that are restored would else exceed the old ones by chance
         assert lab.send("skip", f"others {number}").get(timeout=DEADLINE) == ""
     holder = hold(lab, "patient", check=True)
     parked = lab.send("patient", "k", tag="parked")
@@ -131,7 +131,7 @@ def test_who_comes_too_late_to_put_its_lease_back_is_told_and_leaves_the_new_hol
 
 @pytest.mark.parametrize("fails", [False, True], ids=["returns", "raises"])
 @on_stages("prefork", brokers=("redis",))
-def test_a_body_that_ends_while_its_lease_is_put_back_leaves_none_behind(
+def test_a_body_that_ends_while_its_lease_is_restored_leaves_none_behind(
     stage: Stage, store: RedisServer, proxy: Proxy, fails: bool
 ) -> None:
     lab = make_lab(stage, f"redis://127.0.0.1:{proxy.port}/0?socket_timeout=60")
@@ -251,7 +251,7 @@ def test_who_waits_for_an_answer_does_not_get_the_place_of_one_who_runs(
 
 
 @on_stages("prefork", brokers=("redis",), lates=(True,))
-def test_a_lease_that_was_put_back_lasts_until_its_process_is_gone(stage: Stage, store: RedisServer) -> None:
+def test_a_lease_that_was_restored_lasts_until_its_process_is_gone(stage: Stage, store: RedisServer) -> None:
     lab = stage.make_lab(exclusive_store=store.url, exclusive_ttl=600)
     worker = stage.start_worker(lab, slots=2, options=("-Q", "side"))
     stage.start_worker(lab, "w2", options=("-Q", "lab"))

@@ -144,7 +144,7 @@ def test_a_unique_key_that_the_end_of_its_body_has_given_back_stays_free(
     lingering.get(timeout=60)
 
 
-def test_a_lock_that_is_checked_before_a_heartbeat_is_put_back(
+def test_a_lock_that_is_checked_before_a_heartbeat_is_restored(
     make_lab: Callable[..., Lab], store: RedisServer
 ) -> None:
     lab = make_lab(module="tests.worker.shop_lock", exclusive_store=store.url)

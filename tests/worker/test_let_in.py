@@ -55,7 +55,7 @@ def test_what_comes_again_after_a_crash_and_meets_another_call_waits_for_it_and_
     message = Message.unacknowledged(lab, first.id)
     doomed.kill()
     worker = stage.start_worker(lab, "w2", slots=3)
-    holder = hold(lab)  # when the lease of the dead worker has run out
+    holder = hold(lab)  # when the lease of the dead worker has expired
     message.deliver_again()
     worker.wait_for_log(f"[{first.id}] parked: number 1 in line")
     lab.open("holder", "first")

@@ -142,7 +142,7 @@ def test_who_comes_again_and_has_to_wait_keeps_its_key_in_the_line(stage: Stage)
     first = hold(lab, "outlived", "first", queue="side")
     stage.start_worker(lab, "w2", slots=3)
     doomed.kill()
-    hold(lab, "outlived", "second", unique=None)  # when the lease on the lock has run out
+    hold(lab, "outlived", "second", unique=None)  # when the lease on the lock has expired
     Message.unacknowledged(lab, first.id).deliver_again()
     consume(lab, stage.start_worker(lab, "w3", options=("-Q", "none")), "side")
     lab.wait_for_line(1, "outlived", "k")
@@ -430,7 +430,7 @@ def test_a_store_that_loses_its_data_is_told_which_keys_are_taken(stage: Stage, 
     lab.assert_kept("careless", "k", renewals=1)
     with store.client() as client:
         client.flushall()
-    eventually(lambda: lab.task("careless").lock_state("k").taker, "its lease, put back")
+    eventually(lambda: lab.task("careless").lock_state("k").taker, "its lease, restored")
     assert_skipped(lab.send("careless", "k", "duplicate"), holder)
     lab.open("holder")
     assert holder.get(timeout=DEADLINE) == "holder"

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 def refuse_unfit(services: Services, pool: Any) -> None:
     """Raise OptionError if the store cannot keep the promises that the tasks' options make in this pool."""
-    store = services.store
-    if store.capabilities.one_process and "prefork" in pool.__module__:
+    store, capabilities = services.store, services.store.capabilities
+    if capabilities.one_process and "prefork" in pool.__module__:
         raise OptionError(
             f"exclusive_store: {store.url} is the memory of one process, and each child of "
             "this worker has its own: use a redis:// URL, or the worker's --pool=threads or --pool=solo"
         )
     for task, option in _exclusive_tasks(services):
-        if option.on_conflict == "wait" and not store.capabilities.line:
+        if option.on_conflict == "wait" and not capabilities.line:
             raise OptionError(
                 f"exclusive_store: {store.url} keeps no line, and task {task.name} with {option!r} has "
                 "to wait in one: give it on_conflict='skip', or name a redis:// or sqlite:// URL"
@@ -35,23 +35,19 @@ def refuse_unfit(services: Services, pool: Any) -> None:
 
 def warnings(services: Services) -> list[str]:
     """Ask the store for its own, and add what follows from where it was found."""
-    store, found = services.store, []
-    if (
-        store.capabilities.one_host
-        and not store.capabilities.one_process
-        and not is_on_this_machine(services.app.conf)
-    ):
+    store, capabilities, found = services.store, services.store.capabilities, []
+    is_of_one_host = capabilities.one_host and not capabilities.one_process
+    if is_of_one_host and not is_on_this_machine(services.app.conf):
         found.append(
             f"store {store.url}: only processes on this machine share it, but the broker can be reached from "
             "other machines: tasks there would use other locks. Run all workers here, or set exclusive_store "
             "to a server that all machines can reach"
         )
-    if store.capabilities.one_process and not is_in_one_process(services.app.conf):
+    if capabilities.one_process and not is_in_one_process(services.app.conf):
         found.append(
             f"store {store.url}: it is the memory of this process, but its broker serves others too: another "
             "worker, or lock() in another process, would use other locks. Use it for tests only"
         )
-    capabilities = store.capabilities
     publishes = capabilities.line and not (capabilities.one_host or capabilities.one_process)
     if publishes and not services.signer.is_on and not is_server_of_broker(store.url, services.app.conf):
         found.append(

@@ -65,7 +65,7 @@ class OwnershipPromises(Subject):
         assert not key.renew("a")
         assert not found(key.release("a"))
 
-    def test_a_lease_that_the_store_has_forgotten_is_put_back_for_its_holder_alone(self) -> None:
+    def test_a_lease_that_the_store_has_forgotten_is_restored_for_its_holder_alone(self) -> None:
         key = self.key()
         assert found(key.restore("a", TOKEN))
         assert key.renew("a", TOKEN)
