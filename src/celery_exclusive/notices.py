@@ -270,8 +270,6 @@ class Trouble:
 
 def held(by: Sequence[Owner]) -> str:
     """Describe the owners of a lock: "held by <task id> for 1.5s and 2 more"."""
-    if not by:
-        return "offered to earlier tasks in line"
     owner, others = by[0], len(by) - 1
     what = (
         f"offered to {task_id(owner.id)}"

@@ -140,7 +140,7 @@ class AnyHistory(RuleBasedStateMachine):
             assert isinstance(operation, Acquire)
             assert isinstance(last.answer, Parked) == (operation.id in key.entries)
             assert all(owner.remaining > 0 for owner in last.answer.by)
-        if isinstance(last.answer, Held):
+        if isinstance(last.answer, (Held, Full, Parked)):
             assert last.answer.by
         if isinstance(last.answer, Parked):
             is_behind = operation.id in key.behind

@@ -84,7 +84,7 @@ def admit(delivery: Delivery, policy: Policy) -> Plan[Outcome]:
     if unique and not (unique.is_acquired or delivery.is_repeated):
         held = yield from _acquire_as_publisher(delivery, unique)
         if held and not _is_kin(delivery, held.by[0]):
-            return Outcome("skip", unique.claim.key, held.by, task_id(held.by[0].id), "duplicate")
+            return Outcome("skip", unique.claim.key, held.by, _first(held.by), "duplicate")
         may_hold = may_hold and not held
     outcome = Outcome("run")
     if delivery.exclusive:
@@ -210,7 +210,7 @@ def _keep_unique_key(delivery: Delivery, unique: UniqueClaim, lock: Claim) -> Pl
 
 
 def _first(by: tuple[Owner, ...]) -> str:
-    return task_id(by[0].id) if by else ""
+    return task_id(by[0].id)
 
 
 def _is_kin(delivery: Delivery, owner: Owner, *, of_other_copies: bool = True) -> bool:

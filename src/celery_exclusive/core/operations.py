@@ -155,7 +155,10 @@ class Parked:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """No place is free, and nothing was stored."""
+    """No place is free, and nothing was stored.
+
+    The answer to `Acquire` names at least one owner: a holder, or the task to which the place is offered.
+    """
 
     by: tuple[Owner, ...]
 

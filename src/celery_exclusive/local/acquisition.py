@@ -138,7 +138,7 @@ class Acquisition:
     def _begin_to_wait(self, held: Held, *, is_endless: bool) -> None:
         notices.waits(self.who, self.claim.key, held.by)
         ours = [*(lease for thread, lease in entered.get() if thread == get_ident()), *leases_of_runs()]
-        is_ours = bool(held.by) and all(any(lease.is_of(owner.id) for lease in ours) for owner in held.by)
+        is_ours = all(any(lease.is_of(owner.id) for lease in ours) for owner in held.by)
         if is_endless and is_ours:
             raise ExclusiveError(
                 f"lock {self.claim.key} is held by the very code that waits for it, which would wait for "

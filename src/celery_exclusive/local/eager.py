@@ -209,10 +209,8 @@ def _resolve(run: Run, task: Any, option: Exclusive, key: str, held: Held, *, is
         notices.skipped(task.name, run.task_id, key, held.by)
         run.skipped = (option.skipped(key, holder),)
     elif option.on_conflict == "raise" or not is_rehearsal:
-        late = f", and gave up after {option.give_up_after:g} s" if option.give_up_after else ""
-        run.failure = LockHeld(
-            f"task {task.name} found lock {key} {notices.held(held.by)}{late}", key, holder
-        )
+        end = f", and gave up after {option.give_up_after:g} s" if option.give_up_after else ""
+        run.failure = LockHeld(f"task {task.name} found lock {key} {notices.held(held.by)}{end}", key, holder)
     else:
         raise LockHeld(
             f"task {task.name} would wait for lock {key}, which is {notices.held(held.by)}. In a test with "

@@ -204,7 +204,7 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
             f"lock {self.key} is {notices.held(held.by)}, and was not acquired within wait={self.wait} s. "
             "Try again later, or wait longer",
             self.key,
-            task_id(held.by[0].id) if held.by else "",
+            task_id(held.by[0].id),
         )
 
     def _refuse_to_block_a_loop(self) -> None:
