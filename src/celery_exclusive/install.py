@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, cast
 
+from celery import Celery
 from celery import Task as CeleryTask
 from kombu.utils.json import register_type
 
@@ -26,8 +27,6 @@ from celery_exclusive.worker.roster import Roster
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from celery import Celery
-
 
 def install(app: Celery) -> Celery:
     """Give an app exclusive tasks; do it once, where the app is made, before or after its configuration.
@@ -42,11 +41,16 @@ def install(app: Celery) -> Celery:
         The same app.
 
     Raises:
-        OptionError: a task that exists already has a wrong option; for later tasks it is raised when they are
-            declared, or when the app is finalised.
+        OptionError: `app` is no Celery app, or a task that exists already has a wrong option; for later tasks
+            it is raised when they are declared, or when the app is finalised.
 
     What fails later: wrong settings and a store that does not answer stop a worker when it starts.
     """
+    if not isinstance(app, Celery):
+        raise OptionError(
+            f"install() takes a Celery app, not {type(app).__name__}: write "
+            'app = install(Celery("feeds", broker="redis://localhost"))'
+        )
     if getattr(app, ATTRIBUTE, None) is None:
         for kind in KINDS:  # so that signatures which give options can travel in a chain
             register_type(kind, f"celery_exclusive.{kind.__name__}", _written, partial(_read, kind))  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from celery import Celery, Task, shared_task
+from celery import Celery, Task, current_app, shared_task
 from celery.result import AsyncResult
 
 import celery_exclusive
@@ -47,6 +47,20 @@ def by_class(app: Celery, option: Any) -> Any:
 
 
 ways = pytest.mark.parametrize("declare", [by_function, by_shared_task, by_class])
+
+
+@pytest.mark.parametrize("other", ["feeds", None, Celery])
+def test_install_refuses_what_is_no_app(other: Any) -> None:
+    name = type(other).__name__
+    with pytest.raises(
+        OptionError, match=rf"^install\(\) takes a Celery app, not {name}: write app = install"
+    ):
+        install(other)
+
+
+def test_install_accepts_celerys_proxy_of_the_current_app(app: Celery) -> None:
+    app.set_current()
+    assert install(current_app) is current_app
 
 
 def test_install_returns_the_app_and_can_be_repeated(app: Celery) -> None:
