@@ -181,10 +181,10 @@ def test_a_line_whose_offer_was_lost_goes_on_by_release_without_force(desk: Desk
     desk.acquire("x:k", "b/p", message=message("b", "x:k"))
     desk.store.apply("x:k", Release("a/p", "token"))  # and what this wakes is not published
     early = desk.run("release", "k")
-    assert (early.exit_code, early.stdout) == (0, "lock x:k\n  held by nobody\n  1 in line\n")
+    assert (early.exit_code, early.stdout) == (0, "lock x:k\n  held by nobody\n  1 in line for this key\n")
     desk.pass_time(6)
     done = desk.run("release", "k")
-    assert done.stdout.endswith("  held by nobody\n  1 in line, its place is offered to b\n")
+    assert done.stdout.endswith("  held by nobody\n  1 in line for this key, its place is offered to b\n")
     with desk.app.connection_for_read() as connection:
         queue = connection.SimpleQueue("desk")
         assert queue.get(timeout=10).headers["id"] == "b"
@@ -275,7 +275,10 @@ def test_the_unique_key_of_a_queued_task_needs_no_force_and_that_of_a_running_ta
     period = seldom.delay()
     desk.pass_time(40)
     assert " period " in desk.run("ls", "desk.seldom").stdout
-    assert desk.run("release", period.key).exit_code == 0
+    ended = desk.run("release", period.key)
+    assert ended.exit_code == 0
+    assert "its period has ended; if its task has not run yet, it runs all the same" in ended.stdout
+    assert "its message" not in ended.stdout
     queued, runs = send.delay("q"), send.delay("r")
     start = Claim(runs.key, f"{runs.id}/p", "token", 0)
     desk.store.apply(runs.key, Break(desk.store.inspect(runs.key).holders[0].id))

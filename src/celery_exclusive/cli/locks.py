@@ -93,12 +93,12 @@ def release(obj: CLIContext, key: str, *, force: bool) -> None:
     KEY is a key as `locks ls` lists it, the name of a task, or the text of a key= or of a lock(). Nothing is
     released if it may mean several held keys, as those of a task with different arguments.
 
-    The unique key of a task that has not begun, or of a period, is released at once: if its message is not
-    lost, it runs all the same. A held lock is not released without --force: it is released when the task
-    ends, or, if its worker is dead, after the time that `locks ls` shows as LEASE LEFT. With --force the
-    holder loses it at once; a task that still runs goes on beside the next one, unless it calls
-    lease.check(), which raises LeaseLost. The data of a damaged key are deleted by --force, with the tasks
-    that wait for it.
+    The unique key of a task that has not begun, or of a period, is released at once. The message is not
+    deleted: a task that has not run yet runs all the same, unless its message is lost. A held lock is not
+    released without --force: it is released when the task ends, or, if its worker is dead, after the time
+    that `locks ls` shows as LEASE LEFT. With --force the holder loses it at once; a task that still runs goes
+    on beside the next one, unless it calls lease.check(), which raises LeaseLost. The data of a damaged key
+    are deleted by --force, with the tasks that wait for it.
 
     Exit code: 0 if the lock was released, 1 if it was refused or if there is no such lock.
     """
@@ -180,12 +180,14 @@ def _result_lines(released: Released, waiting: int) -> Iterator[str]:
         yield f"released the lease of {_shown_id(owner.id)}, held for {duration(owner.age)}"
     if any(owner.phase == "running" for owner in released.broken):
         yield "if its process lives, its body goes on, and its lease.check() raises LeaseLost"
+    elif any(owner.phase == "period" for owner in released.broken):
+        yield "its period has ended; if its task has not run yet, it runs all the same"
     elif released.broken:
         yield "if its message is not lost, its task runs all the same"
     else:
         yield "held by nobody"
     offered = ", ".join(_shown_id(id) for id in released.offered)
-    yield f"{waiting} in line" + (f", its place is offered to {offered}" if offered else "")
+    yield f"{waiting} in line for this key" + (f", its place is offered to {offered}" if offered else "")
 
 
 def _shown_id(id: str) -> str:
