@@ -31,6 +31,7 @@ def report(verdict: Verdict, damage: Damage, seconds: float) -> str:
 def _accounts(verdict: Verdict) -> list[tuple[str, str]]:
     fates = verdict.fates
     worst = max(verdict.overlaps, key=lambda feed: verdict.overlaps[feed], default=None)
+    allowed = "  (no fault: brokers deliver at least once)" if verdict.twice else ""
     where = f"  (most in {name(worst)}: {verdict.overlaps[worst]})" if worst else ""
     return [
         ("submitted", str(verdict.submitted)),
@@ -40,7 +41,7 @@ def _accounts(verdict: Verdict) -> list[tuple[str, str]]:
         ),
         ("overlaps (imports begun while the feed was busy)", f"{verdict.overlapping}{where}"),
         ("lost", str(fates["lost"])),
-        ("ran twice (delivered again by the broker)", str(verdict.twice)),
+        ("ran twice (delivered again by the broker)", f"{verdict.twice}{allowed}"),
     ]
 
 
