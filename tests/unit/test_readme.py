@@ -53,20 +53,26 @@ SHORT = list(examples(rf"`({OPTION}(?:, {OPTION})?|with lock\(.*?\): \.\.\.)`"))
 @pytest.fixture
 def run(
     redis_url: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[str], None]:
-    """Execute code, and the tests that it defines, with our public names and with an app of its own."""
+) -> Callable[..., None]:
+    """Execute code, and the tests that it defines, with our public names and with an app of its own.
+
+    If the code imports from `feeds`, that module is the first example of the page.
+    """
     monkeypatch.setenv("LOCKS_SECRET", "0123456789abcdef")
     settings = LazySettings()
     settings.configure(CELERY_BROKER_URL=redis_url)
     monkeypatch.setitem(sys.modules, "django.conf", SimpleNamespace(settings=settings))
 
-    def run(code: str) -> None:
+    def run(code: str, feeds: str = "") -> None:
         names: dict[str, Any] = {name: getattr(celery_exclusive, name) for name in celery_exclusive.__all__}
         names["app"] = app = celery_exclusive.install(Celery("readme", broker=redis_url, backend=redis_url))
         names |= {"save": lambda *_, **__: None, "rebuild": lambda: None, "page": 1}
         finalizers: set[Any] = vars(_state)["_on_app_finalizers"]
         before, current = set(finalizers), _state.get_current_app()
         try:
+            if "from feeds import" in code:
+                exec(feeds.replace("redis://localhost", redis_url), names)
+                monkeypatch.setitem(sys.modules, "feeds", SimpleNamespace(**names))
             exec(code.replace("redis://localhost", redis_url), names)
             names["app"].finalize()
             for test in [value for name, value in names.items() if name.startswith("test_")]:
@@ -91,12 +97,12 @@ def test_there_are_examples() -> None:
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.place)
-def test_an_example_runs(block: Example, run: Callable[[str], None]) -> None:
-    run(block.code)
+def test_an_example_runs(block: Example, run: Callable[..., None]) -> None:
+    run(block.code, feeds=next(first.code for first in BLOCKS if first.page == block.page))
 
 
 @pytest.mark.parametrize("example", SHORT, ids=lambda example: example.place)
-def test_an_example_within_a_sentence_or_a_table_runs(example: Example, run: Callable[[str], None]) -> None:
+def test_an_example_within_a_sentence_or_a_table_runs(example: Example, run: Callable[..., None]) -> None:
     code = example.code
     run(code if code.startswith("with") else f"@app.task({code})\ndef example({PARAMETERS}): ...")
 
