@@ -22,6 +22,8 @@ HEAD = """# What a conflict looks like
 
 The task `<id>` holds the key. Each row shows what becomes of a second call: alone, as a step of a chain, and
 as a member of a chord. `tests/worker/test_policies.py` writes this page from the behaviour of real workers.
+Only the AsyncResult of a call of a task with `unique=` has `outcome` and `existing_id`. That of a chain or
+chord has neither.
 
 | policy | the caller gets | the worker logs | the result | the next step gets | the chord's body gets |
 |---|---|---|---|---|---|
@@ -64,7 +66,9 @@ class Case:
         cells = [
             f"`{self.policy}`",
             self.called,
-            log if self.is_sent else f"nothing, it was not published; of a member {log}",
+            log
+            if self.is_sent
+            else f"nothing, it was not published; for a member of a chain or chord, {log}",
             self._end(self.result) + until if self.result else "-",
             self._end(self.chain) + until,
             self._end(self.chord) + until,

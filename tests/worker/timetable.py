@@ -34,7 +34,7 @@ ROWS: dict[str, tuple[str, str]] = {
     "replace": ("`self.replace`", "at once"),
     "system-exit": (
         "the body raises SystemExit, KeyboardInterrupt or another BaseException",
-        "at once; 5 s later if Celery hands it to the process that leaves",
+        "at once; up to 5 s later if Celery sends the next task to a process that is ending",
     ),
     "memory-error": ("the body raises MemoryError, and its worker ends", "at once"),
     "soft-limit": ("soft time limit", "at once"),
@@ -56,7 +56,7 @@ ROWS: dict[str, tuple[str, str]] = {
     "soft-shutdown": ("soft shutdown, the body outlasts it", "when the process is gone"),
     "recycled": (
         "`max_tasks_per_child`, `max_memory_per_child`: its process is replaced",
-        "at once; 5 s later if Celery hands it to the process that leaves",
+        "at once; up to 5 s later if Celery sends the next task to a process that is ending",
     ),
     "broker-lost": ("the connection to the broker is lost, the body goes on", "at the end of the body"),
     "broker-lost-cancelled": (
