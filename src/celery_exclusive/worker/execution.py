@@ -243,7 +243,7 @@ class Execution:
                 return
         # If the child dies in its body, the main process knows whether the message is redelivered.
         if self.unique_lease and (done or (self.is_main and not self.delivery.acks_late)):
-            self.unique_lease.release(done=True)
+            self.unique_lease.release()
             if self.unique_lease.may_hold:
                 self.owe(done=True)
         if interruption and not isinstance(interruption, Exception):

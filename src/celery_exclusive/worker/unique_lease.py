@@ -29,7 +29,7 @@ class LeaseOfRun:
         self.may_hold = self.until != PERIOD
 
     def end(self, error: BaseException | None) -> None:
-        """The body has ended: nothing that is published from now on finds the key taken by it.
+        """The body has ended: nothing that is published from now on finds the key held by it.
 
         Unless its message comes again, or its process ends. It raises nothing: finished work stays finished.
         """
@@ -43,10 +43,10 @@ class LeaseOfRun:
             if release and self._ask(release) == Applied(True):
                 self.may_hold = returns
 
-    def release(self, *, done: bool) -> None:
+    def release(self) -> None:
         """Release the key of this delivery, and that of the publish, which has it until a body begins."""
         if self.may_hold:
-            answers = [self._ask(claim.release(done=done)) for claim in self.claims]
+            answers = [self._ask(claim.release()) for claim in self.claims]
             self.may_hold = None in answers
 
     def _ask(self, operation: Release) -> object:
