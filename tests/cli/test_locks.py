@@ -72,6 +72,27 @@ def test_a_running_holder_loses_its_lock_only_by_force_and_the_next_in_line_star
     eventually(lambda: not listed(lab), "an empty list")
 
 
+def test_who_had_waited_and_loses_its_lock_by_force_does_not_run_beside_itself(make_lab: Callable[..., Lab]):
+    lab = make_lab(
+        task_acks_late=True, task_reject_on_worker_lost=True, exclusive_ttl=3600, exclusive_offer=1
+    )
+    lab.start_worker()
+    first = lab.send("wait", "k", tag="first", hold=True)
+    lab.journal.wait_for("start", tag="first")
+    second = lab.send("wait", "k", tag="second", hold=True)
+    lab.wait_until_in_line(second.id, "wait", "k")
+    lab.open("first")
+    lab.journal.wait_for("start", tag="second")
+    assert first.get(timeout=60) == "first"
+    done = locks(lab, "release", lab.task("wait").lock_state("k").key, "--force")
+    assert (done.returncode, second.id in done.stdout) == (0, True), done
+    assert not listed(lab)
+    assert lab.send("wait", "k", tag="third").get(timeout=60) == "third"
+    lab.open("second")
+    assert second.get(timeout=60) == "second"
+    assert lab.journal.tags("start") == ["first", "second", "third"]
+
+
 def test_a_dead_holder_loses_its_lock_only_by_force_and_long_before_its_ttl(make_lab: Callable[..., Lab]):
     lab = make_lab(task_acks_late=True, task_reject_on_worker_lost=True, exclusive_ttl=3600)
     doomed = lab.start_worker("doomed")

@@ -29,7 +29,7 @@ class Take:
     message: bytes | None
     max_waiting: int | None = None
     late: bool = True
-    former: str | None = None
+    former: tuple[str, Phase] | None = None
 
 
 @dataclass(frozen=True)
@@ -112,13 +112,14 @@ endings = some.sampled_from(
     [(True,), (True,), (True,), (False,), (False, True), (False, False, 60 * SECOND), (False, False, 1)]
 )
 most = some.sampled_from((None, None, 0, 1, 2, 3))
-takes = some.builds(Take, keys, ids, tokens, ttls, limits, kinds, messages, most, lates, some.none() | ids)
+phases = some.sampled_from(get_args(Phase))
+taken = some.none() | some.tuples(ids, phases)
+takes = some.builds(Take, keys, ids, tokens, ttls, limits, kinds, messages, most, lates, taken)
 arrivals = some.builds(
     Take, keys, ids, some.just("t1"), ttls, some.none(), some.just("fresh"), some.just(b"one")
 )
-phases = some.sampled_from(get_args(Phase))
 formers = some.none() | some.tuples(ids, tokens)
-removals = some.builds(Remove, ids, some.sampled_from((True, True, False)))
+removals = some.builds(Remove, ids, some.sampled_from((True, True, False)), some.booleans())
 renewals = some.lists(
     some.tuples(keys, some.builds(Renew, ids, tokens, ttls, some.none() | phases)), max_size=4
 ).map(tuple)
@@ -160,7 +161,8 @@ def take(
     ttl: int = 30 * SECOND,
     former: str | None = None,
 ) -> Take:
-    return Take("one at a time", id, token, ttl, limit, kind, b"one", former=former)
+    seen: tuple[str, Phase] | None = (former, "queued") if former else None
+    return Take("one at a time", id, token, ttl, limit, kind, b"one", former=seen)
 
 
 FINISHED = [take("a"), take("b"), Finish(0, True), Follow(0, False), Finish(0, True)]

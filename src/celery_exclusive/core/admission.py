@@ -165,7 +165,7 @@ def _acquire_unique_key(delivery: Delivery, claim: Claim) -> Plan[Answer | None]
     acquire = delivery.acquire(claim)
     answer = yield Ask(claim.key, acquire)
     if isinstance(answer, Held) and _may_take_over(delivery, answer.by[0]):
-        answer = yield Ask(claim.key, replace(acquire, former=answer.by[0].id))
+        answer = yield Ask(claim.key, replace(acquire, former=(answer.by[0].id, answer.by[0].phase)))
     if not isinstance(answer, Held):
         return answer
     if _runs_without(delivery, answer.by[0]):
@@ -177,8 +177,8 @@ def _acquire_unique_key(delivery: Delivery, claim: Claim) -> Plan[Answer | None]
 
 def _remove_copy_of_former_run(delivery: Delivery, claim: Claim) -> Plan[None]:
     """A run that handed its key over has no lease any more that holds back its copies."""
-    if delivery.follows and not delivery.exclusive:
-        yield Ask(claim.key, Remove(delivery.follows), may_fail=True)
+    if delivery.follows:
+        yield Ask(claim.key, Remove(delivery.follows, superseded=True), may_fail=True)
 
 
 def _keep_unique_key(delivery: Delivery, unique: UniqueClaim, lock: Claim) -> Plan[None]:

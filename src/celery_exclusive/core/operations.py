@@ -13,8 +13,8 @@ class Acquire:
 
     `promoted` is the epoch that a message carries if it was republished for an offer. `acks_late`: the
     message is acknowledged after the run, so its entry stays until the run is done. A new message is not
-    parked if `max_waiting` tasks wait already. `former` is an id that holds the key, and is not running: its
-    lease, with its fence, goes over to this id.
+    parked if `max_waiting` tasks wait already. `former` is an id with a phase, not "running": if it holds the
+    key in this phase, its lease, with its fence, goes over to this id.
     """
 
     id: str
@@ -26,7 +26,7 @@ class Acquire:
     acks_late: bool = False
     message: bytes | None = None
     max_waiting: int | None = None
-    former: str | None = None
+    former: tuple[str, Phase] | None = None
 
     @property
     def is_back(self) -> bool:
@@ -67,17 +67,20 @@ class Release:
 class Remove:
     """Remove an id from the line: its task was revoked, has expired or has finished.
 
-    Unless `done`, it has begun elsewhere, and may come again if the broker redelivers it.
+    Unless `done`, it has begun elsewhere, and may come again if the broker redelivers it. `superseded`:
+    another message goes on in its place, so copies of it that come later are obsolete, too.
     """
 
     id: str
     done: bool = True
+    superseded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """Release the lease of this id without its token, as an operator may. Its copy stays in line.
+    """Release the lease of this id without its token, as an operator may.
 
+    A copy that only the store has joins the line; one that the broker has, too, leaves: its body may live.
     Without such a lease it only ends expired leases and offers.
     """
 

@@ -146,8 +146,8 @@ class _Step(KeyState):
 
     def remove(self, op: Remove) -> Answer:
         found = self.id in self.entries
-        if found:
-            self.tombstone = "" if op.done else ENTERED
+        if found or op.superseded:
+            self.tombstone = "" if op.done or op.superseded else ENTERED
         self.leave()
         self.advance()
         return Applied(found)
@@ -155,6 +155,9 @@ class _Step(KeyState):
     def break_(self) -> Answer:
         self.drop_dead()
         found = self.holders.pop(self.id, None) is not None
+        copy = self.entries.get(self.id)
+        if found and copy and copy.offers:  # the broker has it, too
+            self.leave()
         self.advance()
         return Applied(found)
 
@@ -187,9 +190,10 @@ class _Step(KeyState):
 
     def _let_in(self, op: Acquire, entry: Entry | None) -> Answer | None:
         """Grant the place of the former holder, unless that runs, or a free one."""
-        former = self.holders.get(op.former or "")
-        if former and former.phase != "running":
-            del self.holders[former.id]
+        id, phase = op.former or ("", "running")
+        former = self.holders.get(id)
+        if former and former.phase == phase != "running":
+            del self.holders[id]
             return self._enter(op, former.fence)
         return self._enter(op, self.tick()) if self._has_room(entry) else None
 

@@ -19,7 +19,7 @@ from celery_exclusive.core.operations import Acquire, Answer, Applied, Held, Ren
 from celery_exclusive.core.plan import Ask, run_plan
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import LockHeld, StoreUnavailable
-from celery_exclusive.leases.insist import insist
+from celery_exclusive.leases.insist import finish, insist
 from celery_exclusive.leases.lease import Lease
 from celery_exclusive.messages.republish import Republisher
 from celery_exclusive.messages.stored import StoredMessage
@@ -66,7 +66,7 @@ class Execution:
         )
         self.republisher = Republisher(task.app)
         self.patience = Patience(self.services, task, request)
-        self.asked_at = 0.0
+        self.asked_at = self.look_until = 0.0
         self.run = Run(self.id, body_over=True)  # until it begins: Celery may end it without
         self.unique_lease: LeaseOfRun | None = None
         if delivery.unique:
@@ -128,9 +128,11 @@ class Execution:
         """Ask the store what a plan asks."""
         operation = asked.operation
         if asked.may_fail:
-            with suppress(StoreUnavailable), deadline(_LOOK):
-                return self.ask_once(asked)
-            return Applied(False)
+            self.look_until = self.look_until or time.monotonic() + _LOOK
+            with deadline(self.look_until - time.monotonic()):
+                answer, interruption = finish(lambda: self.ask_once(asked))
+            self.note(interruption)
+            return answer
         assert operation is not None  # noqa: S101 - a plan looks, and renews, only if that may fail
         assert not isinstance(operation, Renew)  # noqa: S101
         if self.delivery.exclusive and asked.key == self.delivery.exclusive.key:
@@ -140,19 +142,25 @@ class Execution:
             if self.delivery.is_stored:
                 operation = replace(operation, message=self.delivery.stored.dump())
         reply, interruption = self.patience.apply(asked.key, operation)
-        if isinstance(interruption, Exception):
-            self.run.failure = interruption
-        elif interruption:
-            raise interruption
+        self.note(interruption)
         return reply.answer
 
     def ask_once(self, asked: Ask) -> Answer:
         store, operation = self.services.store, asked.operation
-        if operation is None:
-            return Held(store.inspect(asked.key).holders)
-        if isinstance(operation, Renew):
-            return Applied(any(store.renew([(asked.key, operation)])))
-        return store.apply(asked.key, operation).answer
+        with suppress(StoreUnavailable):
+            if operation is None:
+                return Held(store.inspect(asked.key).holders)
+            if isinstance(operation, Renew):
+                return Applied(any(store.renew([(asked.key, operation)])))
+            return store.apply(asked.key, operation).answer
+        return Applied(False)
+
+    def note(self, interruption: BaseException | None) -> None:
+        """Note what a signal has raised while the store was asked: the body gets an exception at once."""
+        if isinstance(interruption, Exception):
+            self.run.failure = interruption
+        elif interruption:
+            raise interruption
 
     def enter_without_store(self, error: StoreUnavailable) -> Outcome | Ignore | Reject | None:
         """Run without a lease, if the option allows that; else end the delivery, as `enter` says."""

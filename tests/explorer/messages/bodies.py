@@ -48,11 +48,16 @@ def _next(world: World, slot: Slot, how: Publication) -> Message:
     message = slot.copy.message
     if how in ("retry", "retry elsewhere", "replacement"):
         key = message.key if how != "retry elsewhere" else "u" if message.key == "v" else "v"
-        return Message(message.task, message.number + 1, key, is_retry=how != "replacement")
+        return Message(message.task, _next_number(world, message.task), key, is_retry=how != "replacement")
     tasks = {fate[0][0] for fate in world.fates} | {caller.message.task for caller in world.callers}
     tasks |= {slot.next[1].task for slot in world.slots if slot.next}
     task = min(set("mnop") - tasks)
     return Message(task, 1, message.key, parent=message.task if how == "step" else "")
+
+
+def _next_number(world: World, task: str) -> int:
+    ids = [id for id, _ in world.fates] + [slot.next[1].id for slot in world.slots if slot.next]
+    return 1 + max(int(id.partition("/")[2]) for id in ids if id.startswith(f"{task}/"))
 
 
 def over(model: Model, world: World, slot: Slot) -> Iterator[Move]:
@@ -99,7 +104,9 @@ def publish(model: Model, world: World, slot: Slot) -> Iterator[Move]:
     else:
         told_of = message._replace(duplicate_of=sending.owner if sending.kind == "duplicate" else "")
         sends = slot._replace(phase="send", next=(how, told_of), next_holds=sending.may_hold)
-        yield Move(label, awoken.put(slot, sends))
+        hands_over = sending.may_hold and call.former is not None
+        handed = awoken.mark(slot.id, has_handed_over=True) if hands_over else awoken
+        yield Move(label, handed.put(slot, sends))
     if world.may("lost_replies") and call.has_to_be_sent:
         untaken = slot._replace(
             phase="send", next=(how, message._replace(is_acquired=False)), next_holds=True
@@ -162,6 +169,7 @@ def _published(model: Model, world: World, slot: Slot, *, is_sent: bool = True) 
     how, gone = slot.next[0], slot._replace(next=None, next_holds=False)
     if how == "step":
         return leaves(model, world.put(slot, gone), gone)
+    world = world if is_sent else world.mark(slot.id, has_handed_over=False)
     if how in ("inner", "inner member") or not is_sent:
         return world.put(slot, gone._replace(phase="body"))
     return world.put(slot, gone._replace(phase="over"))
@@ -178,7 +186,7 @@ def leaves(model: Model, world: World, slot: Slot) -> World:
         if guard and slot.has_body and not slot.is_paused:
             key = world.store.key(guard.key)
             ids = [place.id for place in key.line] + [lease.id for lease in key.leases if lease.waited]
-            if slot.id in ids:  # a copy has come back, and may come again
+            if slot.id in ids and not world.fate(slot.id).has_handed_over:
                 world = world.mark(slot.id, is_closed=True)
     leaves = slot._replace(phase="leave", answers=())
     return world.put(slot, leaves if model.plans.leave(leaves) else left_by(slot))

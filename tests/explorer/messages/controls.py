@@ -162,7 +162,7 @@ def _owning(delivery: Delivery, policy: Any) -> Any:
             op = asked.operation
             if isinstance(op, Acquire) and op.former is not None:
                 answer = yield replace(
-                    asked, operation=AcquireAlone(op.id, op.token, op.ttl, (op.former, ""))
+                    asked, operation=AcquireAlone(op.id, op.token, op.ttl, (op.former[0], ""))
                 )
                 if isinstance(answer, Held) and answer.is_by_own_copy:
                     answer = yield replace(asked, operation=replace(op, former=None), park=True)

@@ -117,11 +117,13 @@ class Model:
     def begins(self, world: World, slot: Slot) -> World:
         """The world in which this body has begun: may it?"""
         fate = world.fate(slot.id)
-        if fate.has_begun and not fate.is_excused:
+        if fate.has_begun and not (fate.is_excused or fate.has_handed_over):
             raise Violation(f"{slot.id} runs a second time by our own doing")
         is_known = slot.copy.is_back and self.setting.flags and not (fate.is_overtaken or slot.is_paused)
         if fate.is_closed and is_known:
             raise Violation(f"{slot.id} runs again, though it has finished")
+        if former := slot.copy.message.follows:  # this goes on with it
+            world = world.mark(former, is_owed=False, is_closed=True)
         return world.mark(slot.id, has_begun=True, is_let_in=True)
 
     def waits(self, world: World, slot: Slot, name: str) -> None:
@@ -159,7 +161,8 @@ class Model:
         """A call, or a copy of a message, is skipped at this instant: may it be?"""
         fate = world.fate(message.id)
         is_fresh = copy is not None and not copy.is_back  # it does not know that it was parked before
-        is_first = is_fresh and (fate.is_overtaken or fate.has_no_key)
+        has_lost_it = fate.has_no_key and self.setting.budget.lost_replies
+        is_first = is_fresh and (fate.is_overtaken or has_lost_it)
         if fate.is_let_in and self.setting.flags and not (is_first or fate.is_given_up):
             raise Violation(f"{message.id} is skipped, though it was let in before")
         owners = world.store.key(key).owners

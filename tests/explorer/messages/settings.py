@@ -22,6 +22,10 @@ SETTINGS = (
     setting("a retry, a crash", retries=1, crashes=1),
     setting("two keys: a retry with another key", calls="ab'", exclusive=True, retries_elsewhere=1),
     setting("a replacement, a second delivery", replacements=1, repeats=1),
+    setting("three workers: a retry, a second delivery", calls="a", workers=3, retries=1, repeats=1),
+    setting(
+        "three workers: a replacement, a second delivery", calls="a", workers=3, replacements=1, repeats=1
+    ),
     setting("two keys: members of canvases, the next step of a chain", calls="aB", exclusive=True, steps=1),
     setting("calls from inside the body, a crash", inner=1, inner_members=1, crashes=1),
     setting("a publisher that fails, a retry that fails", refusals=2, interruptions=1, retries=1),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from celery_exclusive.core.admission import Outcome
 from celery_exclusive.core.endings import guard_of, is_obsolete_copy
-from celery_exclusive.core.operations import Acquire, Applied, Parked, Remove
+from celery_exclusive.core.operations import Acquire, Applied, Parked
 from tests.explorer.messages import bodies
 from tests.explorer.messages.bodies import left_by, told
 from tests.explorer.messages.faults import crashed
@@ -40,12 +40,6 @@ def _admit(model: Model, world: World, slot: Slot) -> Iterator[Move]:
     label = f"{slot.copy} asks {asked.key}: {type(operation).__name__} -> {told(answer)}"
     if isinstance(answer, Parked):
         after = after.mark(slot.id, is_let_in=True, has_waited=True)
-    if (
-        answer == Applied(True)
-        and isinstance(operation, Remove)
-        and operation.id == slot.copy.message.follows
-    ):
-        after = after.mark(operation.id, is_owed=False)  # its retry goes on with it
     label, settled = _answered(model, label, after, slot, answer)
     yield Move(label, settled.send(*wakes))
     if wakes and world.may("crashes"):

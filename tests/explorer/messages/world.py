@@ -126,7 +126,8 @@ class Fate(NamedTuple):
     can tell this one from that of a message that was never let in, nor does plain Celery. `is_given_up`: a
     worker has told that it was revoked or has failed, while another one may still have a delivery of it.
     `has_no_key`: it was sent without its key, or could not keep it, or has lost it to a task that was let in
-    before.
+    before. `has_handed_over`: its key is that of its retry or replacement, and until that begins nothing
+    holds its copies back, as docs/verification.md says.
     """
 
     is_owed: bool = True
@@ -138,6 +139,7 @@ class Fate(NamedTuple):
     is_overtaken: bool = False
     is_given_up: bool = False
     has_no_key: bool = False
+    has_handed_over: bool = False
 
 
 class Budget(NamedTuple):

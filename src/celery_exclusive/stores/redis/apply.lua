@@ -10,9 +10,10 @@
 -- limit      of the key; acquire_alone: its phase; reap: how many keys
 -- delivery   "fresh", "redelivered", or "promoted <epoch>"; else ""
 -- candidate  becomes the epoch if there is none
--- ending     acquire: "late" or "early" acknowledgement; release, remove: "done", "open", "alone" or "queued"
+-- ending     acquire: "late" or "early" acknowledgement; release: "done", "open", "alone" or
+--            "queued"; remove: "done", "open" or "superseded"
 -- max_waiting  if so many wait, no new message is parked; or ""
--- former     the id whose lease goes over; or ""
+-- former     whose lease goes over: acquire: "<phase> <id>"; acquire_alone: its id; or ""
 -- message    absent if none is to be stored; acquire_alone: the token of the former id
 -- answer     granted, parked, held, full, stale or done; number is the fence, the position, how many wait,
 --            or 1 for found; reap: 0 after another reap, 2 if more may be due; the quick ways return

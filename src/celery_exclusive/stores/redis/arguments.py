@@ -35,12 +35,14 @@ def arguments_of(operation: KeyOperation) -> Arguments:
         return Arguments("restore", id, operation.token, operation.ttl, operation.limit)
     if isinstance(operation, Break):
         return Arguments("break", id)
-    return Arguments("remove", id, ending="done" if operation.done else "open")
+    left = "done" if operation.done else "open"
+    return Arguments("remove", id, ending="superseded" if operation.superseded else left)
 
 
 def _of_acquire(acquire: Acquire) -> Arguments:
     delivery = "fresh" if acquire.promoted is None else f"promoted {acquire.promoted}"
-    former: tuple[object, ...] = (acquire.former or "",)
+    id, phase = acquire.former or ("", "")
+    former: tuple[object, ...] = (f"{phase} {id}" if phase else "",)
     return Arguments(
         "acquire",
         acquire.id,

@@ -173,9 +173,10 @@ local function acquire()
     return 'granted', lease.fence
   end
   if is_stale(is_promoted, is_redelivered) then return 'stale', 0 end
-  local handed_over = holders[former]
-  if not lease and handed_over and handed_over.phase ~= 'running' then
-    drop(former)
+  local former_phase, former_id = string.match(former, '^(%a+) (.*)$')
+  local handed_over = former_id and holders[former_id]
+  if not lease and handed_over and handed_over.phase == former_phase and former_phase ~= 'running' then
+    drop(former_id)
     count = count + 1
     return enter(entry, handed_over.fence, waited)
   end
@@ -249,15 +250,16 @@ end
 
 local function remove()
   local found = leave()
-  if found then mark_of_end = is_done and '' or ENTERED end
+  if found or ending == 'superseded' then mark_of_end = ending == 'open' and ENTERED or '' end
   advance()
   return 'done', found and 1 or 0
 end
 
 local function break_it()
   drop_dead()
-  local lease = holders[id]
+  local lease, copy = holders[id], entries[id]
   if lease then drop(id) end
+  if lease and copy and copy.offers > 0 then leave() end -- the broker has it, too
   advance()
   return 'done', lease and 1 or 0
 end

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from celery_exclusive.core.operations import Held, Stale
-from celery_exclusive.core.records import SECOND
+from celery_exclusive.core.records import SECOND, Phase
 from celery_exclusive.testing.promises.subject import LONG, OTHER, SHORT, TOKEN, Subject, fence_of, found
 
 
@@ -81,20 +81,38 @@ class OwningPromises(Subject):
         key = self.key()
         fence = fence_of(key.acquire_alone("a", TOKEN, phase="queued"))
         assert key.is_held_against("b")
-        assert fence_of(key.acquire("b", OTHER, former="a")) == fence
+        others: tuple[Phase, ...] = ("running", "again", "period")
+        for phase in others:
+            assert isinstance(key.acquire("b", OTHER, former=("a", phase)).answer, Held)
+        assert fence_of(key.acquire("b", OTHER, former=("a", "queued"))) == fence
         assert key.holders() == ["b"]
-        assert isinstance(key.acquire("c", former="b").answer, Held)
-        assert isinstance(key.acquire("c", former="a").answer, Held)
+        both: tuple[Phase, ...] = ("running", "queued")
+        for phase in both:
+            assert isinstance(key.acquire("c", former=("b", phase)).answer, Held)
+        assert isinstance(key.acquire("c", former=("a", "queued")).answer, Held)
         assert found(key.release("b", OTHER))
-        assert fence_of(key.acquire("c", former="b")) > fence
+        assert fence_of(key.acquire("c", former=("b", "queued"))) > fence
 
     def test_what_has_finished_does_not_acquire_the_lease_of_what_is_queued(self) -> None:
         key = self.key()
         fence_of(key.acquire("b", OTHER, redelivered=True))
         assert found(key.release("b", OTHER))
         key.acquire_alone("a", TOKEN, phase="queued")
-        assert key.acquire("b", redelivered=True, former="a").answer == Stale()
+        assert key.acquire("b", redelivered=True, former=("a", "queued")).answer == Stale()
         assert key.holders() == ["a"]
+
+    def test_copies_of_what_is_superseded_leave_and_those_that_come_later_are_obsolete(
+        self,
+    ) -> None:
+        key = self.key()
+        key.take("b")
+        assert not found(key.remove("a"))
+        assert isinstance(key.acquire("a", OTHER, redelivered=True).answer, Held)
+        assert not found(key.remove("a", superseded=True))
+        assert key.is_stale("a", OTHER, redelivered=True)
+        key.park("c")
+        assert found(key.remove("c", superseded=True))
+        assert key.is_stale("c", OTHER, redelivered=True)
 
     def test_a_lease_is_handed_over_with_its_fence_and_its_former_owner_has_none(self) -> None:
         key = self.key()

@@ -117,7 +117,7 @@ class Key:
         late: bool = True,
         message: bytes | None = None,
         max_waiting: int | None = None,
-        former: str | None = None,
+        former: tuple[str, Phase] | None = None,
     ) -> Reply:
         return self.store.apply(
             self.name,
@@ -167,8 +167,8 @@ class Key:
     ) -> Reply:
         return self.store.apply(self.name, Release(id, token, done, alone, int(keep * 1e6)))
 
-    def remove(self, id: str, *, done: bool = True) -> Reply:
-        return self.store.apply(self.name, Remove(id, done))
+    def remove(self, id: str, *, done: bool = True, superseded: bool = False) -> Reply:
+        return self.store.apply(self.name, Remove(id, done, superseded))
 
     def break_(self, id: str) -> Reply:
         return self.store.apply(self.name, Break(id))
