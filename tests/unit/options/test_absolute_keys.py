@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from celery_exclusive.options.canonical import utf8
 from celery_exclusive.options.declared import Exclusive, Unique
 from celery_exclusive.options.keys import absolute_key, key_of, own_key
-from tests.unit.test_keys import AsJson, scalars
+from tests.unit.options.test_keys import AsJson, scalars
 
 HASH = "0123456789abcdef" * 2
 TASK = "feeds.work"

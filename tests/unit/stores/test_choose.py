@@ -19,7 +19,7 @@ from celery_exclusive.errors import OptionError
 from celery_exclusive.stores.base import open_store
 from celery_exclusive.stores.choose import choose
 
-STORES = Path(__file__).parents[2] / "docs/stores.md"
+STORES = Path(__file__).parents[3] / "docs/stores.md"
 DJANGO_REDIS = "django.core.cache.backends.redis.RedisCache"
 LOCAL_MEMORY = "django.core.cache.backends.locmem.LocMemCache"
 
