@@ -281,6 +281,19 @@ RARE: dict[str, list[Action]] = {
         take("c", former="a"),
         take("d", former="c"),
     ],
+    "what had waited, was kept for its queue, and comes as a fresh one, has waited": [
+        take("a", kind="redelivered"),
+        Finish(0, False, keep=60 * SECOND),
+        take("a"),
+        Finish(1, False, alone=True),
+    ],
+    "the copy of a run that hands its lease over joins the line": [
+        take("a"),
+        take("a", token="t 2"),
+        Give("one at a time", AcquireAlone("b", "t3", SECOND, ("a", "t1"), "again")),
+        Wait(2 * SECOND),
+        Reap(100, 0),
+    ],
     "a long queue behind a limit without end": [
         *(take(f"first {number}", limit=1) for number in range(130)),
         *(take(f"second {number}", limit=1_000_000) for number in range(130)),

@@ -7,7 +7,6 @@ from typing import Literal
 
 from celery_exclusive.core.claim import (
     FINISHED,
-    PERIOD,
     STARTED,
     Claim,
     UniqueClaim,
@@ -80,7 +79,7 @@ def admit(delivery: Delivery, policy: Policy) -> Plan[Outcome]:
     if delivery.duplicate_of:
         key, owner = delivery.duplicate_of
         return Outcome("skip", key, owner=owner, reason="duplicate")
-    may_hold = unique is not None and unique.until != PERIOD
+    may_hold = unique is not None and not unique.ends_by_clock
     if unique and not (unique.is_acquired or delivery.is_repeated):
         held = yield from _acquire_as_publisher(delivery, unique)
         if held and not _is_kin(delivery, held.by[0]):
@@ -129,7 +128,7 @@ def _acquire_lock(delivery: Delivery, claim: Claim, policy: Policy) -> Plan[Outc
 def _acquire_as_publisher(delivery: Delivery, unique: UniqueClaim) -> Plan[Held | None]:
     """Do what a publisher without this library has not done. Held: the message is a duplicate."""
     key, queued = unique.claim.key, unique.queued
-    own = queued.acquire_alone(unique.queued_ttl, "period" if unique.until == PERIOD else "queued")
+    own = queued.acquire_alone(unique.queued_ttl, "period" if unique.ends_by_clock else "queued")
     answer = yield Ask(key, own)
     if isinstance(answer, Held) and not answer.is_by_own_copy and _is_own_publish(delivery, answer.by[0]):
         answer = yield Ask(key, replace(own, former=(answer.by[0].id, "")))
@@ -147,7 +146,7 @@ def _begin(delivery: Delivery, unique: UniqueClaim, run: Outcome) -> Plan[Outcom
     if answer is None:
         return run
     if isinstance(answer, Granted):
-        yield from _remove_copy_of_former_run(delivery, claim)
+        yield from _supersede_former_run(delivery, claim)
         return replace(run, may_hold_unique=True)
     if isinstance(answer, Held):
         owner = _first(answer.by)
@@ -175,8 +174,8 @@ def _acquire_unique_key(delivery: Delivery, claim: Claim) -> Plan[Answer | None]
     return answer
 
 
-def _remove_copy_of_former_run(delivery: Delivery, claim: Claim) -> Plan[None]:
-    """A run that handed its key over has no lease any more that holds back its copies."""
+def _supersede_former_run(delivery: Delivery, claim: Claim) -> Plan[None]:
+    """The run that handed its key over has no lease to hold back copies of its message: end them all."""
     if delivery.follows:
         yield Ask(claim.key, Remove(delivery.follows, superseded=True), may_fail=True)
 
@@ -188,7 +187,7 @@ def _keep_unique_key(delivery: Delivery, unique: UniqueClaim, lock: Claim) -> Pl
     leases are its own, and expire together if it dies. Without the lock it is dead already, and its lease is
     released for the message as its worker would.
     """
-    if unique.until == PERIOD:
+    if unique.ends_by_clock:
         return
     key, ttl = unique.claim.key, unique.queued_ttl
     for claim in unique.claims:

@@ -54,6 +54,11 @@ class UniqueClaim:
     is_acquired: bool
 
     @property
+    def ends_by_clock(self) -> bool:
+        """Whether the key is held until a time is over, whatever becomes of the task."""
+        return self.until == PERIOD
+
+    @property
     def queued(self) -> Claim:
         """The claim of the published message: until a copy of it begins, it is one for all queues."""
         return replace(self.claim, id=publish_claim_id(self.claim.id))

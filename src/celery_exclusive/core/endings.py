@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from celery_exclusive.core.claim import PERIOD, Claim
+from celery_exclusive.core.claim import Claim
 from celery_exclusive.core.delivery import Delivery
 from celery_exclusive.core.operations import Answer, Full, Held, Release, Stale
 
@@ -16,7 +16,7 @@ def body_ended(delivery: Delivery, *, returns: bool) -> Release | None:
     copies: `run_ended` drops these.
     """
     unique = delivery.unique
-    if not unique or unique.until == PERIOD:
+    if not unique or unique.ends_by_clock:
         return None
     return unique.release_for_queue() if returns else unique.claim.release(done=False, alone=True)
 
@@ -29,7 +29,7 @@ def run_ended(delivery: Delivery, *, done: bool, returns: bool) -> Iterator[tupl
     if delivery.exclusive:
         yield delivery.exclusive.key, delivery.exclusive.release(done=done)
     unique = delivery.unique
-    if not unique or unique.until == PERIOD:
+    if not unique or unique.ends_by_clock:
         return
     if returns:
         yield unique.claim.key, unique.release_for_queue()

@@ -88,7 +88,7 @@ class _Step(KeyState):
             return Granted(lease.fence)
         if self._is_stale(op):
             return Stale()
-        if not lease and (granted := self._let_in(op, entry)):
+        if not lease and (granted := self._grant_place(op, entry)):
             return granted
         if not entry and (refusal := self._refuse(op, is_newcomer=not lease and not op.is_back)):
             self.limit = before  # a refused call does not change the limit of the others
@@ -113,9 +113,11 @@ class _Step(KeyState):
         fence = lease.fence if lease else self.tick()
         if lease:
             del self.holders[lease.id]
-        self.holders[op.id] = Holder(op.id, op.token, self.now + op.ttl, fence, phase=op.phase)
+        waited = lease is not None and lease.waited
+        self.holders[op.id] = Holder(op.id, op.token, self.now + op.ttl, fence, waited, op.phase)
         if entry := self.entries.get(op.id):
             self.put(Entry(op.id, entry.seq, state="behind"))
+        self.advance()  # a copy of the former holder joins the line
         return Granted(fence)
 
     def renew(self, op: Renew) -> Answer:
@@ -188,19 +190,21 @@ class _Step(KeyState):
             due=self.due(),
         )
 
-    def _let_in(self, op: Acquire, entry: Entry | None) -> Answer | None:
+    def _grant_place(self, op: Acquire, entry: Entry | None) -> Answer | None:
         """Grant the place of the former holder, unless that runs, or a free one."""
         id, phase = op.former or ("", "running")
         former = self.holders.get(id)
         if former and former.phase == phase != "running":
             del self.holders[id]
-            return self._enter(op, former.fence)
+            granted = self._enter(op, former.fence)
+            self.advance()
+            return granted
         return self._enter(op, self.tick()) if self._has_room(entry) else None
 
     def _enter(self, op: Acquire, fence: int) -> Answer:
         """Grant the lease. With late acknowledgement the entry stays behind the run until its end."""
-        entry = self.entries.get(op.id)
-        waited = op.is_back or entry is not None
+        entry, lease = self.entries.get(op.id), self.holders.get(op.id)
+        waited = op.is_back or entry is not None or (lease is not None and lease.waited)
         self.holders[op.id] = Holder(op.id, op.token, self.now + op.ttl, fence, waited)
         if entry and op.acks_late:
             self.put(Entry(op.id, entry.seq, offers=1, state="behind"))

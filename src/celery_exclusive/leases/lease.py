@@ -15,6 +15,9 @@ from celery_exclusive.errors import LeaseLost, StoreUnavailable
 if TYPE_CHECKING:
     from celery_exclusive.stores.base import Store
 
+RENEWALS_PER_TTL = 3
+"""How often a heartbeat renews a lease before it would expire: two of them may fail."""
+
 
 @dataclass(frozen=True, slots=True)
 class Known:

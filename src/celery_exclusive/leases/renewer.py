@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from celery_exclusive import notices
-from celery_exclusive.leases.lease import Known, Lease, renew
+from celery_exclusive.leases.lease import RENEWALS_PER_TTL, Known, Lease, renew
 from celery_exclusive.system.threads import NativeThread, original
 
 if TYPE_CHECKING:
@@ -68,9 +68,9 @@ class Renewer:
                         f"the lease on lock {lease.key} is not renewed and expires after its ttl", error
                     )
                     return
-                self._period = lease.ttl / 3
-            elif lease.ttl / 3 < self._period:
-                self._period = lease.ttl / 3
+                self._period = lease.ttl / RENEWALS_PER_TTL
+            elif lease.ttl / RENEWALS_PER_TTL < self._period:
+                self._period = lease.ttl / RENEWALS_PER_TTL
                 self._sooner.put(None)
 
     def remove(self, lease: Lease) -> None:
@@ -95,7 +95,7 @@ class Renewer:
             ownerless = [lease for lease, owner in self._owners.items() if owner() is None]
             for lease in ownerless:
                 del self._owners[lease]
-            self._period = min((lease.ttl / 3 for lease in self._owners), default=None)
+            self._period = min((lease.ttl / RENEWALS_PER_TTL for lease in self._owners), default=None)
             goes_on = self.is_beating
         for lease in ownerless:
             notices.forgotten(lease.key, lease.ttl)

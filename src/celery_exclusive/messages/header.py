@@ -39,7 +39,8 @@ class Header:
     * `promoted`: the epoch of the store, if this is the copy of an offer; `offered`: the key of that offer.
     * `published_by`: the task whose end has published it, which may still hold its lease: this is the next
       step of its chain, a link, the body of its chord.
-    * `follows`: the publish id, with its queue, of the run that has handed its unique key over to this one.
+    * `follows`: the publish id, with its queue, of the run that this message goes on with, as its retry or
+      replacement that inherits its unique key.
     * `store`: the mark of the store that the publisher uses. None: it does not know.
     * `priority`: that of the publisher, where a promoted copy has one above all others.
     * `redelivered`: the broker had delivered it before it was parked.

@@ -38,7 +38,7 @@ from celery_exclusive.worker.unique_lease import LeaseOfRun, comes_again
 _PAUSE = 5
 """Seconds after which a message comes again that has waited for the store in vain; the longest."""
 _LOOK = 1
-"""Seconds for which the slot of a message that is parked waits for the store."""
+"""Seconds for which the looks of a plan, which may fail, wait for the store, all together."""
 
 
 class Execution:
@@ -61,9 +61,7 @@ class Execution:
         self.unique: Unique | None = self.services.unique(task, delivery.values)
         option = self.exclusive if delivery.exclusive else self.unique
         self.report = Report(task, self.delivery, option, call)
-        self.may_go_without = (
-            self.services.allows_without(self.exclusive or self.unique) and not delivery.may_be_in_line
-        )
+        self.may_go_without = self.services.allows_without(option) and not delivery.may_be_in_line
         self.republisher = Republisher(task.app)
         self.patience = Patience(self.services, task, request)
         self.asked_at = self.look_until = 0.0
@@ -107,6 +105,7 @@ class Execution:
         broker or store answers.
         """
         while True:
+            self.look_until = 0.0
             try:
                 outcome = run_plan(admit(self.delivery, self.policy), self.ask)
             except StoreUnavailable as error:

@@ -19,7 +19,7 @@ from celery_exclusive.core.claim import Claim
 from celery_exclusive.core.endings import run_ended
 from celery_exclusive.core.operations import Applied
 from celery_exclusive.core.records import SECOND
-from celery_exclusive.leases.lease import Known
+from celery_exclusive.leases.lease import RENEWALS_PER_TTL, Known
 from celery_exclusive.messages.namespace import LIFE, keep_namespace
 from celery_exclusive.system.forks import forks_wait
 from celery_exclusive.system.threads import NativeThread, at_home, original
@@ -47,7 +47,7 @@ class Heartbeat:
 
     def __init__(self, services: Services, broker: str, roster: Roster | None = None) -> None:
         self.services, self.broker, self.roster = services, broker, roster
-        self.period = min(services.settings.exclusive_ttl, LIFE) / 3
+        self.period = min(services.settings.exclusive_ttl, LIFE) / RENEWALS_PER_TTL
         self._see(Known(services.store.epoch(), time.monotonic()))
         self._elsewhere = OtherStores(services, self._known.epoch)
         self._deliveries: dict[str, tuple[Received, Callable[[], int | None]]] = {}
@@ -82,7 +82,9 @@ class Heartbeat:
         self._deliveries[delivery.token] = (small, process)
         if self.roster and len(self._deliveries) > self.roster.slots:
             self._drop_one()
-        period = min((claim.ttl / SECOND / 3 for claim in delivery.leases), default=self.period)
+        period = min(
+            (claim.ttl / SECOND / RENEWALS_PER_TTL for claim in delivery.leases), default=self.period
+        )
         if period < self.period:
             self.period = period
             self._calls.put(True)

@@ -66,7 +66,7 @@ class LeaseOfDeadRun:
     """The unique lease of a run whose process is gone; the releaser ends it when all hooks have run."""
 
     def __init__(self, unique: UniqueClaim) -> None:
-        self.claim, self.may_hold = unique.claim, unique.until != PERIOD
+        self.claim, self.may_hold = unique.claim, not unique.ends_by_clock
         self.until: UniqueUntil = unique.until
 
     def end(self, error: BaseException | None) -> None: ...

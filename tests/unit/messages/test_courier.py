@@ -17,7 +17,7 @@ from celery import Celery
 from celery_exclusive.core.operations import Acquire, Break, Release, Remove
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.messages.republish import Republisher
-from tests.unit import test_lock
+from tests.unit.local import test_lock
 from tests.worker.journal import eventually
 
 KEY, LIFE = "x=repo:17", 600 * SECOND

@@ -166,7 +166,7 @@ local function acquire()
   local epoch = string.match(delivery, '^promoted (.*)$')
   local is_promoted = epoch and epoch == redis.call('GET', base .. 'epoch')
   local is_redelivered = not is_promoted and delivery ~= 'fresh'
-  local waited = entry or delivery ~= 'fresh'
+  local waited = entry or delivery ~= 'fresh' or lease and lease.waited == '1'
   if lease and lease.phase ~= 'running' then return enter(entry, lease.fence, waited) end
   if lease and lease.token == token then
     lease.expiry, lease.changed = math.max(lease.expiry, now + ttl), true
@@ -178,7 +178,9 @@ local function acquire()
   if not lease and handed_over and handed_over.phase == former_phase and former_phase ~= 'running' then
     drop(former_id)
     count = count + 1
-    return enter(entry, handed_over.fence, waited)
+    local granted, fence = enter(entry, handed_over.fence, waited)
+    advance()
+    return granted, fence
   end
   if not lease and has_room(entry) then
     count = count + 1
@@ -224,8 +226,9 @@ local function acquire_alone()
   local fence = lease and lease.fence or tick()
   if lease then drop(lease.id) end
   count = count + 1
-  lend(fence, '0', phase)
+  lend(fence, lease and lease.waited or '0', phase)
   if entries[id] then stand_behind(entries[id], 0) end
+  advance() -- a copy of the former holder joins the line
   return 'granted', fence
 end
 
