@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from celery_exclusive.core.claim import task_id
-from celery_exclusive.core.records import QUEUED, SECOND
+from celery_exclusive.core.records import NOT_BEGUN, SECOND
 from celery_exclusive.errors import NoLease, OptionError, UnreadableKey
 from celery_exclusive.leases.by_hand import release
 from celery_exclusive.options.keys import key_of
@@ -130,7 +130,7 @@ class TaskMixin:
             lock.waiting + lock.aside + own.waiting + own.aside,  # a copy of a dead run waits for its own key
             place=0 if has_room else lock.waiting + 1,
             taker=takers[0] if takers else None,
-            is_taker_queued=phase in QUEUED,
+            is_taker_queued=phase in NOT_BEGUN,
         )
 
     def release_lock(self, *args: Any, force: bool = False, **kwargs: Any) -> tuple[LockHolder, ...]:

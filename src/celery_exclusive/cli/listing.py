@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from celery_exclusive.core.claim import task_id
-from celery_exclusive.core.records import QUEUED, SECOND
+from celery_exclusive.core.records import NOT_BEGUN, SECOND
 from celery_exclusive.options.keys import own_key
 from celery_exclusive.stores.base import Snapshot
 
@@ -42,7 +42,7 @@ class Lock:
             return "damaged"
         if self.snapshot.holders:
             phase = self.snapshot.holders[0].phase
-            return "queued" if phase in QUEUED else phase
+            return "queued" if phase in NOT_BEGUN else phase
         return "waiting" if self.snapshot.waiting else "aside"
 
     def record(self) -> dict[str, Any]:

@@ -109,7 +109,7 @@ def _acquire_lock(delivery: Delivery, claim: Claim, policy: Policy) -> Plan[Outc
     has_to_wait = False
     if isinstance(answer, (Held, Full)):
         goes_on = delivery.is_let_in and policy.on_conflict in ("skip", "raise")
-        has_to_wait = goes_on or any(_is_kin(delivery, owner, of_other_copies=False) for owner in answer.by)
+        has_to_wait = goes_on or any(_is_kin_but_no_copy(delivery, owner) for owner in answer.by)
         if has_to_wait:
             answer = yield Ask(claim.key, delivery.acquire(claim), park=True)
     if isinstance(answer, Granted):
@@ -181,41 +181,48 @@ def _supersede_former_run(delivery: Delivery, claim: Claim) -> Plan[None]:
 
 
 def _keep_unique_key(delivery: Delivery, unique: UniqueClaim, lock: Claim) -> Plan[None]:
-    """Keep the unique key while its message waits in the line of a lock.
-
-    If no renewal succeeds, an older delivery of it is noted as running. While that holds the lock, both
-    leases are its own, and expire together if it dies. Without the lock it is dead already, and its lease is
-    released for the message as its worker would.
-    """
+    """Keep the unique key while its message waits in the line of a lock."""
     if unique.ends_by_clock:
         return
     key, ttl = unique.claim.key, unique.queued_ttl
     for claim in unique.claims:
         if (yield Ask(key, replace(claim, ttl=ttl).renew("again"), may_fail=True)) == Applied(True):
             return
-    if not delivery.is_repeated:
-        return
+    if delivery.is_repeated:
+        yield from _release_dead_run(unique, lock)
+
+
+def _release_dead_run(unique: UniqueClaim, lock: Claim) -> Plan[None]:
+    """Release the unique lease of an earlier delivery that is dead, for its message, as its worker would.
+
+    A run acquires its lock first. One that had the unique key a moment ago, and has no lock now, is dead or
+    just ending. One that has both may live; if it does not, both leases expire together.
+    """
+    key = unique.claim.key
     runs = yield Ask(key, None, may_fail=True)
     locked = yield Ask(lock.key, None, may_fail=True)
-    if (
-        isinstance(runs, Held)
-        and isinstance(locked, Held)
-        and lock.id not in [owner.id for owner in locked.by]
-    ):
-        for run in runs.by:
-            if run.id == unique.claim.id:
-                dead = replace(unique, claim=replace(unique.claim, token=run.token))
-                yield Ask(key, dead.release_for_queue(), may_fail=True)
+    if not (isinstance(runs, Held) and isinstance(locked, Held)):
+        return
+    if lock.id in [owner.id for owner in locked.by]:
+        return
+    for run in runs.by:
+        if run.id == unique.claim.id:
+            dead = replace(unique, claim=replace(unique.claim, token=run.token))
+            yield Ask(key, dead.release_for_queue(), may_fail=True)
 
 
 def _first(by: tuple[Owner, ...]) -> str:
     return task_id(by[0].id)
 
 
-def _is_kin(delivery: Delivery, owner: Owner, *, of_other_copies: bool = True) -> bool:
+def _is_kin(delivery: Delivery, owner: Owner) -> bool:
     """Whether this is an earlier run of the same task, or the parent that is just ending."""
-    is_kin = task_id(owner.id) in delivery.kin
-    return is_kin and (of_other_copies or not is_other_copy(owner.id, delivery.id))
+    return task_id(owner.id) in delivery.kin
+
+
+def _is_kin_but_no_copy(delivery: Delivery, owner: Owner) -> bool:
+    """Whether it is kin, and not another queue's copy of the same publish."""
+    return _is_kin(delivery, owner) and not is_other_copy(owner.id, delivery.id)
 
 
 def _is_own_publish(delivery: Delivery, owner: Owner) -> bool:

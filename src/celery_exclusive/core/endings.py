@@ -9,29 +9,29 @@ from celery_exclusive.core.delivery import Delivery
 from celery_exclusive.core.operations import Answer, Full, Held, Release, Stale
 
 
-def body_ended(delivery: Delivery, *, returns: bool) -> Release | None:
+def body_ended(delivery: Delivery, *, comes_again: bool) -> Release | None:
     """Release the unique key before callbacks, a retry or the next step of a chain are published.
 
-    If the message `returns`, it keeps the key. With `alone`, the store keeps the lease if it knows of
+    If the message `comes_again`, it keeps the key. With `alone`, the store keeps the lease if it knows of
     copies: `run_ended` drops these.
     """
     unique = delivery.unique
     if not unique or unique.ends_by_clock:
         return None
-    return unique.release_for_queue() if returns else unique.claim.release(done=False, alone=True)
+    return unique.release_for_queue() if comes_again else unique.claim.release(done=False, alone=True)
 
 
-def run_ended(delivery: Delivery, *, done: bool, returns: bool) -> Iterator[tuple[str, Release]]:
+def run_ended(delivery: Delivery, *, done: bool, comes_again: bool) -> Iterator[tuple[str, Release]]:
     """Release all keys of a delivery that has ended, whoever sees it.
 
-    `done`: for good, its result is stored. If its message `returns`, that keeps its unique key.
+    `done`: for good, its result is stored. If its message `comes_again`, that keeps its unique key.
     """
     if delivery.exclusive:
         yield delivery.exclusive.key, delivery.exclusive.release(done=done)
     unique = delivery.unique
     if not unique or unique.ends_by_clock:
         return
-    if returns:
+    if comes_again:
         yield unique.claim.key, unique.release_for_queue()
     else:
         for claim in unique.claims:

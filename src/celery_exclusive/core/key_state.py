@@ -37,13 +37,13 @@ class KeyState:
             self.entries[self.id] = line.entry
         self.waiting = line.waiting
         self.ahead = line.ahead
-        self.finished = line.tombstone
+        self.tombstone = line.tombstone
         self.changed: dict[str, Entry] = {}
         self.removed: list[str] = []
         self.kept = False
-        self.tombstone: str | None = None
+        self.new_tombstone: str | None = None
         self.wake: list[str] = []
-        self.aside: list[str] = []
+        self.stepped_aside: list[str] = []
 
     def advance(self) -> None:
         """Drop expired leases and offer the free places to the first in line."""
@@ -53,7 +53,7 @@ class KeyState:
             if places <= 0:
                 break
             if entry.offer_until <= self.now:
-                is_last = position == waiting or len(self.aside) >= min(self.limit, OFFERED_AT_ONCE)
+                is_last = position == waiting or len(self.stepped_aside) >= min(self.limit, OFFERED_AT_ONCE)
                 if entry.offers >= OFFERS_IN_LINE and not is_last:
                     self._step_aside(entry)
                     continue
@@ -131,7 +131,7 @@ class KeyState:
     def _step_aside(self, entry: Entry) -> None:
         pause = self.now + LONGEST_OFFER * self.offer
         self.put(replace(entry, offer_until=pause, offers=OFFERS_IN_LINE, state="aside"))
-        self.aside.append(entry.id)
+        self.stepped_aside.append(entry.id)
 
     def due(self) -> int | None:
         times = [entry.offer_until for entry in self.queue()[: self.free()]]

@@ -17,7 +17,7 @@ class Call:
 
     * `former`: the claim of the run whose lease it inherits, as a retry and a replacement do.
     * `goes_on`: the key is its own already, whoever holds it.
-    * `follows`: the same task publishes it, from its body or as its retry.
+    * `is_own`: the same task publishes it, from its body or as its retry.
     * `is_awaited`: others wait for its result, as for that of a member of a canvas, so it must be sent.
     * `is_parallel`: it is a member of a group or chord.
     * `parent`: the task whose end publishes it. `callers`: those whose bodies hold the key around it.
@@ -28,7 +28,7 @@ class Call:
     queued_ttl: int
     former: Claim | None = None
     is_retry: bool = False
-    follows: bool = False
+    is_own: bool = False
     goes_on: bool = False
     is_awaited: bool = False
     is_parallel: bool = False
@@ -37,7 +37,7 @@ class Call:
 
     @property
     def has_to_be_sent(self) -> bool:
-        return self.follows or self.is_awaited or self.parent is not None
+        return self.is_own or self.is_awaited or self.parent is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def publish(call: Call) -> Plan[Sending]:
     """Acquire the unique key before a message is sent."""
     if call.is_retry and call.until == PERIOD:
         return Sending()
-    phase: Phase = "period" if call.until == PERIOD else "again" if call.follows else "queued"
+    phase: Phase = "period" if call.until == PERIOD else "again" if call.is_own else "queued"
     answer = yield Ask(call.claim.key, call.claim.acquire_alone(call.queued_ttl, phase, call.former))
     if not isinstance(answer, Held):
         return Sending(may_hold=True)

@@ -11,7 +11,7 @@ from typing import Literal
 SECOND = 1_000_000
 NEVER = 2**53 - 1
 Phase = Literal["running", "queued", "again", "period"]
-QUEUED: tuple[Phase, ...] = ("queued", "again")
+NOT_BEGUN: tuple[Phase, ...] = ("queued", "again")
 State = Literal["waiting", "aside", "behind"]
 OFFERED_AT_ONCE = 100
 """How many places of a key are offered at a time: a large limit must not fill the broker with copies."""

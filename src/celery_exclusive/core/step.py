@@ -84,7 +84,7 @@ class _Step(KeyState):
         if lease and lease.phase != "running":  # a queued lease belongs to its id
             return self._enter(op, lease.fence)
         if lease and lease.token == op.token:
-            self._extend(lease, op.ttl)
+            self._prolong(lease, op.ttl)
             return Granted(lease.fence)
         if self._is_stale(op):
             return Stale()
@@ -126,7 +126,7 @@ class _Step(KeyState):
             return Applied(False)
         if op.token != lease.token and (op.phase is None or lease.phase == "running"):
             return Applied(False)
-        self._extend(lease if op.phase is None else replace(lease, phase=op.phase), op.ttl)
+        self._prolong(lease if op.phase is None else replace(lease, phase=op.phase), op.ttl)
         return Applied(True)
 
     def release(self, op: Release) -> Answer:
@@ -137,11 +137,11 @@ class _Step(KeyState):
         if lease and (not is_own or (op.alone and may_come_again)):
             return Applied(False)
         if lease and op.keep and not has_copy:
-            self._extend(replace(lease, phase="again"), op.keep)
+            self._prolong(replace(lease, phase="again"), op.keep)
             return Applied(True)
         self.holders.pop(op.id, None)
         if op.done:
-            self.tombstone = op.token if may_come_again else None
+            self.new_tombstone = op.token if may_come_again else None
             self.leave()
         self.advance()
         return Applied(is_own)
@@ -149,7 +149,7 @@ class _Step(KeyState):
     def remove(self, op: Remove) -> Answer:
         found = self.id in self.entries
         if found or op.superseded:
-            self.tombstone = "" if op.done or op.superseded else ENTERED
+            self.new_tombstone = "" if op.done or op.superseded else ENTERED
         self.leave()
         self.advance()
         return Applied(found)
@@ -167,7 +167,7 @@ class _Step(KeyState):
         """Ignore the line: an offer is worth less than a body that runs."""
         self.drop_dead()
         lease = self.holders.get(op.id)
-        if lease or op.id in self.entries or self.finished is not None or len(self.holders) >= op.limit:
+        if lease or op.id in self.entries or self.tombstone is not None or len(self.holders) >= op.limit:
             return Applied(lease is not None and lease.token == op.token)
         self.limit = op.limit
         self.holders[op.id] = Holder(op.id, op.token, self.now + op.ttl, self.tick(), waited=True)
@@ -184,9 +184,11 @@ class _Step(KeyState):
             entries=tuple(self.changed.values()),
             removed=tuple(self.removed),
             kept=self.kept,
-            tombstone=self.tombstone,
+            tombstone=self.new_tombstone,
             wake=tuple(self.wake),
-            aside=tuple(id for id in self.aside if id in self.entries and self.entries[id].state == "aside"),
+            aside=tuple(
+                id for id in self.stepped_aside if id in self.entries and self.entries[id].state == "aside"
+            ),
             due=self.due(),
         )
 
@@ -210,7 +212,7 @@ class _Step(KeyState):
             self.put(Entry(op.id, entry.seq, offers=1, state="behind"))
         elif entry:
             self.leave()
-            self.tombstone = ENTERED
+            self.new_tombstone = ENTERED
         return Granted(fence)
 
     def _is_stale(self, op: Acquire) -> bool:
@@ -223,14 +225,14 @@ class _Step(KeyState):
         * Its id has finished: all are but a new message, and that is, too, if its own delivery has finished.
         """
         is_of_offer = op.promoted == self.epoch and not op.redelivered
-        has_entry, has_tombstone = op.id in self.entries, self.finished is not None
+        has_entry, has_tombstone = op.id in self.entries, self.tombstone is not None
         if op.id in self.holders:
             return is_of_offer and (has_entry or has_tombstone)
         if has_entry or not has_tombstone:
             return False
-        if self.finished == ENTERED:
+        if self.tombstone == ENTERED:
             return is_of_offer
-        return op.is_back or self.finished == op.token
+        return op.is_back or self.tombstone == op.token
 
     def _has_room(self, entry: Entry | None) -> bool:
         """Whether a place is free: a new id stands behind the whole line, an id aside may get any place."""
@@ -245,5 +247,5 @@ class _Step(KeyState):
             return Full(self.waiting, self.owners())
         return None
 
-    def _extend(self, lease: Holder, ttl: int) -> None:
+    def _prolong(self, lease: Holder, ttl: int) -> None:
         self.holders[lease.id] = replace(lease, expiry=max(lease.expiry, self.now + ttl))

@@ -178,7 +178,7 @@ def _call_of(
         queued_ttl=claim.ttl if until == PERIOD else _queued_ttl(claim.ttl, options),
         former=held.claim if held and held.may_hold else None,
         is_retry=is_retry,
-        follows=is_retry or own is not None,
+        is_own=is_retry or own is not None,
         goes_on=is_retry or held is not None,
         is_awaited=is_answered_alone or any(options.get(name) for name in _OF_MEMBERS),
         is_parallel=bool(options.get("group_id") or options.get("chord")),

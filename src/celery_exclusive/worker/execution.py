@@ -282,7 +282,7 @@ class Execution:
         A message that has not begun leaves its unique key queued, as it is.
         """
         delivery = self.delivery if begun else replace(self.delivery, unique=None)
-        release_later(self.services, delivery, done=done, returns=not done and delivery.acks_late)
+        release_later(self.services, delivery, done=done, comes_again=not done and delivery.acks_late)
 
 
 def _traced(ending: Ignore | Reject) -> Any:

@@ -29,19 +29,20 @@ class LeaseOfRun:
         self.may_hold = self.until != PERIOD
 
     def end(self, error: BaseException | None) -> None:
-        """The body has ended: nothing that is published from now on finds the key held by it.
+        """Release the key, since the body has ended: what is published from now on finds it free.
 
-        Unless its message comes again, or its process ends. It raises nothing: finished work stays finished.
+        If the message comes again it keeps the key, and if the process ends the main process decides. It
+        raises nothing: finished work stays finished.
         """
         if not self.may_hold or not (error is None or isinstance(error, Exception)):
             return
         if keeper := parts_of(self.services).keeper:
             keeper.end(self.delivery, [self.claim])
-        returns = self.delivery.acks_late and comes_again(error)
-        release = body_ended(self.delivery.at_present(), returns=returns)
+        again = self.delivery.acks_late and comes_again(error)
+        release = body_ended(self.delivery.at_present(), comes_again=again)
         with undisturbed():
             if release and self._ask(release) == Applied(True):
-                self.may_hold = returns
+                self.may_hold = again
 
     def release(self) -> None:
         """Release the key of this delivery, and that of the publish, which has it until a body begins."""

@@ -173,13 +173,13 @@ def _owning(delivery: Delivery, policy: Any) -> Any:
         return end.value
 
 
-def _not_alone(delivery: Delivery, *, returns: bool) -> Any:
-    release = _body_ended(delivery, returns=returns)
+def _not_alone(delivery: Delivery, *, comes_again: bool) -> Any:
+    release = _body_ended(delivery, comes_again=comes_again)
     return release and replace(release, alone=False)
 
 
-def _ended_for_good(delivery: Delivery, *, done: bool, returns: bool) -> Any:
-    return _run_ended(delivery, done=True, returns=False)
+def _ended_for_good(delivery: Delivery, *, done: bool, comes_again: bool) -> Any:
+    return _run_ended(delivery, done=True, comes_again=False)
 
 
 def _late_extension(delivery: Delivery, policy: Any) -> Any:

@@ -41,12 +41,12 @@ class Plans:
         return publishing.unpublished(call, TTL)
 
     def body_ended(self, slot: Slot) -> Release | None:
-        return endings.body_ended(self.delivery(slot), returns=self.comes_again(slot))
+        return endings.body_ended(self.delivery(slot), comes_again=self.comes_again(slot))
 
     def run_ended(self, slot: Slot) -> list[tuple[str, Release]]:
         """What the main process asks for a child that is dead, or a message that is discarded."""
         done = slot.is_done
-        return list(endings.run_ended(self.delivery(slot), done=done, returns=not done))
+        return list(endings.run_ended(self.delivery(slot), done=done, comes_again=not done))
 
     def leave(self, slot: Slot) -> list[tuple[str, Release]]:
         """What the process of the body asks at the end of a run: `worker.execution.Execution.leave`."""
@@ -120,7 +120,7 @@ class Plans:
             queued_ttl=QUEUED_TTL,
             former=former,
             is_retry=is_retry,
-            follows=how in _FOLLOWING,
+            is_own=how in _FOLLOWING,
             goes_on=is_retry or has_key,
             is_awaited=how in ("member", "step", "inner member"),
             is_parallel=how == "inner member",
