@@ -5,7 +5,7 @@ from __future__ import annotations
 from celery.exceptions import Reject
 
 from celery_exclusive import notices
-from celery_exclusive.core.claim import PERIOD, UniqueClaim, UniqueUntil
+from celery_exclusive.core.claim import UniqueClaim, UniqueUntil
 from celery_exclusive.core.endings import body_ended
 from celery_exclusive.core.operations import Applied, Release
 from celery_exclusive.leases.insist import finish
@@ -26,7 +26,7 @@ class LeaseOfRun:
         self.services, self.delivery, self.patience = services, delivery, patience
         self.claim, self.claims = unique.claim, unique.claims
         self.until: UniqueUntil = unique.until
-        self.may_hold = self.until != PERIOD
+        self.may_hold = not unique.ends_by_clock
 
     def end(self, error: BaseException | None) -> None:
         """Release the key, since the body has ended: what is published from now on finds it free.
