@@ -2,56 +2,40 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
 import sys
 import time
 import traceback
 from importlib import import_module
 from pathlib import Path
 
+from tests import nursery
 from tests.stress.plan import Plan
 from tests.stress.worker import work
 
 ROOT = Path(__file__).parents[2]
 
 
-class Nursery:
+class Nursery(nursery.Nursery):
     """The parent of a run's processes, itself a child without threads. What it started ends with it."""
 
     def __init__(self, plan: Plan) -> None:
         path = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.stress.nursery", plan.dump()],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": path},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        command = [sys.executable, "-m", "tests.stress.nursery", plan.dump()]
+        super().__init__(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path})
 
     def start(self, role: str, seed: str) -> int:
         """Fork a worker or a reaper; return its pid."""
-        pid = self._ask("start", role, seed)
-        assert pid is not None
-        return pid
+        return int(self.ask("start", role, seed))
 
     def end(self, pid: int, patience: float = 0) -> int | None:
         """Wait for a process to end and return its exit code; kill it and return None if it takes longer."""
-        return self._ask("end", pid, patience)
+        code: int | None = self.ask("end", pid, patience)
+        return code
 
     def close(self) -> None:
         self._process.communicate()
-
-    def _ask(self, *words: object) -> int | None:
-        assert self._process.stdin
-        assert self._process.stdout
-        self._process.stdin.write(json.dumps(words) + "\n")
-        self._process.stdin.flush()
-        answer: int | None = json.loads(self._process.stdout.readline())
-        return answer
 
 
 def main() -> None:
@@ -60,17 +44,15 @@ def main() -> None:
         import_module("redis")
     plan.open_store().close()  # imports what it needs
     children: set[int] = set()
-    for line in sys.stdin:
-        verb, *arguments = json.loads(line)
-        answer: int | None
+    for verb, *arguments in nursery.questions():
+        found: int | None
         if verb == "start":
-            answer = pid = _fork(plan, *arguments)
+            found = pid = _fork(plan, *arguments)
             children.add(pid)
         else:
-            answer = _end(*arguments)
+            found = _end(*arguments)
             children.discard(arguments[0])
-        sys.stdout.write(f"{json.dumps(answer)}\n")
-        sys.stdout.flush()
+        nursery.answer(found)
     for pid in children:
         os.kill(pid, signal.SIGKILL)
 

@@ -6,7 +6,6 @@ folder and log. A pool that patches the standard library needs a process of its 
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -15,8 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from threading import Lock
-from typing import Any, ClassVar
+from typing import ClassVar
+
+from tests import nursery
 
 DEATH_OF_PARENT = "import ctypes, signal; ctypes.CDLL(None).prctl(1, signal.SIGKILL)"
 REPOSITORY = Path(__file__).parents[2]
@@ -33,7 +33,7 @@ MODULES = (
 )
 
 
-class Nursery:
+class Nursery(nursery.Nursery):
     """The parent of worker processes, itself a child without threads. What it started ends with it."""
 
     _started: ClassVar[list[Nursery]] = []
@@ -42,9 +42,9 @@ class Nursery:
     def for_environment(cls, environment: Mapping[str, str]) -> Nursery | None:
         """Return a nursery with these variables; None if there are others enough."""
         common = {name: value for name, value in environment.items() if not name.startswith(OF_ONE_TEST)}
-        for nursery in cls._started:
-            if nursery.common == common:
-                return nursery
+        for started in cls._started:
+            if started.common == common:
+                return started
         if len(cls._started) == MOST:
             return None
         cls._started.append(cls(common))
@@ -52,29 +52,13 @@ class Nursery:
 
     def __init__(self, common: dict[str, str]) -> None:
         self.common = common
-        self._lock = Lock()
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", "from tests.worker.nursery import main; main()"],
-            cwd=REPOSITORY,
-            env=common,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-            text=True,
-        )
+        command = [sys.executable, "-c", "from tests.worker.nursery import main; main()"]
+        super().__init__(command, cwd=REPOSITORY, env=common, start_new_session=True)
 
     def start(self, words: list[str], environment: Mapping[str, str], folder: Path, log: Path) -> Child:
         """Start `celery WORDS` in this folder."""
         log.touch()
         return Child(self, int(self.ask("start", words, dict(environment), str(folder), str(log))))
-
-    def ask(self, *words: object) -> Any:
-        with self._lock:
-            assert self._process.stdin
-            assert self._process.stdout
-            self._process.stdin.write(json.dumps(words) + "\n")
-            self._process.stdin.flush()
-            return json.loads(self._process.stdout.readline())
 
 
 @dataclass
@@ -114,18 +98,16 @@ def main() -> None:
 
 def _serve() -> bool:
     """Return whether this is a child."""
-    for line in sys.stdin:
-        verb, *arguments = json.loads(line)
+    for verb, *arguments in nursery.questions():
         if verb == "start":
-            answer: int | None = os.fork()
-            if answer == 0:
+            found: int | None = os.fork()
+            if found == 0:
                 _become(*arguments)
                 return True
         else:
             ended, status = os.waitpid(arguments[0], os.WNOHANG)
-            answer = os.waitstatus_to_exitcode(status) if ended else None
-        sys.stdout.write(f"{json.dumps(answer)}\n")
-        sys.stdout.flush()
+            found = os.waitstatus_to_exitcode(status) if ended else None
+        nursery.answer(found)
     return False
 
 
