@@ -6,6 +6,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from itertools import count
 from typing import Any
+from uuid import uuid4
 
 from celery_exclusive.core.operations import Acquire, Granted, Release
 from celery_exclusive.core.records import SECOND
@@ -28,7 +29,7 @@ class LockStore(MemoryStore):
     """
 
     def __init__(self) -> None:
-        super().__init__(f"memory://test-{next(_numbers)}")
+        super().__init__(f"memory://{uuid4()}")  # no other store of the process has this URL
         self._now = 1_700_000_000 * SECOND
         self.clock = lambda: self._now
 
