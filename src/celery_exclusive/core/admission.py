@@ -65,7 +65,7 @@ class Outcome:
         return self.fence > 0
 
 
-_ON_CONFLICT: dict[str, Literal["skip", "fail", "reschedule"]] = {
+ON_CONFLICT: dict[str, Literal["skip", "fail", "reschedule"]] = {
     "wait": "reschedule",  # if it cannot be parked
     "skip": "skip",
     "raise": "fail",
@@ -117,10 +117,10 @@ def _acquire_lock(delivery: Delivery, claim: Claim, policy: Policy) -> Plan[Outc
     if isinstance(answer, Parked):
         return Outcome("wait", claim.key, answer.by, position=answer.position)
     if isinstance(answer, Full):
-        kind = _ON_CONFLICT[policy.on_full]
+        kind = ON_CONFLICT[policy.on_full]
         return Outcome(kind, claim.key, answer.by, _first(answer.by), "full", waiting=answer.waiting)
     if isinstance(answer, Held):
-        kind = _ON_CONFLICT["wait" if has_to_wait else policy.on_conflict]
+        kind = ON_CONFLICT["wait" if has_to_wait else policy.on_conflict]
         return Outcome(kind, claim.key, answer.by, _first(answer.by))
     return Outcome("drop", claim.key)
 

@@ -49,7 +49,7 @@ class Acquisition:
 
     acquisition = Acquisition(services, claim, "lock:web1:4711")
     try:
-        held = acquisition.acquire(wait=5)
+        answer = acquisition.acquire(wait=5)
         ...
     finally:
         acquisition.release()
@@ -65,7 +65,7 @@ class Acquisition:
         self._pid = os.getpid()
         self._may_hold = False
 
-    def acquire(self, wait: float | None) -> Held | None:
+    def acquire(self, wait: float | None) -> Granted | Held:
         """Acquire a lease; return Held if the key was held for so many seconds.
 
         Raises:
@@ -75,15 +75,15 @@ class Acquisition:
         deadline = None if wait is None else time.monotonic() + wait
         pause = _FIRST_PAUSE
         renewer.learn(self.services.store)
-        while held := self._ask():
+        while isinstance(answer := self._ask(), Held):
             left = _LONGEST_PAUSE if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 break
             if pause == _FIRST_PAUSE:
-                self._begin_to_wait(held, is_endless=deadline is None)
+                self._begin_to_wait(answer, is_endless=deadline is None)
             time.sleep(min(pause * random.uniform(0.5, 1), left))
             pause = min(pause * 1.5, _LONGEST_PAUSE)
-        return held
+        return answer
 
     def release(self) -> None:
         """Release the lease that it may hold; do nothing in a forked child, or twice.
@@ -112,7 +112,7 @@ class Acquisition:
             with suppress(StoreUnavailable):
                 self.services.store.reap(limit=0, every=_MINUTE)
 
-    def _ask(self) -> Held | None:
+    def _ask(self) -> Granted | Held:
         store = self.services.store  # wrong settings are told here, before anything may be held
         asked = time.monotonic()
         self._may_hold = True
@@ -121,14 +121,15 @@ class Acquisition:
         except StoreUnavailable:
             self._may_hold = False  # if it does after all, then for its ttl: who cannot ask cannot release
             raise
-        held = reply.answer if isinstance(reply.answer, Held) else None
-        if isinstance(reply.answer, Granted):
+        answer = reply.answer
+        assert isinstance(answer, (Granted, Held))  # noqa: S101 - it has no copy in line, nor waits there
+        if isinstance(answer, Granted):
             until, known = asked + self.claim.ttl / SECOND, partial(renewer.known, store)
-            self.lease = Lease(reply.answer.fence, self.claim, store, until, known)
+            self.lease = Lease(answer.fence, self.claim, store, until, known)
             renewer.add(self.lease, self)
         else:
             self._may_hold = False
-        return held
+        return answer
 
     def _release(self) -> Reply:
         if self.lease:

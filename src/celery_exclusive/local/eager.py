@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from celery.utils import uuid
 
 from celery_exclusive import notices
-from celery_exclusive.core.claim import FINISHED, PERIOD, STARTED, Claim, UniqueUntil, task_id
-from celery_exclusive.core.operations import Granted, Held
+from celery_exclusive.core.admission import Outcome
+from celery_exclusive.core.claim import FINISHED, Claim, UniqueClaim, UniqueUntil
+from celery_exclusive.core.direct import DirectRun, admit_directly
+from celery_exclusive.core.operations import Acquire, AcquireAlone, Answer, Applied, Granted
+from celery_exclusive.core.plan import Ask, run_plan
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import DuplicateTask, LockHeld, StoreUnavailable
 from celery_exclusive.leases.lease import Lease
@@ -21,7 +24,7 @@ from celery_exclusive.options.declared import Exclusive, Unique
 from celery_exclusive.options.keys import key_of
 from celery_exclusive.options.option import Option
 from celery_exclusive.publishing.call_options import pop_call_options
-from celery_exclusive.run import Run, current_run, leases_of_runs, runs, within
+from celery_exclusive.run import Run, UniqueLease, current_run, leases_of_runs, runs, within
 from celery_exclusive.stores.base import open_store
 from celery_exclusive.task import TaskMixin
 
@@ -67,53 +70,166 @@ class EagerTask(TaskMixin):
         """
         id = task_id or uuid()
         call_options = pop_call_options(self.app._celery_exclusive, self.name, self, options)
-        call = (args or (), kwargs or {})
-        with (
-            _locked_run(self, id, *call, call_options.exclusive) as run,
-            _unique_lease(self, run, *call, call_options.unique) as (key, existing_id),
-            within(run),
-        ):
+        unique = call_options.unique
+        eager = _EagerRun(self, id, args or (), kwargs or {}, call_options.exclusive, unique)
+        with eager.admitted() as run, within(run):
             result = super().apply(args, kwargs, link, link_error, id, *rest, **options)  # type: ignore[misc]
-        if call_options.unique:
-            result.key, result.existing_id = key, existing_id
+        if unique:
+            result.key, result.existing_id = eager.unique_key, eager.duplicate_of
             result.outcome = "published" if result.existing_id is None else "skipped"
         return result
 
 
-@contextmanager
-def _locked_run(task: Any, id: str, args: Any, kwargs: Any, option: Exclusive | None) -> Generator[Run]:
-    outer = current_run.get()
-    services: Services = task.app._celery_exclusive
-    key = None if option is None or _is_retry_without_lock(outer, id) else _key(task, option, args, kwargs)
-    if option is None or key is None:
-        yield Run(id, outer=outer)
-        return
-    claim = new_claim(id, key, services.ttl(option), option.limit)
-    if _is_alone(task):
-        with _lease_in_memory(claim) as lease:
-            yield Run(id, lease, outer)
-        return
-    ours = next((lease for lease in leases_of_runs() if lease.key == key), None)
-    if ours:
-        yield Run(id, ours, outer)
-        return
-    acquisition = Acquisition(services, claim, f"Task {task.name}[{id}]")
-    is_patient = option.on_conflict in ("wait", "reschedule") and not services.is_rehearsal
-    held, is_unguarded = None, False
-    try:
+class _EagerRun:
+    """One run of a task without a message: it runs the plan on the store, and carries out its outcome."""
+
+    unique_key: str | None = None
+    duplicate_of: str | None = None
+
+    def __init__(
+        self, task: Any, id: str, args: Any, kwargs: Any, exclusive: Exclusive | None, unique: Unique | None
+    ) -> None:
+        self.task, self.id, self.call = task, id, (args, kwargs)
+        self.exclusive, self.unique = exclusive, unique
+        self.services: Services = task.app._celery_exclusive
+        self.run = Run(id, outer=current_run.get())
+        self.acquisitions: dict[str, Acquisition] = {}
+
+    @contextmanager
+    def admitted(self) -> Generator[Run]:
+        """Acquire the keys for a block, unless the body has to be skipped or to fail."""
+        with ExitStack() as releases:
+            claims = DirectRun(self.claim_to_lock(releases), self.claim_to_unique_key())
+            for claim in (claims.exclusive, claims.unique and claims.unique.claim):
+                if claim:
+                    acquisition = Acquisition(self.services, claim, f"Task {self.task.name}[{self.id}]")
+                    self.acquisitions[claim.key] = acquisition
+                    releases.callback(acquisition.release)
+            on_conflict = self.exclusive.on_conflict if self.exclusive else "wait"
+            try:
+                outcome = run_plan(admit_directly(claims, on_conflict), self.ask)
+            except StoreUnavailable as error:
+                self.go_without(claims, error)
+            else:
+                self.carry_out(outcome, claims)
+            yield self.run
+
+    def claim_to_lock(self, releases: ExitStack) -> Claim | None:
+        """Return the claim to the lock, unless the code around this run holds it already."""
+        option, outer = self.exclusive, self.run.outer
+        is_retry_without_lock = outer is not None and outer.task_id == self.id and outer.lease is None
+        key = None if option is None or is_retry_without_lock else self.key_of(option)
+        if option is None or key is None:
+            return None
+        claim = new_claim(self.id, key, self.services.ttl(option), option.limit)
+        if self.is_alone:
+            self.run.lease = releases.enter_context(_lease_in_memory(claim))
+        else:
+            self.run.lease = next((lease for lease in leases_of_runs() if lease.key == key), None)
+        return None if self.run.lease else claim
+
+    def claim_to_unique_key(self) -> UniqueClaim | None:
+        """Return the claim to the unique key, unless the code around this run holds it already."""
+        option = self.unique
+        self.unique_key = self.key_of(option) if option else None
+        if option is None or self.unique_key is None or self.is_alone:
+            return None
+        if any(outer.unique and self.inherits(outer.task_id, outer.unique) for outer in runs()):
+            return None
+        claim = new_claim(self.id, self.unique_key, self.services.ttl(option))
+        return UniqueClaim(claim, option.held_until, self.services.queued_ttl(option), is_acquired=False)
+
+    def inherits(self, outer: str, unique: UniqueLease) -> bool:
+        """Whether a task around this run has its unique key; it has that of its own retry or replacement."""
+        has_it = unique.until == FINISHED and unique.may_hold
+        return unique.claim.key == self.unique_key and (has_it or outer == self.id)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether calls run under `task_always_eager`, where nothing conflicts, unless a test wants it to."""
+        return self.task.app.conf.task_always_eager and not self.services.is_rehearsal
+
+    def key_of(self, option: Option) -> str | None:
+        """Return the key; None if the arguments do not fit: the call itself raises that."""
         try:
-            held = acquisition.acquire(wait=option.give_up_after if is_patient else 0)
-        except StoreUnavailable as error:
-            if not services.allows_without(option):
-                raise
-            is_unguarded = True
-            notices.unguarded(services, task.name, id, key, error)
-        run = Run(id, acquisition.lease, outer, is_unguarded=is_unguarded)
-        if held:
-            _resolve(run, task, option, key, held, is_rehearsal=services.is_rehearsal)
-        yield run
-    finally:
+            return key_of(self.task.name, self.task.run, option, *self.call)
+        except TypeError:
+            return None
+
+    def ask(self, asked: Ask) -> Answer:
+        """Ask the store what the plan asks; it waits for what a worker would park."""
+        operation, acquisition = asked.operation, self.acquisitions[asked.key]
+        if isinstance(operation, AcquireAlone):
+            return self.services.store.apply(asked.key, operation).answer
+        if isinstance(operation, Acquire):
+            wait: float | None = 0
+            if asked.park and self.exclusive and not self.services.is_rehearsal:
+                wait = self.exclusive.give_up_after
+            return acquisition.acquire(wait)
         acquisition.release()
+        return Applied(True)
+
+    def go_without(self, claims: DirectRun, error: StoreUnavailable) -> None:
+        """Let the body run without the keys that the store did not grant, if its options allow that."""
+        options = [self.exclusive] * bool(claims.exclusive) + [self.unique] * bool(claims.unique)
+        if not all(self.services.allows_without(option) for option in options):
+            raise error
+        self.note_lock(claims)
+        if claims.exclusive and not self.run.lease:
+            self.run.is_unguarded = True
+            notices.unguarded(self.services, self.task.name, self.id, claims.exclusive.key, error)
+        elif claims.unique:
+            notices.unleased(self.task.name, self.id, claims.unique.claim.key, error)
+
+    def carry_out(self, outcome: Outcome, claims: DirectRun) -> None:
+        """Prepare the run for its outcome."""
+        self.note_lock(claims)
+        if outcome.kind == "run":
+            if unique := claims.unique:
+                acquisition = self.acquisitions[unique.claim.key]
+                self.run.unique = _UniqueLease(
+                    unique.claim, unique.until, acquisition, outcome.may_hold_unique
+                )
+        elif outcome.reason == "duplicate":
+            self.skip_duplicate(outcome)
+        elif outcome.kind == "skip":
+            assert self.exclusive  # noqa: S101 - no other lock conflicts
+            notices.skipped(self.task.name, self.id, outcome.key, outcome.by)
+            self.run.skipped = (self.exclusive.skipped(outcome.key, outcome.owner),)
+        elif outcome.kind == "reschedule" and self.services.is_rehearsal:
+            raise LockHeld(
+                f"task {self.task.name} would wait for lock {outcome.key}, which is "
+                f"{notices.held(outcome.by)}. In a test with lock_store nothing would release it: end the "
+                "block that holds it, or advance the clock",
+                outcome.key,
+                outcome.owner,
+            )
+        else:
+            self.run.failure = self.refusal(outcome)
+
+    def note_lock(self, claims: DirectRun) -> None:
+        if claims.exclusive:
+            self.run.lease = self.acquisitions[claims.exclusive.key].lease
+
+    def skip_duplicate(self, outcome: Outcome) -> None:
+        """Skip the body, since another task has the unique key; or raise, as its option says."""
+        assert self.unique  # noqa: S101 - only its key makes duplicates
+        self.duplicate_of = outcome.owner
+        if self.unique.on_conflict == "raise":
+            raise DuplicateTask(
+                f"task {self.task.name} did not run: unique key {outcome.key} is held by {outcome.owner}",
+                outcome.key,
+                outcome.owner,
+            )
+        notices.duplicate(self.task.name, self.id, outcome.key, outcome.owner)
+        self.run.skipped = (self.unique.skipped(outcome.key, outcome.owner),)
+
+    def refusal(self, outcome: Outcome) -> LockHeld:
+        """Return the error of a run that did not get its lock, in time or at once."""
+        patience = self.exclusive and self.exclusive.give_up_after
+        end = f", and gave up after {patience:g} s" if patience else ""
+        text = f"task {self.task.name} found lock {outcome.key} {notices.held(outcome.by)}{end}"
+        return LockHeld(text, outcome.key, outcome.owner)
 
 
 @dataclass(slots=True)
@@ -128,96 +244,6 @@ class _UniqueLease:
     def end(self, error: BaseException | None) -> None:  # noqa: ARG002 - whatever it was
         self.acquisition.release()
         self.may_hold = False
-
-
-@contextmanager
-def _unique_lease(
-    task: Any, run: Run, args: Any, kwargs: Any, option: Unique | None
-) -> Generator[tuple[str | None, str | None]]:
-    """Acquire the unique lease of a run; yield the key, and the task that has it already, if any."""
-    services: Services = task.app._celery_exclusive
-    is_over = run.skipped or run.failure
-    key = None if option is None or is_over else _key(task, option, args, kwargs)
-    has_already = any(
-        outer.unique
-        and outer.unique.claim.key == key
-        and (
-            (outer.unique.until == FINISHED and outer.unique.may_hold)
-            or outer.task_id == run.task_id  # a retry, or a replacement
-        )
-        for outer in runs()
-    )
-    if option is None or key is None or has_already or _is_alone(task):
-        yield key, None
-        return
-    claim = new_claim(run.task_id, key, services.ttl(option))
-    acquisition = Acquisition(services, claim, f"Task {task.name}[{run.task_id}]")
-    try:
-        if option.held_until == PERIOD:
-            own = claim.acquire_alone(services.queued_ttl(option), "period")
-            answer = services.store.apply(key, own).answer
-            held = answer if isinstance(answer, Held) else None
-        else:
-            held = acquisition.acquire(wait=0)
-    except StoreUnavailable as error:
-        if not services.allows_without(option):
-            raise
-        held = None
-        notices.unleased(task.name, run.task_id, key, error)
-    existing_id = None
-    if held:
-        existing_id = task_id(held.by[0].id)
-        if option.on_conflict == "raise":
-            raise DuplicateTask(
-                f"task {task.name} did not run: unique key {key} is held by {existing_id}", key, existing_id
-            )
-        notices.duplicate(task.name, run.task_id, key, existing_id)
-        run.skipped = (option.skipped(key, existing_id),)
-    else:
-        run.unique = _UniqueLease(
-            claim, option.held_until, acquisition, may_hold=option.held_until == FINISHED
-        )
-    if option.held_until == STARTED:
-        acquisition.release()
-    try:
-        yield key, existing_id
-    finally:
-        acquisition.release()
-
-
-def _is_alone(task: Any) -> bool:
-    """Whether calls run under `task_always_eager`, where nothing conflicts, unless a test wants it to."""
-    return task.app.conf.task_always_eager and not task.app._celery_exclusive.is_rehearsal
-
-
-def _is_retry_without_lock(outer: Run | None, id: str) -> bool:
-    return outer is not None and outer.task_id == id and outer.lease is None
-
-
-def _key(task: Any, option: Option, args: Any, kwargs: Any) -> str | None:
-    """Return the key; None if the arguments do not fit: the call itself raises that."""
-    try:
-        return key_of(task.name, task.run, option, args, kwargs)
-    except TypeError:
-        return None
-
-
-def _resolve(run: Run, task: Any, option: Exclusive, key: str, held: Held, *, is_rehearsal: bool) -> None:
-    """Set the result or error of a run whose key is held."""
-    holder = task_id(held.by[0].id)
-    if option.on_conflict == "skip":
-        notices.skipped(task.name, run.task_id, key, held.by)
-        run.skipped = (option.skipped(key, holder),)
-    elif option.on_conflict == "raise" or not is_rehearsal:
-        end = f", and gave up after {option.give_up_after:g} s" if option.give_up_after else ""
-        run.failure = LockHeld(f"task {task.name} found lock {key} {notices.held(held.by)}{end}", key, holder)
-    else:
-        raise LockHeld(
-            f"task {task.name} would wait for lock {key}, which is {notices.held(held.by)}. In a test with "
-            "lock_store nothing would release it: end the block that holds it, or advance the clock",
-            key,
-            holder,
-        )
 
 
 @contextmanager

@@ -109,10 +109,10 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
         """Acquire the lock; return whether it was free within `wait`. The class lists the errors."""
         acquisition = self._new_acquisition()
         try:
-            held = acquisition.acquire(self.wait)
-            if not held:
+            is_held = isinstance(acquisition.acquire(self.wait), Held)
+            if not is_held:
                 self._acquisitions.append(acquisition)
-            return not held
+            return not is_held
         except BaseException:
             self._leave(acquisition)
             raise
@@ -147,8 +147,8 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
     def __enter__(self) -> Lease:
         acquisition = self._new_acquisition()
         try:
-            if held := acquisition.acquire(self.wait):
-                raise self._conflict(held)
+            if isinstance(answer := acquisition.acquire(self.wait), Held):
+                raise self._conflict(answer)
             self._acquisitions.append(acquisition)
             lease = self.lease
             entered.set((*entered.get(), (acquisition.thread, lease)))

@@ -1,0 +1,51 @@
+"""The plan of a run without a message: its caller waits for the lock itself, and nothing is queued."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from celery_exclusive.core.admission import ON_CONFLICT, Outcome
+from celery_exclusive.core.claim import FINISHED, STARTED, Claim, UniqueClaim, task_id
+from celery_exclusive.core.operations import Granted, Held
+from celery_exclusive.core.plan import Ask, Plan
+
+
+@dataclass(frozen=True, slots=True)
+class DirectRun:
+    """The claims of a run without a message, to the keys that the code around it does not hold."""
+
+    exclusive: Claim | None = None
+    unique: UniqueClaim | None = None
+
+
+def admit_directly(run: DirectRun, on_conflict: str) -> Plan[Outcome]:
+    """Decide whether a body may begin: first by its lock, and only then by its unique key.
+
+    To park is to wait: a plan that parks asks its caller to wait until the lock is free.
+    """
+    outcome = Outcome("run")
+    if run.exclusive:
+        key = run.exclusive.key
+        kind = ON_CONFLICT[on_conflict]
+        answer = yield Ask(key, run.exclusive.acquire(), park=kind == "reschedule")
+        if isinstance(answer, Held):
+            return Outcome(kind, key, answer.by, task_id(answer.by[0].id))
+        assert isinstance(answer, Granted)  # noqa: S101 - there is no entry, and no line to be full
+        outcome = Outcome("run", key, fence=answer.fence)
+    if run.unique:
+        outcome = yield from _acquire_unique_key(run.unique, outcome)
+    return outcome
+
+
+def _acquire_unique_key(unique: UniqueClaim, run: Outcome) -> Plan[Outcome]:
+    claim = unique.claim
+    is_period = unique.ends_by_clock
+    answer = yield Ask(
+        claim.key, claim.acquire_alone(unique.queued_ttl, "period") if is_period else claim.acquire()
+    )
+    if isinstance(answer, Held):
+        owner = task_id(answer.by[0].id)
+        return replace(run, kind="skip", key=claim.key, by=answer.by, owner=owner, reason="duplicate")
+    if unique.until == STARTED:
+        yield Ask(claim.key, claim.release())
+    return replace(run, may_hold_unique=unique.until == FINISHED)
