@@ -316,7 +316,7 @@ class Model:
             cut = _mark(_spend(world, "unfinished"), slot.message, excused=True)
             done = not self.protocol.knows_unfinished
             store, answer, wakes = self._ask(
-                world.store, Release(self._id(slot), "mine", done), mine=slot.owns
+                world.store, Release(self._id(slot), "mine", "done" if done else "open"), mine=slot.owns
             )
             cut_short = slot._replace(phase=REQUEUEING, owns=False, paused=False, wakes=wakes)
             label = f"{slot.message} ends unfinished{_asked(answer)}"

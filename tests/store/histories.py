@@ -7,7 +7,7 @@ from typing import get_args
 
 from hypothesis import strategies as some
 
-from celery_exclusive.core.operations import AcquireAlone, Break, Release, Remove, Renew, Restore
+from celery_exclusive.core.operations import AcquireAlone, Break, Ending, Release, Remove, Renew, Restore
 from celery_exclusive.core.records import SECOND, Phase
 
 OFFER = 5 * SECOND
@@ -46,8 +46,7 @@ class Finish:
     """One of those who had a lease, though it may be over, gives it back."""
 
     number: int
-    done: bool
-    alone: bool = False
+    ending: Ending = "done"
     keep: int = 0
 
 
@@ -109,7 +108,7 @@ pauses = (
 )
 lates = some.sampled_from((True, True, False))
 endings = some.sampled_from(
-    [(True,), (True,), (True,), (False,), (False, True), (False, False, 60 * SECOND), (False, False, 1)]
+    [("done",), ("done",), ("done",), ("open",), ("alone",), ("queued", 60 * SECOND), ("queued", 1)]
 )
 most = some.sampled_from((None, None, 0, 1, 2, 3))
 phases = some.sampled_from(get_args(Phase))
@@ -119,7 +118,7 @@ arrivals = some.builds(
     Take, keys, ids, some.just("t1"), ttls, some.none(), some.just("fresh"), some.just(b"one")
 )
 formers = some.none() | some.tuples(ids, tokens)
-removals = some.builds(Remove, ids, some.sampled_from((True, True, False)), some.booleans())
+removals = some.builds(Remove, ids, some.sampled_from(("done", "open", "superseded")))
 renewals = some.lists(
     some.tuples(keys, some.builds(Renew, ids, tokens, ttls, some.none() | phases)), max_size=4
 ).map(tuple)
@@ -165,7 +164,7 @@ def take(
     return Take("one at a time", id, token, ttl, limit, kind, b"one", former=seen)
 
 
-FINISHED = [take("a"), take("b"), Finish(0, True), Follow(0, False), Finish(0, True)]
+FINISHED = [take("a"), take("b"), Finish(0), Follow(0, False), Finish(0)]
 RARE: dict[str, list[Action]] = {
     "an arrival sees the head step aside": [*map(take, "abc"), Ignore(9, False), take("d")],
     "what is aside passes those in line": [
@@ -173,13 +172,13 @@ RARE: dict[str, list[Action]] = {
         Ignore(20, True),
         take("d"),
         take("b"),
-        Finish(1, True),
+        Finish(1),
         take("c"),
     ],
     "a tombstone has ended, and the clock goes back": [
         take("a"),
         Follow(0, True),
-        Finish(0, True),
+        Finish(0),
         Wait(TOMBSTONE),
         Reap(9, 0),
         Wait(-SECOND),
@@ -238,18 +237,18 @@ RARE: dict[str, list[Action]] = {
         *map(take, "abc"),
         Ignore(9, True),
         take("c"),
-        Finish(1, True),
+        Finish(1),
         take("d"),
     ],
     "a copy behind its own run": [
         take("a"),
         take("a", kind="redelivered", token="t 2"),
-        Finish(0, True),
+        Finish(0),
         take("a", kind="redelivered"),
     ],
     "a copy of what has begun under early acknowledgement": [
         *map(take, "ab"),
-        Finish(0, True),
+        Finish(0),
         Follow(0, False, late=False),
         Follow(0, False),
         Wait(30 * SECOND),
@@ -258,24 +257,24 @@ RARE: dict[str, list[Action]] = {
     ],
     "a copy waits for the end of a run whose lease has ended": [
         *map(take, "ab"),
-        Finish(0, True),
+        Finish(0),
         Follow(0, False),
         Wait(30 * SECOND),
-        Finish(0, True),
+        Finish(0),
         Follow(0, False),
     ],
     "a unique key is queued, runs beside its copy, and is released": [
         Give("one at a time", AcquireAlone("a", "t0", 86_400 * SECOND, None, "queued")),
         take("a"),
         take("a", token="t 2"),
-        Finish(0, False, alone=True),
-        Finish(0, True),
+        Finish(0, "alone"),
+        Finish(0),
     ],
     "a queued lease goes over to a delivery, but not to what has finished": [
         take("b"),
-        Finish(0, True),
+        Finish(0),
         take("b", kind="redelivered"),
-        Finish(1, True),
+        Finish(1),
         Give("one at a time", AcquireAlone("a", "t0", 86_400 * SECOND, None, "queued")),
         take("b", kind="redelivered", former="a"),
         take("c", former="a"),
@@ -283,9 +282,9 @@ RARE: dict[str, list[Action]] = {
     ],
     "what had waited, was kept for its queue, and comes as a fresh one, has waited": [
         take("a", kind="redelivered"),
-        Finish(0, False, keep=60 * SECOND),
+        Finish(0, "queued", keep=60 * SECOND),
         take("a"),
-        Finish(1, False, alone=True),
+        Finish(1, "alone"),
     ],
     "the copy of a run that hands its lease over joins the line": [
         take("a"),
@@ -297,7 +296,7 @@ RARE: dict[str, list[Action]] = {
     "a long queue behind a limit without end": [
         *(take(f"first {number}", limit=1) for number in range(130)),
         *(take(f"second {number}", limit=1_000_000) for number in range(130)),
-        Finish(0, True),
+        Finish(0),
         Wait(OFFER),
         *(Follow(number, False) for number in range(8)),
         Ignore(9, True),
@@ -307,7 +306,7 @@ RARE: dict[str, list[Action]] = {
         take("a"),
         take("b", kind="redelivered"),
         take("b"),
-        Finish(0, True),
+        Finish(0),
         Follow(0, False),
     ],
     "redelivered beside a run of what had finished": [

@@ -104,7 +104,7 @@ class Twin:
             return self.take(copy)
         if isinstance(action, Finish) and self.started:
             key, id, token = self.started.pop(action.number % len(self.started))
-            return self.store.apply(key, Release(id, token, action.done, action.alone, action.keep))
+            return self.store.apply(key, Release(id, token, action.ending, action.keep))
         if isinstance(action, Give):
             return self.store.apply(action.key, action.operation)
         if isinstance(action, Reap):

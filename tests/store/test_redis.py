@@ -8,7 +8,17 @@ from typing import Any
 
 import pytest
 
-from celery_exclusive.core.operations import Acquire, Applied, Granted, Held, Parked, Release, Remove, Renew
+from celery_exclusive.core.operations import (
+    Acquire,
+    Applied,
+    Ending,
+    Granted,
+    Held,
+    Parked,
+    Release,
+    Remove,
+    Renew,
+)
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.stores.base import Reply, open_store
@@ -38,8 +48,8 @@ def take(id: str, ttl: int = LIFE, *, limit: int = 1, message: bytes | None = b"
     return Acquire(id, f"token of {id}", ttl, limit, message=message)
 
 
-def give(id: str, *, done: bool = True) -> Release:
-    return Release(id, f"token of {id}", done)
+def give(id: str, ending: Ending = "done") -> Release:
+    return Release(id, f"token of {id}", ending)
 
 
 def permanent(redis: Any) -> set[bytes]:
@@ -193,7 +203,7 @@ def test_a_line_of_20000_costs_as_many_commands_as_one_of_ten(store: RedisStore,
             Remove("newcomer"),
             Remove(far),
             take("other", message=None),
-            give("holder", done=False),
+            give("holder", "open"),
             take("0"),
             give("0"),
         ]

@@ -70,7 +70,7 @@ def live(store: Store) -> None:
     assert store.epoch()
     assert isinstance(store.apply("x:quick", Acquire("a/1", "t", LONG)).answer, Granted)
     assert store.renew([("x:quick", Renew("a/1", "t", 2 * LONG))]) == [True]
-    assert store.apply("x:quick", Release("a/1", "t", done=False)).answer == Applied(True)
+    assert store.apply("x:quick", Release("a/1", "t", ending="open")).answer == Applied(True)
     assert isinstance(store.apply("x:three", Acquire("a/1", "t", LONG, limit=3)).answer, Granted)
     assert isinstance(store.apply("x:three", Acquire("b/1", "t", LONG, limit=3)).answer, Granted)
     assert store.apply("x:three", Release("b/1", "t")).answer == Applied(True)

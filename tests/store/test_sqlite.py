@@ -17,6 +17,7 @@ from celery_exclusive.core.operations import (
     Acquire,
     Applied,
     Break,
+    Ending,
     Granted,
     Held,
     Parked,
@@ -52,8 +53,8 @@ def take(id: str, ttl: int = LIFE, *, limit: int = 1, message: bytes | None = b"
     return Acquire(id, f"token of {id}", ttl, limit, message=message)
 
 
-def give(id: str, *, done: bool = True) -> Release:
-    return Release(id, f"token of {id}", done)
+def give(id: str, ending: Ending = "done") -> Release:
+    return Release(id, f"token of {id}", ending)
 
 
 def rows(path: Path, query: str, *values: object) -> list[Any]:
@@ -173,9 +174,9 @@ def test_what_is_answered_at_once_is_what_step_answers_and_leaves(store: SqliteS
 
     def anything() -> Acquire | Release:
         id, token = chance.choice("abc"), chance.choice(["t", "é\udcff"])
-        one, two, three = (chance.random() < 0.2 for _ in range(3))
+        one, two = (chance.random() < 0.2 for _ in range(2))
         if chance.random() < 0.5:
-            return Release(id, token, done=not one, alone=two, keep=LIFE * three)
+            return Release(id, token, chance.choice(["done", "done", "open", "alone", "queued"]), LIFE)
         promoted = chance.choice([None, None, "another epoch"])
         return Acquire(
             id, token, LIFE, chance.choice([0, 1, 2]), one, promoted, message=b"m" if two else None
@@ -318,7 +319,7 @@ def test_a_line_of_20000_costs_as_many_statements_as_one_of_ten(store: SqliteSto
             Remove(far),
             take("other", message=None),
             Break("nobody"),
-            give("first", done=False),
+            give("first", "open"),
             take("0"),
             give("0"),
         ]

@@ -88,7 +88,7 @@ class Worker:
         if finished:
             self.journal.write("effect", name)
         done = finished or self.plan.fault == "unfinished is done"
-        reply = self.store.apply(message.key, Release(message.id, token, done))
+        reply = self.store.apply(message.key, Release(message.id, token, "done" if done else "open"))
         if self.plan.fault != "silent release":
             self.broker.publish(reply.wake)
         if self.plan.fault == "park in two steps":

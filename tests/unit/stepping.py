@@ -8,6 +8,7 @@ from celery_exclusive.core.key_state import owner
 from celery_exclusive.core.operations import (
     Acquire,
     Answer,
+    Ending,
     Operation,
     Owner,
     Reap,
@@ -82,8 +83,8 @@ class Key:
     def redelivered(self, id: str, token: str = "", **options: object) -> Answer:
         return self.acquire(id, token or f"{id.upper()} again", redelivered=True, **options)
 
-    def release(self, id: str, token: str = "", *, done: bool = True) -> Answer:
-        return self.ask(Release(id, token or id.upper(), done))
+    def release(self, id: str, token: str = "", ending: Ending = "done") -> Answer:
+        return self.ask(Release(id, token or id.upper(), ending))
 
     def owners(self) -> tuple[Owner, ...]:
         """What others are told of its holders."""

@@ -138,7 +138,7 @@ def _acquire_as_publisher(delivery: Delivery, unique: UniqueClaim) -> Plan[Held 
 def _begin(delivery: Delivery, unique: UniqueClaim, run: Outcome) -> Plan[Outcome]:
     """Acquire the unique key for the run. What has to wait for that holds no lock meanwhile."""
     if unique.until == STARTED:
-        yield Ask(unique.claim.key, unique.queued.release(done=False))
+        yield Ask(unique.claim.key, unique.queued.release("open"))
     if unique.until != FINISHED:
         return run
     claim = unique.claim
@@ -152,8 +152,8 @@ def _begin(delivery: Delivery, unique: UniqueClaim, run: Outcome) -> Plan[Outcom
         owner = _first(answer.by)
         return replace(run, kind="skip", key=claim.key, by=answer.by, owner=owner, reason="duplicate")
     if delivery.exclusive:
-        yield Ask(delivery.exclusive.key, Remove(delivery.exclusive.id, done=False))
-        yield Ask(delivery.exclusive.key, delivery.exclusive.release(done=False))
+        yield Ask(delivery.exclusive.key, Remove(delivery.exclusive.id, ending="open"))
+        yield Ask(delivery.exclusive.key, delivery.exclusive.release("open"))
     if isinstance(answer, Parked):
         return Outcome("wait", claim.key, answer.by, position=answer.position)
     return Outcome("drop", claim.key)
@@ -177,7 +177,7 @@ def _acquire_unique_key(delivery: Delivery, claim: Claim) -> Plan[Answer | None]
 def _supersede_former_run(delivery: Delivery, claim: Claim) -> Plan[None]:
     """The run that handed its key over has no lease to hold back copies of its message: end them all."""
     if delivery.follows:
-        yield Ask(claim.key, Remove(delivery.follows, superseded=True), may_fail=True)
+        yield Ask(claim.key, Remove(delivery.follows, ending="superseded"), may_fail=True)
 
 
 def _keep_unique_key(delivery: Delivery, unique: UniqueClaim, lock: Claim) -> Plan[None]:

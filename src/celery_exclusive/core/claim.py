@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from celery_exclusive.core.operations import Acquire, AcquireAlone, Release, Renew, Restore
+from celery_exclusive.core.operations import Acquire, AcquireAlone, Ending, Release, Renew, Restore
 from celery_exclusive.core.records import Phase
 
 FINISHED: Literal["finished"] = "finished"
@@ -36,8 +36,8 @@ class Claim:
     def restore(self) -> Restore:
         return Restore(self.id, self.token, self.ttl, self.limit)
 
-    def release(self, *, done: bool = True, alone: bool = False, keep: int = 0) -> Release:
-        return Release(self.id, self.token, done, alone, keep)
+    def release(self, ending: Ending = "done", keep: int = 0) -> Release:
+        return Release(self.id, self.token, ending, keep)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class UniqueClaim:
 
     def release_for_queue(self) -> Release:
         """Keep the key for the message, which is delivered again, unless a copy waits in the store."""
-        return self.claim.release(done=False, keep=self.queued_ttl)
+        return self.claim.release("queued", self.queued_ttl)
 
 
 def task_id(id: str) -> str:

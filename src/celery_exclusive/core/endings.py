@@ -18,7 +18,7 @@ def body_ended(delivery: Delivery, *, comes_again: bool) -> Release | None:
     unique = delivery.unique
     if not unique or unique.ends_by_clock:
         return None
-    return unique.release_for_queue() if comes_again else unique.claim.release(done=False, alone=True)
+    return unique.release_for_queue() if comes_again else unique.claim.release("alone")
 
 
 def run_ended(delivery: Delivery, *, done: bool, comes_again: bool) -> Iterator[tuple[str, Release]]:
@@ -27,7 +27,7 @@ def run_ended(delivery: Delivery, *, done: bool, comes_again: bool) -> Iterator[
     `done`: for good, its result is stored. If its message `comes_again`, that keeps its unique key.
     """
     if delivery.exclusive:
-        yield delivery.exclusive.key, delivery.exclusive.release(done=done)
+        yield delivery.exclusive.key, delivery.exclusive.release("done" if done else "open")
     unique = delivery.unique
     if not unique or unique.ends_by_clock:
         return
@@ -35,7 +35,7 @@ def run_ended(delivery: Delivery, *, done: bool, comes_again: bool) -> Iterator[
         yield unique.claim.key, unique.release_for_queue()
     else:
         for claim in unique.claims:
-            yield claim.key, claim.release(done=done)
+            yield claim.key, claim.release("done" if done else "open")
 
 
 def guard_of(delivery: Delivery) -> Claim | None:

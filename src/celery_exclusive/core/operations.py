@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from celery_exclusive.core.records import Phase
+
+Ending = Literal["done", "open", "alone", "queued"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,31 +52,31 @@ class Renew:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Release a lease. Unless `done`, the id may come again: its copy stays in line, without a tombstone.
+    """Release a lease, as its run has ended.
 
-    `done` removes the copy even if the lease has ended before. `alone` releases only if no copy of the
-    message may come back; else the end of the run decides about the copy. `keep`: the message comes again, so
-    the id keeps the lease for `keep`, unless its copy is here. At most one of the three is given.
+    done: for good; a copy is removed, even if the lease has ended before, and leaves a tombstone. open: the
+    id may come again, and its copy stays. alone: for good if no copy of the message may come back; else
+    nothing is released, and the end of the run decides about the copy. queued: the message comes again, so
+    the id keeps the lease for `keep`, unless its copy is here.
     """
 
     id: str
     token: str
-    done: bool = True
-    alone: bool = False
+    ending: Ending = "done"
     keep: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Remove an id from the line: its task was revoked, has expired or has finished.
+    """Remove an id from the line.
 
-    Unless `done`, it has begun elsewhere, and may come again if the broker redelivers it. `superseded`:
-    another message goes on in its place, so copies of it that come later are obsolete, too.
+    done: its task was revoked, has expired or has finished. open: it has begun elsewhere, and may come again
+    if the broker redelivers it. superseded: another message goes on in its place, so copies of it that come
+    later are obsolete, too.
     """
 
     id: str
-    done: bool = True
-    superseded: bool = False
+    ending: Literal["done", "open", "superseded"] = "done"
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,6 @@ def publish(call: Call) -> Plan[Sending]:
 
 def unpublished(call: Call, running_ttl: int) -> AcquireAlone | Release:
     """Undo what `publish` has acquired: the message was not sent, and the run that it follows goes on."""
-    former = call.former
-    return (
-        former.acquire_alone(running_ttl, "running", call.claim) if former else call.claim.release(done=False)
-    )
+    if former := call.former:
+        return former.acquire_alone(running_ttl, "running", call.claim)
+    return call.claim.release("open")

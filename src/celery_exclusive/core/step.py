@@ -134,13 +134,13 @@ class _Step(KeyState):
         lease, has_copy = self.holders.get(op.id), op.id in self.entries
         is_own = lease is not None and lease.is_of(op.token)
         may_come_again = has_copy or (lease is not None and lease.waited)
-        if lease and (not is_own or (op.alone and may_come_again)):
+        if lease and (not is_own or (op.ending == "alone" and may_come_again)):
             return Applied(False)
-        if lease and op.keep and not has_copy:
+        if lease and op.ending == "queued" and not has_copy:
             self._prolong(replace(lease, phase="again"), op.keep)
             return Applied(True)
         self.holders.pop(op.id, None)
-        if op.done:
+        if op.ending == "done":
             self.new_tombstone = op.token if may_come_again else None
             self.leave()
         self.advance()
@@ -148,8 +148,8 @@ class _Step(KeyState):
 
     def remove(self, op: Remove) -> Answer:
         found = self.id in self.entries
-        if found or op.superseded:
-            self.new_tombstone = "" if op.done or op.superseded else ENTERED
+        if found or op.ending == "superseded":
+            self.new_tombstone = ENTERED if op.ending == "open" else ""
         self.leave()
         self.advance()
         return Applied(found)

@@ -103,7 +103,7 @@ class Lease:
         if lives:
             self._certain_until, self._since = asked + self.ttl, time.monotonic()
         if self._is_over:  # it was released meanwhile, maybe before it was restored
-            self._store.apply(self.key, self._claim.release(done=False))
+            self._store.apply(self.key, self._claim.release("open"))
         return lives
 
     def _is_forgotten(self, now: float) -> bool:

@@ -74,7 +74,7 @@ class Releaser:
         """Release the unique lease of this task's message, unless a delivery of it runs elsewhere."""
         if header.unique and header.unique[1] != PERIOD:
             claim = publish_claim_id(header.claim_id(id))
-            self.add((header.unique[0], Release(claim, header.id, done=False)))
+            self.add((header.unique[0], Release(claim, header.id, ending="open")))
 
     def add(
         self,

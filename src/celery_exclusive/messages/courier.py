@@ -150,7 +150,7 @@ class Courier:
                 continue
             notices.forged(wake.key, wake.id)
             # The broker may have the genuine message, which runs when it is redelivered.
-            self.services.store.apply(wake.key, Remove(wake.id, done=False))
+            self.services.store.apply(wake.key, Remove(wake.id, ending="open"))
 
     def _drop(self, wake: Wake, header: Header) -> None:
         """Remove a task from the line whose queue was deleted."""

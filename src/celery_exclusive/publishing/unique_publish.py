@@ -147,7 +147,7 @@ class UniquePublish:
     def _owe(self) -> None:
         """Release the key in the background; a run that it was inherited from may have ended by then."""
         claim = self.call.claim
-        self.services.releaser.add((claim.key, claim.release(done=False)))
+        self.services.releaser.add((claim.key, claim.release("open")))
 
     @property
     def _is_of_beat(self) -> bool:

@@ -267,7 +267,7 @@ class Execution:
         exclusive = self.delivery.exclusive
         if not exclusive:
             return None
-        release = exclusive.release(done=done)
+        release = exclusive.release("done" if done else "open")
         with deadline(self.patience.rest()):
             reply, interruption, is_repeated = insist(
                 lambda: self.services.store.apply(exclusive.key, release)

@@ -76,7 +76,7 @@ class Undeclared:
         """Not for good: a worker of another release may get it, if this one is killed before it has run."""
         try:
             with forks_wait():
-                reply = store.apply(key, Remove(claim, done=False))
+                reply = store.apply(key, Remove(claim, ending="open"))
         except ExclusiveError as error:
             notices.trouble(
                 f"task {id} runs without lock {key}, but could not leave its line, and may run again", error

@@ -85,7 +85,7 @@ def _sends(world: World, caller: Caller) -> Iterator[Move]:
 
 def _gives_back(model: Model, world: World, caller: Caller) -> Iterator[Move]:
     call = model.plans.call(caller)
-    undo = call.claim.release(done=False) if caller.phase == "owe" else model.plans.unpublished(call)
+    undo = call.claim.release("open") if caller.phase == "owe" else model.plans.unpublished(call)
     released, answer, wakes = model.ask(world, call.claim.key, undo)
     released = released.send(*wakes)
     yield Move(f"{caller.message.id} gives its key back: {_told(answer)}", released.put_caller(caller, None))

@@ -134,11 +134,11 @@ def _publish_always(call: Any) -> Any:
 
 def _keeps(call: Any, running_ttl: int) -> Any:
     undo = _unpublished(call, running_ttl)
-    return Release("nobody", "", done=False) if isinstance(undo, Release) else undo
+    return Release("nobody", "", ending="open") if isinstance(undo, Release) else undo
 
 
 def _released(call: Any, running_ttl: int) -> Any:
-    return call.claim.release(done=False)
+    return call.claim.release("open")
 
 
 def _dropped(delivery: Delivery, outcome: Outcome) -> Outcome:
@@ -175,7 +175,7 @@ def _owning(delivery: Delivery, policy: Any) -> Any:
 
 def _not_alone(delivery: Delivery, *, comes_again: bool) -> Any:
     release = _body_ended(delivery, comes_again=comes_again)
-    return release and replace(release, alone=False)
+    return release and replace(release, ending="open")
 
 
 def _ended_for_good(delivery: Delivery, *, done: bool, comes_again: bool) -> Any:

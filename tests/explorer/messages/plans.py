@@ -52,9 +52,9 @@ class Plans:
         """What the process of the body asks at the end of a run: `worker.execution.Execution.leave`."""
         delivery, asked = self.delivery(slot), []
         if delivery.exclusive and (slot.has_lock or slot.has_body):
-            asked.append((LOCK, delivery.exclusive.release(done=slot.is_done)))
+            asked.append((LOCK, delivery.exclusive.release("done" if slot.is_done else "open")))
         if delivery.unique and slot.holds and slot.is_done:
-            asked.append((delivery.unique.claim.key, delivery.unique.claim.release(done=True)))
+            asked.append((delivery.unique.claim.key, delivery.unique.claim.release("done")))
         return asked
 
     def comes_again(self, slot: Slot) -> bool:

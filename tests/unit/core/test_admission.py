@@ -118,6 +118,6 @@ def test_a_copy_that_takes_a_key_over_and_finds_only_another_copy_in_line_runs()
     store.unique.ask(b.acquire_alone(QUEUED_TTL, "queued"))
     copy = Halted(store, admit(redelivered("first", lock=False), Policy()), takes_over)
     assert isinstance(store.unique.redelivered("a/1", "second"), Parked)
-    store.unique.ask(b.release(done=False))
+    store.unique.ask(b.release(ending="open"))
     assert copy.go_on().kind == "run"
     assert store.unique.behind == ["a/1"]

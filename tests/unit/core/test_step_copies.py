@@ -135,7 +135,7 @@ def test_a_message_that_the_broker_delivers_again_runs_before_its_copy_is_offere
         busy.ask(Remove(id))
     busy.release("a")
     busy.promoted("b")
-    busy.release("b", done=False)
+    busy.release("b", ending="open")
     assert busy.last.wake == ()
     assert isinstance(busy.redelivered("b", "B2"), Granted)
     busy.release("b", "B2")
@@ -145,7 +145,7 @@ def test_a_message_that_the_broker_delivers_again_runs_before_its_copy_is_offere
 def test_a_copy_of_a_late_message_comes_again_after_an_unfinished_run(busy: Key):
     busy.release("a")
     busy.promoted("b")
-    busy.release("b", done=False)
+    busy.release("b", ending="open")
     assert busy.in_line == ["c", "d", "b"]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 from unittest import mock
 
 import pytest
@@ -15,6 +15,7 @@ from celery_exclusive.core import key_state as core
 from celery_exclusive.core.key_state import OFFERS_ASIDE, OFFERS_IN_LINE
 from celery_exclusive.core.operations import (
     Acquire,
+    Ending,
     Full,
     Granted,
     Held,
@@ -32,6 +33,7 @@ from tests.unit.stepping import TTL, Key
 
 IDS = st.sampled_from("abcdefghijkl")
 TOKENS = st.sampled_from(["1", "2"])
+ENDINGS = st.sampled_from(get_args(Ending))
 TIMES = st.sampled_from([0, 1, 2 * SECOND, 5 * SECOND, 40 * SECOND, 700 * SECOND, -3 * SECOND])
 
 
@@ -65,14 +67,14 @@ class AnyHistory(RuleBasedStateMachine):
     def renew(self, id: str, token: str, ttl: int) -> None:
         self._ask(Renew(id, token, ttl))
 
-    @rule(id=IDS, token=TOKENS, done=st.booleans())
-    def release(self, id: str, token: str, done: bool) -> None:
-        self._ask(Release(id, token, done))
+    @rule(id=IDS, token=TOKENS, ending=ENDINGS)
+    def release(self, id: str, token: str, ending: Ending) -> None:
+        self._ask(Release(id, token, ending, TTL))
 
-    @rule(position=st.integers(0, 2), done=st.booleans())
-    def a_holder_releases(self, position: int, done: bool) -> None:
+    @rule(position=st.integers(0, 2), ending=ENDINGS)
+    def a_holder_releases(self, position: int, ending: Ending) -> None:
         for holder in self.key.document.holders[position : position + 1]:
-            self._ask(Release(holder.id, holder.token, done))
+            self._ask(Release(holder.id, holder.token, ending, TTL))
 
     @rule(token=TOKENS)
     def an_offer_is_taken(self, token: str) -> None:

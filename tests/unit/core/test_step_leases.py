@@ -117,7 +117,7 @@ def test_an_unfinished_release_after_the_lease_has_expired_leaves_the_copy_in_li
     busy.release("a")
     busy.promoted("b")
     busy.now += TTL
-    assert busy.release("b", done=False) == Applied(False)
+    assert busy.release("b", ending="open") == Applied(False)
     assert not busy.tombstones
     assert busy.in_line == ["c", "d", "b"]
 
@@ -138,7 +138,7 @@ def test_a_release_while_another_copy_runs_leaves_that_one_its_lease_and_its_ent
 def test_a_release_alone_keeps_the_lease_while_a_copy_stands_behind(key: Key):
     key.acquire("a")
     key.redelivered("a")
-    assert key.ask(Release("a", "A", done=False, alone=True)) == Applied(False)
+    assert key.ask(Release("a", "A", ending="alone")) == Applied(False)
     assert key.holders == key.behind == ["a"]
     assert key.release("a") == Applied(True)
     assert key.tombstones == {"a": "A"}
@@ -146,13 +146,13 @@ def test_a_release_alone_keeps_the_lease_while_a_copy_stands_behind(key: Key):
 
 def test_a_release_alone_keeps_the_lease_of_a_message_that_had_come_again(key: Key):
     key.redelivered("a")
-    assert key.ask(Release("a", "A again", done=False, alone=True)) == Applied(False)
-    assert key.ask(Release("a", "A again", done=False)) == Applied(True)
+    assert key.ask(Release("a", "A again", ending="alone")) == Applied(False)
+    assert key.ask(Release("a", "A again", ending="open")) == Applied(True)
 
 
 def test_a_release_alone_of_a_message_without_copies_frees_the_key(key: Key):
     key.acquire("a")
-    assert key.ask(Release("a", "A", done=False, alone=True)) == Applied(True)
+    assert key.ask(Release("a", "A", ending="alone")) == Applied(True)
     assert key.holders == []
 
 
@@ -193,7 +193,7 @@ def test_a_copy_behind_its_own_run_leaves_with_it_and_a_tombstone_stays(key: Key
 def test_an_unfinished_ending_leaves_no_tombstone_and_keeps_the_copy(key: Key):
     key.acquire("a")
     key.redelivered("a")
-    key.release("a", done=False)
+    key.release("a", ending="open")
     assert not key.tombstones
     assert key.last.wake == ("a",)
     assert isinstance(key.promoted("a"), Granted)
@@ -202,20 +202,20 @@ def test_an_unfinished_ending_leaves_no_tombstone_and_keeps_the_copy(key: Key):
 def test_who_waited_and_ended_unfinished_may_come_again(busy: Key):
     busy.release("a")
     busy.promoted("b")
-    busy.release("b", done=False)
+    busy.release("b", ending="open")
     assert isinstance(busy.redelivered("b"), Parked)
     assert busy.in_line == ["c", "d", "b"]
 
 
 def test_a_task_that_comes_again_keeps_its_place_unless_its_copy_is_here(busy: Key):
-    busy.ask(Release("a", "A", done=False, keep=2 * TTL))
+    busy.ask(Release("a", "A", ending="queued", keep=2 * TTL))
     assert busy.holders == ["a"]
     assert busy.document.holders[0].phase == "again"
     assert busy.document.holders[0].expiry == START + 2 * TTL
     assert busy.redelivered("a", "A2") == Granted(START)
     busy.release("a", "A2")
     busy.promoted("b")
-    busy.ask(Release("b", "B", done=False, keep=2 * TTL))
+    busy.ask(Release("b", "B", ending="queued", keep=2 * TTL))
     assert busy.holders == []
     assert busy.in_line == ["c", "d", "b"]
 
@@ -223,6 +223,6 @@ def test_a_task_that_comes_again_keeps_its_place_unless_its_copy_is_here(busy: K
 def test_an_early_message_that_ended_unfinished_arrives_anew(busy: Key):
     busy.release("a")
     busy.promoted("b", acks_late=False)
-    busy.release("b", done=False)
+    busy.release("b", ending="open")
     assert isinstance(busy.redelivered("b"), Parked)
     assert busy.in_line == ["c", "d", "b"]

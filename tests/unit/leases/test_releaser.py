@@ -39,17 +39,17 @@ def test_all_is_given_back_in_a_child_too(monkeypatch: pytest.MonkeyPatch) -> No
     store = SilentStore()
     services: Any = SimpleNamespace(store=store)
     releaser = Releaser(services)
-    releaser.add(("before", Release("a", "t", done=False)))
+    releaser.add(("before", Release("a", "t", ending="open")))
     child = os.fork()
     try:
         store.is_silent = False
-        releaser.add(("after", Release("b", "t", done=False)))
+        releaser.add(("after", Release("b", "t", ending="open")))
         eventually(lambda: store.got == ["before", "after"], "both", 30)
     finally:
         if not child:
             os._exit(len(store.got) != 2)
     assert os.waitpid(child, 0) == (child, 0)
-    releaser.add(("when the thread has ended", Release("c", "t", done=False)))
+    releaser.add(("when the thread has ended", Release("c", "t", ending="open")))
     eventually(lambda: len(store.got) == 3, "a third")
 
 
@@ -76,7 +76,7 @@ def test_one_that_cannot_be_given_back_does_not_keep_the_others(caplog: pytest.L
     services: Any = SimpleNamespace(store=store)
     releaser = Releaser(services)
     for key in ("bad", "good"):
-        releaser.add((key, Release("a", "t", done=False)))
+        releaser.add((key, Release("a", "t", ending="open")))
     releaser.drain()
     assert store.got == ["good"]
     assert "the lease on bad was not released and expires after its ttl" in caplog.text
@@ -108,7 +108,7 @@ def test_dropped_releases_are_logged_at_the_first_one_and_when_the_store_answers
     services: Any = SimpleNamespace(store=store)
     releaser = Releaser(services)
     for number in range(300):
-        releaser.add((f"key {number}", Release("a", "t", done=False)))
+        releaser.add((f"key {number}", Release("a", "t", ending="open")))
     assert caplog.text.count("could not be released: ") == 1
     store.is_silent = False
     releaser.drain()
@@ -126,7 +126,7 @@ def test_leases_that_are_not_released_at_shutdown_are_logged(
     services: Any = SimpleNamespace(store=store)
     releaser = Releaser(services)
     for key in ("too many", "second", "third"):
-        releaser.add((key, Release("a", "t", done=False)))
+        releaser.add((key, Release("a", "t", ending="open")))
     (dropped,) = re.findall(r"could not be released: 1, the first on key (too many|second)\.", caplog.text)
     releaser.drain()
     assert re.search(r"could not be released: 2, the first on key [\w ]+\.", caplog.text)

@@ -58,9 +58,7 @@ def inside(task: Any, first: Any, store: MemoryStore, until: str, *, may_hold: b
     (holder,) = store.inspect(first.key).holders
     token = holder.id.rpartition("/")[2]
     claim = Claim(first.key, holder.id, token, 30 * SECOND)
-    store.apply(
-        first.key, claim.acquire_alone(30 * SECOND, "running") if may_hold else claim.release(done=False)
-    )
+    store.apply(first.key, claim.acquire_alone(30 * SECOND, "running") if may_hold else claim.release("open"))
     header = CarriedHeader(token, None, (first.key, until))
     options = {"task_id": first.id, "retries": 1, "headers": {"exclusive": header.write()}}
     held: Any = SimpleNamespace(claim=claim, until=until, may_hold=may_hold)

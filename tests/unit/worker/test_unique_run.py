@@ -79,14 +79,14 @@ def test_what_returns_keeps_its_key_and_does_not_acquire_what_another_copy_has_r
     assert 30 < left(store) <= 1000
     (holder,) = store.inspect(CLAIM.key).holders
     assert holder.phase == "again"
-    store.apply(CLAIM.key, CLAIM.release(done=False))
+    store.apply(CLAIM.key, CLAIM.release(ending="open"))
     unique.end(Reject(requeue=True))
     assert left(store) == 0
 
 
 def test_what_returns_leaves_the_key_to_another_delivery_that_runs(unique: LeaseOfRun, store: Any) -> None:
     other = replace(CLAIM, token="of the other delivery")
-    store.apply(CLAIM.key, CLAIM.release(done=False))
+    store.apply(CLAIM.key, CLAIM.release(ending="open"))
     store.apply(CLAIM.key, other.acquire_alone(CLAIM.ttl, "running"))
     unique.end(Reject(requeue=True))
     unique.end(None)
@@ -102,7 +102,7 @@ def admitted(store: Any, delivery: Received) -> Outcome:
 def test_a_message_that_has_lost_its_key_to_one_that_is_queued_runs_before_it(
     unique: LeaseOfRun, store: Any, is_let_in: bool
 ) -> None:
-    store.apply(CLAIM.key, CLAIM.release(done=False))
+    store.apply(CLAIM.key, CLAIM.release(ending="open"))
     owner = replace(CLAIM, id="owner/p", token="p")
     store.apply(CLAIM.key, owner.acquire_alone(QUEUED, "queued"))
     assert admitted(store, replace(DELIVERY, is_let_in=is_let_in)) == Outcome("run", may_hold_unique=True)
@@ -116,7 +116,7 @@ def test_a_message_that_has_lost_its_key_to_one_that_is_queued_runs_before_it(
 def test_a_message_that_has_lost_its_key_to_one_that_runs_or_will_run_does_not_run(
     unique: LeaseOfRun, store: Any, phase: Any
 ) -> None:
-    store.apply(CLAIM.key, CLAIM.release(done=False))
+    store.apply(CLAIM.key, CLAIM.release(ending="open"))
     owner = replace(CLAIM, id="owner/p", token="t")
     store.apply(CLAIM.key, owner.acquire_alone(QUEUED, phase))
     outcome = admitted(store, DELIVERY)

@@ -30,13 +30,12 @@ def arguments_of(operation: KeyOperation) -> Arguments:
         former = operation.former or ("",)
         return Arguments("acquire_alone", id, operation.token, operation.ttl, operation.phase, former=former)
     if isinstance(operation, Release):
-        return Arguments("release", id, operation.token, operation.keep, ending=_ending(operation))
+        return Arguments("release", id, operation.token, operation.keep, ending=operation.ending)
     if isinstance(operation, Restore):
         return Arguments("restore", id, operation.token, operation.ttl, operation.limit)
     if isinstance(operation, Break):
         return Arguments("break", id)
-    left = "done" if operation.done else "open"
-    return Arguments("remove", id, ending="superseded" if operation.superseded else left)
+    return Arguments("remove", id, ending=operation.ending)
 
 
 def _of_acquire(acquire: Acquire) -> Arguments:
@@ -54,11 +53,3 @@ def _of_acquire(acquire: Acquire) -> Arguments:
         "" if acquire.max_waiting is None else acquire.max_waiting,
         former if acquire.message is None else (*former, acquire.message),
     )
-
-
-def _ending(release: Release) -> str:
-    if release.done:
-        return "done"
-    if release.alone:
-        return "alone"
-    return "queued" if release.keep else "open"

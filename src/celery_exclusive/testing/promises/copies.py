@@ -97,7 +97,7 @@ class CopyPromises(Subject):
     def test_an_unfinished_task_that_comes_again_is_not_stale(self) -> None:
         key = self.key()
         self.waited(key)
-        assert found(key.release("b", done=False))
+        assert found(key.release("b", ending="open"))
         assert isinstance(key.acquire("b", OTHER, redelivered=True).answer, Granted)
 
     def test_finished_tasks_are_forgotten_in_the_end(self) -> None:
@@ -112,7 +112,7 @@ class CopyPromises(Subject):
     def test_a_late_message_that_waited_is_offered_again_when_its_run_did_not_finish(self) -> None:
         key = self.key(offer=SHORT)
         self.waited(key)
-        assert not key.release("b", done=False).wake  # the broker has the message, too
+        assert not key.release("b", ending="open").wake  # the broker has the message, too
         wake = key.reap_until_woken()
         assert (wake.id, wake.message) == ("b", b"message")
         assert isinstance(key.follow(wake, OTHER).answer, Granted)
@@ -120,11 +120,11 @@ class CopyPromises(Subject):
     def test_what_is_to_come_again_keeps_the_key_by_itself_or_by_its_copy(self) -> None:
         key = self.key()
         key.take("a")
-        assert found(key.release("a", done=False, keep=LONG))
+        assert found(key.release("a", ending="queued", keep=LONG))
         assert key.is_held_against("b")
         fence_of(key.acquire("a", OTHER))
         key.park("a", TOKEN)
-        assert woken(key.release("a", OTHER, done=False, keep=LONG)) == ["a"]
+        assert woken(key.release("a", OTHER, ending="queued", keep=LONG)) == ["a"]
         assert key.holders() == []
 
     def test_an_early_message_that_waited_is_not_kept_when_it_begins(self) -> None:
@@ -133,14 +133,14 @@ class CopyPromises(Subject):
         key.park("b")
         (wake,) = key.release("a").wake
         fence_of(key.follow(wake, late=False))
-        assert not key.release("b", done=False).wake
+        assert not key.release("b", ending="open").wake
         assert key.is_stale("b", OTHER, promoted=wake.epoch)
         assert isinstance(key.acquire("b", OTHER, redelivered=True).answer, Granted)
 
     def test_a_copy_that_the_broker_delivers_again_without_saying_so_runs(self) -> None:
         key = self.key()
         epoch = self.waited(key)
-        assert found(key.release("b", done=False))
+        assert found(key.release("b", ending="open"))
         assert isinstance(key.acquire("b", OTHER, promoted=epoch).answer, Granted)
 
     def test_a_promoted_copy_runs_where_nothing_is_known_of_it(self) -> None:
@@ -157,10 +157,10 @@ class CopyPromises(Subject):
     def test_a_lease_is_released_alone_only_where_no_copy_is_known(self) -> None:
         key = self.key()
         key.take("a")
-        assert found(key.release("a", done=False, alone=True))
+        assert found(key.release("a", ending="alone"))
         key.take("a")
         key.park("a", OTHER, redelivered=True)
-        assert not found(key.release("a", done=False, alone=True))
+        assert not found(key.release("a", ending="alone"))
         assert key.holders() == ["a"]
         assert found(key.release("a"))
         assert key.is_stale("a", OTHER, redelivered=True)
@@ -179,7 +179,7 @@ class CopyPromises(Subject):
         key = self.key()
         key.take("a", TOKEN)
         key.park("a", OTHER, redelivered=True)
-        (wake,) = key.release("a", TOKEN, done=False).wake
+        (wake,) = key.release("a", TOKEN, ending="open").wake
         assert wake.id == "a"
         assert isinstance(key.follow(wake, OTHER).answer, Granted)
 
@@ -189,7 +189,7 @@ class CopyPromises(Subject):
         key.park("b", message=b"the message", redelivered=True)
         (wake,) = key.release("a").wake
         fence_of(key.follow(wake, TOKEN))
-        key.release("b", TOKEN, done=False)
+        key.release("b", TOKEN, ending="open")
         wake = key.reap_until_woken()
         assert (wake.id, wake.message) == ("b", b"the message")
         fence_of(key.follow(wake, OTHER))

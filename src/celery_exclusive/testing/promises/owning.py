@@ -15,7 +15,7 @@ class OwningPromises(Subject):
         assert isinstance(refused.answer, Held)
         assert [owner.id for owner in refused.answer.by] == ["a"]
         assert key.is_held_against("c")
-        assert found(key.release("a", done=False))
+        assert found(key.release("a", ending="open"))
         fence_of(key.acquire_alone("b", OTHER))
 
     def test_owning_again_is_the_same_lease_and_lasts_as_long_as_it_says_now(self) -> None:
@@ -45,7 +45,7 @@ class OwningPromises(Subject):
             assert [owner.id for owner in refused.by] == ["a"]
         assert isinstance(key.acquire_alone("a", OTHER, former=("b", "any")).answer, Held)
         assert key.renew("a", TOKEN)
-        assert found(key.release("a", TOKEN, done=False))
+        assert found(key.release("a", TOKEN, ending="open"))
 
     def test_another_delivery_of_the_same_id_has_it_from_then_on(self) -> None:
         key = self.key()
@@ -53,7 +53,7 @@ class OwningPromises(Subject):
         assert fence_of(key.acquire_alone("a", OTHER)) == fence
         assert not key.renew("a", TOKEN, phase="queued")
         assert key.inspect().holders[0].phase == "running"
-        assert not found(key.release("a", TOKEN, done=False))
+        assert not found(key.release("a", TOKEN, ending="open"))
         assert key.renew("a", OTHER)
 
     def test_what_does_not_run_is_that_of_its_id_whoever_asks(self) -> None:
@@ -61,11 +61,11 @@ class OwningPromises(Subject):
         key.acquire_alone("a", TOKEN, phase="queued")
         assert not key.renew("a", OTHER)  # nobody runs whose heartbeat this could be
         assert key.renew("a", OTHER, phase="again")
-        assert found(key.release("a", OTHER, done=False))
+        assert found(key.release("a", OTHER, ending="open"))
         key.acquire_alone("a", TOKEN)
         (owner,) = key.inspect().holders
-        assert found(key.release("a", owner.token, done=False, keep=LONG))
-        assert found(key.release("a", OTHER, done=False))
+        assert found(key.release("a", owner.token, ending="queued", keep=LONG))
+        assert found(key.release("a", OTHER, ending="open"))
         assert key.holders() == []
 
     def test_what_runs_is_not_taken_over_without_its_token(self) -> None:
@@ -108,10 +108,10 @@ class OwningPromises(Subject):
         key.take("b")
         assert not found(key.remove("a"))
         assert isinstance(key.acquire("a", OTHER, redelivered=True).answer, Held)
-        assert not found(key.remove("a", superseded=True))
+        assert not found(key.remove("a", ending="superseded"))
         assert key.is_stale("a", OTHER, redelivered=True)
         key.park("c")
-        assert found(key.remove("c", superseded=True))
+        assert found(key.remove("c", ending="superseded"))
         assert key.is_stale("c", OTHER, redelivered=True)
 
     def test_a_lease_is_handed_over_with_its_fence_and_its_former_owner_has_none(self) -> None:
@@ -119,7 +119,7 @@ class OwningPromises(Subject):
         fence = fence_of(key.acquire_alone("a", TOKEN))
         assert fence_of(key.acquire_alone("b", OTHER, former=("a", TOKEN))) == fence
         assert key.holders() == ["b"]
-        assert not found(key.release("a", TOKEN, done=False))
+        assert not found(key.release("a", TOKEN, ending="open"))
         assert not key.renew("a", TOKEN)
         assert key.renew("b", OTHER)
 

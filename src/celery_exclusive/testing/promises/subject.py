@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from secrets import token_hex
+from typing import Literal
 
 import pytest
 
@@ -14,6 +15,7 @@ from celery_exclusive.core.operations import (
     AcquireAlone,
     Applied,
     Break,
+    Ending,
     Granted,
     Held,
     Parked,
@@ -162,13 +164,11 @@ class Key:
     def renew(self, id: str, token: str = TOKEN, *, ttl: float = LONG, phase: Phase | None = None) -> bool:
         return self.store.renew([(self.name, Renew(id, token, int(ttl * 1e6), phase))]) == [True]
 
-    def release(
-        self, id: str, token: str = TOKEN, *, done: bool = True, alone: bool = False, keep: float = 0
-    ) -> Reply:
-        return self.store.apply(self.name, Release(id, token, done, alone, int(keep * 1e6)))
+    def release(self, id: str, token: str = TOKEN, *, ending: Ending = "done", keep: float = 0) -> Reply:
+        return self.store.apply(self.name, Release(id, token, ending, int(keep * 1e6)))
 
-    def remove(self, id: str, *, done: bool = True, superseded: bool = False) -> Reply:
-        return self.store.apply(self.name, Remove(id, done, superseded))
+    def remove(self, id: str, *, ending: Literal["done", "open", "superseded"] = "done") -> Reply:
+        return self.store.apply(self.name, Remove(id, ending))
 
     def break_(self, id: str) -> Reply:
         return self.store.apply(self.name, Break(id))

@@ -257,7 +257,7 @@ class RemovePromises(Subject):
         key.take("a")
         key.park("b")
         (wake,) = key.release("a").wake
-        assert found(key.remove("b", done=False))
-        assert not found(key.remove("b", done=False))
+        assert found(key.remove("b", ending="open"))
+        assert not found(key.remove("b", ending="open"))
         assert key.is_stale("b", promoted=wake.epoch)
         assert not key.is_stale("b", redelivered=True)
