@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
 
 import pytest
 
-from celery_exclusive.core.operations import Acquire, Applied, Granted, Held, Release, Remove
+from celery_exclusive.core.operations import Acquire, Applied, Granted, Held, Release, Remove, Stale
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.stores.base import open_store
 from celery_exclusive.stores.memory import MemoryStore
@@ -49,6 +50,15 @@ def test_dead_leases_and_tombstones_are_cleared_by_the_reaper(store: MemoryStore
     store.clock = lambda: START + 661 * SECOND  # a minute more, in case the clock is set back
     store.reap()
     assert not store._memory.keys
+
+
+def test_a_forgotten_key_keeps_its_tombstones(store: MemoryStore) -> None:
+    for operation in (take("a"), take("b"), Remove("b")):
+        store.apply("key", operation)
+    store.forget("key")
+    assert not list(store.scan())
+    assert store.apply("key", replace(take("b"), redelivered=True)).answer == Stale()
+    assert isinstance(store.apply("key", take("c")).answer, Granted)
 
 
 def test_two_reapers_do_not_come_at_once(store: MemoryStore) -> None:

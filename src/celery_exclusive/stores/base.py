@@ -115,7 +115,7 @@ class Store(Protocol):
         ...
 
     def forget(self, key: str) -> None:
-        """Delete all data of a key, with its leases and waiting tasks: the remedy for a damaged key."""
+        """Delete the leases and the line of a key, the remedy if they are damaged; its tombstones stay."""
         ...
 
     def scan(self, prefix: str = "") -> Iterator[str]:

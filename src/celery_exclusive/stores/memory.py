@@ -143,8 +143,12 @@ class MemoryStore(DocumentStore):
             return [key for time, key in due[:limit] if time <= now]
 
     def forget(self, key: str) -> None:
-        with self._memory.lock:
-            self._memory.keys.pop(key, None)
+        memory = self._memory
+        with memory.lock:
+            memory.version += 1
+            kept = memory.keys.pop(key, None)
+            if kept and kept.tombstones:
+                memory.keys[key] = _Key(version=memory.version, tombstones=kept.tombstones)
 
     def scan(self, prefix: str = "") -> Iterator[str]:
         with self._memory.lock:
