@@ -58,20 +58,29 @@ class Control:
             return search(Model(self.setting))
 
 
-def _asking(change: Callable[[Delivery, Ask], Any]) -> Change:
-    """Admit with other operations: the change returns an operation, or an answer without asking."""
+def _driven(through: Callable[[Delivery, Ask], Any]) -> Change:
+    """Admit with each ask put through a generator, which may ask otherwise, and returns the answer."""
 
     def admit(delivery: Delivery, policy: Any) -> Any:
         plan = _admit(delivery, policy)
         try:
             asked = next(plan)
             while True:
-                changed = change(delivery, asked)
-                asked = plan.send((yield changed) if isinstance(changed, Ask) else changed)
+                asked = plan.send((yield from through(delivery, asked)))
         except StopIteration as end:
             return end.value
 
     return admission, "admit", admit
+
+
+def _asking(change: Callable[[Delivery, Ask], Any]) -> Change:
+    """Admit with other operations: the change returns an operation, or an answer without asking."""
+
+    def through(delivery: Delivery, asked: Ask) -> Any:
+        changed = change(delivery, asked)
+        return (yield changed) if isinstance(changed, Ask) else changed
+
+    return _driven(through)
 
 
 def _outcome(change: Callable[[Delivery, Outcome], Outcome]) -> Change:
@@ -154,23 +163,14 @@ def _offered_for_all(delivery: Delivery, claim: Any, max_waiting: int | None = N
     return replace(acquire, promoted=delivery.promoted, redelivered=delivery.redelivered)
 
 
-def _owning(delivery: Delivery, policy: Any) -> Any:
-    plan = _admit(delivery, policy)
-    try:
-        asked = next(plan)
-        while True:
-            op = asked.operation
-            if isinstance(op, Acquire) and op.former is not None:
-                answer = yield replace(
-                    asked, operation=AcquireAlone(op.id, op.token, op.ttl, (op.former[0], ""))
-                )
-                if isinstance(answer, Held) and answer.is_by_own_copy:
-                    answer = yield replace(asked, operation=replace(op, former=None), park=True)
-            else:
-                answer = yield asked
-            asked = plan.send(answer)
-    except StopIteration as end:
-        return end.value
+def _owning(delivery: Delivery, asked: Ask) -> Any:
+    op = asked.operation
+    if not isinstance(op, Acquire) or op.former is None:
+        return (yield asked)
+    answer = yield replace(asked, operation=AcquireAlone(op.id, op.token, op.ttl, (op.former[0], "")))
+    if isinstance(answer, Held) and answer.is_by_own_copy:
+        answer = yield replace(asked, operation=replace(op, former=None), park=True)
+    return answer
 
 
 def _not_alone(delivery: Delivery, *, comes_again: bool) -> Any:
@@ -182,20 +182,14 @@ def _ended_for_good(delivery: Delivery, *, done: bool, comes_again: bool) -> Any
     return _run_ended(delivery, done=True, comes_again=False)
 
 
-def _late_extension(delivery: Delivery, policy: Any) -> Any:
+def _late_extension(delivery: Delivery, asked: Ask) -> Any:
     """Extend the unique lease of a run that seems to live, as long as the message may be queued."""
-    plan = _admit(delivery, policy)
-    try:
-        asked = next(plan)
-        while True:
-            answer = yield asked
-            seen = answer.by if asked.operation is None and isinstance(answer, Held) else ()
-            for owner in seen:
-                if delivery.unique and asked.key == delivery.unique.claim.key and owner.id == delivery.id:
-                    yield Ask(asked.key, Renew(delivery.id, owner.token, MUCH_LATER - NOW))
-            asked = plan.send(answer)
-    except StopIteration as end:
-        return end.value
+    answer = yield asked
+    seen = answer.by if asked.operation is None and isinstance(answer, Held) else ()
+    for owner in seen:
+        if asked.key == _unique_key(delivery) and owner.id == delivery.id:
+            yield Ask(asked.key, Renew(delivery.id, owner.token, MUCH_LATER - NOW))
+    return answer
 
 
 CONTROLS: Mapping[str, Control] = {
@@ -248,7 +242,7 @@ CONTROLS: Mapping[str, Control] = {
     "what waits behind its own run extends the lease of that": Control(
         setting("a crash", exclusive=True, crashes=1),
         "not all ends well any more (owed: a/1)",
-        ((admission, "admit", _late_extension),),
+        (_driven(_late_extension),),
     ),
     "the end of a body is not alone": Control(
         setting("a second delivery", repeats=1),
@@ -288,7 +282,7 @@ CONTROLS: Mapping[str, Control] = {
     "what takes a key over does not ask whether it has finished": Control(
         setting("a second delivery", crashes=1, repeats=1),
         "runs again, though it has finished",
-        ((admission, "admit", _owning),),
+        (_driven(_owning),),
     ),
     "copies of a run outlive the retry that has its key": Control(
         setting("a replacement", replacements=1, repeats=1),
