@@ -108,7 +108,7 @@ pauses = (
 )
 lates = some.sampled_from((True, True, False))
 endings = some.sampled_from(
-    [("done",), ("done",), ("done",), ("open",), ("alone",), ("queued", 60 * SECOND), ("queued", 1)]
+    [("done",), ("done",), ("done",), ("open",), ("if_no_copy",), ("again", 60 * SECOND), ("again", 1)]
 )
 most = some.sampled_from((None, None, 0, 1, 2, 3))
 phases = some.sampled_from(get_args(Phase))
@@ -267,7 +267,7 @@ RARE: dict[str, list[Action]] = {
         Give("one at a time", AcquireAlone("a", "t0", 86_400 * SECOND, None, "queued")),
         take("a"),
         take("a", token="t 2"),
-        Finish(0, "alone"),
+        Finish(0, "if_no_copy"),
         Finish(0),
     ],
     "a queued lease goes over to a delivery, but not to what has finished": [
@@ -282,9 +282,9 @@ RARE: dict[str, list[Action]] = {
     ],
     "what had waited, was kept for its queue, and comes as a fresh one, has waited": [
         take("a", kind="redelivered"),
-        Finish(0, "queued", keep=60 * SECOND),
+        Finish(0, "again", keep=60 * SECOND),
         take("a"),
-        Finish(1, "alone"),
+        Finish(1, "if_no_copy"),
     ],
     "the copy of a run that hands its lease over joins the line": [
         take("a"),

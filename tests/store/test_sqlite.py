@@ -176,7 +176,7 @@ def test_what_is_answered_at_once_is_what_step_answers_and_leaves(store: SqliteS
         id, token = chance.choice("abc"), chance.choice(["t", "é\udcff"])
         one, two = (chance.random() < 0.2 for _ in range(2))
         if chance.random() < 0.5:
-            return Release(id, token, chance.choice(["done", "done", "open", "alone", "queued"]), LIFE)
+            return Release(id, token, chance.choice(["done", "done", "open", "if_no_copy", "again"]), LIFE)
         promoted = chance.choice([None, None, "another epoch"])
         return Acquire(
             id, token, LIFE, chance.choice([0, 1, 2]), one, promoted, message=b"m" if two else None

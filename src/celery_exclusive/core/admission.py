@@ -101,16 +101,17 @@ def admit(delivery: Delivery, policy: Policy) -> Plan[Outcome]:
 
 def _acquire_lock(delivery: Delivery, claim: Claim, policy: Policy) -> Plan[Outcome]:
     waits = policy.on_conflict == "wait"
-    most = policy.max_waiting if waits and not delivery.is_let_in else None
-    acquire = delivery.acquire(claim, most)
-    answer = yield Ask(claim.key, acquire, park=waits and not policy.may_go_without)
-    if isinstance(answer, Held) and waits:
+    max_waiting = policy.max_waiting if waits and not delivery.was_admitted else None
+    acquire = delivery.acquire(claim, max_waiting)
+    parks = waits and delivery.is_stored
+    answer = yield Ask(claim.key, acquire, park=parks and not policy.may_go_without)
+    if isinstance(answer, Held) and parks and policy.may_go_without:
         answer = yield Ask(claim.key, acquire, park=True)
     has_to_wait = False
     if isinstance(answer, (Held, Full)):
-        goes_on = delivery.is_let_in and policy.on_conflict in ("skip", "raise")
+        goes_on = delivery.was_admitted and policy.on_conflict in ("skip", "raise")
         has_to_wait = goes_on or any(_is_kin_but_no_copy(delivery, owner) for owner in answer.by)
-        if has_to_wait:
+        if has_to_wait and delivery.is_stored:
             answer = yield Ask(claim.key, delivery.acquire(claim), park=True)
     if isinstance(answer, Granted):
         return Outcome("run", claim.key, fence=answer.fence)
@@ -169,7 +170,7 @@ def _acquire_unique_key(delivery: Delivery, claim: Claim) -> Plan[Answer | None]
         return answer
     if _runs_without(delivery, answer.by[0]):
         return None
-    if delivery.is_repeated or _is_kin(delivery, answer.by[0]):
+    if delivery.is_stored and (delivery.is_repeated or _is_kin(delivery, answer.by[0])):
         answer = yield Ask(claim.key, acquire, park=True)
     return answer
 
@@ -208,7 +209,7 @@ def _release_dead_run(unique: UniqueClaim, lock: Claim) -> Plan[None]:
     for run in runs.by:
         if run.id == unique.claim.id:
             dead = replace(unique, claim=replace(unique.claim, token=run.token))
-            yield Ask(key, dead.release_for_queue(), may_fail=True)
+            yield Ask(key, dead.release_to_message(), may_fail=True)
 
 
 def _first(by: tuple[Owner, ...]) -> str:

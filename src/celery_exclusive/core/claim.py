@@ -68,9 +68,9 @@ class UniqueClaim:
         """The claims under which this delivery, or its message, may hold the key."""
         return (self.claim,) if self.queued == self.claim else (self.claim, self.queued)
 
-    def release_for_queue(self) -> Release:
+    def release_to_message(self) -> Release:
         """Keep the key for the message, which is delivered again, unless a copy waits in the store."""
-        return self.claim.release("queued", self.queued_ttl)
+        return self.claim.release("again", self.queued_ttl)
 
 
 def task_id(id: str) -> str:

@@ -12,12 +12,13 @@ from celery_exclusive.core.operations import Acquire
 class Delivery:
     """The facts of one delivery of a message: its claims, and how it came.
 
-    `duplicate_of` names the key and its owner if the message was sent as a duplicate. `is_let_in` says that
-    the message goes on with what has been let in before: a retry, or one that is delivered again. `acks_late`
-    says that it is acknowledged at the end, and delivered again if the end is not seen. `is_stored` says
-    that its queue can get it back, `is_fanout` that all queues of its exchange got a copy. `kin` are the
-    tasks with which it cannot conflict: itself, and the one whose end has published it. `follows` is the id
-    of the run that has handed its unique key over to this message, its retry or replacement.
+    `duplicate_of` names the key and its owner if the message was sent as a duplicate. `was_admitted` says
+    that its task was admitted before: it is a retry, or is delivered again. `acks_late` says that it is
+    acknowledged at the end, and delivered again if the end is not seen. `is_stored` says that the store can
+    keep the message, since its queue can get it back, `is_fanout` that all queues of its exchange got a copy.
+    `kin` are the tasks with which it cannot conflict: itself, and the one whose end has published it.
+    `follows` is the id of the run that has handed its unique key over to this message, its retry or
+    replacement.
     """
 
     id: str
@@ -28,7 +29,7 @@ class Delivery:
     redelivered: bool = False
     promoted: str | None = None
     offered: str | None = None
-    is_let_in: bool = False
+    was_admitted: bool = False
     acks_late: bool = False
     is_stored: bool = True
     is_fanout: bool = False
@@ -43,7 +44,7 @@ class Delivery:
     @property
     def is_repeated(self) -> bool:
         """Whether an earlier delivery or run of its task has asked for its keys."""
-        return self.is_let_in or self.may_be_in_line
+        return self.was_admitted or self.may_be_in_line
 
     @property
     def key(self) -> str:

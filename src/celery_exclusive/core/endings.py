@@ -12,13 +12,13 @@ from celery_exclusive.core.operations import Answer, Full, Held, Release, Stale
 def body_ended(delivery: Delivery, *, comes_again: bool) -> Release | None:
     """Release the unique key before callbacks, a retry or the next step of a chain are published.
 
-    If the message `comes_again`, it keeps the key. With `alone`, the store keeps the lease if it knows of
-    copies: `run_ended` drops these.
+    If the message `comes_again`, it holds the key. If the store knows of copies, the lease stays: `run_ended`
+    drops them.
     """
     unique = delivery.unique
     if not unique or unique.ends_by_clock:
         return None
-    return unique.release_for_queue() if comes_again else unique.claim.release("alone")
+    return unique.release_to_message() if comes_again else unique.claim.release("if_no_copy")
 
 
 def run_ended(delivery: Delivery, *, done: bool, comes_again: bool) -> Iterator[tuple[str, Release]]:
@@ -32,7 +32,7 @@ def run_ended(delivery: Delivery, *, done: bool, comes_again: bool) -> Iterator[
     if not unique or unique.ends_by_clock:
         return
     if comes_again:
-        yield unique.claim.key, unique.release_for_queue()
+        yield unique.claim.key, unique.release_to_message()
     else:
         for claim in unique.claims:
             yield claim.key, claim.release("done" if done else "open")

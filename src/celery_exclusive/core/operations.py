@@ -7,7 +7,7 @@ from typing import Literal
 
 from celery_exclusive.core.records import Phase
 
-Ending = Literal["done", "open", "alone", "queued"]
+Ending = Literal["done", "open", "if_no_copy", "again"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Acquire:
     former: tuple[str, Phase] | None = None
 
     @property
-    def is_back(self) -> bool:
+    def may_be_in_line(self) -> bool:
         """Whether the store may know this id from an earlier delivery of its message."""
         return self.redelivered or self.promoted is not None
 
@@ -55,9 +55,9 @@ class Release:
     """Release a lease, as its run has ended.
 
     done: for good; a copy is removed, even if the lease has ended before, and leaves a tombstone. open: the
-    id may come again, and its copy stays. alone: for good if no copy of the message may come back; else
-    nothing is released, and the end of the run decides about the copy. queued: the message comes again, so
-    the id keeps the lease for `keep`, unless its copy is here.
+    id may come again, and its copy stays. if_no_copy: for good if no copy of the message may come again; else
+    nothing is released, and the end of the run decides about the copy. again: the message is delivered again,
+    so its id holds the lease for `keep`, in the phase "again", unless its copy is here.
     """
 
     id: str

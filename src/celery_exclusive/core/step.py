@@ -90,7 +90,7 @@ class _Step(KeyState):
             return Stale()
         if not lease and (granted := self._grant_place(op, entry)):
             return granted
-        if not entry and (refusal := self._refuse(op, is_newcomer=not lease and not op.is_back)):
+        if not entry and (refusal := self._refuse(op, is_newcomer=not lease and not op.may_be_in_line)):
             self.limit = before  # a refused call does not change the limit of the others
             self.advance()
             return refusal
@@ -134,9 +134,9 @@ class _Step(KeyState):
         lease, has_copy = self.holders.get(op.id), op.id in self.entries
         is_own = lease is not None and lease.is_of(op.token)
         may_come_again = has_copy or (lease is not None and lease.waited)
-        if lease and (not is_own or (op.ending == "alone" and may_come_again)):
+        if lease and (not is_own or (op.ending == "if_no_copy" and may_come_again)):
             return Applied(False)
-        if lease and op.ending == "queued" and not has_copy:
+        if lease and op.ending == "again" and not has_copy:
             self._prolong(replace(lease, phase="again"), op.keep)
             return Applied(True)
         self.holders.pop(op.id, None)
@@ -206,7 +206,7 @@ class _Step(KeyState):
     def _enter(self, op: Acquire, fence: int) -> Answer:
         """Grant the lease. With late acknowledgement the entry stays behind the run until its end."""
         entry, lease = self.entries.get(op.id), self.holders.get(op.id)
-        waited = op.is_back or entry is not None or (lease is not None and lease.waited)
+        waited = op.may_be_in_line or entry is not None or (lease is not None and lease.waited)
         self.holders[op.id] = Holder(op.id, op.token, self.now + op.ttl, fence, waited)
         if entry and op.acks_late:
             self.put(Entry(op.id, entry.seq, offers=1, state="behind"))
@@ -232,7 +232,7 @@ class _Step(KeyState):
             return False
         if self.tombstone == ENTERED:
             return is_of_offer
-        return op.is_back or self.tombstone == op.token
+        return op.may_be_in_line or self.tombstone == op.token
 
     def _has_room(self, entry: Entry | None) -> bool:
         """Whether a place is free: a new id stands behind the whole line, an id aside may get any place."""

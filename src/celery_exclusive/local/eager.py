@@ -122,7 +122,7 @@ class _EagerRun:
         if option is None or key is None:
             return None
         claim = new_claim(self.id, key, self.services.ttl(option), option.limit)
-        if self.is_alone:
+        if self.is_plain_eager:
             self.run.lease = releases.enter_context(_lease_in_memory(claim))
         else:
             self.run.lease = next((lease for lease in leases_of_runs() if lease.key == key), None)
@@ -132,7 +132,7 @@ class _EagerRun:
         """Return the claim to the unique key, unless the code around this run holds it already."""
         option = self.unique
         self.unique_key = self.key_of(option) if option else None
-        if option is None or self.unique_key is None or self.is_alone:
+        if option is None or self.unique_key is None or self.is_plain_eager:
             return None
         if any(outer.unique and self.inherits(outer.task_id, outer.unique) for outer in runs()):
             return None
@@ -145,7 +145,7 @@ class _EagerRun:
         return unique.claim.key == self.unique_key and (has_it or outer == self.id)
 
     @property
-    def is_alone(self) -> bool:
+    def is_plain_eager(self) -> bool:
         """Whether calls run under `task_always_eager`, where nothing conflicts, unless a test wants it to."""
         return self.task.app.conf.task_always_eager and not self.services.is_rehearsal
 

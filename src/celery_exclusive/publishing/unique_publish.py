@@ -57,7 +57,7 @@ class UniquePublish:
             options,
             own,
             is_retry=is_retry,
-            is_answered_alone=backend.startswith("rpc"),
+            uses_rpc_results=backend.startswith("rpc"),
             parent=header.published_by,
             callers=_holders(key),
         )
@@ -162,13 +162,13 @@ def _call_of(
     own: Run | None,
     *,
     is_retry: bool,
-    is_answered_alone: bool,
+    uses_rpc_results: bool,
     parent: str | None,
     callers: tuple[str, ...],
 ) -> Call:
     """Derive a call from the options that its caller gave.
 
-    `own` is the run of the same task that publishes it. `is_answered_alone`: its result goes to its caller
+    `own` is the run of the same task that publishes it. `uses_rpc_results`: its result goes to its caller
     alone, so that nobody else could wait for that of another call.
     """
     held = own.unique if own and own.unique and own.unique.claim.key == claim.key else None
@@ -180,7 +180,7 @@ def _call_of(
         is_retry=is_retry,
         is_own=is_retry or own is not None,
         goes_on=is_retry or held is not None,
-        is_awaited=is_answered_alone or any(options.get(name) for name in _OF_MEMBERS),
+        is_awaited=uses_rpc_results or any(options.get(name) for name in _OF_MEMBERS),
         is_parallel=bool(options.get("group_id") or options.get("chord")),
         parent=parent,
         callers=callers,

@@ -138,8 +138,7 @@ class Execution:
             self.asked_at = time.monotonic()
         if isinstance(operation, Acquire) and asked.park:
             self.may_go_without = False  # it may be in line after that, and not know it
-            if self.delivery.is_stored:
-                operation = replace(operation, message=self.delivery.stored.dump())
+            operation = replace(operation, message=self.delivery.stored.dump())
         reply, interruption = self.patience.apply(asked.key, operation)
         self.note(interruption)
         return reply.answer
@@ -167,7 +166,6 @@ class Execution:
             self.run.is_unguarded = True
             notices.unguarded(self.services, self.task.name, self.id, self.delivery.key, error)
             return Outcome("run")
-        notices.given_back(self.services, self.task.name, self.id, self.delivery.key, error)
         ending: Ignore | Reject | None
         # RabbitMQ's quorum queues drop a message that is returned too often.
         if self.delivery.acks_late and not self.republisher.is_amqp:
@@ -176,6 +174,7 @@ class Execution:
             pause = min(self.services.settings.exclusive_store_wait, _PAUSE)
             ending = self.publish_again(self.delivery.stored.delayed(pause))
         if ending:
+            notices.given_back(self.services, self.task.name, self.id, self.delivery.key, error)
             self.owe(done=False, begun=False)
         return ending
 
@@ -186,8 +185,9 @@ class Execution:
             later = next_try(self.delivery.stored, self.exclusive.give_up_after)
             if later:
                 again, pause = later
-                notices.rescheduled(self.task.name, self.id, self.report.lock, outcome.by, pause)
-                return self.publish_again(again)
+                if ending := self.publish_again(again):
+                    notices.rescheduled(self.task.name, self.id, self.report.lock, outcome.by, pause)
+                return ending
             outcome = replace(outcome, kind="fail")
         self.note_leases(outcome)
         self.report.log(outcome)

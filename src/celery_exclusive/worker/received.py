@@ -83,7 +83,7 @@ class Received(Delivery):
             redelivered=redelivered,
             promoted=header.promoted,
             offered=header.offered,
-            is_let_in=bool(has_run) or rejected is not None,
+            was_admitted=bool(has_run) or rejected is not None,
             acks_late=bool(task.acks_late) and is_stored,
             is_stored=is_stored,
             is_fanout=noted.get("is_fanout", False),

@@ -32,7 +32,7 @@ def sent(world: World, message: Message, *, holds: bool) -> World:
     """The world in which the broker has this message."""
     before = world.fate(message.id)
     has_no_key = before.has_no_key or not (message.is_acquired and holds)
-    fate = Fate(is_let_in=message.is_retry, is_excused=before.is_excused, has_no_key=has_no_key)
+    fate = Fate(was_admitted=message.is_retry, is_excused=before.is_excused, has_no_key=has_no_key)
     return world.send(Copy(message)).mark(message.id, **fate._asdict())
 
 

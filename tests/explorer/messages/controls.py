@@ -155,7 +155,7 @@ def _dropped(delivery: Delivery, outcome: Outcome) -> Outcome:
 
 
 def _newcomer(delivery: Delivery) -> Delivery:
-    return replace(delivery, is_let_in=False)
+    return replace(delivery, was_admitted=False)
 
 
 def _offered_for_all(delivery: Delivery, claim: Any, max_waiting: int | None = None) -> Acquire:

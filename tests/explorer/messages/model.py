@@ -124,7 +124,7 @@ class Model:
             raise Violation(f"{slot.id} runs again, though it has finished")
         if former := slot.copy.message.follows:  # this goes on with it
             world = world.mark(former, is_owed=False, is_closed=True)
-        return world.mark(slot.id, has_begun=True, is_let_in=True)
+        return world.mark(slot.id, has_begun=True, was_admitted=True)
 
     def waits(self, world: World, slot: Slot, name: str) -> None:
         """A message has to wait for this key: does it leave the lock to others meanwhile?"""
@@ -163,7 +163,7 @@ class Model:
         is_fresh = copy is not None and not copy.is_back  # it does not know that it was parked before
         has_lost_it = fate.has_no_key and self.setting.budget.lost_replies
         is_first = is_fresh and (fate.is_overtaken or has_lost_it)
-        if fate.is_let_in and self.setting.flags and not (is_first or fate.is_given_up):
+        if fate.was_admitted and self.setting.flags and not (is_first or fate.is_given_up):
             raise Violation(f"{message.id} is skipped, though it was let in before")
         owners = world.store.key(key).owners
         if not [id for id in owners if task_id(id) not in (message.task, message.parent)]:

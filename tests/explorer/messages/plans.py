@@ -79,7 +79,7 @@ class Plans:
             redelivered=copy.is_redelivered,
             promoted=copy.promoted,
             offered=copy.offered or None,
-            is_let_in=copy.is_redelivered or bool(copy.promoted) or message.is_retry,
+            was_admitted=copy.is_redelivered or bool(copy.promoted) or message.is_retry,
             acks_late=self.setting.late,
             kin=tuple(filter(None, (message.task, message.parent))),
             follows=message.follows or None,

@@ -39,7 +39,7 @@ def _admit(model: Model, world: World, slot: Slot) -> Iterator[Move]:
     after, answer, wakes = model.ask(world, asked.key, operation, slot.copy if asked.park else None)
     label = f"{slot.copy} asks {asked.key}: {type(operation).__name__} -> {told(answer)}"
     if isinstance(answer, Parked):
-        after = after.mark(slot.id, is_let_in=True, has_waited=True)
+        after = after.mark(slot.id, was_admitted=True, has_waited=True)
     label, settled = _answered(model, label, after, slot, answer)
     yield Move(label, settled.send(*wakes))
     if wakes and world.may("crashes"):

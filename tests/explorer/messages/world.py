@@ -120,19 +120,19 @@ class Fate(NamedTuple):
     """What has become of one message, which no part of the system knows as a whole.
 
     `is_owed`: it was sent and has not ended. `has_begun`: its body has. `has_waited`: it was parked.
-    `is_let_in`: it was parked, has begun, or is a retry. `is_excused`: a fault has happened after which plain
-    Celery may run it again, or a lease may expire. `is_closed`: it has finished, and copies of it have come
-    back. `is_overtaken`: the broker has delivered it again before its first delivery was let in, and nobody
-    can tell this one from that of a message that was never let in, nor does plain Celery. `is_given_up`: a
-    worker has told that it was revoked or has failed, while another one may still have a delivery of it.
-    `has_no_key`: it was sent without its key, or could not keep it, or has lost it to a task that was let in
-    before. `has_handed_over`: its key is that of its retry or replacement, and until that begins nothing
-    holds its copies back, as docs/verification.md says.
+    `was_admitted`: it was parked, has begun, or is a retry. `is_excused`: a fault has happened after which
+    plain Celery may run it again, or a lease may expire. `is_closed`: it has finished, and copies of it have
+    come back. `is_overtaken`: the broker has delivered it again before its first delivery was admitted, and
+    nobody can tell this one from that of a message that was never admitted, nor does plain Celery.
+    `is_given_up`: a worker has told that it was revoked or has failed, while another one may still have a
+    delivery of it. `has_no_key`: it was sent without its key, or could not keep it, or has lost it to a task
+    that was let in before. `has_handed_over`: its key is that of its retry or replacement, and until that
+    begins nothing holds its copies back, as docs/verification.md says.
     """
 
     is_owed: bool = True
     has_begun: bool = False
-    is_let_in: bool = False
+    was_admitted: bool = False
     has_waited: bool = False
     is_excused: bool = False
     is_closed: bool = False

@@ -49,11 +49,11 @@ def delivery(token: str, *, task: str = "a", lock: bool = True, **facts: object)
 
 
 def redelivered(token: str, **facts: object) -> Delivery:
-    return delivery(token, redelivered=True, is_let_in=True, **facts)
+    return delivery(token, redelivered=True, was_admitted=True, **facts)
 
 
 def promoted(token: str, key: str, **facts: object) -> Delivery:
-    return delivery(token, promoted="today", offered=key, is_let_in=True, **facts)
+    return delivery(token, promoted="today", offered=key, was_admitted=True, **facts)
 
 
 def takes_over(asked: Ask) -> bool:

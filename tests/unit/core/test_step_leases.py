@@ -138,7 +138,7 @@ def test_a_release_while_another_copy_runs_leaves_that_one_its_lease_and_its_ent
 def test_a_release_alone_keeps_the_lease_while_a_copy_stands_behind(key: Key):
     key.acquire("a")
     key.redelivered("a")
-    assert key.ask(Release("a", "A", ending="alone")) == Applied(False)
+    assert key.ask(Release("a", "A", ending="if_no_copy")) == Applied(False)
     assert key.holders == key.behind == ["a"]
     assert key.release("a") == Applied(True)
     assert key.tombstones == {"a": "A"}
@@ -146,13 +146,13 @@ def test_a_release_alone_keeps_the_lease_while_a_copy_stands_behind(key: Key):
 
 def test_a_release_alone_keeps_the_lease_of_a_message_that_had_come_again(key: Key):
     key.redelivered("a")
-    assert key.ask(Release("a", "A again", ending="alone")) == Applied(False)
+    assert key.ask(Release("a", "A again", ending="if_no_copy")) == Applied(False)
     assert key.ask(Release("a", "A again", ending="open")) == Applied(True)
 
 
 def test_a_release_alone_of_a_message_without_copies_frees_the_key(key: Key):
     key.acquire("a")
-    assert key.ask(Release("a", "A", ending="alone")) == Applied(True)
+    assert key.ask(Release("a", "A", ending="if_no_copy")) == Applied(True)
     assert key.holders == []
 
 
@@ -208,14 +208,14 @@ def test_who_waited_and_ended_unfinished_may_come_again(busy: Key):
 
 
 def test_a_task_that_comes_again_keeps_its_place_unless_its_copy_is_here(busy: Key):
-    busy.ask(Release("a", "A", ending="queued", keep=2 * TTL))
+    busy.ask(Release("a", "A", ending="again", keep=2 * TTL))
     assert busy.holders == ["a"]
     assert busy.document.holders[0].phase == "again"
     assert busy.document.holders[0].expiry == START + 2 * TTL
     assert busy.redelivered("a", "A2") == Granted(START)
     busy.release("a", "A2")
     busy.promoted("b")
-    busy.ask(Release("b", "B", ending="queued", keep=2 * TTL))
+    busy.ask(Release("b", "B", ending="again", keep=2 * TTL))
     assert busy.holders == []
     assert busy.in_line == ["c", "d", "b"]
 

@@ -98,14 +98,14 @@ def admitted(store: Any, delivery: Received) -> Outcome:
     return run_plan(admit(delivery, Policy()), lambda asked: store.apply(asked.key, asked.operation).answer)
 
 
-@pytest.mark.parametrize("is_let_in", [False, True])
+@pytest.mark.parametrize("again", [False, True])
 def test_a_message_that_has_lost_its_key_to_one_that_is_queued_runs_before_it(
-    unique: LeaseOfRun, store: Any, is_let_in: bool
+    unique: LeaseOfRun, store: Any, again: bool
 ) -> None:
     store.apply(CLAIM.key, CLAIM.release(ending="open"))
     owner = replace(CLAIM, id="owner/p", token="p")
     store.apply(CLAIM.key, owner.acquire_alone(QUEUED, "queued"))
-    assert admitted(store, replace(DELIVERY, is_let_in=is_let_in)) == Outcome("run", may_hold_unique=True)
+    assert admitted(store, replace(DELIVERY, was_admitted=again)) == Outcome("run", may_hold_unique=True)
     (holder,) = store.inspect(CLAIM.key).holders
     assert holder.id == CLAIM.id
     unique.end(None)
@@ -139,6 +139,6 @@ def test_a_parked_delivery_leaves_its_unique_key_alone_if_the_store_does_not_say
         )
 
     lock = Claim("x:k", "id/p", "t", 30 * SECOND)
-    outcome = run_plan(admit(replace(DELIVERY, exclusive=lock, is_let_in=True), Policy()), answer)
+    outcome = run_plan(admit(replace(DELIVERY, exclusive=lock, was_admitted=True), Policy()), answer)
     assert (outcome.kind, outcome.key) == ("wait", "x:k")
     assert [asked.key for asked in asks] == ["x:k", CLAIM.key, CLAIM.key, "x:k"]

@@ -10,8 +10,8 @@
 -- limit      of the key; acquire_alone: its phase; reap: how many keys
 -- delivery   "fresh", "redelivered", or "promoted <epoch>"; else ""
 -- candidate  becomes the epoch if there is none
--- ending     acquire: "late" or "early" acknowledgement; release: "done", "open", "alone" or
---            "queued"; remove: "done", "open" or "superseded"
+-- ending     acquire: "late" or "early" acknowledgement; release: "done", "open",
+--            "if_no_copy" or "again"; remove: "done", "open" or "superseded"
 -- max_waiting  if so many wait, no new message is parked; or ""
 -- former     whose lease goes over: acquire: "<phase> <id>"; acquire_alone: its id; or ""
 -- message    absent if none is to be stored; acquire_alone: the token of the former id
@@ -27,7 +27,7 @@
 local verb, id, token, ttl, limit = ARGV[2], ARGV[4], ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
 local delivery, offer_time, tombstone_ttl = ARGV[8], tonumber(ARGV[9]), tonumber(ARGV[10])
 local candidate, ending, max_waiting, message = ARGV[11], ARGV[12], tonumber(ARGV[13]), ARGV[15]
-local is_done, is_alone, phase, former = ending == 'done', ending == 'alone', ARGV[7], ARGV[14]
+local is_done, is_if_no_copy, phase, former = ending == 'done', ending == 'if_no_copy', ARGV[7], ARGV[14]
 go_to(ARGV[3])
 
 local function tick()

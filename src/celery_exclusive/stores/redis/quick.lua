@@ -48,8 +48,8 @@ if verb == 'acquire' or verb == 'release' then
   if not has_entries() and (count == 0 or minexp > now) then
     local own = found[2] and read_lease(id, found[2])
     if verb == 'release' then
-      local may = own and is_of(own, token) and not (is_alone and own.waited == '1')
-      if may and ending == 'queued' then return quick_keep(own) end
+      local may = own and is_of(own, token) and not (is_if_no_copy and own.waited == '1')
+      if may and ending == 'again' then return quick_keep(own) end
       return may and quick_release(own) or {'done', 0}
     end
     local is_mine = own and is_of(own, token)

@@ -237,8 +237,8 @@ local function release()
   local lease, has_copy = holders[id], entries[id]
   local is_own = lease and is_of(lease, token)
   local has_waited = has_copy or lease and lease.waited == '1'
-  if lease and (not is_own or is_alone and has_waited) then return 'done', 0 end
-  if lease and ending == 'queued' and not has_copy then
+  if lease and (not is_own or is_if_no_copy and has_waited) then return 'done', 0 end
+  if lease and ending == 'again' and not has_copy then
     lease.expiry, lease.phase, lease.changed = math.max(lease.expiry, now + ttl), 'again', true
     return 'done', 1
   end

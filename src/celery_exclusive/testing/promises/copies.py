@@ -120,11 +120,11 @@ class CopyPromises(Subject):
     def test_what_is_to_come_again_keeps_the_key_by_itself_or_by_its_copy(self) -> None:
         key = self.key()
         key.take("a")
-        assert found(key.release("a", ending="queued", keep=LONG))
+        assert found(key.release("a", ending="again", keep=LONG))
         assert key.is_held_against("b")
         fence_of(key.acquire("a", OTHER))
         key.park("a", TOKEN)
-        assert woken(key.release("a", OTHER, ending="queued", keep=LONG)) == ["a"]
+        assert woken(key.release("a", OTHER, ending="again", keep=LONG)) == ["a"]
         assert key.holders() == []
 
     def test_an_early_message_that_waited_is_not_kept_when_it_begins(self) -> None:
@@ -157,10 +157,10 @@ class CopyPromises(Subject):
     def test_a_lease_is_released_alone_only_where_no_copy_is_known(self) -> None:
         key = self.key()
         key.take("a")
-        assert found(key.release("a", ending="alone"))
+        assert found(key.release("a", ending="if_no_copy"))
         key.take("a")
         key.park("a", OTHER, redelivered=True)
-        assert not found(key.release("a", ending="alone"))
+        assert not found(key.release("a", ending="if_no_copy"))
         assert key.holders() == ["a"]
         assert found(key.release("a"))
         assert key.is_stale("a", OTHER, redelivered=True)
