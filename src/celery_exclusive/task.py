@@ -34,16 +34,16 @@ class LockHolder:
 class LockState:
     """The state of a key: its holders, the number of waiting tasks, and the owner of its unique key.
 
-    `place` is the place in line that a call would get now, 0 if it would run at once. `taker` is the task
-    that holds the unique key, `is_taker_queued` whether its body has not begun yet.
+    `position` is the position in line that a call would get now, 0 if it would run at once. `unique_holder`
+    is the task that holds the unique key, `is_unique_holder_queued` whether its body has not begun yet.
     """
 
     key: str
     holders: tuple[LockHolder, ...]
     waiting: int
-    place: int = 0
-    taker: LockHolder | None = None
-    is_taker_queued: bool = False
+    position: int = 0
+    unique_holder: LockHolder | None = None
+    is_unique_holder_queued: bool = False
 
     @property
     def is_running(self) -> bool:
@@ -56,7 +56,7 @@ class LockState:
 
         Messages without a unique key that wait in a queue are unknown.
         """
-        return self.waiting > 0 or self.is_taker_queued
+        return self.waiting > 0 or self.is_unique_holder_queued
 
     def __repr__(self) -> str:
         key, *others = (field.name for field in fields(self))
@@ -122,15 +122,15 @@ class TaskMixin:
         lock = seen[0] if exclusive else Snapshot()
         own = seen[-1] if unique else Snapshot()
         has_room = not exclusive or len(lock.holders) + lock.waiting < exclusive.limit
-        holders, takers = _holders(lock.holders), _holders(own.holders)
-        phase = own.holders[0].phase if takers else None
+        holders, unique_holders = _holders(lock.holders), _holders(own.holders)
+        phase = own.holders[0].phase if unique_holders else None
         return LockState(
             keys[0],
-            takers if phase == "running" and not holders else holders,
+            unique_holders if phase == "running" and not holders else holders,
             lock.waiting + lock.aside + own.waiting + own.aside,  # a copy of a dead run waits for its own key
-            place=0 if has_room else lock.waiting + 1,
-            taker=takers[0] if takers else None,
-            is_taker_queued=phase in NOT_BEGUN,
+            position=0 if has_room else lock.waiting + 1,
+            unique_holder=unique_holders[0] if unique_holders else None,
+            is_unique_holder_queued=phase in NOT_BEGUN,
         )
 
     def release_lock(self, *args: Any, force: bool = False, **kwargs: Any) -> tuple[LockHolder, ...]:

@@ -133,7 +133,7 @@ def unsent(self: Task, key: str, tag: str = "") -> str:
             try:
                 self.retry(countdown=5, connection=nowhere, retry=False)
             finally:
-                noted("kept", self, tag, by=self.lock_state(key).taker.task_id)
+                noted("kept", self, tag, by=self.lock_state(key).unique_holder.task_id)
     elif tag == "moved":
         with app.connection("redis://127.0.0.1:1/0") as nowhere:
             self.retry(args=(f"{key} elsewhere", tag), countdown=5, connection=nowhere, retry=False)

@@ -139,7 +139,7 @@ def test_a_unique_key_that_the_end_of_its_body_has_given_back_stays_free(
     lab.journal.wait_for("hook")
     flush(store)
     worker.wait_for_log("0 of this worker's leases were restored")
-    assert lab.task("lingering").lock_state("k").taker is None
+    assert lab.task("lingering").lock_state("k").unique_holder is None
     lab.open("hook")
     lingering.get(timeout=60)
 

@@ -287,7 +287,7 @@ def test_a_unique_broadcast_with_a_lock_runs_once_on_each_worker_one_at_a_time(
     assert sorted(where(lab)) == ["w1@lab", "w2@lab"]
     assert lab.journal.most_open(key="k") == 1
     eventually(lambda: not lab.task("once_at_a_time").lock_state("k").holders, "the release of the keys")
-    assert lab.task("once_at_a_time").lock_state("k").taker is None
+    assert lab.task("once_at_a_time").lock_state("k").unique_holder is None
 
 
 @pytest.mark.parametrize(("broker", "queues", "route"), TWO_QUEUES)
@@ -299,6 +299,8 @@ def test_a_routed_copy_that_is_skipped_releases_the_unique_key_of_its_publish(
     with lock("busy", app=lab.app):
         skipped = lab.send("once_unless_busy", "k", tag="a", options=route)
         assert "skipped" in skipped.get(timeout=60)
-    eventually(lambda: not lab.task("once_unless_busy").lock_state("k").taker, "the release of the key")
+    eventually(
+        lambda: not lab.task("once_unless_busy").lock_state("k").unique_holder, "the release of the key"
+    )
     assert lab.send("once_unless_busy", "k", tag="b", options=route).outcome == "published"
     lab.journal.wait_for("end", tag="b")

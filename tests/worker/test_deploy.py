@@ -197,12 +197,14 @@ def test_a_unique_key_ends_as_its_publisher_has_said_and_what_came_without_one_g
     for name, task in tasks.items():
         task.delay("k", name, hold=True)
         old.journal.wait_for("start", tag=name)
-    eventually(lambda: tasks["unique_no_more"].lock_state("k").taker is None, "a key that nobody ends")
+    eventually(
+        lambda: tasks["unique_no_more"].lock_state("k").unique_holder is None, "a key that nobody ends"
+    )
     assert new.app.tasks["deploy.unique_now"].delay("k", "duplicate").outcome == "skipped"
     assert tasks["other_window"].delay("k", "duplicate").outcome == "skipped"
     old.open(*names)
     old.journal.wait_for("end", len(names))
     for task in (new.app.tasks["deploy.unique_now"], tasks["other_window"]):
-        eventually(lambda task=task: task.lock_state("k").taker is None, "a free key")
+        eventually(lambda task=task: task.lock_state("k").unique_holder is None, "a free key")
     stage.assert_nothing_is_left(old)
     assert sorted(old.journal.tags()) == sorted(names)

@@ -342,7 +342,7 @@ def test_looking_at_a_lock_changes_nothing(shop: Lab) -> None:
 
     def look() -> tuple[Any, ...]:
         state = shop.task("number").lock_state(1, "k")
-        return state.key, state.is_running, state.is_queued, state.waiting, state.place
+        return state.key, state.is_running, state.is_queued, state.waiting, state.position
 
     before = kept()
     for _ in range(10):
@@ -350,7 +350,7 @@ def test_looking_at_a_lock_changes_nothing(shop: Lab) -> None:
         free = shop.task("number").lock_state(1, "nobody's")
         assert not free.is_running
         assert not free.holders
-        assert free.place == 0
+        assert free.position == 0
     (holder,) = shop.task("number").lock_state(1, "k").holders
     assert holder.task_id == shop.journal.events("start")[0]["id"]
     assert holder.age > 0

@@ -45,7 +45,7 @@ def test_a_forged_duplicate_is_skipped_without_a_secret_and_runs_with_one(
         assert message.result.get(timeout=DEADLINE)["skipped"]["existing_id"] == "somebody"
         return
     assert message.result.get(timeout=DEADLINE) == "victim"
-    eventually(lambda: lab.task("once").lock_state("k").taker is None, "a free key")
+    eventually(lambda: lab.task("once").lock_state("k").unique_holder is None, "a free key")
     assert lab.send("once", "k", "next").get(timeout=DEADLINE) == "next"
     assert worker.log.count(UNSIGNED) == 1
 
@@ -68,8 +68,8 @@ def test_a_message_without_a_valid_header_runs_once_and_its_unique_key_is_free_a
     worker = lab.start_worker("w1", 2)
     message.deliver()
     assert message.result.get(timeout=DEADLINE) == "a"
-    eventually(lambda: lab.task(name).lock_state("k").taker is None, "a free key")
-    assert lab.task(name).lock_state("other").is_taker_queued
+    eventually(lambda: lab.task(name).lock_state("k").unique_holder is None, "a free key")
+    assert lab.task(name).lock_state("other").is_unique_holder_queued
     other.deliver()
     assert other.result.get(timeout=DEADLINE) == "b"
     assert lab.journal.tags() == ["a", "b"]

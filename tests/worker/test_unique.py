@@ -48,7 +48,7 @@ def until_finished(stage: Stage) -> None:
     assert lab.send("once", "another", "another").outcome == "published"
     lab.open("first")
     assert second.get(timeout=DEADLINE) == "first"  # it stands for what it would have been
-    eventually(lambda: lab.task("once").lock_state("k").taker is None, "a free key")
+    eventually(lambda: lab.task("once").lock_state("k").unique_holder is None, "a free key")
     assert lab.send("once", "k", "next").get(timeout=DEADLINE) == "next"
     lab.journal.wait_for("end", tag="another")
     stage.assert_nothing_is_left(lab)
@@ -110,8 +110,8 @@ def test_both_until_finished_keep_the_key_through_the_line(stage: Stage) -> None
     waiting = lab.send("both", "k", "waiting")
     lab.wait_for_line(1, "both", "k")
     state = lab.task("both").lock_state("k")
-    assert state.taker.task_id == waiting.id
-    assert state.taker.remaining > 80_000
+    assert state.unique_holder.task_id == waiting.id
+    assert state.unique_holder.remaining > 80_000
     assert (state.is_running, state.is_queued, state.waiting) == (True, True, 1)
     assert_skipped(lab.send("both", "k", "duplicate"), waiting)
     lab.open("holder")
@@ -128,9 +128,9 @@ def test_a_period_is_over_by_the_clock_alone(stage: Stage) -> None:
     first = lab.send("seldom", "k", "first")
     assert first.get(timeout=DEADLINE) == "first"
     assert_skipped(lab.send("seldom", "k", "soon"), first)
-    taker = lab.task("seldom").lock_state("k").taker
-    assert taker.task_id == first.id
-    assert taker.remaining <= PERIOD
+    unique_holder = lab.task("seldom").lock_state("k").unique_holder
+    assert unique_holder.task_id == first.id
+    assert unique_holder.remaining <= PERIOD
     eventually(lambda: lab.send("seldom", "k", "later").outcome == "published", "the end of the period")
     assert time.monotonic() - began >= PERIOD
     lab.journal.wait_for("end", tag="later")
@@ -197,8 +197,8 @@ def test_a_countdown_is_added_to_the_time_for_which_a_message_may_be_queued(stag
     lab = stage.make_lab(SHOP, exclusive_queued_ttl=1000)
     later = lab.send("once", "k", "later", options={"countdown": 50_000})
     state = lab.task("once").lock_state("k")
-    assert (state.taker.task_id, state.is_running, state.is_queued) == (later.id, False, True)
-    assert 50_900 < state.taker.remaining <= 51_000
+    assert (state.unique_holder.task_id, state.is_running, state.is_queued) == (later.id, False, True)
+    assert 50_900 < state.unique_holder.remaining <= 51_000
 
 
 @ONCE

@@ -47,10 +47,10 @@ def test_the_retry_of_a_message_from_elsewhere_does_not_begin_its_period_anew(st
     stage.start_worker(lab)
     message.deliver()
     lab.journal.wait_for("start", tag="first")
-    before = lab.task("twice_a_period").lock_state("k").taker
+    before = lab.task("twice_a_period").lock_state("k").unique_holder
     lab.open("first", "first")
     assert message.result.get(timeout=DEADLINE) == "first"
-    after = lab.task("twice_a_period").lock_state("k").taker
+    after = lab.task("twice_a_period").lock_state("k").unique_holder
     assert after.age + after.remaining == pytest.approx(before.age + before.remaining)
 
 
@@ -91,8 +91,8 @@ def test_a_copy_that_waits_behind_its_own_run_leaves_its_key_to_that(stage: Stag
     Message.unacknowledged(lab, holder.id).deliver_again()
     worker.wait_for_log("parked: behind its own run")
     state = lab.task("both").lock_state("k")
-    assert state.taker.remaining <= 600  # that of the run: it expires with the lock, if the run dies
-    assert not state.is_taker_queued
+    assert state.unique_holder.remaining <= 600  # that of the run: it expires with the lock, if the run dies
+    assert not state.is_unique_holder_queued
     with pytest.raises(LockHeld):
         lab.task("both").release_lock("k")
     assert_skipped(lab.send("both", "k", "duplicate"), holder)

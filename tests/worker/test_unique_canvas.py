@@ -128,7 +128,7 @@ def test_a_replacement_has_the_key_of_what_it_replaces(stage: Stage) -> None:
     assert replaced.get(timeout=DEADLINE) == "second"
     assert become.delay("c", "first", True).get(timeout=DEADLINE) == 3
     for key in "kc":
-        eventually(lambda key=key: become.lock_state(key).taker is None, "a free key")
+        eventually(lambda key=key: become.lock_state(key).unique_holder is None, "a free key")
     stage.assert_nothing_is_left(lab)
     assert lab.journal.tags(key="k") == ["first", "second"]
 

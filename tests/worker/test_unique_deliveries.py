@@ -40,7 +40,7 @@ def test_a_copy_that_is_discarded_leaves_the_key_to_the_body_that_runs(
     worker.wait_for_log(f"[{holder.id}]")
     worker.wait_for_log("Discarding revoked task")
     lab.app.control.add_consumer("nowhere", reply=True, timeout=60, limit=1)
-    eventually(lambda: lab.task("once").lock_state("after").taker is None, "what was told next")
+    eventually(lambda: lab.task("once").lock_state("after").unique_holder is None, "what was told next")
     assert_skipped(lab.send(name, "k", "second"), holder)
     lab.open("holder")
     lab.journal.wait_for("end", tag="holder")
@@ -61,7 +61,7 @@ def test_an_ending_that_is_told_late_leaves_the_key_to_the_delivery_that_runs(st
     lab.assert_kept("once", "k", renewals=1)
     state = lab.task("once").lock_state("k")
     assert (state.is_running, state.is_queued) == (True, False)
-    assert state.taker.remaining <= 9
+    assert state.unique_holder.remaining <= 9
     assert_skipped(lab.send("once", "k", "second"), holder)
     lab.open("holder")
     lab.journal.wait_for("end", tag="holder")
@@ -75,7 +75,7 @@ def test_in_a_queue_that_is_longer_than_queued_ttl_messages_run_one_after_the_ot
     for n in range(5):
         sent.append(lab.send("once", "k", str(n), options=short))
         assert sent[-1].outcome == "published"
-        eventually(lambda: lab.task("once").lock_state("k").taker is None, "an end of its queued_ttl")
+        eventually(lambda: lab.task("once").lock_state("k").unique_holder is None, "an end of its queued_ttl")
     last = lab.send("once", "k", "last")
     assert last.outcome == "published"
     stage.start_worker(lab, slots=1)
@@ -90,9 +90,9 @@ def test_who_waits_in_line_has_its_key_no_longer_than_it_may_wait(stage: Stage) 
     hold(lab, "both", unique=None)
     mortal = lab.send("both", "k", "mortal", options={"expires": 300})
     lab.wait_until_in_line(mortal.id, "both", "k")
-    taker = lab.task("both").lock_state("k").taker
-    assert taker.task_id == mortal.id
-    assert taker.remaining <= 300
+    unique_holder = lab.task("both").lock_state("k").unique_holder
+    assert unique_holder.task_id == mortal.id
+    assert unique_holder.remaining <= 300
     lab.open("holder")
     assert mortal.get(timeout=DEADLINE) == "mortal"
 

@@ -87,8 +87,8 @@ def test_a_retry_has_the_key_while_it_waits_for_its_time(stage: Stage) -> None:
     result = lab.send("patient", "k", "retried")
     eventually(lambda: result.state == "RETRY", "its retry")
     state = lab.task("patient").lock_state("k")
-    assert (state.taker.task_id, state.is_running, state.is_queued) == (result.id, False, True)
-    assert state.taker.remaining > 9_990
+    assert (state.unique_holder.task_id, state.is_running, state.is_queued) == (result.id, False, True)
+    assert state.unique_holder.remaining > 9_990
     assert_skipped(lab.send("patient", "k", "duplicate"), result)
     assert result.get(timeout=DEADLINE) == "retried"
     stage.assert_nothing_is_left(lab)
@@ -146,8 +146,10 @@ def test_who_comes_again_and_has_to_wait_keeps_its_key_in_the_line(stage: Stage)
     Message.unacknowledged(lab, first.id).deliver_again()
     consume(lab, stage.start_worker(lab, "w3", options=("-Q", "none")), "side")
     lab.wait_for_line(1, "outlived", "k")
-    eventually(lambda: lab.task("outlived").lock_state("k").taker.remaining > 80_000, "a key that is kept")
-    assert lab.task("outlived").lock_state("k").is_taker_queued
+    eventually(
+        lambda: lab.task("outlived").lock_state("k").unique_holder.remaining > 80_000, "a key that is kept"
+    )
+    assert lab.task("outlived").lock_state("k").is_unique_holder_queued
     assert_skipped(lab.send("outlived", "k", "duplicate"), first)
     lab.open("second")
     lab.journal.wait_for("start", 2, tag="first")
@@ -271,7 +273,7 @@ def test_what_the_broker_does_not_take_leaves_the_key_free(stage: Stage) -> None
     task = lab.task("once")
     with lab.app.connection("redis://127.0.0.1:1/0") as nowhere, pytest.raises(OperationalError):
         task.apply_async(("k", "lost"), connection=nowhere, retry=False)
-    assert task.lock_state("k").taker is None
+    assert task.lock_state("k").unique_holder is None
     stage.start_worker(lab)
     assert lab.send("once", "k", "next").get(timeout=DEADLINE) == "next"
     stage.assert_nothing_is_left(lab)
@@ -300,7 +302,9 @@ def test_a_retry_with_other_arguments_that_the_broker_does_not_take_leaves_both_
     lab.send("unsent", "k", "moved")
     lab.journal.wait_for("end", tag="moved")
     for key in ("k", "k elsewhere"):
-        eventually(lambda key=key: lab.task("unsent").lock_state(key).taker is None, f"a free key: {key}")
+        eventually(
+            lambda key=key: lab.task("unsent").lock_state(key).unique_holder is None, f"a free key: {key}"
+        )
     stage.assert_nothing_is_left(lab)
 
 
@@ -353,7 +357,7 @@ def test_who_fails_before_it_would_be_skipped_gives_its_key_back(stage: Stage) -
     eventually(lambda: lab.send("fussy", "k", "skipped").outcome == "published", "a free key")
     lab.open("holder")
     lab.journal.wait_for("end", tag="holder")
-    eventually(lambda: lab.task("fussy").lock_state("k").taker is None, "a free key")
+    eventually(lambda: lab.task("fussy").lock_state("k").unique_holder is None, "a free key")
     stage.assert_nothing_is_left(lab)
 
 
@@ -430,7 +434,7 @@ def test_a_store_that_loses_its_data_is_told_which_keys_are_taken(stage: Stage, 
     lab.assert_kept("careless", "k", renewals=1)
     with store.client() as client:
         client.flushall()
-    eventually(lambda: lab.task("careless").lock_state("k").taker, "its lease, restored")
+    eventually(lambda: lab.task("careless").lock_state("k").unique_holder, "its lease, restored")
     assert_skipped(lab.send("careless", "k", "duplicate"), holder)
     lab.open("holder")
     assert holder.get(timeout=DEADLINE) == "holder"

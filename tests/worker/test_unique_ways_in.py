@@ -34,7 +34,7 @@ def test_who_does_not_know_the_library_is_skipped_on_the_worker(
     assert_skipped(duplicate, first)
     lab.open("first")
     assert first.get(timeout=DEADLINE) == "first"
-    eventually(lambda: lab.task("once").lock_state("k").taker is None, "a free key")
+    eventually(lambda: lab.task("once").lock_state("k").unique_holder is None, "a free key")
     assert stranger.send_task(f"{SHOP}.once", ["k", "third"]).get(timeout=DEADLINE) == "third"
     assert lab.journal.tags() == ["first", "third"]
 
@@ -71,8 +71,8 @@ def test_a_message_without_a_header_takes_its_key_also_until_started_and_for_a_p
     for message in headless:
         message.deliver()
         lab.journal.wait_for("start", tag=message.content["headers"]["task"].rpartition(".")[2])
-    assert lab.task("queued").lock_state("k").taker is None
-    assert lab.task("seldom").lock_state("k").taker.task_id == headless[1].id
+    assert lab.task("queued").lock_state("k").unique_holder is None
+    assert lab.task("seldom").lock_state("k").unique_holder.task_id == headless[1].id
     assert lab.send("queued", "k", "one more").outcome == "published"
     assert_skipped(lab.send("seldom", "k", "too soon"), headless[1].result)
     lab.open("queued", "seldom")

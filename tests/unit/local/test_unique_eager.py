@@ -44,11 +44,11 @@ def test_apply_takes_the_key_while_it_runs(app: Celery, store: MemoryStore) -> N
 
     result = load.apply(("a",), task_id="me")
     assert (result.get(), result.outcome, result.existing_id) == ("a", "published", None)
-    assert (seen[0].taker.task_id, seen[0].is_running) == ("me", True)
-    assert load.lock_state("a").taker is None
+    assert (seen[0].unique_holder.task_id, seen[0].is_running) == ("me", True)
+    assert load.lock_state("a").unique_holder is None
     with pytest.raises(DuplicateTask, match="its own unique key"):
         load.apply(("b",), throw=True)
-    assert load.lock_state("b").taker is None
+    assert load.lock_state("b").unique_holder is None
     assert list(store.scan()) == []
 
 
@@ -62,13 +62,13 @@ def test_apply_of_what_is_queued_is_skipped_or_raises(make_task: Any) -> None:
     with pytest.raises(DuplicateTask) as caught:
         strict.apply(("a",))
     assert caught.value.existing_id == existing.id
-    assert skip.lock_state("a").taker.task_id == first.id
+    assert skip.lock_state("a").unique_holder.task_id == first.id
 
 
 def test_apply_until_started_and_for_a_period(make_task: Any) -> None:
     started, seldom = make_task(until="started"), make_task(name="feeds.seldom", period=60)
     assert started.apply(("a",)).get() == "a"
-    assert started.lock_state("a").taker is None
+    assert started.lock_state("a").unique_holder is None
     assert seldom.apply(("a",)).get() == "a"
     assert "skipped" in seldom.apply(("a",)).get()
 

@@ -115,7 +115,7 @@ def test_what_others_wait_for_is_sent_and_named_a_duplicate(
     result = task.apply_async(("a",), **options)
     assert (result.outcome, result.existing_id) == ("published", None)
     assert [header["duplicate_of"] for header in sent()] == [None, first.id]
-    assert task.lock_state("a").taker.task_id == first.id
+    assert task.lock_state("a").unique_holder.task_id == first.id
 
 
 def test_members_of_canvases_are_sent_each(make_task: Any, sent: Any) -> None:

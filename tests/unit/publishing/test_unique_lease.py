@@ -43,8 +43,8 @@ def test_looking_at_both_keys_is_one_call_of_the_store(app: Celery, store: Memor
     state = both.lock_state("a")
     del store.inspect_all
     assert (state.is_running, state.is_queued, state.waiting) == (False, True, 0)
-    assert state.taker
-    assert state.taker.task_id == result.id
+    assert state.unique_holder
+    assert state.unique_holder.task_id == result.id
     assert looks == [[state.key, result.key]]
     store.clear()
 
@@ -54,12 +54,12 @@ def test_the_text_of_a_state_tells_all_that_it_knows(make_task: Callable[..., An
     result = task.delay("a")
     state = task.lock_state("a")
     known = [name for name in dir(state) if not name.startswith("_")]
-    assert {"key", "holders", "waiting", "place", "taker", "is_running", "is_queued"} < set(known)
+    assert {"key", "holders", "waiting", "position", "unique_holder", "is_running", "is_queued"} < set(known)
     for name in known:
         assert f"{name}={getattr(state, name)!r}" in repr(state)
     assert (
-        f"is_queued=True, holders=(), waiting=0, place=0, taker=LockHolder(task_id={result.id!r}, "
-        in repr(state)
+        f"is_queued=True, holders=(), waiting=0, position=0, "
+        f"unique_holder=LockHolder(task_id={result.id!r}, " in repr(state)
     )
 
 
@@ -155,7 +155,7 @@ def test_a_queued_task_with_a_queued_ttl_below_its_ttl_is_queued(make_task: Any,
     task = make_task(queued_ttl=10, ttl=600)
     result = task.delay("a")
     state = task.lock_state("a")
-    assert (state.is_running, state.is_queued, state.taker.task_id) == (False, True, result.id)
+    assert (state.is_running, state.is_queued, state.unique_holder.task_id) == (False, True, result.id)
     (taken,) = task.release_lock("a")  # without force: no body is in danger
     assert taken.task_id == result.id
 
@@ -165,14 +165,14 @@ def test_a_period_lasts_exactly_as_long(make_task: Any, store: MemoryStore) -> N
     (holder,) = store.inspect(task.apply_async(("a",), countdown=3600).key).holders
     assert holder.remaining <= 60 * SECOND
     state = task.lock_state("a")
-    assert (state.is_running, state.is_queued, bool(state.taker)) == (False, False, True)
+    assert (state.is_running, state.is_queued, bool(state.unique_holder)) == (False, False, True)
 
 
 def test_what_is_not_sent_leaves_the_key_free(make_task: Any, without_broker: Any) -> None:
     task = make_task()
     with without_broker(), pytest.raises(OperationalError):
         task.delay("a")
-    assert task.lock_state("a").taker is None
+    assert task.lock_state("a").unique_holder is None
     assert task.delay("a").outcome == "published"
 
 
@@ -240,7 +240,7 @@ def test_a_key_is_released_later_if_the_store_does_not_answer_the_release(
         patch.setattr(store, "apply", be_silent)
         with pytest.raises(StoreUnavailable):
             task.delay("a")
-        eventually(lambda: task.lock_state("a").taker is None, "a free key")
+        eventually(lambda: task.lock_state("a").unique_holder is None, "a free key")
     assert not silent
 
 
@@ -263,4 +263,4 @@ def test_a_period_that_one_call_gives_is_told_from_a_queue(make_task: Any) -> No
     task = make_task("url")
     task.apply_async(("a",), unique=Unique("url", period=60))
     state = task.lock_state("a")
-    assert (state.is_running, state.is_queued, bool(state.taker)) == (False, False, True)
+    assert (state.is_running, state.is_queued, bool(state.unique_holder)) == (False, False, True)

@@ -76,7 +76,7 @@ def test_a_retry_that_is_not_sent_takes_no_key_for_a_run_that_has_given_it_back(
             task.apply_async(("a",), **options)
     finally:
         current_run.reset(mark)
-    assert task.lock_state("a").taker is None
+    assert task.lock_state("a").unique_holder is None
 
 
 def test_a_retry_that_was_sent_in_spite_of_an_error_and_runs_keeps_the_key(
@@ -111,7 +111,7 @@ def test_a_late_release_does_not_return_the_key_to_a_run_that_may_have_ended(
             with without_broker(), pytest.raises(OperationalError):
                 task.apply_async(("a",), **options)
             eventually(lambda: len(asked) == 4, "another try")
-            eventually(lambda: task.lock_state("a").taker is None, "a free key")
+            eventually(lambda: task.lock_state("a").unique_holder is None, "a free key")
     finally:
         current_run.reset(mark)
 

@@ -29,7 +29,7 @@ def twice(request, tag, how):
     with transaction.atomic():
         for _ in range(2):
             announce.delay_on_commit(17, tag)
-        taken = announce.lock_state(17, tag).taker
+        taken = announce.lock_state(17, tag).unique_holder
         transaction.set_rollback(how == "rollback")
     return JsonResponse({"taken": bool(taken), "outcome": announce.delay(17, tag).outcome})
 
