@@ -37,7 +37,7 @@ def not_sent(task: str, key: str, existing_id: str) -> None:
     logger.info("Task %s was not published: unique key %s is held by %s", task, key, existing_id)
 
 
-def unleased(task: str, id: str, key: str, error: Exception) -> None:
+def continues_without_key(task: str, id: str, key: str, error: Exception) -> None:
     text = "Task %s[%s] continues without unique key %s, and may be a duplicate: %s"
     logger.error(text, task, id, key, error)
 
@@ -46,7 +46,7 @@ def rescheduled(task: str, id: str, lock: str, by: Sequence[Owner], pause: float
     logger.info("Task %s[%s] rescheduled in %.1f s: lock %s %s", task, id, pause, lock, held(by))
 
 
-def unlocked(task: str, id: str, lock: str) -> None:
+def runs_without_option(task: str, id: str, lock: str) -> None:
     logger.warning(
         "Task %s[%s] left the line of lock %s and runs without it: in this worker's code its task does not "
         "have the option that it was published with. Run the same release of the code on all workers",
@@ -77,15 +77,15 @@ def lease_lost(services: Services, task: str, id: str, lock: str) -> None:
     events.send(services, "lock-lost", uuid=id, name=task, lock=lock)
 
 
-def waits(who: str, lock: str, by: Sequence[Owner]) -> None:
-    logger.info("%s waits for lock %s %s", who, lock, held(by))
+def waits(owner_name: str, lock: str, by: Sequence[Owner]) -> None:
+    logger.info("%s waits for lock %s %s", owner_name, lock, held(by))
 
 
-def lost(who: str, lock: str) -> None:
+def lost(owner_name: str, lock: str) -> None:
     logger.error(
         "%s lost its lease on lock %s before it released it: the lease expired without a renewal, or was "
         "released by force. Another owner may have held the lock at the same time",
-        who,
+        owner_name,
         lock,
     )
 
@@ -199,12 +199,17 @@ def store_wait(task: str, id: str, error: Exception) -> None:
     logger.warning("Task %s[%s] waits for its lock's store: %s", task, id, error)
 
 
-def given_back(services: Services, task: str, id: str, lock: str, error: Exception) -> None:
-    logger.error("Task %s[%s] goes back to the broker: its lock's store does not answer: %s", task, id, error)
-    events.send(services, "lock-given-back", uuid=id, name=task, lock=lock, reason=str(error))
+def message_requeued(services: Services, task: str, id: str, lock: str, error: Exception) -> None:
+    logger.error(
+        "the message of task %s[%s] goes back to the broker: its lock's store does not answer: %s",
+        task,
+        id,
+        error,
+    )
+    events.send(services, "lock-message-requeued", uuid=id, name=task, lock=lock, reason=str(error))
 
 
-def unguarded(services: Services, task: str, id: str, lock: str, error: Exception) -> None:
+def runs_without_lease(services: Services, task: str, id: str, lock: str, error: Exception) -> None:
     logger.error(
         "Task %s[%s] runs without lock %s, as on_store_error='allow' says, and another task may run at the "
         "same time: %s",
@@ -237,7 +242,7 @@ def trouble(what: str, error: BaseException) -> None:
     logger.warning("%s: %s", what, error)
 
 
-def unreleased(key: str, count: int) -> None:
+def releases_dropped(key: str, count: int) -> None:
     logger.warning(
         "leases that could not be released: %d, the first on key %s. They expire after their ttl or "
         "queued_ttl; `celery -A proj locks release KEY` releases one at once",

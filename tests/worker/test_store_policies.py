@@ -39,7 +39,7 @@ def test_it_goes_back_to_the_broker_unless_its_option_or_the_setting_allows_othe
         with Watcher(lab, worker) as watcher:
             proxy.cut()
             result, *others = [lab.send(name, "k", tag=f"{name} {n}") for n in range(3)]
-            (event, *_) = watcher.wait_for("lock-given-back", uuid=result.id)
+            (event, *_) = watcher.wait_for("lock-message-requeued", uuid=result.id)
         assert (event["name"], event["lock"]) == (lab.task(name).name, LOCK)
         assert "does not answer" in event["reason"]
         assert "ERROR" in worker.wait_for_log(f"[{result.id}] goes back to the broker")

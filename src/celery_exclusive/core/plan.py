@@ -20,8 +20,9 @@ Plan = Generator["Ask", Answer, T]
 class Ask:
     """An operation that a plan asks of a key.
 
-    With `park` the message has to be sent along. Without an operation the answer is who holds the key. With
-    `may_fail` the plan goes on without an answer if the store does not give one soon: `Applied(False)`.
+    With `park` the message has to be sent along. Without an operation the answer names the key's
+    holders. With `may_fail` the plan goes on without an answer, as after `Applied(False)`, if the store does
+    not answer soon.
     """
 
     key: str

@@ -97,7 +97,7 @@ class Releaser:
                 self._dropped += 1
                 if self._dropped == 1:  # the others are logged when the store answers: they may be many
                     self._first = self._pending[0].key
-                    notices.unreleased(self._first, 1)
+                    notices.releases_dropped(self._first, 1)
             self._pending.append(_Pending(operations, dying, before))
             if not self._runs:
                 self._thread = Thread(target=self._run, name="exclusive-releaser", daemon=True)
@@ -113,7 +113,7 @@ class Releaser:
                 break
             self._thread.join(_WATCH)
         if left := [pending.key for pending in list(self._pending) if pending.is_ready]:
-            notices.unreleased(left[0], len(left))
+            notices.releases_dropped(left[0], len(left))
 
     def _run(self) -> None:
         trouble = notices.Trouble("the release of leases")
@@ -134,7 +134,7 @@ class Releaser:
             self._runs = False
             dropped, self._dropped = self._dropped, 0
         if dropped > 1:
-            notices.unreleased(self._first, dropped)
+            notices.releases_dropped(self._first, dropped)
         return False
 
     def _next(self) -> _Pending | None:

@@ -59,8 +59,8 @@ class Acquisition:
 
     lease: Lease | None = None
 
-    def __init__(self, services: Services, claim: Claim, who: str) -> None:
-        self.services, self.claim, self.who = services, claim, who
+    def __init__(self, services: Services, claim: Claim, owner_name: str) -> None:
+        self.services, self.claim, self.owner_name = services, claim, owner_name
         self.thread = get_ident()
         self._pid = os.getpid()
         self._may_hold = False
@@ -96,12 +96,13 @@ class Acquisition:
             reply, interruption, is_repeated = insist(self._release)
         except Exception as error:  # noqa: BLE001 - what was done under the lock is done
             notices.trouble(
-                f"{self.who} could not release lock {self.claim.key}: its lease expires after its ttl", error
+                f"{self.owner_name} could not release lock {self.claim.key}: its lease expires after its ttl",
+                error,
             )
             return
         self._may_hold = False
         if self.lease and reply.answer == Applied(False) and not (is_repeated or interruption):
-            notices.lost(self.who, self.claim.key)
+            notices.lost(self.owner_name, self.claim.key)
         if interruption:
             raise interruption
         self._tidy()
@@ -113,13 +114,13 @@ class Acquisition:
                 self.services.store.reap(limit=0, every=_MINUTE)
 
     def _ask(self) -> Granted | Held:
-        store = self.services.store  # wrong settings are told here, before anything may be held
+        store = self.services.store  # wrong settings raise an error here, before anything may be held
         asked = time.monotonic()
         self._may_hold = True
         try:
             reply = store.apply(self.claim.key, self.claim.acquire())
         except StoreUnavailable:
-            self._may_hold = False  # if it does after all, then for its ttl: who cannot ask cannot release
+            self._may_hold = False  # it may be held all the same, until its ttl: nothing can release it now
             raise
         answer = reply.answer
         assert isinstance(answer, (Granted, Held))  # noqa: S101 - it has no copy in line, nor waits there
@@ -137,7 +138,7 @@ class Acquisition:
         return self.services.store.apply(self.claim.key, self.claim.release())
 
     def _begin_to_wait(self, held: Held, *, is_endless: bool) -> None:
-        notices.waits(self.who, self.claim.key, held.by)
+        notices.waits(self.owner_name, self.claim.key, held.by)
         ours = [*(lease for thread, lease in entered.get() if thread == get_ident()), *leases_of_runs()]
         is_ours = all(any(lease.is_of(owner.id) for lease in ours) for owner in held.by)
         if is_endless and is_ours:

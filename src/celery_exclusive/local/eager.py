@@ -177,9 +177,9 @@ class _EagerRun:
         self.note_lock(claims)
         if claims.exclusive and not self.run.lease:
             self.run.is_unguarded = True
-            notices.unguarded(self.services, self.task.name, self.id, claims.exclusive.key, error)
+            notices.runs_without_lease(self.services, self.task.name, self.id, claims.exclusive.key, error)
         elif claims.unique:
-            notices.unleased(self.task.name, self.id, claims.unique.claim.key, error)
+            notices.continues_without_key(self.task.name, self.id, claims.unique.claim.key, error)
 
     def carry_out(self, outcome: Outcome, claims: DirectRun) -> None:
         """Prepare the run for its outcome."""

@@ -175,9 +175,9 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
         services = _installation(self.app)
         if any(acquisition.thread == get_ident() for acquisition in self._held_here()):
             raise ExclusiveError(f"{self} is held by this thread already: a lock is not re-entrant")
-        who = f"lock:{gethostname()}:{os.getpid()}"
-        claim = new_claim(who, self.key, round(self.ttl * SECOND), self.limit)
-        return Acquisition(services, claim, who)
+        owner_name = f"lock:{gethostname()}:{os.getpid()}"
+        claim = new_claim(owner_name, self.key, round(self.ttl * SECOND), self.limit)
+        return Acquisition(services, claim, owner_name)
 
     def _held_here(self) -> list[Acquisition]:
         """What this process holds through this object; a forked child has nothing of its parent's."""

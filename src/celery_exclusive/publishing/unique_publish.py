@@ -100,7 +100,7 @@ class UniquePublish:
         except StoreUnavailable as error:
             if not (self.call.has_to_be_sent or self.services.allows_without(self.option)):
                 raise
-            notices.unleased(self.task.name, self.id, key, error)
+            notices.continues_without_key(self.task.name, self.id, key, error)
             self.header = replace(self.header, unique=None)  # its worker acquires it, if it can
             return Sending()
         self.may_hold = sending.may_hold

@@ -164,7 +164,7 @@ class Execution:
         """Run without a lease, if the option allows that; else end the delivery, as `enter` says."""
         if self.may_go_without:
             self.run.is_unguarded = True
-            notices.unguarded(self.services, self.task.name, self.id, self.delivery.key, error)
+            notices.runs_without_lease(self.services, self.task.name, self.id, self.delivery.key, error)
             return Outcome("run")
         ending: Ignore | Reject | None
         # RabbitMQ's quorum queues drop a message that is returned too often.
@@ -174,7 +174,7 @@ class Execution:
             pause = min(self.services.settings.exclusive_store_wait, _PAUSE)
             ending = self.publish_again(self.delivery.stored.delayed(pause))
         if ending:
-            notices.given_back(self.services, self.task.name, self.id, self.delivery.key, error)
+            notices.message_requeued(self.services, self.task.name, self.id, self.delivery.key, error)
             self.owe(done=False, begun=False)
         return ending
 

@@ -109,8 +109,8 @@ class Roster:
         is_short = len(epoch) <= _HEADER.size - 8
         self._memory[: _HEADER.size] = _HEADER.pack(known.at, epoch if is_short else b"")
         if self._path:
-            with suppress(FileNotFoundError):  # who comes then says so
-                os.utime(self._path)  # else who tidies up temporary files may take it for an old one
+            with suppress(FileNotFoundError):  # a child that starts then logs that it is gone
+                os.utime(self._path)  # else a job that deletes old temporary files may delete it
 
     def known(self) -> Known | None:
         """The epoch of the store, as the main process saw it last."""

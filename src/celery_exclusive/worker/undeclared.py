@@ -1,7 +1,7 @@
 """Messages out of a line, for a task that has no option here: another release of the code gave it one.
 
-It runs without a lock, as this worker's code says. Unless its place in line went with it, it would be offered
-and run again and again, and those behind it would wait meanwhile.
+It runs without a lock, as this worker's code says. If its entry stayed in line, it would be offered and run
+again and again, while the tasks behind it wait.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Undeclared:
-    """Takes the places of such messages out of their lines, for as long as it exists."""
+    """Removes the entries of such messages from their lines, for as long as it exists."""
 
     def __init__(self, services: Services) -> None:
         self.services = services
@@ -68,8 +68,8 @@ class Undeclared:
             keys.append(header.unique[0])
         left = [key for key in keys if key and (header.promoted is not None or again)]
         for key in left:
-            place = (self.services.store, task.name, id, key, header.claim_id(id))
-            Thread(target=self._leave_line, args=place, name="exclusive-leave", daemon=True).start()
+            entry = (self.services.store, task.name, id, key, header.claim_id(id))
+            Thread(target=self._leave_line, args=entry, name="exclusive-leave", daemon=True).start()
         return bool(left)
 
     def _leave_line(self, store: Store, task: str, id: str, key: str, claim: str) -> None:
@@ -83,4 +83,4 @@ class Undeclared:
             )
         else:
             if reply.answer == Applied(True):
-                notices.unlocked(task, id, key)
+                notices.runs_without_option(task, id, key)
