@@ -184,7 +184,7 @@ def test_a_line_whose_offer_was_lost_goes_on_by_release_without_force(desk: Desk
     assert (early.exit_code, early.stdout) == (0, "lock x:k\n  held by nobody\n  1 in line for this key\n")
     desk.pass_time(6)
     done = desk.run("release", "k")
-    assert done.stdout.endswith("  held by nobody\n  1 in line for this key, its place is offered to b\n")
+    assert done.stdout.endswith("  held by nobody\n  1 in line for this key, the lock is offered to b\n")
     with desk.app.connection_for_read() as connection:
         queue = connection.SimpleQueue("desk")
         assert queue.get(timeout=10).headers["id"] == "b"

@@ -206,7 +206,7 @@ RARE: dict[str, list[Action]] = {
         Ignore(9, False),
         take("h", limit=2),
     ],
-    "what is aside while there is no place is nothing for the reaper": [
+    "what is aside while no slot is free is nothing for the reaper": [
         *map(take, "abc"),
         Ignore(9, True),
         take("c", ttl=86_400 * SECOND),

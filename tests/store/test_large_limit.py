@@ -34,14 +34,14 @@ def test_an_acquire_costs_as_many_commands_under_a_limit_of_a_million_as_under_o
     store: RedisStore, redis: Any
 ) -> None:
     costs, sent = [], []
-    # There is a place for everybody under the last of these limits, so a newcomer gets one.
+    # There is a slot for everybody under the last of these limits, so a newcomer gets one.
     expected = [(OFFERED_AT_ONCE + 1, Parked), (MANY, Parked), (1_000_000, Granted)]
     for key, (limit, answer) in zip(KEYS, expected, strict=True):
         commands_before, bytes_before = commands(redis), redis.info("stats")["total_net_output_bytes"]
         replies = [store.apply(key, take(f"newcomer {number}", limit=limit)) for number in range(3)]
         costs.append(commands(redis) - commands_before)
         sent.append(redis.info("stats")["total_net_output_bytes"] - bytes_before)
-        # Of 10,000 who wait a hundred are offered a place, once.
+        # Of 10,000 who wait a hundred are offered a slot, once.
         assert [len(reply.wake) for reply in replies] == [OFFERED_AT_ONCE, 0, 0]
         assert {type(reply.answer) for reply in replies} == {answer}
     assert costs[2] <= costs[1] == costs[0]

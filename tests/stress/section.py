@@ -8,7 +8,7 @@ from typing import TextIO
 
 
 class Section:
-    """Has as many places as the key's limit, each a lock of the kernel, that dies with its process.
+    """Has as many slots as the key's limit, each a lock of the kernel, that dies with its process.
 
     section = Section(directory, "key", limit=1)
     if not section.enter(): ...  # somebody else is in

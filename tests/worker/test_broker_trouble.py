@@ -175,7 +175,7 @@ def test_a_body_of_three_visibility_timeouts_runs_once_though_plain_celery_start
     three, plain = (lab.app.tasks[f"{SHOP}.{name}"] for name in ("three", "plain"))
     copied = three.delay("t", "three", hold=True)
     line_up(lab, "next", "last")
-    for result in (holder, copied):  # the second has free places beside its own run
+    for result in (holder, copied):  # the second has free slots beside its own run
         wait_for_lines(f"[{result.id}] {PARKED}", 1, *workers)
     plain.delay("plain", hold=True)
     lab.journal.wait_for("start", 4, tag="plain")

@@ -1,4 +1,4 @@
-"""Free places that are offered: to slow queues, to nobody, and across a store that lost its data."""
+"""Free slots that are offered: to slow queues, to nobody, and across a store that lost its data."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def ls(obj: CLIContext, prefix: str, *, as_json: bool) -> None:
     STATE       running
                 queued: the unique key of a task that has not begun, or whose message is lost
                 period: a unique key that expires by the clock alone
-                waiting: no holder, the place is offered to the first in line
+                waiting: no holder, the lock is offered to the first in line
                 aside: no worker accepts the waiting tasks; is there a worker for their queue?
                 damaged: its data in the store cannot be read; `locks release --force` deletes them
     AGE         for how long the holder has held it
@@ -130,13 +130,13 @@ def _services(obj: CLIContext) -> Services:
             "as in `celery -A proj locks ls`"
         )
     store = services.store
-    place = printable(store.url)
+    url = printable(store.url)
     if not obj.quiet:  # type: ignore[attr-defined] # the stubs do not know it
         prefix = services.settings.exclusive_prefix
-        click.echo(f"locks in {place} ({services.origin}), exclusive_prefix {prefix}", err=True)
+        click.echo(f"locks in {url} ({services.origin}), exclusive_prefix {prefix}", err=True)
     store.epoch()  # a node of a Redis Cluster would list no keys, and not say why
     if store.capabilities.one_process:
-        click.echo(f"Warning: {place} is the memory of one process, and this is another process", err=True)
+        click.echo(f"Warning: {url} is the memory of one process, and this is another process", err=True)
     return services
 
 
@@ -187,7 +187,7 @@ def _result_lines(released: Released, waiting: int) -> Iterator[str]:
     else:
         yield "held by nobody"
     offered = ", ".join(_shown_id(id) for id in released.offered)
-    yield f"{waiting} in line for this key" + (f", its place is offered to {offered}" if offered else "")
+    yield f"{waiting} in line for this key" + (f", the lock is offered to {offered}" if offered else "")
 
 
 def _shown_id(id: str) -> str:

@@ -46,7 +46,7 @@ class Outcome:
     store has its message. reschedule: it is delivered again later. drop: another copy of its message has run.
 
     `key` is the one that decided, `by` are its owners, `owner` the task that is first of them, `reason` is
-    why. `fence` is that of the lock if it was granted, `position` the place in line of what waits, `waiting`
+    why. `fence` is that of the lock if it was granted, `position` that of a waiting task in line, `waiting`
     how many wait in a full line. `may_hold_unique` says that the end has to release the unique key.
     """
 

@@ -46,11 +46,11 @@ class KeyState:
         self.stepped_aside: list[str] = []
 
     def advance(self) -> None:
-        """Drop expired leases and offer the free places to the first in line."""
+        """Drop expired leases and offer the free slots to the first in line."""
         self.drop_dead()
-        places, waiting = self.free(), self.waiting
+        slots, waiting = self.free(), self.waiting
         for position, entry in enumerate(self.queue(), 1):
-            if places <= 0:
+            if slots <= 0:
                 break
             if entry.offer_until <= self.now:
                 is_last = position == waiting or len(self.stepped_aside) >= min(self.limit, OFFERED_AT_ONCE)
@@ -58,7 +58,7 @@ class KeyState:
                     self._step_aside(entry)
                     continue
                 self._offer(entry, self.now + min(2**entry.offers, LONGEST_OFFER) * self.offer)
-            places -= 1
+            slots -= 1
         overdue = sorted(
             (entry.offer_until, entry.id)
             for entry in self.entries.values()
@@ -86,7 +86,7 @@ class KeyState:
         return self.fence
 
     def free(self) -> int:
-        """Return how many places can be offered."""
+        """Return how many slots can be offered."""
         return max(min(self.limit - len(self.holders), OFFERED_AT_ONCE), 0)
 
     def queue(self) -> list[Entry]:

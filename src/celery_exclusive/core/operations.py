@@ -71,7 +71,7 @@ class Remove:
     """Remove an id from the line.
 
     done: its task was revoked, has expired or has finished. open: it has begun elsewhere, and may come again
-    if the broker redelivers it. superseded: another message goes on in its place, so copies of it that come
+    if the broker redelivers it. superseded: another message replaces it, so copies of it that come
     later are obsolete, too.
     """
 
@@ -92,7 +92,7 @@ class Break:
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """Restore a lease that the store has lost with its data, if a place is free.
+    """Restore a lease that the store has lost with its data, if a slot is free.
 
     It gets a new fence, above the one that the holder knows. An id that was parked or has finished since gets
     no lease.
@@ -161,9 +161,9 @@ class Parked:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """No place is free, and nothing was stored.
+    """No slot is free, and nothing was stored.
 
-    The answer to `Acquire` names at least one owner: a holder, or the task to which the place is offered.
+    The answer to `Acquire` names at least one owner: a holder, or the task to which the slot is offered.
     """
 
     by: tuple[Owner, ...]
@@ -176,7 +176,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Full:
-    """No place is free, and `max_waiting` tasks wait already: nothing was stored."""
+    """No slot is free, and `max_waiting` tasks wait already: nothing was stored."""
 
     waiting: int
     by: tuple[Owner, ...]

@@ -14,7 +14,7 @@ Phase = Literal["running", "queued", "again", "period"]
 NOT_BEGUN: tuple[Phase, ...] = ("queued", "again")
 State = Literal["waiting", "aside", "behind"]
 OFFERED_AT_ONCE = 100
-"""How many places of a key are offered at a time: a large limit must not fill the broker with copies."""
+"""How many slots of a key are offered at a time: a large limit must not fill the broker with copies."""
 SET_ASIDE = 600 * SECOND
 """For how long the reaper skips a key whose data cannot be read."""
 ENTERED = "entered"
@@ -95,6 +95,6 @@ class Line:
 def reach(document: Document, limit: int = 1) -> int:
     """Return how many entries in line a step may have to read.
 
-    One entry per place gets an offer, as many may step aside first, and the operation's own may leave.
+    One entry per slot gets an offer, as many may step aside first, and the operation's own may leave.
     """
     return 2 * min(max(limit, document.limit), OFFERED_AT_ONCE) + 1

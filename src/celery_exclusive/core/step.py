@@ -193,7 +193,7 @@ class _Step(KeyState):
         )
 
     def _grant_place(self, op: Acquire, entry: Entry | None) -> Answer | None:
-        """Grant the place of the former holder, unless that runs, or a free one."""
+        """Grant the slot of the former holder, unless that runs, or a free one."""
         id, phase = op.former or ("", "running")
         former = self.holders.get(id)
         if former and former.phase == phase != "running":
@@ -235,7 +235,7 @@ class _Step(KeyState):
         return op.may_be_in_line or self.tombstone == op.token
 
     def _has_room(self, entry: Entry | None) -> bool:
-        """Whether a place is free: a new id stands behind the whole line, an id aside may get any place."""
+        """Whether a slot is free: a new id waits behind the whole line, an id aside may get any slot."""
         ahead = 0 if entry and entry.state == "aside" else self.ahead
         return len(self.holders) + ahead < self.limit
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The result of a release by hand: the former owners, and the ids that were offered the place.
+    """The result of a release by hand: the former owners, and the ids that were offered the key.
 
     `forgotten`: its data were damaged, and were deleted with its waiting tasks.
     """

@@ -46,7 +46,7 @@ class Settings:
     exclusive_ttl: seconds without heartbeat after which a lease expires, for options without ttl. Default 30.
     exclusive_queued_ttl: seconds after which the unique key of a lost message expires, for options without
         queued_ttl. Default 86,400, a day.
-    exclusive_offer: seconds of the first offer of a free place to the head of the line. Default 5.
+    exclusive_offer: seconds of the first offer of a free slot to the head of the line. Default 5.
     exclusive_reap_period: seconds between searches for expired leases, by all workers together. Default 1.
     exclusive_tombstone_ttl: seconds for which a finished id is remembered. Default None: see `tombstone_ttl`.
     exclusive_store_wait: seconds for which a starting task waits for a store that is down. Default 60.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _REPRESENTATIONS = ("argsrepr", "kwargsrepr")
 _PLACES = list(signature(Celery.send_task).parameters)[4:]
-"""What `send_task` takes by its place, behind its name and arguments."""
+"""The parameters that `send_task` accepts by position, after its name and arguments."""
 
 
 def wrap_send_task(services: Services) -> Any:

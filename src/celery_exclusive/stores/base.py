@@ -183,7 +183,7 @@ def open_store(url: str, *, prefix: str = "cx", offer: float = 5.0, tombstone_tt
     Parameters:
         url: for example `redis://localhost:6379/1`.
         prefix: namespace within the store.
-        offer: seconds of the first offer of a free place to the head of the line.
+        offer: seconds of the first offer of a free slot to the head of the line.
         tombstone_ttl: seconds for which a finished task that had waited is remembered.
 
     Raises:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from celery_exclusive.worker.received import Received
 
 _MARKS = (100, 1_000, 10_000)
-"""The places in line that are warned of."""
+"""The positions in line that are warned of."""
 _QUIET = 60
 """Seconds for which a process does not repeat a warning, about a line that goes up and down around a mark."""
 _warned: dict[tuple[str, int], float] = {}

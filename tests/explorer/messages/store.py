@@ -66,7 +66,7 @@ class Key(NamedTuple):
 
     @property
     def owners(self) -> list[str]:
-        """The ids that have the key, or to which a free place is offered."""
+        """The ids that have the key, or to which a free slot is offered."""
         first = [place.id for place in self.line if place.state == "waiting"][:1]
         return [lease.id for lease in self.leases] or first
 

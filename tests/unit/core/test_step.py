@@ -1,4 +1,4 @@
-"""Each rule of the heart, one by one: who is granted a place, who waits, and who leaves."""
+"""Each rule of the heart, one by one: who is granted a slot, who waits, and who leaves."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_an_acquire_without_a_message_is_answered_with_the_holders_and_stores_no
     assert not key.messages
 
 
-def test_who_only_asks_under_a_lower_limit_leaves_no_place_unoffered():
+def test_a_call_refused_under_a_lower_limit_leaves_no_slot_unoffered():
     key = Key(limit=1)
     for id in "abc":
         key.acquire(id)

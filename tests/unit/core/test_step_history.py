@@ -117,7 +117,7 @@ class AnyHistory(RuleBasedStateMachine):
                 assert holder in key.document.holders
 
     def _check_grant(self, operation: Operation, entries: dict[str, Entry]) -> None:
-        """One at a time, with a greater fence, a place that was free, and nobody passed on the way to it."""
+        """One at a time, with a greater fence, a slot that was free, and nobody passed on the way to it."""
         key, answer = self.key, self.key.last.answer
         new = [holder for holder in key.document.holders if holder.fence > self.fence]
         if not new:
@@ -152,12 +152,10 @@ class AnyHistory(RuleBasedStateMachine):
         if isinstance(last.answer, Granted):
             again = key.look(operation)
             assert again.answer == last.answer
-            assert set(again.wake) <= set(
-                key.aside
-            )  # more of those, if more are overdue than places are free
+            assert set(again.wake) <= set(key.aside)  # more of those, if more are overdue than slots are free
 
     def _check_places(self, operation: Operation) -> None:
-        """No place is free while somebody waits unoffered."""
+        """No slot is free while somebody waits unoffered."""
         key, limit = self.key, self.key.document.limit
         if isinstance(operation, Renew):
             return

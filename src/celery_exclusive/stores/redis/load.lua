@@ -82,7 +82,7 @@ local function load(asked)
     end
   end
   count = stored
-  if verb == 'reap' then -- recounted: the line of a lost lock is offered its place again
+  if verb == 'reap' then -- recounted: the line of a lost lock is offered the key again
     waiting = redis.call('ZCARD', base .. LINE .. key)
     aside = redis.call('ZCARD', base .. AWAY .. key)
     behind = redis.call('ZCARD', base .. BEHIND .. key)

@@ -72,25 +72,25 @@ end
 
 local function advance()
   drop_dead()
-  local places, in_line = free(), waiting
+  local slots, in_line = free(), waiting
   for position, entry in ipairs(queue()) do
-    if places <= 0 then break end
+    if slots <= 0 then break end
     local is_over = entry.offer_until <= now
     local is_last = position == in_line or #stepped >= math.min(known, OFFERED_AT_ONCE)
     if is_over and entry.offers >= OFFERS_IN_LINE and not is_last then
       step_aside(entry)
     else
       if is_over then make_offer(entry, now + math.min(2 ^ entry.offers, LONGEST_OFFER) * offer_time) end
-      places = places - 1
+      slots = slots - 1
     end
   end
-  places = free()
+  slots = free()
   for _, entry in ipairs(away) do
-    if places <= 0 then break end
+    if slots <= 0 then break end
     if entry.state == AWAY and not entry.left and entry.offer_until <= now then
       local is_last = entry.offers + 1 >= OFFERS_IN_LINE + OFFERS_ASIDE
       make_offer(entry, is_last and NEVER or now + LONGEST_OFFER * offer_time)
-      places = places - 1
+      slots = slots - 1
     end
   end
 end
@@ -188,7 +188,7 @@ local function acquire()
   end
   if not message and not entry then
     append_owners()
-    known = before -- who only asked does not change what the others may do
+    known = before -- a refused request does not change the limit of the others
     advance()
     return 'held', 0
   end

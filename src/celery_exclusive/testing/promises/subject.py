@@ -47,7 +47,7 @@ class Subject:
 
         Parameters:
             prefix: the namespace.
-            offer: seconds of the first offer of a free place to the head of the line.
+            offer: seconds of the first offer of a free slot to the head of the line.
             tombstone_ttl: seconds for which a finished task that had waited is remembered.
         """
         raise NotImplementedError("a conformance test class needs make_store()")
@@ -198,7 +198,7 @@ class Key:
             woken.extend(self.reap().wake)
             return bool(woken)
 
-        until(reap, "the reaper offers a place")
+        until(reap, "the reaper makes an offer")
         (wake,) = woken
         return wake
 
