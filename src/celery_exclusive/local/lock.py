@@ -1,4 +1,4 @@
-"""lock(): the lock of a text, for code that is no task. The same text as a task's `key=` is the same lock."""
+"""lock(): a lock for code that is no task. The same string as a task's `key=` is the same lock."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _ELSEWHERE = {"timeout": "wait", "blocking_timeout": "wait", "expires": "ttl", "
 
 
 class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
-    """Hold the lock of a text while a block of code runs: in a view, a command, a thread, a forked child.
+    """Hold a lock while a block of code runs: in a view, a command, a thread, a forked child.
 
-    It is the very lock that tasks take with `key=`: while it is held, they wait in line, or are skipped.
+    Tasks acquire the same lock with `key=`: while it is held, they wait in line, or are skipped.
 
         with lock("repo:17") as lease:                          # waits until it is free
             save(page, fence=lease.fence)
@@ -40,7 +40,7 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
             with lock("repo:17", wait=0):                       # or not at all
                 rebuild()
         except LockHeld as held:
-            print(held)                                         # who has it, and since when
+            print(held)                                         # names the holder, and since when
 
         guard = lock("repo:17", wait=5)
         if guard.acquire():
@@ -48,7 +48,7 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
             finally: guard.release()
 
     Parameters:
-        text: what is locked, shared by all processes that use the same store and namespace.
+        text: a string that names what is locked, for all processes with the same store and namespace.
         ttl: seconds after which the lock of a dead process is free again, from 0.1. It does not limit how
             long a lock is held: a thread renews the lease three times per ttl. Default 30.
         wait: how many seconds to wait for it at most; 0 is one try. Default None: as long as it takes.
@@ -58,19 +58,20 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
     Raises:
         OptionError: a value or a name is wrong, a time longer than 157,766,400 s (5 years), or a limit above
             1,000,000,000 (at once); or no app has locks (when it is used).
-        LockHeld: `with` could not have it within `wait`; it names the holder. `acquire()` returns False.
+        LockHeld: `with` did not acquire it within `wait`; it names the holder. `acquire()` returns False.
         StoreUnavailable: the store does not answer. Nothing is held then for longer than `ttl`.
-        ExclusiveError: it can never be had, since this thread or this run holds it already: a lock is not
-            re-entrant. Or the thread runs an event loop, which it would block.
+        ExclusiveError: it can never be acquired, since this thread or this run holds it already: a lock is
+            not re-entrant. Or the thread runs an event loop, which it would block.
 
-    Who waits asks again and again, at most every half second, and has no place in the line of the waiting
-    tasks: these go first. When an exception ends the block or the waiting, KeyboardInterrupt too, the lock is
-    given back. A holder that is killed, thrown away without `release()`, or interrupted by a signal in the
-    first instant of its release, leaves it locked for `ttl`.
+    A waiting `lock()` polls the store: often at first, later every half second or so. It is not in the line
+    of the waiting tasks, and these go first. When an exception ends the block or the waiting,
+    KeyboardInterrupt too, the lock is released. If the holder is killed, is deleted without `release()`, or
+    is interrupted by a signal in the first instant of its release, its lease expires after `ttl`.
 
-    If the lease was lost while the block ran - the process was paused, or the store was away, for longer than
-    `ttl` - `lease.check()` raises LeaseLost. The end of the block releases nothing that has gone to somebody
-    else, and does not raise: it logs an error. If the store does not answer then, the lock ends by its ttl.
+    If the lease was lost while the block ran - the process was paused, or the store was unreachable, for
+    longer than `ttl` - `lease.check()` raises LeaseLost. The end of the block then logs an error and does not
+    raise. It releases nothing if another owner holds the lock. If the store does not answer, the lease
+    expires after `ttl`.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
             hint = did_you_mean(_ELSEWHERE.get(name, name), known)
             self._refuse(f"there is no option {name!r} (there are {', '.join(known)}){hint}")
         if not isinstance(text, str):
-            self._refuse("the first argument must be a text that names what is locked, like 'repo:17'.")
+            self._refuse("the first argument must be a string that names what is locked, like 'repo:17'.")
         if not is_duration(ttl, at_least=MIN_TTL):
             self._refuse(f"ttl={shown(ttl)} must be {seconds_from(MIN_TTL)}.")
         if wait is not None and not is_duration(wait, at_least=0):
@@ -129,12 +130,12 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
         self._leave(acquisition)
 
     def locked(self) -> bool:
-        """Tell whether it is held by anybody; with a limit, whether by as many as may. Changes nothing."""
+        """Whether the lock is held; with a limit, whether by as many as may. It changes nothing."""
         return len(_installation(self.app).store.inspect(self.key).holders) >= self.limit
 
     @property
     def lease(self) -> Lease:
-        """The lease that `acquire()` got.
+        """The lease that `acquire()` was granted.
 
         Raises:
             NoLease: this object does not hold it. It is an ExclusiveError and an AttributeError.
@@ -160,7 +161,7 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
     def __exit__(self, *_: object) -> None:
         ours = [lease for _, lease in entered.get()]
         for acquisition in self._held_here():
-            if acquisition.lease in ours:  # else the block released it, or it is that of a forked child
+            if acquisition.lease in ours:  # else the block released it, or this is a forked child
                 self._leave(acquisition)
                 return
 
@@ -168,7 +169,7 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
         self._refuse_to_block_a_loop()
 
     async def __aexit__(self, *_: object) -> None:
-        """Python asks for it before it calls `__aenter__`."""
+        """Python looks it up before it calls `__aenter__`."""
 
     def _new_acquisition(self) -> Acquisition:
         self._refuse_to_block_a_loop()
@@ -180,7 +181,7 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
         return Acquisition(services, claim, owner_name)
 
     def _held_here(self) -> list[Acquisition]:
-        """What this process holds through this object; a forked child has nothing of its parent's."""
+        """Return what this process holds through this object; a forked child holds nothing of its parent."""
         if self._pid != os.getpid():
             self._acquisitions, self._pid = [], os.getpid()
         return self._acquisitions
@@ -224,7 +225,7 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
 
 
 def _installation(app: Any) -> Services:
-    """That of this app, or else of the only app there is with one, or of the current app."""
+    """Return the services of this app, or else of the only app that has locks, or of the current app."""
     installed = list(apps_with_locks)
     found = app or (installed[0] if len(installed) == 1 else current_app)
     services: Services | None = getattr(found, "_celery_exclusive", None)
