@@ -217,7 +217,7 @@ def test_the_secret_is_in_no_log_and_in_no_answer_of_a_worker(make_lab: Callable
 def test_a_worker_warns_once_if_its_store_is_another_server_than_its_broker(
     make_lab: Callable[..., Lab], start_redis: Callable[..., RedisServer]
 ) -> None:
-    told = "Set exclusive_secret to one random text"
+    told = "Set exclusive_secret to one random string"
     store = start_redis(appendonly=True)
     assert make_lab(exclusive_store=store.url).start_worker("w1", 1).log.count(told) == 1
     assert told not in make_lab(exclusive_store=store.url, exclusive_secret=SECRET).start_worker("w2", 1).log

@@ -54,11 +54,11 @@ def locks(ctx: click.Context, **_: object) -> None:
 def ls(obj: CLIContext, prefix: str, *, as_json: bool) -> None:
     """List the keys that have a holder or waiting tasks.
 
-    PREFIX lists only the keys that begin with it: a task's name, a text given to key= or lock(), or a key as
-    it is listed.
+    PREFIX lists only the keys that begin with it: a task's name, a string given to key= or lock(), or a key
+    as it is listed.
 
     \b
-    KEY         the key, for `locks release`: x: and a task, x= and a text that tasks share; u: and u= if it
+    KEY         the key, for `locks release`: x: and a task, x= and a string that tasks share; u: and u= if it
                 is a unique key
     TASK        the task of the key; - if tasks share it, or if this app does not know the task
     HOLDER      the id of the task that holds the lock; one row for each holder
@@ -90,8 +90,8 @@ def ls(obj: CLIContext, prefix: str, *, as_json: bool) -> None:
 def release(obj: CLIContext, key: str, *, force: bool) -> None:
     """Release the lock on KEY, and let its line go on.
 
-    KEY is a key as `locks ls` lists it, the name of a task, or the text of a key= or of a lock(). Nothing is
-    released if it may mean several held keys, as those of a task with different arguments.
+    KEY is a key as `locks ls` lists it, the name of a task, or the string of a key= or of a lock(). Nothing
+    is released if it may mean several held keys, as those of a task with different arguments.
 
     The unique key of a task that has not begun, or of a period, is released at once. The message is not
     deleted: a task that has not run yet runs all the same, unless its message is lost. A held lock is not
@@ -141,7 +141,7 @@ def _services(obj: CLIContext) -> Services:
 
 
 def _busy_key(store: Store, text: str) -> str:
-    """Return the key with this text in `ls`, or else the key of a task, or of a text, with this name."""
+    """Return the key that `ls` shows so, or else the key of a task, or of a string, with this name."""
     shown_so = unescaped(text)
     if is_busy(store.inspect_all([shown_so])[0]):
         return shown_so
@@ -168,7 +168,7 @@ def _busy_key(store: Store, text: str) -> str:
 
 
 def _possible_keys(text: str) -> tuple[str, ...]:
-    """Return the keys that a text may mean: a whole key, one without its kind, or a name."""
+    """Return the keys that a string may mean: a whole key, one without its kind, or a name."""
     return (text, *(kind + mark + text for kind in "xu" for mark in ":="), *keys_named(text))
 
 

@@ -180,7 +180,7 @@ def _members(value: object) -> tuple[str, dict[str, object]]:
         fix = f"give its class an __exclusive_key__() method, {fix}"
     elif isinstance(value, (set, frozenset)):
         fix = f"pass a sorted list, {fix}"
-    raise Refused(f"is of type {type_name(value)}, which has no stable text for a key: {fix}.")
+    raise Refused(f"is of type {type_name(value)}, which has no stable string form for a key: {fix}.")
 
 
 def model(value: object) -> tuple[str, object] | None:
@@ -232,11 +232,11 @@ def _json_key(key: object) -> str:
     if isinstance(key, str):
         return normal(str.__str__(key))
     if isinstance(key, int) and key.bit_length() > _LONGEST_DECIMAL:
-        raise Refused("has an int of more than 600 digits among the keys of a dict: make it a text.")
+        raise Refused("has an int of more than 600 digits among the keys of a dict: make it a string.")
     if key is None or isinstance(key, (int, float)):
         return json.dumps(key)
     raise Refused(
-        f"has a {type_name(key)} among the keys of a dict, which JSON cannot express: make it a text."
+        f"has a {type_name(key)} among the keys of a dict, which JSON cannot express: make it a string."
     )
 
 

@@ -36,9 +36,10 @@ class Exclusive(Option):
             Default None: the whole task, whatever its arguments. Kept as a tuple of names. Together they may
             have 5,000 values, items of lists and dicts, and 500,000 characters: a call with more raises
             OptionError, and a message with more fails.
-        key: an absolute key instead of `by`, shared by all tasks that give the same text: a template over the
-            arguments ("repo:{project_id}", "repo:{project.pk}"), or a function that is called like the task
-            and returns the text. A template shows texts: 17 and "17" have one key, as None and "None" do.
+        key: an absolute key instead of `by`, shared by all tasks that give the same string: a template over
+            the arguments ("repo:{project_id}", "repo:{project.pk}"), or a function that is called like the
+            task and returns the string. A template shows values as strings: 17 and "17" have one key, as None
+            and "None" do.
         limit: how many may run at once per key, an int from 1. Default 1.
         ttl: seconds without heartbeat after which the lease of a dead worker expires, from 0.1. It does not
             limit the run time. Default None: the setting `exclusive_ttl` (30 s).
@@ -53,7 +54,7 @@ class Exclusive(Option):
         on_full: what a task does if so many wait in line. Default "raise": it fails with `LockHeld`, and
             so do the chain and the chord it is in. "skip": it ends with SUCCESS, without its body.
         on_store_error: what a task does if the store has not answered for `exclusive_store_wait` seconds.
-            "raise": its message goes back to the broker, and comes again later. "allow": its body runs
+            "raise": its message goes back to the broker, and is delivered again later. "allow": its body runs
             without a lease, maybe beside another; a log line and an event report it. Default None: the
             setting `exclusive_on_store_error` ("raise").
         skip_result: the result of a skipped run, any constant that JSON can express (None too).
@@ -159,9 +160,9 @@ class Unique(Option):
     Parameters:
         by: the parameter or parameters of the task that make up the key. Default None: all of them,
             identical arguments. Kept as a tuple of names. They may be as large as for `Exclusive`.
-        key: an absolute key instead of `by`, shared by all tasks that give the same text: a template over the
-            arguments ("repo:{project_id}", "repo:{project.pk}"), a function that is called like the task and
-            returns the text, or a constant for the whole task.
+        key: an absolute key instead of `by`, shared by all tasks that give the same string: a template over
+            the arguments ("repo:{project_id}", "repo:{project.pk}"), a function that is called like the task
+            and returns the string, or a constant for the whole task.
         until: when the key is released. Default "finished": when the task has its result, through retries
             and redeliveries. "started": when its body begins.
         period: seconds for which the key is held instead, however the task ends.

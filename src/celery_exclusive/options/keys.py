@@ -1,7 +1,7 @@
 """Computes keys from the arguments of calls. Pure, apart from reading signatures.
 
 A key begins with the kind of its option, "x" or "u". Behind it, ":" begins the key of one task, its name and
-a hash of the chosen arguments, and "=" an absolute text, which tasks share. So no text spells a task's key.
+a hash of the chosen arguments, and "=" a string that tasks share. So no such string spells a task's key.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LONGEST: Final = 200
 _HASHED_TEXT: Final = re.compile("~[0-9a-f]{32}")
 _HASHED_NAME: Final = re.compile("[~:][0-9a-f]{32}")
 """The end of a name that was cut, or that has a hash of arguments."""
-_TOO_LONG: Final = f"a text of more than {MOST_CHARACTERS:,} characters"
+_TOO_LONG: Final = f"a string of more than {MOST_CHARACTERS:,} characters"
 _signatures: WeakKeyDictionary[_Run, dict[bool, Signature]] = WeakKeyDictionary()
 
 
@@ -66,7 +66,8 @@ def check(task_name: str, run: _Run, option: Option) -> None:
 def key_of(task_name: str, run: _Run, option: Option, args: _Args, kwargs: _Kwargs) -> str:
     """Return the key for which a call with these arguments competes.
 
-    Raises OptionError if an argument has no stable text, and Python's TypeError if the arguments do not fit.
+    Raises OptionError if an argument has no stable string form, and Python's TypeError if the arguments do
+    not fit.
     """
     if option.names is None and option.key is None:
         return own_key(task_name, option.kind)
@@ -86,25 +87,25 @@ def own_key(task_name: str, kind: str = "x") -> str:
 
 
 def absolute_key(text: str, kind: str = "x") -> str:
-    """Return the key of a text that tasks share: "x=" or "u=", and up to 200 bytes.
+    """Return the key of a string that tasks share: "x=" or "u=", and up to 200 bytes.
 
-    A longer text is cut and completed with a hash. So is a text that is no valid Unicode, or that looks as if
+    A longer string is cut and completed with a hash. So is one that is no valid Unicode, or that looks as if
     it was cut.
     """
     if not text:
-        raise OptionError("the key of a lock cannot be an empty text: name what is locked, like 'repo:17'.")
+        raise OptionError("the key of a lock cannot be an empty string: name what is locked, like 'repo:17'.")
     if len(text) > MOST_CHARACTERS:
         raise OptionError(f"the key of a lock cannot be {_TOO_LONG}: name what is locked, like 'repo:17'.")
     return f"{kind}={_fitted(text, _LONGEST, _HASHED_TEXT)}"
 
 
 def keys_named(text: str) -> tuple[str, ...]:
-    """Return the keys that people may mean by the name of a task, or by a text that tasks share."""
+    """Return the keys that people may mean by the name of a task, or by a string that tasks share."""
     return tuple(key(text, kind) for key in (own_key, absolute_key) for kind in "xu") if text else ()
 
 
 def _fitted(text: str, longest: int, hashed: re.Pattern[str]) -> str:
-    """Cut a text to so many bytes; different texts stay different."""
+    """Cut a string to so many bytes; different strings stay different."""
     data = utf8(text)
     if len(data) <= longest and not hashed.fullmatch(text[-33:]):
         with suppress(UnicodeDecodeError):  # half a surrogate pair, which no store could keep
@@ -225,9 +226,9 @@ def _absolute_text(key: str | Callable[..., object], bound: BoundArguments) -> s
     if not isinstance(text, str) or not 0 < len(text) <= MOST_CHARACTERS:
         what = f"a {type_name(text)}"
         if isinstance(text, str):
-            what = _TOO_LONG if text else "an empty text"
+            what = _TOO_LONG if text else "an empty string"
         raise Refused(
-            f"key= returned {what}. It must return a text that names what is locked, like 'repo:17'."
+            f"key= returned {what}. It must return a string that names what is locked, like 'repo:17'."
         )
     return text
 

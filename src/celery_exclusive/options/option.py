@@ -143,7 +143,8 @@ class Option:
         key: object = self.key
         if key is not None and not callable(key) and (not isinstance(key, str) or not key):
             self.refuse(
-                f"key={key!r} must be a template like 'repo:{{project_id}}', or a function returning a text."
+                f"key={key!r} must be a template like 'repo:{{project_id}}', or a function that returns a "
+                "string."
             )
 
     def _check_ttl(self, name: str, setting: str) -> None:
@@ -165,8 +166,8 @@ class Option:
         except (TypeError, ValueError, RecursionError) as error:
             raise OptionError(
                 f"{type(self).__name__}(): skip_result= must be a constant that JSON can express, not a "
-                f"{type(self.skip_result).__name__} ({error}). Use None, a text, a number, or a list or dict "
-                "of these."
+                f"{type(self.skip_result).__name__} ({error}). Use None, a string, a number, or a list or "
+                "dict of these."
             ) from error
 
     def _names(self) -> tuple[str, ...] | None:

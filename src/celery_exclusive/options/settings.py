@@ -55,9 +55,9 @@ class Settings:
     exclusive_max_waiting: how many may wait in line, for options without max_waiting. Default None: any.
     exclusive_preview: whether log lines show a short preview of the arguments. Default True.
     exclusive_broker_id: an id of this broker. Default None: its kind, hosts and virtual host.
-    exclusive_secret: signs our headers and parked messages, which are checked before they are used: a text of
-        16 or more characters, or several, of which the first signs and all are accepted. None as the last of
-        several also accepts unsigned messages. Default None: nothing is signed or checked.
+    exclusive_secret: signs our headers and parked messages, which are checked before they are used: a string
+        of 16 or more characters, or several, of which the first signs and all are accepted. None as the last
+        of several also accepts unsigned messages. Default None: nothing is signed or checked.
 
     Raises OptionError for a value of the wrong type or range, and for any other `exclusive_*` key.
     """
@@ -137,9 +137,9 @@ def _check(name: str, value: object) -> None:
         expected = "a URL such as 'redis://localhost/1', or None"
     elif name == "exclusive_prefix":
         good = isinstance(value, str) and value.isprintable() and bool(value) and not set(value) & set(" {}")
-        expected = "a short text without spaces and braces"
+        expected = "a short string without spaces and braces"
     elif name == "exclusive_broker_id":
-        good, expected = isinstance(value, str) and bool(value), "a text"
+        good, expected = isinstance(value, str) and bool(value), "a string"
     elif name == "exclusive_max_waiting":
         good, expected = is_count(value), f"{A_COUNT}, or None"
     elif name == "exclusive_on_store_error":
@@ -162,11 +162,11 @@ def _shown(name: str, value: object) -> str:
 def _check_secret(value: object) -> None:
     """Check the secrets; no error shows them, since errors are logged."""
     given = list(cast("list[object]", value)) if isinstance(value, (list, tuple)) else [value]
-    texts = given[:-1] if len(given) > 1 and given[-1] is None else given
-    if not texts or not all(isinstance(text, str) and len(text) >= _SHORTEST_SECRET for text in texts):
+    secrets = given[:-1] if len(given) > 1 and given[-1] is None else given
+    if not secrets or not all(isinstance(it, str) and len(it) >= _SHORTEST_SECRET for it in secrets):
         raise OptionError(
-            f"setting exclusive_secret must be a text of {_SHORTEST_SECRET} characters or more, or a list of "
-            "such texts, of which the first signs, and whose last may be None: correct it. "
+            f"setting exclusive_secret must be a string of {_SHORTEST_SECRET} characters or more, or a list "
+            "of such strings, of which the first signs, and whose last may be None: correct it. "
             "python -c 'import secrets; print(secrets.token_hex())' prints a good one"
         )
 

@@ -1,4 +1,4 @@
-"""Signs our header of a message and the stored messages, and verifies them when they come back."""
+"""Signs our header of a message and the stored messages, and verifies them when they return."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def parse_template(template: str) -> tuple[tuple[Field, ...], str]:
     if not all(ends):
         raise ValueError(
             f"key={template!r} has nothing between two values, so that ('ab', 'c') and ('a', 'bc') would be "
-            "one key: put a text between them, as in '{owner}:{repo}'."
+            "one key: put other characters between them, as in '{owner}:{repo}'."
         )
     if any(ESCAPE in end for end in ends):
         raise ValueError(

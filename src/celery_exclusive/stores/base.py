@@ -193,7 +193,7 @@ def open_store(url: str, *, prefix: str = "cx", offer: float = 5.0, tombstone_tt
     if kind not in _factories:
         known = ", ".join(f"{name}://" for name in sorted(_factories))
         hint = did_you_mean(kind, _factories)
-        what = repr(kind) if kind else "a text that is no URL"
+        what = repr(kind) if kind else "a string that is no URL"
         raise OptionError(f"exclusive_store: no store for {what} (there are {known}){hint}")
     factory = _factories[kind]
     if isinstance(factory, str):

@@ -45,7 +45,7 @@ class LockStore(MemoryStore):
 
     @contextmanager
     def held(self, what: Any, *args: Any, **kwargs: Any) -> Generator[None]:
-        """Let another owner hold a lock: of a task with these arguments, or of a text as for `lock(text)`.
+        """Let another owner hold a lock: of a task with these arguments, or of a string as for `lock(text)`.
 
         It is released at the end of the block, or expires when the clock has moved by 30 seconds.
 

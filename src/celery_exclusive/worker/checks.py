@@ -53,7 +53,7 @@ def warnings(services: Services) -> list[str]:
         found.append(
             f"store {store.url}: it is another server than the broker, and tasks that wait are published "
             "from there, so whoever can write to it can publish tasks. Set exclusive_secret to one random "
-            "text in all processes: see docs/security.md"
+            "string in all processes: see docs/security.md"
         )
     if services.origin == DJANGO_CACHE:
         found.append(

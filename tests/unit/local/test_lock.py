@@ -327,8 +327,8 @@ def test_an_exception_that_ends_the_block_or_the_waiting_leaves_nothing_locked(
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ({"text": ""}, "cannot be an empty text"),
-        ({"text": 17}, r"lock\(17\): the first argument must be a text"),
+        ({"text": ""}, "cannot be an empty string"),
+        ({"text": 17}, r"lock\(17\): the first argument must be a string"),
         ({"ttl": 0}, r"ttl=0 must be a number of seconds from 0\.1"),
         ({"ttl": None}, "ttl=None"),
         (

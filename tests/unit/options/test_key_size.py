@@ -120,17 +120,17 @@ def test_a_text_that_is_too_long_for_a_template_is_refused(template: str):
     with pytest.raises(OptionError) as caught:
         key("t" * (MOST_CHARACTERS + 1), option=Exclusive(key=template))
     assert (
-        f"task 'feeds.work', exclusive=Exclusive(key='{template}'): argument ids is a text of more than "
+        f"task 'feeds.work', exclusive=Exclusive(key='{template}'): argument ids is a string of more than "
         "500,000 characters, too large for a key: use another argument, or a part of it."
     ) in str(caught.value)
 
 
 def test_an_absolute_text_that_is_too_long_is_refused():
     text = "t" * (MOST_CHARACTERS + 1)
-    with pytest.raises(OptionError, match="cannot be a text of more than 500,000 characters: name what"):
+    with pytest.raises(OptionError, match="cannot be a string of more than 500,000 characters: name what"):
         absolute_key(text)
     for option in (Exclusive(key=lambda *_, **__: text), Exclusive(key="{note}-{ids}-{note}")):
         with pytest.raises(
-            OptionError, match=r"'feeds\.work'.* key= returned a text of more than 500,000 char"
+            OptionError, match=r"'feeds\.work'.* key= returned a string of more than 500,000 char"
         ):
             key("t" * (MOST_CHARACTERS // 2), "t" * (MOST_CHARACTERS // 2), option=option)

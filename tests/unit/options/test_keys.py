@@ -267,11 +267,11 @@ def test_a_lazy_translation_is_its_text():
     [
         (
             {"a": [0, {"since": {1}}]},
-            "argument feed_url[...][1][...] is of type set, which has no stable text",
+            "argument feed_url[...][1][...] is of type set, which has no stable string form",
         ),
         (
             object(),
-            "argument feed_url is of type object, which has no stable text for a key: choose other argum",
+            "argument feed_url is of type object, which has no stable string form for a key: choose other ar",
         ),
         ([Plain.A], "argument feed_url[0] is of type test_keys.Plain, which"),
         (Point(1, lambda: 1), "argument feed_url['y'] is of type function"),
@@ -369,10 +369,10 @@ def test_every_text_makes_a_key_that_a_store_can_write(name: str):
         (
             "{feed_url}",
             "",
-            "key= returned an empty text. It must return a text that names what is locked, like 'repo",
+            "key= returned an empty string. It must return a string that names what is locked, like 'repo",
         ),
-        (lambda *args, depth: 3, 1, "key= returned a int. It must return a text"),
-        (lambda *args, depth: "", 1, "key= returned an empty text. It must"),
+        (lambda *args, depth: 3, 1, "key= returned a int. It must return a string"),
+        (lambda *args, depth: "", 1, "key= returned an empty string. It must"),
         (
             lambda *args, depth: args[9],
             1,
@@ -385,7 +385,7 @@ def test_an_argument_that_makes_no_absolute_key_is_refused_with_the_fix(template
 
 
 def test_a_lock_without_a_name_is_refused():
-    with pytest.raises(OptionError, match="empty text: name what is locked, like 'repo:17'"):
+    with pytest.raises(OptionError, match="empty string: name what is locked, like 'repo:17'"):
         absolute_key("")
 
 

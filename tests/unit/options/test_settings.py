@@ -138,9 +138,9 @@ def test_a_default_never_overrides_what_the_user_sets_later(app: Celery):
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [
-        ("exclusive_prefix", None, "a short text without spaces and braces"),
-        ("exclusive_prefix", "", "a short text without spaces and braces"),
-        ("exclusive_prefix", "{a}", "a short text without spaces and braces"),
+        ("exclusive_prefix", None, "a short string without spaces and braces"),
+        ("exclusive_prefix", "", "a short string without spaces and braces"),
+        ("exclusive_prefix", "{a}", "a short string without spaces and braces"),
         ("exclusive_ttl", "30", "a number of seconds from 0.1 to 157766400"),
         ("exclusive_ttl", 0.01, "a number of seconds from 0.1 to 157766400"),
         ("exclusive_ttl", None, "a number of seconds from 0.1 to 157766400"),
@@ -162,7 +162,7 @@ def test_a_default_never_overrides_what_the_user_sets_later(app: Celery):
         ("exclusive_max_waiting", "9", "a whole number from 1 to 1000000000, or None"),
         ("exclusive_max_waiting", sys.maxsize, "a whole number from 1 to 1000000000, or None"),
         ("exclusive_preview", 1, "True or False"),
-        ("exclusive_broker_id", 7, "a text"),
+        ("exclusive_broker_id", 7, "a string"),
     ],
 )
 def test_a_mistyped_setting_is_refused_with_its_name_its_value_and_what_is_expected(
@@ -203,7 +203,7 @@ def test_a_secret_may_be_a_text_or_several_of_which_the_first_signs(
 )  # fmt: skip
 def test_a_secret_that_is_too_short_or_no_text_is_refused_without_showing_it(app: Celery, secret: Any):
     app.conf.exclusive_secret = secret
-    with pytest.raises(OptionError, match="setting exclusive_secret must be a text of 16") as caught:
+    with pytest.raises(OptionError, match="setting exclusive_secret must be a string of 16") as caught:
         Settings.from_conf(app.conf)
     assert "sesame" not in str(caught.value)
     assert "ssss" not in str(caught.value)
