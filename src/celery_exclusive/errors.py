@@ -24,7 +24,7 @@ class OptionError(ExclusiveError, ValueError):
 
 
 class Conflict(ExclusiveError):
-    """Another owner has the key.
+    """Another owner holds the key.
 
     Attributes:
         key: the key.

@@ -42,7 +42,7 @@ ROWS: dict[str, tuple[str, str]] = {
     "hard-limit-c": ("hard time limit, C code that ignores signals", "when the process is gone"),
     "child-exit": ("`os._exit` in the body", "when the worker sees it, which may take 5 s"),
     "child-killed": ("SIGKILL of the child", "when the worker sees it, which may take 5 s"),
-    "child-killed-broker-away": ("SIGKILL of the child while the broker is away", "`ttl`, or sooner"),
+    "child-killed-broker-away": ("SIGKILL of the child while the broker is unreachable", "`ttl`, or sooner"),
     "worker-killed": ("SIGKILL of the worker and its children", "`ttl` and a reaper's period"),
     "terminate": ("`revoke(terminate=True)`", "when the process is gone"),
     "terminate-stubborn": ("the same, and the body catches SystemExit and runs on", "when it ends"),

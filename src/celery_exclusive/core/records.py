@@ -25,9 +25,9 @@ ENTERED = "entered"
 class Holder:
     """One lease: its owner (id and token), its expiry and its fence.
 
-    `waited`: copies of its message may still come back, since it had an entry or was redelivered. `phase` is
+    `waited`: copies of its message may still arrive, since it had an entry or was redelivered. `phase` is
     "running", or the state of a unique message: "queued"; queued "again", which runs even if another owner
-    has the key by then; or "period", held until the time is over. A running lease belongs to the delivery
+    holds the key by then; or "period", held until the time is over. A running lease belongs to the delivery
     with its token, any other lease to its id.
     """
 

@@ -34,7 +34,7 @@ def release(services: Services, key: str, *, force: bool = False) -> Released:
     A unique key whose task is queued or lost, or that is held for a period, needs no force: no body runs.
 
     Parameters:
-        key: the whole key, as the store has it.
+        key: the whole key, as the store keeps it.
         force: release it even if its leases have not expired. Their bodies go on. The data of a damaged key
             are deleted, with its waiting tasks.
 

@@ -35,7 +35,7 @@ class Header:
     * `exclusive`: the key of its lock. `unique`: its unique key, and until when it holds that. None: the
       publisher knows of no such option.
     * `switched_off`: options that the call has switched off. `values`: those that it gave instead.
-    * `duplicate_of`: the task that had the unique key when it was published.
+    * `duplicate_of`: the task that held the unique key when it was published.
     * `promoted`: the epoch of the store, if this is the copy of an offer; `offered`: the key of that offer.
     * `published_by`: the task whose end has published it, which may still hold its lease: this is the next
       step of its chain, a link, the body of its chord.
@@ -47,7 +47,7 @@ class Header:
     * `masked`: its caller gave other texts to show instead of the arguments.
     * `tries`, `since`: how often it was rescheduled, and when it first found its key held, in seconds
       since 1970.
-    * `rejections`: how often it had come back through a dead-letter exchange when it was published.
+    * `rejections`: how often it had returned through a dead-letter exchange when it was published.
     * `route`: the queue that this copy was consumed from, and the exchange and routing key that led there:
       that publish may have reached other queues, too. None: it was published to its queue alone.
     * `auto_delete`: that queue is deleted when its worker ends.

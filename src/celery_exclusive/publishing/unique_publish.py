@@ -66,12 +66,12 @@ class UniquePublish:
         self.may_hold = False
 
     def send(self, send: Callable[[Header, str], Any]) -> Any:
-        """Send the message, with this header and task id, or return the handle of the task that has the key.
+        """Send the message with this header and task id, or return the handle of the task that holds the key.
 
         If sending fails or is interrupted, the key is left as it was.
 
         Raises:
-            DuplicateTask: another task has the key, and the option says "raise".
+            DuplicateTask: another task holds the key, and the option says "raise".
             StoreUnavailable: the store does not answer, and `on_store_error` is not "allow".
         """
         try:
@@ -119,7 +119,7 @@ class UniquePublish:
         return self.services.store.apply(asked.key, asked.operation).answer
 
     def _stands_for(self, existing_id: str) -> Any:
-        """Return the handle of the task that has the key, for a call that is not sent."""
+        """Return the handle of the task that holds the key, for a call that is not sent."""
         name, key = self.task.name, self.call.claim.key
         if self.option and self.option.on_conflict == "raise" and not self._is_of_beat:
             raise DuplicateTask(

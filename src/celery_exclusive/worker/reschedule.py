@@ -13,7 +13,7 @@ from celery_exclusive.messages.header import HEADER, Header
 from celery_exclusive.messages.stored import StoredMessage
 
 FIRST, LONGEST = 1, 60
-"""Seconds: the delay doubles from one to the other. By chance it is up to half as long."""
+"""Seconds: the delay doubles from one to the other. Random jitter shortens it by up to a half."""
 _DOUBLINGS = 6
 
 

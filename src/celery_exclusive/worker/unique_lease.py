@@ -31,7 +31,7 @@ class LeaseOfRun:
     def end(self, error: BaseException | None) -> None:
         """Release the key, since the body has ended: what is published from now on finds it free.
 
-        If the message comes again it keeps the key, and if the process ends the main process decides. It
+        If the message is redelivered it keeps the key, and if the process ends the main process decides. It
         raises nothing: finished work stays finished.
         """
         if not self.may_hold or not (error is None or isinstance(error, Exception)):
@@ -45,7 +45,7 @@ class LeaseOfRun:
                 self.may_hold = again
 
     def release(self) -> None:
-        """Release the key of this delivery, and that of the publish, which has it until a body begins."""
+        """Release the key of this delivery, and that of the publish, which holds it until a body begins."""
         if self.may_hold:
             answers = [self._ask(claim.release()) for claim in self.claims]
             self.may_hold = None in answers
