@@ -11,7 +11,7 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 from celery_exclusive.system.forks import forks_wait
-from celery_exclusive.system.threads import at_home
+from celery_exclusive.system.threads import run_in_hub
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
@@ -26,7 +26,7 @@ def send(services: Services, kind: str, **fields: object) -> None:
         words = (services, sender, kind, fields)
         publish = Thread(target=_publish, args=words, name="exclusive-event", daemon=True)
         with suppress(RuntimeError):  # the process is about to end, or cannot start more threads
-            at_home(publish.start)
+            run_in_hub(publish.start)
 
 
 def _publish(services: Services, sender: str, kind: str, fields: dict[str, object]) -> None:

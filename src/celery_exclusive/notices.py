@@ -1,4 +1,4 @@
-"""Log lines: the one place that tells operators what happened, in the form of Celery's own log lines.
+"""Log lines: the one module that reports to operators what happened, in the form of Celery's own log lines.
 
 Every record is one printable line: keys, ids and names in it were written by others.
 """
@@ -15,7 +15,7 @@ from celery_exclusive.core.operations import Owner
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.display import OneLine
 from celery_exclusive.errors import ExclusiveError, UnreadableKey
-from celery_exclusive.system.threads import at_home
+from celery_exclusive.system.threads import run_in_hub
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
@@ -91,7 +91,7 @@ def lost(owner_name: str, lock: str) -> None:
 
 
 def forgotten(lock: str, ttl: float) -> None:
-    at_home(
+    run_in_hub(
         logger.warning,
         "a lock() object was deleted without release(): its lease on lock %s expires in %g s. Use "
         "`with lock(...)`, or keep the object and call release()",
@@ -101,7 +101,7 @@ def forgotten(lock: str, ttl: float) -> None:
 
 
 def restored(url: str, locks: Sequence[str]) -> None:
-    at_home(
+    run_in_hub(
         logger.error,
         "store %s has lost its data: other owners may have held %s meanwhile. Each lease was restored, "
         "unless its lock has a new holder",
@@ -144,7 +144,7 @@ def more_elsewhere(count: int) -> None:
 
 
 def unreadable(error: UnreadableKey, count: int) -> None:
-    at_home(
+    run_in_hub(
         logger.error,
         "%s. Until then the reaper skips this key and no task can acquire it (damaged keys found: %d)",
         error,
@@ -175,7 +175,7 @@ def queue_deleted(id: str, queue: str, lock: str) -> None:
 
 
 def forged(key: str, id: str) -> None:
-    at_home(
+    run_in_hub(
         logger.error,
         "the stored message of %r in the line of lock %r was removed and not published: it has no signature "
         "of this exclusive_secret for this id and key. It was stored by a process without the secret, or is "
@@ -223,7 +223,7 @@ def runs_without_lease(services: Services, task: str, id: str, lock: str, error:
 
 def amnesia(services: Services, restored: int) -> None:
     url = services.store.url
-    at_home(
+    run_in_hub(
         logger.error,
         "store %s has lost its data: the tasks that waited in line are lost, and others may have run at the "
         "same time as the holder of a lock. %d of this worker's leases were restored. Publish the lost tasks "
@@ -266,9 +266,9 @@ class Trouble:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> bool:
         if isinstance(error, Exception) and not self.lasts:
             traceback = None if isinstance(error, ExclusiveError) else error
-            at_home(logger.warning, "%s failed; retrying: %s", self.what, error, exc_info=traceback)
+            run_in_hub(logger.warning, "%s failed; retrying: %s", self.what, error, exc_info=traceback)
         elif error is None and self.lasts:
-            at_home(logger.info, "recovered: %s", self.what)
+            run_in_hub(logger.info, "recovered: %s", self.what)
         self.lasts = error is not None
         return isinstance(error, Exception)
 

@@ -19,7 +19,7 @@ from celery_exclusive.messages.namespace import keep_namespace, own_broker
 from celery_exclusive.messages.republish import Republisher
 from celery_exclusive.stores.base import Reply, Wake
 from celery_exclusive.system.forks import forks_wait
-from celery_exclusive.system.threads import at_home, is_away
+from celery_exclusive.system.threads import is_outside_hub, run_in_hub
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
@@ -59,12 +59,12 @@ class Courier:
     def follow_up(self, reply: Reply, patience: float = _PATIENCE) -> None:
         """Republish the messages of a reply and log the tasks that stepped aside; wait for it briefly."""
         for key, id in reply.aside:
-            at_home(notices.stepped_aside, key, id)
+            run_in_hub(notices.stepped_aside, key, id)
         if not reply.wake:
             return
         errand = _Errand(reply.wake, time.monotonic() + self.services.settings.exclusive_offer)
-        at_home(self._send, errand)
-        if not is_away() and current_thread() is not self._thread:  # it would wait for itself
+        run_in_hub(self._send, errand)
+        if not is_outside_hub() and current_thread() is not self._thread:  # it would wait for itself
             errand.is_over.wait(patience)
 
     def wait(self, seconds: float) -> None:

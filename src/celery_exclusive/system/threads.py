@@ -28,7 +28,7 @@ class NativeThread:
     thread.join(10)
 
     Beside greenlets it must acquire none of their locks: a release by another thread may never wake the
-    greenlet that waits. So it logs, and calls Celery, by `at_home` only.
+    greenlet that waits. So it logs, and calls Celery, by `run_in_hub` only.
 
     Parameters:
         run: its function, called once.
@@ -47,26 +47,26 @@ class NativeThread:
         if self._runs.acquire(timeout=timeout):
             self._runs.release()
 
-    def _go(self, home: Any) -> None:
+    def _go(self, hub: Any) -> None:
         try:
-            _here.home = home
+            _local.hub = hub
             self._run()
         finally:
-            if home:
+            if hub:
                 _hub().destroy(destroy_loop=True)  # the loop of this thread, on which its sockets waited
             self._runs.release()
 
 
-def is_away() -> bool:
+def is_outside_hub() -> bool:
     """Whether this is a `NativeThread` beside greenlets."""
-    return getattr(_here, "home", None) is not None
+    return getattr(_local, "hub", None) is not None
 
 
-def at_home(call: Callable[..., object], *args: object, **kwargs: object) -> None:
+def run_in_hub(call: Callable[..., object], *args: object, **kwargs: object) -> None:
     """Call this now; from a `NativeThread` beside greenlets: soon, in a greenlet, without waiting for it."""
-    home = getattr(_here, "home", None)
-    if home:
-        home.loop.run_callback_threadsafe(import_module("gevent").spawn, lambda: call(*args, **kwargs))
+    hub = getattr(_local, "hub", None)
+    if hub:
+        hub.loop.run_callback_threadsafe(import_module("gevent").spawn, lambda: call(*args, **kwargs))
     else:
         call(*args, **kwargs)
 
@@ -76,5 +76,5 @@ def _hub() -> Any:
     return import_module("gevent").get_hub()
 
 
-_here = original("_thread", "_local")()
-"""The home of each thread: the hub of the greenlets that started it."""
+_local = original("_thread", "_local")()
+"""`hub`: the gevent hub of the thread that started this one."""

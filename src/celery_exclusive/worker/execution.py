@@ -222,7 +222,7 @@ class Execution:
             if outcome.may_hold_unique:
                 held.append(self.unique_lease.claim)
         if keeper and (outcome.has_lock or outcome.kind == "run"):
-            keeper.hold(self.delivery, held)
+            keeper.note_granted(self.delivery, held)
 
     def set_result(self, outcome: Outcome) -> None:
         """Set the result, or the error, that takes the place of the body."""
@@ -261,9 +261,9 @@ class Execution:
         if self.run.lease:
             self.run.lease.end()
         if self.parts.keeper:
-            self.parts.keeper.end(self.delivery, self.delivery.leases)
+            self.parts.keeper.note_releasing(self.delivery, self.delivery.leases)
         if self.is_main and self.parts.heartbeat:
-            self.parts.heartbeat.drop(self.delivery)
+            self.parts.heartbeat.untrack(self.delivery)
         exclusive = self.delivery.exclusive
         if not exclusive:
             return None

@@ -22,7 +22,7 @@ from celery_exclusive.core.records import SECOND
 from celery_exclusive.leases.lease import RENEWALS_PER_TTL, Known
 from celery_exclusive.messages.namespace import LIFE, keep_namespace
 from celery_exclusive.system.forks import forks_wait
-from celery_exclusive.system.threads import NativeThread, at_home, original
+from celery_exclusive.system.threads import NativeThread, original, run_in_hub
 from celery_exclusive.worker.other_stores import OtherStores
 from celery_exclusive.worker.received import Received
 from celery_exclusive.worker.roster import Roster
@@ -40,9 +40,9 @@ _FAREWELL = 10
 class Heartbeat:
     """Renews, three times per ttl, the leases of all tasks that this process or its children execute.
 
-    Each child says in the roster what it executes, which Celery may have forgotten. That a renewal is refused
-    is no alarm: the lease may not be granted yet. When the store has lost its data, the heartbeat restores
-    the leases that are held.
+    Each child notes in the roster what it executes, which Celery may have forgotten. A refused renewal is no
+    alarm: the lease may not be granted yet. When the store has lost its data, the heartbeat restores the
+    leases that are held.
     """
 
     def __init__(self, services: Services, broker: str, roster: Roster | None = None) -> None:
@@ -72,8 +72,8 @@ class Heartbeat:
         """The epoch of the store, as it was last seen."""
         return self._known
 
-    def keep(self, delivery: Received, process: Callable[[], int | None] = lambda: None) -> None:
-        """Renew the leases of this delivery whenever it is executed, until it is dropped.
+    def track(self, delivery: Received, process: Callable[[], int | None] = lambda: None) -> None:
+        """Renew the leases of this delivery whenever it is executed, until it is untracked.
 
         `process` returns the pid of the child of which Celery knows that it has begun.
         """
@@ -81,7 +81,7 @@ class Heartbeat:
         small = replace(delivery, stored=replace(delivery.stored, body=b""))
         self._deliveries[delivery.token] = (small, process)
         if self.roster and len(self._deliveries) > self.roster.slots:
-            self._drop_one()
+            self._untrack_one()
         period = min(
             (claim.ttl / SECOND / RENEWALS_PER_TTL for claim in delivery.leases), default=self.period
         )
@@ -89,16 +89,17 @@ class Heartbeat:
             self.period = period
             self._calls.put(True)
 
-    def drop(self, delivery: Received) -> None:
+    def untrack(self, delivery: Received) -> None:
+        """Renew and restore the leases of this delivery no more."""
         self._deliveries.pop(delivery.token, None)
         self._held.pop(delivery.token, None)
 
-    def hold(self, delivery: Received, claims: Collection[Claim]) -> None:
+    def note_granted(self, delivery: Received, claims: Collection[Claim]) -> None:
         """Renew these leases, which a body in this process was granted."""
         self._held[delivery.token] = list(claims)
-        self.keep(delivery)
+        self.track(delivery)
 
-    def end(self, delivery: Received, claims: Collection[Claim]) -> None:
+    def note_releasing(self, delivery: Received, claims: Collection[Claim]) -> None:
         """Restore these leases no more: they are about to be released."""
         if delivery.token in self._held:
             held = self._held[delivery.token]
@@ -181,8 +182,8 @@ class Heartbeat:
                 )
         return count
 
-    def _drop_one(self) -> None:
-        """Drop the first that nobody executes: Celery has forgotten it, and no child has begun it since."""
+    def _untrack_one(self) -> None:
+        """Untrack the first that nobody executes: Celery has forgotten it, and no child has begun it."""
         executed = self._executed()
         first = next((token for token in list(self._deliveries) if token not in executed), None)
         if first is not None:
@@ -190,4 +191,4 @@ class Heartbeat:
 
     def _release_later(self, delivery: Received, *, comes_again: bool = False) -> None:
         operations = run_ended(delivery.at_present(), done=False, comes_again=comes_again)
-        at_home(self.services.releaser.add, *operations, before=partial(self.drop, delivery))
+        run_in_hub(self.services.releaser.add, *operations, before=partial(self.untrack, delivery))

@@ -45,5 +45,5 @@ def release_later(
     services.releaser.add(
         *run_ended(delivery.at_present(), done=done, comes_again=comes_again),
         dying=dying,
-        before=partial(heartbeat.drop, delivery) if heartbeat else noop,
+        before=partial(heartbeat.untrack, delivery) if heartbeat else noop,
     )

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _LOOK = 1
 """Seconds for which the main process waits for the store. Meanwhile it does nothing else."""
 _DEATHS = (WorkerLostError, Terminated, TimeLimitExceeded)
-"""Endings of a child that may not have ended yet. All others it told itself, outside the body."""
+"""Endings of a child that may not have ended yet. All others it reported itself, outside the body."""
 
 
 class RequestMixin:
@@ -77,7 +77,7 @@ class RequestMixin:
         super().reject(requeue=requeue)  # type: ignore[misc]
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
-        """A greenlet's hard limit is told here alone, after its body; that of a process by `on_failure`."""
+        """A greenlet's hard limit is reported here alone, after its body; a process's by `on_failure`."""
         try:
             with self._at_its_end():
                 super().on_timeout(soft, timeout)  # type: ignore[misc]
@@ -159,14 +159,14 @@ def _begins_renewal(execute_using_pool: Any) -> Any:
         self._is_green = pool.is_green
         heartbeat = parts_of(self._services).heartbeat
         if self._delivery and heartbeat and heartbeat.is_for_children:
-            told = replace(self._delivery, events_from=self._services.events_from())
-            self._delivery = self.request_dict[DELIVERY] = told
-            heartbeat.keep(told, partial(_child_of, ref(self)))
+            tracked = replace(self._delivery, events_from=self._services.events_from())
+            self._delivery = self.request_dict[DELIVERY] = tracked
+            heartbeat.track(tracked, partial(_child_of, ref(self)))
         try:
             return execute_using_pool(self, pool, **kwargs)
         except BaseException:
             if self._delivery and heartbeat:
-                heartbeat.drop(self._delivery)
+                heartbeat.untrack(self._delivery)
             raise
 
     return execute
@@ -183,7 +183,7 @@ def _ends_renewal(on_success: Any) -> Any:
     def succeed(self: RequestMixin, *args: Any, **kwargs: Any) -> Any:
         heartbeat = parts_of(self._services).heartbeat
         if self._delivery and heartbeat:
-            heartbeat.drop(self._delivery)
+            heartbeat.untrack(self._delivery)
         self._has_ended = True
         result = on_success(self, *args, **kwargs)
         if self._already_revoked:  # a greenlet that was killed, maybe while it parked

@@ -79,21 +79,21 @@ class Roster:
             os.environ.pop(_PATH, None)
 
     def begin(self, token: str) -> None:
-        """Say that this child executes this delivery from now on. It may be granted its leases."""
+        """Note that this child executes this delivery from now on. It may be granted its leases."""
         self._write(token, ())
 
-    def hold(self, delivery: Delivery, claims: Collection[Claim]) -> None:
-        """Say that the delivery was granted these leases."""
+    def note_granted(self, delivery: Delivery, claims: Collection[Claim]) -> None:
+        """Note that the delivery was granted these leases."""
         self._write(delivery.token, [claim in claims for claim in delivery.leases])
 
-    def end(self, delivery: Delivery, claims: Collection[Claim]) -> None:
-        """Say that these leases are about to be released: nobody must restore them from now on."""
+    def note_releasing(self, delivery: Delivery, claims: Collection[Claim]) -> None:
+        """Note that these leases are about to be released: nobody must restore them from now on."""
         _, _, *held = _SLOT.unpack(self._memory[self._own])
         left = [was and claim not in claims for was, claim in zip(held, delivery.leases, strict=False)]
         self._write(delivery.token, left)
 
     def finish(self) -> None:
-        """Say that this child executes nothing."""
+        """Note that this child executes nothing."""
         self._write("", ())
 
     def read(self) -> dict[str, list[bool]]:
@@ -104,7 +104,7 @@ class Roster:
         }
 
     def see(self, known: Known) -> None:
-        """Tell the children the epoch of the store."""
+        """Write the epoch of the store, for the children to read."""
         epoch = known.epoch.encode()
         is_short = len(epoch) <= _HEADER.size - 8
         self._memory[: _HEADER.size] = _HEADER.pack(known.at, epoch if is_short else b"")

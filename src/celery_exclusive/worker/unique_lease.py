@@ -37,7 +37,7 @@ class LeaseOfRun:
         if not self.may_hold or not (error is None or isinstance(error, Exception)):
             return
         if keeper := parts_of(self.services).keeper:
-            keeper.end(self.delivery, [self.claim])
+            keeper.note_releasing(self.delivery, [self.claim])
         again = self.delivery.acks_late and comes_again(error)
         release = body_ended(self.delivery.at_present(), comes_again=again)
         with undisturbed():

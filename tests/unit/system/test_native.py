@@ -8,12 +8,12 @@ import threading
 
 import pytest
 
-from celery_exclusive.system.threads import NativeThread, at_home, is_green, original
+from celery_exclusive.system.threads import NativeThread, is_green, original, run_in_hub
 
 HEAD = """
 from gevent import monkey; monkey.patch_all()
 import logging, os, socket, sys, time, gevent
-from celery_exclusive.system.threads import NativeThread, at_home, is_green, original
+from celery_exclusive.system.threads import NativeThread, run_in_hub, is_green, original
 assert is_green()
 sleep = original("time", "sleep")
 """
@@ -54,7 +54,7 @@ logger = logging.getLogger("x")
 until = time.monotonic() + 3
 def thread_says():
     while time.monotonic() < until:
-        at_home(logger.warning, "from a thread")
+        run_in_hub(logger.warning, "from a thread")
         sleep(0.002)
 def greenlet_says():
     while time.monotonic() < until:
@@ -103,7 +103,7 @@ def test_without_greenlets_it_is_an_ordinary_thread() -> None:
     assert not is_green()
     assert original("threading", "Lock") is threading.Lock
     done = threading.Event()
-    thread = NativeThread(lambda: at_home(done.set))
+    thread = NativeThread(lambda: run_in_hub(done.set))
     thread.start()
     thread.join(30)
     assert done.is_set()

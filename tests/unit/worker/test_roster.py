@@ -75,7 +75,7 @@ def say(roster: Roster, token: str, *held: Claim) -> Callable[[], None]:
     def act() -> None:
         roster.begin(token)
         if held:
-            roster.hold(replace(BOTH, token=token), held)
+            roster.note_granted(replace(BOTH, token=token), held)
 
     return act
 
@@ -97,7 +97,7 @@ def test_a_lease_that_ends_is_held_no_more_and_a_delivery_that_has_finished_is_n
 
     def end() -> None:
         say(roster, BOTH.token, X, U)()
-        roster.end(BOTH, [U])
+        roster.note_releasing(BOTH, [U])
 
     with child(end):
         assert roster.read() == {BOTH.token: [True, False]}
@@ -167,7 +167,7 @@ def test_a_heartbeat_remembers_what_is_executed_and_as_much_else_as_there_are_sl
 ) -> None:
     roster.begin(nth(1).token)
     for number in range(10):
-        heartbeat.keep(nth(number))
+        heartbeat.track(nth(number))
     assert list(heartbeat._deliveries) == [nth(number).token for number in (1, 8, 9)]
 
 
@@ -176,9 +176,9 @@ def test_an_expired_lease_is_not_restored_when_the_store_loses_its_data(
 ) -> None:
     store.apply(X.key, X.acquire())
     store.apply(U.key, U.acquire_alone(U.ttl, "running"))
-    heartbeat.keep(BOTH)
+    heartbeat.track(BOTH)
     roster.begin(BOTH.token)
-    roster.hold(BOTH, [X, U])
+    roster.note_granted(BOTH, [X, U])
     heartbeat.beat()
     assert (roster.known() or Known("", 0)).at > 0
     store.apply(X.key, X.release())  # as if it had expired
@@ -196,7 +196,7 @@ def test_a_delivery_without_a_granted_lease_is_renewed_and_not_restored(
     now = store.clock()
     monkeypatch.setattr(store._store, "clock", lambda: now)  # type: ignore[attr-defined]
     store.apply(X.key, X.acquire())
-    heartbeat.keep(BOTH)
+    heartbeat.track(BOTH)
     now += 20 * SECOND
     heartbeat.beat()
     assert store.inspect(X.key).holders[0].remaining == 10 * SECOND  # no child has begun it
