@@ -110,7 +110,7 @@ class Installer:
         if issubclass(cls, GatedTask):
             return
         for name, value in vars(cls).items():
-            if isinstance(value, Option) and name != value.attribute:  # by an annotation: not told yet
+            if isinstance(value, Option) and name != value.attribute:  # by an annotation: not reported yet
                 check_declaration(cls, name, self.app)
         if cls.__module__ == "celery.app.builtins" and task.name not in self._annotations:
             cls.exclusive = cls.unique = None  # what is given to all tasks is not meant for Celery's own
@@ -145,7 +145,7 @@ class Installer:
         }
 
     def _check_annotations(self) -> None:
-        """Celery would stumble over an option in the place of its attributes, and not tell where."""
+        """Celery would raise an error for an option in place of attributes, and not say where it is."""
         for name, attributes in self._annotations.items():
             if isinstance(attributes, Option):
                 raise OptionError(

@@ -92,8 +92,8 @@ class Header:
         )
         return cls(**found)
 
-    def reborn(self, rejections: str) -> Header:
-        """Return the header of the message after these rejections: it is no copy of the one before."""
+    def as_new_publish(self, rejections: str) -> Header:
+        """Return the header of the message after these rejections, with a new publish id: it is no copy."""
         return replace(
             self,
             id=_digest(self.id, rejections),

@@ -25,7 +25,7 @@ _MOST: Final = {"values": 5_000, "characters": MOST_CHARACTERS}
 """The most that the arguments of a key may have together: items of lists and dicts, and characters."""
 _LONGEST_DECIMAL: Final = 2048
 """Bits. Longer integers are written in hexadecimal: the time for decimals grows with the square of their
-length, and Python can be told to write at most 640 digits, in one process and not in another."""
+length, and Python can be configured to write at most 640 digits, in one process and not in another."""
 
 
 class Refused(Exception):

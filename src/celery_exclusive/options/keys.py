@@ -52,7 +52,7 @@ def check(task_name: str, run: _Run, option: Option) -> None:
 
     Call it once, when the task is registered.
     """
-    with _told(task_name, option):
+    with _as_option_error(task_name, option):
         signature = _signature(run)
         parameters = signature.parameters
         if callable(option.key):
@@ -72,7 +72,7 @@ def key_of(task_name: str, run: _Run, option: Option, args: _Args, kwargs: _Kwar
     if option.names is None and option.key is None:
         return own_key(task_name, option.kind)
     bound = _bind(run, args, kwargs)
-    with _told(task_name, option):
+    with _as_option_error(task_name, option):
         if option.key is not None:
             return absolute_key(_absolute_text(option.key, bound), option.kind)
         names = _named(option)
@@ -140,7 +140,7 @@ def _cut(text: str, limit: int) -> str:
 
 
 @contextmanager
-def _told(task_name: str, option: Option) -> Generator[None, None, None]:
+def _as_option_error(task_name: str, option: Option) -> Generator[None, None, None]:
     try:
         yield
     except Refused as refused:

@@ -25,10 +25,10 @@ class Signer:
 
     def __init__(self, secrets: Sequence[str | None], namespace: str) -> None:
         self._secrets = tuple(secret.encode() for secret in secrets if secret is not None)
-        self._takes_unsigned = None in secrets or not secrets
+        self._accepts_unsigned = None in secrets or not secrets
         self._namespace = namespace.encode()
-        self.has_told = False
-        """Whether this process has logged that it met a header without a valid signature."""
+        self.has_warned_unsigned = False
+        """Whether this process has logged a warning of a header without a valid signature."""
 
     @property
     def is_on(self) -> bool:
@@ -43,7 +43,7 @@ class Signer:
 
     def accepts_header(self, fields: Mapping[str, Any], task_id: str) -> bool:
         """Whether the fields were signed for a message of this task. It never raises."""
-        if not self.is_on or (SIGNATURE not in fields and self._takes_unsigned):
+        if not self.is_on or (SIGNATURE not in fields and self._accepts_unsigned):
             return True
         unsigned = {name: value for name, value in fields.items() if name != SIGNATURE}
         try:
@@ -65,7 +65,7 @@ class Signer:
             LookupError: it is signed, but this process has no secret.
         """
         if not kept.startswith(_MARK):
-            return kept if self._takes_unsigned else None
+            return kept if self._accepts_unsigned else None
         if not self.is_on:
             raise LookupError("it is signed, but this process has no exclusive_secret: set it")
         signature, content = kept[len(_MARK) :][:_HEX], kept[len(_MARK) + _HEX + 1 :]

@@ -77,7 +77,7 @@ class UniquePublish:
         try:
             sending = self._acquire()
             if sending.kind == "skip":
-                return self._stands_for(sending.owner)
+                return self._existing_result(sending.owner)
             if sending.kind == "duplicate":
                 self.header = replace(self.header, duplicate_of=sending.owner)
             result = send(self.header, self.id)
@@ -94,7 +94,7 @@ class UniquePublish:
 
     def _acquire(self) -> Sending:
         key = self.call.claim.key
-        self.may_hold = True  # whoever interrupts the store
+        self.may_hold = True  # an interruption may come after the grant
         try:
             sending = run_plan(publish(self.call), self._ask)
         except StoreUnavailable as error:
@@ -118,10 +118,10 @@ class UniquePublish:
         assert isinstance(asked.operation, AcquireAlone)  # noqa: S101 - a call acquires, and does nothing else
         return self.services.store.apply(asked.key, asked.operation).answer
 
-    def _stands_for(self, existing_id: str) -> Any:
+    def _existing_result(self, existing_id: str) -> Any:
         """Return the handle of the task that holds the key, for a call that is not sent."""
         name, key = self.task.name, self.call.claim.key
-        if self.option and self.option.on_conflict == "raise" and not self._is_of_beat:
+        if self.option and self.option.on_conflict == "raise" and not self._is_celery_beat:
             raise DuplicateTask(
                 f"task {name} was not published: unique key {key} is held by {existing_id}", key, existing_id
             )
@@ -131,15 +131,15 @@ class UniquePublish:
         return result
 
     def _release(self) -> None:
-        """Give the key back to the run that it was inherited from, if any: that goes on, with an error.
+        """Release the key, or return it to the run that it was inherited from: that goes on, with an error.
 
-        A message that was sent in spite of the error, and runs already, keeps it.
+        A message that was sent in spite of the error, and runs already, keeps the key.
         """
         key, store = self.call.claim.key, self.services.store
         undo = unpublished(self.call, self.services.ttl(self.option))
         try:
             insist(lambda: store.apply(key, undo))
-        except Exception as error:  # noqa: BLE001 - the caller gets that which it was told before
+        except Exception as error:  # noqa: BLE001 - the caller gets the first error
             what = f"unique key {key} of a message that was not published could not be released; retrying"
             notices.trouble(what, error)
             self._owe()
@@ -150,9 +150,9 @@ class UniquePublish:
         self.services.releaser.add((claim.key, claim.release("open")))
 
     @property
-    def _is_of_beat(self) -> bool:
+    def _is_celery_beat(self) -> bool:
         """Whether the publisher is beat, which only logs errors."""
-        return _process["is beat"] or bool((self.options.get("headers") or {}).get("celery_beat_task"))
+        return _process["is_celery_beat"] or bool((self.options.get("headers") or {}).get("celery_beat_task"))
 
 
 def _call_of(
@@ -207,9 +207,9 @@ def _holders(key: str) -> tuple[str, ...]:
     )
 
 
-_process = {"is beat": False}
+_process = {"is_celery_beat": False}
 
 
 @beat_init.connect
-def _note_beat(**_: Any) -> None:
-    _process["is beat"] = True
+def _note_celery_beat(**_: Any) -> None:
+    _process["is_celery_beat"] = True

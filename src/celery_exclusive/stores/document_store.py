@@ -14,7 +14,7 @@ from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.stores.base import Capabilities, Reply, Snapshot, Wake
 
 CLOCK_MARGIN = 60_000_000
-"""How much longer than told a tombstone is kept, in microseconds, in case the clock is set back."""
+"""How much longer than asked a tombstone is kept, in microseconds, in case the clock is set back."""
 
 
 @dataclass(frozen=True, slots=True)

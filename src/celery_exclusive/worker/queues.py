@@ -1,4 +1,4 @@
-"""The queue that a message was consumed from, which no message tells.
+"""The queue that a message was consumed from, which no message names.
 
 One publish reaches several queues by a fanout, topic or direct exchange. Its copies have the same task id and
 the same headers: each is a task of its own only by its queue.

@@ -26,7 +26,7 @@ class Received(Delivery):
 
     The token is new for every delivery, so that two copies of one message are never taken for each other.
     `values` are what the call gave in place of those of its task. `longest` is how many microseconds the
-    unique key is kept while the message waits, unless that `expires` before. `events_from` tells a child the
+    unique key is kept while the message waits, unless that `expires` before. `events_from` gives a child the
     name of its worker, if somebody listened to its events when it got the delivery.
     """
 
@@ -51,7 +51,7 @@ class Received(Delivery):
         is_acquired = header.unique is not None
         rejected = rejections(message.headers)
         if rejected and rejected != header.rejections:
-            header = header.reborn(rejected)
+            header = header.as_new_publish(rejected)
         header = routed(_completed(header, services, task, request), message)
         if header.exclusive is None and header.unique is None:
             return None
@@ -127,8 +127,8 @@ def restore_request(request: Any, header: Header) -> None:
 def _log_if_unsigned(services: Services, message: Any) -> None:
     """Log it once per process."""
     signer = services.signer
-    if signer.is_on and HEADER in message.headers and not signer.has_told:
-        signer.has_told = True
+    if signer.is_on and HEADER in message.headers and not signer.has_warned_unsigned:
+        signer.has_warned_unsigned = True
         notices.unsigned(str(message.headers.get("task")), str(message.headers.get("origin") or "unknown"))
 
 

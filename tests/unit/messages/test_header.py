@@ -33,5 +33,5 @@ def test_a_route_survives_the_message_and_a_malformed_one_is_ignored() -> None:
 
 
 def test_a_message_that_was_rejected_into_another_queue_is_routed_anew() -> None:
-    header = Header("p", route=("lab", "e", "k"), auto_delete=True).reborn("r")
+    header = Header("p", route=("lab", "e", "k"), auto_delete=True).as_new_publish("r")
     assert (header.route, header.auto_delete) == (None, False)
