@@ -28,7 +28,7 @@ class UniqueLease(Protocol):
 
 @dataclass(slots=True)
 class Run:
-    """One execution of a task with options, from the gate to its end.
+    """One run of a task with options, from the gate to its end.
 
     `skipped` is a one-tuple of the result if the body is skipped, `failure` the error to raise instead of it.
     `is_unguarded`: it has no lease, since the store did not answer. `outer` is the run whose body called

@@ -131,7 +131,7 @@ class Exclusive(Option):
 
 
 Until = Literal["finished", "started"]
-"""The events that end a unique lease: the end of the task, its start, or the clock alone."""
+"""The events that end a unique lease: the end of the task, or its start."""
 OnDuplicate = Literal["skip", "raise"]
 
 
