@@ -139,7 +139,7 @@ def elsewhere(sender: str, key: str, url: str, prefix: str) -> None:
 
 def more_elsewhere(count: int) -> None:
     logger.warning(
-        "%d more publishers use another store than this worker, by the marks of their messages", count
+        "%d more publishers use another store than this worker, by the epochs in their messages", count
     )
 
 

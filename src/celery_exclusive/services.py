@@ -16,7 +16,7 @@ from celery_exclusive.options.signing import Signer
 from celery_exclusive.options.values import Values, option_of_call
 from celery_exclusive.stores.base import Reply, Store, open_store
 from celery_exclusive.stores.choose import choose
-from celery_exclusive.stores.mark import Mark
+from celery_exclusive.stores.publisher_epoch import PublisherEpoch
 
 ATTRIBUTE = "_celery_exclusive"
 """The attribute of an app that has its services."""
@@ -69,7 +69,7 @@ class Services:
     def __init__(self, app: Any) -> None:
         self.app = app
         self.events_from: Callable[[], str | None] = lambda: None
-        self.mark = Mark(lambda: self.store)
+        self.publisher_epoch = PublisherEpoch(lambda: self.store)
 
     @cached_property
     def settings(self) -> Settings:

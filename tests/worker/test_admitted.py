@@ -1,4 +1,4 @@
-"""Let in once, let in for good: what goes on with what has begun waits, whatever its policy."""
+"""Admitted once, admitted for good: what goes on with what has begun waits, whatever its policy."""
 
 from __future__ import annotations
 

@@ -24,9 +24,9 @@ pytestmark = pytest.mark.timeout(180)
 ELSEWHERE = "uses another store than this worker"
 
 
-def know_the_mark(lab: Lab) -> None:
-    mark = lab.app._celery_exclusive.mark  # type: ignore[attr-defined]
-    eventually(mark.read, "the mark of the store")
+def know_the_epoch(lab: Lab) -> None:
+    epoch = lab.app._celery_exclusive.publisher_epoch  # type: ignore[attr-defined]
+    eventually(epoch.read, "the epoch of the store")
 
 
 def publish_in_a_process_of_its_own(lab: Lab, tag: str, prefix: str = "cx") -> None:
@@ -53,11 +53,11 @@ def test_a_worker_tells_once_of_each_publisher_that_keeps_its_locks_elsewhere(
     store = start_redis()
     lab = make_lab(exclusive_store=store.url, exclusive_ttl=0.6)
     worker = lab.start_worker("w1", 2)
-    know_the_mark(lab)
+    know_the_epoch(lab)
     with store.client() as client:
-        client.flushall()  # the next who asks makes a new mark
-    lab.send("wait", "k", tag="with the mark of before")
-    publish_in_a_process_of_its_own(lab, "with the new mark")
+        client.flushall()  # the next who asks makes a new epoch
+    lab.send("wait", "k", tag="with the former epoch")
+    publish_in_a_process_of_its_own(lab, "with the new epoch")
     publish_until_the_worker_tells(lab, worker, 1, prefix="other")
     publish_in_a_process_of_its_own(lab, "once more", prefix="other")
     publish_until_the_worker_tells(lab, worker, 2, prefix="third")
@@ -71,14 +71,14 @@ def test_a_worker_tells_once_of_each_publisher_that_keeps_its_locks_elsewhere(
         assert f"in redis://127.0.0.1:{store.port}/0 with exclusive_prefix cx" in line
 
 
-def test_a_publisher_that_makes_up_marks_of_stores_does_not_flood_the_log(
+def test_a_publisher_that_makes_up_epochs_of_stores_does_not_flood_the_log(
     make_lab: Callable[..., Lab], stranger: Celery
 ) -> None:
     lab = make_lab(exclusive_ttl=0.6, task_acks_late=True)
     worker = lab.start_worker("w1", 2)
     key = lab.task("wait").lock_state("k").key
     for number in range(300):
-        header = {"v": 1, "id": "p", "exclusive": key, "store": f"mark {number}"}
+        header = {"v": 1, "id": "p", "exclusive": key, "store": f"epoch {number}"}
         last = stranger.send_task(lab.task("wait").name, ["k"], headers={"exclusive": header})
     last.get(timeout=60)
     worker.wait_for_log(ELSEWHERE)
@@ -86,12 +86,12 @@ def test_a_publisher_that_makes_up_marks_of_stores_does_not_flood_the_log(
     assert 1 <= worker.log.count("another store than this worker") <= 3
 
 
-def test_a_message_keeps_the_mark_of_its_publisher_in_the_line(make_lab: Callable[..., Lab]) -> None:
+def test_a_message_keeps_the_epoch_of_its_publisher_in_the_line(make_lab: Callable[..., Lab]) -> None:
     lab = make_lab(module="tests.worker.shop_canvas")
     lab.start_worker("w1", 2)
     lab.send("hold", "k")
     lab.journal.wait_for("start", tag="holder")
-    know_the_mark(lab)
+    know_the_epoch(lab)
     waits = lab.send("watched", "k", tag="waits")
     lab.wait_for_line(1, "hold", "k")
     lab.open("holder")

@@ -54,7 +54,9 @@ def test_while_two_releases_share_a_queue_each_call_runs_once_or_is_skipped_befo
 
 
 @on_stages("prefork", brokers=("redis",), lates=(True,))
-def test_who_waits_under_an_older_limit_is_let_in_by_the_next_who_brings_a_higher_one(stage: Stage) -> None:
+def test_a_task_that_waits_under_an_older_limit_is_admitted_by_a_delivery_with_a_higher_one(
+    stage: Stage,
+) -> None:
     old, new = stage.make_lab(OLD), stage.make_lab(NEW)
     first = stage.start_worker(old, "old")
     task = old.app.tasks["deploy.crawl"]

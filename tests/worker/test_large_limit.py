@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(300)
 SLOTS = 4
 
 
-def test_a_line_of_a_thousand_is_let_in_a_hundred_at_a_time(make_lab: Callable[..., Lab]) -> None:
+def test_a_line_of_a_thousand_is_admitted_a_hundred_at_a_time(make_lab: Callable[..., Lab]) -> None:
     lab = make_lab(task_acks_late=True, exclusive_offer=60, module="tests.worker.shop_crowd")
     store = lab.app._celery_exclusive.store  # type: ignore[attr-defined]
     key = lab.task("wait").lock_state("k").key

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.timeout(180)
 DEADLINE = 60
 
 
-def test_who_was_let_in_and_then_waits_for_its_unique_key_runs_when_that_is_free(
+def test_an_admitted_task_that_waits_for_its_unique_key_runs_when_that_is_free(
     make_lab: Callable[..., Lab], acks: dict[str, Any]
 ) -> None:
     lab = make_lab(module="tests.worker.shop_unique", **acks)

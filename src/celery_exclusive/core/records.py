@@ -23,7 +23,7 @@ ENTERED = "entered"
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """One lease: its owner (id and token), its expiry and its fence.
+    """A holder with its lease: its id and token, the expiry and the fence.
 
     `waited`: copies of its message may still arrive, since it had an entry or was redelivered. `phase` is
     "running", or the state of a unique message: "queued"; queued "again", which runs even if another owner
@@ -62,8 +62,8 @@ class Entry:
 class Document:
     """The data of a key besides its line.
 
-    `fence` is the last one that was granted, at least for this key; `epoch` is the store's random mark, which
-    changes when the store loses its data.
+    `fence` is the last one that was granted, at least for this key; `epoch` is the random string that
+    identifies the store, and changes when it loses its data.
     """
 
     limit: int = 1

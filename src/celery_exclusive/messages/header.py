@@ -41,7 +41,7 @@ class Header:
       step of its chain, a link, the body of its chord.
     * `follows`: the publish id, with its queue, of the run that this message goes on with, as its retry or
       replacement that inherits its unique key.
-    * `store`: the mark of the store that the publisher uses. None: it does not know.
+    * `store`: the epoch of the store that the publisher uses. None: it does not know.
     * `priority`: that of the publisher, where a promoted copy has one above all others.
     * `redelivered`: the broker had delivered it before it was parked.
     * `masked`: its caller gave other texts to show instead of the arguments.

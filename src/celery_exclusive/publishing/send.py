@@ -51,8 +51,8 @@ def wrap_send_task(services: Services) -> Any:
         header = replace(header, masked=_is_masked(options, previous))
 
         def send(header: Header, id: str) -> Any:
-            mark = services.mark.read() if header.exclusive or header.unique else None
-            header = replace(header, store=mark, rejections=rejections(headers))
+            epoch = services.publisher_epoch.read() if header.exclusive or header.unique else None
+            header = replace(header, store=epoch, rejections=rejections(headers))
             ours = {HEADER: services.signer.sign_header(header.write(), id)}
             completed = {**options, "task_id": id, "headers": {**headers, **ours}}
             return send_task(name, args, kwargs, *rest, **completed)

@@ -29,7 +29,7 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """A stored message that the caller must republish now, marked with the store's epoch."""
+    """A stored message that the caller must republish now, with the store's epoch."""
 
     key: str
     id: str
@@ -42,7 +42,7 @@ class Reply:
     """A store's answer, with its consequences for other tasks.
 
     The caller must republish the messages of `wake`; `aside` are the (key, id) of tasks that stepped aside.
-    `epoch` is the store's mark, given with every `wake` and by `reap`. `more`: a sweep was full, so that more
+    `epoch` is that of the store, given with every `wake` and by `reap`. `more`: a sweep was full, so more
     keys may be due; `unreadable` are the (key, problem) of damaged keys.
     """
 
@@ -123,7 +123,7 @@ class Store(Protocol):
         ...
 
     def epoch(self) -> str:
-        """Return the store's random mark: each store has its own, and a new one after it lost its data."""
+        """Return the random string that identifies the store, a new one after the store lost its data."""
         ...
 
     def check(self) -> list[str]:

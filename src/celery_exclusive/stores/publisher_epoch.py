@@ -1,4 +1,4 @@
-"""The mark of a publisher's store, by which workers notice that it is not theirs."""
+"""The epoch of a publisher's store, by which workers notice that it is not theirs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _LIFE = 60
 _PATIENCE = 0.5
 
 
-class Mark:
+class PublisherEpoch:
     """The epoch of a store, read when a process publishes, at most once a minute.
 
-    Publishing does not depend on the store: without an answer within half a second there is no mark yet.
+    Publishing does not depend on the store: without an answer within half a second it is not known yet.
     """
 
     def __init__(self, store: Callable[[], Store]) -> None:
@@ -34,7 +34,7 @@ class Mark:
                 store = self._store()  # opened here: no lock of an import is held in a thread beside a fork
                 asking = NativeThread(lambda: self._ask(store))
                 asking.start()
-            except Exception:  # noqa: BLE001 - no store, or no more threads: messages go out without a mark
+            except Exception:  # noqa: BLE001 - no store, or no more threads: messages are sent without it
                 self._epoch = None
             else:
                 asking.join(_PATIENCE)
@@ -43,5 +43,5 @@ class Mark:
     def _ask(self, store: Store) -> None:
         try:
             self._epoch = store.epoch()
-        except Exception:  # noqa: BLE001 - whatever it is, messages go out without a mark
+        except Exception:  # noqa: BLE001 - whatever it is, messages are sent without it
             self._epoch = None

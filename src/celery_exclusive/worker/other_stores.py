@@ -16,15 +16,15 @@ _HOUR = 3600
 _NAMED = 3
 """Publishers that are named in an hour; the others are counted."""
 _MOST = 1000
-"""Marks that are remembered."""
+"""Epochs that are remembered."""
 _LONGEST = 250
-"""Characters that are kept of a mark, a key, and a publisher's name: others write them."""
+"""Characters that are kept of an epoch, a key, and a publisher's name: others write them."""
 
 
 class OtherStores:
-    """Compares the marks that messages bring with this worker's own, and warns once of each other one.
+    """Compares the epochs in messages with that of this worker's store, and warns once of each other one.
 
-    A mark that was the own one stays known: its store may have lost its data since, and got a new one.
+    A former epoch of its own store stays known: the store may have lost its data since, and have a new one.
     """
 
     def __init__(self, services: Services, epoch: str) -> None:
@@ -35,27 +35,27 @@ class OtherStores:
         self._hour, self._named, self._more = time.monotonic(), 0, 0
 
     def note(self, delivery: Received) -> None:
-        """Look at the mark of a delivery, without asking the store."""
+        """Look at the epoch in a message, without asking the store."""
         headers = delivery.stored.headers
-        mark = (headers[HEADER].get("store") or "")[:_LONGEST]
-        if mark and mark not in self._own and mark not in self._known and len(self._new) < _MOST:
+        epoch = (headers[HEADER].get("store") or "")[:_LONGEST]
+        if epoch and epoch not in self._own and epoch not in self._known and len(self._new) < _MOST:
             sender = str(headers.get("origin") or "a publisher")[:_LONGEST]
-            self._new[mark] = (sender, delivery.key[:_LONGEST])
+            self._new[epoch] = (sender, delivery.key[:_LONGEST])
 
-    def warn(self, epoch: str) -> None:
-        """Compare the new ones with the mark that the store has now, and warn if they differ."""
-        self._own.add(epoch)
+    def warn(self, current: str) -> None:
+        """Compare the new ones with the current epoch of the store, and warn if they differ."""
+        self._own.add(current)
         if time.monotonic() >= self._hour + _HOUR:
             if self._more:
                 notices.more_elsewhere(self._more)
             self._hour, self._named, self._more = time.monotonic(), 0, 0
         while self._new:
-            mark, (sender, key) = self._new.popitem()
-            if mark not in self._own and mark not in self._known:
+            epoch, (sender, key) = self._new.popitem()
+            if epoch not in self._own and epoch not in self._known:
                 self._name(sender, key)
-                self._known[mark] = None
-        for mark in list(self._known)[:-_MOST]:
-            del self._known[mark]
+                self._known[epoch] = None
+        for epoch in list(self._known)[:-_MOST]:
+            del self._known[epoch]
 
     def _name(self, sender: str, key: str) -> None:
         if self._named == _NAMED:

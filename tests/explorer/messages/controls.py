@@ -264,9 +264,9 @@ CONTROLS: Mapping[str, Control] = {
         "not all ends well any more (owed: a/1)",
         ((endings, "run_ended", _ended_for_good),),
     ),
-    "what was let in is skipped": Control(
+    "what was admitted is skipped": Control(
         setting("a crash", crashes=1),
-        "though it was let in before",
+        "though it was admitted before",
         (_facts(_newcomer), (Delivery, "may_be_in_line", False)),
     ),
     "what leaves its lock for its unique key keeps the lock": Control(

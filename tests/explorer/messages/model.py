@@ -164,7 +164,7 @@ class Model:
         has_lost_it = fate.has_no_key and self.setting.budget.lost_replies
         is_first = is_fresh and (fate.is_overtaken or has_lost_it)
         if fate.was_admitted and self.setting.flags and not (is_first or fate.is_given_up):
-            raise Violation(f"{message.id} is skipped, though it was let in before")
+            raise Violation(f"{message.id} is skipped, though it was admitted before")
         owners = world.store.key(key).owners
         if not [id for id in owners if task_id(id) not in (message.task, message.parent)]:
             raise Violation(f"{message.id} is skipped, and no other task has {key}")

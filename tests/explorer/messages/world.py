@@ -67,7 +67,7 @@ class Slot(NamedTuple):
 
     `is_acked`: the broker has delivered it again already, or never will. `is_paused`: one of its leases may
     be gone. `may_be_late`: its request may have come late, so the next is that of a redelivered copy.
-    `holds`, `has_lock`: its end has to release the unique key, the lock. `has_body`: its body was let in.
+    `holds`, `has_lock`: its end has to release the unique key, the lock. `has_body`: its body was admitted.
     `next` is what it publishes, and `next_holds` that this may hold its key. Unless it
     `is_done`, its message comes again. `forgotten` are the keys that the store has forgotten.
     """
@@ -126,7 +126,7 @@ class Fate(NamedTuple):
     nobody can tell this one from that of a message that was never admitted, nor does plain Celery.
     `is_given_up`: a worker has told that it was revoked or has failed, while another one may still have a
     delivery of it. `has_no_key`: it was sent without its key, or could not keep it, or has lost it to a task
-    that was let in before. `has_handed_over`: its key is that of its retry or replacement, and until that
+    that was admitted before. `has_handed_over`: its key is that of its retry or replacement, and until that
     begins nothing holds its copies back, as docs/verification.md says.
     """
 

@@ -15,9 +15,9 @@ from celery.signals import before_task_publish
 from celery_exclusive import Exclusive, install
 from celery_exclusive.errors import OptionError, StoreUnavailable
 from celery_exclusive.messages.header import Header
-from celery_exclusive.stores import mark as module
-from celery_exclusive.stores.mark import Mark
+from celery_exclusive.stores import publisher_epoch as module
 from celery_exclusive.stores.memory import MemoryStore
+from celery_exclusive.stores.publisher_epoch import PublisherEpoch
 from celery_exclusive.system.threads import NativeThread
 from tests.worker.journal import eventually
 
@@ -55,30 +55,30 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def test_the_store_is_asked_once_a_minute(clock: list[float]) -> None:
     opened = Counted()
-    mark = Mark(opened)
-    assert mark.read() == mark.read() == opened.store.epoch()
+    epoch = PublisherEpoch(opened)
+    assert epoch.read() == epoch.read() == opened.store.epoch()
     assert opened.asked == 1
     opened.store.clear()
     clock[0] += 59
-    assert mark.read() != opened.store.epoch()
+    assert epoch.read() != opened.store.epoch()
     clock[0] += 2
-    assert mark.read() == opened.store.epoch()
+    assert epoch.read() == opened.store.epoch()
     assert opened.asked == 2
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable("down"), OptionError("no store"), OSError("broken")])
-def test_without_an_answer_there_is_no_mark_and_no_other_question_for_a_minute(
+def test_without_an_answer_there_is_no_epoch_and_no_other_question_for_a_minute(
     clock: list[float], error: Exception
 ) -> None:
     opened = Counted()
-    mark = Mark(opened)
+    epoch = PublisherEpoch(opened)
     opened.error = error
-    assert mark.read() is None
+    assert epoch.read() is None
     opened.error = None
-    assert mark.read() is None
+    assert epoch.read() is None
     assert opened.asked == 1
     clock[0] += 61
-    assert mark.read() == opened.store.epoch()
+    assert epoch.read() == opened.store.epoch()
 
 
 def test_a_store_that_does_not_answer_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,23 +91,23 @@ def test_a_store_that_does_not_answer_holds_nobody_up(monkeypatch: pytest.Monkey
             return opened().epoch()
 
     store = Hanging("memory://hanging")
-    mark = Mark(lambda: store)
-    assert mark.read() is None
+    epoch = PublisherEpoch(lambda: store)
+    assert epoch.read() is None
     assert not opened.asked
     answers.set()
-    eventually(lambda: mark.read() == opened.store.epoch(), "the late answer")
+    eventually(lambda: epoch.read() == opened.store.epoch(), "the late answer")
 
 
 def test_a_forked_child_asks_for_itself() -> None:
     opened = Counted()
-    mark = Mark(opened)
-    mark.read()
+    epoch = PublisherEpoch(opened)
+    epoch.read()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12: pytest may have threads
         child = os.fork()
     if child == 0:
-        mark.read()
-        mark.read()
+        epoch.read()
+        epoch.read()
         os._exit(opened.asked)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
 
@@ -133,7 +133,7 @@ def published() -> Iterator[list[Any]]:
         ({"exclusive_store": "orakel://"}, False),
     ],
 )
-def test_a_message_tells_the_mark_and_is_published_without_one_too(
+def test_a_message_carries_the_epoch_and_is_published_without_one_too(
     published: list[Any], conf: dict[str, Any], is_known: bool
 ) -> None:
     app = install(Celery("marked", broker="memory://", set_as_current=False))
@@ -155,9 +155,11 @@ def test_a_header_of_another_version_of_this_library_can_be_read(more: dict[str,
     assert header == Header("i", "k", store=store)
 
 
-def test_a_process_that_may_start_no_thread_publishes_without_a_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_may_start_no_thread_publishes_without_an_epoch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def refuse(_: NativeThread) -> None:
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
     monkeypatch.setattr(NativeThread, "start", refuse)
-    assert Mark(lambda: MemoryStore("memory://mark")).read() is None
+    assert PublisherEpoch(lambda: MemoryStore("memory://mark")).read() is None

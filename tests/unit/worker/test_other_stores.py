@@ -23,19 +23,19 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 @pytest.fixture
-def marks(app: Celery, clock: list[float]) -> OtherStores:
+def stores(app: Celery, clock: list[float]) -> OtherStores:
     return OtherStores(app._celery_exclusive, "own")  # type: ignore[attr-defined]
 
 
-def arrive(marks: OtherStores, *names: str) -> None:
-    """Messages with these marks, and then a beat."""
+def arrive(stores: OtherStores, *names: str) -> None:
+    """Messages with these epochs, and then a beat."""
     for name in names:
         stored = SimpleNamespace(
             headers={HEADER: {"store": name}, "origin": f"gen of {name[:9]}" + "x" * 999}
         )
         delivery: Any = SimpleNamespace(stored=stored, key="x:" + "k" * 9_999)
-        marks.note(delivery)
-    marks.warn("own")
+        stores.note(delivery)
+    stores.warn("own")
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -44,37 +44,37 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
     return lines
 
 
-def test_300_marks_are_three_warnings_an_hour_and_one_with_their_number(
-    marks: OtherStores, clock: list[float], caplog: pytest.LogCaptureFixture
+def test_300_epochs_are_three_warnings_an_hour_and_one_with_their_number(
+    stores: OtherStores, clock: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
     for first in range(0, 300, 30):
-        arrive(marks, *(f"mark {number}" for number in range(first, first + 30)))
+        arrive(stores, *(f"epoch {number}" for number in range(first, first + 30)))
     lines = told(caplog)
     assert len(lines) == 3
-    assert all("publisher gen of mark" in line and len(line) < 900 for line in lines)
+    assert all("publisher gen of epoch" in line and len(line) < 900 for line in lines)
     clock[0] += HOUR
-    arrive(marks)
+    arrive(stores)
     assert told(caplog) == [
-        "297 more publishers use another store than this worker, by the marks of their messages"
+        "297 more publishers use another store than this worker, by the epochs in their messages"
     ]
     clock[0] += HOUR
-    arrive(marks, "one more")
+    arrive(stores, "one more")
     (line,) = told(caplog)
     assert "gen of one more" in line
 
 
-def test_a_mark_is_told_once_however_often_it_comes(
-    marks: OtherStores, clock: list[float], caplog: pytest.LogCaptureFixture
+def test_an_epoch_is_reported_once_however_often_it_comes(
+    stores: OtherStores, clock: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(3):
-        arrive(marks, "own", "other", "third")
+        arrive(stores, "own", "other", "third")
         clock[0] += HOUR
     assert len(told(caplog)) == 2
 
 
-def test_the_marks_of_hours_take_a_bounded_memory(marks: OtherStores, clock: list[float]) -> None:
+def test_the_epochs_of_hours_take_a_bounded_memory(stores: OtherStores, clock: list[float]) -> None:
     for hour in range(4):
-        arrive(marks, *(f"{hour} {number} " + "y" * 10_000 for number in range(2_000)))
+        arrive(stores, *(f"{hour} {number} " + "y" * 10_000 for number in range(2_000)))
         clock[0] += HOUR
-    kept = [*marks._known, *marks._own, *(word for mark in marks._new.items() for word in mark)]
+    kept = [*stores._known, *stores._own, *(word for epoch in stores._new.items() for word in epoch)]
     assert sum(len(str(text)) for text in kept) < 400_000

@@ -64,7 +64,7 @@ local unreadable = {}
 local SET_ASIDE = 600000000
 if verb == 'reap' then
   local last = tonumber(redis.call('GET', base .. 'reaped'))
-  if last and last <= now and now < last + ttl then return {'done', 0, owners, mark(), wakes, asides, unreadable} end
+  if last and last <= now and now < last + ttl then return {'done', 0, owners, ensure_epoch(), wakes, asides, unreadable} end
   redis.call('SET', base .. 'reaped', whole(now), 'PX', 3600000)
   local names = redis.call('ZRANGEBYSCORE', base .. 'due', '-inf', whole(now), 'LIMIT', 0, limit)
   local has_unreadable = redis.call('HLEN', base .. 'unreadable') > 0
@@ -91,4 +91,4 @@ else
   answer, number = verbs[verb]()
   store()
 end
-return {answer, number, owners, (#wakes > 0 or verb == 'reap') and mark() or '', wakes, asides, unreadable}
+return {answer, number, owners, (#wakes > 0 or verb == 'reap') and ensure_epoch() or '', wakes, asides, unreadable}

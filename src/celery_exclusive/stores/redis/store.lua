@@ -2,7 +2,7 @@
 
 local wakes, asides = {}, {}
 
-local function mark()
+local function ensure_epoch()
   redis.call('SET', base .. 'epoch', candidate, 'NX')
   return redis.call('GET', base .. 'epoch')
 end

@@ -61,7 +61,7 @@ class Subject:
         pytest.skip("no unreachable_store() to fail")
 
     def kept_for_ever(self, prefix: str) -> Sequence[str]:  # noqa: ARG002 - for the author's method
-        """Return the names in the namespace that would never expire, besides one fence mark and the epoch.
+        """Return the names in the namespace that would never expire, besides one fence and the epoch.
 
         It is called when everything has finished; by default it returns none.
         """
