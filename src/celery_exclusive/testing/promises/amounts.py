@@ -11,7 +11,7 @@ from celery_exclusive.testing.promises.subject import LONG, OTHER, Key, Subject,
 class AmountPromises(Subject):
     def test_the_longest_lease_is_kept_and_renewed(self) -> None:
         key = self.key()
-        first = key.take("a", ttl=LONGEST)
+        first = key.hold("a", ttl=LONGEST)
         assert _lasts(key)
         assert key.renew("a", ttl=LONGEST)
         assert _lasts(key)
@@ -20,17 +20,17 @@ class AmountPromises(Subject):
         assert fence_of(key.acquire_alone("c", ttl=LONGEST, phase="period")) > first
         assert _lasts(key)
 
-    def test_the_highest_limit_lets_everybody_in(self) -> None:
+    def test_the_highest_limit_grants_every_claim(self) -> None:
         key = self.key()
         for id in "abc":
-            key.take(id, limit=MOST)
+            key.hold(id, limit=MOST)
         assert key.holders() == ["a", "b", "c"]
         assert key.is_held_against("d", limit=1)
 
     def test_the_longest_line_offer_and_tombstone_are_kept(self) -> None:
         key = self.key(offer=LONGEST // LONGEST_OFFER, tombstone_ttl=LONGEST)
         key.needs_line()
-        key.take("a", limit=1)
+        key.hold("a", limit=1)
         key.acquire("b", message=b"b", max_waiting=MOST)
         (wake,) = key.release("a").wake
         assert key.is_held_against("c")

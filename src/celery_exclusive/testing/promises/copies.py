@@ -20,7 +20,7 @@ from celery_exclusive.testing.promises.subject import (
 class CopyPromises(Subject):
     def waited(self, key: Key) -> str:
         """Let "b" wait for "a" and run; return the epoch that its promoted copy carries."""
-        key.take("a")
+        key.hold("a")
         key.park("b")
         (wake,) = key.release("a").wake
         fence_of(key.follow(wake))
@@ -70,7 +70,7 @@ class CopyPromises(Subject):
 
     def test_a_redelivered_copy_of_a_task_that_never_waited_runs_as_in_plain_celery(self) -> None:
         key = self.key()
-        key.take("a")
+        key.hold("a")
         assert found(key.release("a"))
         assert isinstance(key.acquire("a", OTHER, redelivered=True).answer, Granted)
 
@@ -94,7 +94,7 @@ class CopyPromises(Subject):
         assert found(key.release("b"))
         assert isinstance(key.acquire("b", OTHER).answer, Granted)
 
-    def test_an_unfinished_task_that_comes_again_is_not_stale(self) -> None:
+    def test_an_unfinished_task_that_is_redelivered_is_not_stale(self) -> None:
         key = self.key()
         self.waited(key)
         assert found(key.release("b", ending="open"))
@@ -117,9 +117,9 @@ class CopyPromises(Subject):
         assert (wake.id, wake.message) == ("b", b"message")
         assert isinstance(key.follow(wake, OTHER).answer, Granted)
 
-    def test_what_is_to_come_again_keeps_the_key_by_itself_or_by_its_copy(self) -> None:
+    def test_a_message_that_is_to_be_redelivered_keeps_the_key_by_itself_or_by_its_copy(self) -> None:
         key = self.key()
-        key.take("a")
+        key.hold("a")
         assert found(key.release("a", ending="again", keep=LONG))
         assert key.is_held_against("b")
         fence_of(key.acquire("a", OTHER))
@@ -129,7 +129,7 @@ class CopyPromises(Subject):
 
     def test_an_early_message_that_waited_is_not_kept_when_it_begins(self) -> None:
         key = self.key()
-        key.take("a")
+        key.hold("a")
         key.park("b")
         (wake,) = key.release("a").wake
         fence_of(key.follow(wake, late=False))
@@ -147,7 +147,7 @@ class CopyPromises(Subject):
         key = self.key()
         assert isinstance(key.acquire("b", promoted=key.store.epoch()).answer, Granted)
 
-    def test_what_is_done_takes_its_copy_along_though_its_lease_has_ended(self) -> None:
+    def test_a_finished_task_removes_its_copy_though_its_lease_has_ended(self) -> None:
         key = self.key_of_dying_holder("a", holder="a")
         (wake,) = [key.reap_until_woken()]
         assert not found(key.release("a", OTHER))
@@ -156,9 +156,9 @@ class CopyPromises(Subject):
 
     def test_a_lease_is_released_alone_only_where_no_copy_is_known(self) -> None:
         key = self.key()
-        key.take("a")
+        key.hold("a")
         assert found(key.release("a", ending="if_no_copy"))
-        key.take("a")
+        key.hold("a")
         key.park("a", OTHER, redelivered=True)
         assert not found(key.release("a", ending="if_no_copy"))
         assert key.holders() == ["a"]
@@ -167,7 +167,7 @@ class CopyPromises(Subject):
 
     def test_a_copy_behind_its_own_run_leaves_with_it(self) -> None:
         key = self.key()
-        key.take("a", TOKEN)
+        key.hold("a", TOKEN)
         key.park("a", OTHER, redelivered=True)
         reply = key.release("a", TOKEN)
         assert found(reply)
@@ -175,9 +175,9 @@ class CopyPromises(Subject):
         assert key.inspect().waiting == 0
         assert key.is_stale("a", OTHER, redelivered=True)
 
-    def test_a_copy_behind_its_own_run_is_offered_when_that_did_not_finish(self) -> None:
+    def test_a_copy_behind_its_own_run_is_offered_when_that_run_did_not_finish(self) -> None:
         key = self.key()
-        key.take("a", TOKEN)
+        key.hold("a", TOKEN)
         key.park("a", OTHER, redelivered=True)
         (wake,) = key.release("a", TOKEN, ending="open").wake
         assert wake.id == "a"
@@ -185,7 +185,7 @@ class CopyPromises(Subject):
 
     def test_a_redelivered_copy_that_waited_is_offered_again_when_its_run_did_not_finish(self) -> None:
         key = self.key(offer=SHORT)
-        key.take("a")
+        key.hold("a")
         key.park("b", message=b"the message", redelivered=True)
         (wake,) = key.release("a").wake
         fence_of(key.follow(wake, TOKEN))
@@ -196,28 +196,28 @@ class CopyPromises(Subject):
         assert found(key.release("b", OTHER))
         assert key.inspect().waiting == 0
 
-    def test_a_copy_behind_its_own_run_is_offered_when_that_died(self) -> None:
+    def test_a_copy_behind_its_own_run_is_offered_when_that_run_died(self) -> None:
         key = self.key_of_dying_holder("a", holder="a")
         assert key.reap_until_woken().id == "a"
 
     def test_a_copy_behind_its_own_run_does_not_hold_up_the_others(self) -> None:
         key = self.key()
         key.needs_line()
-        key.take("a", TOKEN, limit=2)
-        key.take("b", limit=2)
+        key.hold("a", TOKEN, limit=2)
+        key.hold("b", limit=2)
         assert isinstance(key.acquire("a", OTHER, limit=2, redelivered=True, message=b"").answer, Parked)
         assert isinstance(key.acquire("c", limit=2, message=b"").answer, Parked)
         assert woken(key.release("b")) == ["c"]
 
-    def test_a_copy_of_what_runs_is_turned_away_if_it_will_not_wait(self) -> None:
+    def test_a_copy_of_a_running_task_is_refused_if_it_does_not_wait(self) -> None:
         key = self.key()
-        key.take("a", TOKEN)
+        key.hold("a", TOKEN)
         assert isinstance(key.acquire("a", OTHER, redelivered=True).answer, Held)
         assert key.holders() == ["a"]
 
     def test_a_copy_from_before_the_store_lost_its_data_still_runs(self) -> None:
         key = self.key()
-        key.take("a")
+        key.hold("a")
         key.park("b")
         (wake,) = key.release("a").wake
         self.lose_data()
@@ -228,11 +228,11 @@ class CopyPromises(Subject):
 
     def test_a_store_that_lost_its_data_has_another_epoch(self) -> None:
         key = self.key()
-        key.take("a")
+        key.hold("a")
         key.park("b")
         (before,) = key.release("a").wake
         self.lose_data()
-        key.take("c")
+        key.hold("c")
         key.park("d")
         (after,) = key.release("c").wake
         assert after.epoch != before.epoch

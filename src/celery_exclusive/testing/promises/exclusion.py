@@ -27,44 +27,44 @@ class ExclusionPromises(Subject):
         assert isinstance(self.key().acquire("a").answer, Granted)
 
     def test_a_held_key_is_not_granted_again(self) -> None:
-        self.key().take("a")
+        self.key().hold("a")
         assert isinstance(self.key().acquire("b", OTHER).answer, Held)
 
     def test_another_delivery_of_the_same_id_does_not_share_its_lease(self) -> None:
         key = self.key()
-        key.take("a")
+        key.hold("a")
         assert isinstance(key.acquire("a", OTHER, redelivered=True).answer, Held)
 
     @pytest.mark.parametrize("limit", [2, 4, 20])
     def test_a_key_has_as_many_holders_as_its_limit_and_no_more(self, limit: int) -> None:
         key = self.key()
         for number in range(limit):
-            key.take(f"holder {number}", limit=limit)
+            key.hold(f"holder {number}", limit=limit)
         assert key.is_held_against("one more", limit=limit)
         assert found(key.release("holder 0"))
-        key.take("another", limit=limit)
+        key.hold("another", limit=limit)
         assert key.is_held_against("one more", limit=limit)
 
     def test_keys_do_not_disturb_each_other(self) -> None:
         for name in ("key", "key2", "ke", "KEY", "key "):
-            self.key(name).take("a")
+            self.key(name).hold("a")
 
     def test_a_lowered_limit_evicts_nobody_and_grants_nothing_new(self) -> None:
         key = self.key()
         for id in "abc":
-            key.take(id, limit=3)
+            key.hold(id, limit=3)
         assert key.is_held_against("d", limit=1)
         assert key.holders() == ["a", "b", "c"]
         assert found(key.release("a"))
         assert found(key.release("b"))
         assert key.is_held_against("d", limit=1)
         assert found(key.release("c"))
-        key.take("d", limit=1)
+        key.hold("d", limit=1)
 
-    def test_who_only_asks_leaves_the_limit_of_the_others_as_it_was(self) -> None:
+    def test_a_refused_request_leaves_the_limit_of_the_others_as_it_was(self) -> None:
         key = self.key()
         for id in "ab":
-            key.take(id, limit=2)
+            key.hold(id, limit=2)
         key.needs_line()
         key.acquire("c", limit=2, message=b"message")
         assert key.is_held_against("d", limit=1)
@@ -72,31 +72,34 @@ class ExclusionPromises(Subject):
 
     def test_a_raised_limit_grants_at_once(self) -> None:
         key = self.key()
-        key.take("a", limit=1)
+        key.hold("a", limit=1)
         assert key.is_held_against("b", limit=1)
-        key.take("b", limit=2)
+        key.hold("b", limit=2)
 
-    def test_a_lease_that_nobody_renews_ends(self) -> None:
+    def test_a_lease_that_is_not_renewed_expires(self) -> None:
         key = self.key()
-        key.take("a", ttl=SHORT)
-        until(lambda: isinstance(key.acquire("b", OTHER).answer, Granted), "a dead lease frees the key")
+        key.hold("a", ttl=SHORT)
+        until(
+            lambda: isinstance(key.acquire("b", OTHER).answer, Granted),
+            "the lease expires and the key is granted",
+        )
         assert key.holders() == ["b"]
 
     def test_a_renewed_lease_outlives_its_first_ttl(self) -> None:
         ttl = SHORT
         while True:
             key, clock = self.key(f"{ttl}"), self.key(f"{ttl} clock")
-            key.take("a", ttl=ttl)
-            clock.take("as long as that", ttl=ttl)
+            key.hold("a", ttl=ttl)
+            clock.hold("as long as that", ttl=ttl)
             if key.renew("a", ttl=LONG):
                 break
-            ttl *= 2  # it ended before we came
-        clock.lapses()
+            ttl *= 2  # it expired before the renewal
+        clock.wait_until_expired()
         assert key.holders() == ["a"]
 
     @pytest.mark.parametrize("limit", [1, 3])
-    def test_leases_that_run_out_never_overlap(self, limit: int) -> None:
-        """Threads acquire leases and let them expire; never do more than `limit` believe in one."""
+    def test_expired_leases_never_overlap(self, limit: int) -> None:
+        """Threads acquire leases and let them expire; never do more than `limit` of them count on one."""
         with ThreadPoolExecutor(4) as pool:
             clients = [self.key() for _ in range(4)]
             leases = [lease for some in pool.map(_dying_leases, clients, [limit] * 4) for lease in some]

@@ -18,46 +18,46 @@ from celery_exclusive.testing.promises.subject import (
 class OwnershipPromises(Subject):
     def test_a_stranger_can_neither_release_nor_renew(self) -> None:
         key = self.key()
-        key.take("a")
+        key.hold("a")
         assert not found(key.release("b"))
         assert not key.renew("b")
         assert key.holders() == ["a"]
 
     def test_another_delivery_of_the_same_id_can_neither_release_nor_renew(self) -> None:
         key = self.key()
-        key.take("a", TOKEN)
+        key.hold("a", TOKEN)
         assert not found(key.release("a", OTHER))
         assert not key.renew("a", OTHER)
         assert key.holders() == ["a"]
 
     def test_a_late_finisher_can_neither_release_nor_renew(self) -> None:
         key = self.key()
-        key.take("a", ttl=SHORT)
-        key.lapses()
+        key.hold("a", ttl=SHORT)
+        key.wait_until_expired()
         assert not key.renew("a")
         assert not found(key.release("a"))
 
     def test_a_late_finisher_leaves_the_next_holder_alone(self) -> None:
         key = self.key()
-        key.take("a", ttl=SHORT)
-        key.lapses()
-        key.take("b", OTHER)
+        key.hold("a", ttl=SHORT)
+        key.wait_until_expired()
+        key.hold("b", OTHER)
         assert not key.renew("a")
         assert not found(key.release("a"))
         assert key.holders() == ["b"]
 
     def test_a_late_first_delivery_leaves_its_own_redelivery_alone(self) -> None:
         key = self.key()
-        key.take("a", TOKEN, ttl=SHORT)
-        key.lapses()
+        key.hold("a", TOKEN, ttl=SHORT)
+        key.wait_until_expired()
         fence_of(key.acquire("a", OTHER, redelivered=True))
         assert not key.renew("a", TOKEN)
         assert not found(key.release("a", TOKEN))
         assert key.holders() == ["a"]
 
-    def test_an_operator_can_take_a_place_and_its_holder_is_told(self) -> None:
+    def test_an_operator_can_release_a_lease_and_its_holder_notices(self) -> None:
         key = self.key()
-        key.take("a")
+        key.hold("a")
         key.park("b")
         reply = key.break_("a")
         assert found(reply)
@@ -68,7 +68,7 @@ class OwnershipPromises(Subject):
     def test_a_broken_lease_is_not_offered_to_its_own_copy_if_the_broker_has_that_too(self) -> None:
         key = self.key()
         key.needs_line()
-        key.take("a")
+        key.hold("a")
         key.park("b")
         (wake,) = key.release("a").wake
         assert isinstance(key.follow(wake, OTHER).answer, Granted)
@@ -79,7 +79,7 @@ class OwnershipPromises(Subject):
     def test_a_broken_lease_is_offered_to_its_own_copy_that_only_the_store_has(self) -> None:
         key = self.key()
         key.needs_line()
-        key.take("a")
+        key.hold("a")
         key.park("a", OTHER, redelivered=True)
         assert woken(key.break_("a")) == ["a"]
 
@@ -92,9 +92,9 @@ class OwnershipPromises(Subject):
         assert key.holders() == ["a"]
         assert found(key.release("a", TOKEN))
 
-    def test_who_waits_gets_no_forgotten_lease_back(self) -> None:
+    def test_a_waiting_task_restores_no_forgotten_lease(self) -> None:
         key = self.key()
-        key.take("a")
+        key.hold("a")
         key.park("b")
         (wake,) = key.release("a").wake
         assert not found(key.restore("b"))
@@ -102,30 +102,30 @@ class OwnershipPromises(Subject):
 
     def test_renewing_never_shortens(self) -> None:
         key = self.key()
-        key.take("a", ttl=LONG)
+        key.hold("a", ttl=LONG)
         assert key.renew("a", ttl=SHORT)
         assert key.inspect().holders[0].remaining > LONG / 2 * 1e6
 
-    def test_taking_again_never_shortens(self) -> None:
+    def test_acquiring_again_never_shortens(self) -> None:
         key = self.key()
-        key.take("a", ttl=LONG)
-        key.take("a", ttl=SHORT)
+        key.hold("a", ttl=LONG)
+        key.hold("a", ttl=SHORT)
         assert key.inspect().holders[0].remaining > LONG / 2 * 1e6
 
     def test_renewing_never_revives(self) -> None:
         key = self.key()
-        key.take("a", ttl=SHORT)
-        key.lapses()
+        key.hold("a", ttl=SHORT)
+        key.wait_until_expired()
         assert not key.renew("a")
         assert key.holders() == []
 
-    def test_many_leases_are_renewed_at_once_and_told_apart(self) -> None:
+    def test_many_leases_are_renewed_at_once_and_answered_one_by_one(self) -> None:
         store = self.client()
         keys = [self.key(f"key {number}") for number in range(3)]
         leases = []
         for number in range(60):
             key = keys[number % 3]
-            key.take(f"{number}", ttl=LONG, limit=20)
+            key.hold(f"{number}", ttl=LONG, limit=20)
             token = OTHER if number % 7 == 0 else TOKEN
             leases.append((key.name, Renew(f"{number}", token, 10**6)))
         leases.append(("nobody holds this", Renew("a", TOKEN, 10**6)))
@@ -135,64 +135,64 @@ class OwnershipPromises(Subject):
 
 class FencePromises(Subject):
     def test_fences_are_positive(self) -> None:
-        assert self.key().take("a") > 0
+        assert self.key().hold("a") > 0
 
     def test_the_fence_grows_over_releases_on_every_key(self) -> None:
         keys = [self.key(f"key {number}") for number in range(10)]
         last = dict.fromkeys(keys, 0)
         for turn in range(5):
             for key in keys:
-                fence = key.take(f"{turn}")
+                fence = key.hold(f"{turn}")
                 assert fence > last[key]
                 last[key] = fence
                 assert found(key.release(f"{turn}"))
 
-    def test_the_fence_grows_over_dead_leases(self) -> None:
+    def test_the_fence_grows_over_expired_leases(self) -> None:
         key = self.key()
-        first = key.take("a", ttl=SHORT)
-        key.lapses()
-        assert key.take("b") > first
+        first = key.hold("a", ttl=SHORT)
+        key.wait_until_expired()
+        assert key.hold("b") > first
 
-    def test_the_fence_grows_after_the_key_was_cleaned_away(self) -> None:
+    def test_the_fence_grows_after_the_key_was_cleared(self) -> None:
         key = self.key()
-        first = key.take("a", ttl=SHORT)
-        key.lapses()
+        first = key.hold("a", ttl=SHORT)
+        key.wait_until_expired()
         key.reap()
-        second = key.take("b", ttl=LONG)
+        second = key.hold("b", ttl=LONG)
         assert second > first
         key.release("b")
         key.reap()
-        assert key.take("a") > second
+        assert key.hold("a") > second
 
     def test_holders_of_one_key_have_different_fences(self) -> None:
         key = self.key()
-        fences = [key.take(f"{number}", limit=10) for number in range(10)]
+        fences = [key.hold(f"{number}", limit=10) for number in range(10)]
         assert fences == sorted(set(fences))
 
-    def test_the_fence_of_a_waiting_task_is_newer_than_that_of_whom_it_waited_for(self) -> None:
+    def test_the_fence_of_a_waiting_task_is_newer_than_that_of_the_holder_before_it(self) -> None:
         key = self.key()
-        first = key.take("a")
+        first = key.hold("a")
         key.park("b")
         (wake,) = key.release("a").wake
         assert fence_of(key.follow(wake)) > first
 
 
 class RepeatPromises(Subject):
-    def test_taking_again_is_the_same_grant(self) -> None:
+    def test_acquiring_again_is_the_same_grant(self) -> None:
         key = self.key()
-        assert key.take("a") == key.take("a")
+        assert key.hold("a") == key.hold("a")
         assert key.holders() == ["a"]
 
     def test_a_repeated_grant_of_a_promoted_copy_is_the_same_grant(self) -> None:
         key = self.key()
-        key.take("a")
+        key.hold("a")
         key.park("b")
         (wake,) = key.release("a").wake
         assert fence_of(key.follow(wake)) == fence_of(key.follow(wake))
 
-    def test_parking_again_keeps_the_place(self) -> None:
+    def test_parking_again_keeps_the_position(self) -> None:
         key = self.key()
-        key.take("a")
+        key.hold("a")
         key.park("b")
         key.park("c")
         again = key.park("b").answer
@@ -203,7 +203,7 @@ class RepeatPromises(Subject):
 
     def test_releasing_again_finds_nothing_and_changes_nothing(self) -> None:
         key = self.key()
-        key.take("a")
+        key.hold("a")
         key.park("b")
         key.park("c")
         assert found(key.release("a"))
@@ -214,13 +214,13 @@ class RepeatPromises(Subject):
 
     def test_renewing_again_is_renewing(self) -> None:
         key = self.key()
-        key.take("a")
+        key.hold("a")
         assert key.renew("a")
         assert key.renew("a")
 
     def test_removing_again_finds_nothing(self) -> None:
         key = self.key()
-        key.take("a")
+        key.hold("a")
         key.park("b")
         assert found(key.remove("b"))
         assert not found(key.remove("b"))

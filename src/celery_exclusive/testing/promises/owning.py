@@ -8,7 +8,7 @@ from celery_exclusive.testing.promises.subject import LONG, OTHER, SHORT, TOKEN,
 
 
 class OwningPromises(Subject):
-    def test_one_owns_a_key_and_others_are_told_who_it_is(self) -> None:
+    def test_one_holds_a_key_and_the_answer_to_others_names_it(self) -> None:
         key = self.key()
         fence_of(key.acquire_alone("a"))
         refused = key.acquire_alone("b", OTHER)
@@ -18,7 +18,7 @@ class OwningPromises(Subject):
         assert found(key.release("a", ending="open"))
         fence_of(key.acquire_alone("b", OTHER))
 
-    def test_owning_again_is_the_same_lease_and_lasts_as_long_as_it_says_now(self) -> None:
+    def test_acquiring_alone_again_is_the_same_lease_with_the_new_ttl(self) -> None:
         key = self.key()
         fence = fence_of(key.acquire_alone("a", ttl=2 * LONG))
         assert fence_of(key.acquire_alone("a", ttl=LONG)) == fence
@@ -28,15 +28,15 @@ class OwningPromises(Subject):
         (holder,) = key.inspect().holders
         assert holder.remaining > LONG * SECOND
 
-    def test_an_owner_that_has_cut_its_lease_short_is_dead_after_that(self) -> None:
+    def test_a_holder_that_has_shortened_its_lease_loses_it_after_that(self) -> None:
         key = self.key()
         fence = fence_of(key.acquire_alone("a", ttl=LONG))
         fence_of(key.acquire_alone("a", ttl=SHORT))
-        key.lapses()
+        key.wait_until_expired()
         assert fence_of(key.acquire_alone("b", OTHER)) > fence
         assert not key.renew("a")
 
-    def test_what_runs_is_not_that_of_another_delivery_of_the_same_id(self) -> None:
+    def test_a_running_lease_is_not_that_of_another_delivery_of_the_same_id(self) -> None:
         key = self.key()
         fence_of(key.acquire_alone("a", TOKEN))
         for phase in ("running", "queued"):
@@ -47,7 +47,7 @@ class OwningPromises(Subject):
         assert key.renew("a", TOKEN)
         assert found(key.release("a", TOKEN, ending="open"))
 
-    def test_another_delivery_of_the_same_id_has_it_from_then_on(self) -> None:
+    def test_another_delivery_of_the_same_id_holds_it_from_then_on(self) -> None:
         key = self.key()
         fence = fence_of(key.acquire_alone("a", TOKEN, phase="queued"))
         assert fence_of(key.acquire_alone("a", OTHER)) == fence
@@ -56,7 +56,7 @@ class OwningPromises(Subject):
         assert not found(key.release("a", TOKEN, ending="open"))
         assert key.renew("a", OTHER)
 
-    def test_what_does_not_run_is_that_of_its_id_whoever_asks(self) -> None:
+    def test_a_lease_that_does_not_run_belongs_to_its_id_with_any_token(self) -> None:
         key = self.key()
         key.acquire_alone("a", TOKEN, phase="queued")
         assert not key.renew("a", OTHER)  # nobody runs whose heartbeat this could be
@@ -68,7 +68,7 @@ class OwningPromises(Subject):
         assert found(key.release("a", OTHER, ending="open"))
         assert key.holders() == []
 
-    def test_what_runs_is_not_taken_over_without_its_token(self) -> None:
+    def test_a_running_lease_is_not_taken_over_without_its_token(self) -> None:
         key = self.key()
         fence = fence_of(key.acquire_alone("a", TOKEN))
         assert isinstance(key.acquire_alone("b", OTHER, former=("a", "another")).answer, Held)
@@ -77,7 +77,7 @@ class OwningPromises(Subject):
         assert fence_of(key.acquire_alone("b", OTHER, former=("a", "another"))) == fence
         assert key.holders() == ["b"]
 
-    def test_a_delivery_acquires_the_lease_of_what_is_queued_but_not_of_what_runs(self) -> None:
+    def test_a_delivery_takes_over_a_queued_lease_but_not_a_running_one(self) -> None:
         key = self.key()
         fence = fence_of(key.acquire_alone("a", TOKEN, phase="queued"))
         assert key.is_held_against("b")
@@ -93,7 +93,7 @@ class OwningPromises(Subject):
         assert found(key.release("b", OTHER))
         assert fence_of(key.acquire("c", former=("b", "queued"))) > fence
 
-    def test_what_has_finished_does_not_acquire_the_lease_of_what_is_queued(self) -> None:
+    def test_a_finished_task_does_not_take_over_a_queued_lease(self) -> None:
         key = self.key()
         fence_of(key.acquire("b", OTHER, redelivered=True))
         assert found(key.release("b", OTHER))
@@ -101,11 +101,11 @@ class OwningPromises(Subject):
         assert key.acquire("b", redelivered=True, former=("a", "queued")).answer == Stale()
         assert key.holders() == ["a"]
 
-    def test_copies_of_what_is_superseded_leave_and_those_that_come_later_are_obsolete(
+    def test_copies_of_a_superseded_message_leave_and_later_ones_are_stale(
         self,
     ) -> None:
         key = self.key()
-        key.take("b")
+        key.hold("b")
         assert not found(key.remove("a"))
         assert isinstance(key.acquire("a", OTHER, redelivered=True).answer, Held)
         assert not found(key.remove("a", ending="superseded"))
@@ -114,7 +114,7 @@ class OwningPromises(Subject):
         assert found(key.remove("c", ending="superseded"))
         assert key.is_stale("c", OTHER, redelivered=True)
 
-    def test_a_lease_is_handed_over_with_its_fence_and_its_former_owner_has_none(self) -> None:
+    def test_a_lease_is_handed_over_with_its_fence_and_its_former_holder_has_none(self) -> None:
         key = self.key()
         fence = fence_of(key.acquire_alone("a", TOKEN))
         assert fence_of(key.acquire_alone("b", OTHER, former=("a", TOKEN))) == fence
@@ -152,15 +152,17 @@ class OwningPromises(Subject):
         assert fence_of(key.acquire_alone("b", OTHER, former=("a", TOKEN))) == fence
         assert key.holders() == ["b"]
 
-    def test_what_has_ended_is_not_handed_over_but_a_free_key_is_owned_and_a_taken_one_is_not(self) -> None:
+    def test_an_expired_lease_is_not_handed_over_but_a_free_key_is_granted_and_a_held_one_is_not(
+        self,
+    ) -> None:
         key = self.key()
         fence_of(key.acquire_alone("a", TOKEN, ttl=SHORT))
-        key.lapses()
+        key.wait_until_expired()
         fence_of(key.acquire_alone("b", OTHER, former=("a", TOKEN)))
         assert isinstance(key.acquire_alone("c", TOKEN, former=("a", TOKEN)).answer, Held)
         assert key.holders() == ["b"]
 
-    def test_an_owner_finds_a_key_of_which_somebody_holds_a_place_taken(self) -> None:
+    def test_a_key_with_another_holder_is_not_acquired_alone(self) -> None:
         key = self.key()
-        key.take("a")
+        key.hold("a")
         assert isinstance(key.acquire_alone("b", OTHER).answer, Held)

@@ -20,7 +20,7 @@ from celery_exclusive.testing.promises.subject import OTHER, Key, Subject, found
 class SharingPromises(Subject):
     def test_all_clients_of_a_namespace_see_the_same(self) -> None:
         one, two = self.key(), self.key()
-        one.take("a")
+        one.hold("a")
         assert isinstance(two.acquire("b", OTHER).answer, Held)
         assert two.holders() == ["a"]
         assert found(two.release("a"))
@@ -28,7 +28,7 @@ class SharingPromises(Subject):
 
     def test_a_closed_client_opens_itself_again(self) -> None:
         key = self.key()
-        key.take("a")
+        key.hold("a")
         key.store.close()
         key.store.close()
         assert found(key.release("a"))
@@ -72,26 +72,26 @@ class SharingPromises(Subject):
     def test_a_forked_child_uses_the_store_of_its_parent(self) -> None:
         key = self.key()
         self.needs_fork()
-        key.take("parent")
-        children = [_in_child(partial(_turned_away, key, f"child {number}")) for number in range(2)]
+        key.hold("parent")
+        children = [_in_child(partial(_is_refused, key, f"child {number}")) for number in range(2)]
         for _ in range(50):  # meanwhile the parent's connection must not be read by them
             assert key.holders() == ["parent"]
         assert [_ended(child) for child in children] == [0, 0]
         assert found(key.release("parent"))
 
-    def test_what_a_forked_child_took_its_parent_sees(self) -> None:
+    def test_a_parent_sees_the_lease_that_its_forked_child_acquired(self) -> None:
         key = self.key()
         self.needs_fork()
-        key.take("parent")
+        key.hold("parent")
         key.release("parent")
-        assert _ended(_in_child(lambda: key.take("child") > 0)) == 0
+        assert _ended(_in_child(lambda: key.hold("child") > 0)) == 0
         assert key.holders() == ["child"]
 
-    def test_what_a_dead_process_parked_is_kept(self) -> None:
+    def test_a_message_that_a_dead_process_parked_is_kept(self) -> None:
         key = self.key()
         self.needs_fork()
         key.needs_line()
-        key.take("parent")
+        key.hold("parent")
         assert _ended(_in_child(lambda: bool(key.park("child", message=b"of the child")))) == 0
         (wake,) = key.release("parent").wake
         assert (wake.id, wake.message) == ("child", b"of the child")
@@ -112,12 +112,12 @@ def _count(key: Key, counter: _Counter, id: str) -> None:
     for _ in range(25):
         until(lambda: isinstance(key.acquire(id).answer, Granted), "the key is granted")
         seen = counter.value
-        time.sleep(0)  # let others in, if they can
+        time.sleep(0)  # let others acquire it, if they can
         counter.value = seen + 1
         assert found(key.release(id))
 
 
-def _turned_away(key: Key, id: str) -> bool:
+def _is_refused(key: Key, id: str) -> bool:
     return all(key.is_held_against(id) for _ in range(50))
 
 

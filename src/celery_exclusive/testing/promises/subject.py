@@ -93,11 +93,11 @@ class Subject:
         while True:
             key = self.key(f"key {token_hex(4)}", offer=offer)
             key.needs_line()
-            key.take(holder, OTHER, ttl=ttl)
+            key.hold(holder, OTHER, ttl=ttl)
             replies = [key.acquire(id, message=b"message") for id in ids]
             if all(isinstance(reply.answer, Parked) and not reply.wake for reply in replies):
                 return key
-            ttl *= 2  # it ended while we were at it
+            ttl *= 2  # it expired before the ids were parked
 
 
 @dataclass(frozen=True)
@@ -128,8 +128,8 @@ class Key:
             ),
         )
 
-    def take(self, id: str, token: str = TOKEN, *, ttl: float = LONG, limit: int = 1) -> int:
-        """Acquire the key, which must be free; return the fence."""
+    def hold(self, id: str, token: str = TOKEN, *, ttl: float = LONG, limit: int = 1) -> int:
+        """Let this id acquire the key, which must be free; return the fence."""
         return fence_of(self.acquire(id, token, ttl=ttl, limit=limit))
 
     def park(
@@ -212,9 +212,9 @@ class Key:
         if not self.store.capabilities.line:
             pytest.skip("this store keeps no line")
 
-    def lapses(self) -> None:
+    def wait_until_expired(self) -> None:
         """Wait until the key has no holder."""
-        until(lambda: not self.inspect().holders, "the lease has ended")
+        until(lambda: not self.inspect().holders, "the lease has expired")
 
 
 def fence_of(reply: Reply) -> int:

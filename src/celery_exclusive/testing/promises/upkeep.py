@@ -40,7 +40,7 @@ class LookPromises(Subject):
     def test_a_key_shows_its_holders_and_its_line(self) -> None:
         key = self.key()
         for id in "ab":
-            key.take(id, limit=2)
+            key.hold(id, limit=2)
         snapshot = key.inspect()
         assert [owner.id for owner in snapshot.holders] == ["a", "b"]
         assert all(owner.age >= 0 and 0 < owner.remaining <= LONG * 1e6 for owner in snapshot.holders)
@@ -51,8 +51,8 @@ class LookPromises(Subject):
 
     def test_several_keys_are_shown_in_the_order_in_which_they_are_named(self) -> None:
         one, other, unknown = (self.key(name) for name in ("one", "other", "unknown"))
-        one.take("a")
-        other.take("b")
+        one.hold("a")
+        other.hold("b")
         names = [other.name, unknown.name, one.name, other.name]
         seen = [[owner.id for owner in found.holders] for found in one.store.inspect_all(names)]
         assert seen == [["b"], [], ["a"], ["b"]]
@@ -60,19 +60,19 @@ class LookPromises(Subject):
 
     def test_the_age_of_a_lease_grows_over_renewals(self) -> None:
         key = self.key()
-        key.take("a")
+        key.hold("a")
         until(lambda: key.inspect().holders[0].age > SHORT * 1e6, "the lease grows older")
         assert key.renew("a")
         assert key.inspect().holders[0].age > SHORT * 1e6
 
-    def test_a_dead_holder_is_not_shown(self) -> None:
+    def test_a_holder_whose_lease_expired_is_not_shown(self) -> None:
         key = self.key()
-        key.take("a", ttl=SHORT)
+        key.hold("a", ttl=SHORT)
         until(lambda: key.inspect() == Snapshot(), "the key looks free")
 
     def test_looking_changes_nothing(self) -> None:
         key = self.key(offer=SHORT)
-        key.take("a")
+        key.hold("a")
         key.park("b")
         (wake,) = key.release("a").wake
         for _ in range(3):
@@ -80,14 +80,14 @@ class LookPromises(Subject):
             list(key.store.scan())
         fence_of(key.follow(wake))
 
-    def test_scan_tells_the_keys_that_have_a_holder_or_a_line(self) -> None:
+    def test_scan_yields_the_keys_that_have_a_holder_or_a_line(self) -> None:
         store = self.client()
-        self.key("held").take("a")
-        self.key("released").take("a")
+        self.key("held").hold("a")
+        self.key("released").hold("a")
         self.key("released").release("a")
         line = self.key("line")
         if store.capabilities.line:
-            line.take("a")
+            line.hold("a")
             line.park("b")
             line.release("a")
         assert sorted(store.scan()) == (["held", "line"] if store.capabilities.line else ["held"])
@@ -96,7 +96,7 @@ class LookPromises(Subject):
         store = self.client()
         names = [f"key {number}" for number in range(300)]
         for name in names:
-            Key(store, name).take("a")
+            Key(store, name).hold("a")
         assert sorted(store.scan()) == sorted(names)
 
     @pytest.mark.parametrize("prefix", ["a", "a*", "a:", "[a]", "ä"])
@@ -104,23 +104,23 @@ class LookPromises(Subject):
         store = self.client()
         names = ["a", "a*b", "ab", "a:b", "[a]b", "äb", "b"]
         for name in names:
-            Key(store, name).take("a")
+            Key(store, name).hold("a")
         assert sorted(store.scan(prefix)) == sorted(name for name in names if name.startswith(prefix))
 
     def test_all_clients_know_one_epoch_and_offers_carry_it(self) -> None:
         key = self.key()
-        key.take("a")
+        key.hold("a")
         key.park("b")
         (wake,) = key.release("a").wake
         assert wake.epoch == key.store.epoch() == self.client().epoch()
         assert self.client(prefix=f"{self.prefix}x").epoch() != wake.epoch
 
-    def test_what_lost_its_data_has_another_epoch(self) -> None:
+    def test_losing_its_data_changes_the_epoch_of_a_store(self) -> None:
         before = self.client().epoch()
         self.lose_data()
         assert self.client().epoch() not in ("", before)
 
-    def test_a_check_tells_warnings_as_text(self) -> None:
+    def test_a_check_returns_warnings_as_strings(self) -> None:
         assert all(self.client().check())
 
     def test_a_store_that_does_not_answer_says_so(self) -> None:
@@ -137,9 +137,9 @@ class LookPromises(Subject):
 
 class NamePromises(Subject):
     @pytest.mark.parametrize("name", NAMES)
-    def test_any_text_is_a_key(self, name: str) -> None:
+    def test_any_string_is_a_key(self, name: str) -> None:
         key = self.key(name)
-        key.take("a")
+        key.hold("a")
         assert list(key.store.scan()) == [name]
         assert key.holders() == ["a"]
         assert key.renew("a")
@@ -151,15 +151,15 @@ class NamePromises(Subject):
         assert list(key.store.scan()) == []
 
     @pytest.mark.parametrize("id", NAMES)
-    def test_any_text_is_an_id(self, id: str) -> None:
+    def test_any_string_is_an_id(self, id: str) -> None:
         key = self.key()
-        key.take(id)
+        key.hold(id)
         assert key.holders() == [id]
         answer = key.acquire("b", OTHER).answer
         assert isinstance(answer, Held)
         assert answer.by[0].id == id
         assert found(key.release(id))
-        key.take("a")
+        key.hold("a")
         key.park(id)
         (wake,) = key.release("a").wake
         assert wake.id == id
@@ -169,9 +169,9 @@ class NamePromises(Subject):
 
     def test_namespaces_do_not_see_each_other(self) -> None:
         one, two = self.key("2key", prefix=self.prefix), self.key("key", prefix=f"{self.prefix}2")
-        one.take("a")
+        one.hold("a")
         assert list(two.store.scan()) == []
-        two.take("a")
+        two.hold("a")
         assert list(one.store.scan()) == ["2key"]
         one.park("b")
         assert two.inspect().waiting == 0
@@ -188,16 +188,16 @@ class UpkeepPromises(Subject):
         assert two.reap(every=every).answer == Applied(False)
         assert one.reap(every=every).answer == Applied(False)
 
-    def test_after_a_period_somebody_reaps_again(self) -> None:
+    def test_after_a_period_a_client_reaps_again(self) -> None:
         store = self.client()
         every = int(SHORT * 1e6)
         store.reap(every=every)
         until(lambda: store.reap(every=every).answer == Applied(True), "the period is over")
 
-    def test_a_sweep_looks_after_as_many_keys_as_it_is_told(self) -> None:
+    def test_a_sweep_looks_at_no_more_keys_than_its_limit(self) -> None:
         keys = [self.key_of_dying_holder("b") for _ in range(5)]
         for key in keys:
-            key.lapses()
+            key.wait_until_expired()
         offered: list[str] = []
         for number in (2, 4, 5):
             reply = keys[0].store.reap(limit=2)
@@ -215,13 +215,13 @@ class UpkeepPromises(Subject):
         store = self.client(tombstone_ttl=SHORT)
         for number in range(20):
             key = Key(store, f"key {number}")
-            key.take("a")
+            key.hold("a")
             assert found(key.release("a"))
         self.leaves_nothing(store_of=self.key("key 0"))
 
     def test_nothing_is_left_of_a_line_that_has_emptied(self) -> None:
         key = self.key(tombstone_ttl=SHORT)
-        key.take("0")
+        key.hold("0")
         for number in range(1, 20):
             key.park(f"{number}")
         reply = key.release("0")
@@ -234,21 +234,21 @@ class UpkeepPromises(Subject):
 
     def test_nothing_is_left_of_dead_holders(self) -> None:
         key = self.key()
-        key.take("a", ttl=SHORT)
-        key.lapses()
+        key.hold("a", ttl=SHORT)
+        key.wait_until_expired()
         self.leaves_nothing(store_of=key)
 
     def test_nothing_is_left_of_dead_holders_beside_a_living_one(self) -> None:
         key = self.key()
-        key.take("dead", ttl=SHORT, limit=2)
-        key.take("living", limit=2)
+        key.hold("dead", ttl=SHORT, limit=2)
+        key.hold("living", limit=2)
         until(lambda: key.holders() == ["living"], "the short lease has ended")
         assert found(key.release("living"))
         self.leaves_nothing(store_of=key)
 
     def test_nothing_is_left_of_removed_tasks(self) -> None:
         key = self.key(tombstone_ttl=SHORT)
-        key.take("a")
+        key.hold("a")
         key.park("b")
         assert found(key.remove("b"))
         assert found(key.release("a"))

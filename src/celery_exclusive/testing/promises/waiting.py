@@ -29,9 +29,9 @@ MESSAGES = {
 
 class WaitingPromises(Subject):
     @pytest.mark.parametrize("kind", MESSAGES)
-    def test_a_parked_message_comes_back_as_it_was(self, kind: str) -> None:
+    def test_a_parked_message_is_returned_as_it_was(self, kind: str) -> None:
         key = self.key()
-        key.take("a")
+        key.hold("a")
         key.park("b", message=MESSAGES[kind])
         (wake,) = self.key().release("a").wake
         assert wake.message == MESSAGES[kind]
@@ -40,43 +40,43 @@ class WaitingPromises(Subject):
 
     def test_a_parked_message_outlives_the_client_that_parked_it(self) -> None:
         holder, parker = self.key(), self.key()
-        holder.take("a")
+        holder.hold("a")
         parker.park("b")
         parker.store.close()
         assert woken(holder.release("a")) == ["b"]
 
     def test_the_newest_message_of_a_waiting_id_is_the_one_that_counts(self) -> None:
         key = self.key()
-        key.take("a")
+        key.hold("a")
         key.park("b", message=b"old")
         key.park("b", message=b"new")
         (wake,) = key.release("a").wake
         assert wake.message == b"new"
 
-    def test_who_will_not_wait_leaves_nothing(self) -> None:
+    def test_a_request_that_does_not_wait_leaves_nothing(self) -> None:
         key = self.key()
-        key.take("a")
+        key.hold("a")
         assert isinstance(key.acquire("b", OTHER).answer, Held)
         assert key.inspect().waiting == 0
         assert not key.release("a").wake
 
-    def test_a_free_key_is_granted_even_to_who_would_wait(self) -> None:
+    def test_a_free_key_is_granted_even_to_a_request_that_would_wait(self) -> None:
         key = self.key()
         assert isinstance(key.acquire("a", message=b"message").answer, Granted)
         assert key.inspect().waiting == 0
 
-    def test_behind_as_many_as_may_wait_no_newcomer_is_parked(self) -> None:
+    def test_behind_a_full_line_no_newcomer_is_parked(self) -> None:
         key = self.key()
-        key.take("a")
+        key.hold("a")
         key.park("b")
         answer = key.acquire("c", message=b"message", max_waiting=1).answer
         assert isinstance(answer, Full)
         assert (answer.waiting, [owner.id for owner in answer.by]) == (1, ["a"])
         assert isinstance(key.acquire("c", message=b"message", max_waiting=2).answer, Parked)
 
-    def test_who_parks_is_told_the_position_and_for_whom_it_waits(self) -> None:
+    def test_the_answer_to_a_parked_request_names_its_position_and_the_owners(self) -> None:
         key = self.key()
-        key.take("a")
+        key.hold("a")
         for position, id in enumerate("bcd", 1):
             answer = key.park(id).answer
             assert isinstance(answer, Parked)
@@ -86,17 +86,17 @@ class WaitingPromises(Subject):
             assert owner.age >= 0
             assert 0 < owner.remaining <= LONG * 1e6
 
-    def test_who_is_turned_away_is_told_by_whom(self) -> None:
+    def test_the_answer_to_a_refused_request_names_the_owners(self) -> None:
         key = self.key()
         for id in "ab":
-            key.take(id, limit=2)
+            key.hold(id, limit=2)
         answer = key.acquire("c", limit=2).answer
         assert isinstance(answer, Held)
         assert [owner.id for owner in answer.by] == ["a", "b"]
 
-    def test_waiting_tasks_run_in_the_order_in_which_they_came(self) -> None:
+    def test_waiting_tasks_run_in_the_order_in_which_they_arrived(self) -> None:
         key = self.key()
-        key.take("first")
+        key.hold("first")
         names = [f"{number * 7 % 12} waits" for number in range(12)]
         for name in names:
             key.park(name)
@@ -108,25 +108,25 @@ class WaitingPromises(Subject):
             running = wake.id
         assert order == names
 
-    def test_a_release_offers_the_place_to_the_head_of_the_line_and_to_nobody_else(self) -> None:
+    def test_a_release_offers_the_slot_to_the_head_of_the_line_alone(self) -> None:
         key = self.key()
-        key.take("a")
+        key.hold("a")
         key.park("b")
         key.park("c")
         assert woken(key.release("a")) == ["b"]
 
-    def test_every_free_place_is_offered(self) -> None:
+    def test_every_free_slot_is_offered(self) -> None:
         key = self.key()
         key.needs_line()
         for id in "abc":
-            key.take(id, limit=3)
+            key.hold(id, limit=3)
         for id in "defg":
             key.acquire(id, limit=3, message=b"message")
         assert [woken(key.release(id)) for id in "abc"] == [["d"], ["e"], ["f"]]
 
     def test_a_newcomer_never_passes_a_waiting_task(self) -> None:
         key = self.key()
-        key.take("a")
+        key.hold("a")
         key.park("b")
         (wake,) = key.release("a").wake
         answer = key.acquire("newcomer", OTHER).answer
@@ -140,7 +140,7 @@ class WaitingPromises(Subject):
 
     def test_a_waiting_task_cannot_pass_the_one_before_it(self) -> None:
         key = self.key()
-        key.take("a")
+        key.hold("a")
         key.park("b")
         key.park("c")
         (wake,) = key.release("a").wake
@@ -149,32 +149,32 @@ class WaitingPromises(Subject):
         assert answer.position == 2
         assert isinstance(key.follow(wake).answer, Granted)
 
-    def test_who_waits_goes_on_waiting_even_if_it_comes_again_and_would_not(self) -> None:
+    def test_a_waiting_task_goes_on_waiting_even_if_its_redelivery_would_not(self) -> None:
         key = self.key()
-        key.take("a")
+        key.hold("a")
         key.park("b", message=b"the message")
         assert isinstance(key.acquire("b", OTHER, redelivered=True, message=None).answer, Parked)
         (wake,) = key.release("a").wake
         assert (wake.id, wake.message) == ("b", b"the message")
 
-    def test_who_comes_again_while_it_waits_may_take_the_place_when_it_is_its_turn(self) -> None:
+    def test_a_waiting_task_that_is_redelivered_acquires_the_slot_when_it_is_its_turn(self) -> None:
         key = self.key()
-        key.take("a")
+        key.hold("a")
         key.park("b")
         key.release("a")
         fence_of(key.acquire("b", OTHER, redelivered=True, message=b"message"))
         assert key.inspect().waiting == 0
 
-    def test_who_takes_its_place_unasked_is_not_asked(self) -> None:
+    def test_a_task_that_acquires_its_slot_without_an_offer_gets_none(self) -> None:
         key = self.key_of_dying_holder("b")
-        key.lapses()
+        key.wait_until_expired()
         reply = key.acquire("b", OTHER, redelivered=True, message=b"message")
         assert isinstance(reply.answer, Granted)
         assert not reply.wake
 
-    def test_who_is_turned_away_learns_for_how_long_the_others_have_had_it(self) -> None:
+    def test_the_answer_to_a_refused_request_says_for_how_long_the_key_is_held(self) -> None:
         key = self.key()
-        key.take("a")
+        key.hold("a")
 
         def age() -> int:
             answer = key.acquire("b", OTHER).answer
@@ -183,36 +183,36 @@ class WaitingPromises(Subject):
 
         until(lambda: age() > SHORT * 1e6, "the lease grows older")
 
-    def test_a_raised_limit_lets_those_in_who_wait(self) -> None:
+    def test_a_raised_limit_offers_slots_to_waiting_tasks(self) -> None:
         key = self.key()
-        key.take("a")
+        key.hold("a")
         key.park("b")
         key.park("c")
         reply = key.acquire("d", limit=3, message=b"message")
         assert isinstance(reply.answer, Parked)
         assert woken(reply) == ["b", "c"]
 
-    def test_a_dead_holder_frees_the_key_through_the_reaper(self) -> None:
+    def test_the_reaper_offers_the_key_of_a_dead_holder(self) -> None:
         key = self.key_of_dying_holder("b", "c")
         assert key.reap_until_woken().id == "b"
 
-    def test_a_dead_holder_frees_the_key_through_the_next_who_asks(self) -> None:
+    def test_the_next_request_offers_the_key_of_a_dead_holder(self) -> None:
         key = self.key_of_dying_holder("b", "c")
-        key.lapses()
+        key.wait_until_expired()
         reply = key.acquire("d", message=b"message")
         assert isinstance(reply.answer, Parked)
         assert woken(reply) == ["b"]
 
-    def test_a_late_finisher_hands_on_what_it_lost(self) -> None:
+    def test_a_late_finisher_wakes_the_next_in_line(self) -> None:
         key = self.key_of_dying_holder("b")
-        key.lapses()
+        key.wait_until_expired()
         reply = key.release("dying", OTHER)
         assert not found(reply)
         assert woken(reply) == ["b"]
 
-    def test_while_the_holder_lives_nobody_is_woken(self) -> None:
+    def test_while_the_holder_lives_no_task_is_woken(self) -> None:
         key = self.key(offer=SHORT)
-        key.take("a")
+        key.hold("a")
         key.park("b")
         assert key.renew("a")
         assert not key.reap().wake
@@ -222,7 +222,7 @@ class WaitingPromises(Subject):
 class RemovePromises(Subject):
     def test_a_removed_id_leaves_the_line(self) -> None:
         key = self.key()
-        key.take("a")
+        key.hold("a")
         key.park("b")
         key.park("c")
         assert found(key.remove("b"))
@@ -231,7 +231,7 @@ class RemovePromises(Subject):
 
     def test_a_removed_offer_goes_to_the_next(self) -> None:
         key = self.key()
-        key.take("a")
+        key.hold("a")
         key.park("b")
         key.park("c")
         key.release("a")
@@ -239,22 +239,22 @@ class RemovePromises(Subject):
 
     def test_a_holder_cannot_be_removed_from_a_line_it_is_not_in(self) -> None:
         key = self.key()
-        key.take("a")
+        key.hold("a")
         assert not found(key.remove("a"))
         assert key.holders() == ["a"]
 
     def test_copies_of_a_removed_id_are_stale(self) -> None:
         key = self.key()
-        key.take("a")
+        key.hold("a")
         key.park("b")
         (wake,) = key.release("a").wake
         assert found(key.remove("b"))
         assert key.is_stale("b", promoted=wake.epoch)
         assert key.is_stale("b", redelivered=True)
 
-    def test_who_is_removed_unfinished_may_come_again(self) -> None:
+    def test_a_task_that_is_removed_unfinished_may_run_again(self) -> None:
         key = self.key()
-        key.take("a")
+        key.hold("a")
         key.park("b")
         (wake,) = key.release("a").wake
         assert found(key.remove("b", ending="open"))
