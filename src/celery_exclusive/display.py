@@ -1,4 +1,4 @@
-"""Makes texts that others have written safe to show: keys, ids, arguments, URLs.
+"""Makes strings that others have written safe to show: keys, ids, arguments, URLs.
 
 None of them controls the terminal, and none forges a log line.
 """
@@ -12,7 +12,7 @@ _ESCAPE = re.compile(r"\\(\\|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
 
 
 def printable(text: str) -> str:
-    """Escape unprintable characters, but not backslashes: for texts that are not read back."""
+    """Escape unprintable characters, but not backslashes: for strings that are not read back."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else _escape(ord(char)) for char in text)

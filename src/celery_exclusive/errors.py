@@ -1,7 +1,7 @@
 """The errors of this library. Each message names the task, the option or key, and the next step.
 
-They carry plain texts only, so they survive pickling and every result backend. Each message is one printable
-line, whatever keys and ids it contains.
+They carry plain strings only, so they survive pickling and every result backend. Each message is one
+printable line, whatever keys and ids it contains.
 """
 
 from __future__ import annotations

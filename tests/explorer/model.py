@@ -3,7 +3,7 @@
 Not modelled, on purpose:
 * lengths of time. What is kept of the clock is whether a lease or an offer has run out, so whatever may
   happen in some order of clocks does happen here. That `due` comes in time is a property test of `step`.
-* prefetch (a prefetched message that comes back is one taken by a worker that dies at once), the order of
+* prefetch (a prefetched message that returns is one taken by a worker that dies at once), the order of
   a queue (any message may be the next), heartbeats (a lease of somebody who lives lapses in a `pause`).
 * data loss of the store, changing limits, `remove`, and conflicts that do not park: they keep nothing.
 * unfinished endings with early acknowledgement: Celery itself loses those.
@@ -27,7 +27,7 @@ NOW, LATER, LAST_FENCE, EPOCH = 0, 1, 100, "epoch"
 FRESH, PROMOTED, REDELIVERED = "fresh", "promoted", "redelivered"
 RUNNING, RETRIED, PARKING, ENDING, REQUEUEING = "running", "retried", "parking", "ending", "requeueing"
 REJECTED = "'"
-"""Ends the name of a message that was rejected, and comes back through a dead-letter exchange."""
+"""Ends the name of a message that was rejected, and returns through a dead-letter exchange."""
 
 
 class Violation(Exception):
@@ -59,7 +59,7 @@ class Setting:
 
     `flags`: the broker says of a message that it delivers it again. `slow`: an offer runs out although its
     copy is still underway. `pauses`: a lease lapses although its holder lives. `rejections`: a body rejects
-    its message, which comes back through a dead-letter exchange. `lost_replies`: the store has answered, but
+    its message, which returns through a dead-letter exchange. `lost_replies`: the store has answered, but
     the worker never hears it and asks again.
     """
 
@@ -345,7 +345,7 @@ class Model:
             queue=queue,
             fates=sorted([*world.fates, (life, Fate())]),
         )
-        label = f"{slot.message} is rejected{_asked(answer)}, and comes back as {life}"
+        label = f"{slot.message} is rejected{_asked(answer)}, and returns as {life}"
         yield Move(label, _mark(rejected, slot.message, owed=False), is_progress=False)
 
     def _releases(self, world: World, slot: Slot, others: list[Slot]) -> Iterator[Move]:

@@ -14,7 +14,7 @@ QUICK = (
     Setting("no flags: a crash, an unfinished ending", flags=False, crashes=1, unfinished=1, slow=1),
     Setting("no flags: a lost connection, a crash", flags=False, workers=3, lost_acks=1, crashes=1),
     Setting("no flags, early ack", flags=False, early=True, crashes=1, lost_acks=1, slow=1),
-    Setting("a rejected message comes back, a crash", rejections=1, crashes=1, slow=1),
+    Setting("a rejected message returns, a crash", rejections=1, crashes=1, slow=1),
     Setting("early ack: a crash, a lost connection", early=True, crashes=1, lost_acks=1, slow=1),
 )
 SETTINGS = (
@@ -101,11 +101,11 @@ CONTROLS = {
         Setting("a crash, a lost connection", workers=3, crashes=1, lost_acks=1),
         Protocol(_copies_leave),
     ),
-    "a copy that comes back unflagged is stale for want of an entry": (
+    "a copy that returns unflagged is stale for want of an entry": (
         Setting("no flags, an unfinished ending", flags=False, unfinished=1),
         Protocol(_no_entry_is_stale),
     ),
-    "a rejected message comes back under its old id": (
+    "a rejected message returns under its old id": (
         Setting("a rejection", rejections=1),
         Protocol(lives_have_ids=False),
     ),

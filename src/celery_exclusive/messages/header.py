@@ -44,7 +44,7 @@ class Header:
     * `store`: the epoch of the store that the publisher uses. None: it does not know.
     * `priority`: that of the publisher, where a promoted copy has one above all others.
     * `redelivered`: the broker had delivered it before it was parked.
-    * `masked`: its caller gave other texts to show instead of the arguments.
+    * `masked`: its caller gave other strings to show instead of the arguments.
     * `tries`, `since`: how often it was rescheduled, and when it first found its key held, in seconds
       since 1970.
     * `rejections`: how often it had returned through a dead-letter exchange when it was published.
@@ -139,7 +139,7 @@ def _digest(*texts: str) -> str:
 
 
 def _is_text(value: object) -> bool:
-    """Whether every store can keep this text: half a surrogate pair is no text."""
+    """Whether every store can keep this string: half a surrogate pair is no character."""
     if not isinstance(value, str) or len(value) > _LONGEST_TEXT:
         return False
     return not any("\ud800" <= char <= "\udfff" for char in value)

@@ -1,8 +1,8 @@
-"""The canonical text of values: type-tagged, injective, free of the order of dicts.
+"""The canonical form of values: type-tagged, injective, free of the order of dicts.
 
-The text of a value is the text of its JSON round trip through kombu, since that is what a retry, a call by
-name and a worker see. A value without a stable text is refused; a memory address is never part of a key. So
-is a value that is too large: a worker also makes keys in its main process, which does nothing else meanwhile.
+The form of a value is that of its JSON round trip through kombu, since that is what a retry, a call by name
+and a worker see. A value without a stable form is refused; a memory address is never part of a key. So is a
+value that is too large: a worker also makes keys in its main process, which does nothing else meanwhile.
 """
 
 from __future__ import annotations

@@ -83,12 +83,12 @@ class Signer:
         return any(hmac.compare_digest(given, own) for own in signed)
 
     def _text(self, parts: Sequence[bytes]) -> bytes:
-        """Return all parts, each after its length: different lists of parts have different texts."""
+        """Return all parts, each after its length: different lists of parts make different strings."""
         return b"".join(b"%d:%b," % (len(part), part) for part in (self._namespace, *parts))
 
 
 def _of_header(fields: Mapping[str, Any], task_id: str) -> tuple[bytes, ...]:
-    """Return the signed parts of a header, as it arrives: with lists for tuples and texts as keys."""
+    """Return the signed parts of a header, as it arrives: with lists for tuples and strings as keys."""
     text = json.dumps(json.loads(json.dumps(fields)), sort_keys=True)
     return b"header", _encoded(task_id), text.encode()
 

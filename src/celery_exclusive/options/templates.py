@@ -1,8 +1,8 @@
 """Templates of absolute keys: "repo:{project.pk}".
 
-A template contains the texts of values unchanged. Only a value before another one is escaped, and only if it
-contains the text between them: "{owner}:{repo}" of ("a:b", "c") is "a^:b:c", that of ("a", "b:c") is
-"a:b:c". So one template gives two calls the same text only if each of their values has the same text.
+A template shows values as unchanged strings. Only a value before another one is escaped, and only if it
+contains the characters between them: "{owner}:{repo}" of ("a:b", "c") is "a^:b:c", that of ("a", "b:c") is
+"a:b:c". So one template gives two calls the same string only if each of their values has the same string.
 """
 
 from __future__ import annotations

@@ -65,9 +65,9 @@ def wrap_send_task(services: Services) -> Any:
 
 
 def _is_masked(options: dict[str, Any], previous: Header | None) -> bool:
-    """Whether log lines must not show the arguments: the caller gives other texts for them.
+    """Whether log lines must not show the arguments: the caller gives other strings for them.
 
-    A retry has lost these texts, so what the first call wanted is kept. Of one that another publisher sent
+    A retry has lost these strings, so what the first call wanted is kept. Of one that another publisher sent
     without this library, it is not known.
     """
     if options.get("retries"):

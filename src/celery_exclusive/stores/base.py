@@ -77,7 +77,7 @@ class Store(Protocol):
     """
 
     url: str
-    """The store's URL without password, for texts."""
+    """The store's URL without password, for messages."""
 
     @property
     def capabilities(self) -> Capabilities: ...

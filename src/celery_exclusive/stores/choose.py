@@ -30,7 +30,7 @@ def choose(conf: Any, named: str | None) -> tuple[str, str]:
     is a Redis. SQLite serves one machine only: it is chosen for a broker of one machine, or SQLite results.
 
     Raises:
-        OptionError: the app uses nothing that can keep locks; the text says which setting to add.
+        OptionError: the app uses nothing that can keep locks; the message says which setting to add.
     """
     if named:
         if scheme(named) in _NOT_YET:
