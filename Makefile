@@ -3,6 +3,9 @@ ARGS ?=
 BIN := .venv/bin
 RUN := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/
 
+# Hundreds of processes import the same files: let the first of them compile these for all.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-fast test-all check matrix flake standstill timetable lock bench
 
