@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
@@ -30,6 +31,7 @@ class Nursery:
 
 def questions() -> Iterator[list[Any]]:
     """In the child: what it is asked, until its parent closes or is gone."""
+    gc.freeze()  # Celery collects garbage before each fork of a pool: what is imported here is none
     for line in sys.stdin:
         yield json.loads(line)
 

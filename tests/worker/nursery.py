@@ -27,6 +27,8 @@ MOST = 2
 MODULES = (
     *("celery.__main__", "celery.apps.worker", "celery.bin.celery", "celery.worker.consumer"),
     *("celery.concurrency.prefork", "celery.concurrency.thread", "celery.concurrency.solo"),
+    *("celery.worker.strategy", "celery.app.control", "celery.app.events", "celery.app.log"),
+    *("billiard.popen_fork", "billiard.sharedctypes"),
     *("celery.worker.autoscale", "celery.backends.redis", "kombu.transport.redis", "kombu.transport.pyamqp"),
     *("celery_exclusive.install", "celery_exclusive.worker.steps"),
     *("celery_exclusive.stores.redis.store", "celery_exclusive.stores.sql.sqlite"),
