@@ -35,6 +35,8 @@ print(json.dumps({
 }))
 """
 
+pytestmark = pytest.mark.xdist_group("importer")  # else each process would import all feeds
+
 
 @pytest.fixture(scope="module")
 def feeds() -> Iterator[server.FeedServer]:

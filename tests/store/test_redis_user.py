@@ -38,6 +38,7 @@ from tests.worker.journal import eventually
 )
 COMMANDS = re.findall(r"\+(\S+)", LINE)
 LONG, SHORT = 60 * SECOND, SECOND // 10
+pytestmark = pytest.mark.xdist_group("redis-user")  # one server for all of them
 
 
 @pytest.fixture(scope="module")
