@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TypeVar
 
 import hypothesis
@@ -17,6 +18,7 @@ from tests.servers import NoServer, RedisServer
 hypothesis.settings.register_profile("house", deadline=None)  # a busy machine is no bug
 hypothesis.settings.load_profile("house")
 Server = TypeVar("Server")
+TESTS = Path(__file__).parent
 
 
 @pytest.fixture(scope="session")
@@ -65,7 +67,20 @@ def _or_leave_out(start: Callable[[], Server]) -> Server:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Our tests wait for servers and workers more than they compute."""
-    return max(4, os.cpu_count() or 1)
+    return max(6, os.cpu_count() or 1)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With several processes, run a part of each folder at any time: some tests compute while others wait."""
+    if not hasattr(config, "workerinput"):
+        return
+    folders: defaultdict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        folders[item.path.relative_to(TESTS).parts[0]].append(item)
+    moments = {
+        item: number / len(folder) for folder in folders.values() for number, item in enumerate(folder)
+    }
+    items.sort(key=moments.__getitem__)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
