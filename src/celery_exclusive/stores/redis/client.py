@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import socket
-from contextlib import suppress
 from typing import Any, NoReturn, Protocol
 
 from celery_exclusive.errors import OptionError, StoreUnavailable
+from celery_exclusive.stores.idle import Idle
 from celery_exclusive.stores.redis import address
 from celery_exclusive.stores.redis.scripts import Script
 from celery_exclusive.system.deadline import at_most
-from celery_exclusive.system.threads import is_green, original
 
 try:
     from redis import connection as driver
@@ -78,8 +76,7 @@ class Client:
         self._address = address.parse(url)
         self.url = self._address.shown
         self._timeout = float(self._address.options["socket_timeout"] or 0)
-        self._shelf = _shelf()
-        self._pid = os.getpid()
+        self._idle = Idle[_Connection]()
 
     def run(self, script: Script, base: str, *arguments: object, again: _Command | None = None) -> Any:
         """Run a script by its name, or by its text if the server does not know it yet.
@@ -106,10 +103,8 @@ class Client:
 
     def close(self) -> None:
         """Disconnect; the next call connects again."""
-        idle = self._idle
-        with suppress(IndexError):  # another thread may remove some meanwhile
-            while True:
-                idle.pop().disconnect()
+        for connection in self._idle.drain():
+            connection.disconnect()
 
     def _exchange(self, command: _Command, again: _Command) -> Any:
         """Do one round trip; a second one on a new connection if the old one was dropped."""
@@ -146,19 +141,7 @@ class Client:
         self._idle.append(connection)
 
     def _idle_or_new(self) -> _Connection:
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return self._open()
-
-    @property
-    def _idle(self) -> list[_Connection]:
-        """The idle connections of this process: a forked child does not use its parent's."""
-        pid = os.getpid()
-        if self._pid != pid:
-            self._shelf, self._pid = _shelf(), pid  # in this order: another thread may look now
-        idle: list[_Connection] = self._shelf.connections
-        return idle
+        return self._idle.pop() or self._open()
 
     def _open(self) -> _Connection:
         to = self._address
@@ -190,20 +173,6 @@ class Client:
             raise StoreUnavailable(f"store {self.url} refused: {text}; read its log") from cause
         hint = "check that it runs and that its URL is right"
         raise StoreUnavailable(f"store {self.url} does not answer: {text}; {hint}") from cause
-
-
-def _shelf() -> Any:
-    """Return a holder of idle connections: one for all threads, but with gevent one for each thread.
-
-    A socket of gevent belongs to the loop of its thread, and the heartbeat must not use the tasks' loop.
-    """
-    base: type = original("_thread", "_local") if is_green() else object
-
-    class Shelf(base):  # type: ignore[misc]
-        def __init__(self) -> None:
-            self.connections: list[_Connection] = []
-
-    return Shelf()
 
 
 def _pack(command: _Command) -> bytes:
