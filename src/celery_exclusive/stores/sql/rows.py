@@ -81,11 +81,20 @@ def without(document: str, lease: Holder) -> str | None:
     return f"{limit}{_HOLDERS}[]}}" if leases == f"[{_write(lease)}]}}" else None
 
 
+def around_lone_expiry(id: str, token: str, phase: str = "running") -> tuple[str, str]:
+    """The document's text after its limit and before the expiry of its only lease, and after its fence."""
+    before, after = _around_expiry(id, token, phase, "false")
+    return f"{_HOLDERS}[{before}", f"{after}]}}"
+
+
 def _write(lease: Holder) -> str:
-    return (
-        f'{{"id": {quote(lease.id)}, "token": {quote(lease.token)}, "expiry": {lease.expiry}, '
-        f'"fence": {lease.fence}, "waited": {"true" if lease.waited else "false"}, "phase": "{lease.phase}"}}'
-    )
+    before, after = _around_expiry(lease.id, lease.token, lease.phase, "true" if lease.waited else "false")
+    return f'{before}{lease.expiry}, "fence": {lease.fence}{after}'
+
+
+def _around_expiry(id: str, token: str, phase: str, waited: str) -> tuple[str, str]:
+    start = f'{{"id": {quote(id)}, "token": {quote(token)}, "expiry": '
+    return start, f', "waited": {waited}, "phase": "{phase}"}}'
 
 
 def read_document(text: str) -> tuple[int, tuple[Holder, ...]]:

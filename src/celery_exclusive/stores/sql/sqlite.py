@@ -95,7 +95,7 @@ class SqliteStore(SqlStore):
         super().__init__(
             f"sqlite:///{self._file.path}", prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl
         )
-        self.clock = lambda: time.time_ns() // 1000
+        self.clock: Callable[[], int] = lambda: time.time_ns() // 1000
         self._idle: list[_Opened] = []
         finalize(self, _close_all, self._idle)
         with _guard:

@@ -9,8 +9,16 @@ from __future__ import annotations
 NAMESPACE = "SELECT fence, reaped, broker, broker_until FROM exclusive2_namespace WHERE namespace = ?"
 """namespace; one row: fence, reaped, broker, broker_until."""
 
-ADD_NAMESPACE = "INSERT INTO exclusive2_namespace (namespace, epoch, fence, reaped) VALUES (?, ?, 0, 0)"
+ADD_NAMESPACE = """INSERT INTO exclusive2_namespace (namespace, epoch, fence, reaped) VALUES (?, ?, 0, 0)
+ON CONFLICT (namespace) DO NOTHING"""
 """namespace, epoch."""
+
+LOOK = """SELECT versions.version, namespaces.epoch FROM exclusive2_version AS versions
+LEFT JOIN exclusive2_namespace AS namespaces ON namespaces.namespace = ?"""
+"""namespace; one row: the version of the tables, epoch, null if the namespace is new."""
+
+LOCK_KEY = "SELECT (SELECT version FROM exclusive2_lock WHERE namespace = ? AND key = ? FOR UPDATE), CLOCK"
+"""namespace, key; one row: the version of the lock, which nobody else changes now, and the server's time."""
 
 RAISE_FENCE = "UPDATE exclusive2_namespace SET fence = ?, reaped = ? WHERE namespace = ?"
 """fence, reaped, namespace."""
@@ -29,13 +37,20 @@ WHERE namespaces.namespace = ?"""
 
 INSERT_LOCK = """INSERT INTO exclusive2_lock
     (version, fence, due, ends, waiting, aside, behind, document, namespace, key)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
-"""version, fence, due, ends, waiting, aside, behind, document, namespace, key."""
+SELECT ?, ?, ?, ?, ?, ?, ?, ?, namespace, ? FROM exclusive2_namespace WHERE namespace = ? AND fence = ?
+ON CONFLICT (namespace, key) DO NOTHING"""
+"""version, fence, due, ends, waiting, aside, behind, document, key, namespace, its fence that was read.
+
+Inserts nothing if the key has a row by now, or had one that was deleted since: that raised this fence.
+"""
 
 CHANGE_LOCK = """UPDATE exclusive2_lock SET
     version = ?, fence = ?, due = ?, ends = ?, waiting = ?, aside = ?, behind = ?, document = ?
 WHERE namespace = ? AND key = ? AND version = ?"""
-"""The same as of INSERT_LOCK, and the version that was read: changes no row that has another one by now."""
+"""version, fence, due, ends, waiting, aside, behind, document, namespace, key, the version that was read.
+
+Changes no row that has another version by now.
+"""
 
 CHANGE_LEASES = """UPDATE exclusive2_lock SET version = ?, fence = ?, ends = ?, document = ?
 WHERE namespace = ? AND key = ? AND version = ?"""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 from celery_exclusive.core.operations import Applied, KeyOperation, Renew
@@ -17,13 +18,9 @@ T = TypeVar("T")
 
 
 class SqlStore(ABC):
-    """What is the same for all databases. One of its kind opens connections and transactions.
-
-    `clock` returns the time in microseconds; tests put their own in its place.
-    """
+    """What is the same for all databases. One of its kind opens connections and transactions."""
 
     capabilities = Capabilities()
-    clock: Callable[[], int]
 
     def __init__(self, url: str, *, prefix: str, offer: int, tombstone_ttl: int) -> None:
         self.url = url
@@ -76,10 +73,17 @@ class SqlStore(ABC):
         return self.transact(lambda transaction: transaction.epoch(), writes=False)
 
     def _of(self, key: str, work: Callable[[Transaction], T], *, writes: bool = True) -> T:
-        try:
+        with readable(key, self.url):
             return self.transact(work, writes=writes)
-        except Damaged as error:
-            raise UnreadableKey(key, str(error), self.url) from error
+
+
+@contextmanager
+def readable(key: str, url: str) -> Generator[None]:
+    """Raise UnreadableKey if the data of the key turn out to be damaged."""
+    try:
+        yield
+    except Damaged as error:
+        raise UnreadableKey(key, str(error), url) from error
 
 
 def _look(transaction: Transaction, key: str) -> Snapshot:

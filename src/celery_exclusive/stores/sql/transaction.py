@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from random import getrandbits
 from typing import Any, Protocol
 
 from celery_exclusive.core.operations import Acquire, Applied, Granted, KeyOperation, Release, Renew
@@ -18,7 +19,11 @@ from celery_exclusive.stores.sql.rows import Damaged, Found, to_bytes, to_text
 _LEASES_AT_ONCE = 500
 _ENDED_PER_SWEEP = 5_000
 """A sweep is one transaction, for which all others wait."""
-_RELEASED = Reply(Applied(True))
+RELEASED = Reply(Applied(True))
+
+
+class NamespaceGone(StoreUnavailable):
+    """Somebody deleted the namespace's row, or all tables."""
 
 
 class Cursor(Protocol):
@@ -75,13 +80,13 @@ class Transaction(DocumentStore):
             return None
         document = rows.without(found.document, Holder(op.id, op.token, found.ends, found.fence))
         is_written = document and self._write_leases(key, found, found.last_fence, 0, document)
-        return _RELEASED if is_written else None
+        return RELEASED if is_written else None
 
     def _write_leases(self, key: str, found: Found, fence: int, ends: int, document: str) -> bool:
         """Write the leases of a key without line; a `due` that is early stays, since an index hangs on it."""
         version = found.version or 0
         if found.due is None or found.due > ends:
-            return self._write(key, version, fence, ends, ends, 0, 0, 0, document)
+            return self._write(key, version, found.floor, fence, ends, ends, 0, 0, 0, document)
         values = (version + 1, fence, ends, document, self.namespace, to_bytes(key), version)
         self.cursor.execute(statements.CHANGE_LEASES, values)
         return self.cursor.rowcount > 0
@@ -132,7 +137,8 @@ class Transaction(DocumentStore):
         end = rows.end(document.holders)
         due, ends = (to.due, None) if any(counts) else (end, end)
         text = rows.write_document(document.limit, document.holders)
-        if not self._write(key, version, document.fence, due, ends, *counts, text):
+        floor = change.loaded.document.fence
+        if not self._write(key, version, floor, document.fence, due, ends, *counts, text):
             return False
         self._swap_line(key, change)
         if to.tombstone is not None:
@@ -142,12 +148,13 @@ class Transaction(DocumentStore):
             self.cursor.execute(statements.INSERT_TOMBSTONE, stone)
         return True
 
-    def _write(self, key: str, version: int, *values: int | str | None) -> bool:
-        """Write a lock's row, from its fence to its document, unless it has another version by now."""
-        row = (version + 1, *values, self.namespace, to_bytes(key))
+    def _write(self, key: str, version: int, floor: int, *values: int | str | None) -> bool:
+        """Write a lock's row, from its fence to its document, unless it was changed since it was read."""
+        name = (self.namespace, to_bytes(key))
         if version:
-            self.cursor.execute(statements.CHANGE_LOCK, (*row, version))
+            self.cursor.execute(statements.CHANGE_LOCK, (version + 1, *values, *name, version))
         else:
+            row = (new_version(), *values, name[1], name[0], floor)
             self.cursor.execute(statements.INSERT_LOCK, row)
         return self.cursor.rowcount > 0
 
@@ -223,11 +230,11 @@ class Transaction(DocumentStore):
         self.cursor.execute(statements.POSTPONE_LOCK, (due, self.namespace, to_bytes(key)))
 
     def forget(self, key: str) -> None:
-        """Its fences go on from here."""
-        for statement in (statements.DELETE_LINE, statements.DELETE_LOCK):
-            self.cursor.execute(statement, (self.namespace, to_bytes(key)))
+        """Its fences go on from here: raised first, as by the reaper, so that neither waits in a circle."""
         fence, reaped, *_ = self._one(statements.NAMESPACE, self.namespace)
         self.cursor.execute(statements.RAISE_FENCE, (max(fence, self.now), reaped, self.namespace))
+        for statement in (statements.DELETE_LINE, statements.DELETE_LOCK):
+            self.cursor.execute(statement, (self.namespace, to_bytes(key)))
 
     def scan(self, prefix: str = "") -> Iterator[str]:
         keys = [to_text(key) for (key,) in self._all(statements.USED_KEYS, self.namespace)]
@@ -244,11 +251,14 @@ class Transaction(DocumentStore):
         self.cursor.execute(statement, parameters)
         row = self.cursor.fetchone()
         if row is None:
-            raise StoreUnavailable(
-                f"store {self.url}: the row of {self.prefix!r} is gone; trying again is safe"
-            )
+            raise NamespaceGone(f"store {self.url}: the row of {self.prefix!r} is gone; trying again is safe")
         return row
 
     def _all(self, statement: str, *parameters: Any) -> list[Any]:
         self.cursor.execute(statement, parameters)
         return self.cursor.fetchall()
+
+
+def new_version() -> int:
+    """At random: a row that was deleted and made anew must not look unchanged."""
+    return getrandbits(62) + 1
