@@ -12,6 +12,7 @@ from typing import TypeVar
 import hypothesis
 import pytest
 
+from tests.postgres import PostgresServer
 from tests.rabbit import RabbitServer
 from tests.servers import NoServer, RedisServer
 
@@ -55,6 +56,27 @@ def rabbit_url(rabbit_server: RabbitServer) -> Iterator[str]:
     url = rabbit_server.new_url()
     yield url
     rabbit_server.drop(url)
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """The PostgreSQL that the tests of one process share: for what does not harm it. See `postgres_url`."""
+    with ExitStack() as servers:
+        yield servers.enter_context(_or_leave_out(PostgresServer))
+
+
+@pytest.fixture
+def postgres_url(postgres_server: PostgresServer) -> str:
+    """The URL of that server, up and empty."""
+    postgres_server.refresh()
+    return postgres_server.url
+
+
+@pytest.fixture
+def start_postgres() -> Iterator[Callable[..., PostgresServer]]:
+    """Starts servers of the test's own: `start_postgres(max_connections="5")`."""
+    with ExitStack() as servers:
+        yield lambda **options: servers.enter_context(_or_leave_out(lambda: PostgresServer(**options)))
 
 
 def _or_leave_out(start: Callable[[], Server]) -> Server:

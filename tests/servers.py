@@ -114,11 +114,19 @@ class Server:
         """Start it and wait for its answer; False when it ended, since its port was taken meanwhile."""
         raise NotImplementedError
 
-    def _run(self, command: list[str], *, group: bool = False, env: dict[str, str] | None = None) -> bool:
+    def _run(
+        self,
+        command: list[str],
+        *,
+        group: bool = False,
+        env: dict[str, str] | None = None,
+        user: str | None = None,
+    ) -> bool:
         with (self._directory / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 command,
                 env=env,
+                user=user,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

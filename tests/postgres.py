@@ -1,0 +1,133 @@
+"""A real PostgreSQL for tests: a process of its own, on a free port, in a directory of its own."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from tests.servers import NoServer, Server, free_port
+
+MADE = Path(__file__).parents[1] / ".venv/postgresql"
+EMPTY = "DROP SCHEMA public CASCADE; CREATE SCHEMA public"
+
+
+def postgres_folder() -> Path:
+    """Where its programs are: installed, or unpacked from Debian's packages by `make`."""
+    for folder in (Path("/"), MADE):
+        for found in folder.glob("usr/lib/postgresql/*/bin"):
+            if (found / "initdb").exists():
+                return found
+    if program := shutil.which("initdb"):
+        return Path(program).resolve().parent
+    raise NoServer("no PostgreSQL server here: install postgresql")
+
+
+class PostgresServer(Server):
+    """A PostgreSQL on a port of its own.
+
+        with PostgresServer() as server:
+            server.restart()
+
+    Data survive a restart, and a kill. `options` are settings of the server: `max_connections="20"`.
+    """
+
+    start_seconds = 30.0
+
+    def __init__(self, **options: str) -> None:
+        self._programs = postgres_folder()
+        self._options = {"fsync": "off", "max_connections": "200", **options}
+        super().__init__("postgres")
+
+    @property
+    def url(self) -> str:
+        return self.url_of("tests", self.port)
+
+    def url_of(self, user: str, port: int, database: str = "postgres") -> str:
+        """The URL for another user, or through a proxy, or of another database."""
+        return f"postgresql://{user}@127.0.0.1:{port}/{database}"
+
+    def connect(self) -> psycopg.Connection[Any]:
+        return psycopg.connect(self.url, autocommit=True)
+
+    def restart(self) -> None:
+        """Start it again on the same port, whether it is up or not."""
+        self.kill()
+        self.start()
+
+    def pause(self) -> None:
+        """Accept connections and answer nothing, until `resume`."""
+        self._tell_all(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        if self.is_up:
+            self._tell_all(signal.SIGCONT)
+
+    def refresh(self) -> None:
+        """Be up and empty, whatever was done before."""
+        self.resume()
+        if not self.is_up:
+            self.start()
+        with self.connect() as connection:
+            connection.execute(EMPTY)
+
+    def _choose_ports(self) -> None:
+        self.port = free_port()
+        self._directory.chmod(0o755)
+        data = self._directory / "data"
+        data.mkdir(mode=0o700)
+        if user := self._user:
+            shutil.chown(data, user)
+        words = ["-D", str(data), "-U", "tests", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]
+        subprocess.run(
+            [self._programs / "initdb", *words], user=user, cwd="/", env=self._environment,
+            capture_output=True, check=True,
+        )  # fmt: skip
+
+    @property
+    def _user(self) -> str | None:
+        """The user that it runs as: not root, which it refuses."""
+        if os.geteuid():
+            return None
+        with suppress(KeyError):
+            return pwd.getpwnam("postgres").pw_name
+        return "nobody"
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        unpacked = os.pathsep.join(map(str, MADE.glob("usr/lib/*-linux-gnu")))
+        return {**os.environ, "LD_LIBRARY_PATH": unpacked} if unpacked else dict(os.environ)
+
+    def _start(self) -> bool:
+        fixed = {"port": self.port, "listen_addresses": "127.0.0.1", "unix_socket_directories": ""}
+        settings = {**self._options, **fixed}
+        words = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+        command = [str(self._programs / "postgres"), "-D", str(self._directory / "data"), *words]
+        return self._run(command, group=True, env=self._environment, user=self._user)
+
+    def _answers(self) -> bool:
+        """Whether it is this very server that answers."""
+        try:
+            with self.connect() as connection:
+                row = connection.execute("SHOW data_directory").fetchone()
+        except psycopg.OperationalError:
+            return False
+        return row == (str(self._directory / "data"),)
+
+    def _tell_all(self, number: signal.Signals) -> None:
+        assert self._process
+        os.killpg(self._process.pid, number)
+
+    def _end(self, how: signal.Signals) -> None:
+        """When it is killed, all its processes are: else they would hold its memory for a while."""
+        if self._process and how == signal.SIGKILL:
+            with suppress(ProcessLookupError):
+                self._tell_all(how)
+        super()._end(how)
