@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from celery_exclusive.stores.base import Store, open_store
 from celery_exclusive.stores.memory import MemoryStore
 from celery_exclusive.testing.conformance import StoreConformance
+from tests.postgres import EMPTY, PostgresServer
 from tests.servers import RedisServer
 
 
@@ -63,9 +66,36 @@ class TestSqlite(StoreConformance):
         return open_store(f"sqlite:///{self.path.parent}/no such folder/locks.db")
 
     def kept_for_ever(self, prefix: str) -> list[str]:
-        tables = ("lock", "line", "tombstone")
         with closing(sqlite3.connect(self.path)) as database:
-            count = "SELECT count(*) FROM exclusive2_{} WHERE namespace = ?".format
-            rows = {name: database.execute(count(name), (prefix.encode(),)).fetchone()[0] for name in tables}
-        # A tombstone has an end, after which the reaper takes it away: a minute too late for this test.
-        return [name for name, number in rows.items() if number and name != "tombstone"]
+            return rows_left(lambda count: database.execute(count, (prefix.encode(),)).fetchone())
+
+
+class TestPostgres(StoreConformance):
+    @pytest.fixture(autouse=True)
+    def server(self, postgres_server: PostgresServer, postgres_url: str) -> None:
+        self.postgres_server, self.url = postgres_server, postgres_url
+
+    def make_store(self, *, prefix: str, offer: float, tombstone_ttl: float) -> Store:
+        return open_store(self.url, prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
+
+    def lose_data(self) -> None:
+        with self.postgres_server.connect() as connection:
+            connection.execute(EMPTY)
+
+    def unreachable_store(self) -> Store:
+        return open_store("postgresql://tests@127.0.0.1:1/postgres")
+
+    def kept_for_ever(self, prefix: str) -> list[str]:
+        with self.postgres_server.connect() as connection:
+            return rows_left(
+                lambda count: connection.execute(count.replace("?", "%s"), (prefix.encode(),)).fetchone()
+            )
+
+
+def rows_left(ask: Callable[[str], Any]) -> list[str]:
+    """The tables that have rows of a namespace which no reaper deletes.
+
+    A tombstone has an end, after which the reaper takes it away: a minute too late for these tests.
+    """
+    count = "SELECT count(*) FROM exclusive2_{} WHERE namespace = ?".format
+    return [name for name in ("lock", "line") if ask(count(name))[0]]

@@ -20,9 +20,12 @@ from celery_exclusive.stores.base import Reply, Snapshot, Wake
 from celery_exclusive.stores.document_store import Change, Loaded
 from celery_exclusive.stores.memory import MemoryStore
 from celery_exclusive.stores.redis.store import RedisStore
+from celery_exclusive.stores.sql.postgres import PostgresStore
 from celery_exclusive.stores.sql.rows import to_text
 from celery_exclusive.stores.sql.sqlite import SqliteStore
+from celery_exclusive.stores.sql.store import SqlStore
 from celery_exclusive.stores.sql.transaction import Transaction
+from tests.postgres import PostgresServer
 from tests.servers import RedisServer
 from tests.store.histories import (
     LIMITS,
@@ -47,7 +50,7 @@ GRACE = 60 * SECOND
 """How much longer than told the reference keeps a tombstone, in case the clock is set back."""
 START = 1_700_000_000 * SECOND
 numbers = count()
-Tested = MemoryStore | RedisStore | SqliteStore
+Tested = MemoryStore | RedisStore | SqliteStore | PostgresStore
 OpenStore = Callable[[], Tested]
 
 
@@ -159,7 +162,7 @@ class Twin:
         if isinstance(self.store, MemoryStore):
             for kept in self.store._memory.keys.values():
                 kept.tombstones = {id: it for id, it in kept.tombstones.items() if it[0] > self.time}
-        elif isinstance(self.store, SqliteStore):
+        elif isinstance(self.store, SqlStore):
             ended = "DELETE FROM exclusive2_tombstone WHERE until <= ?"
             self.store.transact(lambda transaction: transaction.cursor.execute(ended, (self.time,)))
         else:
@@ -173,7 +176,7 @@ class Twin:
         if isinstance(self.store, MemoryStore):
             kept = self.store._memory.keys.items()
             return {key: value.due for key, value in kept if value.due is not None}
-        if isinstance(self.store, SqliteStore):
+        if isinstance(self.store, SqlStore):
             rows = self.store.transact(lambda transaction: rows_of(transaction, "lock", "key, due, ends"))
             return {key: due for key, due, ends in rows if due is not None and ends is None}
         flat = self.store._client.ask("ZRANGE", f"{self.store._base}due", 0, -1, "WITHSCORES")
@@ -222,7 +225,7 @@ def compare(reference: Twin, other: Twin, action: Action) -> None:
         assert all(early[key] > other.time or due[key] <= other.time for key in due)
 
 
-@pytest.fixture(scope="module", params=["memory", "redis", "sqlite"])
+@pytest.fixture(scope="module", params=["memory", "redis", "sqlite", "postgres"])
 def open_tested(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[OpenStore]:
@@ -232,6 +235,13 @@ def open_tested(
     if request.param == "sqlite":
         url = f"sqlite:///{tmp_path_factory.mktemp('differential')}/locks.db"
         yield lambda: SqliteStore(url, prefix=f"h{next(numbers)}", offer=OFFER, tombstone_ttl=TOMBSTONE)
+        return
+    if request.param == "postgres":
+        database: PostgresServer = request.getfixturevalue("postgres_server")
+        database.refresh()
+        yield lambda: PostgresStore(
+            database.url, prefix=f"h{next(numbers)}", offer=OFFER, tombstone_ttl=TOMBSTONE
+        )
         return
     server: RedisServer = request.getfixturevalue("redis_server")
     server.refresh()
@@ -257,12 +267,12 @@ def test_what_chance_finds_too_seldom(open_tested: OpenStore, history: list[Acti
 
 
 def hold_to_the_reference(store: Tested, history: list[Action]) -> None:
-    kind = FencePerKey if isinstance(store, SqliteStore) else MemoryStore
+    kind = FencePerKey if isinstance(store, SqlStore) else MemoryStore
     reference = kind(f"memory://{next(numbers)}", offer=OFFER, tombstone_ttl=TOMBSTONE)
     hold_equal(Twin(reference), Twin(store), history)
     if isinstance(store, RedisStore):
         all_ends_by_itself_but_what_waits(store)
-    if isinstance(store, SqliteStore):
+    if isinstance(store, SqlStore):
         store.transact(the_rows_agree)
         store.close()
 

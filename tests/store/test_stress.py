@@ -17,10 +17,11 @@ FACTOR = float(os.environ.get("STRESS", "1"))
 pytestmark = pytest.mark.timeout(int(60 + 120 * FACTOR))
 
 
-@pytest.fixture(params=["pickle:", "redis", "sqlite:"])
+@pytest.fixture(params=["pickle:", "redis", "sqlite:", "postgres"])
 def url(request: pytest.FixtureRequest) -> str:
     """A store that processes share. `pickle:` is the memory store's code between a load and a save."""
-    return request.getfixturevalue("redis_url") if request.param == "redis" else request.param
+    kind: str = request.param
+    return kind if kind.endswith(":") else request.getfixturevalue(f"{kind}_url")
 
 
 def test_without_a_reaper_no_wake_up_is_lost(url: str):

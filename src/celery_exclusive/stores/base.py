@@ -147,6 +147,10 @@ _factories: dict[str, str | StoreFactory] = {
         "celery_exclusive.stores.redis.store:RedisStore",
     ),
     "sqlite": "celery_exclusive.stores.sql.sqlite:SqliteStore",
+    **dict.fromkeys(
+        ("postgresql", "postgresql+psycopg", "postgresql+psycopg2"),
+        "celery_exclusive.stores.sql.postgres:PostgresStore",
+    ),
 }
 
 

@@ -1,0 +1,68 @@
+"""What a kind of database server, and its driver, must tell a store."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Protocol
+
+from celery_exclusive.stores.sql.transaction import Cursor
+
+Trouble = Literal["lost", "busy", "no tables", "misuse", "other"]
+"""The connection is lost; others are in the way; tables are missing; a human must change something."""
+
+
+class Database(Protocol):
+    """A kind of server. It keeps no state but its address, so any number of threads may use it."""
+
+    @property
+    def url(self) -> str:
+        """Its URL without password, for texts."""
+        ...
+
+    @property
+    def error(self) -> type[Exception]:
+        """The base of what the driver raises."""
+        ...
+
+    @property
+    def words(self) -> dict[str, str]:
+        """Its words in the definitions of the tables."""
+        ...
+
+    def connect(self) -> tuple[Any, Cursor]:
+        """Open a connection that commits each statement, and a cursor that takes `?` for a parameter."""
+        ...
+
+    def begin(self, cursor: Cursor, *, writes: bool) -> int:
+        """Begin a transaction that others need not wait for long for; return the server's time."""
+        ...
+
+    def lock_tables(self, cursor: Cursor) -> None:
+        """Let no other process make the tables before this transaction ends."""
+        ...
+
+    def grant(self, cursor: Cursor, claim: dict[str, Any]) -> int | None:
+        """Grant a free key in one statement, as `step` would; return the fence, or None if it is not free.
+
+        Parameters:
+            claim: `namespace`, `key` and `id`; `now` in a test, else None and the server's clock decides;
+                `ttl`; `version` of a new row; the text of the document `before` its expiry and `after` its
+                fence.
+        """
+        ...
+
+    def release(self, cursor: Cursor, claim: dict[str, Any]) -> bool:
+        """Release the only lease of a key without line in one statement; return whether it was so.
+
+        Parameters:
+            claim: `namespace`, `key`, `now`; the document's text between its limit and the expiry `before`,
+                and `after` the fence.
+        """
+        ...
+
+    def trouble(self, error: Exception) -> Trouble:
+        """Return what an error of the driver means."""
+        ...
+
+    def hint(self, error: Exception) -> str:
+        """Return what to do about it."""
+        ...

@@ -1,0 +1,133 @@
+"""postgresql://: PostgreSQL, by its URL, its words and its driver psycopg."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Any
+
+from celery_exclusive.errors import OptionError
+from celery_exclusive.stores.sql import postgres_statements as statements
+from celery_exclusive.stores.sql.server import PATIENCE, ServerStore
+from celery_exclusive.stores.sql.transaction import Cursor
+from celery_exclusive.system.deadline import at_most
+
+try:
+    import psycopg
+    from sqlalchemy import URL, exc, make_url
+
+    from celery_exclusive.stores.sql import postgres_errors
+except ImportError:
+    raise OptionError(
+        "exclusive_store: postgresql:// needs psycopg 3 and SQLAlchemy: "
+        "pip install 'celery-exclusive[postgresql]'"
+    ) from None
+
+OLDEST = 12_00_00
+"""The oldest server that understands the statements, as servers tell their version."""
+
+
+class Postgres:
+    """A PostgreSQL server.
+
+    Its statements are prepared, since to plan them takes longer than to run them. Not if a pooler stands
+    before the server: the next transaction may be on another of its connections, without them.
+    """
+
+    error = psycopg.Error
+    trouble = staticmethod(postgres_errors.trouble)
+    hint = staticmethod(postgres_errors.hint)
+
+    def __init__(self, url: str) -> None:
+        self.words = {"bytes": "BYTEA", "small": " WITH (fillfactor = 70)"}
+        try:
+            given = make_url(url).set(drivername="postgresql+psycopg")
+            self._options = given.get_dialect()().create_connect_args(given)[1]
+        except (exc.ArgumentError, ValueError):  # its text would show the password
+            raise OptionError(
+                "exclusive_store: cannot understand this postgresql:// URL: percent-encode what is special "
+                "in its password ('/' is %2F, '@' is %40), and give the port as a number"
+            ) from None
+        shown = URL.create("postgresql", given.username, None, given.host, given.port, given.database)
+        self.url = shown.render_as_string()
+
+    def connect(self) -> tuple[Any, Cursor]:
+        own = {"connect_timeout": max(2, ceil(at_most(PATIENCE))), "application_name": "celery-exclusive"}
+        options = {**own, **self._options, "client_encoding": "utf8"}
+        connection = _Connection.connect(autocommit=True, prepare_threshold=None, **options)
+        cursor = _Cursor(connection.cursor())
+        cursor.execute(statements.ABOUT)
+        version, pid = cursor.fetchone()
+        if version < OLDEST:
+            connection.close()
+            raise OptionError(
+                f"exclusive_store: {self.url} is PostgreSQL {version // 10000}, too old: it must be "
+                f"{OLDEST // 10000} or newer"
+            )
+        if pid == connection.info.backend_pid:  # a pooler tells a number of its own
+            connection.prepare_threshold = 2
+        return connection, cursor
+
+    def begin(self, cursor: Any, *, writes: bool) -> int:
+        raw = cursor.raw
+        raw.execute(statements.BEGIN if writes else statements.BEGIN_READING, prepare=False)
+        while raw.nextset():
+            pass
+        return int(raw.fetchone()[0])
+
+    def lock_tables(self, cursor: Cursor) -> None:
+        cursor.execute(statements.LOCK_TABLES)
+
+    def grant(self, cursor: Any, claim: dict[str, Any]) -> int | None:
+        cursor.raw.execute(statements.GRANT, claim)
+        row = cursor.fetchone()
+        return row and int(row[0])
+
+    def release(self, cursor: Any, claim: dict[str, Any]) -> bool:
+        cursor.raw.execute(statements.RELEASE, claim)
+        return bool(cursor.rowcount)
+
+
+class _Cursor:
+    """A cursor that takes `?` for a parameter, and knows which rows a statement must lock."""
+
+    def __init__(self, raw: Any) -> None:
+        self.raw = raw
+        self.fetchone, self.fetchall = raw.fetchone, raw.fetchall
+
+    @property
+    def rowcount(self) -> int:
+        return int(self.raw.rowcount)
+
+    def execute(self, statement: str, parameters: Any = None, /) -> None:
+        self.raw.execute(statements.translated(statement), parameters)
+
+    def executemany(self, statement: str, parameters: Any, /) -> None:
+        self.raw.executemany(statements.translated(statement), parameters)
+
+
+class _Connection(psycopg.Connection[Any]):
+    """A connection that waits for no answer for ever: PostgreSQL's own library would."""
+
+    def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
+        limit = at_most(PATIENCE)
+        try:
+            return super().wait(gen, interval, limit if timeout is None else timeout)
+        except psycopg.errors._WaitTimeout:
+            raise psycopg.errors.ConnectionTimeout(f"no answer in {limit:g} s") from None
+
+
+class PostgresStore(ServerStore):
+    """Leases in a PostgreSQL database, in tables of their own.
+
+    Parameters:
+        url: as SQLAlchemy reads it: `postgresql://user:password@host/database`. Any driver that it names
+            is replaced by psycopg.
+
+    Raises:
+        OptionError: the URL is malformed.
+    """
+
+    def __init__(
+        self, url: str, *, prefix: str = "cx", offer: int = 5_000_000, tombstone_ttl: int = 600_000_000
+    ) -> None:
+        super().__init__(Postgres(url), prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)

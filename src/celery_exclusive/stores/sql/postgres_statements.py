@@ -1,0 +1,79 @@
+"""The statements of PostgreSQL in place of, or besides, those of `statements`."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from celery_exclusive.stores.sql import statements
+
+
+def _on_clock(statement: str) -> str:
+    """Put the server's time in microseconds for CLOCK. `now()` would stand still in a transaction."""
+    return statement.replace("CLOCK", "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
+
+
+BEGIN = _on_clock("""BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL lock_timeout = '2s';
+SET LOCAL statement_timeout = '5s'; SET LOCAL idle_in_transaction_session_timeout = '3s'; SELECT CLOCK""")
+"""The limits end with the transaction: a pooler may give the next one to another client."""
+
+BEGIN_READING = _on_clock("""BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
+SET LOCAL statement_timeout = '5s'; SET LOCAL idle_in_transaction_session_timeout = '3s'; SELECT CLOCK""")
+
+LOCK_TABLES = "SELECT pg_advisory_xact_lock(7310854263018549)"
+"""A number that no other program should use."""
+
+ABOUT = "SELECT current_setting('server_version_num')::int, pg_backend_pid()"
+
+GRANT = _on_clock("""WITH claim AS MATERIALIZED (
+    SELECT coalesce(%(now)s::bigint, CLOCK) AS now, %(ttl)s::bigint AS ttl, %(namespace)s::bytea AS namespace,
+        %(key)s::bytea AS key, %(id)s::bytea AS id, %(before)s::text AS before, %(after)s::text AS after
+)
+INSERT INTO exclusive2_lock AS lock
+    (namespace, key, version, fence, due, ends, waiting, aside, behind, document)
+SELECT spaces.namespace, claim.key, %(version)s, greatest(spaces.fence + 1, now), now + ttl, now + ttl,
+    0, 0, 0, before || (now + ttl) || ', "fence": ' || greatest(spaces.fence + 1, now) || after
+FROM claim JOIN exclusive2_namespace AS spaces ON spaces.namespace = claim.namespace
+WHERE NOT EXISTS (
+    SELECT FROM exclusive2_tombstone AS stones
+    WHERE stones.namespace = claim.namespace AND stones.key = claim.key AND stones.id = claim.id
+        AND until > now
+) FOR SHARE OF spaces
+ON CONFLICT (namespace, key) DO UPDATE SET
+    version = lock.version + 1,
+    fence = greatest(lock.fence + 1, excluded.fence),
+    due = least(lock.due, excluded.due),
+    ends = excluded.ends,
+    document = %(before)s || excluded.ends
+        || ', "fence": ' || greatest(lock.fence + 1, excluded.fence) || %(after)s
+WHERE lock.ends <= excluded.ends - %(ttl)s
+RETURNING fence""")
+"""One row, the fence, if nobody holds the key, nobody waits there, and the id has not finished.
+
+The namespace's row is locked, since its fence counts: the reaper raises it before it deletes any row.
+"""
+
+RELEASE = _on_clock("""UPDATE exclusive2_lock SET version = version + 1, due = 0, ends = 0,
+    document = split_part(document, ', "holders": ', 1) || ', "holders": []}'
+WHERE namespace = %(namespace)s AND key = %(key)s AND ends > coalesce(%(now)s::bigint, CLOCK)
+    AND document = split_part(document, ', "holders": ', 1)
+        || %(before)s || ends || ', "fence": ' || fence || %(after)s""")
+"""Changes the row if this is its only lease, and nobody waits."""
+
+_LOCKS = {
+    statements.NAMESPACE: "FOR UPDATE",
+    statements.DUE_LEASES: "FOR UPDATE SKIP LOCKED",
+    statements.ENDED_TOMBSTONES: "FOR UPDATE SKIP LOCKED",
+}
+"""Rows that are read in order to change them; the reaper waits for nobody."""
+_RENEWED_LOCKS = statements.RENEWED_LOCKS.partition("(?)")[0]
+
+
+@lru_cache(1000)
+def translated(statement: str) -> str:
+    """Return one of `statements`, with the locks on rows that it needs beside others."""
+    lock = _LOCKS.get(statement, "")
+    if statement.startswith(_RENEWED_LOCKS):
+        lock = "ORDER BY key FOR UPDATE"  # in one order: else two heartbeats may wait in a circle
+    if statement == statements.INSERT_LOCK:
+        statement = statement.replace("ON CONFLICT", "FOR SHARE ON CONFLICT")
+    return _on_clock(f"{statement} {lock}").replace("?", "%s")

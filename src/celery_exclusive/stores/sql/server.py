@@ -1,0 +1,255 @@
+"""A store in a database server: connections of its own, and another try after what passes."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from secrets import token_hex
+from typing import Any, TypeVar
+from weakref import finalize
+
+from celery_exclusive.core.operations import Acquire, AcquireAlone, Applied, Granted, KeyOperation, Release
+from celery_exclusive.errors import OptionError, StoreUnavailable
+from celery_exclusive.stores.base import Reply
+from celery_exclusive.stores.idle import Idle
+from celery_exclusive.stores.sql import rows, statements, tables
+from celery_exclusive.stores.sql.database import Database
+from celery_exclusive.stores.sql.rows import Found, to_bytes
+from celery_exclusive.stores.sql.store import SqlStore, readable
+from celery_exclusive.stores.sql.transaction import (
+    RELEASED,
+    Cursor,
+    NamespaceGone,
+    Transaction,
+    new_version,
+)
+from celery_exclusive.system.deadline import at_most
+
+T = TypeVar("T")
+PATIENCE = 5.0
+"""Seconds for each answer, and for trying again while others are in the way."""
+_PAUSE = (0.001, 0.02)
+
+
+class ServerTransaction(Transaction):
+    """A transaction beside others: it locks the row of a key, and then reads the clock, and the key."""
+
+    clock: Callable[[], int] | None = None
+    is_reading = False
+
+    def _find(self, key: str, id: str) -> Found:
+        if not self.is_reading:
+            _, now = self._one(statements.LOCK_KEY, self.namespace, to_bytes(key))
+            self.now = self.clock() if self.clock else now
+        return super()._find(key, id)
+
+
+class _Session:
+    """An open connection, used by one call at a time."""
+
+    __slots__ = ("connection", "cursor", "is_repeated", "transaction")
+
+    def __init__(self, connection: Any, transaction: ServerTransaction) -> None:
+        self.connection = connection
+        self.transaction = transaction
+        self.cursor = transaction.cursor
+        self.is_repeated = False
+        """Whether the call was sent before, on a connection that was lost: it may have been executed."""
+
+    def roll_back(self) -> bool:
+        """Return whether the connection can be used again."""
+        try:
+            self.cursor.execute("ROLLBACK")
+        except Exception:  # noqa: BLE001 - it is lost, too
+            self.close()
+            return False
+        return True
+
+    def close(self) -> None:
+        with suppress(Exception):
+            self.connection.close()
+
+
+class ServerStore(SqlStore):
+    """Leases in a database server, by its clock.
+
+    A server or database that cannot be used raises OptionError from `check`, and StoreUnavailable from the
+    verbs. `clock`, if a test sets it, returns the time in microseconds instead.
+    """
+
+    def __init__(self, database: Database, *, prefix: str, offer: int, tombstone_ttl: int) -> None:
+        super().__init__(database.url, prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
+        self.clock: Callable[[], int] | None = None
+        self._database = database
+        self._idle = Idle[_Session]()
+        finalize(self, _close_all, self._idle)
+
+    def apply(self, key: str, operation: KeyOperation) -> Reply:
+        with readable(key, self.url):
+            return self._told(lambda session: self._apply(session, key, operation))
+
+    def transact(self, work: Callable[[Transaction], T], *, writes: bool = True) -> T:
+        return self._told(lambda session: self._within(session, work, writes=writes))
+
+    def check(self) -> list[str]:
+        self._patiently(lambda session: self._within(session, lambda transaction: transaction.reap(limit=0)))
+        return []
+
+    def close(self) -> None:
+        _close_all(self._idle)
+
+    def definitions(self) -> list[str]:
+        """Return the statements that make the tables, for who has the right to."""
+        return list(tables.stamped_definitions(**self._database.words))
+
+    def create_tables(self) -> None:
+        """Make the tables, unless they are there."""
+        self._patiently(lambda session: self._create(session.cursor))
+
+    def _apply(self, session: _Session, key: str, operation: KeyOperation) -> Reply:
+        if session.is_repeated and isinstance(operation, Acquire):
+            operation = replace(operation, redelivered=True)
+        reply = self._at_once(session, key, operation)
+        if reply is None:
+            reply = self._within(session, lambda transaction: transaction.apply(key, operation))
+        if session.is_repeated and isinstance(operation, Release) and reply.answer == Applied(False):
+            return replace(reply, answer=Applied(True))  # the first request has released it
+        return reply
+
+    def _at_once(self, session: _Session, key: str, operation: KeyOperation) -> Reply | None:
+        """Grant a free key, or release its only lease, in one statement; None: it takes a transaction.
+
+        Only to a new message: what is known of others is read in a second statement.
+        """
+        claim: dict[str, Any] = {"now": self.clock() if self.clock else None, "key": to_bytes(key)}
+        claim["namespace"] = session.transaction.namespace
+        op = operation
+        if isinstance(op, Release) and not op.keep:
+            claim["before"], claim["after"] = rows.around_lone_expiry(op.id, op.token)
+            return RELEASED if self._database.release(session.cursor, claim) else None
+        limit, phase = 1, "running"
+        if isinstance(op, Acquire) and op.limit > 0 and not op.is_back and not op.former:
+            limit = op.limit
+        elif isinstance(op, AcquireAlone) and not op.former:
+            phase = op.phase
+        else:
+            return None
+        before, after = rows.around_lone_expiry(op.id, op.token, phase)
+        document = {"before": f'{{"limit": {limit}{before}', "after": after}
+        claim |= {"id": to_bytes(op.id), "ttl": op.ttl, "version": new_version(), **document}
+        fence = self._database.grant(session.cursor, claim)
+        return None if fence is None else Reply(Granted(fence))
+
+    def _within(self, session: _Session, work: Callable[[Transaction], T], *, writes: bool = True) -> T:
+        transaction, cursor = session.transaction, session.cursor
+        now = self._database.begin(cursor, writes=writes)
+        transaction.now = self.clock() if self.clock else now
+        transaction.clock, transaction.is_reading = self.clock, not writes
+        result = work(transaction)
+        cursor.execute("COMMIT")
+        return result
+
+    def _told(self, work: Callable[[_Session], T]) -> T:
+        try:
+            return self._patiently(work)
+        except OptionError as error:  # check() says so; a task that finds it so waits until it is mended
+            raise StoreUnavailable(str(error)) from error
+
+    def _patiently(self, work: Callable[[_Session], T]) -> T:
+        """Try again after a lost connection, without tables, and while others are in the way."""
+        until = time.monotonic() + at_most(PATIENCE)
+        is_repeated = is_new = False
+        while True:
+            session = None
+            try:
+                session = self._idle.pop() or self._open()
+                session.is_repeated = is_repeated
+                result = work(session)
+                self._idle.append(session)
+                return result
+            except (self._database.error, NamespaceGone) as error:
+                gone = isinstance(error, NamespaceGone)
+                trouble = "no tables" if gone else self._database.trouble(error)
+                if trouble == "busy" and time.monotonic() < until:
+                    if session and session.roll_back():
+                        self._idle.append(session)
+                elif session and trouble == "lost" and not is_repeated:
+                    self._close_with(session)  # a server that dropped one has dropped all of them
+                    is_repeated = True
+                    continue
+                elif session and trouble == "no tables" and not is_new:
+                    self._close_with(session)
+                    is_new = True
+                    continue
+                else:
+                    if session:
+                        session.close()
+                    raise self._explained(error) from error
+            except BaseException:
+                if session:
+                    session.close()
+                raise
+            time.sleep(random.uniform(*_PAUSE))
+
+    def _close_with(self, session: _Session) -> None:
+        session.close()
+        self.close()
+
+    def _open(self) -> _Session:
+        connection, cursor = self._database.connect()
+        transaction = ServerTransaction(
+            cursor, self.url, prefix=self.prefix, offer=self.offer, tombstone_ttl=self.tombstone_ttl
+        )
+        session = _Session(connection, transaction)
+        try:
+            self._prepare(cursor, transaction.namespace)
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+    def _prepare(self, cursor: Cursor, namespace: bytes) -> None:
+        """Make what is missing of the tables, and the namespace's row."""
+        try:
+            cursor.execute(statements.LOOK, (namespace,))
+            row = cursor.fetchone()
+        except self._database.error as error:
+            if self._database.trouble(error) != "no tables":
+                raise
+            row = None
+        if row is None:
+            self._create(cursor)
+            row = (tables.VERSION, None)
+        version, epoch = row
+        if version != tables.VERSION:
+            raise OptionError(
+                f"exclusive_store: {self.url} has tables of another release of celery-exclusive (version "
+                f"{version}, not {tables.VERSION}): run the same release everywhere, or, when all locks are "
+                "released, drop the tables exclusive2_*"
+            )
+        if epoch is None:
+            cursor.execute(statements.ADD_NAMESPACE, (namespace, token_hex(8)))
+
+    def _create(self, cursor: Cursor) -> None:
+        self._database.begin(cursor, writes=True)
+        self._database.lock_tables(cursor)
+        for statement in self.definitions():
+            cursor.execute(statement)
+        cursor.execute("COMMIT")
+
+    def _explained(self, error: Exception) -> Exception:
+        if isinstance(error, StoreUnavailable):
+            return error
+        text = " ".join(str(error).split()).rstrip(".")
+        hint = self._database.hint(error)
+        if self._database.trouble(error) == "misuse":
+            return OptionError(f"exclusive_store: {self.url}: {text}; {hint}")
+        return StoreUnavailable(f"store {self.url}: {text}; {hint}")
+
+
+def _close_all(idle: Idle[_Session]) -> None:
+    for session in idle.drain():
+        session.close()
