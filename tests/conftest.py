@@ -12,6 +12,7 @@ from typing import TypeVar
 import hypothesis
 import pytest
 
+from tests.pgbouncer import PgBouncer
 from tests.postgres import PostgresServer
 from tests.rabbit import RabbitServer
 from tests.servers import NoServer, RedisServer
@@ -70,6 +71,13 @@ def postgres_url(postgres_server: PostgresServer) -> str:
     """The URL of that server, up and empty."""
     postgres_server.refresh()
     return postgres_server.url
+
+
+@pytest.fixture(scope="session")
+def pgbouncer(postgres_server: PostgresServer) -> Iterator[PgBouncer]:
+    """A pooler before that server, in transaction mode."""
+    with ExitStack() as servers:
+        yield servers.enter_context(_or_leave_out(lambda: PgBouncer(postgres_server)))
 
 
 @pytest.fixture

@@ -30,6 +30,21 @@ def postgres_folder() -> Path:
     raise NoServer("no PostgreSQL server here: install postgresql")
 
 
+def environment() -> dict[str, str]:
+    """The environment in which unpacked programs find the libraries that were unpacked with them."""
+    libraries = [str(path) for kind in ("lib", "usr/lib") for path in MADE.glob(f"{kind}/*-linux-gnu")]
+    return {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(libraries)} if libraries else dict(os.environ)
+
+
+def unprivileged() -> str | None:
+    """The user that runs them, if we are root, which they refuse."""
+    if os.geteuid():
+        return None
+    with suppress(KeyError):
+        return pwd.getpwnam("postgres").pw_name
+    return "nobody"
+
+
 class PostgresServer(Server):
     """A PostgreSQL on a port of its own.
 
@@ -43,7 +58,7 @@ class PostgresServer(Server):
 
     def __init__(self, **options: str) -> None:
         self._programs = postgres_folder()
-        self._options = {"fsync": "off", "max_connections": "200", **options}
+        self._options = {"fsync": "off", "jit": "off", "max_connections": "200", **options}
         super().__init__("postgres")
 
     @property
@@ -83,34 +98,20 @@ class PostgresServer(Server):
         self._directory.chmod(0o755)
         data = self._directory / "data"
         data.mkdir(mode=0o700)
-        if user := self._user:
+        if user := unprivileged():
             shutil.chown(data, user)
         words = ["-D", str(data), "-U", "tests", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]
         subprocess.run(
-            [self._programs / "initdb", *words], user=user, cwd="/", env=self._environment,
+            [self._programs / "initdb", *words], user=user, cwd="/", env=environment(),
             capture_output=True, check=True,
         )  # fmt: skip
-
-    @property
-    def _user(self) -> str | None:
-        """The user that it runs as: not root, which it refuses."""
-        if os.geteuid():
-            return None
-        with suppress(KeyError):
-            return pwd.getpwnam("postgres").pw_name
-        return "nobody"
-
-    @property
-    def _environment(self) -> dict[str, str]:
-        unpacked = os.pathsep.join(map(str, MADE.glob("usr/lib/*-linux-gnu")))
-        return {**os.environ, "LD_LIBRARY_PATH": unpacked} if unpacked else dict(os.environ)
 
     def _start(self) -> bool:
         fixed = {"port": self.port, "listen_addresses": "127.0.0.1", "unix_socket_directories": ""}
         settings = {**self._options, **fixed}
         words = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         command = [str(self._programs / "postgres"), "-D", str(self._directory / "data"), *words]
-        return self._run(command, group=True, env=self._environment, user=self._user)
+        return self._run(command, group=True, env=environment(), user=unprivileged())
 
     def _answers(self) -> bool:
         """Whether it is this very server that answers."""

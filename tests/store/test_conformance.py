@@ -13,6 +13,7 @@ import pytest
 from celery_exclusive.stores.base import Store, open_store
 from celery_exclusive.stores.memory import MemoryStore
 from celery_exclusive.testing.conformance import StoreConformance
+from tests.pgbouncer import PgBouncer
 from tests.postgres import EMPTY, PostgresServer
 from tests.servers import RedisServer
 
@@ -90,6 +91,14 @@ class TestPostgres(StoreConformance):
             return rows_left(
                 lambda count: connection.execute(count.replace("?", "%s"), (prefix.encode(),)).fetchone()
             )
+
+
+class TestPgBouncer(TestPostgres):
+    """Through a pooler that gives each transaction another connection."""
+
+    @pytest.fixture(autouse=True)
+    def pooler(self, server: None, pgbouncer: PgBouncer) -> None:
+        self.url = pgbouncer.url
 
 
 def rows_left(ask: Callable[[str], Any]) -> list[str]:

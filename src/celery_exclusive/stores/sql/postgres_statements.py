@@ -12,7 +12,7 @@ def _on_clock(statement: str) -> str:
     return statement.replace("CLOCK", "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
 
 
-BEGIN = _on_clock("""BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL lock_timeout = '2s';
+BEGIN = _on_clock("""BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '2s';
 SET LOCAL statement_timeout = '5s'; SET LOCAL idle_in_transaction_session_timeout = '3s'; SELECT CLOCK""")
 """The limits end with the transaction: a pooler may give the next one to another client."""
 
@@ -60,11 +60,10 @@ WHERE namespace = %(namespace)s AND key = %(key)s AND ends > coalesce(%(now)s::b
 """Changes the row if this is its only lease, and nobody waits."""
 
 _LOCKS = {
-    statements.NAMESPACE: "FOR UPDATE",
     statements.DUE_LEASES: "FOR UPDATE SKIP LOCKED",
     statements.ENDED_TOMBSTONES: "FOR UPDATE SKIP LOCKED",
 }
-"""Rows that are read in order to change them; the reaper waits for nobody."""
+"""The reaper locks what it will delete, and waits for nobody."""
 _RENEWED_LOCKS = statements.RENEWED_LOCKS.partition("(?)")[0]
 
 

@@ -35,16 +35,23 @@ _PAUSE = (0.001, 0.02)
 
 
 class ServerTransaction(Transaction):
-    """A transaction beside others: it locks the row of a key, and then reads the clock, and the key."""
+    """A transaction beside others: it locks a row before it reads the clock, and what it decides by."""
 
     clock: Callable[[], int] | None = None
     is_reading = False
 
+    def _space(self) -> Any:
+        self._lock(statements.LOCK_NAMESPACE, self.namespace)
+        return super()._space()
+
     def _find(self, key: str, id: str) -> Found:
         if not self.is_reading:
-            _, now = self._one(statements.LOCK_KEY, self.namespace, to_bytes(key))
-            self.now = self.clock() if self.clock else now
+            self._lock(statements.LOCK_KEY, self.namespace, to_bytes(key))
         return super()._find(key, id)
+
+    def _lock(self, statement: str, *name: bytes) -> None:
+        _, now = self._one(statement, *name)
+        self.now = self.clock() if self.clock else now
 
 
 class _Session:
@@ -161,11 +168,11 @@ class ServerStore(SqlStore):
     def _patiently(self, work: Callable[[_Session], T]) -> T:
         """Try again after a lost connection, without tables, and while others are in the way."""
         until = time.monotonic() + at_most(PATIENCE)
-        is_repeated = is_new = False
+        is_repeated = is_empty = False
         while True:
             session = None
             try:
-                session = self._idle.pop() or self._open()
+                session = self._idle.pop() or self._open(is_empty=is_empty)
                 session.is_repeated = is_repeated
                 result = work(session)
                 self._idle.append(session)
@@ -180,9 +187,9 @@ class ServerStore(SqlStore):
                     self._close_with(session)  # a server that dropped one has dropped all of them
                     is_repeated = True
                     continue
-                elif session and trouble == "no tables" and not is_new:
+                elif session and trouble == "no tables" and not is_empty:
                     self._close_with(session)
-                    is_new = True
+                    is_empty = True
                     continue
                 else:
                     if session:
@@ -198,13 +205,15 @@ class ServerStore(SqlStore):
         session.close()
         self.close()
 
-    def _open(self) -> _Session:
+    def _open(self, *, is_empty: bool) -> _Session:
         connection, cursor = self._database.connect()
         transaction = ServerTransaction(
             cursor, self.url, prefix=self.prefix, offer=self.offer, tombstone_ttl=self.tombstone_ttl
         )
         session = _Session(connection, transaction)
         try:
+            if is_empty:
+                self._create(cursor)
             self._prepare(cursor, transaction.namespace)
         except BaseException:
             session.close()

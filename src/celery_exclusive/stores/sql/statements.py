@@ -17,8 +17,11 @@ LOOK = """SELECT versions.version, namespaces.epoch FROM exclusive2_version AS v
 LEFT JOIN exclusive2_namespace AS namespaces ON namespaces.namespace = ?"""
 """namespace; one row: the version of the tables, epoch, null if the namespace is new."""
 
+LOCK_NAMESPACE = "SELECT (SELECT fence FROM exclusive2_namespace WHERE namespace = ? FOR UPDATE), CLOCK"
+"""namespace; one row: its fence, and the server's time when nobody else could change that row any more."""
+
 LOCK_KEY = "SELECT (SELECT version FROM exclusive2_lock WHERE namespace = ? AND key = ? FOR UPDATE), CLOCK"
-"""namespace, key; one row: the version of the lock, which nobody else changes now, and the server's time."""
+"""namespace, key; one row: the version of the lock, and the time, likewise."""
 
 RAISE_FENCE = "UPDATE exclusive2_namespace SET fence = ?, reaped = ? WHERE namespace = ?"
 """fence, reaped, namespace."""

@@ -207,7 +207,7 @@ class Transaction(DocumentStore):
         return found
 
     def due(self, limit: int, every: int) -> list[str] | None:
-        fence, reaped, *_ = self._one(statements.NAMESPACE, self.namespace)
+        fence, reaped, *_ = self._space()
         if reaped <= self.now < reaped + every:  # not after a clock that went back
             return None
         seen = self._all(statements.DUE_LEASES, self.now, self.namespace, self.now, _ENDED_PER_SWEEP)
@@ -231,7 +231,7 @@ class Transaction(DocumentStore):
 
     def forget(self, key: str) -> None:
         """Its fences go on from here: raised first, as by the reaper, so that neither waits in a circle."""
-        fence, reaped, *_ = self._one(statements.NAMESPACE, self.namespace)
+        fence, reaped, *_ = self._space()
         self.cursor.execute(statements.RAISE_FENCE, (max(fence, self.now), reaped, self.namespace))
         for statement in (statements.DELETE_LINE, statements.DELETE_LOCK):
             self.cursor.execute(statement, (self.namespace, to_bytes(key)))
@@ -241,11 +241,15 @@ class Transaction(DocumentStore):
         return (key for key in keys if key.startswith(prefix))
 
     def keep_namespace(self, broker: str, life: int) -> str:
-        _, _, owner, until = self._one(statements.NAMESPACE, self.namespace)
+        _, _, owner, until = self._space()
         if owner not in (None, to_bytes(broker)) and until > self.now:
             return to_text(owner)
         self.cursor.execute(statements.KEEP_NAMESPACE, (to_bytes(broker), self.now + life, self.namespace))
         return broker
+
+    def _space(self) -> Any:
+        """Return the namespace's row, to be changed."""
+        return self._one(statements.NAMESPACE, self.namespace)
 
     def _one(self, statement: str, *parameters: Any) -> Any:
         self.cursor.execute(statement, parameters)

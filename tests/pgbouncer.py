@@ -1,0 +1,57 @@
+"""A real PgBouncer for tests, before a PostgreSQL."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import psycopg
+
+from tests.postgres import MADE, PostgresServer, environment, unprivileged
+from tests.servers import NoServer, Server
+
+CONFIGURATION = """
+[databases]
+* = host=127.0.0.1 port={server} user=tests
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = {port}
+unix_socket_dir =
+auth_type = any
+pool_mode = transaction
+default_pool_size = 2
+server_check_delay = 0
+"""
+
+
+def pgbouncer_program() -> str:
+    places = os.pathsep.join(["/usr/sbin", os.environ.get("PATH", os.defpath), str(MADE / "usr/sbin")])
+    if program := shutil.which("pgbouncer", path=places):
+        return program
+    raise NoServer("no PgBouncer here: install pgbouncer")
+
+
+class PgBouncer(Server):
+    """Two connections to a server, which its clients get in turn for one transaction each."""
+
+    def __init__(self, server: PostgresServer) -> None:
+        self._program, self._server = pgbouncer_program(), server
+        super().__init__("pgbouncer")
+
+    @property
+    def url(self) -> str:
+        return self._server.url_of("tests", self.port)
+
+    def _start(self) -> bool:
+        file = Path(self._directory, "pgbouncer.ini")
+        file.write_text(CONFIGURATION.format(server=self._server.port, port=self.port))
+        self._directory.chmod(0o755)
+        return self._run([self._program, str(file)], env=environment(), user=unprivileged())
+
+    def _answers(self) -> bool:
+        try:
+            with psycopg.connect(self.url, autocommit=True) as connection:
+                return connection.execute("SHOW port").fetchone() == (str(self._server.port),)
+        except psycopg.OperationalError:
+            return False
