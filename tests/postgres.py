@@ -72,9 +72,22 @@ class PostgresServer(Server):
     def connect(self) -> psycopg.Connection[Any]:
         return psycopg.connect(self.url, autocommit=True)
 
+    def stop(self) -> None:
+        """End connections first; told to by SIGTERM, it would wait for them."""
+        self._end(signal.SIGINT)
+
     def restart(self) -> None:
         """Start it again on the same port, whether it is up or not."""
         self.kill()
+        self.start()
+
+    def become_replica(self) -> None:
+        """Start as a replica that has lost its primary: it can be read only."""
+        (self._directory / "data/standby.signal").touch()
+        self.start()
+
+    def become_primary(self) -> None:
+        (self._directory / "data/standby.signal").unlink()
         self.start()
 
     def pause(self) -> None:
@@ -111,7 +124,7 @@ class PostgresServer(Server):
         settings = {**self._options, **fixed}
         words = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         command = [str(self._programs / "postgres"), "-D", str(self._directory / "data"), *words]
-        return self._run(command, group=True, env=environment(), user=unprivileged())
+        return self._run(command, env=environment(), user=unprivileged())
 
     def _answers(self) -> bool:
         """Whether it is this very server that answers."""
@@ -123,12 +136,16 @@ class PostgresServer(Server):
         return row == (str(self._directory / "data"),)
 
     def _tell_all(self, number: signal.Signals) -> None:
+        """Each of its processes is in a group of its own."""
         assert self._process
-        os.killpg(self._process.pid, number)
+        first = self._process.pid
+        others = Path(f"/proc/{first}/task/{first}/children").read_text().split()
+        for pid in (first, *map(int, others)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def _end(self, how: signal.Signals) -> None:
-        """When it is killed, all its processes are: else they would hold its memory for a while."""
+        """Those of its processes that are killed alone would leave others, and the memory that they share."""
         if self._process and how == signal.SIGKILL:
-            with suppress(ProcessLookupError):
-                self._tell_all(how)
+            self._tell_all(how)
         super()._end(how)
