@@ -81,6 +81,12 @@ class PostgresServer(Server):
         self.kill()
         self.start()
 
+    def let_in(self, *lines: str) -> None:
+        """Who may come in, and how, as lines of its pg_hba.conf."""
+        (self._directory / "data/pg_hba.conf").write_text("\n".join([*lines, ""]))
+        with self.connect() as connection:
+            connection.execute("SELECT pg_reload_conf()")
+
     def become_replica(self) -> None:
         """Start as a replica that has lost its primary: it can be read only."""
         (self._directory / "data/standby.signal").touch()

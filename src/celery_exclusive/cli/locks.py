@@ -1,4 +1,4 @@
-"""The command `celery -A proj locks`: lists and releases locks."""
+"""The command `celery -A proj locks`: lists and releases locks, and makes the tables for them."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from celery_exclusive.leases.by_hand import Released
 from celery_exclusive.leases.by_hand import release as release_key
 from celery_exclusive.options.keys import keys_named
 from celery_exclusive.services import ATTRIBUTE
+from celery_exclusive.stores.sql.tables import TABLES
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
@@ -39,7 +40,7 @@ class _Group(click.Group):
 @click.pass_context
 @handle_preload_options
 def locks(ctx: click.Context, **_: object) -> None:
-    """List locks, and release them.
+    """List locks, release them, and make the tables of a database.
 
     The app must be one that celery_exclusive.install was called for; its settings name the store.
     """
@@ -112,7 +113,32 @@ def release(obj: CLIContext, key: str, *, force: bool) -> None:
         click.echo(f"  {line}")
 
 
-def _services(obj: CLIContext) -> Services:
+@locks.command("create-tables")
+@click.option("--print", "only_print", is_flag=True, help="Print the SQL, and connect to no database.")
+@click.pass_obj
+def create_tables(obj: CLIContext, *, only_print: bool) -> None:
+    """Make the tables of a store in a database server.
+
+    Workers and publishers make them when they first use the store. Where their user may not, somebody who may
+    runs this once, or what it prints:
+
+    \b
+    celery -A proj locks create-tables --print | psql ...
+    """
+    store: Any = _services(obj, is_used=False).store
+    if not hasattr(store, "create_tables"):
+        raise click.ClickException(f"{printable(store.url)} is no database server: it makes what it needs")
+    if only_print:
+        click.echo("".join(f"{statement};\n" for statement in store.definitions()), nl=False)
+    else:
+        store.create_tables()
+        click.echo(f"the tables are in {printable(store.url)}")
+    names = ", ".join(TABLES)
+    rights = f"GRANT SELECT, INSERT, UPDATE, DELETE ON {names}, exclusive2_version TO ..."
+    click.echo(f"if workers and publishers are another user there: {rights}", err=True)
+
+
+def _services(obj: CLIContext, *, is_used: bool = True) -> Services:
     """Return the services of the app, with all its tasks imported; print which store it uses."""
     app: Any = obj.app
     try:
@@ -134,7 +160,8 @@ def _services(obj: CLIContext) -> Services:
     if not obj.quiet:  # type: ignore[attr-defined] # the stubs do not know it
         prefix = services.settings.exclusive_prefix
         click.echo(f"locks in {url} ({services.origin}), exclusive_prefix {prefix}", err=True)
-    store.epoch()  # a node of a Redis Cluster would list no keys, and not say why
+    if is_used:
+        store.epoch()  # a node of a Redis Cluster would list no keys, and not say why
     if store.capabilities.one_process:
         click.echo(f"Warning: {url} is the memory of one process, and this is another process", err=True)
     return services

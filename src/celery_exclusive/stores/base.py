@@ -172,6 +172,15 @@ def knows(url: str) -> bool:
     return scheme(url) in _factories
 
 
+def has_driver(url: str) -> bool:
+    """Whether the driver of this URL's store is installed."""
+    try:
+        _factory(url)
+    except OptionError:
+        return False
+    return True
+
+
 def older_version(url: str, names: str) -> str:
     """Return the warning of a store that has locks of the first version of this library."""
     return (
@@ -193,6 +202,11 @@ def open_store(url: str, *, prefix: str = "cx", offer: float = 5.0, tombstone_tt
     Raises:
         OptionError: the scheme is unknown, or its driver is not installed.
     """
+    make = _factory(url)
+    return make(url, prefix=prefix, offer=int(offer * 1e6), tombstone_ttl=int(tombstone_ttl * 1e6))
+
+
+def _factory(url: str) -> StoreFactory:
     kind = scheme(url)
     if kind not in _factories:
         known = ", ".join(f"{name}://" for name in sorted(_factories))
@@ -200,9 +214,8 @@ def open_store(url: str, *, prefix: str = "cx", offer: float = 5.0, tombstone_tt
         what = repr(kind) if kind else "a string that is no URL"
         raise OptionError(f"exclusive_store: no store for {what} (there are {known}){hint}")
     factory = _factories[kind]
-    if isinstance(factory, str):
-        module, _, name = factory.partition(":")
-        make: StoreFactory = getattr(import_module(module), name)
-    else:
-        make = factory
-    return make(url, prefix=prefix, offer=int(offer * 1e6), tombstone_ttl=int(tombstone_ttl * 1e6))
+    if not isinstance(factory, str):
+        return factory
+    module, _, name = factory.partition(":")
+    make: StoreFactory = getattr(import_module(module), name)
+    return make

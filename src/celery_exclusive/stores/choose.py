@@ -12,11 +12,13 @@ from urllib.parse import urlencode
 
 from celery_exclusive.brokers import broker_urls, data_folder, family, scheme
 from celery_exclusive.errors import OptionError
-from celery_exclusive.stores.base import knows
+from celery_exclusive.stores.base import has_driver, knows
 
 DJANGO_CACHE: Final = "Django's default cache"
 _NOT_YET: Final = ("sentinel", "redis+cluster", "rediss+cluster")
 _DJANGO_REDIS: Final = ("django.core.cache.backends.redis.RedisCache", "django_redis.cache.RedisCache")
+_OF_SQLALCHEMY: Final = re.compile(r"^(db|sqla|sqlalchemy)\+(?=postgresql\b)")
+"""How the URLs of result backends and brokers in a database begin."""
 _LINES: Final = (
     'app.conf.exclusive_store = "redis://localhost:6379/0", or, if all processes are on one machine, '
     '"sqlite:////var/lib/proj/locks.db"'
@@ -27,7 +29,8 @@ def choose(conf: Any, named: str | None) -> tuple[str, str]:
     """Return the URL of the store and where it was found.
 
     First a store that every worker can reach: the result backend, the broker or Django's default cache, if it
-    is a Redis. SQLite serves one machine only: it is chosen for a broker of one machine, or SQLite results.
+    is a Redis or, with its driver installed, a PostgreSQL. SQLite serves one machine only: it is chosen for a
+    broker of one machine, or SQLite results.
 
     Raises:
         OptionError: the app uses nothing that can keep locks; the message says which setting to add.
@@ -37,12 +40,18 @@ def choose(conf: Any, named: str | None) -> tuple[str, str]:
             raise OptionError(f"exclusive_store: {scheme(named)}:// is not supported yet; name {_LINES}")
         return named, "exclusive_store"
     passed_over = []
-    for origin, url in _candidates(conf):
-        if knows(url):
+    for origin, used in _candidates(conf):
+        url = _OF_SQLALCHEMY.sub("", used)
+        if knows(url) and (url == used or has_driver(url)):
             return url, origin
-        found = re.match(r"[\w.+ -]+(?=:|$)", url)  # also if it is no URL; never a part of a password
+        found = re.match(r"[\w.+ -]+(?=:|$)", used)  # also if it is no URL; never a part of a password
         name = found[0] if found else "none"
-        passed_over.append(f"{origin} {name}{' (not supported yet)' * (name in _NOT_YET)}")
+        remark = ""
+        if name in _NOT_YET:
+            remark = " (not supported yet)"
+        elif knows(url):
+            remark = f" (needs celery-exclusive[{scheme(url).partition('+')[0]}])"
+        passed_over.append(f"{origin} {name}{remark}")
     raise OptionError(
         f"exclusive_store: the app has nothing that can keep locks ({', '.join(passed_over)}); "
         f"add one line: {_LINES}"

@@ -95,14 +95,25 @@ def test_every_line_of_the_table_is_so(line: Line, monkeypatch: pytest.MonkeyPat
     ("extra", "store"), sorted({(line.extra, line.store) for line in LINES if line.extra and line.store})
 )
 def test_a_missing_driver_names_the_extra_that_brings_it(extra: str, store: str) -> None:
+    module = {"postgresql": "psycopg"}.get(extra, extra)
     code = (
-        f"import sys; sys.modules[{extra!r}] = None\n"
+        f"import sys; sys.modules[{module!r}] = None\n"
         f"from celery_exclusive.stores.base import open_store; open_store({store!r})"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert re.search(
         rf"OptionError: exclusive_store: .*pip install 'celery-exclusive\[{extra}\]'", run.stderr
     )
+
+
+def test_a_database_whose_extra_is_not_installed_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "celery_exclusive.stores.sql.postgres", raising=False)
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    in_database = "db+postgresql+psycopg2://me:secret@db/app"
+    assert choose(conf_of("redis://mq/0", in_database), None) == ("redis://mq/0", "broker")
+    needed = r"result backend db\+postgresql\+psycopg2 \(needs celery-exclusive\[postgresql\]\), broker amqp"
+    with pytest.raises(OptionError, match=needed):
+        choose(conf_of("amqp://mq", in_database), None)
 
 
 def test_the_first_of_several_brokers_counts() -> None:

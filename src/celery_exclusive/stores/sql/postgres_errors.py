@@ -19,12 +19,19 @@ _MISUSE = {
     "prints with --print, and grant this user SELECT, INSERT, UPDATE and DELETE on the tables exclusive2_*",
 }
 """What a human must change. Errors of connecting have no code, so their words must do."""
+_IN_THE_WAY = "others kept it locked: look for a client that is stopped in a transaction"
 _HINTS = {
-    "25006": "it is read-only: point exclusive_store to the primary",
-    "53100": "make room on its disk",
-    "53300": "raise its max_connections, or put a pooler before it",
-    **dict.fromkeys(_BUSY, "others kept it locked: look for a client that is stopped in a transaction"),
+    "too many clients": "raise its max_connections, or put a pooler before it",
+    "remaining connection slots": "raise its max_connections, or put a pooler before it",
+    "system is s": "it is starting or stopping: try again in a moment",
+    "read-only": "it is a replica: point exclusive_store to the primary",
+    "during recovery": "it is a replica: point exclusive_store to the primary",
+    "No space left": "make room on its disk",
+    "lock timeout": _IN_THE_WAY,
+    "statement timeout": _IN_THE_WAY,
+    "deadlock": _IN_THE_WAY,
 }
+"""By their words, too. The server says them in the language of its lc_messages."""
 
 
 def trouble(error: Exception) -> Trouble:
@@ -33,7 +40,7 @@ def trouble(error: Exception) -> Trouble:
         return "no tables"
     if state in _BUSY:
         return "busy"
-    if _of_misuse(error):
+    if any(words in str(error) for words in _MISUSE):
         return "misuse"
     is_silent = isinstance(error, psycopg.errors.ConnectionTimeout)
     is_lost = isinstance(error, psycopg.OperationalError) and not state and not is_silent
@@ -41,9 +48,6 @@ def trouble(error: Exception) -> Trouble:
 
 
 def hint(error: Exception) -> str:
-    known = _HINTS.get(getattr(error, "sqlstate", None) or "") or _of_misuse(error)
-    return known or "check that it runs and that its URL is right"
-
-
-def _of_misuse(error: Exception) -> str:
-    return next((hint for words, hint in _MISUSE.items() if words in str(error)), "")
+    said = str(error)
+    known = (text for words, text in (_MISUSE | _HINTS).items() if words in said)
+    return next(known, "check that it runs and that its URL is right")

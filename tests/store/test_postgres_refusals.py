@@ -1,0 +1,127 @@
+"""Databases that cannot be a store: each says what it is, and what to do, in one line without secrets."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import pytest
+
+from celery_exclusive.core.operations import Acquire, Granted
+from celery_exclusive.core.records import SECOND
+from celery_exclusive.errors import OptionError, StoreUnavailable
+from celery_exclusive.stores.base import open_store
+from celery_exclusive.stores.sql import postgres
+from celery_exclusive.stores.sql.postgres import PostgresStore
+from celery_exclusive.stores.sql.tables import TABLES
+from tests.postgres import PostgresServer
+
+TAKE = Acquire("a", "token", 30 * SECOND)
+ROLES = "CREATE ROLE clerk LOGIN; CREATE ROLE guarded LOGIN PASSWORD 'hunter2'"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    """One whose users have passwords and rights."""
+    with PostgresServer() as started:
+        started.let_in(
+            "host all guarded 127.0.0.1/32 scram-sha-256", "host all clerk,tests 127.0.0.1/32 trust"
+        )
+        with started.connect() as connection:
+            connection.execute(ROLES)
+        yield started
+
+
+@pytest.fixture
+def empty(server: PostgresServer) -> PostgresServer:
+    server.refresh()
+    return server
+
+
+def refusal(url: str) -> str:
+    """What check and the verbs say: one line without password."""
+    with closing(open_store(url)) as store:
+        with pytest.raises(OptionError) as refused:
+            store.check()
+        with pytest.raises(StoreUnavailable) as unavailable:
+            store.apply("secret key", TAKE)
+    text = str(refused.value)
+    assert str(unavailable.value) == text
+    assert text.isprintable()
+    assert "hunter" not in "".join(traceback.format_exception(unavailable.value))
+    assert text.startswith(f"exclusive_store: {store.url}")
+    return text
+
+
+def test_a_wrong_password(server: PostgresServer) -> None:
+    said = refusal(server.url_of("guarded:hunter3", server.port))
+    assert "password authentication failed" in said
+    assert said.endswith("; correct user and password in its URL")
+
+
+def test_a_user_who_is_not_let_in(server: PostgresServer) -> None:
+    assert "let this user and machine in" in refusal(server.url_of("stranger:hunter2", server.port))
+
+
+def test_a_database_that_is_not_there(server: PostgresServer) -> None:
+    said = refusal(server.url_of("tests", server.port, "nowhere"))
+    assert 'database "nowhere" does not exist; create it, or correct the URL' in said
+
+
+def test_an_option_that_nobody_knows(server: PostgresServer) -> None:
+    said = refusal(f"{server.url}?timeout=5")
+    assert "invalid connection option \"timeout\"; after '?' its URL may have the options of libpq" in said
+
+
+def test_a_server_that_is_too_old(empty: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres, "OLDEST", 99_00_00)
+    assert "is PostgreSQL 15, too old: it must be 99 or newer" in refusal(empty.url)
+
+
+def test_tables_of_another_release(empty: PostgresServer) -> None:
+    with closing(open_store(empty.url)) as store, empty.connect() as connection:
+        store.epoch()
+        connection.execute("UPDATE exclusive2_version SET version = 7")
+    assert "tables of another release of celery-exclusive (version 7, not 1)" in refusal(empty.url)
+
+
+def test_a_user_who_may_make_no_tables(empty: PostgresServer) -> None:
+    url = empty.url_of("clerk", empty.port)
+    with empty.connect() as connection:
+        connection.execute("GRANT USAGE ON SCHEMA public TO clerk")
+    said = refusal(url)
+    assert "permission denied for schema public" in said
+    assert "`celery -A proj locks create-tables`" in said
+    with empty.connect() as connection:  # as psql would, what --print prints
+        connection.execute("".join(f"{statement};\n" for statement in PostgresStore(url).definitions()))
+    assert "permission denied for table exclusive2_version" in refusal(url)
+    with empty.connect() as connection:
+        names = ", ".join((*TABLES, "exclusive2_version"))
+        connection.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {names} TO clerk")
+    with closing(open_store(url)) as store:
+        assert store.check() == []
+        assert isinstance(store.apply("key", TAKE).answer, Granted)
+        assert list(store.scan()) == ["key"]
+
+
+def test_more_clients_than_the_server_lets_in(start_postgres: Callable[..., PostgresServer]) -> None:
+    server = start_postgres(max_connections="4", superuser_reserved_connections="0", max_wal_senders="0")
+    with closing(open_store(server.url)) as store:
+        others = [server.connect() for _ in range(4)]
+        with pytest.raises(StoreUnavailable, match=r"too many clients already; raise its max_connections"):
+            store.apply("key", TAKE)
+        for other in others:
+            other.close()
+
+
+def test_a_url_that_cannot_be_read_is_not_shown() -> None:
+    url = "postgresql://me:hunter2@db:port/x"
+    with pytest.raises(OptionError, match=r"cannot understand this postgresql:// URL") as refused:
+        open_store(url)
+    assert "hunter" not in "".join(traceback.format_exception(refused.value))
+
+
+def test_a_store_is_shown_without_password_and_options() -> None:
+    store = open_store("postgresql+psycopg2://me:hunter2@db:5433/x?password=hunter3&sslmode=require")
+    assert store.url == "postgresql://me@db:5433/x"
