@@ -168,18 +168,19 @@ def test_a_fence_is_above_that_of_a_row_which_the_reaper_deleted_meanwhile(
     assert granted.fence > fences[0]
 
 
-def test_the_reaper_waits_until_who_has_read_the_fence_is_done(
+def test_the_reaper_waits_until_a_grant_that_has_read_the_fence_is_done(
     store: PostgresStore, other: PostgresStore, postgres_server: PostgresServer
 ) -> None:
-    store.epoch()
-    other.apply("dead", take("b", ttl=1))
-    with postgres_server.connect() as connection, ThreadPoolExecutor(1) as pool:
-        connection.execute("BEGIN")
-        connection.execute("SELECT fence FROM exclusive2_namespace FOR SHARE")
-        reaping = pool.submit(other.reap)
+    granted = store.apply("key", take("a")).answer
+    with postgres_server.connect() as stranger, ThreadPoolExecutor(2) as pool:
+        stranger.execute("BEGIN; DELETE FROM exclusive2_lock")  # whoever wants the key has to wait now
+        granting = pool.submit(other.apply, "key", take("b"))
         wait_until_blocked(postgres_server, 1)
-        connection.execute("COMMIT")
+        reaping = pool.submit(store.reap)
+        wait_until_blocked(postgres_server, 2)
+        stranger.execute("COMMIT")
         assert reaping.result().answer == Applied(True)
+        assert granting.result().answer != granted
 
 
 def wait_until_blocked(server: PostgresServer, count: int) -> None:

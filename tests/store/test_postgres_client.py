@@ -205,7 +205,11 @@ def test_a_restarted_server_has_kept_leases_line_and_epoch(how: str, start_postg
     assert store.apply("key", take("a")) == granted
     (wake,) = store.apply("key", give("a")).wake
     assert (wake.id, wake.epoch) == ("b", epoch)
-    server.restart()  # the next call finds a dropped connection, and makes a new one
+    barrier = threading.Barrier(3)
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda _: store.transact(lambda _: barrier.wait()), range(3)))
+    assert len(list(store._idle)) == 3
+    server.restart()  # the next call finds a dropped connection, and trusts the others no more
     assert isinstance(store.apply("key", take("b")).answer, Granted)
     store.close()
 
