@@ -67,10 +67,10 @@ class Process:
         return told, log
 
 
-@pytest.fixture(params=["redis", "sqlite"])
+@pytest.fixture(params=["redis", "sqlite", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "redis":
-        return str(request.getfixturevalue("redis_url"))
+    if request.param != "sqlite":
+        return str(request.getfixturevalue(f"{request.param}_url"))
     return f"sqlite:///{tmp_path}/locks.sqlite"
 
 

@@ -6,7 +6,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -25,7 +25,9 @@ from celery_exclusive.core.operations import (
     Stale,
 )
 from celery_exclusive.core.records import SECOND, reach
+from celery_exclusive.core.step import step
 from celery_exclusive.stores.base import open_store
+from celery_exclusive.stores.sql import transaction
 from celery_exclusive.stores.sql.postgres import PostgresStore
 from celery_exclusive.stores.sql.transaction import Transaction
 from tests.postgres import PostgresServer
@@ -183,11 +185,11 @@ def test_the_reaper_waits_until_a_grant_that_has_read_the_fence_is_done(
         assert granting.result().answer != granted
 
 
-def wait_until_blocked(server: PostgresServer, count: int) -> None:
-    """Wait until so many connections wait for locks of others."""
+def wait_until_blocked(server: PostgresServer, count: int, unless: Future[Any] | None = None) -> None:
+    """Wait until so many connections wait for locks of others, unless this has an end first."""
     blocked = "SELECT count(*) FROM pg_stat_activity WHERE cardinality(pg_blocking_pids(pid)) > 0"
     with server.connect() as connection:
-        while connection.execute(blocked).fetchone() != (count,):
+        while connection.execute(blocked).fetchone() != (count,) and not (unless and unless.done()):
             pass
 
 
@@ -319,6 +321,62 @@ def test_heartbeats_of_the_same_keys_never_wait_in_a_circle(
         for done in [pool.submit(beat, 1), pool.submit(beat, -1), pool.submit(beat, 1), pool.submit(reap)]:
             done.result()
     assert rows(postgres_server, "SELECT sum(deadlocks)::int FROM pg_stat_database") == [(0,)]
+
+
+def test_a_renewal_keeps_others_from_its_leases_from_reading_to_writing(
+    store: PostgresStore,
+    other: PostgresStore,
+    postgres_server: PostgresServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else it would write a lease back that was released meanwhile."""
+    store.apply("key", take("a"))
+    releases: list[Future[Any]] = []
+
+    def step_late(*facts: Any) -> Any:
+        if not releases:
+            releases.append(pool.submit(other.apply, "key", give("a")))
+            wait_until_blocked(postgres_server, 1, unless=releases[0])
+        return step(*facts)
+
+    monkeypatch.setattr(transaction, "step", step_late)
+    with ThreadPoolExecutor(1) as pool:
+        assert store.renew([("key", Renew("a", "token of a", LIFE))]) == [True]
+        assert releases[0].result().answer == Applied(True)
+    assert not store.inspect("key").holders
+
+
+def test_leases_are_locked_in_the_order_of_their_keys(
+    store: PostgresStore, postgres_server: PostgresServer
+) -> None:
+    for key in "ba":
+        store.apply(key, take("x"))
+    lock = "SELECT 1 FROM exclusive2_lock WHERE key = %s FOR UPDATE "
+    with postgres_server.connect() as stranger, ThreadPoolExecutor(1) as pool:
+        stranger.execute("BEGIN")
+        stranger.execute(lock, (b"b",))
+        renewing = pool.submit(store.renew, [(key, Renew("x", "token of x", LIFE)) for key in "ba"])
+        wait_until_blocked(postgres_server, 1)
+        assert stranger.execute(f"{lock} SKIP LOCKED", (b"a",)).fetchall() == []  # type: ignore[call-overload]
+        stranger.execute("COMMIT")
+        assert renewing.result() == [True, True]
+
+
+def test_the_reaper_waits_for_no_key_that_others_are_at(
+    store: PostgresStore, postgres_server: PostgresServer
+) -> None:
+    store.clock = lambda: START
+    for key in ("busy", "dead"):
+        store.apply(key, take("a"))
+    store.clock = lambda: START + LIFE
+    left = "SELECT convert_from(key, 'UTF8') FROM exclusive2_lock"
+    with postgres_server.connect() as stranger:
+        stranger.execute("BEGIN; SELECT 1 FROM exclusive2_lock WHERE key = 'busy' FOR UPDATE")
+        assert store.reap().answer == Applied(True)
+        assert rows(postgres_server, left) == [("busy",)]
+        stranger.execute("COMMIT")
+    store.reap()
+    assert rows(postgres_server, left) == []
 
 
 def test_a_deadlock_with_others_is_tried_again(store: PostgresStore, postgres_server: PostgresServer) -> None:

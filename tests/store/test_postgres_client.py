@@ -149,6 +149,18 @@ def test_a_connection_lost_in_a_sweep_loses_no_message(
     assert list(store.scan()) == ["key"]
 
 
+def test_a_promoted_copy_is_not_lost_if_its_lease_ended_before_the_lost_reply_was_asked_for_again(
+    store: PostgresStore, proxy: Proxy, far: PostgresStore
+) -> None:
+    store.apply("key", take("a"))
+    store.apply("key", take("b"))
+    (wake,) = store.apply("key", give("a")).wake
+    proxy.lose(b"COMMIT")
+    short = Acquire("b", "token of b", ttl=1, promoted=wake.epoch)
+    assert isinstance(far.apply("key", short).answer, Granted)
+    assert proxy.met == [b"COMMIT"]
+
+
 def test_a_second_loss_is_told(store: PostgresStore, proxy: Proxy, far: PostgresStore) -> None:
     proxy.lose(b"WITH claim")
     proxy.lose(b"BEGIN")

@@ -29,10 +29,14 @@ CANVAS = "tests.worker.shop_canvas"
 SAYS_PARKED = r"\[(\S+)\] parked: number (\d+) "
 
 
-@pytest.fixture(params=["redis", "sqlite"])
+@pytest.fixture(params=["redis", "sqlite", "postgres"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
     """Where the leases are; on Redis, since the results are there."""
-    return {} if request.param == "redis" else {"exclusive_store": f"sqlite:///{tmp_path}/locks.db"}
+    if request.param == "redis":
+        return {}
+    is_file = request.param == "sqlite"
+    url = f"sqlite:///{tmp_path}/locks.db" if is_file else request.getfixturevalue("postgres_url")
+    return {"exclusive_store": url}
 
 
 def in_line(count: int, *workers: Worker) -> list[str]:

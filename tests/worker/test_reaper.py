@@ -22,8 +22,10 @@ LIFE = 600 * SECOND
 DEAD = ("dead/1", "token of the dead")
 
 
-@pytest.fixture(params=["redis", "sqlite"])
+@pytest.fixture(params=["redis", "sqlite", "postgres"])
 def settings(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
+    if request.param == "postgres":
+        return {"exclusive_store": request.getfixturevalue("postgres_url")}
     return {"exclusive_store": f"sqlite:///{tmp_path}/locks.db"} if request.param == "sqlite" else {}
 
 
