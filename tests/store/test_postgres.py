@@ -16,6 +16,7 @@ from celery_exclusive.core.operations import (
     AcquireAlone,
     Applied,
     Break,
+    Ending,
     Granted,
     Held,
     Parked,
@@ -62,8 +63,8 @@ def take(id: str, ttl: int = LIFE, *, message: bytes | None = b"message") -> Acq
     return Acquire(id, f"token of {id}", ttl, message=message)
 
 
-def give(id: str, *, done: bool = True) -> Release:
-    return Release(id, f"token of {id}", done)
+def give(id: str, ending: Ending = "done") -> Release:
+    return Release(id, f"token of {id}", ending)
 
 
 def rows(server: PostgresServer, query: str, *values: object) -> list[Any]:
@@ -228,7 +229,7 @@ def lengthen(server: PostgresServer, key: str, length: int) -> None:
 def cost(store: PostgresStore, server: PostgresServer, key: str) -> int:
     """How many rows and entries of indexes are read by who comes, leaves, runs, and looks."""
     operations = [take("new"), Remove("1"), take("other", message=None), Break("nobody")]
-    operations += [give("first", done=False), take("0"), give("0")]
+    operations += [give("first", "open"), take("0"), give("0")]
     read = """SELECT coalesce(sum(seq_tup_read), 0)::bigint + coalesce(sum(idx_tup_fetch), 0)::bigint
         + (SELECT sum(idx_tup_read)::bigint FROM pg_stat_user_indexes) FROM pg_stat_user_tables"""
     store.transact(lambda it: it.cursor.execute("SELECT pg_stat_force_next_flush()"))

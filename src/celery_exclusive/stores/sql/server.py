@@ -134,11 +134,11 @@ class ServerStore(SqlStore):
         claim: dict[str, Any] = {"now": self.clock() if self.clock else None, "key": to_bytes(key)}
         claim["namespace"] = session.transaction.namespace
         op = operation
-        if isinstance(op, Release) and not op.keep:
+        if isinstance(op, Release) and op.ending != "again":
             claim["before"], claim["after"] = rows.around_lone_expiry(op.id, op.token)
             return RELEASED if self._database.release(session.cursor, claim) else None
         limit, phase = 1, "running"
-        if isinstance(op, Acquire) and op.limit > 0 and not op.is_back and not op.former:
+        if isinstance(op, Acquire) and op.limit > 0 and not op.may_be_in_line and not op.former:
             limit = op.limit
         elif isinstance(op, AcquireAlone) and not op.former:
             phase = op.phase
