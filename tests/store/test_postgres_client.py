@@ -36,6 +36,8 @@ from tests.proxy import Proxy
 
 LIFE = 30 * SECOND
 START = 1_800_000_000 * SECOND
+COMMIT = b"COMMIT\0"
+"""Not the word in `READ COMMITTED`."""
 StartPostgres = Callable[..., PostgresServer]
 
 
@@ -82,16 +84,16 @@ VERBS: dict[str, tuple[list[KeyOperation], KeyOperation, list[bytes]]] = {
         [take("a")],
         take("b"),
         [b"WITH claim", b"BEGIN", b"FOR UPDATE", b"LEFT JOIN", b"UPDATE exclusive2_lock",
-         b"INSERT INTO exclusive2_line", b"COMMIT"],
+         b"INSERT INTO exclusive2_line", COMMIT],
     ),
     "hand over": (
         [take("a"), take("b")],
         give("a"),
-        [b"split_part", b"BEGIN", b"FOR UPDATE", b"LEFT JOIN", b"exclusive2_line", b"COMMIT"],
+        [b"split_part", b"BEGIN", b"FOR UPDATE", b"LEFT JOIN", b"exclusive2_line", COMMIT],
     ),
     "remove": ([take("a"), take("b")], Remove("b"), [b"BEGIN", b"DELETE FROM exclusive2_line"]),
     "break": ([take("a"), take("b")], Break("a"), [b"BEGIN", b"UPDATE exclusive2_lock"]),
-    "restore": ([], Restore("a", "token of a", LIFE), [b"BEGIN", b"INSERT INTO exclusive2_lock", b"COMMIT"]),
+    "restore": ([], Restore("a", "token of a", LIFE), [b"BEGIN", b"INSERT INTO exclusive2_lock", COMMIT]),
 }  # fmt: skip
 LOSSES = [(verb, word) for verb, (_, _, words) in VERBS.items() for word in words]
 
@@ -116,7 +118,7 @@ def test_a_connection_lost_at_any_statement_of_a_verb_changes_no_answer(
         assert store.inspect("lost").holders[0].fence == found.answer.fence
 
 
-@pytest.mark.parametrize("word", [b"BEGIN", b"FOR UPDATE", b"UPDATE exclusive2_lock", b"COMMIT"])
+@pytest.mark.parametrize("word", [b"BEGIN", b"FOR UPDATE", b"UPDATE exclusive2_lock", COMMIT])
 def test_a_connection_lost_in_a_heartbeat_costs_no_lease(
     word: bytes, store: PostgresStore, proxy: Proxy, far: PostgresStore
 ) -> None:
@@ -129,7 +131,7 @@ def test_a_connection_lost_in_a_heartbeat_costs_no_lease(
     assert all(store.inspect(key).holders[0].remaining > LIFE for key in ("one", "two"))
 
 
-@pytest.mark.parametrize("word", [b"BEGIN", b"UPDATE exclusive2_namespace", b"COMMIT"])
+@pytest.mark.parametrize("word", [b"BEGIN", b"UPDATE exclusive2_namespace", COMMIT])
 def test_a_connection_lost_in_a_sweep_loses_no_message(
     word: bytes, store: PostgresStore, proxy: Proxy, far: PostgresStore
 ) -> None:
@@ -155,10 +157,10 @@ def test_a_promoted_copy_is_not_lost_if_its_lease_ended_before_the_lost_reply_wa
     store.apply("key", take("a"))
     store.apply("key", take("b"))
     (wake,) = store.apply("key", give("a")).wake
-    proxy.lose(b"COMMIT")
+    proxy.lose(COMMIT)
     short = Acquire("b", "token of b", ttl=1, promoted=wake.epoch)
     assert isinstance(far.apply("key", short).answer, Granted)
-    assert proxy.met == [b"COMMIT"]
+    assert proxy.met == [COMMIT]
 
 
 def test_a_second_loss_is_told(store: PostgresStore, proxy: Proxy, far: PostgresStore) -> None:

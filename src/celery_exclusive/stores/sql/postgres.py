@@ -68,11 +68,10 @@ class Postgres:
         return connection, cursor
 
     def begin(self, cursor: Any, *, writes: bool) -> int:
-        raw = cursor.raw
-        raw.execute(statements.BEGIN if writes else statements.BEGIN_READING, prepare=False)
-        while raw.nextset():
+        cursor.execute(statements.BEGIN if writes else statements.BEGIN_READING)
+        while cursor.raw.nextset():
             pass
-        return int(raw.fetchone()[0])
+        return int(cursor.fetchone()[0])
 
     def lock_tables(self, cursor: Cursor) -> None:
         cursor.execute(statements.LOCK_TABLES)
@@ -99,7 +98,8 @@ class _Cursor:
         return int(self.raw.rowcount)
 
     def execute(self, statement: str, parameters: Any = None, /) -> None:
-        self.raw.execute(statements.translated(statement), parameters)
+        # What has no parameters needs no plan, and may be several statements, which cannot be prepared.
+        self.raw.execute(statements.translated(statement), parameters, prepare=None if parameters else False)
 
     def executemany(self, statement: str, parameters: Any, /) -> None:
         self.raw.executemany(statements.translated(statement), parameters)

@@ -75,4 +75,4 @@ def translated(statement: str) -> str:
         lock = "ORDER BY key FOR UPDATE"  # in one order: else two heartbeats may wait in a circle
     if statement == statements.INSERT_LOCK:
         statement = statement.replace("ON CONFLICT", "FOR SHARE ON CONFLICT")
-    return _on_clock(f"{statement} {lock}").replace("?", "%s")
+    return _on_clock(f"{statement} {lock}".rstrip()).replace("?", "%s")
