@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 
-from bench import file, group, keys, line, pair
+from bench import database, file, group, keys, line, pair
 from tests.servers import RedisServer
 
 
@@ -19,6 +19,8 @@ def main() -> None:
             measure.run(server)
             print()
     file.run()
+    print()
+    database.run()
     print()
     keys.run()
 

@@ -16,6 +16,7 @@ try:
     from sqlalchemy import URL, exc, make_url
 
     from celery_exclusive.stores.sql import postgres_errors
+    from celery_exclusive.stores.sql.postgres_connection import TimedConnection, TranslatingCursor
 except ImportError:
     raise OptionError(
         "exclusive_store: postgresql:// needs psycopg 3 and SQLAlchemy: "
@@ -53,8 +54,8 @@ class Postgres:
     def connect(self) -> tuple[Any, Cursor]:
         own = {"connect_timeout": max(2, ceil(at_most(PATIENCE))), "application_name": "celery-exclusive"}
         options = {**own, **self._options, "client_encoding": "utf8"}
-        connection = _Connection.connect(autocommit=True, prepare_threshold=None, **options)
-        cursor = _Cursor(connection.cursor())
+        connection = TimedConnection.connect(autocommit=True, prepare_threshold=None, **options)
+        cursor = TranslatingCursor(connection.cursor())
         cursor.execute(statements.ABOUT)
         version, pid = cursor.fetchone()
         if version < OLDEST:
@@ -84,36 +85,6 @@ class Postgres:
     def release(self, cursor: Any, claim: dict[str, Any]) -> bool:
         cursor.raw.execute(statements.RELEASE, claim)
         return bool(cursor.rowcount)
-
-
-class _Cursor:
-    """A cursor that takes `?` for a parameter, and knows which rows a statement must lock."""
-
-    def __init__(self, raw: Any) -> None:
-        self.raw = raw
-        self.fetchone, self.fetchall = raw.fetchone, raw.fetchall
-
-    @property
-    def rowcount(self) -> int:
-        return int(self.raw.rowcount)
-
-    def execute(self, statement: str, parameters: Any = None, /) -> None:
-        # What has no parameters needs no plan, and may be several statements, which cannot be prepared.
-        self.raw.execute(statements.translated(statement), parameters, prepare=None if parameters else False)
-
-    def executemany(self, statement: str, parameters: Any, /) -> None:
-        self.raw.executemany(statements.translated(statement), parameters)
-
-
-class _Connection(psycopg.Connection[Any]):
-    """A connection that waits for no answer for ever: PostgreSQL's own library would."""
-
-    def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
-        limit = at_most(PATIENCE)
-        try:
-            return super().wait(gen, interval, limit if timeout is None else timeout)
-        except psycopg.errors._WaitTimeout:
-            raise psycopg.errors.ConnectionTimeout(f"no answer in {limit:g} s") from None
 
 
 class PostgresStore(ServerStore):
