@@ -8,6 +8,7 @@ from tests.explorer.explore import explore
 from tests.explorer.model import Setting
 from tests.explorer.settings import CONTROLS, QUICK, SETTINGS
 
+pytestmark = pytest.mark.timeout(600)  # it computes, and a busy machine is no bug
 WORLDS = [pytest.param(one, id=one.name, marks=[pytest.mark.slow] * (one not in QUICK)) for one in SETTINGS]
 
 

@@ -12,6 +12,8 @@ from tests.explorer.messages.model import Model
 from tests.explorer.messages.settings import SETTINGS
 from tests.explorer.messages.world import Setting
 
+pytestmark = pytest.mark.timeout(600)  # it computes, and a busy machine is no bug
+
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
 def test_no_reachable_world_of_messages_breaks_a_promise(setting: Setting):
