@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psycopg
 
-from tests.postgres import MADE, PostgresServer, environment, unprivileged
+from tests.postgres import MADE, PostgresServer, environment, may_run, unprivileged
 from tests.servers import NoServer, Server
 
 CONFIGURATION = """
@@ -27,7 +27,8 @@ server_check_delay = 0
 
 def pgbouncer_program() -> str:
     places = os.pathsep.join(["/usr/sbin", os.environ.get("PATH", os.defpath), str(MADE / "usr/sbin")])
-    if program := shutil.which("pgbouncer", path=places):
+    program = shutil.which("pgbouncer", path=places)
+    if program and may_run(Path(program)):
         return program
     raise NoServer("no PgBouncer here: install pgbouncer")
 

@@ -23,11 +23,16 @@ def postgres_folder() -> Path:
     """Where its programs are: installed, or unpacked from Debian's packages by `make`."""
     for folder in (Path("/"), MADE):
         for found in folder.glob("usr/lib/postgresql/*/bin"):
-            if (found / "initdb").exists():
+            if (found / "initdb").exists() and may_run(found):
                 return found
     if program := shutil.which("initdb"):
         return Path(program).resolve().parent
     raise NoServer("no PostgreSQL server here: install postgresql")
+
+
+def may_run(program: Path) -> bool:
+    """Whether the user that runs it gets there: a clone may be in a folder of root alone."""
+    return bool(os.geteuid()) or all(folder.stat().st_mode & 0o001 for folder in program.resolve().parents)
 
 
 def environment() -> dict[str, str]:
