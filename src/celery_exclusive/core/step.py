@@ -218,11 +218,15 @@ class _Step(KeyState):
     def _is_stale(self, op: Acquire) -> bool:
         """Whether another copy of its message runs, or has finished, so that this delivery is obsolete.
 
-        * Its id runs: the copy of an offer is, if the entry or the tombstone shows that it was accepted.
-        * Its id waits, or was never seen: no delivery is.
-        * Its id has begun, and may not have finished: the copy of an offer is. Under early acknowledgement
-          such an id begins again by a redelivery only.
-        * Its id has finished: all are but a new message, and that is, too, if its own delivery has finished.
+        its id is...    new message          redelivered   copy of an offer
+        unknown         no                   no            no
+        in line         no                   no            no
+        running         no                   no            yes, if its entry or tombstone shows that the
+                                                           offer was accepted
+        begun           no                   no            yes: with early acknowledgement it begins again
+                                                           by a redelivery only
+        finished        if it finished       yes           yes
+                        by this delivery
         """
         is_of_offer = op.promoted == self.epoch and not op.redelivered
         has_entry, has_tombstone = op.id in self.entries, self.tombstone is not None

@@ -173,6 +173,7 @@ class AnyHistory(RuleBasedStateMachine):
             assert (early.wake, early.aside) == ((), ())
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("offers", [(OFFERS_IN_LINE, OFFERS_ASIDE), (1, 2)], ids=["as it is", "few offers"])
 def test_any_history_keeps_what_is_promised(offers: tuple[int, int]):
     with mock.patch.multiple(core, OFFERS_IN_LINE=offers[0], OFFERS_ASIDE=offers[1]):
