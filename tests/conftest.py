@@ -100,8 +100,15 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return max(6, os.cpu_count() or 1)
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest looks at the markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With several processes, run a part of each folder at any time: some tests compute while others wait."""
+    """Call slow what needs a PostgreSQL.
+
+    With several processes, run a part of each folder at any time: some tests compute while others wait.
+    """
+    for item in items:
+        if "postgres_server" in getattr(item, "fixturenames", ()) or "postgres" in item.name:
+            item.add_marker("slow")
     if not hasattr(config, "workerinput"):
         return
     folders: defaultdict[str, list[pytest.Item]] = defaultdict(list)
