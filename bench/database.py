@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from secrets import token_hex
 
 from bench.clock import medians, table
-from celery_exclusive.core.operations import Acquire, Release
+from bench.ours import pair
 from celery_exclusive.stores.base import open_store
 from tests.postgres import PostgresServer
 
-TTL = 30_000_000
 MAKE = "CREATE TABLE bare (key TEXT PRIMARY KEY, token TEXT, expiry BIGINT)"
 TAKE = (
     "INSERT INTO bare VALUES ('bench', %s, %s) ON CONFLICT (key) "
@@ -25,18 +25,16 @@ def run() -> None:
             bare.execute(MAKE)
             cursor = bare.cursor()
 
-            def ours() -> None:
-                token = token_hex(8)
-                store.apply("bench", Acquire("task/1", token, TTL))
-                store.apply("bench", Release("task/1", token))
-
             def floor() -> None:
                 token = token_hex(8)
                 cursor.execute(TAKE, (token, 2, 1))
                 cursor.execute(GIVE, (token,))
 
             times = medians(
-                {"floor: upsert + delete, bare psycopg": floor, "celery-exclusive, postgresql://": ours}
+                {
+                    "floor: upsert + delete, bare psycopg": floor,
+                    "celery-exclusive, postgresql://": partial(pair, store),
+                }
             )
         store.close()
     table("acquire + release of a free key, in PostgreSQL", times)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sqlite3
 import tempfile
 from contextlib import closing
+from functools import partial
 from secrets import token_hex
 
 from bench.clock import medians, table
-from celery_exclusive.core.operations import Acquire, Release
+from bench.ours import pair
 from celery_exclusive.stores.base import open_store
 
-TTL = 30_000_000
 TAKE = (
     "INSERT INTO bare VALUES ('bench', ?, ?) ON CONFLICT (key) "
     "DO UPDATE SET token = excluded.token, expiry = excluded.expiry WHERE expiry < ?"
@@ -27,11 +27,6 @@ def run() -> None:
             bare.execute("PRAGMA journal_mode=WAL")
             bare.execute("PRAGMA synchronous=NORMAL")
             bare.execute("CREATE TABLE bare (key TEXT PRIMARY KEY, token TEXT, expiry INTEGER)")
-
-            def ours() -> None:
-                token = token_hex(8)
-                store.apply("bench", Acquire("task/1", token, TTL))
-                store.apply("bench", Release("task/1", token))
 
             def floor() -> None:
                 token = token_hex(8)
@@ -50,7 +45,7 @@ def run() -> None:
                 {
                     "floor: upsert + delete, bare sqlite3": floor,
                     "each in a transaction that reads the row before": looking,
-                    "celery-exclusive, sqlite://": ours,
+                    "celery-exclusive, sqlite://": partial(pair, store),
                 }
             )
         store.close()

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import socket
+from functools import partial
 from secrets import token_hex
 
 import redis
 
 from bench.clock import medians, table
-from celery_exclusive.core.operations import Acquire, Release
+from bench.ours import pair
 from celery_exclusive.stores.base import open_store
 from tests.servers import RedisServer
 
 DELETE_IF_MINE = (
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
 )
-TTL = 30_000_000
 
 
 def run(server: RedisServer) -> None:
@@ -23,11 +23,6 @@ def run(server: RedisServer) -> None:
     client = redis.Redis.from_url(server.url)
     bare = _Socket(server.port)
     sha = client.script_load(DELETE_IF_MINE)
-
-    def ours() -> None:
-        token = token_hex(8)
-        store.apply("bench", Acquire("task/1", token, TTL))
-        store.apply("bench", Release("task/1", token))
 
     def redis_py() -> None:
         lock = client.lock("redis-py", timeout=30)
@@ -46,7 +41,7 @@ def run(server: RedisServer) -> None:
     times = medians(
         {
             "floor: SET NX PX + compare-and-delete, bare socket": floor,
-            "celery-exclusive: lease, fence, line": ours,
+            "celery-exclusive: lease, fence, line": partial(pair, store),
             "redis-py, SET NX + DEL (cookbook; no owner)": cookbook,
             "redis-py Lock (no fence, no line)": redis_py,
         }

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -33,6 +31,7 @@ from celery_exclusive.system.deadline import deadline
 from tests.pgbouncer import PgBouncer
 from tests.postgres import PostgresServer
 from tests.proxy import Proxy
+from tests.store.forks import fork_while_threads_call, in_a_fork
 
 LIFE = 30 * SECOND
 START = 1_800_000_000 * SECOND
@@ -317,35 +316,7 @@ def test_a_forked_child_has_a_connection_of_its_own(store: PostgresStore) -> Non
 
 
 def test_a_child_may_be_forked_while_other_threads_call(store: PostgresStore) -> None:
-    is_over = threading.Event()
-
-    def work(name: str) -> None:
-        while not is_over.is_set():
-            store.apply(name, take(name))
-            store.apply(name, give(name))
-
-    with ThreadPoolExecutor(3) as pool:
-        workers = [pool.submit(work, name) for name in "abc"]
-        try:
-            for key in ("child 1", "child 2", "child 3"):
-                assert in_a_fork(lambda key=key: isinstance(store.apply(key, take("a")).answer, Granted))
-        finally:
-            is_over.set()
-        for worker in workers:
-            worker.result()
-
-
-def in_a_fork(does_hold: Callable[[], bool]) -> bool:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads is what is tested
-        pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            status = 0 if does_hold() else 1
-        finally:
-            os._exit(status)
-    return os.waitpid(pid, 0)[1] == 0
+    fork_while_threads_call(store)
 
 
 GREEN = """

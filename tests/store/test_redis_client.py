@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -30,6 +27,7 @@ from celery_exclusive.stores.base import Store, open_store
 from celery_exclusive.stores.redis.client import Client
 from celery_exclusive.stores.redis.store import RedisStore
 from tests.servers import RedisServer
+from tests.store.forks import fork_while_threads_call, in_a_fork
 
 LIFE = 30 * SECOND
 StartRedis = Callable[..., RedisServer]
@@ -268,22 +266,7 @@ def test_a_forked_child_has_a_connection_of_its_own(store: RedisStore) -> None:
 
 
 def test_a_child_may_be_forked_while_other_threads_call(store: RedisStore) -> None:
-    is_over = threading.Event()
-
-    def work(name: str) -> None:
-        while not is_over.is_set():
-            store.apply(name, take(name))
-            store.apply(name, give(name))
-
-    with ThreadPoolExecutor(3) as pool:
-        workers = [pool.submit(work, name) for name in "abc"]
-        try:
-            for key in ("child 1", "child 2", "child 3"):
-                assert in_a_fork(lambda key=key: isinstance(store.apply(key, take("a")).answer, Granted))
-        finally:
-            is_over.set()
-        for worker in workers:
-            worker.result()
+    fork_while_threads_call(store)
 
 
 def test_a_closed_store_connects_again_when_used(store: RedisStore, redis_server: RedisServer) -> None:
@@ -332,19 +315,6 @@ def offered_epoch(store: Store) -> str:
     store.apply("another key", take("b"))
     (wake,) = store.apply("another key", give("a")).wake
     return wake.epoch
-
-
-def in_a_fork(does_hold: Callable[[], bool]) -> bool:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads is what is tested
-        pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            status = 0 if does_hold() else 1
-        finally:
-            os._exit(status)
-    return os.waitpid(pid, 0)[1] == 0
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:

@@ -10,6 +10,7 @@ from celery_exclusive.core.claim import (
     STARTED,
     Claim,
     UniqueClaim,
+    first_task_id,
     is_other_copy,
     publish_claim_id,
     task_id,
@@ -83,7 +84,7 @@ def admit(delivery: Delivery, policy: Policy) -> Plan[Outcome]:
     if unique and not (unique.is_acquired or delivery.is_repeated):
         held = yield from _acquire_as_publisher(delivery, unique)
         if held and not _is_kin(delivery, held.by[0]):
-            return Outcome("skip", unique.claim.key, held.by, _first(held.by), "duplicate")
+            return Outcome("skip", unique.claim.key, held.by, first_task_id(held.by), "duplicate")
         may_hold = may_hold and not held
     outcome = Outcome("run")
     if delivery.exclusive:
@@ -119,10 +120,10 @@ def _acquire_lock(delivery: Delivery, claim: Claim, policy: Policy) -> Plan[Outc
         return Outcome("wait", claim.key, answer.by, position=answer.position)
     if isinstance(answer, Full):
         kind = ON_CONFLICT[policy.on_full]
-        return Outcome(kind, claim.key, answer.by, _first(answer.by), "full", waiting=answer.waiting)
+        return Outcome(kind, claim.key, answer.by, first_task_id(answer.by), "full", waiting=answer.waiting)
     if isinstance(answer, Held):
         kind = ON_CONFLICT["wait" if has_to_wait else policy.on_conflict]
-        return Outcome(kind, claim.key, answer.by, _first(answer.by))
+        return Outcome(kind, claim.key, answer.by, first_task_id(answer.by))
     return Outcome("drop", claim.key)
 
 
@@ -150,7 +151,7 @@ def _begin(delivery: Delivery, unique: UniqueClaim, run: Outcome) -> Plan[Outcom
         yield from _supersede_former_run(delivery, claim)
         return replace(run, may_hold_unique=True)
     if isinstance(answer, Held):
-        owner = _first(answer.by)
+        owner = first_task_id(answer.by)
         return replace(run, kind="skip", key=claim.key, by=answer.by, owner=owner, reason="duplicate")
     if delivery.exclusive:
         yield Ask(delivery.exclusive.key, Remove(delivery.exclusive.id, ending="open"))
@@ -210,10 +211,6 @@ def _release_dead_run(unique: UniqueClaim, lock: Claim) -> Plan[None]:
         if run.id == unique.claim.id:
             dead = replace(unique, claim=replace(unique.claim, token=run.token))
             yield Ask(key, dead.release_to_message(), may_fail=True)
-
-
-def _first(by: tuple[Owner, ...]) -> str:
-    return task_id(by[0].id)
 
 
 def _is_kin(delivery: Delivery, owner: Owner) -> bool:

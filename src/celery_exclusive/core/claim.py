@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from celery_exclusive.core.operations import Acquire, AcquireAlone, Ending, Release, Renew, Restore
+from celery_exclusive.core.operations import Acquire, AcquireAlone, Ending, Owner, Release, Renew, Restore
 from celery_exclusive.core.records import Phase
 
 FINISHED: Literal["finished"] = "finished"
@@ -76,6 +77,11 @@ class UniqueClaim:
 def task_id(id: str) -> str:
     """The id of the task within the id of a claim, which is `task id/publish id@queue`."""
     return id.rpartition("/")[0]
+
+
+def first_task_id(by: Sequence[Owner]) -> str:
+    """The id of the task that is the first of these owners."""
+    return task_id(by[0].id)
 
 
 def publish_id(id: str) -> str:

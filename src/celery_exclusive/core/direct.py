@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from celery_exclusive.core.admission import ON_CONFLICT, Outcome
-from celery_exclusive.core.claim import FINISHED, STARTED, Claim, UniqueClaim, task_id
+from celery_exclusive.core.claim import FINISHED, STARTED, Claim, UniqueClaim, first_task_id
 from celery_exclusive.core.operations import Granted, Held
 from celery_exclusive.core.plan import Ask, Plan
 
@@ -29,7 +29,7 @@ def admit_directly(run: DirectRun, on_conflict: str) -> Plan[Outcome]:
         kind = ON_CONFLICT[on_conflict]
         answer = yield Ask(key, run.exclusive.acquire(), park=kind == "reschedule")
         if isinstance(answer, Held):
-            return Outcome(kind, key, answer.by, task_id(answer.by[0].id))
+            return Outcome(kind, key, answer.by, first_task_id(answer.by))
         assert isinstance(answer, Granted)  # noqa: S101 - there is no entry, and no line to be full
         outcome = Outcome("run", key, fence=answer.fence)
     if run.unique:
@@ -44,7 +44,7 @@ def _acquire_unique_key(unique: UniqueClaim, run: Outcome) -> Plan[Outcome]:
         claim.key, claim.acquire_alone(unique.queued_ttl, "period") if is_period else claim.acquire()
     )
     if isinstance(answer, Held):
-        owner = task_id(answer.by[0].id)
+        owner = first_task_id(answer.by)
         return replace(run, kind="skip", key=claim.key, by=answer.by, owner=owner, reason="duplicate")
     if unique.until == STARTED:
         yield Ask(claim.key, claim.release())

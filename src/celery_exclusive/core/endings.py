@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from celery_exclusive.core.claim import Claim
 from celery_exclusive.core.delivery import Delivery
-from celery_exclusive.core.operations import Answer, Full, Held, Release, Stale
+from celery_exclusive.core.operations import Answer, Ending, Full, Held, Release, Stale
 
 
 def body_ended(delivery: Delivery, *, comes_again: bool) -> Release | None:
@@ -26,8 +26,9 @@ def run_ended(delivery: Delivery, *, done: bool, comes_again: bool) -> Iterator[
 
     `done`: for good, its result is stored. If its message `comes_again`, that keeps its unique key.
     """
+    ending: Ending = "done" if done else "open"
     if delivery.exclusive:
-        yield delivery.exclusive.key, delivery.exclusive.release("done" if done else "open")
+        yield delivery.exclusive.key, delivery.exclusive.release(ending)
     unique = delivery.unique
     if not unique or unique.ends_by_clock:
         return
@@ -35,7 +36,7 @@ def run_ended(delivery: Delivery, *, done: bool, comes_again: bool) -> Iterator[
         yield unique.claim.key, unique.release_to_message()
     else:
         for claim in unique.claims:
-            yield claim.key, claim.release("done" if done else "open")
+            yield claim.key, claim.release(ending)
 
 
 def guard_of(delivery: Delivery) -> Claim | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from celery_exclusive.core.claim import PERIOD, Claim, task_id
+from celery_exclusive.core.claim import PERIOD, Claim, first_task_id, task_id
 from celery_exclusive.core.operations import AcquireAlone, Held, Release
 from celery_exclusive.core.plan import Ask, Plan
 from celery_exclusive.core.records import Phase
@@ -57,7 +57,7 @@ def publish(call: Call) -> Plan[Sending]:
     answer = yield Ask(call.claim.key, call.claim.acquire_alone(call.queued_ttl, phase, call.former))
     if not isinstance(answer, Held):
         return Sending(may_hold=True)
-    owner = task_id(answer.by[0].id)
+    owner = first_task_id(answer.by)
     if call.goes_on or owner in (task_id(call.claim.id), call.parent):
         return Sending()
     if owner in call.callers and not call.is_parallel:

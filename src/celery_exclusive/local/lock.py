@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from celery import current_app
 
 from celery_exclusive import notices
-from celery_exclusive.core.claim import task_id
+from celery_exclusive.core.claim import first_task_id
 from celery_exclusive.core.operations import Held
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import ExclusiveError, LockHeld, NoLease, OptionError, did_you_mean, shown
@@ -205,7 +205,7 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
             f"lock {self.key} is {notices.held(held.by)}, and was not acquired within wait={self.wait} s. "
             "Try again later, or wait longer",
             self.key,
-            task_id(held.by[0].id),
+            first_task_id(held.by),
         )
 
     def _refuse_to_block_a_loop(self) -> None:

@@ -96,10 +96,10 @@ class ServerStore(SqlStore):
 
     def apply(self, key: str, operation: KeyOperation) -> Reply:
         with readable(key, self.url):
-            return self._told(lambda session: self._apply(session, key, operation))
+            return self._do(lambda session: self._apply(session, key, operation))
 
     def transact(self, work: Callable[[Transaction], T], *, writes: bool = True) -> T:
-        return self._told(lambda session: self._within(session, work, writes=writes))
+        return self._do(lambda session: self._within(session, work, writes=writes))
 
     def check(self) -> list[str]:
         self._patiently(lambda session: self._within(session, lambda transaction: transaction.reap(limit=0)))
@@ -159,7 +159,7 @@ class ServerStore(SqlStore):
         cursor.execute("COMMIT")
         return result
 
-    def _told(self, work: Callable[[_Session], T]) -> T:
+    def _do(self, work: Callable[[_Session], T]) -> T:
         try:
             return self._patiently(work)
         except OptionError as error:  # check() says so; a task that finds it so waits until it is mended
