@@ -27,6 +27,7 @@ test-fast: check ## what computes, in under 90 seconds on two idle cores: units,
 
 test-all: test ## the same and the slower tiers: more states, histories, kills, feeds: over half an hour
 	@$(BIN)/python -m tests.explorer --large
+	@CORPUS=1 $(RUN)pytest tests/demo/test_corpus.py
 	@HISTORIES=5000 $(RUN)pytest -n 2 tests/store/test_differential.py
 	@$(BIN)/python -m tests.stress --store redis --store sqlite: --rounds 5
 

@@ -74,8 +74,8 @@ class PostgresServer(Server):
         """The URL for another user, or through a proxy, or of another database."""
         return f"postgresql://{user}@127.0.0.1:{port}/{database}"
 
-    def connect(self) -> psycopg.Connection[Any]:
-        return psycopg.connect(self.url, autocommit=True)
+    def connect(self, database: str = "postgres") -> psycopg.Connection[Any]:
+        return psycopg.connect(self.url_of("tests", self.port, database), autocommit=True)
 
     def stop(self) -> None:
         """End connections first; told to by SIGTERM, it would wait for them."""
@@ -111,11 +111,14 @@ class PostgresServer(Server):
 
     def refresh(self) -> None:
         """Be up and empty, whatever was done before."""
+        self.be_up()
+        with self.connect() as connection:
+            connection.execute(EMPTY)
+
+    def be_up(self) -> None:
         self.resume()
         if not self.is_up:
             self.start()
-        with self.connect() as connection:
-            connection.execute(EMPTY)
 
     def _choose_ports(self) -> None:
         self.port = free_port()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from celery_exclusive.stores.base import Store, open_store
@@ -72,22 +73,28 @@ class TestSqlite(StoreConformance):
 
 
 class TestPostgres(StoreConformance):
+    """In a database of its own, which no other test empties: so its tables are made once."""
+
     @pytest.fixture(autouse=True)
-    def server(self, postgres_server: PostgresServer, postgres_url: str) -> None:
-        self.postgres_server, self.url = postgres_server, postgres_url
+    def server(self, postgres_server: PostgresServer) -> None:
+        postgres_server.be_up()
+        with postgres_server.connect() as connection, suppress(psycopg.errors.DuplicateDatabase):
+            connection.execute("CREATE DATABASE kit")
+        self.postgres_server = postgres_server
+        self.url = postgres_server.url_of("tests", postgres_server.port, "kit")
 
     def make_store(self, *, prefix: str, offer: float, tombstone_ttl: float) -> Store:
         return open_store(self.url, prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
 
     def lose_data(self) -> None:
-        with self.postgres_server.connect() as connection:
+        with self.postgres_server.connect("kit") as connection:
             connection.execute(EMPTY)
 
     def unreachable_store(self) -> Store:
         return open_store("postgresql://tests@127.0.0.1:1/postgres")
 
     def kept_for_ever(self, prefix: str) -> list[str]:
-        with self.postgres_server.connect() as connection:
+        with self.postgres_server.connect("kit") as connection:
             return rows_left(
                 lambda count: connection.execute(count.replace("?", "%s"), (prefix.encode(),)).fetchone()
             )
@@ -98,7 +105,7 @@ class TestPgBouncer(TestPostgres):
 
     @pytest.fixture(autouse=True)
     def pooler(self, server: None, pgbouncer: PgBouncer) -> None:
-        self.url = pgbouncer.url
+        self.url = self.postgres_server.url_of("tests", pgbouncer.port, "kit")
 
 
 def rows_left(ask: Callable[[str], Any]) -> list[str]:
