@@ -44,46 +44,30 @@ class Received(Delivery):
         """
         services: Services = task.app._celery_exclusive
         message = request.message
-        header = read_header(services, message.headers, request.id)
-        if header is None:
-            _log_if_unsigned(services, message)
-            header = Header(_publish_id(request), masked=True)
-        is_acquired = header.unique is not None
-        rejected = rejections(message.headers)
-        if rejected and rejected != header.rejections:
-            header = header.as_new_publish(rejected)
-        header = routed(_completed(header, services, task, request), message)
+        published = read_header(services, message.headers, request.id)
+        header = _header_of_delivery(published, services, task, request)
         if header.exclusive is None and header.unique is None:
             return None
         restore_request(request, header)
-        redelivered = is_redelivered(message)
-        if redelivered or header.redelivered:  # worker_deduplicate_successful_tasks asks, and bodies may
-            header = replace(header, redelivered=True)
+        if header.redelivered:  # worker_deduplicate_successful_tasks asks, and bodies may
             request.delivery_info["redelivered"] = True
         id, token = header.claim_id(request.id), token_hex(8)
         noted = source(message)
         is_stored = noted.get("is_stored", True)
-        option, sole = services.exclusive(task, header.values), services.unique(task, header.values)
-        exclusive = unique = duplicate_of = None
-        if header.unique and header.duplicate_of:
-            duplicate_of = (header.unique[0], header.duplicate_of)
-        if option and header.exclusive and not header.duplicate_of:
-            exclusive = Claim(header.exclusive, id, token, services.ttl(option), option.limit)
-        longest, expires = services.queued_ttl(sole), message.headers.get("expires")
-        if header.unique and not header.duplicate_of:
-            key, until = header.unique
-            unique = UniqueClaim(Claim(key, id, token, services.ttl(sole)), until, longest, is_acquired)
-        has_run = redelivered or header.redelivered or header.promoted or request.request_dict.get("retries")
+        is_acquired = published is not None and published.unique is not None
+        duplicate_of = (
+            (header.unique[0], header.duplicate_of) if header.unique and header.duplicate_of else None
+        )
         return cls(
             id=id,
             token=token,
-            exclusive=exclusive,
-            unique=unique,
+            exclusive=_lock_claim(services, task, header, id, token),
+            unique=_unique_claim(services, task, header, id, token, is_acquired=is_acquired),
             duplicate_of=duplicate_of,
-            redelivered=redelivered,
+            redelivered=is_redelivered(message),
             promoted=header.promoted,
             offered=header.offered,
-            was_admitted=bool(has_run) or rejected is not None,
+            was_admitted=_was_admitted(request, header),
             acks_late=bool(task.acks_late) and is_stored,
             is_stored=is_stored,
             is_fanout=noted.get("is_fanout", False),
@@ -91,8 +75,8 @@ class Received(Delivery):
             follows=f"{request.id}/{header.follows}" if header.follows else None,
             values=header.values,
             stored=StoredMessage.of(message, header, noted.get("queue") if header.route else None),
-            longest=longest,
-            expires=expires,
+            longest=services.queued_ttl(services.unique(task, header.values)),
+            expires=message.headers.get("expires"),
         )
 
     def at_present(self) -> Received:
@@ -124,6 +108,20 @@ def restore_request(request: Any, header: Header) -> None:
         properties["priority"] = request.delivery_info["priority"] = header.priority
 
 
+def _header_of_delivery(published: Header | None, services: Services, task: Any, request: Any) -> Header:
+    """Complete the header that was published, if any, by what this delivery shows."""
+    message = request.message
+    if published is None:
+        _log_if_unsigned(services, message)
+    header = published or Header(_publish_id(request), masked=True)
+    rejected = rejections(message.headers)
+    if rejected and rejected != header.rejections:
+        header = header.as_new_publish(rejected)
+    if is_redelivered(message):
+        header = replace(header, redelivered=True)
+    return routed(_with_keys(header, services, task, request), message)
+
+
 def _log_if_unsigned(services: Services, message: Any) -> None:
     """Log it once per process."""
     signer = services.signer
@@ -132,7 +130,13 @@ def _log_if_unsigned(services: Services, message: Any) -> None:
         notices.unsigned(str(message.headers.get("task")), str(message.headers.get("origin") or "unknown"))
 
 
-def _completed(header: Header, services: Services, task: Any, request: Any) -> Header:
+def _publish_id(request: Any) -> str:
+    """Return the publish id of a message from a publisher without this library: its copies share it."""
+    properties = request.message.properties or {}
+    return str(properties.get("delivery_tag") or request.request_dict.get("retries") or 0)
+
+
+def _with_keys(header: Header, services: Services, task: Any, request: Any) -> Header:
     """Add the keys of options that the publisher did not know of."""
     arguments = (task.name, task.run)
     exclusive = services.exclusive(task, header.values)
@@ -147,7 +151,29 @@ def _completed(header: Header, services: Services, task: Any, request: Any) -> H
     return header
 
 
-def _publish_id(request: Any) -> str:
-    """Return the publish id of a message from a publisher without this library: its copies share it."""
-    properties = request.message.properties or {}
-    return str(properties.get("delivery_tag") or request.request_dict.get("retries") or 0)
+def _lock_claim(services: Services, task: Any, header: Header, id: str, token: str) -> Claim | None:
+    """Make the claim to the lock; None for a duplicate, which competes for no key."""
+    option = services.exclusive(task, header.values)
+    if option is None or header.exclusive is None or header.duplicate_of:
+        return None
+    return Claim(header.exclusive, id, token, services.ttl(option), option.limit)
+
+
+def _unique_claim(
+    services: Services, task: Any, header: Header, id: str, token: str, *, is_acquired: bool
+) -> UniqueClaim | None:
+    """Make the claim to the unique key; None for a duplicate, which competes for no key."""
+    if header.unique is None or header.duplicate_of:
+        return None
+    key, until = header.unique
+    option = services.unique(task, header.values)
+    return UniqueClaim(
+        Claim(key, id, token, services.ttl(option)), until, services.queued_ttl(option), is_acquired
+    )
+
+
+def _was_admitted(request: Any, header: Header) -> bool:
+    """Whether the task may have been admitted before: by an earlier delivery, run or publish of it."""
+    is_retry = request.request_dict.get("retries")
+    was_rejected = rejections(request.message.headers) is not None
+    return bool(header.redelivered or header.promoted or is_retry or was_rejected)
