@@ -17,10 +17,8 @@ from celery_exclusive import notices
 from celery_exclusive.core.admission import Outcome, Policy, admit
 from celery_exclusive.core.operations import Acquire, Answer, Applied, Held, Renew
 from celery_exclusive.core.plan import Ask, run_plan
-from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import LockHeld, StoreUnavailable
-from celery_exclusive.leases.insist import finish, insist
-from celery_exclusive.leases.lease import Lease
+from celery_exclusive.leases.insist import finish
 from celery_exclusive.messages.republish import Republisher
 from celery_exclusive.messages.stored import StoredMessage
 from celery_exclusive.options.declared import Exclusive, Unique
@@ -28,12 +26,13 @@ from celery_exclusive.run import Run, within
 from celery_exclusive.services import Services
 from celery_exclusive.system.deadline import deadline
 from celery_exclusive.system.signals import undisturbed
-from celery_exclusive.worker.parts import parts_of, release_later
+from celery_exclusive.worker.parts import parts_of
 from celery_exclusive.worker.patience import Patience
 from celery_exclusive.worker.received import Received
 from celery_exclusive.worker.report import Report, refusal
 from celery_exclusive.worker.reschedule import DeliverAgain, next_try
-from celery_exclusive.worker.unique_lease import LeaseOfRun, comes_again
+from celery_exclusive.worker.run_leases import RunLeases
+from celery_exclusive.worker.unique_lease import comes_again
 
 _PAUSE = 5
 """Seconds after which a message comes again that has waited for the store in vain; the longest."""
@@ -55,7 +54,7 @@ class Execution:
         self.services: Services = task.app._celery_exclusive
         self.parts = parts_of(self.services)
         self.delivery = delivery.at_present()
-        if not self.is_main:  # a child: only its parent sees whether somebody listens
+        if not self.parts.runs_in_main:  # a child: only its parent sees whether somebody listens
             self.services.events_from = lambda: delivery.events_from
         self.exclusive: Exclusive | None = self.services.exclusive(task, delivery.values)
         self.unique: Unique | None = self.services.unique(task, delivery.values)
@@ -66,54 +65,44 @@ class Execution:
         self.patience = Patience(self.services, task, request)
         self.asked_at = self.look_until = 0.0
         self.run = Run(self.id, body_over=True)  # until it begins: Celery may end it without
-        self.unique_lease: LeaseOfRun | None = None
-        if delivery.unique:
-            self.unique_lease = LeaseOfRun(self.services, delivery, delivery.unique, self.patience)
-            self.run.unique = self.unique_lease
-
-    @property
-    def is_main(self) -> bool:
-        """Whether bodies run in the main process, which sees their ends itself."""
-        return self.parts.heartbeat is not None and not self.parts.heartbeat.is_for_children
+        self.leases = RunLeases(self.services, self.delivery, task.name, self.run, self.patience)
+        self.outcome: Outcome | None = None  # until the keys are acquired
 
     def execute(self) -> Any:
         """Execute the delivery, and return what Celery's tracer returns."""
-        entered: Outcome | Ignore | Reject | None = None  # None: interrupted while it acquires the keys
-        done = False
+        ending, done = None, False
         try:
-            entered = self.enter()
-            if not isinstance(entered, Outcome):
-                return _traced(entered)
+            if ending := self.enter():
+                return _traced(ending)
             with within(self.run):
                 result = self.tracer(*self.call)
-            error = result.info and result.info.retval
-            done = not comes_again(error)
+            done = not comes_again(result.info and result.info.retval)
             return result
         except Exception as error:  # of a hook, after the result was stored
-            done = entered is not None and not comes_again(error)
+            done = self.outcome is not None and not comes_again(error)
             raise
         finally:
-            if entered is None or isinstance(entered, Outcome):
+            if ending is None:
                 with undisturbed():
-                    self.leave(entered, done=done)
+                    self.leases.release(self.outcome, done=done)
 
-    def enter(self) -> Outcome | Ignore | Reject:
-        """Acquire the keys; return the outcome of a run, or the exception that ends the delivery instead.
+    def enter(self) -> Ignore | Reject | None:
+        """Acquire the keys; return the exception that ends the delivery without a run, if any.
 
         A message is never dropped because the store stays down. If it was acknowledged, or if the broker
         would drop it when it is redelivered too often, it is published again, or keeps waiting here until
         broker or store answers.
         """
-        while True:
+        ending: Ignore | Reject | None = None
+        while ending is None and self.outcome is None:
             self.look_until = 0.0
             try:
                 outcome = run_plan(admit(self.delivery, self.policy), self.ask)
             except StoreUnavailable as error:
-                entered = self.enter_without_store(error)
+                ending = self.enter_without_store(error)
             else:
-                entered = self.carry_out(outcome)
-            if entered is not None:
-                return entered
+                ending = self.carry_out(outcome)
+        return ending
 
     @property
     def policy(self) -> Policy:
@@ -160,12 +149,13 @@ class Execution:
         elif interruption:
             raise interruption
 
-    def enter_without_store(self, error: StoreUnavailable) -> Outcome | Ignore | Reject | None:
+    def enter_without_store(self, error: StoreUnavailable) -> Ignore | Reject | None:
         """Run without a lease, if the option allows that; else end the delivery, as `enter` says."""
         if self.may_go_without:
             self.run.is_unguarded = True
             notices.runs_without_lease(self.services, self.task.name, self.id, self.delivery.key, error)
-            return Outcome("run")
+            self.outcome = Outcome("run")
+            return None
         ending: Ignore | Reject | None
         # RabbitMQ's quorum queues drop a message that is returned too often.
         if self.delivery.acks_late and not self.republisher.is_amqp:
@@ -175,11 +165,11 @@ class Execution:
             ending = self.publish_again(self.delivery.stored.delayed(pause))
         if ending:
             notices.message_requeued(self.services, self.task.name, self.id, self.delivery.key, error)
-            self.owe(done=False, begun=False)
+            self.leases.owe(done=False, begun=False)
         return ending
 
-    def carry_out(self, outcome: Outcome) -> Outcome | Ignore | None:
-        """Prepare the run for its outcome, or end the delivery; None: it could not be published again."""
+    def carry_out(self, outcome: Outcome) -> Ignore | None:
+        """Prepare the run for its outcome, or end the delivery; neither, if it cannot be published again."""
         if outcome.kind == "reschedule":
             assert self.exclusive  # noqa: S101 - a delivery without it competes for no lock
             later = next_try(self.delivery.stored, self.exclusive.give_up_after)
@@ -189,12 +179,13 @@ class Execution:
                     notices.rescheduled(self.task.name, self.id, self.report.lock, outcome.by, pause)
                 return ending
             outcome = replace(outcome, kind="fail")
-        self.note_leases(outcome)
+        self.leases.note_granted(outcome, self.asked_at)
         self.report.log(outcome)
         if outcome.kind in ("wait", "drop"):
             return Ignore(outcome.kind)
         self.set_result(outcome)
-        return outcome
+        self.outcome = outcome
+        return None
 
     def publish_again(self, again: StoredMessage) -> Ignore | None:
         """Publish the message again, or have it delivered again; None: the broker did not accept it."""
@@ -208,22 +199,6 @@ class Execution:
             return None
         return Ignore("reschedule")
 
-    def note_leases(self, outcome: Outcome) -> None:
-        """Note which leases are held: for the body, for its end, and for the heartbeat."""
-        exclusive, keeper = self.delivery.exclusive, self.parts.keeper
-        held = []
-        if exclusive and outcome.has_lock:
-            known = keeper.known if keeper else lambda: None
-            until = self.asked_at + exclusive.ttl / SECOND
-            self.run.lease = Lease(outcome.fence, exclusive, self.services.store, until, known)
-            held.append(exclusive)
-        if self.unique_lease:
-            self.unique_lease.may_hold = outcome.may_hold_unique
-            if outcome.may_hold_unique:
-                held.append(self.unique_lease.claim)
-        if keeper and (outcome.has_lock or outcome.kind == "run"):
-            keeper.note_granted(self.delivery, held)
-
     def set_result(self, outcome: Outcome) -> None:
         """Set the result, or the error, that takes the place of the body."""
         if outcome.kind == "fail":
@@ -234,55 +209,6 @@ class Execution:
             option = (self.unique or Unique()) if outcome.reason == "duplicate" else self.exclusive
             assert option  # noqa: S101 - as above
             self.run.skipped = (option.skipped(outcome.key, outcome.owner),)
-
-    def leave(self, outcome: Outcome | None, *, done: bool) -> None:
-        """Release the leases. Never raises after successful work."""
-        interruption = None
-        if outcome is None or outcome.has_lock or outcome.kind == "run":
-            try:
-                interruption = self.release_lock(done=done)
-            except Exception as error:  # noqa: BLE001 - the task has its result
-                notices.trouble(
-                    f"task {self.id} could not release lock {self.delivery.key}; the release is retried",
-                    error,
-                )
-                self.owe(done=done)
-                return
-        # If the child dies in its body, the main process knows whether the message is redelivered.
-        if self.unique_lease and (done or (self.is_main and not self.delivery.acks_late)):
-            self.unique_lease.release()
-            if self.unique_lease.may_hold:
-                self.owe(done=True)
-        if interruption and not isinstance(interruption, Exception):
-            raise interruption
-
-    def release_lock(self, *, done: bool) -> BaseException | None:
-        """Release the lease of the lock; return what a signal handler raised meanwhile."""
-        if self.run.lease:
-            self.run.lease.end()
-        if self.parts.keeper:
-            self.parts.keeper.note_releasing(self.delivery, self.delivery.leases)
-        if self.is_main and self.parts.heartbeat:
-            self.parts.heartbeat.untrack(self.delivery)
-        exclusive = self.delivery.exclusive
-        if not exclusive:
-            return None
-        release = exclusive.release("done" if done else "open")
-        with deadline(self.patience.rest()):
-            reply, interruption, is_repeated = insist(
-                lambda: self.services.store.apply(exclusive.key, release)
-            )
-        if self.run.lease and reply.answer == Applied(False) and not (is_repeated or interruption):
-            notices.lease_lost(self.services, self.task.name, self.id, exclusive.key)
-        return interruption
-
-    def owe(self, *, done: bool, begun: bool = True) -> None:
-        """Have the leases released when the store answers again.
-
-        A message that has not begun leaves its unique key queued, as it is.
-        """
-        delivery = self.delivery if begun else replace(self.delivery, unique=None)
-        release_later(self.services, delivery, done=done, comes_again=not done and delivery.acks_late)
 
 
 def _traced(ending: Ignore | Reject) -> Any:

@@ -30,6 +30,11 @@ class WorkerParts:
         """Where a body of this process registers the leases that it holds."""
         return self.roster or self.heartbeat
 
+    @property
+    def runs_in_main(self) -> bool:
+        """Whether bodies run in the main process, which sees their ends itself."""
+        return self.heartbeat is not None and not self.heartbeat.is_for_children
+
 
 def parts_of(services: Services) -> WorkerParts:
     if services.worker is None:

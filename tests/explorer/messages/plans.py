@@ -49,7 +49,7 @@ class Plans:
         return list(endings.run_ended(self.delivery(slot), done=done, comes_again=not done))
 
     def leave(self, slot: Slot) -> list[tuple[str, Release]]:
-        """What the process of the body asks at the end of a run: `worker.execution.Execution.leave`."""
+        """What the process of the body asks at the end of a run: `worker.run_leases.RunLeases.release`."""
         delivery, asked = self.delivery(slot), []
         if delivery.exclusive and (slot.has_lock or slot.has_body):
             asked.append((LOCK, delivery.exclusive.release("done" if slot.is_done else "open")))

@@ -1,0 +1,112 @@
+"""The leases of one execution, from their grant to their release."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from celery_exclusive import notices
+from celery_exclusive.core.operations import Applied
+from celery_exclusive.core.records import SECOND
+from celery_exclusive.leases.insist import insist
+from celery_exclusive.leases.lease import Lease
+from celery_exclusive.system.deadline import deadline
+from celery_exclusive.worker.parts import parts_of, release_later
+from celery_exclusive.worker.unique_lease import LeaseOfRun
+
+if TYPE_CHECKING:
+    from celery_exclusive.core.admission import Outcome
+    from celery_exclusive.core.claim import Claim
+    from celery_exclusive.run import Run
+    from celery_exclusive.services import Services
+    from celery_exclusive.worker.patience import Patience
+    from celery_exclusive.worker.received import Received
+
+
+class RunLeases:
+    """Notes the leases that an execution is granted in its run, and releases them at its end."""
+
+    def __init__(
+        self, services: Services, delivery: Received, task: str, run: Run, patience: Patience
+    ) -> None:
+        self.services, self.delivery, self.task = services, delivery, task
+        self.run, self.patience = run, patience
+        self.parts = parts_of(services)
+        self.unique: LeaseOfRun | None = None
+        if delivery.unique:
+            self.unique = run.unique = LeaseOfRun(services, delivery, delivery.unique, patience)
+
+    def note_granted(self, outcome: Outcome, asked_at: float) -> None:
+        """Note which leases are held: for the body, for its end, and for the heartbeat."""
+        exclusive, keeper = self.delivery.exclusive, self.parts.keeper
+        held: list[Claim] = []
+        if exclusive and outcome.has_lock:
+            known = keeper.known if keeper else lambda: None
+            until = asked_at + exclusive.ttl / SECOND
+            self.run.lease = Lease(outcome.fence, exclusive, self.services.store, until, known)
+            held.append(exclusive)
+        if self.unique:
+            self.unique.may_hold = outcome.may_hold_unique
+            if outcome.may_hold_unique:
+                held.append(self.unique.claim)
+        if keeper and (outcome.has_lock or outcome.kind == "run"):
+            keeper.note_granted(self.delivery, held)
+
+    def release(self, outcome: Outcome | None, *, done: bool) -> None:
+        """Release the leases at the end of an execution. Never raises after successful work.
+
+        `outcome` is None if the execution was interrupted while it acquired the keys. `done`: its result is
+        stored, and its message is not redelivered.
+        """
+        may_hold_lock = outcome is None or outcome.has_lock or outcome.kind == "run"
+        try:
+            interruption = self._release_lock(done=done) if may_hold_lock else None
+        except Exception as error:  # noqa: BLE001 - the task has its result
+            lock = self.delivery.key
+            notices.trouble(
+                f"task {self.run.task_id} could not release lock {lock}; the release is retried", error
+            )
+            self.owe(done=done)
+            return
+        # If a child dies in its body, the main process knows whether the message is redelivered.
+        if done or (self.parts.runs_in_main and not self.delivery.acks_late):
+            self._release_unique_key()
+        if interruption and not isinstance(interruption, Exception):
+            raise interruption
+
+    def _release_lock(self, *, done: bool) -> BaseException | None:
+        """Release the lease of the lock; return what a signal handler raised meanwhile."""
+        self._end_renewal()
+        exclusive = self.delivery.exclusive
+        if exclusive is None:
+            return None
+        release = exclusive.release("done" if done else "open")
+        with deadline(self.patience.rest()):
+            reply, interruption, is_repeated = insist(
+                lambda: self.services.store.apply(exclusive.key, release)
+            )
+        if self.run.lease and reply.answer == Applied(False) and not (is_repeated or interruption):
+            notices.lease_lost(self.services, self.task, self.run.task_id, exclusive.key)
+        return interruption
+
+    def _end_renewal(self) -> None:
+        if self.run.lease:
+            self.run.lease.end()
+        if self.parts.keeper:
+            self.parts.keeper.note_releasing(self.delivery, self.delivery.leases)
+        if self.parts.heartbeat and self.parts.runs_in_main:
+            self.parts.heartbeat.untrack(self.delivery)
+
+    def _release_unique_key(self) -> None:
+        if self.unique:
+            self.unique.release()
+            if self.unique.may_hold:  # the store has not answered
+                self.owe(done=True)
+
+    def owe(self, *, done: bool, begun: bool = True) -> None:
+        """Have the leases released when the store answers again.
+
+        A message that has not begun leaves its unique key queued, as it is.
+        """
+        delivery = self.delivery if begun else replace(self.delivery, unique=None)
+        release_later(self.services, delivery, done=done, comes_again=not done and delivery.acks_late)
