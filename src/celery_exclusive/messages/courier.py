@@ -7,6 +7,7 @@ import os
 import queue
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from threading import Event, RLock, Thread, current_thread
 from typing import TYPE_CHECKING
@@ -53,7 +54,7 @@ class Courier:
 
     def _start_anew(self) -> None:
         self._pid = os.getpid()
-        self._errands: queue.SimpleQueue[_Errand | None] = queue.SimpleQueue()
+        self._errands: queue.SimpleQueue[_Errand | None] = queue.SimpleQueue()  # None: end the thread
         self._thread: Thread | None = None
 
     def follow_up(self, reply: Reply, patience: float = _PATIENCE) -> None:
@@ -109,17 +110,20 @@ class Courier:
             republisher.close()
 
     def _next(self) -> _Errand | None:
-        try:
-            errand = self._errands.get(timeout=_IDLE)
-        except queue.Empty:
-            errand = None
-        if errand is None:
-            with forks_wait(), self._guard:
-                while not self._errands.empty():  # it came just now; None is another close()
-                    if errand := self._errands.get():
-                        return errand
-                self._thread = None
-        return errand
+        """Wait for the next errand; None: the thread has to end, since it was idle or `close` was called."""
+        with suppress(queue.Empty):
+            if errand := self._errands.get(timeout=_IDLE):
+                return errand
+        return self._next_or_end()
+
+    def _next_or_end(self) -> _Errand | None:
+        """Return an errand that has come meanwhile, or let `_send` start another thread from now on."""
+        with forks_wait(), self._guard:
+            while not self._errands.empty():
+                if errand := self._errands.get():  # None is another close()
+                    return errand
+            self._thread = None
+        return None
 
     def _publish(self, republisher: Republisher, errand: _Errand) -> None:
         try:
