@@ -10,14 +10,16 @@ from celery_exclusive.core.operations import AcquireAlone, Held, Release
 from celery_exclusive.core.plan import Ask, Plan
 from celery_exclusive.core.records import Phase
 
+Kind = Literal["call", "retry", "replacement", "rekeyed replacement"]
+"""How a task comes to be published: by any code, by Celery's `retry`, or by its own run, for instance by
+`replace`, with the unique key of that run or with another one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
     """A message with a unique key that is about to be published.
 
     * `former`: the claim of the run whose lease it inherits, as a retry and a replacement do.
-    * `goes_on`: the key is its own already, whoever holds it.
-    * `is_own`: the same task publishes it, from its body or as its retry.
     * `is_awaited`: others wait for its result, as for that of a member of a canvas, so it must be sent.
     * `is_parallel`: it is a member of a group or chord.
     * `parent`: the task whose end publishes it. `callers`: those whose bodies hold the key around it.
@@ -26,10 +28,8 @@ class Call:
     claim: Claim
     until: str
     queued_ttl: int
+    kind: Kind = "call"
     former: Claim | None = None
-    is_retry: bool = False
-    is_own: bool = False
-    goes_on: bool = False
     is_awaited: bool = False
     is_parallel: bool = False
     parent: str | None = None
@@ -37,7 +37,7 @@ class Call:
 
     @property
     def has_to_be_sent(self) -> bool:
-        return self.is_own or self.is_awaited or self.parent is not None
+        return self.kind != "call" or self.is_awaited or self.parent is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +51,15 @@ class Sending:
 
 def publish(call: Call) -> Plan[Sending]:
     """Acquire the unique key before a message is sent."""
-    if call.is_retry and call.until == PERIOD:
+    if call.kind == "retry" and call.until == PERIOD:
         return Sending()
-    phase: Phase = "period" if call.until == PERIOD else "again" if call.is_own else "queued"
+    phase: Phase = "period" if call.until == PERIOD else "queued" if call.kind == "call" else "again"
     answer = yield Ask(call.claim.key, call.claim.acquire_alone(call.queued_ttl, phase, call.former))
     if not isinstance(answer, Held):
         return Sending(may_hold=True)
     owner = first_task_id(answer.by)
-    if call.goes_on or owner in (task_id(call.claim.id), call.parent):
+    has_begun_with_key = call.kind in ("retry", "replacement")
+    if has_begun_with_key or owner in (task_id(call.claim.id), call.parent):
         return Sending()
     if owner in call.callers and not call.is_parallel:
         return Sending("error", owner)

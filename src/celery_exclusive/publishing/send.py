@@ -93,31 +93,48 @@ def _header(
     call: CallOptions, task: Any, args: Any, kwargs: Any, options: dict[str, Any], previous: Header | None
 ) -> Header | None:
     """Make the header of a message; None if its task has no options, or its arguments do not fit."""
-    exclusive, unique, off, values = call.exclusive, call.unique, call.off, call.values
-    if not (exclusive or unique or off):
+    if not (call.exclusive or call.unique or call.off):
         return None
-    run = current_run.get()
     if previous and options.get("retries"):
-        values = values or previous.values
-        if not off and _same_arguments(task, args, kwargs):
-            # Its worker has acquired a key if its publisher had not.
-            held = run.unique if run and run.task_id == options.get("task_id") else None
-            u = previous.unique or ((held.claim.key, held.until) if held else None)
-            return Header(token_hex(4), previous.exclusive, u, previous.switched_off, values)
-        off = (*off, *(name for name in previous.switched_off if name not in (*off, *call.values)))
-        exclusive = None if "exclusive" in off else exclusive
-        unique = None if "unique" in off else unique
-    x = u = None
+        if not call.off and _same_arguments(task, args, kwargs):
+            return _header_with_same_keys(previous, call.values, options.get("task_id"))
+        call = _with_options_of(previous, call)
+    return _header_with_new_keys(call, task, args, kwargs)
+
+
+def _header_with_same_keys(previous: Header, values: dict[str, Any], task_id: str | None) -> Header:
+    """Make the header of a retry with the keys of its run, also of one that its worker has acquired."""
+    run = current_run.get()
+    unique = previous.unique
+    if unique is None and run and run.task_id == task_id and run.unique:
+        unique = (run.unique.claim.key, run.unique.until)
+    values = values or previous.values
+    return Header(token_hex(4), previous.exclusive, unique, previous.switched_off, values)
+
+
+def _with_options_of(previous: Header, call: CallOptions) -> CallOptions:
+    """Switch off for a retry what its first call has switched off, unless the retry gives it again."""
+    off = (*call.off, *(name for name in previous.switched_off if name not in (*call.off, *call.values)))
+    return CallOptions(
+        exclusive=None if "exclusive" in off else call.exclusive,
+        unique=None if "unique" in off else call.unique,
+        off=off,
+        values=call.values or previous.values,
+    )
+
+
+def _header_with_new_keys(call: CallOptions, task: Any, args: Any, kwargs: Any) -> Header | None:
+    exclusive = unique = None
     try:
-        if exclusive:
-            x = key_of(task.name, task.run, exclusive, args, kwargs)
-        if unique:
-            u = (key_of(task.name, task.run, unique, args, kwargs), unique.held_until)
+        if call.exclusive:
+            exclusive = key_of(task.name, task.run, call.exclusive, args, kwargs)
+        if call.unique:
+            unique = (key_of(task.name, task.run, call.unique, args, kwargs), call.unique.held_until)
     except TypeError:
         return None  # the arguments do not fit; the worker will refuse them
-    return Header(
-        token_hex(4), x, u, off, values, published_by=run.task_id if run and run.body_over else None
-    )
+    run = current_run.get()
+    parent = run.task_id if run and run.body_over else None
+    return Header(token_hex(4), exclusive, unique, call.off, call.values, published_by=parent)
 
 
 def _same_arguments(task: Any, args: Any, kwargs: Any) -> bool:

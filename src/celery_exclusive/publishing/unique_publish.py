@@ -13,13 +13,13 @@ from celery_exclusive import notices
 from celery_exclusive.core.claim import FINISHED, PERIOD, Claim, publish_id
 from celery_exclusive.core.operations import AcquireAlone, Answer
 from celery_exclusive.core.plan import Ask, run_plan
-from celery_exclusive.core.publishing import Call, Sending, publish, unpublished
+from celery_exclusive.core.publishing import Call, Kind, Sending, publish, unpublished
 from celery_exclusive.errors import DuplicateTask, StoreUnavailable
 from celery_exclusive.leases.insist import insist
 from celery_exclusive.messages.header import Header
 from celery_exclusive.options.amounts import LONGEST, microseconds, no_longer_than, seconds_until
 from celery_exclusive.options.declared import Unique
-from celery_exclusive.run import Run, current_run, runs
+from celery_exclusive.run import Run, UniqueLease, current_run, runs
 from celery_exclusive.services import Services
 
 _OF_MEMBERS = ("chain", "group_id", "chord", "link", "link_error", "reply_to", "task_id")
@@ -49,15 +49,16 @@ class UniquePublish:
         is_retry = bool(options.get("retries") and (previous or own))
         self.option = services.unique(task, header.values) if is_retry else option
         key, until = header.unique
-        claim = Claim(key, header.claim_id(self.id), header.id, services.queued_ttl(self.option))
-        backend = str(services.app.conf.result_backend or "")
-        self.call = _call_of(
-            claim,
+        longest = services.queued_ttl(self.option)
+        held = own.unique if own and own.unique and own.unique.claim.key == key else None
+        self.call = Call(
+            Claim(key, header.claim_id(self.id), header.id, longest),
             until,
-            options,
-            own,
-            is_retry=is_retry,
-            uses_rpc_results=backend.startswith("rpc"),
+            queued_ttl=longest if until == PERIOD else _queued_ttl(longest, options),
+            kind="retry" if is_retry else _kind(own, held),
+            former=held.claim if held and held.may_hold else None,
+            is_awaited=self._is_awaited,
+            is_parallel=bool(options.get("group_id") or options.get("chord")),
             parent=header.published_by,
             callers=_holders(key),
         )
@@ -150,41 +151,22 @@ class UniquePublish:
         self.services.releaser.add((claim.key, claim.release("open")))
 
     @property
+    def _is_awaited(self) -> bool:
+        """Whether others may wait for its result. An rpc backend sends that to its caller alone."""
+        backend = str(self.services.app.conf.result_backend or "")
+        return backend.startswith("rpc") or any(self.options.get(name) for name in _OF_MEMBERS)
+
+    @property
     def _is_celery_beat(self) -> bool:
         """Whether the publisher is beat, which only logs errors."""
         return _process["is_celery_beat"] or bool((self.options.get("headers") or {}).get("celery_beat_task"))
 
 
-def _call_of(
-    claim: Claim,
-    until: str,
-    options: dict[str, Any],
-    own: Run | None,
-    *,
-    is_retry: bool,
-    uses_rpc_results: bool,
-    parent: str | None,
-    callers: tuple[str, ...],
-) -> Call:
-    """Derive a call from the options that its caller gave.
-
-    `own` is the run of the same task that publishes it. `uses_rpc_results`: its result goes to its caller
-    alone, so that nobody else could wait for that of another call.
-    """
-    held = own.unique if own and own.unique and own.unique.claim.key == claim.key else None
-    return Call(
-        claim,
-        until,
-        queued_ttl=claim.ttl if until == PERIOD else _queued_ttl(claim.ttl, options),
-        former=held.claim if held and held.may_hold else None,
-        is_retry=is_retry,
-        is_own=is_retry or own is not None,
-        goes_on=is_retry or held is not None,
-        is_awaited=uses_rpc_results or any(options.get(name) for name in _OF_MEMBERS),
-        is_parallel=bool(options.get("group_id") or options.get("chord")),
-        parent=parent,
-        callers=callers,
-    )
+def _kind(own: Run | None, held: UniqueLease | None) -> Kind:
+    """Which kind of call it is, from its task's own run and that run's lease of the key, if any."""
+    if own is None:
+        return "call"
+    return "replacement" if held else "rekeyed replacement"
 
 
 def _queued_ttl(longest: int, options: dict[str, Any]) -> int:

@@ -216,7 +216,7 @@ CONTROLS: Mapping[str, Control] = {
     "a retry is a call like any other": Control(
         setting("a retry elsewhere", calls="ab'", retries_elsewhere=1),
         "is a retry, and sent as a duplicate",
-        (_calling(is_retry=False, goes_on=False),),
+        (_calling(kind="rekeyed replacement"),),
     ),
     "a call from inside its own body is not told": Control(
         setting("an inner call", inner=1), "is not told", (_calling(callers=()),)

@@ -11,7 +11,7 @@ from celery_exclusive.core.claim import FINISHED, Claim, UniqueClaim
 from celery_exclusive.core.delivery import Delivery
 from celery_exclusive.core.operations import AcquireAlone, Release
 from celery_exclusive.core.plan import Ask, Plan
-from celery_exclusive.core.publishing import Call, Sending
+from celery_exclusive.core.publishing import Call, Kind, Sending
 from tests.explorer.messages.store import LATER, LOCK, MUCH_LATER, NOW
 from tests.explorer.messages.world import Caller, Message, Publication, Setting, Slot
 
@@ -95,14 +95,14 @@ class Plans:
         how, message = slot.next
         delivery = self.delivery(slot)
         unique = delivery.unique if delivery.unique and delivery.unique.until == FINISHED else None
-        is_own = (
+        has_key = (
             how in _FOLLOWING and delivery.unique is not None and delivery.unique.claim.key == message.key
         )
-        former = unique.claim if unique and is_own and slot.holds else None
+        former = unique.claim if unique and has_key and slot.holds else None
         callers = (
             (slot.copy.message.task,) if unique and how in _INSIDE and message.key == unique.claim.key else ()
         )
-        return self._call(how, message, former=former, has_key=is_own, callers=callers)
+        return self._call(how, message, former=former, has_key=has_key, callers=callers)
 
     def _call(
         self,
@@ -113,15 +113,12 @@ class Plans:
         has_key: bool = False,
         callers: tuple[str, ...] = (),
     ) -> Call:
-        is_retry = message.is_retry
         return Call(
             Claim(message.key, message.id, "its publisher", QUEUED_TTL),
             self.setting.until,
             queued_ttl=QUEUED_TTL,
+            kind=_kind(how, message, has_key=has_key),
             former=former,
-            is_retry=is_retry,
-            is_own=how in _FOLLOWING,
-            goes_on=is_retry or has_key,
             is_awaited=how in ("member", "step", "inner member"),
             is_parallel=how == "inner member",
             parent=message.parent or None,
@@ -132,6 +129,14 @@ class Plans:
         if known not in self._known:
             self._known[known] = _replay(plan(), answers)
         return self._known[known]  # type: ignore[return-value]
+
+
+def _kind(how: Publication, message: Message, *, has_key: bool) -> Kind:
+    if message.is_retry:
+        return "retry"
+    if how not in _FOLLOWING:
+        return "call"
+    return "replacement" if has_key else "rekeyed replacement"
 
 
 def _replay(plan: Plan[T], answers: tuple[object, ...]) -> Ask | T:
