@@ -78,7 +78,7 @@ class OfferPromises(Subject):
         key = self.with_aside("b", "c")
         fence_of(key.acquire("last", redelivered=True))
         key.park("b", redelivered=True)
-        assert woken(key.release("last")) == ["b"]
+        assert "b" in woken(key.release("last"))  # and "c", if its next offer is due
         fence_of(key.acquire("c", OTHER, redelivered=True, message=b""))
 
     def test_no_task_steps_aside_before_it_has_had_its_offers(self) -> None:
