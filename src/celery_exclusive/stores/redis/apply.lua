@@ -1,20 +1,22 @@
 -- Does one operation on one key, or reaps, at one instant of the server's clock.
 --
 -- keys: base
--- arguments: now verb key id token ttl limit delivery offer tombstone_ttl candidate ending max_waiting former message
+-- arguments: now verb key offer tombstone_ttl candidate field value
 -- reply: answer number owners epoch wakes asides unreadable
 --
 -- now        virtual time for tests, or "" for the server's clock
--- verb       acquire, acquire_alone, release, remove, break, restore, or reap
--- ttl        of the lease; reap: the pause since the last one
--- limit      of the key; acquire_alone: its phase; reap: how many keys
--- delivery   "fresh", "redelivered", or "promoted <epoch>"; else ""
+-- offer      how long the first offer lasts
 -- candidate  becomes the epoch if there is none
--- ending     acquire: "late" or "early" acknowledgement; release: "done", "open",
---            "if_no_copy" or "again"; remove: "done", "open" or "superseded"
--- max_waiting  if so many wait, no new message is parked; or ""
--- former     whose lease goes over: acquire: "<phase> <id>"; acquire_alone: its id; or ""
--- message    absent if none is to be stored; acquire_alone: the token of the former id
+-- field      a name and its value, again for each: what the operation has besides None and False. The fields
+--            are those of core/operations.py, in a table `op`, where two fields stand for `former`:
+-- fields of acquire: id token ttl limit redelivered promoted acks_late message max_waiting former_id former_phase
+-- fields of acquire_alone: id token ttl former_id former_token phase
+-- fields of release: id token ending keep
+-- fields of remove: id ending
+-- fields of break: id
+-- fields of restore: id token ttl limit
+-- fields of reap: limit every
+-- limit      reap: of how many keys; every: the least time since the last reap
 -- answer     granted, parked, held, full, stale or done; number is the fence, the position, how many wait,
 --            or 1 for found; reap: 0 after another reap, 2 if more may be due; the quick ways return
 --            these two alone
@@ -24,11 +26,14 @@
 
 -- include document.lua
 
-local verb, id, token, ttl, limit = ARGV[2], ARGV[4], ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
-local delivery, offer_time, tombstone_ttl = ARGV[8], tonumber(ARGV[9]), tonumber(ARGV[10])
-local candidate, ending, max_waiting, message = ARGV[11], ARGV[12], tonumber(ARGV[13]), ARGV[15]
-local is_done, is_if_no_copy, phase, former = ending == 'done', ending == 'if_no_copy', ARGV[7], ARGV[14]
-go_to(ARGV[3])
+local _, verb, name, offer_time, tombstone_ttl, candidate = unpack(ARGV, 1, 6)
+offer_time, tombstone_ttl = tonumber(offer_time), tonumber(tombstone_ttl)
+local op = {}
+for place = 7, #ARGV, 2 do op[ARGV[place]] = ARGV[place + 1] end
+op.ttl, op.limit, op.keep = tonumber(op.ttl), tonumber(op.limit), tonumber(op.keep)
+op.every, op.max_waiting = tonumber(op.every), tonumber(op.max_waiting)
+local may_be_in_line = op.redelivered or op.promoted
+go_to(name)
 
 local function tick()
   local fence = math.max((tonumber(redis.call('GET', base .. 'fence')) or 0) + 1, now)
@@ -37,7 +42,7 @@ local function tick()
 end
 
 local function tombstone()
-  return base .. 't:' .. #key .. ':' .. key .. ':' .. id
+  return base .. 't:' .. #key .. ':' .. key .. ':' .. op.id
 end
 
 local function bury(by)
@@ -64,9 +69,9 @@ local unreadable = {}
 local SET_ASIDE = 600000000
 if verb == 'reap' then
   local last = tonumber(redis.call('GET', base .. 'reaped'))
-  if last and last <= now and now < last + ttl then return {'done', 0, owners, ensure_epoch(), wakes, asides, unreadable} end
+  if last and last <= now and now < last + op.every then return {'done', 0, owners, ensure_epoch(), wakes, asides, unreadable} end
   redis.call('SET', base .. 'reaped', whole(now), 'PX', 3600000)
-  local names = redis.call('ZRANGEBYSCORE', base .. 'due', '-inf', whole(now), 'LIMIT', 0, limit)
+  local names = redis.call('ZRANGEBYSCORE', base .. 'due', '-inf', whole(now), 'LIMIT', 0, op.limit)
   local has_unreadable = redis.call('HLEN', base .. 'unreadable') > 0
   for _, name in ipairs(names) do
     local problem = try(function()
@@ -84,9 +89,9 @@ if verb == 'reap' then
       redis.call('HDEL', base .. 'unreadable', name)
     end
   end
-  answer, number = 'done', limit > 0 and #names == limit and 2 or 1
+  answer, number = 'done', op.limit > 0 and #names == op.limit and 2 or 1
 else
-  load(verb == 'acquire' and limit or 1)
+  load(op.limit or 1)
   local verbs = {acquire = acquire, acquire_alone = acquire_alone, release = release, remove = remove, ['break'] = break_it, restore = restore}
   answer, number = verbs[verb]()
   store()

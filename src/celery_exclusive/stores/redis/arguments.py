@@ -1,55 +1,52 @@
-"""An operation as the arguments of apply.lua, whose header explains them."""
+"""The verb and the fields of an operation, as apply.lua gets them: by their names, never by their place."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import dataclasses
 
-from celery_exclusive.core.operations import Acquire, AcquireAlone, Break, KeyOperation, Release, Restore
-from celery_exclusive.core.records import Phase
+from celery_exclusive.core.operations import (
+    Acquire,
+    AcquireAlone,
+    Break,
+    KeyOperation,
+    Release,
+    Remove,
+    Restore,
+)
 
-
-class Arguments(NamedTuple):
-    """The arguments that depend on the operation. After `former` stands its token, or the message."""
-
-    verb: str
-    id: str = ""
-    token: str = ""
-    ttl: int = 0
-    limit: int | Phase = 0
-    delivery: str = ""
-    ending: str = "open"
-    max_waiting: int | str = ""
-    former: tuple[object, ...] = ("",)
-
-
-def arguments_of(operation: KeyOperation) -> Arguments:
-    id = operation.id
-    if isinstance(operation, Acquire):
-        return _of_acquire(operation)
-    if isinstance(operation, AcquireAlone):
-        former = operation.former or ("",)
-        return Arguments("acquire_alone", id, operation.token, operation.ttl, operation.phase, former=former)
-    if isinstance(operation, Release):
-        return Arguments("release", id, operation.token, operation.keep, ending=operation.ending)
-    if isinstance(operation, Restore):
-        return Arguments("restore", id, operation.token, operation.ttl, operation.limit)
-    if isinstance(operation, Break):
-        return Arguments("break", id)
-    return Arguments("remove", id, ending=operation.ending)
+_VERBS: dict[type[KeyOperation], str] = {
+    Acquire: "acquire",
+    AcquireAlone: "acquire_alone",
+    Release: "release",
+    Remove: "remove",
+    Break: "break",
+    Restore: "restore",
+}
+_NAMES = {verb: [field.name for field in dataclasses.fields(kind)] for kind, verb in _VERBS.items()}
+_PARTS_OF_FORMER = {
+    "acquire": ("former_id", "former_phase"),
+    "acquire_alone": ("former_id", "former_token"),
+}
 
 
-def _of_acquire(acquire: Acquire) -> Arguments:
-    delivery = "fresh" if acquire.promoted is None else f"promoted {acquire.promoted}"
-    id, phase = acquire.former or ("", "")
-    former: tuple[object, ...] = (f"{phase} {id}" if phase else "",)
-    return Arguments(
-        "acquire",
-        acquire.id,
-        acquire.token,
-        acquire.ttl,
-        acquire.limit,
-        "redelivered" if acquire.redelivered else delivery,
-        "late" if acquire.acks_late else "early",
-        "" if acquire.max_waiting is None else acquire.max_waiting,
-        former if acquire.message is None else (*former, acquire.message),
-    )
+def _sent_as(verb: str, name: str) -> tuple[str, ...]:
+    return _PARTS_OF_FORMER[verb] if name == "former" else (name,)
+
+
+FIELDS = {verb: [sent for name in names for sent in _sent_as(verb, name)] for verb, names in _NAMES.items()}
+"""The fields of each verb, as the header of apply.lua lists them."""
+FIELDS["reap"] = ["limit", "every"]
+
+
+def arguments_of(operation: KeyOperation) -> tuple[str, list[object]]:
+    """Return the verb, and name and value of each field that is neither None nor False."""
+    verb = _VERBS[type(operation)]
+    named: list[object] = []
+    for name in _NAMES[verb]:
+        value = getattr(operation, name)
+        if name == "former" and value:
+            (id_field, other_field), (id, other) = _PARTS_OF_FORMER[verb], value
+            named += (id_field, id, other_field, other)
+        elif value is not None and value is not False:
+            named += (name, value)
+    return verb, named

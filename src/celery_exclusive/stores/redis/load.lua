@@ -34,20 +34,20 @@ local function load_line(asked)
   add_entries(LINE, redis.call('ZRANGE', base .. LINE .. key, 0, reach - 1, 'WITHSCORES'))
   ahead = waiting
   for position, entry in ipairs(order) do
-    if entry.id == id then ahead = position - 1 end
+    if entry.id == op.id then ahead = position - 1 end
   end
   if aside > 0 then
     add_entries(AWAY, redis.call('ZRANGE', base .. AWAY .. key, 0, reach - 1, 'WITHSCORES'))
   end
   if behind > 0 then add_entries(BEHIND, redis.call('ZRANGE', base .. BEHIND .. key, 0, -1, 'WITHSCORES')) end
-  if id ~= '' and not entries[id] then
-    local seq = redis.call('ZSCORE', base .. LINE .. key, id)
+  if op.id and not entries[op.id] then
+    local seq = redis.call('ZSCORE', base .. LINE .. key, op.id)
     if seq then
-      add_entries(LINE, {id, seq})
-      ahead = redis.call('ZRANK', base .. LINE .. key, id)
+      add_entries(LINE, {op.id, seq})
+      ahead = redis.call('ZRANK', base .. LINE .. key, op.id)
     elseif aside > 0 then
-      local offer_until = redis.call('ZSCORE', base .. AWAY .. key, id)
-      if offer_until then add_entries(AWAY, {id, offer_until}) end
+      local offer_until = redis.call('ZSCORE', base .. AWAY .. key, op.id)
+      if offer_until then add_entries(AWAY, {op.id, offer_until}) end
     end
   end
   local ids = {}
@@ -61,7 +61,7 @@ local function load_line(asked)
       entry.has_record = true
     end
   end
-  local own = entries[id]
+  local own = entries[op.id]
   if own and own.state ~= LINE then
     ahead = redis.call('ZCOUNT', base .. LINE .. key, '-inf', '(' .. whole(own.seq))
   end

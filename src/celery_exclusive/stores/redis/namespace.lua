@@ -8,9 +8,10 @@
 -- owner      the broker for which it is kept now
 
 local name = KEYS[1] .. 'broker'
+local broker, life = unpack(ARGV)
 local owner = redis.call('GET', name)
-if not owner or owner == ARGV[1] then
-  owner = ARGV[1]
-  redis.call('SET', name, owner, 'PX', string.format('%.0f', ARGV[2] / 1000))
+if not owner or owner == broker then
+  owner = broker
+  redis.call('SET', name, owner, 'PX', string.format('%.0f', life / 1000))
 end
 return owner

@@ -5,55 +5,56 @@ local function quick_release(own)
   if count == 0 then
     redis.call('DEL', leases)
   else
-    redis.call('HDEL', leases, id)
+    redis.call('HDEL', leases, op.id)
     redis.call('HSET', leases, '', meta())
   end
-  if is_done and own.waited == '1' then bury(token) end
+  if op.ending == 'done' and own.waited == '1' then bury(op.token) end
   return {'done', 1}
 end
 
 local function quick_put(own)
   local is_longest = own.expiry > maxexp
   maxexp = math.max(maxexp, own.expiry)
-  redis.call('HSET', leases, '', meta(), id, record(own))
+  redis.call('HSET', leases, '', meta(), op.id, record(own))
   if is_longest then expire(leases, maxexp) end
 end
 
 local function quick_keep(own)
-  own.expiry, own.phase = math.max(own.expiry, now + ttl), 'again'
+  own.expiry, own.phase = math.max(own.expiry, now + op.keep), 'again'
   quick_put(own)
   return {'done', 1}
 end
 
 local function quick_grant(own)
   if own and own.phase ~= 'running' then -- a queued lease belongs to its id
-    own.expiry, own.phase, own.token = now + ttl, 'running', token
+    own.expiry, own.phase, own.token = now + op.ttl, 'running', op.token
     minexp = math.min(minexp, own.expiry)
     if count == 1 then maxexp = 0 end
   elseif own then
-    own.expiry = math.max(own.expiry, now + ttl)
+    own.expiry = math.max(own.expiry, now + op.ttl)
   else
-    own = {expiry = now + ttl, fence = tick(), waited = '0', phase = 'running', token = token}
+    own = {expiry = now + op.ttl, fence = tick(), waited = '0', phase = 'running', token = op.token}
     minexp = count == 0 and own.expiry or math.min(minexp, own.expiry)
     count = count + 1
   end
-  known = limit
+  known = op.limit
   quick_put(own)
   return {'granted', own.fence}
 end
 
 if verb == 'acquire' or verb == 'release' then
-  local found = redis.call('HMGET', leases, '', id)
+  local found = redis.call('HMGET', leases, '', op.id)
   read_meta(found[1])
   if not has_entries() and (count == 0 or minexp > now) then
-    local own = found[2] and read_lease(id, found[2])
+    local own = found[2] and read_lease(op.id, found[2])
     if verb == 'release' then
-      local may = own and is_of(own, token) and not (is_if_no_copy and own.waited == '1')
-      if may and ending == 'again' then return quick_keep(own) end
+      local may = own and is_of(own, op.token) and not (op.ending == 'if_no_copy' and own.waited == '1')
+      if may and op.ending == 'again' then return quick_keep(own) end
       return may and quick_release(own) or {'done', 0}
     end
-    local is_mine = own and is_of(own, token)
-    if delivery == 'fresh' and former == '' and (is_mine or not own and count < limit and finished() ~= token) then
+    local is_mine = own and is_of(own, op.token)
+    local is_new = not may_be_in_line and not op.former_id
+    if is_new and (is_mine or not own and count < op.limit and finished() ~= op.token) then
       return quick_grant(own)
     end
   end

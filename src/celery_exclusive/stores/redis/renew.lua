@@ -14,14 +14,12 @@
 
 local replies = {}
 
-local function renew(first)
-  local id, token = ARGV[first + 1], ARGV[first + 2]
-  local ttl = tonumber(ARGV[first + 3])
-  go_to(ARGV[first])
+local function renew(key, id, token, ttl, new_phase)
+  go_to(key)
   local found = redis.call('HMGET', leases, '', id)
   local lease = found[2] and read_lease(id, found[2])
-  local phase = lease and (ARGV[first + 4] == '' and lease.phase or ARGV[first + 4])
-  local is_mine = lease and (lease.token == token or ARGV[first + 4] ~= '' and lease.phase ~= 'running')
+  local phase = lease and (new_phase == '' and lease.phase or new_phase)
+  local is_mine = lease and (lease.token == token or new_phase ~= '' and lease.phase ~= 'running')
   local is_alive = is_mine and lease.expiry > now
   if is_alive and (now + ttl > lease.expiry or phase ~= lease.phase) then
     lease.expiry, lease.phase = math.max(lease.expiry, now + ttl), phase
@@ -36,7 +34,10 @@ end
 
 for first = 2, #ARGV, 5 do
   local count = #replies
-  local problem = try(function() renew(first) end)
+  local problem = try(function()
+    local key, id, token, ttl, phase = unpack(ARGV, first, first + 4)
+    renew(key, id, token, tonumber(ttl), phase)
+  end)
   if problem and not is_damage(problem) then return redis.error_reply(problem) end
   if #replies == count then replies[count + 1] = 0 end -- the other leases must not be lost with it
 end

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha1
 from importlib.resources import files
+from types import MappingProxyType
 
 from celery_exclusive.core import key_state, records
 
@@ -21,12 +23,16 @@ class Script:
     name: str
 
 
-def load(file: str, *, arguments: str, reply: str) -> Script:
-    """Read a script, and check that its header names the same arguments and reply."""
+def load(
+    file: str, *, arguments: str, reply: str, fields: Mapping[str, Sequence[str]] = MappingProxyType({})
+) -> Script:
+    """Read a script, and check that its header names the same arguments and reply, and fields of verbs."""
     text = _read(file)
-    header = f"-- keys: base\n-- arguments: {arguments}\n-- reply: {reply}\n"
-    if header not in text:
-        raise AssertionError(f"{file} and the code that runs it do not agree on\n{header}")
+    headers = [f"-- keys: base\n-- arguments: {arguments}\n-- reply: {reply}\n"]
+    headers += [f"-- fields of {verb}: {' '.join(names)}\n" for verb, names in fields.items()]
+    for header in headers:
+        if header not in text:
+            raise AssertionError(f"{file} and the code that runs it do not agree on\n{header}")
     text = _INCLUDE.sub(lambda include: _read(include[1]), text)
     for name, value in _CONSTANT.findall(text):
         if value != repr(getattr(key_state, name, getattr(records, name, None))):

@@ -22,7 +22,7 @@ end
 
 -- How many entries are in each state, and how many of the line come before the operation's own.
 local function tally(entry, difference)
-  local own = entries[id]
+  local own = entries[op.id]
   if entry.state == AWAY then aside = aside + difference end
   if entry.state == BEHIND then behind = behind + difference end
   if entry.state == LINE then
@@ -62,7 +62,7 @@ local function drop_dead()
   local has_more = false
   for _, entry in ipairs(order) do
     if entry.state == BEHIND and not entry.left and not holders[entry.id] then
-      if entry.id == id then ahead = waiting end
+      if entry.id == op.id then ahead = waiting end
       entry.seq, has_more = tick(), true
       put(entry, LINE, entry.offers > 0 and now + offer_time or 0, entry.offers)
     end
@@ -107,7 +107,7 @@ local function append_owners()
   for _, lease in ipairs(leases_by_fence) do append_lease(owners, lease) end
   for position, entry in ipairs(queue()) do
     if position > free() then break end
-    if entry.id ~= id then append(owners, entry.id, 0, entry.offer_until - now, 0, 'again', '') end
+    if entry.id ~= op.id then append(owners, entry.id, 0, entry.offer_until - now, 0, 'again', '') end
   end
 end
 
@@ -120,29 +120,29 @@ local function without(list, gone)
 end
 
 local function leave()
-  local own = entries[id]
+  local own = entries[op.id]
   if not own then return false end
   tally(own, -1)
-  entries[id], own.left = nil, true
-  wake = without(wake, id)
+  entries[op.id], own.left = nil, true
+  wake = without(wake, op.id)
   return true
 end
 
 local function stand_behind(own, offers)
   put(own, BEHIND, 0, offers)
-  wake = without(wake, id)
+  wake = without(wake, op.id)
 end
 
 local function lend(fence, waited, its_phase)
-  holders[id] = {
-    id = id, expiry = now + ttl, fence = fence, waited = waited, phase = its_phase, token = token, changed = true,
+  holders[op.id] = {
+    id = op.id, expiry = now + op.ttl, fence = fence, waited = waited, phase = its_phase, token = op.token, changed = true,
   }
   return fence
 end
 
 -- Grants the lease. With late acknowledgement the entry stays behind the run until its end.
 local function enter(entry, fence, waited)
-  if entry and ending == 'late' then
+  if entry and op.acks_late then
     stand_behind(entry, 1)
   elseif entry then
     leave()
@@ -151,34 +151,31 @@ local function enter(entry, fence, waited)
   return 'granted', lend(fence, waited and '1' or '0', 'running')
 end
 
-local function is_stale(is_promoted, is_redelivered)
-  if holders[id] then return is_promoted and (entries[id] or finished()) end
-  local by = not entries[id] and finished()
-  if by == ENTERED then return is_promoted end
-  return by and (is_promoted or is_redelivered or by == token)
+local function is_stale()
+  local is_of_offer = op.promoted and not op.redelivered and op.promoted == redis.call('GET', base .. 'epoch')
+  if holders[op.id] then return is_of_offer and (entries[op.id] or finished()) end
+  local by = not entries[op.id] and finished()
+  if by == ENTERED then return is_of_offer end
+  return by and (may_be_in_line or by == op.token)
 end
 
 local function acquire()
   local before = known
-  known = limit
+  known = op.limit
   advance()
-  local lease, entry = holders[id], entries[id]
-  local epoch = string.match(delivery, '^promoted (.*)$')
-  local is_promoted = epoch and epoch == redis.call('GET', base .. 'epoch')
-  local is_redelivered = not is_promoted and delivery ~= 'fresh'
-  local waited = entry or delivery ~= 'fresh' or lease and lease.waited == '1'
+  local lease, entry = holders[op.id], entries[op.id]
+  local waited = entry or may_be_in_line or lease and lease.waited == '1'
   if lease and lease.phase ~= 'running' then return enter(entry, lease.fence, waited) end
-  if lease and lease.token == token then
-    lease.expiry, lease.changed = math.max(lease.expiry, now + ttl), true
+  if lease and lease.token == op.token then
+    lease.expiry, lease.changed = math.max(lease.expiry, now + op.ttl), true
     return 'granted', lease.fence
   end
-  if is_stale(is_promoted, is_redelivered) then return 'stale', 0 end
-  local former_phase, former_id = string.match(former, '^(%a+) (.*)$')
-  local handed_over = former_id and holders[former_id]
-  if not lease and handed_over and handed_over.phase == former_phase and former_phase ~= 'running' then
-    drop(former_id)
+  if is_stale() then return 'stale', 0 end
+  local former = holders[op.former_id]
+  if not lease and former and former.phase == op.former_phase and former.phase ~= 'running' then
+    drop(former.id)
     count = count + 1
-    local granted, fence = enter(entry, handed_over.fence, waited)
+    local granted, fence = enter(entry, former.fence, waited)
     advance()
     return granted, fence
   end
@@ -186,13 +183,13 @@ local function acquire()
     count = count + 1
     return enter(entry, tick(), waited)
   end
-  if not message and not entry then
+  if not op.message and not entry then
     append_owners()
     known = before -- a refused request does not change the limit of the others
     advance()
     return 'held', 0
   end
-  if not entry and not lease and delivery == 'fresh' and max_waiting and waiting >= max_waiting then
+  if not entry and not lease and not may_be_in_line and op.max_waiting and waiting >= op.max_waiting then
     local ahead_of_it = waiting
     append_owners()
     known = before
@@ -200,25 +197,25 @@ local function acquire()
     return 'full', ahead_of_it
   end
   if not entry then
-    entry = {id = id, seq = tick()}
-    entries[id] = entry
+    entry = {id = op.id, seq = tick()}
+    entries[op.id] = entry
     order[#order + 1] = entry
   end
   put(entry, lease and BEHIND or LINE, 0, 0)
   advance()
   append_owners()
-  if message then redis.call('HSET', base .. 'm:' .. key, id, message) end
+  if op.message then redis.call('HSET', base .. 'm:' .. key, op.id, op.message) end
   return 'parked', lease and 0 or ahead + 1
 end
 
 local function acquire_alone()
   advance()
-  local lease, other = holders[id], holders[former]
-  if lease and not is_of(lease, token) then -- another delivery of this id runs
+  local lease, former = holders[op.id], holders[op.former_id]
+  if lease and not is_of(lease, op.token) then -- another delivery of this id runs
     append_owners()
     return 'held', 0
   end
-  lease = lease or other and is_of(other, message) and other
+  lease = lease or former and is_of(former, op.former_token) and former
   if not lease and count + waiting > 0 then
     append_owners()
     return 'held', 0
@@ -226,25 +223,25 @@ local function acquire_alone()
   local fence = lease and lease.fence or tick()
   if lease then drop(lease.id) end
   count = count + 1
-  lend(fence, lease and lease.waited or '0', phase)
-  if entries[id] then stand_behind(entries[id], 0) end
+  lend(fence, lease and lease.waited or '0', op.phase)
+  if entries[op.id] then stand_behind(entries[op.id], 0) end
   advance() -- a copy of the former holder joins the line
   return 'granted', fence
 end
 
 local function release()
   advance()
-  local lease, has_copy = holders[id], entries[id]
-  local is_own = lease and is_of(lease, token)
+  local lease, has_copy = holders[op.id], entries[op.id]
+  local is_own = lease and is_of(lease, op.token)
   local has_waited = has_copy or lease and lease.waited == '1'
-  if lease and (not is_own or is_if_no_copy and has_waited) then return 'done', 0 end
-  if lease and ending == 'again' and not has_copy then
-    lease.expiry, lease.phase, lease.changed = math.max(lease.expiry, now + ttl), 'again', true
+  if lease and (not is_own or op.ending == 'if_no_copy' and has_waited) then return 'done', 0 end
+  if lease and op.ending == 'again' and not has_copy then
+    lease.expiry, lease.phase, lease.changed = math.max(lease.expiry, now + op.keep), 'again', true
     return 'done', 1
   end
-  if lease then drop(id) end
-  if is_done then
-    if has_waited then mark_of_end = token end
+  if lease then drop(op.id) end
+  if op.ending == 'done' then
+    if has_waited then mark_of_end = op.token end
     leave()
   end
   advance()
@@ -253,15 +250,15 @@ end
 
 local function remove()
   local found = leave()
-  if found or ending == 'superseded' then mark_of_end = ending == 'open' and ENTERED or '' end
+  if found or op.ending == 'superseded' then mark_of_end = op.ending == 'open' and ENTERED or '' end
   advance()
   return 'done', found and 1 or 0
 end
 
 local function break_it()
   drop_dead()
-  local lease, copy = holders[id], entries[id]
-  if lease then drop(id) end
+  local lease, copy = holders[op.id], entries[op.id]
+  if lease then drop(op.id) end
   if lease and copy and copy.offers > 0 then leave() end -- the broker has it, too
   advance()
   return 'done', lease and 1 or 0
@@ -269,11 +266,11 @@ end
 
 local function restore()
   drop_dead()
-  local lease = holders[id]
-  if lease or entries[id] or finished() or count >= limit then
-    return 'done', lease and lease.token == token and 1 or 0
+  local lease = holders[op.id]
+  if lease or entries[op.id] or finished() or count >= op.limit then
+    return 'done', lease and lease.token == op.token and 1 or 0
   end
-  known, count = limit, count + 1
+  known, count = op.limit, count + 1
   lend(tick(), '1', 'running')
   return 'done', 1
 end

@@ -16,15 +16,15 @@ from celery_exclusive.core.operations import (
 from celery_exclusive.errors import OptionError, StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import Capabilities, Reply, Snapshot, older_version
 from celery_exclusive.stores.redis import scripts
-from celery_exclusive.stores.redis.arguments import Arguments, arguments_of
+from celery_exclusive.stores.redis.arguments import FIELDS, arguments_of
 from celery_exclusive.stores.redis.client import CLUSTER, Client, Repeated
 from celery_exclusive.stores.redis.reply import GRANTED, read_owners, read_reply, shorten, text
 
 _APPLY = scripts.load(
     "apply.lua",
-    arguments="now verb key id token ttl limit delivery offer tombstone_ttl candidate ending "
-    "max_waiting former message",
+    arguments="now verb key offer tombstone_ttl candidate field value",
     reply="answer number owners epoch wakes asides unreadable",
+    fields=FIELDS,
 )
 _RENEW = scripts.load("renew.lua", arguments="now key id token ttl phase", reply="found")
 _NAMESPACE = scripts.load("namespace.lua", arguments="broker life", reply="owner")
@@ -57,7 +57,8 @@ class RedisStore:
         self._tombstone_ttl = tombstone_ttl
 
     def apply(self, key: str, operation: KeyOperation) -> Reply:
-        return self._apply(arguments_of(operation), key)
+        verb, named = arguments_of(operation)
+        return self._apply(verb, named, key)
 
     def renew(self, leases: Sequence[tuple[str, Renew]]) -> list[bool]:
         found: list[bool] = []
@@ -70,7 +71,7 @@ class RedisStore:
         return found
 
     def reap(self, limit: int = 100, every: int = 0) -> Reply:
-        return self._apply(Arguments("reap", ttl=every, limit=limit))
+        return self._apply("reap", ("limit", limit, "every", every))
 
     def keep_namespace(self, broker: str, life: int) -> str:
         return text(self._client.run(_NAMESPACE, self._base, broker, life))
@@ -121,7 +122,7 @@ class RedisStore:
             raise OptionError(f"store {self.url}: {CLUSTER}")
         if facts.get("role") == "slave":
             raise StoreUnavailable(f"store {self.url} is a replica: point exclusive_store to the primary")
-        self._apply(Arguments("reap"))  # raises if the scripts may not run
+        self.reap(limit=0)  # raises if the scripts may not run
         warnings = []
         if self._has_older_locks():
             warnings.append(older_version(self.url, f"{self._older}*"))
@@ -183,11 +184,10 @@ class RedisStore:
     def _now(self) -> int | str:
         return self.clock() if self.clock else ""
 
-    def _apply(self, arguments: Arguments, key: str = "") -> Reply:
-        again = None
-        if arguments.verb == "acquire":
-            again = self._words(arguments, key, "redelivered")
-        words = self._words(arguments, key, arguments.delivery)
+    def _apply(self, verb: str, named: Sequence[object], key: str = "") -> Reply:
+        own = (self._offer, self._tombstone_ttl, urandom(8).hex())
+        words = (self._now(), verb, key, *own, *named)
+        again = (*words, "redelivered", True) if verb == "acquire" else None
         try:
             reply = self._client.run(_APPLY, self._base, *words, again=again)
         except StoreUnavailable as error:
@@ -197,20 +197,13 @@ class RedisStore:
                 raise UnreadableKey(key, shorten(problem), self.url) from error
             raise
         # A release whose reply was lost finds nothing when it is repeated, and that is no alarm.
-        is_repeated = arguments.verb == "release" and isinstance(reply, Repeated)
+        is_repeated = verb == "release" and isinstance(reply, Repeated)
         if len(reply) == 2:
             name, number = reply
             if name == GRANTED:
                 return Reply(Granted(number))
             return _DONE if number or is_repeated else _NOT_DONE
-        return read_reply(reply, is_sweep=arguments.verb == "reap", is_repeated=is_repeated)
-
-    def _words(self, arguments: Arguments, key: str, delivery: str) -> tuple[object, ...]:
-        asked = arguments
-        claim = (key, asked.id, asked.token, asked.ttl, asked.limit)
-        own = (self._offer, self._tombstone_ttl, urandom(8).hex())
-        rest = (asked.ending, asked.max_waiting, *asked.former)
-        return (self._now(), asked.verb, *claim, delivery, *own, *rest)
+        return read_reply(reply, is_sweep=verb == "reap", is_repeated=is_repeated)
 
 
 def _facts(info: bytes) -> dict[str, str]:
