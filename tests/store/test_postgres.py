@@ -235,8 +235,9 @@ def test_five_thousand_finished_tasks_slow_no_acquire(
     before = cost_of(store, postgres_server, lambda: store.apply("key", take("before")))
     with postgres_server.connect() as connection:
         connection.execute(
-            "INSERT INTO exclusive2_tombstone (namespace, key, id, until, token) SELECT namespace, "
-            "convert_to(n::text, 'UTF8'), 'id', 9e15, 't' FROM exclusive2_namespace, generate_series(1, 5000) n"
+            "INSERT INTO exclusive2_tombstone (namespace, key, id, until, token) "
+            "SELECT namespace, convert_to(n::text, 'UTF8'), 'id', 9e15, 't' "
+            "FROM exclusive2_namespace, generate_series(1, 5000) AS n"
         )
     store.apply("key", give("before"))
     after = cost_of(store, postgres_server, lambda: store.apply("key", take("after")))
