@@ -1,11 +1,11 @@
 -- Does one operation on one key, or reaps, at one instant of the server's clock.
 --
 -- keys: base
--- arguments: now verb key offer tombstone_ttl candidate field value
+-- arguments: now verb key first_offer tombstone_ttl candidate field value
 -- reply: answer number owners epoch wakes asides unreadable
 --
 -- now        virtual time for tests, or "" for the server's clock
--- offer      how long the first offer lasts
+-- first_offer  how long it lasts
 -- candidate  becomes the epoch if there is none
 -- field      a name and its value, again for each: what the operation has besides None and False. The fields
 --            are those of core/operations.py, in a table `op`, where two fields stand for `former`:
@@ -26,8 +26,8 @@
 
 -- include document.lua
 
-local _, verb, name, offer_time, tombstone_ttl, candidate = unpack(ARGV, 1, 6)
-offer_time, tombstone_ttl = tonumber(offer_time), tonumber(tombstone_ttl)
+local _, verb, name, first_offer, tombstone_ttl, candidate = unpack(ARGV, 1, 6)
+first_offer, tombstone_ttl = tonumber(first_offer), tonumber(tombstone_ttl)
 local op = {}
 for place = 7, #ARGV, 2 do op[ARGV[place]] = ARGV[place + 1] end
 op.ttl, op.limit, op.keep = tonumber(op.ttl), tonumber(op.limit), tonumber(op.keep)
@@ -41,18 +41,18 @@ local function tick()
   return fence
 end
 
-local function tombstone()
+local function tombstone_name()
   return base .. 't:' .. #key .. ':' .. key .. ':' .. op.id
 end
 
-local function bury(by)
-  redis.call('SET', tombstone(), whole(now + tombstone_ttl) .. ' ' .. by)
-  expire(tombstone(), now + tombstone_ttl)
+local function put_tombstone(by)
+  redis.call('SET', tombstone_name(), whole(now + tombstone_ttl) .. ' ' .. by)
+  expire(tombstone_name(), now + tombstone_ttl)
 end
 
--- The token of the delivery that finished, "" where none did, or ENTERED; nil if there is no tombstone.
-local function finished()
-  local ends, by = string.match(redis.call('GET', tombstone()) or '', '^(%d+) (.*)$')
+-- The token of the delivery that has finished, "" without one, or ENTERED; nil if there is no tombstone.
+local function tombstone()
+  local ends, by = string.match(redis.call('GET', tombstone_name()) or '', '^(%d+) (.*)$')
   return ends and tonumber(ends) > now and by or nil
 end
 
@@ -64,12 +64,13 @@ end
 
 -- include store.lua
 
-local answer, number
 local unreadable = {}
 local SET_ASIDE = 600000000
-if verb == 'reap' then
+
+-- Ends expired leases and offers of the keys that are due.
+local function reap()
   local last = tonumber(redis.call('GET', base .. 'reaped'))
-  if last and last <= now and now < last + op.every then return {'done', 0, owners, ensure_epoch(), wakes, asides, unreadable} end
+  if last and last <= now and now < last + op.every then return 'done', 0 end
   redis.call('SET', base .. 'reaped', whole(now), 'PX', 3600000)
   local names = redis.call('ZRANGEBYSCORE', base .. 'due', '-inf', whole(now), 'LIMIT', 0, op.limit)
   local has_unreadable = redis.call('HLEN', base .. 'unreadable') > 0
@@ -81,7 +82,7 @@ if verb == 'reap' then
       store()
     end)
     if problem then
-      if not is_damage(problem) then return redis.error_reply(problem) end
+      if not is_damage(problem) then return 'failed', problem end
       redis.call('ZADD', base .. 'due', whole(now + SET_ASIDE), name)
       redis.call('HSET', base .. 'unreadable', name, problem)
       append(unreadable, name, problem)
@@ -89,11 +90,21 @@ if verb == 'reap' then
       redis.call('HDEL', base .. 'unreadable', name)
     end
   end
-  answer, number = 'done', op.limit > 0 and #names == op.limit and 2 or 1
+  return 'done', op.limit > 0 and #names == op.limit and 2 or 1
+end
+
+local answer, number, by
+if verb == 'reap' then
+  answer, number = reap()
+  if answer == 'failed' then return redis.error_reply(number) end
 else
   load(op.limit or 1)
-  local verbs = {acquire = acquire, acquire_alone = acquire_alone, release = release, remove = remove, ['break'] = break_it, restore = restore}
-  answer, number = verbs[verb]()
+  local verbs = {
+    acquire = acquire, acquire_alone = acquire_alone, release = release, remove = remove, ['break'] = break_,
+    restore = restore,
+  }
+  answer, number, by = verbs[verb]()
   store()
 end
-return {answer, number, owners, (#wakes > 0 or verb == 'reap') and ensure_epoch() or '', wakes, asides, unreadable}
+local epoch = (#wakes > 0 or verb == 'reap') and ensure_epoch() or ''
+return {answer, number, by or {}, epoch, wakes, asides, unreadable}

@@ -27,7 +27,7 @@ if not is_virtual then
 end
 
 local key, leases
-local known, count, minexp, maxexp, waiting, aside, behind
+local limit, holder_count, minexp, maxexp, waiting, aside, behind
 
 local function go_to(name)
   key, leases = name, base .. 'l:' .. name
@@ -41,7 +41,7 @@ local function read_meta(text)
   local numbers = {}
   for number in string.gmatch(text or '1 0 0 0 0 0 0', '%d+') do numbers[#numbers + 1] = tonumber(number) end
   if #numbers ~= 7 then error('MALFORMED lock: ' .. text) end
-  known, count, minexp, maxexp, waiting, aside, behind = unpack(numbers)
+  limit, holder_count, minexp, maxexp, waiting, aside, behind = unpack(numbers)
 end
 
 local function has_entries()
@@ -50,7 +50,7 @@ end
 
 local function meta()
   local format = '%.0f %.0f %.0f %.0f %.0f %.0f %.0f'
-  return string.format(format, known, count, minexp, maxexp, waiting, aside, behind)
+  return string.format(format, limit, holder_count, minexp, maxexp, waiting, aside, behind)
 end
 
 local function read_lease(holder, text)

@@ -1,11 +1,13 @@
 -- Reads a document and as much of its line as step() is given.
 
-local holders, stored, dead  -- the leases by id, how many are in the hash, ids that leave it
-local entries, order, away   -- by id; by seq; those aside by (offer_until, id)
-local LINE, AWAY, BEHIND = 'q:', 'a:', 'b:'
+local holders, dead             -- the leases by id; ids that leave the hash
+local entries, order            -- by id; by seq
+local entries_aside             -- by (offer_until, id)
+local WAITING, ASIDE, BEHIND = 'q:', 'a:', 'b:'
 local OFFERED_AT_ONCE = 100
-local ahead, had_entries, mark_of_end
-local wake, stepped
+local ahead, had_entries        -- how many in line come before the operation's id; before this step
+local kept, new_tombstone       -- the message to store; what the tombstone will say
+local wake, stepped_aside       -- ids
 
 -- More values than Lua's stack can take go in several commands.
 local function call(command, name, values)
@@ -25,29 +27,29 @@ local function add_entries(kind, flat)
     entry.state = kind
     entries[entry.id] = entry
     order[#order + 1] = entry
-    if kind == AWAY then away[#away + 1] = entry end
+    if kind == ASIDE then entries_aside[#entries_aside + 1] = entry end
   end
 end
 
 local function load_line(asked)
-  local reach = 2 * math.min(math.max(asked, known), OFFERED_AT_ONCE) + 1
-  add_entries(LINE, redis.call('ZRANGE', base .. LINE .. key, 0, reach - 1, 'WITHSCORES'))
+  local reach = 2 * math.min(math.max(asked, limit), OFFERED_AT_ONCE) + 1
+  add_entries(WAITING, redis.call('ZRANGE', base .. WAITING .. key, 0, reach - 1, 'WITHSCORES'))
   ahead = waiting
   for position, entry in ipairs(order) do
     if entry.id == op.id then ahead = position - 1 end
   end
   if aside > 0 then
-    add_entries(AWAY, redis.call('ZRANGE', base .. AWAY .. key, 0, reach - 1, 'WITHSCORES'))
+    add_entries(ASIDE, redis.call('ZRANGE', base .. ASIDE .. key, 0, reach - 1, 'WITHSCORES'))
   end
   if behind > 0 then add_entries(BEHIND, redis.call('ZRANGE', base .. BEHIND .. key, 0, -1, 'WITHSCORES')) end
   if op.id and not entries[op.id] then
-    local seq = redis.call('ZSCORE', base .. LINE .. key, op.id)
+    local seq = redis.call('ZSCORE', base .. WAITING .. key, op.id)
     if seq then
-      add_entries(LINE, {op.id, seq})
-      ahead = redis.call('ZRANK', base .. LINE .. key, op.id)
+      add_entries(WAITING, {op.id, seq})
+      ahead = redis.call('ZRANK', base .. WAITING .. key, op.id)
     elseif aside > 0 then
-      local offer_until = redis.call('ZSCORE', base .. AWAY .. key, op.id)
-      if offer_until then add_entries(AWAY, {op.id, offer_until}) end
+      local offer_until = redis.call('ZSCORE', base .. ASIDE .. key, op.id)
+      if offer_until then add_entries(ASIDE, {op.id, offer_until}) end
     end
   end
   local ids = {}
@@ -62,15 +64,16 @@ local function load_line(asked)
     end
   end
   local own = entries[op.id]
-  if own and own.state ~= LINE then
-    ahead = redis.call('ZCOUNT', base .. LINE .. key, '-inf', '(' .. whole(own.seq))
+  if own and own.state ~= WAITING then
+    ahead = redis.call('ZCOUNT', base .. WAITING .. key, '-inf', '(' .. whole(own.seq))
   end
   table.sort(order, function(one, other) return one.seq < other.seq end)
 end
 
 local function load(asked)
-  holders, dead, entries, order, away, wake, stepped = {}, {}, {}, {}, {}, {}, {}
-  stored, ahead, mark_of_end = 0, 0, nil
+  holders, dead, entries, order, entries_aside, wake, stepped_aside = {}, {}, {}, {}, {}, {}, {}
+  ahead = 0
+  local stored = 0
   local flat = redis.call('HGETALL', leases)
   read_meta()
   for i = 1, #flat, 2 do
@@ -81,10 +84,10 @@ local function load(asked)
       stored = stored + 1
     end
   end
-  count = stored
+  holder_count = stored
   if verb == 'reap' then -- recounted: the line of a lost lock is offered the key again
-    waiting = redis.call('ZCARD', base .. LINE .. key)
-    aside = redis.call('ZCARD', base .. AWAY .. key)
+    waiting = redis.call('ZCARD', base .. WAITING .. key)
+    aside = redis.call('ZCARD', base .. ASIDE .. key)
     behind = redis.call('ZCARD', base .. BEHIND .. key)
     redis.call('HLEN', base .. 'm:' .. key)
   end

@@ -1,14 +1,14 @@
 -- The quick ways: a grant, its repetition and a release, where there is neither an entry nor a dead lease.
 
 local function quick_release(own)
-  count = count - 1
-  if count == 0 then
+  holder_count = holder_count - 1
+  if holder_count == 0 then
     redis.call('DEL', leases)
   else
     redis.call('HDEL', leases, op.id)
     redis.call('HSET', leases, '', meta())
   end
-  if op.ending == 'done' and own.waited == '1' then bury(op.token) end
+  if op.ending == 'done' and own.waited == '1' then put_tombstone(op.token) end
   return {'done', 1}
 end
 
@@ -29,15 +29,15 @@ local function quick_grant(own)
   if own and own.phase ~= 'running' then -- a queued lease belongs to its id
     own.expiry, own.phase, own.token = now + op.ttl, 'running', op.token
     minexp = math.min(minexp, own.expiry)
-    if count == 1 then maxexp = 0 end
+    if holder_count == 1 then maxexp = 0 end
   elseif own then
     own.expiry = math.max(own.expiry, now + op.ttl)
   else
     own = {expiry = now + op.ttl, fence = tick(), waited = '0', phase = 'running', token = op.token}
-    minexp = count == 0 and own.expiry or math.min(minexp, own.expiry)
-    count = count + 1
+    minexp = holder_count == 0 and own.expiry or math.min(minexp, own.expiry)
+    holder_count = holder_count + 1
   end
-  known = op.limit
+  limit = op.limit
   quick_put(own)
   return {'granted', own.fence}
 end
@@ -45,7 +45,7 @@ end
 if verb == 'acquire' or verb == 'release' then
   local found = redis.call('HMGET', leases, '', op.id)
   read_meta(found[1])
-  if not has_entries() and (count == 0 or minexp > now) then
+  if not has_entries() and (holder_count == 0 or minexp > now) then
     local own = found[2] and read_lease(op.id, found[2])
     if verb == 'release' then
       local may = own and is_of(own, op.token) and not (op.ending == 'if_no_copy' and own.waited == '1')
@@ -54,7 +54,7 @@ if verb == 'acquire' or verb == 'release' then
     end
     local is_mine = own and is_of(own, op.token)
     local is_new = not may_be_in_line and not op.former_id
-    if is_new and (is_mine or not own and count < op.limit and finished() ~= op.token) then
+    if is_new and (is_mine or not own and holder_count < op.limit and tombstone() ~= op.token) then
       return quick_grant(own)
     end
   end

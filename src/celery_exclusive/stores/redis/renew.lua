@@ -33,12 +33,12 @@ local function renew(key, id, token, ttl, new_phase)
 end
 
 for first = 2, #ARGV, 5 do
-  local count = #replies
+  local answered = #replies
   local problem = try(function()
     local key, id, token, ttl, phase = unpack(ARGV, first, first + 4)
     renew(key, id, token, tonumber(ttl), phase)
   end)
   if problem and not is_damage(problem) then return redis.error_reply(problem) end
-  if #replies == count then replies[count + 1] = 0 end -- the other leases must not be lost with it
+  if #replies == answered then replies[answered + 1] = 0 end -- the other leases must not be lost with it
 end
 return replies

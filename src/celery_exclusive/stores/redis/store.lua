@@ -19,7 +19,7 @@ local function store_leases()
       fields[#fields + 1] = record(lease)
     end
   end
-  if count == 0 and not has_entries() then
+  if holder_count == 0 and not has_entries() then
     redis.call('DEL', leases)
     return
   end
@@ -38,8 +38,8 @@ local function store_entry(entry)
   end
   if entry.left then
     redis.call('HDEL', base .. 'm:' .. key, entry.id)
-  elseif entry.state == AWAY then
-    redis.call('ZADD', base .. AWAY .. key, whole(entry.offer_until), entry.id)
+  elseif entry.state == ASIDE then
+    redis.call('ZADD', base .. ASIDE .. key, whole(entry.offer_until), entry.id)
   elseif entry.was ~= entry.state then
     redis.call('ZADD', base .. entry.state .. key, whole(entry.seq), entry.id)
   end
@@ -56,7 +56,8 @@ local function store()
   for _, entry in ipairs(order) do
     if entry.changed or entry.left then store_entry(entry) end
   end
-  if mark_of_end then bury(mark_of_end) end
+  if kept then redis.call('HSET', base .. 'm:' .. key, op.id, kept) end
+  if new_tombstone then put_tombstone(new_tombstone) end
   if had_entries or has_entries() or verb == 'reap' then
     local soonest = due()
     if soonest then
@@ -70,8 +71,8 @@ local function store()
       for _, value in ipairs({key, wake[i], text}) do wakes[#wakes + 1] = value end
     end
   end
-  for _, gone in ipairs(stepped) do
-    if entries[gone] and entries[gone].state == AWAY then
+  for _, gone in ipairs(stepped_aside) do
+    if entries[gone] and entries[gone].state == ASIDE then
       asides[#asides + 1] = key
       asides[#asides + 1] = gone
     end

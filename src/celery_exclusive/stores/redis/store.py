@@ -22,7 +22,7 @@ from celery_exclusive.stores.redis.reply import GRANTED, read_owners, read_reply
 
 _APPLY = scripts.load(
     "apply.lua",
-    arguments="now verb key offer tombstone_ttl candidate field value",
+    arguments="now verb key first_offer tombstone_ttl candidate field value",
     reply="answer number owners epoch wakes asides unreadable",
     fields=FIELDS,
 )
