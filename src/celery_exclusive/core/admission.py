@@ -150,7 +150,7 @@ def _begin(delivery: Delivery, unique: UniqueClaim, run: Outcome) -> Plan[Outcom
     if isinstance(answer, Granted):
         yield from _supersede_former_run(delivery, claim)
         return replace(run, may_hold_unique=True)
-    if isinstance(answer, Held):
+    if isinstance(answer, Held) and not _has_to_run(delivery, answer.by[0]):
         owner = first_task_id(answer.by)
         return replace(run, kind="skip", key=claim.key, by=answer.by, owner=owner, reason="duplicate")
     if delivery.exclusive:
@@ -158,7 +158,8 @@ def _begin(delivery: Delivery, unique: UniqueClaim, run: Outcome) -> Plan[Outcom
         yield Ask(delivery.exclusive.key, delivery.exclusive.release("open"))
     if isinstance(answer, Parked):
         return Outcome("wait", claim.key, answer.by, position=answer.position)
-    return Outcome("drop", claim.key)
+    by = answer.by if isinstance(answer, Held) else ()  # the store keeps no line
+    return Outcome("reschedule" if by else "drop", claim.key, by)
 
 
 def _acquire_unique_key(delivery: Delivery, claim: Claim) -> Plan[Answer | None]:
@@ -171,7 +172,7 @@ def _acquire_unique_key(delivery: Delivery, claim: Claim) -> Plan[Answer | None]
         return answer
     if _runs_without(delivery, answer.by[0]):
         return None
-    if delivery.is_stored and (delivery.is_repeated or _is_kin(delivery, answer.by[0])):
+    if delivery.is_stored and _has_to_run(delivery, answer.by[0]):
         answer = yield Ask(claim.key, acquire, park=True)
     return answer
 
@@ -211,6 +212,11 @@ def _release_dead_run(unique: UniqueClaim, lock: Claim) -> Plan[None]:
         if run.id == unique.claim.id:
             dead = replace(unique, claim=replace(unique.claim, token=run.token))
             yield Ask(key, dead.release_to_message(), may_fail=True)
+
+
+def _has_to_run(delivery: Delivery, owner: Owner) -> bool:
+    """Whether this delivery is no duplicate of the owner, and waits until the unique key is free."""
+    return delivery.is_repeated or _is_kin(delivery, owner)
 
 
 def _is_kin(delivery: Delivery, owner: Owner) -> bool:

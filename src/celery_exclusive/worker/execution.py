@@ -171,12 +171,10 @@ class Execution:
     def carry_out(self, outcome: Outcome) -> Ignore | None:
         """Prepare the run for its outcome, or end the delivery; neither, if it cannot be published again."""
         if outcome.kind == "reschedule":
-            assert self.exclusive  # noqa: S101 - a delivery without it competes for no lock
-            later = next_try(self.delivery.stored, self.exclusive.give_up_after)
-            if later:
+            if later := next_try(self.delivery.stored, self.gives_up_after(outcome)):
                 again, pause = later
                 if ending := self.publish_again(again):
-                    notices.rescheduled(self.task.name, self.id, self.report.lock, outcome.by, pause)
+                    self.report.rescheduled(outcome, pause)
                 return ending
             outcome = replace(outcome, kind="fail")
         self.leases.note_granted(outcome, self.asked_at)
@@ -186,6 +184,11 @@ class Execution:
         self.set_result(outcome)
         self.outcome = outcome
         return None
+
+    def gives_up_after(self, outcome: Outcome) -> float | None:
+        """Return for how long it tries; without end for its unique key."""
+        option = self.exclusive if self.report.is_of_lock(outcome) else None
+        return option.give_up_after if option else None
 
     def publish_again(self, again: StoredMessage) -> Ignore | None:
         """Publish the message again, or have it delivered again; None: the broker did not accept it."""

@@ -46,12 +46,10 @@ class Report:
         """Log the outcome of a delivery whose body does not run. Celery logs a failure, as any other."""
         if outcome.kind not in ("wait", "drop", "skip"):
             return
-        task, id = self.task.name, self.call[0]
-        is_lock = self.delivery.exclusive is not None and outcome.key == self.delivery.exclusive.key
-        lock = self.lock if is_lock else outcome.key
+        task, id, lock = self.task.name, self.call[0], self._name_of(outcome)
         if outcome.kind == "wait":
             notices.parked(task, id, lock, outcome.position, outcome.by)
-            if is_lock:
+            if self.is_of_lock(outcome):
                 warn_of_long_line(task, outcome.key, outcome.position)
         elif outcome.kind == "drop":
             notices.stale(task, id, lock)
@@ -61,6 +59,17 @@ class Report:
             notices.full(task, id, lock, outcome.waiting, outcome.by)
         else:
             notices.skipped(task, id, lock, outcome.by)
+
+    def rescheduled(self, outcome: Outcome, pause: float) -> None:
+        """Log that the message is delivered again later."""
+        notices.rescheduled(self.task.name, self.call[0], self._name_of(outcome), outcome.by, pause)
+
+    def _name_of(self, outcome: Outcome) -> str:
+        return self.lock if self.is_of_lock(outcome) else outcome.key
+
+    def is_of_lock(self, outcome: Outcome) -> bool:
+        """Whether the lock has decided it, and not the unique key."""
+        return self.delivery.exclusive is not None and outcome.key == self.delivery.exclusive.key
 
 
 def refusal(task: str, option: Exclusive, outcome: Outcome) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
+
 from celery_exclusive.core.admission import Outcome, Policy, admit
 from celery_exclusive.core.claim import Claim, UniqueClaim
 from celery_exclusive.core.delivery import Delivery
@@ -19,7 +21,8 @@ QUEUED_TTL = 24 * 3600 * SECOND
 class Store:
     """The least of a store with a lock and a unique key, and the plans of deliveries on it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, keeps_lines: bool = True) -> None:
+        self.keeps_lines = keeps_lines
         self.keys = {"x": Key(), "u": Key()}
         self.lock, self.unique = self.keys["x"], self.keys["u"]
 
@@ -27,7 +30,7 @@ class Store:
         key, operation = self.keys[asked.key], asked.operation
         if operation is None:
             return Held(tuple(owner for owner in key.owners() if owner.remaining > 0))
-        if isinstance(operation, Acquire) and asked.park:
+        if isinstance(operation, Acquire) and asked.park and self.keeps_lines:
             operation = replace(operation, message=b"a message")
         return key.ask(operation)
 
@@ -121,3 +124,24 @@ def test_a_copy_that_takes_a_key_over_and_finds_only_another_copy_in_line_runs()
     store.unique.ask(b.release(ending="open"))
     assert copy.go_on().kind == "run"
     assert store.unique.behind == ["a/1"]
+
+
+@pytest.mark.parametrize("lock", [False, True])
+def test_what_cannot_wait_behind_its_own_dead_run_is_rescheduled_and_runs_when_that_has_expired(
+    *, lock: bool
+):
+    store = Store(keeps_lines=False)
+    assert store.admit(delivery("first", lock=lock)).kind == "run"
+    outcome = store.admit(redelivered("second", lock=lock))
+    assert (outcome.kind, outcome.by[0].id) == ("reschedule", "a/1")
+    store.wait(31)
+    assert store.admit(redelivered("third", lock=lock)).kind == "run"
+
+
+def test_what_cannot_wait_for_its_unique_key_holds_no_lock_meanwhile():
+    store = Store(keeps_lines=False)
+    store.unique.ask(Claim("u", "b/1", "of a run", TTL).acquire_alone(TTL, "running"))
+    outcome = store.admit(redelivered("first"))
+    assert (outcome.kind, outcome.key, outcome.by[0].id) == ("reschedule", "u", "b/1")
+    assert store.lock.document.holders == ()
+    assert store.admit(delivery("new", task="c", lock=False)).kind == "skip"
