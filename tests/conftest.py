@@ -12,6 +12,7 @@ from typing import TypeVar
 import hypothesis
 import pytest
 
+from tests.memcached import MemcachedServer
 from tests.pgbouncer import PgBouncer
 from tests.postgres import PostgresServer
 from tests.rabbit import RabbitServer
@@ -42,6 +43,27 @@ def start_redis() -> Iterator[Callable[..., RedisServer]]:
     """Starts servers of the test's own, to be stopped, killed or paused: `start_redis(appendonly=True)`."""
     with ExitStack() as servers:
         yield lambda **options: servers.enter_context(_or_leave_out(lambda: RedisServer(**options)))
+
+
+@pytest.fixture(scope="session")
+def memcached_server() -> Iterator[MemcachedServer]:
+    """The memcached that the tests of one process share: for what does not harm it. See `memcached_url`."""
+    with ExitStack() as servers:
+        yield servers.enter_context(_or_leave_out(MemcachedServer))
+
+
+@pytest.fixture
+def memcached_url(memcached_server: MemcachedServer) -> str:
+    """The URL of that server, up and empty."""
+    memcached_server.refresh()
+    return memcached_server.url
+
+
+@pytest.fixture
+def start_memcached() -> Iterator[Callable[..., MemcachedServer]]:
+    """Starts servers of the test's own: `start_memcached("-M", "-m", "1")`."""
+    with ExitStack() as servers:
+        yield lambda *options: servers.enter_context(_or_leave_out(lambda: MemcachedServer(*options)))
 
 
 @pytest.fixture(scope="session")

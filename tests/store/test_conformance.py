@@ -14,6 +14,7 @@ import pytest
 from celery_exclusive.stores.base import Store, open_store
 from celery_exclusive.stores.memory import MemoryStore
 from celery_exclusive.testing.conformance import StoreConformance
+from tests.memcached import MemcachedServer
 from tests.pgbouncer import PgBouncer
 from tests.postgres import EMPTY, PostgresServer
 from tests.servers import RedisServer
@@ -50,6 +51,23 @@ class TestRedis(StoreConformance):
         with self.redis_server.client(decode_responses=True) as redis:
             names = [name for name in redis.scan_iter(f"{prefix}*") if redis.ttl(name) == -1]
         return [name for name in names if not name.endswith((":fence", ":epoch"))]
+
+
+class TestMemcached(StoreConformance):
+    dying_leases = 2
+
+    @pytest.fixture(autouse=True)
+    def server(self, memcached_server: MemcachedServer, memcached_url: str) -> None:
+        self.memcached_server, self.url = memcached_server, memcached_url
+
+    def make_store(self, *, prefix: str, offer: float, tombstone_ttl: float) -> Store:
+        return open_store(self.url, prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
+
+    def lose_data(self) -> None:
+        self.memcached_server.ask(b"flush_all")
+
+    def unreachable_store(self) -> Store:
+        return open_store("memcached://127.0.0.1:1")
 
 
 class TestSqlite(StoreConformance):

@@ -75,8 +75,7 @@ def ls(obj: CLIContext, prefix: str, *, as_json: bool) -> None:
     FENCE       the number of this lease; the next one of this key has a higher one
     """
     services = _services(obj)
-    shown, written = _possible_keys(prefix), _possible_keys(unescaped(prefix))
-    keys = [key for key in services.store.scan() if escaped(key).startswith(shown) or key.startswith(written)]
+    keys = _keys(services.store, prefix)
     found = listing(services, keys)
     if not keys:
         click.echo(f"no key of a lock begins with {prefix!r}" if prefix else "no locks", err=True)
@@ -167,6 +166,15 @@ def _services(obj: CLIContext, *, is_used: bool = True) -> Services:
     return services
 
 
+def _keys(store: Store, prefix: str) -> list[str]:
+    """Return the keys that begin so, or just this key if the store cannot list its keys."""
+    shown, written = _possible_keys(prefix), _possible_keys(unescaped(prefix))
+    if store.capabilities.listing or not prefix:
+        return [key for key in store.scan() if escaped(key).startswith(shown) or key.startswith(written)]
+    seen = zip(written, store.inspect_all(written), strict=True)
+    return [key for key, snapshot in seen if is_busy(snapshot)]
+
+
 def _busy_key(store: Store, text: str) -> str:
     """Return the key that `ls` shows so, or else the key of a task, or of a string, with this name."""
     shown_so = unescaped(text)
@@ -178,7 +186,7 @@ def _busy_key(store: Store, text: str) -> str:
         return busy[0]
     if busy:
         raise click.ClickException(f"{text!r} may mean {' or '.join(map(escaped, busy))}: name one of them")
-    shown = {escaped(key): key for key in store.scan()}
+    shown = {escaped(key): key for key in (store.scan() if store.capabilities.listing else ())}
     begin = [key for key in shown if key[2:].startswith(f"{text}:")]
     if len(begin) == 1:
         return shown[begin[0]]
@@ -190,7 +198,8 @@ def _busy_key(store: Store, text: str) -> str:
     others = [other for other in names if other not in ("", text)]
     hint = did_you_mean(text, others)
     raise click.ClickException(
-        f"no task holds or waits for {text!r} in {printable(store.url)}{hint} `locks ls` lists all keys"
+        f"no task holds or waits for {text!r} in {printable(store.url)}{hint}"
+        + " `locks ls` lists all keys" * store.capabilities.listing
     )
 
 

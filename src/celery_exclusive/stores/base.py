@@ -20,11 +20,13 @@ class Capabilities:
         line: it stores the messages of waiting tasks, so `on_conflict="wait"` is possible.
         one_host: only processes on one machine can share it.
         one_process: only one process can use it.
+        listing: it can list its keys, so `celery -A proj locks ls` is possible.
     """
 
     line: bool = True
     one_host: bool = False
     one_process: bool = False
+    listing: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,11 @@ class Store(Protocol):
         ...
 
     def scan(self, prefix: str = "") -> Iterator[str]:
-        """Yield the keys that have a holder or a line, or are damaged."""
+        """Yield the keys that have a holder or a line, or are damaged.
+
+        Raises:
+            ExclusiveError: the store cannot list them.
+        """
         ...
 
     def epoch(self) -> str:
@@ -142,6 +148,7 @@ class StoreFactory(Protocol):
 
 _factories: dict[str, str | StoreFactory] = {
     "memory": "celery_exclusive.stores.memory:MemoryStore",
+    "memcached": "celery_exclusive.stores.memcached.store:MemcachedStore",
     **dict.fromkeys(
         ("redis", "rediss", "redis+socket", "valkey", "valkeys", "valkey+socket"),
         "celery_exclusive.stores.redis.store:RedisStore",

@@ -84,6 +84,13 @@ def sweep(keys: Sequence[str] | None, limit: int, look_at: Callable[[str], Reply
     )
 
 
+def snapshot(loaded: Loaded) -> Snapshot:
+    """Return the state of a key as answers show it."""
+    holders = sorted(loaded.document.holders, key=lambda holder: holder.fence)
+    living = [holder for holder in holders if holder.expiry > loaded.now]
+    return Snapshot(tuple(owner(holder, loaded.now) for holder in living), loaded.line.waiting, loaded.aside)
+
+
 class DocumentStore(ABC):
     """A store that runs `step` itself, as compare-and-swap of one document.
 
@@ -139,14 +146,7 @@ class DocumentStore(ABC):
         return broker
 
     def inspect(self, key: str) -> Snapshot:
-        loaded = self.load(key)
-        holders = sorted(loaded.document.holders, key=lambda holder: holder.fence)
-        living = [holder for holder in holders if holder.expiry > loaded.now]
-        return Snapshot(
-            tuple(owner(holder, loaded.now) for holder in living),
-            loaded.line.waiting,
-            loaded.aside,
-        )
+        return snapshot(self.load(key))
 
     def inspect_all(self, keys: Sequence[str]) -> list[Snapshot]:
         return [self.inspect(key) for key in keys]
@@ -169,17 +169,21 @@ class DocumentStore(ABC):
 
     def _carry_out(self, key: str, operation: Operation, loaded: Loaded) -> Reply | None:
         """Take the step from what was loaded; None if the key has changed since."""
-        id = "" if isinstance(operation, Reap) else operation.id
-        transition = step(loaded.document, loaded.line, operation, loaded.now, self.offer)
-        message = operation.message if isinstance(operation, Acquire) and transition.kept else None
-        change = Change(loaded, transition, id, message, loaded.now + self.tombstone_ttl)
+        change = self.change(operation, loaded)
         if not self.swap(key, loaded.version, change):
             return None
+        transition, epoch = change.transition, loaded.document.epoch
         messages = self.messages(key, transition.wake) if transition.wake else {}
-        epoch = loaded.document.epoch
         return Reply(
             transition.answer,
             tuple(Wake(key, id, messages[id], epoch) for id in transition.wake if id in messages),
             tuple((key, id) for id in transition.aside),
             epoch if transition.wake else "",
         )
+
+    def change(self, operation: Operation, loaded: Loaded) -> Change:
+        """Take the step, and return what has to be stored of it."""
+        id = "" if isinstance(operation, Reap) else operation.id
+        transition = step(loaded.document, loaded.line, operation, loaded.now, self.offer)
+        message = operation.message if isinstance(operation, Acquire) and transition.kept else None
+        return Change(loaded, transition, id, message, loaded.now + self.tombstone_ttl)

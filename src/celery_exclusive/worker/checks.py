@@ -29,7 +29,8 @@ def refuse_unfit(services: Services, pool: Any) -> None:
         if option.on_conflict == "wait" and not capabilities.line:
             raise OptionError(
                 f"exclusive_store: {store.url} keeps no line, and task {task.name} with {option!r} has "
-                "to wait in one: give it on_conflict='skip', or name a redis:// or sqlite:// URL"
+                "to wait in one: give it on_conflict='skip' or 'reschedule', or name a redis://, "
+                "postgresql:// or sqlite:// URL"
             )
 
 

@@ -102,18 +102,19 @@ class ExclusionPromises(Subject):
         """Threads acquire leases and let them expire; never do more than `limit` of them count on one."""
         with ThreadPoolExecutor(4) as pool:
             clients = [self.key() for _ in range(4)]
-            leases = [lease for some in pool.map(_dying_leases, clients, [limit] * 4) for lease in some]
-        assert len(leases) == 4 * 6
+            each = pool.map(_dying_leases, clients, [limit] * 4, [self.dying_leases] * 4)
+            leases = [lease for some in each for lease in some]
+        assert len(leases) == 4 * self.dying_leases
         assert len({lease.fence for lease in leases}) == len(leases)
         for lease in leases:
             others = [other for other in leases if other.since <= lease.since < other.until]
             assert len(others) <= limit
 
 
-def _dying_leases(key: Key, limit: int) -> list[_Lease]:
+def _dying_leases(key: Key, limit: int, count: int) -> list[_Lease]:
     leases: list[_Lease] = []
     number = 0
-    while len(leases) < 6:
+    while len(leases) < count:
         number += 1
         ttl = random.uniform(0.002, 0.015)
         sent = time.monotonic()

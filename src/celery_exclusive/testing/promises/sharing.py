@@ -42,7 +42,7 @@ class SharingPromises(Subject):
             for done in [pool.submit(_count, key, counter, f"{n}") for n, key in enumerate(keys)]:
                 done.result()
         assert counter.value == 4 * 25
-        assert list(shared.store.scan()) == []
+        assert self.lists(shared.store)
 
     def test_threads_that_wait_in_line_lose_no_wake_up(self) -> None:
         """No reaper, no polling: if an offer were lost, the others would wait for ever."""
@@ -67,7 +67,7 @@ class SharingPromises(Subject):
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(run, names))
         assert ran == set(names)
-        assert list(key.store.scan()) == []
+        assert self.lists(key.store)
 
     def test_a_forked_child_uses_the_store_of_its_parent(self) -> None:
         key = self.key()

@@ -41,6 +41,8 @@ class Subject:
 
     is_shared_by_processes: bool = True
     """False for a store in the memory of one process: skips the tests that fork."""
+    dying_leases: int = 6
+    """How many leases of each client expire in a test. Fewer suffice if each takes seconds to do so."""
 
     def make_store(self, *, prefix: str, offer: float, tombstone_ttl: float) -> Store:
         """Open a new client of the same store. Required.
@@ -86,6 +88,10 @@ class Subject:
     ) -> Key:
         """Return a key, with a new client for it."""
         return Key(self.client(offer=offer, tombstone_ttl=tombstone_ttl, prefix=prefix), name)
+
+    def lists(self, store: Store, *names: str, prefix: str = "") -> bool:
+        """Whether the store lists these keys alone; a store that cannot list is not asked."""
+        return not store.capabilities.listing or sorted(store.scan(prefix)) == sorted(names)
 
     def key_of_dying_holder(self, *ids: str, holder: str = "dying", offer: float = LONG) -> Key:
         """Return a key where these ids wait for a holder, with token OTHER, whose lease expires soon."""

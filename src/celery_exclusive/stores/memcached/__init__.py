@@ -1,0 +1,1 @@
+"""memcached://: leases in one memcached server, without lines."""

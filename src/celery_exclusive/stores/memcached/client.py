@@ -1,0 +1,181 @@
+"""A client of one memcached server: several commands in one round trip, one retry, and clear errors."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, BinaryIO, NamedTuple, NoReturn, TypeVar
+from urllib.parse import parse_qsl, urlsplit
+
+from celery_exclusive.errors import OptionError, StoreUnavailable
+from celery_exclusive.stores.idle import Idle
+from celery_exclusive.system.deadline import at_most
+
+T = TypeVar("T")
+TIMEOUT = 5.0
+"""Seconds for connecting and for each answer, unless the URL says otherwise."""
+_PORT = 11211
+_AT_ONCE = 500
+"""How many commands are sent in one round trip."""
+_HINTS = {
+    "out of memory": "its memory is full: give it more, or give the locks a server of their own",
+    "too large": "its values must not be larger than its option -I allows: lower the limit of this task",
+    "CLIENT_ERROR unauth": "it asks for a login, which memcached:// does not support",
+    "ERROR": "it must be memcached 1.6 or newer, which knows the meta commands",
+}
+
+
+class Answer(NamedTuple):
+    """The answer to a meta command: its code, its flags by their letter, and the value if it has one."""
+
+    code: bytes
+    flags: dict[str, str]
+    value: bytes | None
+
+
+class _Connection(NamedTuple):
+    socket: socket.socket
+    reader: BinaryIO
+
+    def close(self) -> None:
+        self.reader.close()
+        self.socket.close()
+
+
+class _Refused(Exception):
+    """The server answered with an error."""
+
+
+class Client:
+    """A client for many threads, greenlets and forked children; a connection serves one call at a time."""
+
+    def __init__(self, url: str) -> None:
+        self._address, self._timeout = _parse(url)
+        self.url = url.partition("?")[0]
+        self._idle: Idle[_Connection] = Idle()
+
+    def ask(self, commands: Sequence[bytes]) -> list[Answer]:
+        """Send meta commands, with their values; return their answers in order.
+
+        They are sent a second time if the first answer was lost, after which they may have been executed.
+        """
+        answers: list[Answer] = []
+        for start in range(0, len(commands), _AT_ONCE):
+            part = commands[start : start + _AT_ONCE]
+            answers += self._exchange(part, partial(_read_all, len(part)))
+        return answers
+
+    def statistics(self, *of: bytes) -> dict[str, str]:
+        """Return what the server tells of itself."""
+
+        def read(reader: BinaryIO) -> dict[str, str]:
+            lines = iter(lambda: _line(reader).decode(), "END")
+            return dict(line.split(" ", 2)[1:] for line in lines)
+
+        return self._exchange([b" ".join((b"stats", *of))], read)
+
+    def close(self) -> None:
+        """Disconnect; the next call connects again."""
+        for connection in self._idle.drain():
+            connection.close()
+
+    def _exchange(self, commands: Sequence[bytes], read: Callable[[BinaryIO], T]) -> T:
+        """Do one round trip; a second one on a new connection if the old one was dropped."""
+        try:
+            if connection := self._idle.pop():
+                try:
+                    return self._try(connection, commands, read)
+                except ConnectionError:
+                    self.close()  # a server that dropped one has dropped all of them
+            return self._try(self._connect(), commands, read)
+        except _Refused as refusal:
+            self._explain(str(refusal), None)
+        except (OSError, UnicodeError) as error:  # UnicodeError: not a host name
+            self._explain(str(error) or type(error).__name__, error)
+
+    def _try(self, connection: _Connection, commands: Sequence[bytes], read: Callable[[BinaryIO], T]) -> T:
+        try:
+            connection.socket.settimeout(at_most(self._timeout))
+            connection.socket.sendall(b"".join(b"%b\r\n" % command for command in commands))
+            answer = read(connection.reader)
+        except BaseException:
+            connection.close()
+            raise
+        self._idle.append(connection)
+        return answer
+
+    def _connect(self) -> _Connection:
+        timeout = at_most(self._timeout)
+        if isinstance(self._address, str):
+            opened = socket.socket(socket.AF_UNIX)
+            opened.settimeout(timeout)
+            opened.connect(self._address)
+        else:
+            opened = socket.create_connection(self._address, timeout)
+            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return _Connection(opened, opened.makefile("rb"))
+
+    def _explain(self, text: str, error: Exception | None) -> NoReturn:
+        hint = next((_HINTS[word] for word in _HINTS if word in text), "")
+        if hint:
+            raise StoreUnavailable(f"store {self.url}: {text}; {hint}") from error
+        hint = "check that it runs and that its URL is right"
+        raise StoreUnavailable(f"store {self.url} does not answer: {text}; {hint}") from error
+
+
+def _read_all(number: int, reader: BinaryIO) -> list[Answer]:
+    return [_read(reader) for _ in range(number)]
+
+
+def _read(reader: BinaryIO) -> Answer:
+    """Read one answer."""
+    code, *words = _line(reader).split(b" ")
+    value = None
+    if code == b"VA":
+        size = int(words.pop(0))
+        value = reader.read(size + 2)[:size]
+    return Answer(code, {word[:1].decode(): word[1:].decode() for word in words}, value)
+
+
+def _line(reader: BinaryIO) -> bytes:
+    line = reader.readline()
+    if not line.endswith(b"\n"):
+        raise ConnectionResetError("Connection closed by server")
+    line = line.rstrip(b"\r\n")
+    if line.partition(b" ")[0].endswith(b"ERROR"):
+        raise _Refused(line.decode(errors="replace"))
+    return line
+
+
+def _parse(url: str) -> tuple[Any, float]:
+    """Return the address and the timeout of a URL.
+
+    Example:
+        memcached://localhost:11211, memcached://10.0.0.7?timeout=2, memcached:///run/memcached.sock
+
+    Raises:
+        OptionError: it is malformed, or names several servers.
+    """
+    parts = urlsplit(url)
+    if re.search("[,;]", parts.netloc + parts.path):
+        raise OptionError(
+            "exclusive_store: this memcached:// URL names several servers. Each key would be on one of them, "
+            "and on another as soon as a server is added or does not answer: then two tasks would hold one "
+            "lock. Name one server"
+        )
+    try:
+        path = parts.path.strip("/")
+        if "@" in parts.netloc or bool(parts.hostname) == bool(path):
+            raise ValueError
+        query = dict(parse_qsl(parts.query))
+        timeout = float(query.pop("timeout", TIMEOUT))
+        if query or not 0 < timeout < 3600:
+            raise ValueError
+        return (parts.hostname, parts.port or _PORT) if parts.netloc else parts.path, timeout
+    except ValueError:
+        raise OptionError(
+            "exclusive_store: cannot understand this memcached:// URL: write memcached://host:11211, or "
+            "memcached:///path/of/its.socket, and perhaps ?timeout=5 (seconds); it has no login"
+        ) from None

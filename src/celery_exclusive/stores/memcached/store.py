@@ -1,0 +1,246 @@
+"""memcached://: leases in one memcached server, by its own clock, without lines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from secrets import token_hex
+from typing import NamedTuple, TypeVar
+
+from celery_exclusive.core.operations import (
+    Acquire,
+    AcquireAlone,
+    Applied,
+    Held,
+    KeyOperation,
+    Operation,
+    Owner,
+    Release,
+    Renew,
+    Restore,
+)
+from celery_exclusive.core.records import SECOND, Document, Line
+from celery_exclusive.errors import ExclusiveError, StoreUnavailable, UnreadableKey
+from celery_exclusive.stores.base import Capabilities, Reply, Snapshot
+from celery_exclusive.stores.document_store import Change, DocumentStore, Loaded, snapshot
+from celery_exclusive.stores.memcached import item
+from celery_exclusive.stores.memcached.client import Answer, Client
+from celery_exclusive.stores.memcached.item import Damaged
+
+_O = TypeVar("_O", bound=Operation)
+_LIFE = 157_766_400
+"""Seconds until the item expires by which the server's clock is read: 5 years."""
+_GRACE = 2 * SECOND
+"""Added to each ttl: the server's clock has whole seconds, and is late by up to one on a busy server."""
+_FREE = 60
+"""Seconds for which a free key remembers its last fence. By then the clock is higher."""
+_TRIES = 3
+_LONGEST = 30 * 86_400
+"""Seconds: memcached takes a longer ttl for a time since 1970."""
+
+
+class _Clock(NamedTuple):
+    epoch: str
+    now: int
+
+
+class MemcachedStore(DocumentStore):
+    """Leases in one memcached server, without lines.
+
+    An item per key holds its document, and is written by compare-and-swap. An item whose end is known is the
+    clock: its remaining seconds are the server's. A tombstone is an item, written before the lease that it
+    follows is released. The lease remembers that a copy of its message has come while the body ran.
+
+    Parameters:
+        url: `memcached://host:11211`, or `memcached:///path/of/its.socket`; `?timeout=5` in seconds.
+    """
+
+    capabilities = Capabilities(line=False, listing=False)
+
+    def __init__(
+        self, url: str, *, prefix: str = "cx", offer: int = 5_000_000, tombstone_ttl: int = 600_000_000
+    ) -> None:
+        self._client = Client(url)
+        super().__init__(self._client.url, prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
+
+    def apply(self, key: str, operation: KeyOperation) -> Reply:
+        try:
+            reply = super().apply(key, _with_grace(operation))
+        except Damaged as error:
+            raise UnreadableKey(key, str(error), self.url) from error
+        answer = reply.answer
+        return replace(reply, answer=Held(_as_asked(answer.by))) if isinstance(answer, Held) else reply
+
+    def change(self, operation: Operation, loaded: Loaded) -> Change:
+        """Take the step, and note a copy that came during its run, which a line would have taken."""
+        change = super().change(operation, loaded)
+        to = change.transition
+        if not (isinstance(operation, Acquire) and isinstance(to.answer, Held)):
+            return change
+        holders = tuple(replace(h, waited=h.waited or h.id == operation.id) for h in to.document.holders)
+        return replace(change, transition=replace(to, document=replace(to.document, holders=holders)))
+
+    def load(self, key: str, id: str = "", limit: int = 1) -> Loaded:  # noqa: ARG002 - there is no line
+        names = self._lock(key), self._tombstone(key, id)
+        clock, found = self._read(*(b"mg %b v c" % name for name in names))
+        return _loaded(key, clock, *found)
+
+    def swap(self, key: str, version: int, change: Change) -> bool:
+        if change.is_none:
+            return True
+        commands = [self._write(key, version, change)]
+        if (token := change.transition.tombstone) is not None:
+            now = change.loaded.now
+            life = _seconds(change.tombstone_until - now)
+            tombstone = self._tombstone(key, change.id)
+            commands.insert(0, _set(tombstone, item.to_bytes(token), life, _seconds(now)))
+        *_, answer = self._client.ask(commands)
+        return answer.code == b"HD" or self._is_written(key, change)
+
+    def renew(self, leases: Sequence[tuple[str, Renew]]) -> list[bool]:
+        """Renew in two round trips, whatever their number; one by one what was written meanwhile."""
+        if not leases:
+            return []
+        clock, found = self._read(*(b"mg %b v c" % self._lock(key) for key, _ in leases))
+        changes: list[tuple[int, Change]] = []
+        renewed = [False] * len(leases)
+        for index, ((key, operation), answer) in enumerate(zip(leases, found, strict=True)):
+            with suppress(Damaged):
+                loaded = _loaded(key, clock, answer)
+                change = self.change(_with_grace(operation), loaded)
+                renewed[index] = change.transition.answer == Applied(True)
+                if not change.is_none:
+                    changes.append((index, change))
+        writes = [self._write(leases[index][0], change.loaded.version, change) for index, change in changes]
+        for (index, _), answer in zip(changes, self._client.ask(writes), strict=True):
+            if answer.code != b"HD":
+                key, operation = leases[index]
+                renewed[index] = self._run(key, _with_grace(operation)).answer == Applied(True)
+        return renewed
+
+    def inspect_all(self, keys: Sequence[str]) -> list[Snapshot]:
+        clock, found = self._read(*(b"mg %b v c" % self._lock(key) for key in keys))
+        return [_look(key, clock, answer) for key, answer in zip(keys, found, strict=True)]
+
+    def inspect(self, key: str) -> Snapshot:
+        return self.inspect_all([key])[0]
+
+    def messages(self, key: str, ids: Sequence[str]) -> dict[str, bytes]:  # noqa: ARG002 - there is no line
+        return {}
+
+    def due(self, limit: int, every: int) -> list[str] | None:  # noqa: ARG002 - nothing is ever due
+        if not every:
+            return []
+        (answer,) = self._client.ask([_set(self._item("reaped"), b"", _seconds(every), mode="ME")])
+        return [] if answer.code == b"HD" else None
+
+    def scan(self, prefix: str = "") -> Iterator[str]:  # noqa: ARG002
+        raise ExclusiveError(
+            f"store {self.url} cannot list its locks: memcached has no command for that. Name one lock: "
+            "`celery -A proj locks ls KEY`"
+        )
+
+    def forget(self, key: str) -> None:
+        self._client.ask([b"md %b" % self._lock(key)])
+
+    def epoch(self) -> str:
+        return self._read()[0].epoch
+
+    def check(self) -> list[str]:
+        self.epoch()  # it knows the meta commands
+        if self._client.statistics(b"settings").get("evictions") != "on":
+            return []
+        evicted = int(self._client.statistics().get("evictions", 0))
+        warning = (
+            f"store {self.url}: when its memory is full it evicts items, locks too, and another task may run "
+            f"beside the holder ({evicted} evictions so far): give the locks a server started with -M"
+        )
+        return [warning]
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _read(self, *commands: bytes) -> tuple[_Clock, list[Answer]]:
+        """Send commands that read, with the time at which they do, in one round trip."""
+        for _ in range(_TRIES):
+            clock, *answers = self._client.ask([b"mg %b v t" % self._item("clock"), *commands])
+            if clock.value is not None:
+                return self._clock(clock), answers
+            now = int(self._client.statistics()["time"])
+            text = b"%d %b" % (now + _LIFE, token_hex(8).encode())
+            self._client.ask([_set(self._item("clock"), text, _LIFE, now, "ME")])
+        raise StoreUnavailable(f"store {self.url} does not keep what is written: give it more memory")
+
+    def _clock(self, answer: Answer) -> _Clock:
+        try:
+            end, epoch = (answer.value or b"").decode("ascii").split()
+            return _Clock(epoch, (int(end) - int(answer.flags["t"])) * SECOND)
+        except (ValueError, KeyError) as error:
+            name = self._item("clock").decode()
+            raise StoreUnavailable(
+                f"store {self.url}: item {name} was written by another program; delete it"
+            ) from error
+
+    def _write(self, key: str, version: int, change: Change) -> bytes:
+        document, now = change.transition.document, change.loaded.now
+        life = max([_FREE * SECOND, *(holder.expiry - now for holder in document.holders)])
+        mode = f"C{version}" if version else "ME"
+        return _set(self._lock(key), item.write(key, document), _seconds(life) + 1, _seconds(now), mode)
+
+    def _is_written(self, key: str, change: Change) -> bool:
+        """Whether the write was done, although it was answered otherwise: an answer may have been lost."""
+        (found,) = self._client.ask([b"mg %b v" % self._lock(key)])
+        return found.value == item.write(key, change.transition.document)
+
+    def _lock(self, key: str) -> bytes:
+        return self._item("lock", key)
+
+    def _tombstone(self, key: str, id: str) -> bytes:
+        return self._item("tombstone", key, id)
+
+    def _item(self, *parts: str) -> bytes:
+        return item.name(self.prefix, *parts)
+
+
+def _loaded(key: str, clock: _Clock, lock: Answer, tombstone: Answer | None = None) -> Loaded:
+    document, version = Document(epoch=clock.epoch), 0
+    if lock.value is not None:
+        document, version = item.read(key, lock.value, clock.epoch), int(lock.flags["c"])
+    token = item.to_text(tombstone.value) if tombstone and tombstone.value is not None else None
+    return Loaded(version, clock.now, document, Line(tombstone=token))
+
+
+def _look(key: str, clock: _Clock, answer: Answer) -> Snapshot:
+    try:
+        found = snapshot(_loaded(key, clock, answer))
+    except Damaged as error:
+        return Snapshot(problem=str(error))
+    return replace(found, holders=_as_asked(found.holders))
+
+
+def _with_grace(operation: _O) -> _O:
+    """Ask for the longer ttl, and keep no message: there is no line."""
+    if isinstance(operation, Acquire):
+        return replace(operation, message=None, ttl=operation.ttl + _GRACE)
+    if isinstance(operation, Release):
+        return replace(operation, keep=operation.keep + _GRACE)
+    if isinstance(operation, (AcquireAlone, Renew, Restore)):
+        return replace(operation, ttl=operation.ttl + _GRACE)
+    return operation
+
+
+def _as_asked(owners: Sequence[Owner]) -> tuple[Owner, ...]:
+    """Return leases as they were asked for, without the grace."""
+    return tuple(replace(owner, remaining=max(owner.remaining - _GRACE, 1)) for owner in owners)
+
+
+def _set(name: bytes, value: bytes, life: int, now: int = 0, mode: str = "") -> bytes:
+    """The command that writes an item, which expires after so many seconds from `now` on."""
+    ttl = life if life <= _LONGEST else now + life
+    return b"ms %b %d T%d %b\r\n%b" % (name, len(value), ttl, mode.encode(), value)
+
+
+def _seconds(microseconds: int) -> int:
+    return math.ceil(microseconds / SECOND)

@@ -1,0 +1,362 @@
+"""What only the store in memcached has: one server, its clock, and no line."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from typing import Any
+
+import pytest
+
+from celery_exclusive.core.operations import (
+    Acquire,
+    AcquireAlone,
+    Applied,
+    Granted,
+    Held,
+    Release,
+    Renew,
+    Restore,
+    Stale,
+)
+from celery_exclusive.core.records import SECOND
+from celery_exclusive.errors import ExclusiveError, OptionError, StoreUnavailable, UnreadableKey
+from celery_exclusive.stores.base import open_store
+from celery_exclusive.stores.memcached.client import Client
+from celery_exclusive.stores.memcached.store import MemcachedStore
+from tests.memcached import MemcachedServer
+from tests.proxy import Proxy
+
+LIFE = 60 * SECOND
+TINY = ("-m", "2", "-t", "1")
+
+
+@pytest.fixture
+def store(memcached_url: str) -> Iterator[MemcachedStore]:
+    opened = open_store(memcached_url)
+    assert isinstance(opened, MemcachedStore)
+    yield opened
+    opened.close()
+
+
+def take(id: str, ttl: int = LIFE, **facts: Any) -> Acquire:
+    return Acquire(id, f"token of {id}", ttl, **facts)
+
+
+def give(id: str) -> Release:
+    return Release(id, f"token of {id}")
+
+
+def fence(answer: object) -> int:
+    assert isinstance(answer, Granted)
+    return answer.fence
+
+
+# Leases ----------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_parked_is_answered_with_the_holder(store: MemcachedStore) -> None:
+    store.apply("key", take("a"))
+    answer = store.apply("key", take("b", message=b"message", max_waiting=3)).answer
+    assert isinstance(answer, Held)
+    assert [owner.id for owner in answer.by] == ["a"]
+    assert store.inspect("key").waiting == 0
+
+
+def test_a_lease_that_is_not_renewed_ends_after_its_ttl_and_not_before(store: MemcachedStore) -> None:
+    lives = {"a": 0.1, "b": 1, "c": 1.7, "d": 0.1, "e": 1, "f": 1.7}
+    granted = {}
+    for key, ttl in lives.items():
+        fence(store.apply(key, take("a", int(ttl * SECOND))).answer)
+        granted[key] = time.monotonic()
+        time.sleep(0.15)  # somewhere in its second
+    while granted:
+        for key in list(granted):
+            if isinstance(store.apply(key, take("b")).answer, Granted):
+                assert time.monotonic() - granted.pop(key) >= lives[key]
+
+
+def test_a_lease_of_years_is_held(store: MemcachedStore) -> None:
+    years = 157_766_400 * SECOND
+    fence(store.apply("u:key", AcquireAlone("a", "t", years, phase="period")).answer)
+    (holder,) = store.inspect("u:key").holders
+    assert abs(holder.remaining - years) <= 4 * SECOND
+    assert isinstance(store.apply("u:key", AcquireAlone("b", "t", years, phase="period")).answer, Held)
+
+
+def test_fences_grow_over_releases_and_a_restarted_server_has_another_epoch(
+    start_memcached: Callable[..., MemcachedServer],
+) -> None:
+    server = start_memcached()
+    with closing(open_store(server.url)) as store:
+        fences = []
+        for number in range(50):
+            fences.append(fence(store.apply("key", take(f"{number}")).answer))
+            store.apply("key", give(f"{number}"))
+        assert fences == sorted(set(fences))
+        epoch = store.epoch()
+        server.kill()
+        server.start()
+        assert store.epoch() not in ("", epoch)
+
+
+def test_a_task_that_is_delivered_again_after_its_end_does_not_run_again(store: MemcachedStore) -> None:
+    fence(store.apply("key", take("a", acks_late=True)).answer)
+    assert isinstance(store.apply("key", Acquire("a", "again", LIFE, redelivered=True)).answer, Held)
+    assert store.apply("key", give("a")).answer == Applied(True)
+    assert store.apply("key", Acquire("a", "again", LIFE, redelivered=True)).answer == Stale()
+    fence(store.apply("key", take("b")).answer)
+
+
+def test_a_task_that_was_not_done_runs_again(store: MemcachedStore) -> None:
+    store.apply("key", take("a", acks_late=True))
+    store.apply("key", Release("a", "token of a", "open"))
+    fence(store.apply("key", Acquire("a", "again", LIFE, redelivered=True)).answer)
+
+
+def test_two_processes_that_write_one_key_do_not_overwrite_each_other(memcached_url: str) -> None:
+    granted, refused = [], []
+
+    def work(number: int) -> None:
+        with closing(open_store(memcached_url)) as store:
+            for turn in range(30):
+                id = f"{number} {turn}"
+                answer = store.apply("key", take(id, limit=2)).answer
+                (granted if isinstance(answer, Granted) else refused).append(id)
+                if isinstance(answer, Granted):
+                    inside.append(id)
+                    assert len(inside) <= 2
+                    inside.remove(id)
+                    assert store.apply("key", give(id)).answer == Applied(True)
+
+    inside: list[str] = []
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(granted) + len(refused) == 180
+    assert granted
+    with closing(open_store(memcached_url)) as store:
+        assert store.inspect("key").holders == ()
+
+
+# Round trips, and answers that are lost ---------------------------------------------------------------
+
+
+def test_a_verb_reads_once_and_writes_once(store: MemcachedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[list[bytes]] = []
+    original = Client._try
+
+    def count(self: Client, connection: Any, commands: list[bytes], read: Any) -> Any:
+        sent.append(commands)
+        return original(self, connection, commands, read)
+
+    monkeypatch.setattr(Client, "_try", count)
+
+    def trips(ask: Callable[[], object]) -> int:
+        sent.clear()
+        ask()
+        return len(sent)
+
+    store.epoch()
+    assert trips(lambda: store.apply("key", take("a", acks_late=True))) == 2
+    assert trips(lambda: store.apply("key", take("b"))) == 1  # held
+    assert trips(lambda: store.inspect_all(["key", "other"])) == 1
+    assert trips(lambda: store.apply("key", give("a"))) == 2  # with a tombstone
+    names = [f"key {number}" for number in range(300)]
+    for name in names:
+        store.apply(name, take("a"))
+    leases = [(name, Renew("a", "token of a", 2 * LIFE)) for name in names]
+    assert trips(lambda: store.renew(leases)) == 2
+    assert trips(lambda: store.renew([])) == 0
+
+
+def test_leases_of_one_key_and_lost_ones_are_renewed_together(store: MemcachedStore) -> None:
+    for id in "ab":
+        store.apply("key", take(id, limit=2))
+    store.apply("damaged", take("a"))
+    store._client.ask([b"ms %b 1 T60\r\n?" % store._lock("damaged")])
+    renewals = [("key", "a"), ("lost", "a"), ("damaged", "a"), ("key", "b"), ("key", "c")]
+    longer = [(key, Renew(id, f"token of {id}", 5 * LIFE)) for key, id in renewals]
+    assert store.renew(longer) == [True, False, False, True, False]
+    assert all(holder.remaining > 4 * LIFE for holder in store.inspect("key").holders)
+
+
+def test_a_write_whose_answer_is_lost_is_done_once(
+    memcached_server: MemcachedServer, memcached_url: str
+) -> None:
+    with (
+        Proxy(memcached_server.port) as proxy,
+        closing(open_store(f"memcached://127.0.0.1:{proxy.port}")) as store,
+    ):
+        store.epoch()
+        for verb in (take("a"), take("a"), give("a"), take("b"), Restore("b", "token of b", LIFE), give("b")):
+            proxy.lose(b"ms ")
+            answer = store.apply("key", verb).answer
+            assert isinstance(answer, Granted) or answer == Applied(True)
+            proxy.restore()
+        for verb in (take("a"), give("a")):
+            proxy.lose(b"mg ")
+            answer = store.apply("key", verb).answer
+            assert isinstance(answer, Granted) or answer == Applied(True)
+        store.apply("key", take("a"))
+        proxy.lose(b"ms ")
+        assert store.renew([("key", Renew("a", "token of a", 3 * LIFE))]) == [True]
+
+
+def test_a_server_that_is_gone_or_does_not_answer_is_said_to_be_so_and_comes_back(
+    start_memcached: Callable[..., MemcachedServer],
+) -> None:
+    server = start_memcached()
+    with closing(open_store(f"{server.url}?timeout=0.2")) as store:
+        fence(store.apply("key", take("a")).answer)
+        server.pause()
+        with pytest.raises(StoreUnavailable, match=r"does not answer: .*timed out"):
+            store.apply("key", give("a"))
+        server.resume()
+        store.apply("key", give("a"))
+        assert store.inspect("key").holders == ()
+        server.kill()
+        with pytest.raises(StoreUnavailable, match="Connection refused; check that it runs"):
+            store.inspect("key")
+        server.start()
+        fence(store.apply("key", take("b")).answer)
+
+
+# A full server, and neighbours -------------------------------------------------------------------------
+
+
+def fill(store: MemcachedStore, key: str) -> None:
+    """Write items as large as this lock, more than the server has memory for, as a cache beside it does."""
+    (lock,) = store._client.ask([b"mg %b v" % store._lock(key)])
+    text = lock.value or b""
+    with suppress(StoreUnavailable):  # it refuses what it has no memory for
+        for start in range(0, 30_000, 500):
+            names = [b"%b%06d" % (store._lock(key)[:-6], start + number) for number in range(500)]
+            store._client.ask([b"ms %b %d T0\r\n%b" % (name, len(text), text) for name in names])
+
+
+def test_a_full_server_that_evicts_nothing_refuses_and_keeps_its_leases(
+    start_memcached: Callable[..., MemcachedServer],
+) -> None:
+    server = start_memcached("-M", *TINY)
+    with closing(open_store(server.url)) as store:
+        assert store.check() == []
+        store.apply("held", take("a"))
+        fill(store, "held")
+        with pytest.raises(StoreUnavailable, match=r"out of memory .*give it more"):
+            store.apply("key", take("a"))
+        assert [holder.id for holder in store.inspect("held").holders] == ["a"]
+        assert store.renew([("held", Renew("a", "token of a", LIFE))]) == [True]
+        store.apply("held", give("a"))
+        assert store.inspect("held").holders == ()
+
+
+def test_an_evicted_lease_is_lost_for_its_holder_and_the_check_warns_of_it(
+    start_memcached: Callable[..., MemcachedServer],
+) -> None:
+    server = start_memcached(*TINY)
+    with closing(open_store(server.url)) as store:
+        (warning,) = store.check()
+        assert "evicts items, locks too" in warning
+        store.apply("held", take("a"))
+        fill(store, "held")
+        assert store.inspect("held").holders == ()
+        assert store.renew([("held", Renew("a", "token of a", LIFE))]) == [False]
+        assert "(0 evictions" not in store.check()[0]
+        assert store.apply("held", Restore("a", "token of a", LIFE)).answer == Applied(True)
+
+
+def test_what_others_write_to_a_lock_is_damage_of_this_lock(store: MemcachedStore) -> None:
+    for text in (b"", b"?", b"[]", b'["other", 1, 1, []]', b'["key", 1, "x", []]', b'["key", 1, 1, [["a"]]]'):
+        store._client.ask([b"ms %b %d T60\r\n%b" % (store._lock("key"), len(text), text)])
+        with pytest.raises(UnreadableKey, match=r"lock key are damaged"):
+            store.apply("key", take("a"))
+        assert store.inspect("key").problem
+        store.forget("key")
+        fence(store.apply("key", take("a")).answer)
+
+
+def test_what_others_write_to_the_clock_is_named(store: MemcachedStore) -> None:
+    store.apply("key", take("a"))
+    store._client.ask([b"ms cx#clock 1 T60\r\n?"])
+    with pytest.raises(StoreUnavailable, match="item cx#clock was written by another program; delete it"):
+        store.apply("key", take("b"))
+
+
+def test_a_cache_that_is_flushed_has_another_epoch(
+    store: MemcachedStore, memcached_server: MemcachedServer
+) -> None:
+    epoch = store.epoch()
+    store.apply("key", take("a"))
+    memcached_server.ask(b"flush_all")
+    assert store.epoch() != epoch
+    assert store.apply("key", Restore("a", "token of a", LIFE)).answer == Applied(True)
+    assert isinstance(store.apply("key", take("b")).answer, Held)
+
+
+@pytest.mark.parametrize("text", ["k" * 199, "k" * 300, "ü" * 200, "two words\r\nflush_all", "a#b", "\udcff"])
+def test_any_text_names_an_item_of_its_own(store: MemcachedStore, text: str) -> None:
+    for key in (text, f"{text}2"):
+        fence(store.apply(key, take("a")).answer)
+    assert len(store._lock(text)) <= 250
+    assert b" " not in store._lock(text)
+    assert [holder.id for holder in store.inspect(text).holders] == ["a"]
+
+
+# Wrong use ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        ("memcached://a:11211,b:11211", "several servers.*two tasks would hold one lock"),
+        ("memcached://a;b", "several servers"),
+        ("memcached://", "cannot understand"),
+        ("memcached://user:secret@a", "has no login"),
+        ("memcached://a/path", "cannot understand"),
+        ("memcached://a:port", "cannot understand"),
+        ("memcached://a?timeout=soon", "cannot understand"),
+        ("memcached://a?time_out=3", "cannot understand"),
+    ],
+)
+def test_a_url_that_cannot_be_meant_is_refused(url: str, text: str) -> None:
+    with pytest.raises(OptionError, match=text) as refusal:
+        open_store(url)
+    assert "secret" not in str(refusal.value)
+
+
+def test_a_socket_file_is_an_address(start_memcached: Callable[..., MemcachedServer], tmp_path: Any) -> None:
+    tmp_path.chmod(0o777)
+    server = start_memcached()
+    with closing(open_store(server.url.replace("127.0.0.1", "localhost"))) as store:
+        fence(store.apply("key", take("a")).answer)
+    assert Client(f"memcached://{tmp_path}/its.socket")._address == f"{tmp_path}/its.socket"
+
+
+def test_a_server_without_meta_commands_is_too_old() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            with suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    with connection:
+                        while connection.recv(4096):
+                            connection.sendall(b"ERROR\r\n" * 3)
+
+        threading.Thread(target=answer, daemon=True).start()
+        with (
+            closing(open_store(f"memcached://127.0.0.1:{listener.getsockname()[1]}")) as store,
+            pytest.raises(StoreUnavailable, match=r"ERROR; it must be memcached 1\.6 or newer"),
+        ):
+            store.check()
+
+
+def test_it_lists_no_locks_and_says_so(store: MemcachedStore) -> None:
+    with pytest.raises(ExclusiveError, match="cannot list its locks"):
+        store.scan()

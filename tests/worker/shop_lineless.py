@@ -1,0 +1,40 @@
+"""Tasks for a store without lines: none of them waits."""
+
+from __future__ import annotations
+
+from celery import Task
+
+from celery_exclusive import Exclusive, Unique
+from tests.worker.shop import act, app, task, three, wait
+
+__all__ = ["app"]
+
+
+@app.on_after_finalize.connect
+def leave_out_what_waits(**_: object) -> None:
+    for waiting in (wait, three):
+        app.tasks.pop(waiting.name, None)
+
+
+@task(exclusive=Exclusive("key", on_conflict="skip"))
+def skip(self: Task, key: str, tag: str = "", hold: bool = False) -> str:
+    act(self, key, tag, hold=hold)
+    return tag
+
+
+@task(exclusive=Exclusive("key", on_conflict="raise"))
+def strict(self: Task, key: str, tag: str = "", hold: bool = False) -> str:
+    act(self, key, tag, hold=hold)
+    return tag
+
+
+@task(exclusive=Exclusive("key", on_conflict="reschedule"))
+def later(self: Task, key: str, tag: str = "", hold: bool = False) -> str:
+    act(self, key, tag, hold=hold)
+    return tag
+
+
+@task(unique=Unique("key"))
+def once(self: Task, key: str, tag: str = "", hold: bool = False) -> str:
+    act(self, key, tag, hold=hold)
+    return tag
