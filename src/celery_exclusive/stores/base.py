@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.metadata import entry_points
 from typing import Protocol
 
 from celery_exclusive.brokers import scheme
@@ -164,6 +165,9 @@ _factories: dict[str, str | StoreFactory] = {
 def register(scheme: str, factory: str | StoreFactory) -> None:
     """Register a URL scheme for `open_store`.
 
+    A package registers its own by an entry point of the group `celery_exclusive.stores`, and nobody has to
+    import it first.
+
     Example:
         register("mystore", "my_package.store:MyStore")
 
@@ -176,7 +180,7 @@ def register(scheme: str, factory: str | StoreFactory) -> None:
 
 def knows(url: str) -> bool:
     """Whether a store is registered for this URL's scheme."""
-    return scheme(url) in _factories
+    return scheme(url) in _factories or scheme(url) in _installed()
 
 
 def has_driver(url: str) -> bool:
@@ -215,14 +219,23 @@ def open_store(url: str, *, prefix: str = "cx", offer: float = 5.0, tombstone_tt
 
 def _factory(url: str) -> StoreFactory:
     kind = scheme(url)
-    if kind not in _factories:
-        known = ", ".join(f"{name}://" for name in sorted(_factories))
-        hint = did_you_mean(kind, _factories)
+    factory = _factories.get(kind) or _installed().get(kind)
+    if factory is None:
+        names = {*_factories, *_installed()}
+        known = ", ".join(f"{name}://" for name in sorted(names))
+        hint = did_you_mean(kind, names)
         what = repr(kind) if kind else "a string that is no URL"
         raise OptionError(f"exclusive_store: no store for {what} (there are {known}){hint}")
-    factory = _factories[kind]
     if not isinstance(factory, str):
         return factory
     module, _, name = factory.partition(":")
-    make: StoreFactory = getattr(import_module(module), name)
+    try:
+        make: StoreFactory = getattr(import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise OptionError(f"exclusive_store: the store of {kind}:// cannot be imported: {error}") from error
     return make
+
+
+def _installed() -> dict[str, str]:
+    """Return the stores of other packages."""
+    return {point.name: point.value for point in entry_points(group="celery_exclusive.stores")}

@@ -10,7 +10,7 @@ from celery_exclusive.core.key_state import owner
 from celery_exclusive.core.operations import Acquire, Applied, KeyOperation, Operation, Reap, Renew
 from celery_exclusive.core.records import Document, Entry, Line
 from celery_exclusive.core.step import Transition, step
-from celery_exclusive.errors import StoreUnavailable
+from celery_exclusive.errors import StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import Capabilities, Reply, Snapshot, Wake
 
 CLOCK_MARGIN = 60_000_000
@@ -149,7 +149,7 @@ class DocumentStore(ABC):
         return snapshot(self.load(key))
 
     def inspect_all(self, keys: Sequence[str]) -> list[Snapshot]:
-        return [self.inspect(key) for key in keys]
+        return [self._inspected(key) for key in keys]
 
     def epoch(self) -> str:
         return self.load("").document.epoch
@@ -159,6 +159,12 @@ class DocumentStore(ABC):
 
     def close(self) -> None:  # noqa: B027 - nothing to do is the rule
         """Close nothing, unless a store overrides this."""
+
+    def _inspected(self, key: str) -> Snapshot:
+        try:
+            return self.inspect(key)
+        except UnreadableKey as error:
+            return Snapshot(problem=error.problem)
 
     def _run(self, key: str, operation: Operation) -> Reply:
         id = "" if isinstance(operation, Reap) else operation.id
