@@ -21,7 +21,7 @@ demo: ## import feeds with several workers: [UNPROTECTED=1] [STORE=...] [URL=...
 test: check ## everything that has to pass: [ARGS='-k name']
 	@$(RUN)pytest -n auto --dist loadgroup $(ARGS)
 
-test-fast: check ## what computes, in under 90 seconds on two idle cores: units, stores but PostgreSQL, small explorers: [ARGS='-k name']
+test-fast: check ## what computes, in under 90 seconds on two idle cores: units, stores but databases, small explorers: [ARGS='-k name']
 	@HISTORIES=100 $(RUN)pytest -n auto -m 'not slow' $(ARGS) tests/unit tests/explorer \
 		tests/store/test_conformance.py tests/store/test_differential.py
 

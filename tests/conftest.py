@@ -12,6 +12,7 @@ from typing import TypeVar
 import hypothesis
 import pytest
 
+from tests.maria import MariaServer
 from tests.memcached import MemcachedServer
 from tests.pgbouncer import PgBouncer
 from tests.postgres import PostgresServer
@@ -109,6 +110,27 @@ def start_postgres() -> Iterator[Callable[..., PostgresServer]]:
         yield lambda **options: servers.enter_context(_or_leave_out(lambda: PostgresServer(**options)))
 
 
+@pytest.fixture(scope="session")
+def maria_server() -> Iterator[MariaServer]:
+    """The MariaDB that the tests of one process share: for what does not harm it. See `maria_url`."""
+    with ExitStack() as servers:
+        yield servers.enter_context(_or_leave_out(MariaServer))
+
+
+@pytest.fixture
+def maria_url(maria_server: MariaServer) -> str:
+    """The URL of that server, up and empty."""
+    maria_server.refresh()
+    return maria_server.url
+
+
+@pytest.fixture
+def start_maria() -> Iterator[Callable[..., MariaServer]]:
+    """Starts servers of the test's own: `start_maria(max_connections="5")`."""
+    with ExitStack() as servers:
+        yield lambda **options: servers.enter_context(_or_leave_out(lambda: MariaServer(**options)))
+
+
 def _or_leave_out(start: Callable[[], Server]) -> Server:
     try:
         return start()
@@ -124,12 +146,13 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at the markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Call slow what needs a PostgreSQL.
+    """Call slow what needs a PostgreSQL or a MariaDB.
 
     With several processes, run a part of each folder at any time: some tests compute while others wait.
     """
     for item in items:
-        if "postgres_server" in getattr(item, "fixturenames", ()) or "postgres" in item.name:
+        fixtures = getattr(item, "fixturenames", ())
+        if any(f"{name}_server" in fixtures or name in item.name for name in ("postgres", "maria")):
             item.add_marker("slow")
     if not hasattr(config, "workerinput"):
         return

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import shutil
 import signal
 import subprocess
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
+from celery_exclusive.stores.sql.postgres import PostgresStore
 from tests.servers import NoServer, Server, environment, free_port
 
 MADE = Path(__file__).parents[1] / ".venv/postgresql"
@@ -54,6 +57,9 @@ class PostgresServer(Server):
     """
 
     start_seconds = 30.0
+    sleep = "pg_sleep"
+    analyze = "ANALYZE"
+    never_gives_way = "SET LOCAL deadlock_timeout = '1h'"
 
     def __init__(self, **options: str) -> None:
         self._programs = postgres_folder()
@@ -68,8 +74,59 @@ class PostgresServer(Server):
         """The URL for another user, or through a proxy, or of another database."""
         return f"postgresql://{user}@127.0.0.1:{port}/{database}"
 
+    def open_store(self, port: int = 0) -> PostgresStore:
+        """A store there, through a proxy if that has another port."""
+        return PostgresStore(self.url_of("tests", port or self.port))
+
     def connect(self, database: str = "postgres") -> psycopg.Connection[Any]:
         return psycopg.connect(self.url_of("tests", self.port, database), autocommit=True)
+
+    def ask(self, statement: str, *values: object) -> list[Any]:
+        """What a statement returns."""
+        with self.stranger() as cursor:
+            cursor.execute(statement, values or None)
+            return list(cursor.fetchall()) if cursor.description else []
+
+    @contextmanager
+    def stranger(self) -> Iterator[Any]:
+        """A cursor on a connection of its own."""
+        with self.connect() as connection, connection.cursor() as cursor:
+            yield cursor
+
+    def empty(self) -> None:
+        self.ask(EMPTY)
+
+    def blocked(self) -> int:
+        """How many connections wait for locks of others."""
+        ((count,),) = self.ask(
+            "SELECT count(*) FROM pg_stat_activity WHERE cardinality(pg_blocking_pids(pid)) > 0"
+        )
+        return int(count)
+
+    def deadlocks(self) -> int:
+        """How many there were."""
+        return int(self.ask("SELECT sum(deadlocks) FROM pg_stat_database")[0][0])
+
+    def reads(self, store: PostgresStore) -> int:
+        """How many rows and entries of indexes were read, by this store too."""
+        store.transact(lambda it: it.cursor.execute("SELECT pg_stat_force_next_flush()"))
+        tables = (
+            "SELECT coalesce(sum(seq_tup_read), 0) + coalesce(sum(idx_tup_fetch), 0) FROM pg_stat_user_tables"
+        )
+        indexes = "SELECT coalesce(sum(idx_tup_read), 0) FROM pg_stat_user_indexes"
+        return sum(int(self.ask(question)[0][0]) for question in (tables, indexes))
+
+    def number(self, connection: Any) -> int:
+        """The server's number of a connection."""
+        return int(connection.info.backend_pid)
+
+    def numbers(self) -> list[int]:
+        """Those of all connections."""
+        return [pid for (pid,) in self.ask("SELECT pid FROM pg_stat_activity")]
+
+    def sent(self) -> list[str]:
+        """The first word of each statement that it was sent, if `log_statement` is "all"."""
+        return re.findall(r"LOG:  (?:statement|execute [^:]+): (\w+)", self.log())
 
     def stop(self) -> None:
         """End connections first; told to by SIGTERM, it would wait for them."""
@@ -88,6 +145,7 @@ class PostgresServer(Server):
 
     def become_replica(self) -> None:
         """Start as a replica that has lost its primary: it can be read only."""
+        self._options |= {"hot_standby": "on", "primary_conninfo": "host=127.0.0.1 port=1"}
         (self._directory / "data/standby.signal").touch()
         self.start()
 
@@ -106,8 +164,7 @@ class PostgresServer(Server):
     def refresh(self) -> None:
         """Be up and empty, whatever was done before."""
         self.be_up()
-        with self.connect() as connection:
-            connection.execute(EMPTY)
+        self.empty()
 
     def be_up(self) -> None:
         self.resume()

@@ -4,39 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from tests.cli.conftest import Desk
+from tests.maria import MariaServer
 from tests.postgres import PostgresServer
+
+Database = PostgresServer | MariaServer
+
+
+@pytest.fixture(params=["postgres", "maria"])
+def database(request: pytest.FixtureRequest) -> Database:
+    server: Database = request.getfixturevalue(f"{request.param}_server")
+    server.refresh()
+    return server
 
 
 def test_create_tables_makes_them_and_tells_which_rights_others_need(
-    make_desk: Callable[..., Desk], postgres_url: str, postgres_server: PostgresServer
+    make_desk: Callable[..., Desk], database: Database
 ) -> None:
-    desk = make_desk(exclusive_store=postgres_url)
+    desk = make_desk(exclusive_store=database.url)
     for _ in range(2):  # again does no harm
         made = desk.run("create-tables")
         assert (made.exit_code, made.stdout) == (0, f"the tables are in {desk.store.url}\n")
-        assert "GRANT SELECT, INSERT, UPDATE, DELETE ON exclusive2_namespace, exclusive2_lock," in made.stderr
-    with postgres_server.connect() as connection:
-        count = "SELECT count(*) FROM pg_tables WHERE tablename LIKE 'exclusive2_%%'"
-        assert connection.execute(count).fetchone() == (5,)
+        assert made.stderr.count("GRANT SELECT, INSERT, UPDATE, DELETE ON exclusive2_") == 5
+    count = "SELECT count(*) FROM information_schema.tables WHERE table_name LIKE 'exclusive2%'"
+    assert database.ask(count) == [(5,)]
     desk.store.close()
 
 
-def test_what_it_prints_makes_the_same(
-    make_desk: Callable[..., Desk], postgres_url: str, postgres_server: PostgresServer
-) -> None:
+def test_what_it_prints_makes_the_same(make_desk: Callable[..., Desk], database: Database) -> None:
     columns = """SELECT table_name, column_name, data_type, is_nullable FROM information_schema.columns
-        WHERE table_schema = 'public' ORDER BY 1, 2"""
-    desk = make_desk(exclusive_store=postgres_url)
+        WHERE table_name LIKE 'exclusive2%' ORDER BY 1, 2"""
+    desk = make_desk(exclusive_store=database.url)
     printed = desk.run("create-tables", "--print").stdout
-    with postgres_server.connect() as connection:
-        assert connection.execute(columns).fetchall() == []  # it only prints
-        connection.execute(printed)  # type: ignore[call-overload]
-        by_hand = connection.execute(columns).fetchall()
-        assert len(by_hand) > 20
-        postgres_server.refresh()
-        desk.run("create-tables")
-        assert connection.execute(columns).fetchall() == by_hand
+    assert database.ask(columns) == []  # it only prints
+    database.ask(printed)
+    by_hand = database.ask(columns)
+    assert len(by_hand) > 20
+    database.refresh()
+    desk.run("create-tables")
+    assert database.ask(columns) == by_hand
     desk.store.close()
 
 

@@ -14,6 +14,7 @@ import pytest
 from celery_exclusive.stores.base import Store, open_store
 from celery_exclusive.stores.memory import MemoryStore
 from celery_exclusive.testing.conformance import StoreConformance
+from tests.maria import MariaServer
 from tests.memcached import MemcachedServer
 from tests.pgbouncer import PgBouncer
 from tests.postgres import EMPTY, PostgresServer
@@ -124,6 +125,32 @@ class TestPgBouncer(TestPostgres):
     @pytest.fixture(autouse=True)
     def pooler(self, server: None, pgbouncer: PgBouncer) -> None:
         self.url = self.postgres_server.url_of("tests", pgbouncer.port, "kit")
+
+
+class TestMaria(StoreConformance):
+    """In a database of its own, as in PostgreSQL."""
+
+    @pytest.fixture(autouse=True)
+    def server(self, maria_server: MariaServer) -> None:
+        maria_server.be_up()
+        maria_server.ask("CREATE DATABASE IF NOT EXISTS kit")
+        self.maria_server = maria_server
+        self.url = maria_server.url_of("tests", maria_server.port, "kit")
+
+    def make_store(self, *, prefix: str, offer: float, tombstone_ttl: float) -> Store:
+        return open_store(self.url, prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
+
+    def lose_data(self) -> None:
+        self.maria_server.ask("DROP DATABASE kit; CREATE DATABASE kit")
+
+    def unreachable_store(self) -> Store:
+        return open_store("mysql://tests@127.0.0.1:1/locks")
+
+    def kept_for_ever(self, prefix: str) -> list[str]:
+        def ask(count: str) -> Any:
+            return self.maria_server.ask(f"USE kit; {count.replace('?', '%s')}", prefix.encode())[0]
+
+        return rows_left(ask)
 
 
 def rows_left(ask: Callable[[str], Any]) -> list[str]:

@@ -14,8 +14,8 @@ from celery_exclusive.core.operations import Acquire, Applied, Granted, Parked, 
 from celery_exclusive.core.records import SECOND, SET_ASIDE
 from celery_exclusive.errors import StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import open_store
-from tests.postgres import PostgresServer
 from tests.servers import RedisServer
+from tests.store.conftest import Database
 
 START = 1_800_000_000 * SECOND
 LIFE = 30 * SECOND
@@ -32,8 +32,13 @@ SQLITE = {
     "no expiry": "UPDATE exclusive2_lock SET document = replace(document, 'expiry', 'ends')",
     "a place": "UPDATE exclusive2_line SET offer_until = 'soon'",
 }
-POSTGRES = {f"{what} in PostgreSQL": statement for what, statement in SQLITE.items() if what != "a place"}
-"""Its columns have types: a place that is no number cannot be written."""
+SERVERS = {
+    f"{what} in {kind}": (kind, statement)
+    for kind in ("postgres", "maria")
+    for what, statement in SQLITE.items()
+    if what != "a place"
+}
+"""Their columns have types: a place that is no number cannot be written."""
 
 
 class Bench:
@@ -53,7 +58,7 @@ class Bench:
         return self.store.apply(key, ask).answer
 
 
-@pytest.fixture(params=[*REDIS, *SQLITE, *POSTGRES])
+@pytest.fixture(params=[*REDIS, *SQLITE, *SERVERS])
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     what = request.param
     if what in SQLITE:
@@ -64,15 +69,11 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
                 assert database.execute(f"{SQLITE[what]} WHERE key = X'626164'").rowcount
 
         return Bench(f"sqlite:///{path}", damage)
-    if what in POSTGRES:
-        database: PostgresServer = request.getfixturevalue("postgres_server")
-        locks: str = request.getfixturevalue("postgres_url")
-
-        def spoil() -> None:
-            with database.connect() as connection:
-                connection.execute(f"{POSTGRES[what]} WHERE key = 'bad'")
-
-        return Bench(locks, spoil)
+    if what in SERVERS:
+        kind, statement = SERVERS[what]
+        locks: str = request.getfixturevalue(f"{kind}_url")
+        database: Database = request.getfixturevalue(f"{kind}_server")
+        return Bench(locks, lambda: database.ask(f"""{statement} WHERE "key" = 'bad'"""))
     server: RedisServer = request.getfixturevalue("redis_server")
     url: str = request.getfixturevalue("redis_url")
 
@@ -119,7 +120,7 @@ def test_a_damaged_key_is_listed_until_it_is_dropped(bench: Bench) -> None:
 
 @pytest.mark.parametrize(
     "bench",
-    ["l: of a wrong type", "q: of a wrong type", "counts", "a lease", "an offer", *SQLITE, *POSTGRES],
+    ["l: of a wrong type", "q: of a wrong type", "counts", "a lease", "an offer", *SQLITE, *SERVERS],
     indirect=True,
 )
 def test_the_error_of_a_damaged_key_names_it_and_the_remedy(bench: Bench) -> None:

@@ -20,11 +20,13 @@ from celery_exclusive.stores.base import Reply, Snapshot, Wake
 from celery_exclusive.stores.document_store import Change, Loaded
 from celery_exclusive.stores.memory import MemoryStore
 from celery_exclusive.stores.redis.store import RedisStore
+from celery_exclusive.stores.sql.mysql import MysqlStore
 from celery_exclusive.stores.sql.postgres import PostgresStore
 from celery_exclusive.stores.sql.rows import to_text
 from celery_exclusive.stores.sql.sqlite import SqliteStore
 from celery_exclusive.stores.sql.store import SqlStore
 from celery_exclusive.stores.sql.transaction import Transaction
+from tests.maria import MariaServer
 from tests.postgres import PostgresServer
 from tests.servers import RedisServer
 from tests.store.histories import (
@@ -50,7 +52,7 @@ GRACE = 60 * SECOND
 """How much longer than told the reference keeps a tombstone, in case the clock is set back."""
 START = 1_700_000_000 * SECOND
 numbers = count()
-Tested = MemoryStore | RedisStore | SqliteStore | PostgresStore
+Tested = MemoryStore | RedisStore | SqliteStore | PostgresStore | MysqlStore
 OpenStore = Callable[[], Tested]
 
 
@@ -225,7 +227,7 @@ def compare(reference: Twin, other: Twin, action: Action) -> None:
         assert all(early[key] > other.time or due[key] <= other.time for key in due)
 
 
-@pytest.fixture(scope="module", params=["memory", "redis", "sqlite", "postgres"])
+@pytest.fixture(scope="module", params=["memory", "redis", "sqlite", "postgres", "maria"])
 def open_tested(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[OpenStore]:
@@ -236,12 +238,10 @@ def open_tested(
         url = f"sqlite:///{tmp_path_factory.mktemp('differential')}/locks.db"
         yield lambda: SqliteStore(url, prefix=f"h{next(numbers)}", offer=OFFER, tombstone_ttl=TOMBSTONE)
         return
-    if request.param == "postgres":
-        database: PostgresServer = request.getfixturevalue("postgres_server")
+    if kind := {"postgres": PostgresStore, "maria": MysqlStore}.get(request.param):
+        database: PostgresServer | MariaServer = request.getfixturevalue(f"{request.param}_server")
         database.refresh()
-        yield lambda: PostgresStore(
-            database.url, prefix=f"h{next(numbers)}", offer=OFFER, tombstone_ttl=TOMBSTONE
-        )
+        yield lambda: kind(database.url, prefix=f"h{next(numbers)}", offer=OFFER, tombstone_ttl=TOMBSTONE)
         return
     server: RedisServer = request.getfixturevalue("redis_server")
     server.refresh()

@@ -67,7 +67,7 @@ class Process:
         return told, log
 
 
-@pytest.fixture(params=["redis", "sqlite", "postgres"])
+@pytest.fixture(params=["redis", "sqlite", "postgres", "maria"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param != "sqlite":
         return str(request.getfixturevalue(f"{request.param}_url"))

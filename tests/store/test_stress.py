@@ -17,7 +17,7 @@ FACTOR = float(os.environ.get("STRESS", "1"))
 pytestmark = pytest.mark.timeout(int(60 + 120 * FACTOR))
 
 
-@pytest.fixture(params=["pickle:", "redis", "sqlite:", "postgres"])
+@pytest.fixture(params=["pickle:", "redis", "sqlite:", "postgres", "maria"])
 def url(request: pytest.FixtureRequest) -> str:
     """A store that processes share. `pickle:` is the memory store's code between a load and a save."""
     kind: str = request.param

@@ -32,7 +32,7 @@ MODULES = (
     *("celery.worker.autoscale", "celery.backends.redis", "kombu.transport.redis", "kombu.transport.pyamqp"),
     *("celery_exclusive.install", "celery_exclusive.worker.steps"),
     *("celery_exclusive.stores.redis.store", "celery_exclusive.stores.sql.sqlite"),
-    "celery_exclusive.stores.sql.postgres",
+    *("celery_exclusive.stores.sql.postgres", "celery_exclusive.stores.sql.mysql"),
 )
 
 

@@ -171,11 +171,11 @@ def test_while_the_store_is_down_tasks_wait_and_run_when_it_is_back(
     assert_nothing_is_left(lab, "k")
 
 
-@pytest.mark.parametrize("store", ["memory://", "sqlite:///{}/locks.db", "postgres"])
+@pytest.mark.parametrize("store", ["memory://", "sqlite:///{}/locks.db", "postgres", "maria"])
 def test_every_other_store_keeps_line_lease_and_skip(
     request: pytest.FixtureRequest, make_lab: Callable[..., Lab], tmp_path: Path, pool: str, store: str
 ) -> None:
-    url = request.getfixturevalue("postgres_url") if store == "postgres" else store.format(tmp_path)
+    url = store.format(tmp_path) if ":" in store else request.getfixturevalue(f"{store}_url")
     conf = {"exclusive_store": url, "exclusive_ttl": 9}
     lab = make_lab(module="tests.worker.shop_pools", **conf, **LATE)
     worker = start(lab, pool, slots=3)

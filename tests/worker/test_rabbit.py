@@ -29,13 +29,13 @@ CANVAS = "tests.worker.shop_canvas"
 SAYS_PARKED = r"\[(\S+)\] parked: number (\d+) "
 
 
-@pytest.fixture(params=["redis", "sqlite", "postgres"])
+@pytest.fixture(params=["redis", "sqlite", "postgres", "maria"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
     """Where the leases are; on Redis, since the results are there."""
     if request.param == "redis":
         return {}
     is_file = request.param == "sqlite"
-    url = f"sqlite:///{tmp_path}/locks.db" if is_file else request.getfixturevalue("postgres_url")
+    url = f"sqlite:///{tmp_path}/locks.db" if is_file else request.getfixturevalue(f"{request.param}_url")
     return {"exclusive_store": url}
 
 

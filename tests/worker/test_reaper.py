@@ -22,10 +22,10 @@ LIFE = 600 * SECOND
 DEAD = ("dead/1", "token of the dead")
 
 
-@pytest.fixture(params=["redis", "sqlite", "postgres"])
+@pytest.fixture(params=["redis", "sqlite", "postgres", "maria"])
 def settings(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
-    if request.param == "postgres":
-        return {"exclusive_store": request.getfixturevalue("postgres_url")}
+    if request.param in ("postgres", "maria"):
+        return {"exclusive_store": request.getfixturevalue(f"{request.param}_url")}
     return {"exclusive_store": f"sqlite:///{tmp_path}/locks.db"} if request.param == "sqlite" else {}
 
 

@@ -123,6 +123,7 @@ def create_tables(obj: CLIContext, *, only_print: bool) -> None:
 
     \b
     celery -A proj locks create-tables --print | psql ...
+    celery -A proj locks create-tables --print | mariadb ...
     """
     store: Any = _services(obj, is_used=False).store
     if not hasattr(store, "create_tables"):
@@ -132,9 +133,9 @@ def create_tables(obj: CLIContext, *, only_print: bool) -> None:
     else:
         store.create_tables()
         click.echo(f"the tables are in {printable(store.url)}")
-    names = ", ".join(TABLES)
-    rights = f"GRANT SELECT, INSERT, UPDATE, DELETE ON {names}, exclusive2_version TO ..."
-    click.echo(f"if workers and publishers are another user there: {rights}", err=True)
+    click.echo("if workers and publishers are another user there:", err=True)
+    for name in (*TABLES, "exclusive2_version"):
+        click.echo(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {name} TO ...;", err=True)
 
 
 def _services(obj: CLIContext, *, is_used: bool = True) -> Services:

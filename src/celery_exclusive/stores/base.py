@@ -147,6 +147,7 @@ class StoreFactory(Protocol):
     def __call__(self, url: str, *, prefix: str, offer: int, tombstone_ttl: int) -> Store: ...
 
 
+_MYSQL_DRIVERS = ("", "+pymysql", "+mysqldb", "+mysqlconnector", "+mariadbconnector", "+asyncmy", "+aiomysql")
 _factories: dict[str, str | StoreFactory] = {
     "memory": "celery_exclusive.stores.memory:MemoryStore",
     "memcached": "celery_exclusive.stores.memcached.store:MemcachedStore",
@@ -158,6 +159,10 @@ _factories: dict[str, str | StoreFactory] = {
     **dict.fromkeys(
         ("postgresql", "postgresql+psycopg", "postgresql+psycopg2"),
         "celery_exclusive.stores.sql.postgres:PostgresStore",
+    ),
+    **dict.fromkeys(
+        (f"{kind}{driver}" for kind in ("mysql", "mariadb") for driver in _MYSQL_DRIVERS),
+        "celery_exclusive.stores.sql.mysql:MysqlStore",
     ),
 }
 

@@ -17,7 +17,7 @@ from celery_exclusive.stores.base import has_driver, knows
 DJANGO_CACHE: Final = "Django's default cache"
 _NOT_YET: Final = ("sentinel", "redis+cluster", "rediss+cluster")
 _DJANGO_REDIS: Final = ("django.core.cache.backends.redis.RedisCache", "django_redis.cache.RedisCache")
-_OF_SQLALCHEMY: Final = re.compile(r"^(db|sqla|sqlalchemy)\+(?=postgresql\b)")
+_OF_SQLALCHEMY: Final = re.compile(r"^(db|sqla|sqlalchemy)\+(?=(postgresql|mysql|mariadb)\b)")
 """How the URLs of result backends and brokers in a database begin."""
 _LINES: Final = (
     'app.conf.exclusive_store = "redis://localhost:6379/0", or, if all processes are on one machine, '
@@ -29,8 +29,8 @@ def choose(conf: Any, named: str | None) -> tuple[str, str]:
     """Return the URL of the store and where it was found.
 
     First a store that every worker can reach: the result backend, the broker or Django's default cache, if it
-    is a Redis or, with its driver installed, a PostgreSQL. SQLite serves one machine only: it is chosen for a
-    broker of one machine, or SQLite results.
+    is a Redis or, with its driver installed, a database server. SQLite serves one machine only: it is chosen
+    for a broker of one machine, or SQLite results.
 
     Raises:
         OptionError: the app uses nothing that can keep locks; the message says which setting to add.

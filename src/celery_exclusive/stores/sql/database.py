@@ -23,11 +23,6 @@ class Database(Protocol):
         """The base of what the driver raises."""
         ...
 
-    @property
-    def words(self) -> dict[str, str]:
-        """Its words in the definitions of the tables."""
-        ...
-
     def connect(self) -> tuple[Any, Cursor]:
         """Open a connection that commits each statement, and a cursor that takes `?` for a parameter."""
         ...
@@ -36,8 +31,12 @@ class Database(Protocol):
         """Begin a transaction that others need not wait for long for; return the server's time."""
         ...
 
-    def lock_tables(self, cursor: Cursor) -> None:
-        """Let no other process make the tables before this transaction ends."""
+    def definitions(self) -> list[str]:
+        """Return the statements that make the tables, unless they are there."""
+        ...
+
+    def create_tables(self, cursor: Cursor) -> None:
+        """Make the tables, unless they are there; other processes may do the same at once."""
         ...
 
     def grant(self, cursor: Cursor, claim: dict[str, Any]) -> int | None:

@@ -8,14 +8,14 @@ from typing import Any
 from celery_exclusive.errors import OptionError
 from celery_exclusive.stores.sql import postgres_statements as statements
 from celery_exclusive.stores.sql.server import PATIENCE, ServerStore
+from celery_exclusive.stores.sql.tables import Words, stamped_definitions
 from celery_exclusive.stores.sql.transaction import Cursor
 from celery_exclusive.system.deadline import at_most
 
 try:
     import psycopg
-    from sqlalchemy import URL, exc, make_url
 
-    from celery_exclusive.stores.sql import postgres_errors
+    from celery_exclusive.stores.sql import address, postgres_errors
     from celery_exclusive.stores.sql.postgres_connection import TimedConnection, TranslatingCursor
 except ImportError:
     raise OptionError(
@@ -25,6 +25,9 @@ except ImportError:
 
 OLDEST = 12_00_00
 """The oldest server that understands the statements, as servers tell their version."""
+_WORDS = Words(
+    name="BYTEA", id="BYTEA", bytes="BYTEA", word="TEXT", text="TEXT", small=" WITH (fillfactor = 70)"
+)
 
 
 class Postgres:
@@ -39,17 +42,7 @@ class Postgres:
     hint = staticmethod(postgres_errors.hint)
 
     def __init__(self, url: str) -> None:
-        self.words = {"bytes": "BYTEA", "small": " WITH (fillfactor = 70)"}
-        try:
-            given = make_url(url).set(drivername="postgresql+psycopg")
-            self._options = given.get_dialect()().create_connect_args(given)[1]
-        except (exc.ArgumentError, ValueError):  # its text would show the password
-            raise OptionError(
-                "exclusive_store: cannot understand this postgresql:// URL: percent-encode what is special "
-                "in its password ('/' is %2F, '@' is %40), and give the port as a number"
-            ) from None
-        shown = URL.create("postgresql", given.username, None, given.host, given.port, given.database)
-        self.url = shown.render_as_string()
+        self.url, self._options = address.read(url, "postgresql+psycopg")
 
     def connect(self) -> tuple[Any, Cursor]:
         own = {"connect_timeout": max(2, ceil(at_most(PATIENCE))), "application_name": "celery-exclusive"}
@@ -74,8 +67,15 @@ class Postgres:
             pass
         return int(cursor.fetchone()[0])
 
-    def lock_tables(self, cursor: Cursor) -> None:
+    def definitions(self) -> list[str]:
+        return list(stamped_definitions(_WORDS))
+
+    def create_tables(self, cursor: Cursor) -> None:
+        self.begin(cursor, writes=True)
         cursor.execute(statements.LOCK_TABLES)
+        for statement in self.definitions():
+            cursor.execute(statement)
+        cursor.execute("COMMIT")
 
     def grant(self, cursor: Any, claim: dict[str, Any]) -> int | None:
         cursor.raw.execute(statements.GRANT, claim)

@@ -1,53 +1,67 @@
-"""What the errors of PostgreSQL mean, and what to do about them."""
+"""What the errors of PostgreSQL mean, and what to do about them.
+
+The server says its messages in the language of its lc_messages; their codes (SQLSTATE) are the same in all.
+"""
 
 from __future__ import annotations
 
 import psycopg
 
+from celery_exclusive.stores.sql import hints
 from celery_exclusive.stores.sql.database import Trouble
 
-_BUSY = ("40001", "40P01", "55P03", "57014")
-_LOST = ("25006", "25P03", "57P01", "57P02", "57P03")
 _NO_TABLE = "42P01"
-_MISUSE = {
-    "password authentication failed": "correct user and password in its URL",
-    "no password supplied": "correct user and password in its URL",
+_BUSY = dict.fromkeys(("40001", "40P01", "55P03", "57014"), hints.IN_THE_WAY)
+_LOST = {
+    "25006": hints.REPLICA,
+    "25P03": hints.ALIVE,
+    **dict.fromkeys(("57P01", "57P02", "57P03"), hints.STARTING),
+}
+"""Another connection may do: also after a failover."""
+_MISUSE = {"42501": hints.RIGHTS}
+"""What a human must change."""
+_OTHER = {"53100": hints.DISK, "53300": hints.CLIENTS, "54000": hints.TOO_LONG}
+_CODES = _BUSY | _LOST | _MISUSE | _OTHER
+
+_MISUSE_WORDS = {
+    "password authentication failed": hints.LOGIN,
+    "no password supplied": hints.LOGIN,
     "no pg_hba.conf entry": "let this user and machine in, in the server's pg_hba.conf",
     "invalid connection option": "after '?' its URL may have the options of libpq",
-    "does not exist": "create it, or correct the URL",
-    "permission denied": "let an owner of the database run `celery -A proj locks create-tables`, or what it "
-    "prints with --print, and grant this user SELECT, INSERT, UPDATE and DELETE on the tables exclusive2_*",
+    "does not exist": hints.NO_DATABASE,
+    "permission denied": hints.RIGHTS,
 }
-"""What a human must change. Errors of connecting have no code, so their words must do."""
-_IN_THE_WAY = "others kept it locked: look for a client that is stopped in a transaction"
-_HINTS = {
-    "too many clients": "raise its max_connections, or put a pooler before it",
-    "remaining connection slots": "raise its max_connections, or put a pooler before it",
-    "system is s": "it is starting or stopping: try again in a moment",
-    "read-only": "it is a replica: point exclusive_store to the primary",
-    "during recovery": "it is a replica: point exclusive_store to the primary",
-    "No space left": "make room on its disk",
-    "lock timeout": _IN_THE_WAY,
-    "statement timeout": _IN_THE_WAY,
-    "deadlock": _IN_THE_WAY,
+_WORDS = _MISUSE_WORDS | {
+    "too many clients": hints.CLIENTS,
+    "remaining connection slots": hints.CLIENTS,
+    "system is s": hints.STARTING,
 }
-"""By their words, too. The server says them in the language of its lc_messages."""
+"""Errors of connecting have no code, so their words must do."""
 
 
 def trouble(error: Exception) -> Trouble:
-    state = getattr(error, "sqlstate", None)
-    if state == _NO_TABLE:
+    code = _code(error)
+    if code == _NO_TABLE:
         return "no tables"
-    if state in _BUSY:
+    if code in _BUSY:
         return "busy"
-    if any(words in str(error) for words in _MISUSE):
+    if code in _MISUSE or (not code and _known(error, _MISUSE_WORDS)):
         return "misuse"
     is_silent = isinstance(error, psycopg.errors.ConnectionTimeout)
-    is_lost = isinstance(error, psycopg.OperationalError) and not state and not is_silent
-    return "lost" if is_lost or state in _LOST else "other"
+    is_lost = isinstance(error, psycopg.OperationalError) and not code and not is_silent
+    return "lost" if is_lost or code in _LOST else "other"
 
 
 def hint(error: Exception) -> str:
+    code = _code(error)
+    return (_CODES.get(code) if code else _known(error, _WORDS)) or hints.ALIVE
+
+
+def _code(error: Exception) -> str | None:
+    code: str | None = getattr(error, "sqlstate", None)
+    return code
+
+
+def _known(error: Exception, words: dict[str, str]) -> str | None:
     said = str(error)
-    known = (text for words, text in (_MISUSE | _HINTS).items() if words in said)
-    return next(known, "check that it runs and that its URL is right")
+    return next((text for word, text in words.items() if word in said), None)

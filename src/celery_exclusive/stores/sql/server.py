@@ -110,11 +110,11 @@ class ServerStore(SqlStore):
 
     def definitions(self) -> list[str]:
         """Return the statements that make the tables, for who has the right to."""
-        return list(tables.stamped_definitions(**self._database.words))
+        return self._database.definitions()
 
     def create_tables(self) -> None:
         """Make the tables, unless they are there."""
-        self._patiently(lambda session: self._create(session.cursor))
+        self._patiently(lambda session: self._database.create_tables(session.cursor))
 
     def _apply(self, session: _Session, key: str, operation: KeyOperation) -> Reply:
         if session.is_repeated and isinstance(operation, Acquire):
@@ -213,7 +213,7 @@ class ServerStore(SqlStore):
         session = _Session(connection, transaction)
         try:
             if is_empty:
-                self._create(cursor)
+                self._database.create_tables(cursor)
             self._prepare(cursor, transaction.namespace)
         except BaseException:
             session.close()
@@ -230,7 +230,7 @@ class ServerStore(SqlStore):
                 raise
             row = None
         if row is None:
-            self._create(cursor)
+            self._database.create_tables(cursor)
             row = (tables.VERSION, None)
         version, epoch = row
         if version != tables.VERSION:
@@ -241,13 +241,6 @@ class ServerStore(SqlStore):
             )
         if epoch is None:
             cursor.execute(statements.ADD_NAMESPACE, (namespace, token_hex(8)))
-
-    def _create(self, cursor: Cursor) -> None:
-        self._database.begin(cursor, writes=True)
-        self._database.lock_tables(cursor)
-        for statement in self.definitions():
-            cursor.execute(statement)
-        cursor.execute("COMMIT")
 
     def _explained(self, error: Exception) -> Exception:
         if isinstance(error, StoreUnavailable):

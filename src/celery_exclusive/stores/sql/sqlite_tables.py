@@ -5,9 +5,10 @@ from __future__ import annotations
 from secrets import token_hex
 
 from celery_exclusive.stores.sql.statements import ADD_NAMESPACE, NAMESPACE
-from celery_exclusive.stores.sql.tables import TABLES, definitions
+from celery_exclusive.stores.sql.tables import TABLES, Words, definitions
 from celery_exclusive.stores.sql.transaction import Cursor
 
+_WORDS = Words(name="BLOB", id="BLOB", bytes="BLOB", word="TEXT", text="TEXT", small=" WITHOUT ROWID")
 _OLDER = "exclusive1_"
 _NAMES = "SELECT name FROM sqlite_master WHERE type = 'table'"
 _HELD_BY_OLDER = "SELECT 1 FROM exclusive1_lock WHERE namespace = ? AND (ends IS NULL OR ends > ?) LIMIT 1"
@@ -23,7 +24,7 @@ def has(cursor: Cursor, namespace: bytes) -> bool:
 
 def create(cursor: Cursor, namespace: bytes) -> None:
     """Make what is missing of them."""
-    for statement in definitions(bytes="BLOB", small=" WITHOUT ROWID"):
+    for statement in definitions(_WORDS):
         cursor.execute(statement)
     if not has(cursor, namespace):
         cursor.execute(ADD_NAMESPACE, (namespace, token_hex(8)))

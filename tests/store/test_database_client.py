@@ -1,11 +1,11 @@
-"""The connections of a PostgreSQL store: lost ones, silent and restarted servers, poolers, threads, forks."""
+"""The connections to a database server: lost ones, silent and restarted servers, poolers, threads, forks."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -25,38 +25,47 @@ from celery_exclusive.core.operations import (
 )
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import StoreUnavailable
+from celery_exclusive.stores.base import open_store
 from celery_exclusive.stores.sql import server as sql_server
-from celery_exclusive.stores.sql.postgres import PostgresStore
+from celery_exclusive.stores.sql.server import ServerStore
 from celery_exclusive.system.deadline import deadline
-from tests.pgbouncer import PgBouncer
-from tests.postgres import PostgresServer
 from tests.proxy import Proxy
+from tests.store.conftest import Database, StartDatabase
 from tests.store.forks import fork_while_threads_call, in_a_fork
 
 LIFE = 30 * SECOND
 START = 1_800_000_000 * SECOND
-COMMIT = b"COMMIT\0"
-"""Not the word in `READ COMMITTED`."""
-StartPostgres = Callable[..., PostgresServer]
+GRANT, RELEASE, BEGIN, COMMIT = b"AS stones", b'"holders": []}', b"BEGIN", b"COMMIT"
+WORDS = {
+    "postgres": {COMMIT: b"COMMIT\0"},  # not the word in `READ COMMITTED`
+    "maria": {BEGIN: b"START TRANSACTION", COMMIT: b"COMMIT;"},
+}
+
+
+class Network(Proxy):
+    """One that knows statements by the words of any kind of database."""
+
+    def __init__(self, port: int, kind: str) -> None:
+        super().__init__(port)
+        self._words = WORDS[kind]
+
+    def spelt(self, word: bytes) -> bytes:
+        return self._words.get(word, word)
+
+    def lose(self, word: bytes, times: int = 1) -> None:
+        super().lose(self.spelt(word), times)
 
 
 @pytest.fixture
-def store(postgres_url: str) -> Iterator[PostgresStore]:
-    opened = PostgresStore(postgres_url)
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def proxy(postgres_url: str, postgres_server: PostgresServer) -> Iterator[Proxy]:
-    with Proxy(postgres_server.port) as between:
+def proxy(database: Database, kind: str) -> Iterator[Network]:
+    with Network(database.port, kind) as between:
         yield between
 
 
 @pytest.fixture
-def far(proxy: Proxy, postgres_server: PostgresServer) -> Iterator[PostgresStore]:
+def far(proxy: Network, database: Database) -> Iterator[ServerStore]:
     """A store behind that network, which has made its tables."""
-    opened = PostgresStore(postgres_server.url_of("tests", proxy.port))
+    opened = database.open_store(proxy.port)
     opened.epoch()
     yield opened
     opened.close()
@@ -70,36 +79,36 @@ def give(id: str) -> Release:
     return Release(id, f"token of {id}")
 
 
-def state(store: PostgresStore, key: str) -> object:
+def state(store: ServerStore, key: str) -> object:
     seen = store.inspect(key)
     return [owner.id for owner in seen.holders], seen.waiting, seen.aside
 
 
 VERBS: dict[str, tuple[list[KeyOperation], KeyOperation, list[bytes]]] = {
-    "grant": ([], take("a"), [b"WITH claim"]),
-    "grant alone": ([], AcquireAlone("a", "token of a", LIFE, phase="queued"), [b"WITH claim"]),
-    "release": ([take("a")], give("a"), [b"split_part"]),
+    "grant": ([], take("a"), [GRANT]),
+    "grant alone": ([], AcquireAlone("a", "token of a", LIFE, phase="queued"), [GRANT]),
+    "release": ([take("a")], give("a"), [RELEASE]),
     "park": (
         [take("a")],
         take("b"),
-        [b"WITH claim", b"BEGIN", b"FOR UPDATE", b"LEFT JOIN", b"UPDATE exclusive2_lock",
+        [GRANT, BEGIN, b"FOR UPDATE", b"LEFT JOIN", b"UPDATE exclusive2_lock",
          b"INSERT INTO exclusive2_line", COMMIT],
     ),
     "hand over": (
         [take("a"), take("b")],
         give("a"),
-        [b"split_part", b"BEGIN", b"FOR UPDATE", b"LEFT JOIN", b"exclusive2_line", COMMIT],
+        [RELEASE, BEGIN, b"FOR UPDATE", b"LEFT JOIN", b"exclusive2_line", COMMIT],
     ),
-    "remove": ([take("a"), take("b")], Remove("b"), [b"BEGIN", b"DELETE FROM exclusive2_line"]),
-    "break": ([take("a"), take("b")], Break("a"), [b"BEGIN", b"UPDATE exclusive2_lock"]),
-    "restore": ([], Restore("a", "token of a", LIFE), [b"BEGIN", b"INSERT INTO exclusive2_lock", COMMIT]),
+    "remove": ([take("a"), take("b")], Remove("b"), [BEGIN, b"DELETE FROM exclusive2_line"]),
+    "break": ([take("a"), take("b")], Break("a"), [BEGIN, b"UPDATE exclusive2_lock"]),
+    "restore": ([], Restore("a", "token of a", LIFE), [BEGIN, b"INSERT INTO exclusive2_lock", COMMIT]),
 }  # fmt: skip
 LOSSES = [(verb, word) for verb, (_, _, words) in VERBS.items() for word in words]
 
 
 @pytest.mark.parametrize(("verb", "word"), LOSSES, ids=[f"{verb}, {word.decode()}" for verb, word in LOSSES])
 def test_a_connection_lost_at_any_statement_of_a_verb_changes_no_answer(
-    verb: str, word: bytes, store: PostgresStore, proxy: Proxy, far: PostgresStore
+    verb: str, word: bytes, store: ServerStore, proxy: Network, far: ServerStore
 ) -> None:
     before, operation, _ = VERBS[verb]
     for key in ("whole", "lost"):
@@ -108,7 +117,7 @@ def test_a_connection_lost_at_any_statement_of_a_verb_changes_no_answer(
     expected = store.apply("whole", operation)
     proxy.lose(word)
     found = far.apply("lost", operation)
-    assert proxy.met == [word]
+    assert proxy.met == [proxy.spelt(word)]
     assert type(found.answer) is type(expected.answer)
     assert found.answer == expected.answer or not isinstance(found.answer, Applied)
     assert state(store, "lost") == state(store, "whole")
@@ -117,22 +126,22 @@ def test_a_connection_lost_at_any_statement_of_a_verb_changes_no_answer(
         assert store.inspect("lost").holders[0].fence == found.answer.fence
 
 
-@pytest.mark.parametrize("word", [b"BEGIN", b"FOR UPDATE", b"UPDATE exclusive2_lock", COMMIT])
+@pytest.mark.parametrize("word", [BEGIN, b"FOR UPDATE", b"UPDATE exclusive2_lock", COMMIT])
 def test_a_connection_lost_in_a_heartbeat_costs_no_lease(
-    word: bytes, store: PostgresStore, proxy: Proxy, far: PostgresStore
+    word: bytes, store: ServerStore, proxy: Network, far: ServerStore
 ) -> None:
     for key in ("one", "two"):
         store.apply(key, take("a"))
     proxy.lose(word)
     leases = [(key, Renew("a", "token of a", 2 * LIFE)) for key in ("one", "two", "none")]
     assert far.renew(leases) == [True, True, False]
-    assert proxy.met == [word]
+    assert proxy.met == [proxy.spelt(word)]
     assert all(store.inspect(key).holders[0].remaining > LIFE for key in ("one", "two"))
 
 
-@pytest.mark.parametrize("word", [b"BEGIN", b"UPDATE exclusive2_namespace", COMMIT])
+@pytest.mark.parametrize("word", [BEGIN, b"UPDATE exclusive2_namespace", COMMIT])
 def test_a_connection_lost_in_a_sweep_loses_no_message(
-    word: bytes, store: PostgresStore, proxy: Proxy, far: PostgresStore
+    word: bytes, store: ServerStore, proxy: Network, far: ServerStore
 ) -> None:
     now = START
     store.clock = far.clock = lambda: now
@@ -142,7 +151,7 @@ def test_a_connection_lost_in_a_sweep_loses_no_message(
     now += LIFE
     proxy.lose(word)
     far.reap()
-    assert proxy.met == [word]
+    assert proxy.met == [proxy.spelt(word)]
     assert state(store, "key") == ([], 2, 0)
     now += 5 * SECOND  # an offer whose message was in the lost answer is made again
     again = store.reap()
@@ -151,7 +160,7 @@ def test_a_connection_lost_in_a_sweep_loses_no_message(
 
 
 def test_a_promoted_copy_is_not_lost_if_its_lease_ended_before_the_lost_reply_was_asked_for_again(
-    store: PostgresStore, proxy: Proxy, far: PostgresStore
+    store: ServerStore, proxy: Network, far: ServerStore
 ) -> None:
     store.apply("key", take("a"))
     store.apply("key", take("b"))
@@ -159,12 +168,12 @@ def test_a_promoted_copy_is_not_lost_if_its_lease_ended_before_the_lost_reply_wa
     proxy.lose(COMMIT)
     short = Acquire("b", "token of b", ttl=1, promoted=wake.epoch)
     assert isinstance(far.apply("key", short).answer, Granted)
-    assert proxy.met == [COMMIT]
+    assert proxy.met == [proxy.spelt(COMMIT)]
 
 
-def test_a_second_loss_is_told(store: PostgresStore, proxy: Proxy, far: PostgresStore) -> None:
-    proxy.lose(b"WITH claim")
-    proxy.lose(b"BEGIN")
+def test_a_second_loss_is_told(store: ServerStore, proxy: Network, far: ServerStore) -> None:
+    proxy.lose(GRANT)
+    proxy.lose(BEGIN)
     with pytest.raises(StoreUnavailable, match="check that it runs"):
         far.apply("key", take("a"))
     assert isinstance(far.apply("key", Acquire("a", "token of a", LIFE, redelivered=True)).answer, Granted)
@@ -172,7 +181,7 @@ def test_a_second_loss_is_told(store: PostgresStore, proxy: Proxy, far: Postgres
 
 @pytest.mark.parametrize("lost", ["requests", "replies"])
 def test_a_server_that_does_not_answer_is_given_up_in_time(
-    lost: str, proxy: Proxy, far: PostgresStore
+    lost: str, proxy: Network, far: ServerStore
 ) -> None:
     far.apply("key", take("a"))
     proxy.drop(**{lost: True})
@@ -182,32 +191,34 @@ def test_a_server_that_does_not_answer_is_given_up_in_time(
     assert isinstance(far.apply("key", take("a")).answer, Granted)
 
 
-def test_a_server_that_stands_still_is_given_up_in_time(start_postgres: StartPostgres) -> None:
-    server = start_postgres()
-    store = PostgresStore(server.url)
+def test_a_server_that_stands_still_is_given_up_in_time(start_database: StartDatabase) -> None:
+    server = start_database()
+    store = server.open_store()
     store.apply("key", take("a"))
     server.pause()
     with deadline(0.3):
         with pytest.raises(StoreUnavailable, match="no answer"):
             store.apply("key", take("b"))
-        with pytest.raises(StoreUnavailable, match="timeout"):
+        with pytest.raises(StoreUnavailable, match=r"timeout|no answer"):
             store.check()
     server.resume()
     assert isinstance(store.apply("key", take("a")).answer, Granted)
     store.close()
 
 
-def test_a_server_that_nobody_started_is_told_at_once() -> None:
-    store = PostgresStore("postgresql+psycopg2://user:secret@127.0.0.1:1/locks")
-    with pytest.raises(StoreUnavailable, match=r"postgresql://user@127\.0\.0\.1:1/locks: .* refused") as told:
+@pytest.mark.parametrize("scheme", ["postgresql+psycopg2", "mysql+mysqldb", "mariadb"])
+def test_a_server_that_nobody_started_is_told_at_once(scheme: str) -> None:
+    store = open_store(f"{scheme}://user:secret@127.0.0.1:1/locks")
+    shown = rf"{scheme.partition('+')[0]}://user@127\.0\.0\.1:1/locks: .* refused"
+    with pytest.raises(StoreUnavailable, match=shown) as told:
         store.apply("key", take("a"))
     assert "secret" not in str(told.value)
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])
-def test_a_restarted_server_has_kept_leases_line_and_epoch(how: str, start_postgres: StartPostgres) -> None:
-    server = start_postgres()
-    store = PostgresStore(server.url)
+def test_a_restarted_server_has_kept_leases_line_and_epoch(how: str, start_database: StartDatabase) -> None:
+    server = start_database()
+    store = server.open_store()
     granted = store.apply("key", take("a"))
     store.apply("key", take("b"))
     epoch = store.epoch()
@@ -227,9 +238,9 @@ def test_a_restarted_server_has_kept_leases_line_and_epoch(how: str, start_postg
     store.close()
 
 
-def test_a_server_that_has_become_a_replica_is_told_as_unavailable(start_postgres: StartPostgres) -> None:
-    server = start_postgres(hot_standby="on", primary_conninfo="host=127.0.0.1 port=1")
-    store = PostgresStore(server.url)
+def test_a_server_that_has_become_a_replica_is_told_as_unavailable(start_database: StartDatabase) -> None:
+    server = start_database()
+    store = server.open_store()
     store.apply("key", take("a"))
     server.stop()
     server.become_replica()
@@ -244,44 +255,23 @@ def test_a_server_that_has_become_a_replica_is_told_as_unavailable(start_postgre
 
 
 def test_others_that_stay_in_the_way_are_told(
-    store: PostgresStore, postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+    store: ServerStore, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.apply("key", take("a"))
     monkeypatch.setattr(sql_server, "PATIENCE", 0.1)
-    with postgres_server.connect() as stranger:
-        stranger.execute("BEGIN; SELECT FROM exclusive2_lock FOR UPDATE")
-        with pytest.raises(StoreUnavailable, match=r"lock timeout.*others kept it locked.* stopped"):
+    with database.stranger() as stranger:
+        stranger.execute("BEGIN")
+        stranger.execute("SELECT 1 FROM exclusive2_lock FOR UPDATE")
+        with pytest.raises(
+            StoreUnavailable, match=r"(?i)lock (wait )?timeout.*others kept it locked.* stopped"
+        ):
             store.renew([("key", Renew("a", "token of a", LIFE))])
         assert store.inspect("key").holders  # who only looks does not wait
         stranger.execute("COMMIT")
     assert store.renew([("key", Renew("a", "token of a", LIFE))]) == [True]
 
 
-def test_through_a_pooler_nothing_is_kept_in_a_session(
-    pgbouncer: PgBouncer, store: PostgresStore, postgres_server: PostgresServer
-) -> None:
-    pooled = PostgresStore(pgbouncer.url)
-    pooled.epoch()
-    settings = "SELECT current_setting('lock_timeout'), current_setting('statement_timeout')"
-
-    def work(name: str) -> None:
-        for _ in range(30):
-            assert isinstance(pooled.apply(name, take(name)).answer, Granted)
-            pooled.apply(name, take(f"{name} waits"))
-            pooled.apply(name, Remove(f"{name} waits"))
-            assert pooled.apply(name, give(name)).answer == Applied(True)
-
-    with ThreadPoolExecutor(6) as pool:
-        list(pool.map(work, "abcdef"))
-    for session in list(pooled._idle):
-        session.cursor.execute(settings)
-        assert session.cursor.fetchone() == ("0", "0")
-        session.cursor.execute("SELECT count(*) FROM pg_prepared_statements")
-        assert session.cursor.fetchone() == (0,)
-    pooled.close()
-
-
-def test_threads_share_a_store_and_leave_no_more_connections_than_ran_at_once(store: PostgresStore) -> None:
+def test_threads_share_a_store_and_leave_no_more_connections_than_ran_at_once(store: ServerStore) -> None:
     inside: set[str] = set()
 
     def work(name: str) -> int:
@@ -300,14 +290,15 @@ def test_threads_share_a_store_and_leave_no_more_connections_than_ran_at_once(st
     assert 1 <= len(list(store._idle)) <= 4
 
 
-def test_a_forked_child_has_a_connection_of_its_own(store: PostgresStore) -> None:
+def test_a_forked_child_has_a_connection_of_its_own(store: ServerStore, database: Database) -> None:
     granted = store.apply("key", take("a"))
     (mine,) = store._idle
+    number = database.number(mine.connection)
 
     def child() -> bool:
         is_same = store.apply("key", take("a")) == granted
         (its,) = store._idle
-        return is_same and its.connection.info.backend_pid != mine.connection.info.backend_pid
+        return is_same and database.number(its.connection) != number
 
     assert in_a_fork(child)
     assert list(store._idle) == [mine]
@@ -315,7 +306,7 @@ def test_a_forked_child_has_a_connection_of_its_own(store: PostgresStore) -> Non
     assert list(store._idle) == [mine]  # the child's end did not end it
 
 
-def test_a_child_may_be_forked_while_other_threads_call(store: PostgresStore) -> None:
+def test_a_child_may_be_forked_while_other_threads_call(store: ServerStore) -> None:
     fork_while_threads_call(store)
 
 
@@ -323,12 +314,11 @@ GREEN = """
 import gevent.monkey
 gevent.monkey.patch_all()
 import gevent, sys
-from celery_exclusive.stores.sql.postgres import PostgresStore
+from celery_exclusive.stores.base import open_store
 from celery_exclusive.system.threads import NativeThread
-from tests.store.test_postgres_client import give, take
-from tests.proxy import Proxy
+from tests.store.test_database_client import give, take
 
-store = PostgresStore(sys.argv[1])
+store = open_store(sys.argv[1])
 ticks, names = [], [f"{n}" for n in range(10)]
 store.apply("held", take("a"))
 
@@ -338,7 +328,7 @@ def use(name):
         store.apply(name, give(name))
 
 def wait():
-    store.transact(lambda it: it.cursor.execute("SELECT pg_sleep(1)"))
+    store.transact(lambda it: it.cursor.execute(f"SELECT {sys.argv[2]}(1)"))
     ticks.append("waited")
 
 def tick():
@@ -357,29 +347,29 @@ print(ticks, heard)
 """
 
 
-def test_greenlets_and_a_thread_beside_them_use_a_store_side_by_side(postgres_url: str) -> None:
+def test_greenlets_and_a_thread_beside_them_use_a_store_side_by_side(database: Database) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", GREEN, postgres_url], capture_output=True, text=True, check=False
+        [sys.executable, "-c", GREEN, database.url, database.sleep],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.stdout.strip() == "['ran meanwhile', 'waited'] [1]", done.stderr
 
 
-def test_a_closed_store_connects_again_when_used(
-    store: PostgresStore, postgres_server: PostgresServer
-) -> None:
+def test_a_closed_store_connects_again_when_used(store: ServerStore, database: Database) -> None:
     store.apply("key", take("a"))
     (session,) = store._idle
-    pid = session.connection.info.backend_pid
-    count = "SELECT count(*) FROM pg_stat_activity WHERE pid = %s"
+    number = database.number(session.connection)
+    assert number in database.numbers()
     store.close()
-    with postgres_server.connect() as connection:
-        while connection.execute(count, (pid,)).fetchone() != (0,):
-            pass
+    while number in database.numbers():
+        pass
     assert store.inspect("key").holders
 
 
 def test_an_interrupted_call_leaves_no_answer_for_the_next(
-    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+    store: ServerStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.apply("key", take("a"))
     (session,) = store._idle

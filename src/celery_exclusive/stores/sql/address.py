@@ -1,0 +1,31 @@
+"""The URL of a database server, read as SQLAlchemy reads it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import URL, exc, make_url
+
+from celery_exclusive.errors import OptionError
+
+
+def read(url: str, driver: str) -> tuple[str, dict[str, Any]]:
+    """Return the URL without password and options, and the arguments for the driver to connect.
+
+    Parameters:
+        driver: the dialect and driver of SQLAlchemy whose arguments they are; whatever the URL names.
+
+    Raises:
+        OptionError: the URL is malformed.
+    """
+    kind = url.partition(":")[0].partition("+")[0]
+    try:
+        given = make_url(url).set(drivername=driver)
+        options = dict(given.get_dialect()().create_connect_args(given)[1])
+    except (exc.ArgumentError, ValueError):  # its text would show the password
+        raise OptionError(
+            f"exclusive_store: cannot understand this {kind}:// URL: percent-encode what is special "
+            "in its password ('/' is %2F, '@' is %40), and give the port as a number"
+        ) from None
+    shown = URL.create(kind, given.username, None, given.host, given.port, given.database)
+    return shown.render_as_string(), options

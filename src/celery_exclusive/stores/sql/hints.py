@@ -1,0 +1,17 @@
+"""What to do about the errors of database servers, in the words that all of them share."""
+
+from __future__ import annotations
+
+ALIVE = "check that it runs and that its URL is right"
+LOGIN = "correct user and password in its URL"
+NO_DATABASE = "create it, or correct the URL"
+RIGHTS = (
+    "let an owner of the database run `celery -A proj locks create-tables`, or what it prints with --print, "
+    "and grant this user SELECT, INSERT, UPDATE and DELETE on the tables exclusive2_*"
+)
+CLIENTS = "raise its max_connections, or put a pooler before it"
+REPLICA = "it is a replica: point exclusive_store to the primary"
+DISK = "make room on its disk"
+IN_THE_WAY = "others kept it locked: look for a client that is stopped in a transaction"
+STARTING = "it is starting or stopping: try again in a moment"
+TOO_LONG = "shorten the task's id, or exclusive_prefix: an index cannot hold them"

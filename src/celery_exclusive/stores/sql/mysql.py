@@ -1,0 +1,109 @@
+"""mysql:// and mariadb://: MariaDB and MySQL, by their URL, their words and the driver PyMySQL."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from celery_exclusive.errors import OptionError
+from celery_exclusive.stores.sql import mysql_statements as statements
+from celery_exclusive.stores.sql.server import ServerStore
+from celery_exclusive.stores.sql.tables import Words, stamped_definitions
+from celery_exclusive.stores.sql.transaction import Cursor
+
+try:
+    import pymysql
+
+    from celery_exclusive.stores.sql import address, mysql_errors
+    from celery_exclusive.stores.sql.mysql_connection import TranslatingCursor, connect
+except ImportError:
+    raise OptionError(
+        "exclusive_store: mysql:// and mariadb:// need PyMySQL and SQLAlchemy: "
+        "pip install 'celery-exclusive[mysql]'"
+    ) from None
+
+OLDEST = {"MariaDB": (10, 6), "MySQL": (8, 0)}
+"""The oldest servers that understand the statements."""
+_WORDS = Words(
+    name="VARBINARY(255)",
+    id="VARBINARY(2400)",  # an index holds 3072 bytes
+    bytes="LONGBLOB",
+    word="VARCHAR(16)",
+    text="LONGTEXT",
+    table=" ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
+    has_index_in_table=True,
+)
+
+
+class Mysql:
+    """A server of MariaDB or MySQL."""
+
+    error = pymysql.Error
+    trouble = staticmethod(mysql_errors.trouble)
+    hint = staticmethod(mysql_errors.hint)
+
+    def __init__(self, url: str) -> None:
+        self.url, self._options = address.read(url, "mysql+pymysql")
+
+    def connect(self) -> tuple[Any, Cursor]:
+        try:
+            connection = connect(**self._options)
+        except TypeError as error:
+            raise OptionError(
+                f"exclusive_store: {self.url}: {error}; after '?' its URL may have the options of PyMySQL"
+            ) from None
+        except RuntimeError as error:  # a package that this user needs to log in
+            raise OptionError(f"exclusive_store: {self.url}: {error}") from None
+        cursor = TranslatingCursor(connection)
+        cursor.send(statements.SESSION)
+        version, cursor.longest = cursor.fetchone()
+        self._refuse(version, connection)
+        return connection, cursor
+
+    def _refuse(self, version: str, connection: Any) -> None:
+        """Refuse what is too old."""
+        kind = "MariaDB" if "MariaDB" in version else "MySQL"
+        oldest, numbers = OLDEST[kind], re.findall(r"\d+", version)[:2]
+        if tuple(map(int, numbers)) < oldest:
+            connection.close()
+            raise OptionError(
+                f"exclusive_store: {self.url} is {kind} {'.'.join(numbers)}, too old: it must be "
+                f"{'.'.join(map(str, oldest))} or newer"
+            )
+
+    def begin(self, cursor: Any, *, writes: bool) -> int:
+        cursor.send(statements.BEGIN if writes else statements.BEGIN_READING)
+        return int(cursor.fetchone()[0])
+
+    def definitions(self) -> list[str]:
+        return [statements.translated(statement) for statement in stamped_definitions(_WORDS)]
+
+    def create_tables(self, cursor: Any) -> None:
+        """Each statement ends the transaction that it is in, and leaves what is there."""
+        for statement in self.definitions():
+            cursor.send(statement)
+
+    def grant(self, cursor: Any, claim: dict[str, Any]) -> int | None:
+        cursor.send(statements.GRANT, claim)
+        return int(cursor.raw.lastrowid) if cursor.rowcount else None
+
+    def release(self, cursor: Any, claim: dict[str, Any]) -> bool:
+        cursor.send(statements.RELEASE, claim)
+        return bool(cursor.rowcount)
+
+
+class MysqlStore(ServerStore):
+    """Leases in a database of MariaDB or MySQL, in tables of their own.
+
+    Parameters:
+        url: as SQLAlchemy reads it: `mysql://user:password@host/database`. Any driver that it names is
+            replaced by PyMySQL.
+
+    Raises:
+        OptionError: the URL is malformed.
+    """
+
+    def __init__(
+        self, url: str, *, prefix: str = "cx", offer: int = 5_000_000, tombstone_ttl: int = 600_000_000
+    ) -> None:
+        super().__init__(Mysql(url), prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)

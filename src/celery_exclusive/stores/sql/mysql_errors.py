@@ -1,0 +1,68 @@
+"""What the errors of MariaDB and MySQL mean, and what to do about them."""
+
+from __future__ import annotations
+
+from celery_exclusive.stores.sql import hints
+from celery_exclusive.stores.sql.database import Trouble
+
+_NO_TABLE = 1146
+_BUSY = {
+    1020: hints.IN_THE_WAY,  # a row has changed since this transaction read it
+    1062: hints.IN_THE_WAY,  # another process stores the version of the tables
+    1205: hints.IN_THE_WAY,
+    1213: hints.IN_THE_WAY,
+    1317: "somebody stopped the statement",
+    1969: hints.IN_THE_WAY,
+    3024: hints.IN_THE_WAY,
+}
+_LOST = {
+    1053: hints.STARTING,
+    1290: hints.REPLICA,
+    1792: hints.REPLICA,
+    1836: hints.REPLICA,
+    **dict.fromkeys((1152, 1158, 1159, 1160, 1161, 1927, 2006, 2013, 4031), hints.ALIVE),
+}
+"""Another connection may do: also after a failover."""
+_MISUSE = {
+    **dict.fromkeys((1044, 1142, 1143), hints.RIGHTS),
+    1045: hints.LOGIN,
+    1046: "name a database in its URL",
+    1049: hints.NO_DATABASE,
+    1071: "its innodb_page_size must be 16k or more",
+    1130: "let this machine in: CREATE USER for its address",
+    1251: "PyMySQL does not know how this user logs in: give the user a password of another plugin",
+    1665: "its binlog_format must be ROW or MIXED",
+    1698: hints.LOGIN,
+}
+"""What a human must change."""
+_OTHER = {
+    **dict.fromkeys((1040, 1203, 1226), hints.CLIENTS),
+    1021: hints.DISK,
+    1030: "look into its log",
+    1114: hints.DISK,
+    1129: "this machine is blocked after too many errors: let its administrator run FLUSH HOSTS",
+    1153: "raise its max_allowed_packet",
+    1406: hints.TOO_LONG,
+}
+_HINTS = _BUSY | _LOST | _MISUSE | _OTHER
+
+
+def trouble(error: Exception) -> Trouble:
+    code = _code(error)
+    if code == _NO_TABLE:
+        return "no tables"
+    if code in _BUSY:
+        return "busy"
+    if code in _LOST:
+        return "lost"
+    return "misuse" if code in _MISUSE else "other"
+
+
+def hint(error: Exception) -> str:
+    return _HINTS.get(_code(error), hints.ALIVE)
+
+
+def _code(error: Exception) -> int:
+    """The server's number for it; 0: it has none."""
+    number = error.args[0] if error.args else 0
+    return number if isinstance(number, int) else 0

@@ -1,0 +1,204 @@
+"""A real MariaDB for tests: a process of its own, on a free port, in a directory of its own."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pymysql
+from pymysql.constants import CLIENT
+
+from celery_exclusive.stores.sql.mysql import MysqlStore
+from tests.postgres import may_run
+from tests.servers import NoServer, Server, environment, free_port
+
+MADE = Path(__file__).parents[1] / ".venv/mariadb"
+SYSTEM_TABLES = ("mysql_system_tables", "mysql_performance_tables", "mysql_system_tables_data")
+FIRST = """CREATE DATABASE mysql;
+USE mysql;
+SET @auth_root_socket = NULL, @skip_auth_anonymous = 1;
+"""
+USERS = """FLUSH PRIVILEGES;
+CREATE USER keeper@'127.0.0.1';
+GRANT ALL ON *.* TO keeper@'127.0.0.1' WITH GRANT OPTION;
+CREATE USER tests@'127.0.0.1';
+GRANT ALL ON locks.* TO tests@'127.0.0.1';
+GRANT ALL ON kit.* TO tests@'127.0.0.1';
+CREATE DATABASE locks;
+"""
+QUOTES = "SET sql_mode = 'ANSI_QUOTES,STRICT_ALL_TABLES'"
+"""As others write it, `"key"` is the name of a column."""
+
+
+def maria_folder() -> Path:
+    """Where its programs are: installed, or unpacked from Debian's packages by `make`."""
+    for folder in (Path("/"), MADE):
+        if (found := folder / "usr/sbin/mariadbd").exists() and may_run(found):
+            return folder
+    raise NoServer("no MariaDB server here: install mariadb-server")
+
+
+def unprivileged() -> str | None:
+    """The user that runs it, if we are root."""
+    if os.geteuid():
+        return None
+    with suppress(KeyError):
+        return pwd.getpwnam("mysql").pw_name
+    return "nobody"
+
+
+class MariaServer(Server):
+    """A MariaDB on a port of its own.
+
+        with MariaServer() as server:
+            server.restart()
+
+    Data survive a restart, and a kill. `options` are settings of the server: `max_connections="20"`.
+    """
+
+    start_seconds = 30.0
+    sleep = "sleep"
+    analyze = "ANALYZE TABLE"
+    never_gives_way = "SELECT 'it has changed most'"
+
+    def __init__(self, **options: str) -> None:
+        self._folder = maria_folder()
+        small = {"innodb_buffer_pool_size": "32M", "innodb_log_file_size": "8M", "max_connections": "200"}
+        self._options = {"innodb_flush_log_at_trx_commit": "2", **small, **options}
+        super().__init__("mariadb")
+
+    @property
+    def url(self) -> str:
+        return self.url_of("tests", self.port)
+
+    def url_of(self, user: str, port: int, database: str = "locks") -> str:
+        """The URL for another user, or through a proxy, or of another database."""
+        return f"mysql://{user}@127.0.0.1:{port}/{database}"
+
+    def open_store(self, port: int = 0) -> MysqlStore:
+        """A store there, through a proxy if that has another port."""
+        return MysqlStore(self.url_of("tests", port or self.port))
+
+    def ask(self, statements: str, *values: object) -> list[Any]:
+        """What the last of some statements returns."""
+        with self.stranger() as cursor:
+            cursor.execute(statements, values or None)
+            while cursor.nextset():
+                pass
+            return list(cursor.fetchall())
+
+    @contextmanager
+    def stranger(self) -> Iterator[Any]:
+        """A cursor on a connection of its own, of a user who may do everything."""
+        place: dict[str, Any] = {
+            "host": "127.0.0.1",
+            "port": self.port,
+            "user": "keeper",
+            "connect_timeout": 5,
+        }
+        options: dict[str, Any] = {
+            "autocommit": True,
+            "client_flag": CLIENT.MULTI_STATEMENTS,
+            "init_command": QUOTES,
+        }
+        connection = pymysql.connect(**place, **options, database="locks", binary_prefix=True)
+        with connection, connection.cursor() as cursor:
+            yield cursor
+
+    def blocked(self) -> int:
+        """How many connections wait for locks of others."""
+        return len(self.ask("SELECT 1 FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"))
+
+    def deadlocks(self) -> int:
+        """How many there were."""
+        return self._status("INNODB_DEADLOCKS")
+
+    def reads(self, store: MysqlStore) -> int:
+        """How many rows and entries of indexes were read."""
+        return self._status("HANDLER_READ%")
+
+    def _status(self, name: str) -> int:
+        counters = "information_schema.global_status WHERE variable_name LIKE %s"
+        return int(self.ask(f"SELECT sum(variable_value) FROM {counters}", name)[0][0])
+
+    def number(self, connection: Any) -> int:
+        """The server's number of a connection."""
+        return int(connection.thread_id())
+
+    def numbers(self) -> list[int]:
+        """Those of all connections."""
+        return [id for (id,) in self.ask("SELECT id FROM information_schema.processlist")]
+
+    def become_replica(self) -> None:
+        """Start as one that can be read only."""
+        self._options["read_only"] = "on"
+        self.start()
+
+    def become_primary(self) -> None:
+        self._options["read_only"] = "off"
+        self.start()
+
+    def sent(self) -> list[str]:
+        """The first word of each request that it was sent, if `general_log` is "on"."""
+        log = (self._directory / "data/general.log").read_text(errors="replace")
+        return re.findall(r"\t *\d+ Query\t(\w+)", log)
+
+    def restart(self) -> None:
+        """Start it again on the same port, whether it is up or not."""
+        self.kill()
+        self.start()
+
+    def refresh(self) -> None:
+        """Be up and empty, whatever was done before."""
+        self.be_up()
+        self.empty()
+
+    def be_up(self) -> None:
+        self.resume()
+        if not self.is_up:
+            self.start()
+
+    def empty(self) -> None:
+        self.ask("DROP DATABASE locks; CREATE DATABASE locks")
+
+    def _choose_ports(self) -> None:
+        self.port = free_port()
+        self._directory.chmod(0o755)
+        data = self._directory / "data"
+        data.mkdir(mode=0o700)
+        if user := unprivileged():
+            shutil.chown(data, user)
+        scripts = [self._folder / f"usr/share/mysql/{name}.sql" for name in SYSTEM_TABLES]
+        subprocess.run(
+            self._command("--bootstrap"), input=FIRST + "".join(map(Path.read_text, scripts)) + USERS,
+            user=user, cwd="/", env=environment(MADE), capture_output=True, check=True, text=True,
+        )  # fmt: skip
+
+    def _command(self, *more: str) -> list[str]:
+        share, data = self._folder / "usr/share/mysql", self._directory / "data"
+        fixed: dict[str, object] = {
+            "datadir": data,
+            "lc_messages_dir": share,
+            "character_sets_dir": share / "charsets",
+        }
+        fixed |= {"port": self.port, "bind_address": "127.0.0.1", "socket": ""}
+        settings = {"general_log_file": data / "general.log", **self._options, **fixed}
+        words = [f"--{name}={value}" for name, value in settings.items()]
+        return [str(self._folder / "usr/sbin/mariadbd"), "--no-defaults", *words, *more]
+
+    def _start(self) -> bool:
+        return self._run(self._command(), env=environment(MADE), user=unprivileged())
+
+    def _answers(self) -> bool:
+        """Whether it is this very server that answers."""
+        try:
+            return self.ask("SELECT @@datadir") == [(f"{self._directory}/data/",)]
+        except pymysql.Error:
+            return False

@@ -1,0 +1,413 @@
+"""What only stores in a database server can do well or badly: rows, costs, and others at the same time."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from random import randbytes
+from typing import Any
+
+import pytest
+
+from celery_exclusive.core.operations import (
+    Acquire,
+    AcquireAlone,
+    Applied,
+    Break,
+    Ending,
+    Granted,
+    Held,
+    Parked,
+    Release,
+    Remove,
+    Renew,
+    Stale,
+)
+from celery_exclusive.core.records import SECOND, reach
+from celery_exclusive.core.step import step
+from celery_exclusive.errors import StoreUnavailable
+from celery_exclusive.stores.sql import transaction
+from celery_exclusive.stores.sql.server import ServerStore
+from celery_exclusive.stores.sql.transaction import Transaction
+from tests.store.conftest import Database, StartDatabase
+
+LIFE = 30 * SECOND
+START = 1_700_000_000 * SECOND
+
+
+def take(id: str, ttl: int = LIFE, *, message: bytes | None = b"message") -> Acquire:
+    return Acquire(id, f"token of {id}", ttl, message=message)
+
+
+def give(id: str, ending: Ending = "done") -> Release:
+    return Release(id, f"token of {id}", ending)
+
+
+def test_a_lease_is_readable_by_an_operator(store: ServerStore, database: Database) -> None:
+    granted = store.apply("key", take("a")).answer
+    assert isinstance(granted, Granted)
+    found = database.ask('SELECT "key", fence, ends, document FROM exclusive2_lock')
+    ((key, fence, ends, document),) = found
+    holder = {"id": "a", "token": "token of a", "expiry": granted.fence + LIFE, "fence": granted.fence}
+    assert (key, fence, ends) == (b"key", granted.fence, granted.fence + LIFE)
+    assert json.loads(document) == {"limit": 1, "holders": [{**holder, "waited": False, "phase": "running"}]}
+
+
+def test_a_free_key_is_acquired_and_released_by_one_statement_each(
+    start_database: StartDatabase, kind: str
+) -> None:
+    logging = {"log_statement": "all"} if kind == "postgres" else {"general_log": "on"}
+    server = start_database(**logging)
+    store = server.open_store()
+    store.epoch()
+    grant, begin = ("WITH", "BEGIN") if kind == "postgres" else ("INSERT", "SET")
+    updates = ["UPDATE"] * (2 if kind == "postgres" else 1)  # MariaDB gets both in one request
+
+    def sent(ask: Callable[[], object]) -> list[str]:
+        before = len(server.sent())
+        ask()
+        return server.sent()[before:]
+
+    for _ in range(4):  # new, and again; planned, and prepared
+        assert sent(lambda: store.apply("key", take("a"))) == [grant]
+        assert sent(lambda: store.apply("key", give("a"))) == ["UPDATE"]
+    alone = AcquireAlone("a", "t", LIFE, phase="queued")
+    assert sent(lambda: store.apply("unique", alone)) == [grant]
+    store.apply("key", take("a"))
+    held = [grant, begin, "SELECT", "SELECT", "COMMIT"]
+    assert sent(lambda: store.apply("key", take("b", message=None))) == held
+    parked = [grant, begin, "SELECT", "SELECT", "UPDATE", "INSERT", "COMMIT"]
+    assert sent(lambda: store.apply("key", take("b"))) == parked
+    leases = [("key", Renew("a", "token of a", LIFE)), ("unique", Renew("a", "t", LIFE))]
+    assert sent(lambda: store.renew(leases)) == [begin, "SELECT", *updates, "COMMIT"]
+    store.close()
+
+
+def test_what_is_answered_at_once_is_what_step_answers_and_leaves(
+    store: ServerStore, other: ServerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the differential test sees no difference: in the rows."""
+    monkeypatch.setattr(other, "_at_once", lambda *_: None)
+    store.clock = other.clock = lambda: START
+    for key, by in (("one", store), ("two", other)):
+        by.apply(key, take("a"))
+        by.apply(key, give("a"))
+        by.apply(key, Acquire("b", "t", LIFE, limit=3))
+    found = store.transact(lambda transaction: [row_of(transaction, key) for key in ("one", "two")])
+    assert found[0] == found[1]
+
+
+def row_of(transaction: Transaction, key: str) -> list[object]:
+    columns = "fence, due, ends, waiting, aside, behind, document"
+    transaction.cursor.execute(f"SELECT {columns} FROM exclusive2_lock WHERE key = ?", (key.encode(),))
+    return transaction.cursor.fetchall()
+
+
+def test_a_late_request_of_a_run_that_has_finished_is_stale(store: ServerStore) -> None:
+    again = Acquire("a", "token of a", LIFE, redelivered=True)
+    assert isinstance(store.apply("key", again).answer, Granted)
+    store.apply("key", give("a"))
+    assert store.apply("key", take("a")).answer == Stale()
+
+
+def test_a_fence_is_above_that_of_a_row_which_the_reaper_deleted_meanwhile(
+    store: ServerStore, other: ServerStore
+) -> None:
+    """Somebody has found no row of the key, and stands still while another's whole lease comes and goes."""
+    fences: list[int] = []
+
+    def acquire_slowly(transaction: Transaction) -> object:
+        loaded = transaction.load("key", "a")
+        if not fences:
+            granted = other.apply("key", take("b")).answer
+            assert isinstance(granted, Granted)
+            fences.append(granted.fence)
+            other.apply("key", give("b"))
+            other.reap()
+            assert list(other.scan()) == []
+        reply = transaction._carry_out("key", take("a"), loaded) or transaction.apply("key", take("a"))
+        return reply.answer
+
+    store.clock = lambda: START  # its clock is late, too
+    granted = store.transact(acquire_slowly)
+    assert isinstance(granted, Granted)
+    assert granted.fence > fences[0]
+
+
+def test_the_reaper_waits_until_a_grant_that_has_read_the_fence_is_done(
+    store: ServerStore, other: ServerStore, database: Database
+) -> None:
+    granted = store.apply("key", take("a")).answer
+    with database.stranger() as stranger, ThreadPoolExecutor(2) as pool:
+        stranger.execute("BEGIN")
+        stranger.execute("DELETE FROM exclusive2_lock")  # whoever wants the key has to wait now
+        granting = pool.submit(other.apply, "key", take("b"))
+        wait_until_blocked(database, 1)
+        reaping = pool.submit(store.reap)
+        wait_until_blocked(database, 2)
+        stranger.execute("COMMIT")
+        assert reaping.result().answer == Applied(True)
+        assert granting.result().answer != granted
+
+
+def wait_until_blocked(server: Database, count: int, unless: Future[Any] | None = None) -> None:
+    """Wait until so many connections wait for locks of others, unless this has an end first."""
+    while server.blocked() != count and not (unless and unless.done()):
+        pass
+
+
+def test_a_line_of_20000_is_read_by_its_indexes(store: ServerStore, database: Database) -> None:
+    for key in ("short", "long"):
+        store.apply(key, take("first"))
+        for id in range(10):
+            store.apply(key, take(f"{id}"))
+    lengthen(database, "long", 20_000)
+    assert store.inspect("long").waiting == 20_000
+    loaded = store.transact(lambda transaction: transaction.load("long"))
+    assert len(loaded.line.head) == reach(loaded.document)
+    fetched = [cost(store, database, key) for key in ("short", "long")]
+    assert fetched[1] < fetched[0] + 300
+
+
+def lengthen(server: Database, key: str, length: int) -> None:
+    columns = 'id, seq, place, namespace, "key", offer_until, offers, state, message'
+    ((last,),) = server.ask("SELECT max(seq) FROM exclusive2_line")
+    entries = (
+        (b"%d" % n, last + n, last + n, b"cx", key.encode(), 0, 0, "waiting", b"message")
+        for n in range(10, length)
+    )
+    with server.stranger() as cursor:
+        cursor.executemany(
+            f"INSERT INTO exclusive2_line ({columns}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)", entries
+        )
+        cursor.execute(
+            'UPDATE exclusive2_lock SET waiting = %s, fence = fence + %s WHERE "key" = %s',
+            (length, length, key.encode()),
+        )
+        cursor.execute(server.analyze + " exclusive2_line")
+
+
+def test_five_thousand_finished_tasks_slow_no_acquire(store: ServerStore, database: Database) -> None:
+    for number in range(10):  # until the server plans them no more: it knows of no tombstones yet
+        store.apply("key", take(f"{number}"))
+        store.apply("key", give(f"{number}"))
+    before = cost_of(store, database, lambda: store.apply("key", take("before")))
+    with database.stranger() as cursor:
+        cursor.executemany(
+            'INSERT INTO exclusive2_tombstone (namespace, "key", id, until, token) '
+            "VALUES (%s, %s, %s, %s, %s)",
+            [(b"cx", b"%d" % n, b"id", 9 * 10**15, b"t") for n in range(5_000)],
+        )
+    store.apply("key", give("before"))
+    after = cost_of(store, database, lambda: store.apply("key", take("after")))
+    assert after <= before + 10
+
+
+def cost(store: ServerStore, server: Database, key: str) -> int:
+    """How many rows and entries of indexes are read by a task that comes, leaves, runs, and is looked at."""
+    operations = [take("new"), Remove("1"), take("other", message=None), Break("nobody")]
+    operations += [give("first", "open"), take("0"), give("0")]
+
+    def all_of_them() -> None:
+        for operation in operations:
+            store.apply(key, operation)
+        store.inspect(key)
+        store.reap()
+
+    return cost_of(store, server, all_of_them)
+
+
+def cost_of(store: ServerStore, server: Database, work: Callable[[], object]) -> int:
+    """How many rows and entries of indexes it reads."""
+    before = server.reads(store)
+    work()
+    return server.reads(store) - before
+
+
+def test_tables_that_somebody_dropped_are_made_anew(store: ServerStore, database: Database) -> None:
+    for name in ("lock", "namespace"):
+        for ask in (lambda: store.apply("key", take("a")), store.reap, lambda: store.inspect("key")):
+            store.epoch()
+            database.ask(f"DROP TABLE exclusive2_{name}")
+            ask()
+
+
+def test_a_row_of_the_namespace_that_somebody_deleted_is_made_anew(
+    store: ServerStore, database: Database
+) -> None:
+    for ask in (lambda: store.apply("key", take("a")), store.reap, lambda: store.forget("key")):
+        store.epoch()
+        database.ask("DELETE FROM exclusive2_namespace")
+        ask()
+
+
+def test_many_may_use_a_new_database_at_once(database: Database) -> None:
+    barrier = threading.Barrier(8)
+
+    def begin(id: int) -> type:
+        store = database.open_store()
+        barrier.wait()
+        try:
+            return type(store.apply("key", take(f"{id}")).answer)
+        finally:
+            store.close()
+
+    for _ in range(3):
+        database.refresh()
+        with ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(begin, range(8)))
+        assert sorted(answers, key=str) == [Granted] + [Parked] * 7
+
+
+def test_only_one_of_many_reapers_reaps_in_a_period(store: ServerStore) -> None:
+    store.epoch()
+    for _ in range(10):
+        store.clock = None
+        with ThreadPoolExecutor(6) as pool:
+            answers = list(pool.map(lambda _: store.reap(every=LIFE).answer, range(6)))
+        assert answers.count(Applied(True)) == 1
+        store.transact(lambda it: it.cursor.execute("UPDATE exclusive2_namespace SET reaped = 0"))
+
+
+def test_a_namespace_is_kept_for_one_of_two_brokers_that_come_together(store: ServerStore) -> None:
+    store.epoch()
+    for turn in range(10):
+        with ThreadPoolExecutor(6) as pool:
+            owners = list(pool.map(lambda n: store.keep_namespace(f"broker {n}", LIFE), range(6)))
+        assert len(set(owners)) == 1, turn
+        store.transact(lambda it: it.cursor.execute("UPDATE exclusive2_namespace SET broker = NULL"))
+
+
+def test_heartbeats_of_the_same_keys_never_wait_in_a_circle(store: ServerStore, database: Database) -> None:
+    before = database.deadlocks()
+    keys = [f"key {number}" for number in range(40)]
+    leases = [(key, Renew("a", "token of a", LIFE)) for key in keys]
+    for key in keys:
+        store.apply(key, take("a"))
+
+    def beat(order: int) -> None:
+        for _ in range(50):
+            assert all(store.renew(leases[::order]))
+
+    def reap() -> None:
+        for number in range(50):
+            store.apply(f"gone {number}", take("a", ttl=1))
+            store.reap()
+
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(beat, 1), pool.submit(beat, -1), pool.submit(beat, 1), pool.submit(reap)]:
+            done.result()
+    assert database.deadlocks() == before
+
+
+def test_a_renewal_keeps_others_from_its_leases_from_reading_to_writing(
+    store: ServerStore,
+    other: ServerStore,
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else it would write a lease back that was released meanwhile."""
+    store.apply("key", take("a"))
+    releases: list[Future[Any]] = []
+
+    def step_late(*facts: Any) -> Any:
+        if not releases:
+            releases.append(pool.submit(other.apply, "key", give("a")))
+            wait_until_blocked(database, 1, unless=releases[0])
+        return step(*facts)
+
+    monkeypatch.setattr(transaction, "step", step_late)
+    with ThreadPoolExecutor(1) as pool:
+        assert store.renew([("key", Renew("a", "token of a", LIFE))]) == [True]
+        assert releases[0].result().answer == Applied(True)
+    assert not store.inspect("key").holders
+
+
+def test_leases_are_locked_in_the_order_of_their_keys(store: ServerStore, database: Database) -> None:
+    for key in "ba":
+        store.apply(key, take("x"))
+    lock = """SELECT 1 FROM exclusive2_lock WHERE namespace = 'cx' AND "key" = %s FOR UPDATE """
+    with database.stranger() as stranger, ThreadPoolExecutor(1) as pool:
+        stranger.execute("BEGIN")
+        stranger.execute(lock, (b"b",))
+        renewing = pool.submit(store.renew, [(key, Renew("x", "token of x", LIFE)) for key in "ba"])
+        wait_until_blocked(database, 1)
+        stranger.execute(f"{lock} SKIP LOCKED", (b"a",))
+        assert not stranger.fetchall()
+        stranger.execute("COMMIT")
+        assert renewing.result() == [True, True]
+
+
+def test_the_reaper_waits_for_no_key_that_others_are_at(store: ServerStore, database: Database) -> None:
+    store.clock = lambda: START
+    for key in ("busy", "dead"):
+        store.apply(key, take("a"))
+    store.clock = lambda: START + LIFE
+    left = 'SELECT "key" FROM exclusive2_lock'
+    with database.stranger() as stranger:
+        stranger.execute("BEGIN")
+        stranger.execute(
+            """SELECT 1 FROM exclusive2_lock WHERE namespace = 'cx' AND "key" = 'busy' FOR UPDATE"""
+        )
+        assert store.reap().answer == Applied(True)
+        assert database.ask(left) == [(b"busy",)]
+        stranger.execute("COMMIT")
+    store.reap()
+    assert database.ask(left) == []
+
+
+def test_a_deadlock_with_others_is_tried_again(store: ServerStore, database: Database) -> None:
+    for key in "abcdef":
+        store.apply(key, take(key))
+    leases = [(key, Renew(key, f"token of {key}", LIFE)) for key in ("a", "b")]
+    touch = """UPDATE exclusive2_lock SET version = version + 1 WHERE namespace = 'cx' AND "key" = %s"""
+    before = database.deadlocks()
+    with database.stranger() as stranger, ThreadPoolExecutor(2) as pool:
+        stranger.execute("BEGIN")
+        stranger.execute(database.never_gives_way)
+        for key in "cdefb":
+            stranger.execute(touch, (key.encode(),))
+        renewing = pool.submit(store.renew, leases)
+        wait_until_blocked(database, 1)
+        stranger.execute(touch, (b"a",))  # returns when the other side has given way
+        stranger.execute("COMMIT")
+        assert renewing.result() == [True, True]
+    assert database.deadlocks() > before
+
+
+def test_a_client_that_stands_still_in_a_transaction_is_in_the_way_for_seconds(
+    store: ServerStore, other: ServerStore
+) -> None:
+    store.apply("key", take("a"))
+    may_go_on = threading.Event()
+
+    def stand_still(transaction: Transaction) -> object:
+        loaded = transaction.load("key", "b")
+        assert may_go_on.wait(60)
+        return transaction._carry_out("key", take("b"), loaded)
+
+    with ThreadPoolExecutor(1) as pool:
+        standing = pool.submit(store.transact, stand_still)
+        assert isinstance(other.apply("key", take("c", message=None)).answer, Held)
+        assert other.apply("key", give("a")).answer == Applied(True)
+        may_go_on.set()
+        standing.result()  # tried again on a new connection
+
+
+def test_an_id_that_no_index_can_hold_is_told(store: ServerStore) -> None:
+    store.apply("key", take("a"))
+    with pytest.raises(StoreUnavailable, match="shorten the task's id"):
+        store.apply("key", take(randbytes(5_000).hex()))
+    assert store.inspect("key").waiting == 0
+    longest = randbytes(1_150).hex()
+    assert isinstance(store.apply("key", take(longest)).answer, Parked)
+
+
+def test_a_message_may_have_megabytes(store: ServerStore) -> None:
+    message = randbytes(3_000_000)
+    store.apply("key", take("a"))
+    assert isinstance(store.apply("key", take("b", message=message)).answer, Parked)
+    (wake,) = store.apply("key", give("a")).wake
+    assert wake.message == message

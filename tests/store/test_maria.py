@@ -1,0 +1,67 @@
+"""What only MariaDB and MySQL have: settings of a server that would change what statements do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import pytest
+
+from celery_exclusive.core.operations import Applied, Granted, Parked, Release
+from celery_exclusive.core.records import SECOND
+from celery_exclusive.stores.sql.transaction import Transaction
+from tests.maria import MariaServer
+from tests.store.test_database import give, take, wait_until_blocked
+
+StartMaria = Callable[..., MariaServer]
+LOCK = """SELECT 1 FROM exclusive2_lock WHERE namespace = 'cx' AND "key" = 'key' FOR UPDATE"""
+
+
+def test_the_clock_is_read_after_a_wait(start_maria: StartMaria) -> None:
+    server = start_maria(sysdate_is_now="on")
+
+    def look(transaction: Transaction) -> int:
+        transaction.load("key")
+        return transaction.now
+
+    with closing(server.open_store()) as store, server.stranger() as stranger, ThreadPoolExecutor(1) as pool:
+        store.apply("key", take("a"))
+        stranger.execute("BEGIN")
+        stranger.execute(LOCK)
+        looking = pool.submit(store.transact, look)
+        wait_until_blocked(server, 1)
+        ((now,),) = server.ask("SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)")
+        stranger.execute("COMMIT")
+        assert looking.result() >= now
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"default_time_zone": "+05:00"},
+        {"sql_mode": "ANSI_QUOTES,NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT"},
+        {"character_set_server": "latin1", "collation_server": "latin1_general_ci"},
+        {"transaction_isolation": "SERIALIZABLE", "autocommit": "off"},
+        {"default_storage_engine": "MyISAM", "lower_case_table_names": "1"},
+    ],
+    ids=str,
+)
+def test_the_settings_of_a_server_change_nothing(options: dict[str, str], start_maria: StartMaria) -> None:
+    server = start_maria(**options)
+    server.empty()
+    with closing(server.open_store()) as store:
+        granted = store.apply("key", take("a")).answer
+        assert isinstance(granted, Granted)
+        assert abs(granted.fence - time.time_ns() // 1000) < 60 * SECOND  # whatever its time zone
+        for name in ("KEY", "key ", "kéy", "key\\", "'\""):
+            assert isinstance(store.apply(name, take(name)).answer, Granted), name
+        upper = Release("A", "TOKEN OF A")
+        assert store.apply("key", upper).answer == Applied(False)
+        assert isinstance(store.apply("key", take("\\'\"b", message=bytes(range(256)))).answer, Parked)
+        (wake,) = store.apply("key", give("a")).wake
+        assert (wake.id, wake.message) == ("\\'\"b", bytes(range(256)))
+        assert store.reap().answer == Applied(True)
+        engines = "SELECT DISTINCT engine FROM information_schema.tables WHERE table_schema = 'locks'"
+        assert server.ask(engines) == [("InnoDB",)]
