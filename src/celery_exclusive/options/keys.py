@@ -57,7 +57,7 @@ def check(task_name: str, run: _Run, option: Option) -> None:
         parameters = signature.parameters
         if callable(option.key):
             _check_function(option.key, signature)
-        takes_any = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())
+        takes_any = _takes_any_name(signature)
         for name in _named(option) or ():
             if name not in parameters and not takes_any:
                 raise Refused(_no_parameter(name, parameters))
@@ -197,20 +197,48 @@ def _fields(template: str) -> tuple[tuple[Field, ...], str]:
 
 
 def _check_function(key: Callable[..., str], signature: Signature) -> None:
-    named = {name: parameter.kind for name, parameter in signature.parameters.items()}
-    by_name = {name: None for name, kind in named.items() if kind is Parameter.KEYWORD_ONLY}
-    by_place = [kind for kind in named.values() if kind < Parameter.VAR_POSITIONAL]
     try:
-        accepts = inspect.signature(key)
-    except (ValueError, TypeError):
-        return  # written in C: the first call will show it
-    try:
-        accepts.bind(*by_place, **by_name)
+        _is_called_by_name(key, signature)
     except TypeError as error:
         text = (
             f"key= is called with the arguments of the task, {signature}, but does not accept them ({error})."
         )
         raise Refused(text) from error
+
+
+def _is_called_by_name(key: Callable[..., object], signature: Signature) -> bool:
+    """Whether a function takes the arguments of the task by name, as with **kwargs alone, and not by place.
+
+    Raises TypeError if it accepts neither.
+    """
+    named = {name: parameter.kind for name, parameter in signature.parameters.items()}
+    by_name = [name for name, kind in named.items() if kind is Parameter.KEYWORD_ONLY]
+    by_place = [name for name, kind in named.items() if kind < Parameter.VAR_POSITIONAL]
+    try:
+        accepts = inspect.signature(key)
+    except (ValueError, TypeError):
+        return False  # written in C: the first call will show it
+    try:
+        accepts.bind(*by_place, **dict.fromkeys(by_name))
+    except TypeError:
+        if Parameter.VAR_POSITIONAL in named.values() or not _takes_any_name(accepts):
+            raise
+        accepts.bind(**dict.fromkeys([*by_place, *by_name]))
+        return True
+    return False
+
+
+def _takes_any_name(signature: Signature) -> bool:
+    return any(parameter.kind is Parameter.VAR_KEYWORD for parameter in signature.parameters.values())
+
+
+def _by_name(bound: BoundArguments) -> dict[str, object]:
+    """Return all arguments by name, and what is in the **kwargs of the task beside them."""
+    named = dict(bound.arguments)
+    for name, parameter in bound.signature.parameters.items():
+        if parameter.kind is Parameter.VAR_KEYWORD:
+            named |= named.pop(name)
+    return named
 
 
 def _absolute_text(key: str | Callable[..., object], bound: BoundArguments) -> str:
@@ -220,7 +248,8 @@ def _absolute_text(key: str | Callable[..., object], bound: BoundArguments) -> s
         text: object = "".join((*shown, end))
     else:
         try:
-            text = key(*bound.args, **bound.kwargs)
+            is_by_name = _is_called_by_name(key, bound.signature)
+            text = key(**_by_name(bound)) if is_by_name else key(*bound.args, **bound.kwargs)
         except Exception as error:
             raise Refused(f"key= raised {type(error).__name__}. Correct the function.") from error
     if not isinstance(text, str) or not 0 < len(text) <= MOST_CHARACTERS:

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+from celery_exclusive.errors import OptionError
 from celery_exclusive.options.canonical import utf8
 from celery_exclusive.options.declared import Exclusive, Unique
-from celery_exclusive.options.keys import absolute_key, key_of, own_key
+from celery_exclusive.options.keys import absolute_key, check, key_of, own_key
 from tests.unit.options.test_keys import AsJson, scalars
 
 HASH = "0123456789abcdef" * 2
@@ -147,3 +148,38 @@ def test_what_needs_no_escape_looks_as_in_an_f_string(made: tuple[str, int], val
     assume(not any("^" in value for value in values[: count - 1]))
     filled = template.format(a=values[0], b=values[1], c=values[2])
     assert key(template, *values[:count]) == absolute_key(filled)
+
+
+# Functions
+
+
+def by_any_name(**kwargs: Any) -> str:
+    return f"{kwargs['a']} {kwargs['b']}"
+
+
+def by_one_name(b: Any, **kwargs: Any) -> str:
+    return f"{kwargs['a']} {b}"
+
+
+def by_keyword(*, a: Any, b: Any, **kwargs: Any) -> str:
+    return f"{a} {b}"
+
+
+@pytest.mark.parametrize("function", [by_any_name, by_one_name, by_keyword])
+def test_a_function_with_kwargs_may_name_the_parameters_that_it_uses(function: Any):
+    option = Exclusive(key=function)
+    check(TASK, work, option)
+    assert {key_of(TASK, work, option, (1,), {"b": 2}), key_of(TASK, work, option, (), {"a": 1, "b": 2})} == {
+        "x=1 2"
+    }
+
+
+def test_a_function_gets_what_is_in_the_kwargs_of_the_task_by_name():
+    def run(a: Any, **kwargs: Any) -> None: ...
+
+    assert key_of(TASK, run, Exclusive(key=by_any_name), (1,), {"b": 2}) == "x=1 2"
+
+
+def test_a_function_that_accepts_the_arguments_neither_by_place_nor_by_name_is_refused():
+    with pytest.raises(OptionError, match="does not accept them"):
+        check(TASK, work, Exclusive(key=lambda a, d, e, f, **kwargs: a))
