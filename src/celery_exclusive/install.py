@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakSet
 
 from celery import Celery
 from celery import Task as CeleryTask
@@ -14,6 +16,7 @@ from celery_exclusive.leases.releaser import Releaser
 from celery_exclusive.messages.courier import Courier
 from celery_exclusive.options import keys
 from celery_exclusive.options.declared import KINDS
+from celery_exclusive.options.leftovers import leftovers
 from celery_exclusive.options.masking import mask
 from celery_exclusive.options.option import Option, apps_with_locks, check_declaration
 from celery_exclusive.publishing.send import wrap_send_task
@@ -96,6 +99,7 @@ class Installer:
 
     def __init__(self, app: Any) -> None:
         self.app = app
+        self._seen: WeakSet[type] = WeakSet()
         app._task_from_fun = self._adopting(app._task_from_fun)
         app.register_task = self._adopting(app.register_task)
         app.finalize = self._finalizing(app.finalize)
@@ -109,6 +113,10 @@ class Installer:
         cls: Any = type(task)  # from here on: what we call may look at the app, and so adopt it meanwhile
         if issubclass(cls, GatedTask):
             return
+        if cls not in self._seen:
+            self._seen.add(cls)
+            for text in leftovers(cls, task.name):
+                warnings.warn(text, stacklevel=2)
         for name, value in vars(cls).items():
             if isinstance(value, Option) and name != value.attribute:  # by an annotation: not reported yet
                 check_declaration(cls, name, self.app)

@@ -23,6 +23,8 @@ from tests.worker.journal import Journal, eventually, is_alive
 from tests.worker.nursery import DEATH_OF_PARENT, Child, Nursery
 
 REPOSITORY = Path(__file__).parents[2]
+_SHOPS = ("tests.worker.shop", "tests.compat.shop")
+"""How the names of modules begin that are made anew for each lab."""
 LINES, WIDTH = 30, 160
 """Of a worker's log, what is shown for a failed test: what is long hides what the test says itself."""
 
@@ -94,7 +96,7 @@ class Lab:
         if self._app is None:
             names = {name: value for name, value in self.environment.items() if name.startswith("LAB_")}
             os.environ.update(names)
-            for shop in [name for name in sys.modules if name.startswith("tests.worker.shop")]:
+            for shop in [name for name in sys.modules if name.startswith(_SHOPS)]:
                 del sys.modules[shop]
             self._app = import_module(self.module).app
             for name in names:

@@ -1,0 +1,110 @@
+"""`HeimdallTask` and `AlreadyQueuedError` of celery-heimdall: `heimdall={"unique": True, ...}`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, cast
+
+from celery_exclusive.compat.recipe_task import RecipeDuplicate, UniqueRecipeTask
+from celery_exclusive.errors import OptionError, did_you_mean
+from celery_exclusive.options.declared import Unique
+
+_OPTIONS = ("unique", "key", "unique_timeout", "unique_raises", "unique_wait_for_expiry")
+_NOT_USED = ("unique_lock_timeout", "unique_lock_blocking", "lock_prefix")
+_RATES = ("times", "per", "rate_limit", "rate_limit_prefix")
+_ONE_HOUR = 3600
+
+
+class AlreadyQueuedError(RecipeDuplicate):
+    """A call was not published, since the same call is queued or runs.
+
+    Attributes:
+        likely_culprit: the task that holds the key.
+        expires_in: seconds until the key expires if nobody renews it.
+    """
+
+    @property
+    def likely_culprit(self) -> str:
+        return self.holder
+
+    @property
+    def expires_in(self) -> float:
+        return self.remaining
+
+
+class HeimdallTask(UniqueRecipeTask):
+    """A base of tasks that are not queued twice.
+
+    Example:
+        @app.task(base=HeimdallTask, heimdall={"unique": True, "unique_raises": True})
+        def send_digest(user_id): ...
+
+    The options of `heimdall`:
+        unique: whether the task is unique. Default False.
+        key: a string, or a function of (args, kwargs) that returns one. Default: all arguments.
+        unique_timeout: seconds after which the key of a lost message expires. Default: the setting
+            `heimdall_unique_timeout`, else `exclusive_queued_ttl`.
+        unique_raises: whether a duplicate raises `AlreadyQueuedError`; else its call returns the AsyncResult
+            of the queued task. Default: the setting `heimdall_unique_raises`, else False.
+        unique_wait_for_expiry: whether the key is held for `unique_timeout` (an hour by default), however
+            the task ends.
+
+    Raises:
+        OptionError: `heimdall` has an option that does not exist, or one that limits a rate: this library is
+            no rate limiter.
+
+    What changes: `unique_timeout` ends no key of a body that runs. A function as `key` gets the arguments
+    that the call gave by place as `args`, and all of them by name as `kwargs`.
+    """
+
+    abstract = True
+    heimdall: ClassVar[Mapping[str, Any]] = {}
+    duplicate_error = AlreadyQueuedError
+
+    @classmethod
+    def new_option(cls, app: Any) -> tuple[Unique, str] | None:
+        heimdall = cls.heimdall
+        _check(cls.name, heimdall)
+        if not heimdall.get("unique"):
+            return None
+        timeout = heimdall.get("unique_timeout", app.conf.get("heimdall_unique_timeout"))
+        waits = heimdall.get("unique_wait_for_expiry")
+        raises = heimdall.get("unique_raises", app.conf.get("heimdall_unique_raises"))
+        key = heimdall.get("key")
+        option = Unique(
+            key=_by_name(cls, cast("Any", key))
+            if callable(key)
+            else key and key.replace("{", "{{").replace("}", "}}"),
+            period=(timeout or _ONE_HOUR) if waits else None,
+            on_conflict="raise" if raises else "skip",
+            queued_ttl=None if waits else timeout,
+        )
+        return option, "unique_timeout ends no key of a body that runs, whose lease is renewed"
+
+
+def _by_name(cls: Any, key: Callable[[Any, Any], str]) -> Callable[..., str]:
+    """Return a function that is called like the task, and calls `key` with its args and kwargs."""
+    parameters = [*inspect.signature(cls.run).parameters]
+    is_bound = not isinstance(inspect.getattr_static(cls, "run"), staticmethod)
+    names = parameters[is_bound:]
+
+    def key_of_call(*args: Any, **kwargs: Any) -> str:
+        return key(args, {**dict(zip(names, args, strict=False)), **kwargs})
+
+    return key_of_call
+
+
+def _check(task: str, heimdall: Mapping[str, Any]) -> None:
+    for name in heimdall:
+        if name in _RATES:
+            raise OptionError(
+                f"task {task}: heimdall={dict(heimdall)!r} limits a rate, and this library is no "
+                "rate limiter: keep celery-heimdall for this task, or write "
+                "Unique(period=) for one call per period"
+            )
+        if name not in _OPTIONS + _NOT_USED:
+            raise OptionError(
+                f"task {task}: heimdall={dict(heimdall)!r} has no option {name!r} (there are "
+                f"{', '.join(_OPTIONS)}){did_you_mean(name, _OPTIONS)}"
+            )

@@ -1,0 +1,88 @@
+"""The base of the recipes' task classes: it makes one of our options from the attributes that they know."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from celery_exclusive.compat.changed import report
+from celery_exclusive.errors import DuplicateTask, OptionError
+from celery_exclusive.install import Task
+
+if TYPE_CHECKING:
+    from celery_exclusive.options.declared import Exclusive, Unique
+
+_PACKAGE: Final = __name__.rpartition(".")[0]
+
+
+class RecipeTask(Task):
+    """A task class whose options are written as a recipe has them.
+
+    An `exclusive=` or `unique=` that the task declares itself is kept.
+    """
+
+    abstract = True
+    _translated: ClassVar[str | None] = None
+    """The name of the task whose option was made from old ones."""
+
+    @classmethod
+    def new_option(cls, app: Any) -> tuple[Exclusive | Unique, str] | None:
+        """Return the option that this task has, and what changes with it; None: none.
+
+        Raises:
+            OptionError: an old option is misspelt, or has no counterpart.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def on_bound(cls, app: Any) -> None:
+        if cls._translated != cls.name:  # Celery binds a task again when it finalises its app
+            try:
+                found = cls.new_option(app)
+            except OptionError:
+                app._tasks.pop(cls.name, None)  # else its next use would succeed
+                raise
+            if found and not cls._declares(found[0].attribute):
+                cls._translate(*found)
+        super().on_bound(app)
+
+    @classmethod
+    def _declares(cls, attribute: str) -> bool:
+        """Whether the task, or a base of it, has this option by a declaration of its own."""
+        owner = next((base for base in cls.__mro__ if attribute in vars(base)), None)
+        return owner is not None and "_translated" not in vars(owner)
+
+    @classmethod
+    def _translate(cls, option: Exclusive | Unique, changes: str) -> None:
+        setattr(cls, option.attribute, option)
+        cls._translated = cls.name
+        recipe = next(base.__module__ for base in cls.__mro__ if base.__module__.startswith(_PACKAGE))
+        report(recipe, f"task {cls.name}: {changes}. Write {option.attribute}={option!r}")
+
+
+class RecipeDuplicate(DuplicateTask):
+    """A call was not published, since another task that is queued or runs holds its unique key."""
+
+    def __init__(self, text: str = "", key: str = "", holder: str = "", remaining: float = 0) -> None:
+        super().__init__(text, key, holder)
+        self.args = (*self.args, remaining)
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until the lease of that task expires, if it is not renewed."""
+        return float(self.args[3])
+
+
+class UniqueRecipeTask(RecipeTask):
+    """A recipe whose calls raise an error of its own if they are duplicates."""
+
+    abstract = True
+    duplicate_error: ClassVar[type[RecipeDuplicate]]
+
+    def apply_async(self, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
+        try:
+            return super().apply_async(args, kwargs, *rest, **options)
+        except DuplicateTask as duplicate:
+            holder = self.lock_state(*(args or ()), **(kwargs or {})).unique_holder
+            raise self.duplicate_error(
+                str(duplicate), duplicate.key, duplicate.holder, holder.remaining if holder else 0
+            ) from duplicate

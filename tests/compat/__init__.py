@@ -1,0 +1,1 @@
+"""The recipes as people have them, with their defects, beside ours."""

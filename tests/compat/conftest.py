@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import pytest
+
+from celery_exclusive.compat import CompatWarning
+from tests.compat.rehearsal import Rehearsal
+from tests.worker.conftest import make_lab
+from tests.worker.lab import Lab
+
+__all__ = ["make_lab"]
+
+
+@pytest.fixture
+def rehearse(make_lab: Callable[..., Lab]) -> Callable[..., Rehearsal]:
+    """Starts one worker with a module of recipes: `rehearse("cookbook", pool="threads")`."""
+
+    def start(name: str, *, pool: str = "prefork", slots: int = 4, **conf: object) -> Rehearsal:
+        lab = make_lab(module=f"tests.compat.shop_{name}", **conf)
+        with warnings.catch_warnings():  # what they say is tested in tests/unit/compat
+            warnings.simplefilter("ignore", CompatWarning)
+            lab.app.finalize()
+        return Rehearsal(lab, lab.start_worker(concurrency=slots, pool=pool))
+
+    return start

@@ -1,0 +1,312 @@
+"""The options of the recipes' task classes: what becomes of them, what is refused, what is told."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+import pytest
+from celery import Celery, Task, shared_task
+
+from celery_exclusive import Exclusive, LockHeld, OptionError, Unique
+from celery_exclusive.compat import CompatWarning
+from celery_exclusive.compat.class_task import Task as ClassTask
+from celery_exclusive.compat.heimdall import AlreadyQueuedError, HeimdallTask
+from celery_exclusive.compat.once import AlreadyQueued, QueueOnce
+from celery_exclusive.compat.single_task import SingleTask
+from celery_exclusive.compat.singleton import DuplicateTaskError, Singleton, clear_locks
+from celery_exclusive.compat.unique_task import UniqueCeleryTask
+
+NAME = "feeds.load"
+
+
+@pytest.fixture
+def declare(app: Celery) -> Iterator[Callable[..., Any]]:
+    """Declares `load(url, n=0)` with a base and options."""
+
+    def declare(base: Any, **options: Any) -> Any:
+        @app.task(name=NAME, base=base, shared=False, **options)
+        def load(url: str, n: int = 0) -> str:
+            return url
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", CompatWarning)
+            app.finalize()
+        return app.tasks[NAME]
+
+    yield declare
+    app._celery_exclusive.store.clear()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("base", "old", "new"),
+    [
+        (QueueOnce, {}, Unique(on_conflict="raise")),
+        (QueueOnce, {"once": {"keys": ["url"], "graceful": True}}, Unique("url")),
+        (QueueOnce, {"once": {"keys": []}}, Unique(key=NAME, on_conflict="raise")),
+        (
+            QueueOnce,
+            {"once": {"timeout": 60, "unlock_before_run": True}},
+            Unique(on_conflict="raise", until="started", queued_ttl=60),
+        ),
+        (Singleton, {}, Unique()),
+        (Singleton, {"unique_on": "url", "lock_expiry": 60}, Unique("url", queued_ttl=60)),
+        (Singleton, {"unique_on": ["url", "n"]}, Unique(("url", "n"))),
+        (Singleton, {"unique_on": []}, Unique(key=NAME)),
+        (Singleton, {"unique_on": ""}, Unique(key=NAME)),
+        (Singleton, {"raise_on_duplicate": True}, Unique(on_conflict="raise")),
+        (HeimdallTask, {}, None),
+        (HeimdallTask, {"heimdall": {"unique": True}}, Unique()),
+        (HeimdallTask, {"heimdall": {"unique": True, "key": "a{b}"}}, Unique(key="a{{b}}")),
+        (
+            HeimdallTask,
+            {"heimdall": {"unique": True, "unique_raises": True, "unique_timeout": 60}},
+            Unique(on_conflict="raise", queued_ttl=60),
+        ),
+        (HeimdallTask, {"heimdall": {"unique": True, "unique_wait_for_expiry": True}}, Unique(period=3600)),
+        (
+            SingleTask,
+            {"TAG": "SYNC {a}"},
+            Exclusive(key="lock_sync {{a}}", on_conflict="skip", skip_result=False),
+        ),
+        (SingleTask, {}, Exclusive(key=f"lock_{NAME}", on_conflict="skip", skip_result=False)),
+        (SingleTask, {"single_run": False}, None),
+    ],
+)
+def test_old_options_become_one_of_ours(declare: Callable[..., Any], base: Any, old: Any, new: Any) -> None:
+    task = declare(base, **old)
+    assert (getattr(task, "exclusive", None) or getattr(task, "unique", None)) == new
+
+
+@pytest.mark.parametrize(
+    ("old", "ttl"),
+    [({}, None), ({"LOCK_EXPIRE": 600}, 600), ({"LOCK_EXPIRE": 600, "custom_lock_expire": 60}, 60)],
+)
+def test_a_lock_time_out_becomes_a_ttl(declare: Callable[..., Any], old: Any, ttl: Any) -> None:
+    assert declare(UniqueCeleryTask, **old).exclusive.ttl == ttl
+
+
+@pytest.mark.parametrize("base", [QueueOnce, Singleton])
+def test_settings_of_the_packages_are_used(app: Celery, declare: Callable[..., Any], base: Any) -> None:
+    app.conf.update(
+        ONCE={"settings": {"default_timeout": 60}},
+        singleton_lock_expiry=60,
+        singleton_raise_on_duplicate=True,
+    )
+    assert declare(base).unique == Unique(on_conflict="raise", queued_ttl=60)
+
+
+@pytest.mark.parametrize("base", [QueueOnce, Singleton, UniqueCeleryTask, SingleTask])
+@pytest.mark.parametrize("declared", [None, "an option"])
+def test_a_declaration_of_ours_is_kept(declare: Callable[..., Any], base: Any, declared: Any) -> None:
+    exclusive, unique = declared and Exclusive("n"), declared and Unique("n")
+    task = declare(base, exclusive=exclusive, unique=unique)
+    assert (task.exclusive, task.unique) == (exclusive, unique)
+
+
+def test_a_subclass_of_a_task_class_has_options_of_its_own(app: Celery) -> None:
+    class One(SingleTask):
+        name, TAG = "feeds.one", "ONE"
+
+        def run(self) -> None: ...
+
+    class Two(One):
+        name, TAG = "feeds.two", "TWO"
+
+    with pytest.warns(CompatWarning):
+        keys = [app.register_task(task()).exclusive.key for task in (One, Two)]
+    assert keys == ["lock_one", "lock_two"]
+
+
+@pytest.mark.parametrize(
+    ("base", "old", "text"),
+    [
+        (QueueOnce, {"once": {"gracefull": True}}, "no option 'gracefull'.*did you mean 'graceful'"),
+        (QueueOnce, {"once": {"keys": ["uri"]}}, "no parameter 'uri'.*did you mean 'url'"),
+        (Singleton, {"lock_expirey": 60}, "no option 'lock_expirey'.*did you mean 'lock_expiry'"),
+        (Singleton, {"unique_on": ["uri"]}, "no parameter 'uri'.*did you mean 'url'"),
+        (HeimdallTask, {"heimdall": {"uniqe": True}}, "no option 'uniqe'.*did you mean 'unique'"),
+        (HeimdallTask, {"heimdall": {"times": 5, "per": 60}}, "no rate limiter"),
+    ],
+)
+def test_what_is_misspelt_or_has_no_counterpart_is_refused_each_time(
+    app: Celery, base: Any, old: Any, text: str
+) -> None:
+    @app.task(name=NAME, base=base, shared=False, **old)
+    def load(url: str) -> None: ...
+
+    for _ in range(2):
+        with pytest.raises(OptionError, match=f"task '?{NAME}'?.*{text}"):
+            load.delay("https://a")
+
+
+@pytest.mark.parametrize(
+    ("base", "old", "texts"),
+    [
+        (QueueOnce, {"once": {"timeout": 60}}, ["compat.once", "timeout", "unique=Unique(", "queued_ttl=60"]),
+        (QueueOnce, {"once": {"graceful": True}}, ["outcome 'skipped'", "unique=Unique()"]),
+        (Singleton, {"lock_expiry": 60}, ["compat.singleton", "lock_expiry", "queued_ttl=60"]),
+        (
+            HeimdallTask,
+            {"heimdall": {"unique": True}},
+            ["compat.heimdall", "unique_timeout", "unique=Unique("],
+        ),
+        (SingleTask, {"TAG": "A"}, ["compat.single_task", "False", "exclusive=Exclusive(key='lock_a'"]),
+        (
+            UniqueCeleryTask,
+            {"custom_lock_expire": 60},
+            ["custom_lock_expire", "exclusive=Exclusive(", "ttl=60"],
+        ),
+    ],
+)
+def test_what_changes_is_told_once_with_the_new_spelling(
+    app: Celery, base: Any, old: Any, texts: list[str]
+) -> None:
+    @app.task(name=NAME, base=base, shared=False, **old)
+    def load(url: str) -> None: ...
+
+    with pytest.warns(CompatWarning) as told:
+        app.finalize()
+    (text,) = [str(warning.message) for warning in told]
+    assert NAME in text
+    assert not [part for part in texts if part not in text]
+
+
+def test_a_backend_of_celery_once_is_told(app: Celery) -> None:
+    app.conf.ONCE = {
+        "backend": "celery_once.backends.Redis",
+        "settings": {"url": "redis://", "default_timeout": 9},
+    }
+
+    @app.task(name=NAME, base=QueueOnce, shared=False)
+    def load(url: str) -> None: ...
+
+    with pytest.warns(CompatWarning, match="backend of the setting ONCE is not used, write exclusive_store="):
+        app.finalize()
+
+
+@pytest.mark.parametrize(
+    ("base", "old", "error"),
+    [
+        (QueueOnce, {}, AlreadyQueued),
+        (Singleton, {"raise_on_duplicate": True}, DuplicateTaskError),
+        (HeimdallTask, {"heimdall": {"unique": True, "unique_raises": True}}, AlreadyQueuedError),
+    ],
+)
+def test_a_duplicate_raises_the_error_of_its_package(
+    declare: Callable[..., Any], base: Any, old: Any, error: Any
+) -> None:
+    task = declare(base, queued_for=None, **old)
+    first = task.delay("https://a")
+    with pytest.raises(error) as told:
+        task.delay(url="https://a")
+    for duplicate in (told.value, pickle.loads(pickle.dumps(told.value))):
+        assert duplicate.existing_id == first.id
+        assert 0 < duplicate.remaining <= 86400
+    assert task.delay("https://b").outcome == "published"
+
+
+def test_the_errors_have_their_old_attributes() -> None:
+    assert AlreadyQueued("text", "u:a", "id", 7).countdown == 7
+    assert AlreadyQueued("text").message == "text"
+    assert DuplicateTaskError("text", "u:a", "id").task_id == "id"
+    assert AlreadyQueuedError("text", "u:a", "id", 7).expires_in == 7
+    assert AlreadyQueuedError("text", "u:a", "id").likely_culprit == "id"
+
+
+def test_a_call_may_have_options_of_celery_once(declare: Callable[..., Any]) -> None:
+    task = declare(QueueOnce)
+    first = task.apply_async(("https://a",), once={"timeout": 60})
+    assert 0 < task.lock_state("https://a").unique_holder.remaining <= 60
+    assert task.apply_async(("https://a",), once={"graceful": True}).id == first.id
+    with pytest.raises(OptionError, match="no option 'keys'"):
+        task.apply_async(("https://a",), once={"keys": []})
+
+
+def test_a_key_of_celery_heimdall_gets_the_arguments_by_place_and_by_name(
+    declare: Callable[..., Any],
+) -> None:
+    key = {"key": lambda args, kwargs: f"{args[0]} {kwargs['n']}", "unique": True}
+    task = declare(HeimdallTask, heimdall=key)
+    assert task.delay("https://a", n=7).key == task.delay(url="https://a", n=7).key == "u=https://a 7"
+
+
+def test_a_lock_id_names_a_call_whatever_its_form(declare: Callable[..., Any]) -> None:
+    task = declare(UniqueCeleryTask)
+    lock_id = task.generate_lock_id("https://a")
+    assert task.lock_state(url="https://a", n=0).key == f"x={lock_id}"
+    assert task.lock_state("https://b").key != f"x={lock_id}"
+
+
+def test_a_lock_id_of_bytes_is_released_unless_a_task_holds_it(app: Celery) -> None:
+    class ByUrl(UniqueCeleryTask):
+        abstract = True
+
+        def generate_lock_id(self, *args: Any, **kwargs: Any) -> bytes:
+            return args[0].encode()
+
+    @app.task(name=NAME, base=ByUrl, bind=True, shared=False)
+    def load(self: Any, url: str) -> None:
+        with pytest.raises(LockHeld):
+            self.release_lock(self.generate_lock_id(url))
+        assert self.lock_state(url).is_running
+
+    with pytest.warns(CompatWarning):
+        app.finalize()
+    task: Any = app.tasks[NAME]
+    task.apply(("https://a",)).get()
+    task.release_lock(task.generate_lock_id("https://a"))
+
+
+def test_a_key_of_celery_singleton_is_released_by_the_arguments_of_a_call(
+    declare: Callable[..., Any],
+) -> None:
+    task = declare(Singleton)
+    first = task.delay("https://a", n=1)
+    task.release_lock(["https://a"], {"n": 1})
+    assert task.delay("https://a", n=1).id != first.id
+
+
+def test_clear_locks_leaves_keys_alone_and_says_so(app: Celery, declare: Callable[..., Any]) -> None:
+    first = declare(Singleton).delay("https://a")
+    with pytest.warns(CompatWarning, match=r"clear_locks\(.*does nothing"):
+        clear_locks(app)
+    assert app.tasks[NAME].delay("https://a").id == first.id
+
+
+def test_a_task_class_of_2010_has_its_logger(app: Celery) -> None:
+    class Import(ClassTask):
+        name = NAME
+        exclusive = Exclusive("url", on_conflict="skip")
+
+        def run(self, url: str, **kwargs: Any) -> str:
+            return str(self.get_logger(**kwargs).name)
+
+    assert app.register_task(Import()).apply(("https://a",), {"loglevel": 1}).get() == NAME
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("once", {}), ("unique_on", "url"), ("lock_expiry", 7), ("heimdall", {}), ("custom_lock_expire", 7)],
+)
+@pytest.mark.parametrize("ours", [{}, {"unique": Unique()}])
+def test_an_option_that_nothing_reads_is_told(app: Celery, option: str, value: Any, ours: Any) -> None:
+    @shared_task(name=NAME, **{option: value}, **ours)
+    def load(url: str) -> None: ...
+
+    with pytest.warns(UserWarning, match=f"task {NAME}: {option}=.* does nothing.*celery_exclusive.compat"):
+        app.finalize()
+
+
+def test_an_option_that_a_base_reads_is_not_told(app: Celery) -> None:
+    class Reader(Task):
+        abstract = True
+        once: ClassVar[Any] = {}
+
+    @app.task(name=NAME, base=Reader, once={"graceful": True}, shared=False)
+    def load(url: str) -> None: ...
+
+    app.finalize()
+    assert app.tasks[NAME]
