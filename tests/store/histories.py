@@ -7,7 +7,16 @@ from typing import get_args
 
 from hypothesis import strategies as some
 
-from celery_exclusive.core.operations import AcquireAlone, Break, Ending, Release, Remove, Renew, Restore
+from celery_exclusive.core.operations import (
+    AcquireAlone,
+    Break,
+    Ending,
+    Release,
+    Remove,
+    Renew,
+    Requeue,
+    Restore,
+)
 from celery_exclusive.core.records import SECOND, Phase
 
 OFFER = 5 * SECOND
@@ -47,13 +56,20 @@ class Finish:
 
     number: int
     ending: Ending = "done"
-    keep: int = 0
+
+
+@dataclass(frozen=True)
+class ComeAgain:
+    """One of those who had a lease, though it may be over, is to be delivered again."""
+
+    number: int
+    ttl: int
 
 
 @dataclass(frozen=True)
 class Give:
     key: str
-    operation: AcquireAlone | Release | Remove | Break | Restore
+    operation: AcquireAlone | Release | Requeue | Remove | Break | Restore
 
 
 @dataclass(frozen=True)
@@ -83,7 +99,7 @@ class Ignore:
     is_seen: bool
 
 
-Action = Take | Follow | Finish | Give | Keep | Reap | Wait | Ignore
+Action = Take | Follow | Finish | ComeAgain | Give | Keep | Reap | Wait | Ignore
 
 keys = some.sampled_from((*LIMITS, *LIMITS, "one at a time"))
 ids = some.sampled_from(IDS)
@@ -107,9 +123,8 @@ pauses = (
     -3600 * SECOND,
 )
 lates = some.sampled_from((True, True, False))
-endings = some.sampled_from(
-    [("done",), ("done",), ("done",), ("open",), ("if_no_copy",), ("again", 60 * SECOND), ("again", 1)]
-)
+endings = some.sampled_from(("done", "done", "done", "open", "if_no_copy"))
+again_ttls = some.sampled_from((60 * SECOND, 1))
 most = some.sampled_from((None, None, 0, 1, 2, 3))
 phases = some.sampled_from(get_args(Phase))
 taken = some.none() | some.tuples(ids, phases)
@@ -128,12 +143,10 @@ actions = some.one_of(
     takes,
     some.builds(Follow, some.integers(0, 3), some.sampled_from((False, False, False, True)), lates),
     some.builds(Follow, some.integers(0, 3), some.just(False), lates),
-    some.builds(lambda number, ending: Finish(number, *ending), some.integers(0, 3), endings),
-    some.builds(
-        Give,
-        keys,
-        some.builds(lambda id, token, ending: Release(id, token, *ending), ids, tokens, endings) | removals,
-    ),
+    some.builds(Finish, some.integers(0, 3), endings),
+    some.builds(ComeAgain, some.integers(0, 3), again_ttls),
+    some.builds(Give, keys, some.builds(Release, ids, tokens, endings) | removals),
+    some.builds(Give, keys, some.builds(Requeue, ids, tokens, again_ttls)),
     some.builds(Give, keys, some.builds(Break, ids)),
     some.builds(Give, keys, some.builds(Restore, ids, tokens, ttls, some.sampled_from((1, 1, 2)))),
     some.builds(Give, keys, some.builds(AcquireAlone, ids, tokens, ttls, formers, phases)),
@@ -282,7 +295,7 @@ RARE: dict[str, list[Action]] = {
     ],
     "what had waited, was kept for its queue, and comes as a fresh one, has waited": [
         take("a", kind="redelivered"),
-        Finish(0, "again", keep=60 * SECOND),
+        ComeAgain(0, 60 * SECOND),
         take("a"),
         Finish(1, "if_no_copy"),
     ],

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from celery_exclusive.core.operations import Acquire, Applied, Granted, Release, Remove
+from celery_exclusive.core.operations import Acquire, Applied, Granted, Release, Remove, Requeue
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.stores.base import Reply, Snapshot, Wake
 from celery_exclusive.stores.document_store import Change, Loaded
@@ -35,6 +35,7 @@ from tests.store.histories import (
     RARE,
     TOMBSTONE,
     Action,
+    ComeAgain,
     Finish,
     Follow,
     Give,
@@ -107,9 +108,13 @@ class Twin:
             kind = "both" if action.is_redelivered else "promoted"
             copy = Take(wake.key, wake.id, "t3", 30 * SECOND, None, kind, wake.message, late=action.late)
             return self.take(copy)
-        if isinstance(action, Finish) and self.started:
+        if isinstance(action, (Finish, ComeAgain)) and self.started:
             key, id, token = self.started.pop(action.number % len(self.started))
-            return self.store.apply(key, Release(id, token, action.ending, action.keep))
+            if isinstance(action, Finish):
+                end: Release | Requeue = Release(id, token, action.ending)
+            else:
+                end = Requeue(id, token, action.ttl)
+            return self.store.apply(key, end)
         if isinstance(action, Give):
             return self.store.apply(action.key, action.operation)
         if isinstance(action, Reap):

@@ -24,6 +24,7 @@ from celery_exclusive.core.operations import (
     Release,
     Remove,
     Renew,
+    Requeue,
 )
 from celery_exclusive.core.records import SECOND, reach
 from celery_exclusive.errors import StoreUnavailable
@@ -172,11 +173,13 @@ def test_what_is_answered_at_once_is_what_step_answers_and_leaves(store: SqliteS
     chance, now = random.Random(1), START
     store.clock = lambda: now
 
-    def anything() -> Acquire | Release:
+    def anything() -> Acquire | Release | Requeue:
         id, token = chance.choice("abc"), chance.choice(["t", "é\udcff"])
         one, two = (chance.random() < 0.2 for _ in range(2))
         if chance.random() < 0.5:
-            return Release(id, token, chance.choice(["done", "done", "open", "if_no_copy", "again"]), LIFE)
+            endings: list[Ending | None] = ["done", "done", "open", "if_no_copy", None]
+            ending = chance.choice(endings)
+            return Release(id, token, ending) if ending else Requeue(id, token, LIFE)
         promoted = chance.choice([None, None, "another epoch"])
         return Acquire(
             id, token, LIFE, chance.choice([0, 1, 2]), one, promoted, message=b"m" if two else None
@@ -187,7 +190,7 @@ def test_what_is_answered_at_once_is_what_step_answers_and_leaves(store: SqliteS
         transaction.cursor.execute(f"SELECT {columns} FROM exclusive2_lock WHERE key = ?", (key.encode(),))
         return transaction.cursor.fetchone()
 
-    def compare(transaction: Transaction, asked: Acquire | Release) -> None:
+    def compare(transaction: Transaction, asked: Acquire | Release | Requeue) -> None:
         assert transaction.apply("at once", asked).answer == transaction._run("by step", asked).answer, asked
         assert row(transaction, "at once") == row(transaction, "by step"), asked
 

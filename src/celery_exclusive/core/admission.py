@@ -211,7 +211,7 @@ def _release_dead_run(unique: UniqueClaim, lock: Claim) -> Plan[None]:
     for run in runs.by:
         if run.id == unique.claim.id:
             dead = replace(unique, claim=replace(unique.claim, token=run.token))
-            yield Ask(key, dead.release_to_message(), may_fail=True)
+            yield Ask(key, dead.requeue(), may_fail=True)
 
 
 def _has_to_run(delivery: Delivery, owner: Owner) -> bool:

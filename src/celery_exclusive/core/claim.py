@@ -6,7 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from celery_exclusive.core.operations import Acquire, AcquireAlone, Ending, Owner, Release, Renew, Restore
+from celery_exclusive.core.operations import (
+    Acquire,
+    AcquireAlone,
+    Ending,
+    Owner,
+    Release,
+    Renew,
+    Requeue,
+    Restore,
+)
 from celery_exclusive.core.records import Phase
 
 FINISHED: Literal["finished"] = "finished"
@@ -37,8 +46,8 @@ class Claim:
     def restore(self) -> Restore:
         return Restore(self.id, self.token, self.ttl, self.limit)
 
-    def release(self, ending: Ending = "done", keep: int = 0) -> Release:
-        return Release(self.id, self.token, ending, keep)
+    def release(self, ending: Ending = "done") -> Release:
+        return Release(self.id, self.token, ending)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +78,9 @@ class UniqueClaim:
         """The claims under which this delivery, or its message, may hold the key."""
         return (self.claim,) if self.queued == self.claim else (self.claim, self.queued)
 
-    def release_to_message(self) -> Release:
-        """Keep the key for the message, which is delivered again, unless a copy waits in the store."""
-        return self.claim.release("again", self.queued_ttl)
+    def requeue(self) -> Requeue:
+        """Leave the key to the message, which is delivered again."""
+        return Requeue(self.claim.id, self.claim.token, self.queued_ttl)
 
 
 def task_id(id: str) -> str:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from celery_exclusive.core.claim import Claim
 from celery_exclusive.core.delivery import Delivery
-from celery_exclusive.core.operations import Answer, Ending, Full, Held, Release, Stale
+from celery_exclusive.core.operations import Answer, Ending, Full, Held, Release, Requeue, Stale
 
 
-def body_ended(delivery: Delivery, *, comes_again: bool) -> Release | None:
+def body_ended(delivery: Delivery, *, comes_again: bool) -> Release | Requeue | None:
     """Release the unique key before callbacks, a retry or the next step of a chain are published.
 
     If the message `comes_again`, it holds the key. If the store knows of copies, the lease stays: `run_ended`
@@ -18,10 +18,12 @@ def body_ended(delivery: Delivery, *, comes_again: bool) -> Release | None:
     unique = delivery.unique
     if not unique or unique.ends_by_clock:
         return None
-    return unique.release_to_message() if comes_again else unique.claim.release("if_no_copy")
+    return unique.requeue() if comes_again else unique.claim.release("if_no_copy")
 
 
-def run_ended(delivery: Delivery, *, done: bool, comes_again: bool) -> Iterator[tuple[str, Release]]:
+def run_ended(
+    delivery: Delivery, *, done: bool, comes_again: bool
+) -> Iterator[tuple[str, Release | Requeue]]:
     """Release all keys of a delivery that has ended, whoever sees it.
 
     `done`: for good, its result is stored. If its message `comes_again`, that keeps its unique key.
@@ -33,7 +35,7 @@ def run_ended(delivery: Delivery, *, done: bool, comes_again: bool) -> Iterator[
     if not unique or unique.ends_by_clock:
         return
     if comes_again:
-        yield unique.claim.key, unique.release_to_message()
+        yield unique.claim.key, unique.requeue()
     else:
         for claim in unique.claims:
             yield claim.key, claim.release(ending)

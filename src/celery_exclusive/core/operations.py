@@ -7,7 +7,7 @@ from typing import Literal
 
 from celery_exclusive.core.records import Phase
 
-Ending = Literal["done", "open", "if_no_copy", "again"]
+Ending = Literal["done", "open", "if_no_copy"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +56,25 @@ class Release:
 
     done: for good; a copy is removed, even if the lease has ended before, and leaves a tombstone. open: the
     id may come again, and its copy stays. if_no_copy: for good if no copy of the message may come again; else
-    nothing is released, and the end of the run decides about the copy. again: the message is delivered again,
-    so its id holds the lease for `keep`, in the phase "again", unless its copy is here.
+    nothing is released, and the end of the run decides about the copy.
     """
 
     id: str
     token: str
     ending: Ending = "done"
-    keep: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Requeue:
+    """Leave a lease to the message of a run that has ended, since it is delivered again.
+
+    Its id holds the lease for `ttl`, in the phase "again". If a copy of it is here, that waits for its turn,
+    and the lease is released.
+    """
+
+    id: str
+    token: str
+    ttl: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +135,7 @@ class Reap:
     """End expired leases and offers."""
 
 
-KeyOperation = Acquire | AcquireAlone | Release | Remove | Break | Restore
+KeyOperation = Acquire | AcquireAlone | Release | Requeue | Remove | Break | Restore
 """The operations on one key, besides renewals."""
 Operation = KeyOperation | Renew | Reap
 

@@ -24,6 +24,7 @@ from celery_exclusive.core.operations import (
     Release,
     Remove,
     Renew,
+    Requeue,
     Restore,
     Stale,
 )
@@ -63,6 +64,8 @@ def step(document: Document, line: Line, operation: Operation, now: int, offer: 
         answer = state.renew(operation)
     elif isinstance(operation, Release):
         answer = state.release(operation)
+    elif isinstance(operation, Requeue):
+        answer = state.requeue(operation)
     elif isinstance(operation, Remove):
         answer = state.remove(operation)
     elif isinstance(operation, Break):
@@ -131,20 +134,29 @@ class _Step(KeyState):
 
     def release(self, op: Release) -> Answer:
         self.advance()
-        lease, has_copy = self.holders.get(op.id), op.id in self.entries
+        lease = self.holders.get(op.id)
         is_own = lease is not None and lease.is_of(op.token)
-        may_come_again = has_copy or (lease is not None and lease.waited)
+        may_come_again = op.id in self.entries or (lease is not None and lease.waited)
         if lease and (not is_own or (op.ending == "if_no_copy" and may_come_again)):
             return Applied(False)
-        if lease and op.ending == "again" and not has_copy:
-            self._prolong(replace(lease, phase="again"), op.keep)
-            return Applied(True)
         self.holders.pop(op.id, None)
         if op.ending == "done":
             self.new_tombstone = op.token if may_come_again else None
             self.leave()
         self.advance()
         return Applied(is_own)
+
+    def requeue(self, op: Requeue) -> Answer:
+        self.advance()
+        lease = self.holders.get(op.id)
+        if not lease or not lease.is_of(op.token):
+            return Applied(False)
+        if op.id not in self.entries:
+            self._prolong(replace(lease, phase="again"), op.ttl)
+            return Applied(True)
+        del self.holders[op.id]
+        self.advance()  # its copy joins the line
+        return Applied(True)
 
     def remove(self, op: Remove) -> Answer:
         found = self.id in self.entries

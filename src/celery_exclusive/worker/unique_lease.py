@@ -7,7 +7,7 @@ from celery.exceptions import Reject
 from celery_exclusive import notices
 from celery_exclusive.core.claim import UniqueClaim, UniqueUntil
 from celery_exclusive.core.endings import body_ended
-from celery_exclusive.core.operations import Applied, Release
+from celery_exclusive.core.operations import Applied, Release, Requeue
 from celery_exclusive.leases.insist import finish
 from celery_exclusive.services import Services
 from celery_exclusive.system.deadline import deadline
@@ -50,7 +50,7 @@ class LeaseOfRun:
             answers = [self._ask(claim.release()) for claim in self.claims]
             self.may_hold = None in answers
 
-    def _ask(self, operation: Release) -> object:
+    def _ask(self, operation: Release | Requeue) -> object:
         """Return the answer; None if there was none: it is tried again at the end of the run, or owed."""
         try:
             with deadline(self.patience.rest()):

@@ -9,7 +9,7 @@ from celery_exclusive.core import admission, endings, publishing
 from celery_exclusive.core.admission import Outcome, Policy
 from celery_exclusive.core.claim import FINISHED, Claim, UniqueClaim
 from celery_exclusive.core.delivery import Delivery
-from celery_exclusive.core.operations import AcquireAlone, Release
+from celery_exclusive.core.operations import AcquireAlone, Release, Requeue
 from celery_exclusive.core.plan import Ask, Plan
 from celery_exclusive.core.publishing import Call, Kind, Sending
 from tests.explorer.messages.store import LATER, LOCK, MUCH_LATER, NOW
@@ -40,15 +40,15 @@ class Plans:
     def unpublished(self, call: Call) -> AcquireAlone | Release:
         return publishing.unpublished(call, TTL)
 
-    def body_ended(self, slot: Slot) -> Release | None:
+    def body_ended(self, slot: Slot) -> Release | Requeue | None:
         return endings.body_ended(self.delivery(slot), comes_again=self.comes_again(slot))
 
-    def run_ended(self, slot: Slot) -> list[tuple[str, Release]]:
+    def run_ended(self, slot: Slot) -> list[tuple[str, Release | Requeue]]:
         """What the main process asks for a child that is dead, or a message that is discarded."""
         done = slot.is_done
         return list(endings.run_ended(self.delivery(slot), done=done, comes_again=not done))
 
-    def leave(self, slot: Slot) -> list[tuple[str, Release]]:
+    def leave(self, slot: Slot) -> list[tuple[str, Release | Requeue]]:
         """What the process of the body asks at the end of a run: `worker.run_leases.RunLeases.release`."""
         delivery, asked = self.delivery(slot), []
         if delivery.exclusive and (slot.has_lock or slot.has_body):

@@ -14,8 +14,8 @@ from celery_exclusive.core.operations import (
     Held,
     Parked,
     Reap,
-    Release,
     Remove,
+    Requeue,
     Restore,
     Stale,
 )
@@ -155,13 +155,13 @@ def test_who_owns_a_key_and_waits_for_it_stands_behind_itself(key: Key):
 
 
 def test_a_lease_is_kept_for_the_queue_only_if_there_is_one_and_no_copy(key: Key):
-    assert key.ask(Release("a", "A", ending="again", keep=SECOND)) == Applied(False)
+    assert key.ask(Requeue("a", "A", SECOND)) == Applied(False)
     key.acquire("a")
-    assert key.ask(Release("a", "A", ending="again", keep=SECOND)) == Applied(True)
+    assert key.ask(Requeue("a", "A", SECOND)) == Applied(True)
     assert [holder.phase for holder in key.document.holders] == ["again"]
     other = Key()
     run_behind(other, "a")
-    assert other.ask(Release("a", "A", ending="again", keep=SECOND)) == Applied(True)
+    assert other.ask(Requeue("a", "A", SECOND)) == Applied(True)
     assert (other.holders, other.in_line) == ([], ["a"])
 
 

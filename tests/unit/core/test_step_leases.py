@@ -10,6 +10,7 @@ from celery_exclusive.core.operations import (
     Parked,
     Release,
     Renew,
+    Requeue,
 )
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.core.step import Transition
@@ -208,14 +209,14 @@ def test_who_waited_and_ended_unfinished_may_come_again(busy: Key):
 
 
 def test_a_task_that_comes_again_keeps_its_place_unless_its_copy_is_here(busy: Key):
-    busy.ask(Release("a", "A", ending="again", keep=2 * TTL))
+    busy.ask(Requeue("a", "A", 2 * TTL))
     assert busy.holders == ["a"]
     assert busy.document.holders[0].phase == "again"
     assert busy.document.holders[0].expiry == START + 2 * TTL
     assert busy.redelivered("a", "A2") == Granted(START)
     busy.release("a", "A2")
     busy.promoted("b")
-    busy.ask(Release("b", "B", ending="again", keep=2 * TTL))
+    busy.ask(Requeue("b", "B", 2 * TTL))
     assert busy.holders == []
     assert busy.in_line == ["c", "d", "b"]
 

@@ -11,7 +11,8 @@
 --            are those of core/operations.py, in a table `op`, where two fields stand for `former`:
 -- fields of acquire: id token ttl limit redelivered promoted acks_late message max_waiting former_id former_phase
 -- fields of acquire_alone: id token ttl former_id former_token phase
--- fields of release: id token ending keep
+-- fields of release: id token ending
+-- fields of requeue: id token ttl
 -- fields of remove: id ending
 -- fields of break: id
 -- fields of restore: id token ttl limit
@@ -30,7 +31,7 @@ local _, verb, name, first_offer, tombstone_ttl, candidate = unpack(ARGV, 1, 6)
 first_offer, tombstone_ttl = tonumber(first_offer), tonumber(tombstone_ttl)
 local op = {}
 for place = 7, #ARGV, 2 do op[ARGV[place]] = ARGV[place + 1] end
-op.ttl, op.limit, op.keep = tonumber(op.ttl), tonumber(op.limit), tonumber(op.keep)
+op.ttl, op.limit = tonumber(op.ttl), tonumber(op.limit)
 op.every, op.max_waiting = tonumber(op.every), tonumber(op.max_waiting)
 local may_be_in_line = op.redelivered or op.promoted
 go_to(name)
@@ -100,8 +101,8 @@ if verb == 'reap' then
 else
   load(op.limit or 1)
   local verbs = {
-    acquire = acquire, acquire_alone = acquire_alone, release = release, remove = remove, ['break'] = break_,
-    restore = restore,
+    acquire = acquire, acquire_alone = acquire_alone, release = release, requeue = requeue, remove = remove,
+    ['break'] = break_, restore = restore,
   }
   answer, number, by = verbs[verb]()
   store()

@@ -11,6 +11,7 @@ from celery_exclusive.core.operations import (
     KeyOperation,
     Release,
     Remove,
+    Requeue,
     Restore,
 )
 
@@ -18,6 +19,7 @@ _VERBS: dict[type[KeyOperation], str] = {
     Acquire: "acquire",
     AcquireAlone: "acquire_alone",
     Release: "release",
+    Requeue: "requeue",
     Remove: "remove",
     Break: "break",
     Restore: "restore",

@@ -19,12 +19,6 @@ local function quick_put(own)
   if is_longest then expire(leases, maxexp) end
 end
 
-local function quick_keep(own)
-  own.expiry, own.phase = math.max(own.expiry, now + op.keep), 'again'
-  quick_put(own)
-  return {'done', 1}
-end
-
 local function quick_grant(own)
   if own and own.phase ~= 'running' then -- a queued lease belongs to its id
     own.expiry, own.phase, own.token = now + op.ttl, 'running', op.token
@@ -49,7 +43,6 @@ if verb == 'acquire' or verb == 'release' then
     local own = found[2] and read_lease(op.id, found[2])
     if verb == 'release' then
       local may = own and is_of(own, op.token) and not (op.ending == 'if_no_copy' and own.waited == '1')
-      if may and op.ending == 'again' then return quick_keep(own) end
       return may and quick_release(own) or {'done', 0}
     end
     local is_mine = own and is_of(own, op.token)

@@ -136,8 +136,8 @@ local function hold(fence, waited, phase)
   }
 end
 
-local function prolong(lease, ttl)
-  lease.expiry, lease.changed = math.max(lease.expiry, now + ttl), true
+local function prolong(lease)
+  lease.expiry, lease.changed = math.max(lease.expiry, now + op.ttl), true
 end
 
 -- Grants the lease. With late acknowledgement the entry stays behind the run until its end.
@@ -187,7 +187,7 @@ local function acquire()
   local lease, entry = holders[op.id], entries[op.id]
   if lease and lease.phase ~= 'running' then return enter(lease.fence) end -- a queued lease belongs to its id
   if lease and lease.token == op.token then
-    prolong(lease, op.ttl)
+    prolong(lease)
     return 'granted', lease.fence
   end
   if is_stale() then return 'stale', 0 end
@@ -228,15 +228,10 @@ end
 
 local function release()
   advance()
-  local lease, has_copy = holders[op.id], entries[op.id]
+  local lease = holders[op.id]
   local is_own = lease and is_of(lease, op.token)
-  local may_come_again = has_copy or lease and lease.waited == '1'
+  local may_come_again = entries[op.id] or lease and lease.waited == '1'
   if lease and (not is_own or op.ending == 'if_no_copy' and may_come_again) then return 'done', 0 end
-  if lease and op.ending == 'again' and not has_copy then
-    lease.phase = 'again'
-    prolong(lease, op.keep)
-    return 'done', 1
-  end
   if lease then drop(op.id) end
   if op.ending == 'done' then
     if may_come_again then new_tombstone = op.token end
@@ -244,6 +239,20 @@ local function release()
   end
   advance()
   return 'done', is_own and 1 or 0
+end
+
+local function requeue()
+  advance()
+  local lease = holders[op.id]
+  if not lease or not is_of(lease, op.token) then return 'done', 0 end
+  if not entries[op.id] then
+    lease.phase = 'again'
+    prolong(lease)
+    return 'done', 1
+  end
+  drop(op.id)
+  advance() -- its copy joins the line
+  return 'done', 1
 end
 
 local function remove()

@@ -197,7 +197,7 @@ class RedisStore:
                 raise UnreadableKey(key, shorten(problem), self.url) from error
             raise
         # A release whose reply was lost finds nothing when it is repeated, and that is no alarm.
-        is_repeated = verb == "release" and isinstance(reply, Repeated)
+        is_repeated = verb in ("release", "requeue") and isinstance(reply, Repeated)
         if len(reply) == 2:
             name, number = reply
             if name == GRANTED:

@@ -11,7 +11,15 @@ from secrets import token_hex
 from typing import Any, TypeVar
 from weakref import finalize
 
-from celery_exclusive.core.operations import Acquire, AcquireAlone, Applied, Granted, KeyOperation, Release
+from celery_exclusive.core.operations import (
+    Acquire,
+    AcquireAlone,
+    Applied,
+    Granted,
+    KeyOperation,
+    Release,
+    Requeue,
+)
 from celery_exclusive.errors import OptionError, StoreUnavailable
 from celery_exclusive.stores.base import Reply
 from celery_exclusive.stores.idle import Idle
@@ -122,7 +130,11 @@ class ServerStore(SqlStore):
         reply = self._at_once(session, key, operation)
         if reply is None:
             reply = self._within(session, lambda transaction: transaction.apply(key, operation))
-        if session.is_repeated and isinstance(operation, Release) and reply.answer == Applied(False):
+        if (
+            session.is_repeated
+            and isinstance(operation, (Release, Requeue))
+            and reply.answer == Applied(False)
+        ):
             return replace(reply, answer=Applied(True))  # the first request has released it
         return reply
 
@@ -134,7 +146,7 @@ class ServerStore(SqlStore):
         claim: dict[str, Any] = {"now": self.clock() if self.clock else None, "key": to_bytes(key)}
         claim["namespace"] = session.transaction.namespace
         op = operation
-        if isinstance(op, Release) and op.ending != "again":
+        if isinstance(op, Release):
             claim["before"], claim["after"] = rows.around_lone_expiry(op.id, op.token)
             return RELEASED if self._database.release(session.cursor, claim) else None
         limit, phase = 1, "running"

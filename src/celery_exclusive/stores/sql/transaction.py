@@ -76,7 +76,7 @@ class Transaction(DocumentStore):
 
     def _release_alone(self, key: str, op: Release, found: Found) -> Reply | None:
         """Release the only lease of a key where nobody waits, as `step` would, if no copy of it can come."""
-        if op.ending == "again" or not found.ends or found.ends <= self.now:
+        if not found.ends or found.ends <= self.now:
             return None
         document = rows.without(found.document, Holder(op.id, op.token, found.ends, found.fence))
         is_written = document and self._write_leases(key, found, found.last_fence, 0, document)

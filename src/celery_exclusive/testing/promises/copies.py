@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from celery_exclusive.core.operations import Granted, Held, Parked
 from celery_exclusive.testing.promises.subject import (
-    LONG,
     OTHER,
     SHORT,
     TOKEN,
@@ -120,11 +119,11 @@ class CopyPromises(Subject):
     def test_a_message_that_is_to_be_redelivered_keeps_the_key_by_itself_or_by_its_copy(self) -> None:
         key = self.key()
         key.hold("a")
-        assert found(key.release("a", ending="again", keep=LONG))
+        assert found(key.requeue("a"))
         assert key.is_held_against("b")
         fence_of(key.acquire("a", OTHER))
         key.park("a", TOKEN)
-        assert woken(key.release("a", OTHER, ending="again", keep=LONG)) == ["a"]
+        assert woken(key.requeue("a", OTHER)) == ["a"]
         assert key.holders() == []
 
     def test_an_early_message_that_waited_is_not_kept_when_it_begins(self) -> None:

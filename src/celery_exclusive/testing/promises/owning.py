@@ -64,7 +64,7 @@ class OwningPromises(Subject):
         assert found(key.release("a", OTHER, ending="open"))
         key.acquire_alone("a", TOKEN)
         (owner,) = key.inspect().holders
-        assert found(key.release("a", owner.token, ending="again", keep=LONG))
+        assert found(key.requeue("a", owner.token))
         assert found(key.release("a", OTHER, ending="open"))
         assert key.holders() == []
 

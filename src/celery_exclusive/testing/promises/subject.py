@@ -22,6 +22,7 @@ from celery_exclusive.core.operations import (
     Release,
     Remove,
     Renew,
+    Requeue,
     Restore,
     Stale,
 )
@@ -170,8 +171,11 @@ class Key:
     def renew(self, id: str, token: str = TOKEN, *, ttl: float = LONG, phase: Phase | None = None) -> bool:
         return self.store.renew([(self.name, Renew(id, token, int(ttl * 1e6), phase))]) == [True]
 
-    def release(self, id: str, token: str = TOKEN, *, ending: Ending = "done", keep: float = 0) -> Reply:
-        return self.store.apply(self.name, Release(id, token, ending, int(keep * 1e6)))
+    def release(self, id: str, token: str = TOKEN, *, ending: Ending = "done") -> Reply:
+        return self.store.apply(self.name, Release(id, token, ending))
+
+    def requeue(self, id: str, token: str = TOKEN) -> Reply:
+        return self.store.apply(self.name, Requeue(id, token, int(LONG * 1e6)))
 
     def remove(self, id: str, *, ending: Literal["done", "open", "superseded"] = "done") -> Reply:
         return self.store.apply(self.name, Remove(id, ending))
