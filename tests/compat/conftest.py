@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 import pytest
 
-from celery_exclusive.compat import CompatWarning
 from tests.compat.rehearsal import Rehearsal
 from tests.worker.conftest import make_lab
 from tests.worker.lab import Lab
@@ -20,7 +19,7 @@ def rehearse(make_lab: Callable[..., Lab]) -> Callable[..., Rehearsal]:
     def start(name: str, *, pool: str = "prefork", slots: int = 4, **conf: object) -> Rehearsal:
         lab = make_lab(module=f"tests.compat.shop_{name}", **conf)
         with warnings.catch_warnings():  # what they say is tested in tests/unit/compat
-            warnings.simplefilter("ignore", CompatWarning)
+            warnings.simplefilter("ignore", UserWarning)
             lab.app.finalize()
         return Rehearsal(lab, lab.start_worker(concurrency=slots, pool=pool))
 
