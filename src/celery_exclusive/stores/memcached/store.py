@@ -17,8 +17,8 @@ from celery_exclusive.core.operations import (
     KeyOperation,
     Operation,
     Owner,
-    Release,
     Renew,
+    Requeue,
     Restore,
 )
 from celery_exclusive.core.records import SECOND, Document, Line
@@ -224,9 +224,7 @@ def _with_grace(operation: _O) -> _O:
     """Ask for the longer ttl, and keep no message: there is no line."""
     if isinstance(operation, Acquire):
         return replace(operation, message=None, ttl=operation.ttl + _GRACE)
-    if isinstance(operation, Release):
-        return replace(operation, keep=operation.keep + _GRACE)
-    if isinstance(operation, (AcquireAlone, Renew, Restore)):
+    if isinstance(operation, (AcquireAlone, Renew, Requeue, Restore)):
         return replace(operation, ttl=operation.ttl + _GRACE)
     return operation
 
