@@ -57,15 +57,15 @@ class Transaction(DocumentStore):
         found = self._find(key, operation.id)
         reply = None
         if isinstance(operation, Acquire):
-            reply = self._grant_alone(key, operation, found)
+            reply = self._grant_at_once(key, operation, found)
         elif isinstance(operation, Release):
-            reply = self._release_alone(key, operation, found)
+            reply = self._release_at_once(key, operation, found)
         if reply is None:
             limit = operation.limit if isinstance(operation, Acquire) else 1
             reply = self._carry_out(key, operation, self._loaded(key, operation.id, limit, found))
         return reply or self._run(key, operation)
 
-    def _grant_alone(self, key: str, op: Acquire, found: Found) -> Reply | None:
+    def _grant_at_once(self, key: str, op: Acquire, found: Found) -> Reply | None:
         """Grant a key where nobody holds or waits, as `step` would, at a fraction of its cost."""
         if op.limit < 1 or not found.is_free(self.now):
             return None
@@ -74,7 +74,7 @@ class Transaction(DocumentStore):
         document = rows.write_document(op.limit, (lease,))
         return Reply(Granted(fence)) if self._write_leases(key, found, fence, expiry, document) else None
 
-    def _release_alone(self, key: str, op: Release, found: Found) -> Reply | None:
+    def _release_at_once(self, key: str, op: Release, found: Found) -> Reply | None:
         """Release the only lease of a key where nobody waits, as `step` would, if no copy of it can come."""
         if not found.ends or found.ends <= self.now:
             return None
