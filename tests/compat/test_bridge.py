@@ -1,0 +1,120 @@
+"""Two releases on one broker: the old lock and the new option do not see each other, a bridge has both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import pytest
+
+from celery_exclusive import DuplicateTask, LockState
+from tests.worker.journal import eventually
+from tests.worker.lab import Lab
+
+FEED, DIGEST = "bridge.import_feed", "bridge.send_digest"
+OLD_LOCKS = ("*import_feed-k", "qo_bridge.send_digest*")
+pytestmark = pytest.mark.timeout(240)
+
+
+class Deploy:
+    """The releases that run side by side, each with a worker and a queue of its own."""
+
+    def __init__(self, make_lab: Callable[..., Lab], releases: tuple[str, ...]) -> None:
+        self.labs = {name: make_lab(module=f"tests.compat.shop_bridge_{name}") for name in releases}
+        self.journal = next(iter(self.labs.values())).journal
+        self._tags = count()
+        for name, lab in self.labs.items():
+            lab.start_worker(name, 2, options=("-Q", name))
+
+    def call(self, task: str, by: str, at: str) -> str | None:
+        """Publish a call by one release for a worker of another; return its tag if its body runs."""
+        tag = f"{next(self._tags)}: {by} to {at}"
+        try:
+            result = self.labs[by].app.tasks[task].apply_async(("k", tag, True), queue=at)
+        except Exception as error:
+            if isinstance(error, DuplicateTask) or type(error).__name__ == "AlreadyQueued":
+                return None
+            raise
+        eventually(
+            lambda: self.journal.events("start", tag=tag) or result.ready(), f"{tag} to begin or to end"
+        )
+        return tag if self.journal.events("start", tag=tag) else None
+
+    def end(self, tag: str) -> None:
+        lab: Any = next(iter(self.labs.values()))
+        lab.open(tag)
+        self.journal.wait_for("end", tag=tag)
+        eventually(lambda: not any(map(lab.doors.keys, OLD_LOCKS)), "the end of the old locks")
+        self.wait_until_free()
+
+    def wait_until_free(self) -> None:
+        """Wait until none of the new keys is held."""
+        tasks = [lab.app.tasks[name] for lab in self.labs.values() for name in (FEED, DIGEST)]
+        for task in tasks:
+            if getattr(task, "exclusive", None) or getattr(task, "unique", None):
+                eventually(lambda task=task: is_free(task.lock_state("k")), "free keys")
+
+
+def is_free(state: LockState) -> bool:
+    return not state.holders and not state.unique_holder
+
+
+def test_the_old_lock_and_the_new_option_let_two_bodies_in(make_lab: Callable[..., Lab]) -> None:
+    deploy = Deploy(make_lab, ("old", "new"))
+    for task in (FEED, DIGEST):
+        assert deploy.call(task, "old", "old")
+        assert deploy.call(task, "new", "new")
+        assert deploy.journal.most_open(task=task) == 2
+
+
+@pytest.mark.parametrize("releases", [("old", "between"), ("between", "new")], ids="-".join)
+def test_a_bridge_of_the_cookbooks_lock_lets_one_body_in(
+    make_lab: Callable[..., Lab], releases: tuple[str, str]
+) -> None:
+    deploy = Deploy(make_lab, releases)
+    for holder, other in (releases, releases[::-1]):
+        tag = deploy.call(FEED, holder, holder)
+        assert tag
+        assert not deploy.call(FEED, other, other)
+        assert not deploy.call(FEED, holder, holder)
+        deploy.end(tag)
+    assert deploy.journal.most_open(task=FEED) == 1
+
+
+@pytest.mark.parametrize(
+    ("releases", "ways"),
+    [
+        # Workers get the bridge before publishers do, or after: each way may happen.
+        (("old", "between"), ["old old", "old between", "between old", "between between"]),
+        # Publishers get the last release first, and workers when none of the bridge is left.
+        (("between", "new"), ["between between", "new between"]),
+        (("new",), ["new new"]),
+    ],
+    ids=["old-between", "between-new", "new"],
+)
+def test_a_bridge_of_celery_once_lets_one_body_in_and_loses_no_call(
+    make_lab: Callable[..., Lab], releases: tuple[str, ...], ways: list[str]
+) -> None:
+    deploy = Deploy(make_lab, releases)
+    for by, at in map(str.split, ways):
+        tag = deploy.call(DIGEST, by, at)
+        assert tag, f"a call by {by} for {at} is lost"
+        for other_by, other_at in map(str.split, ways):
+            assert not deploy.call(DIGEST, other_by, other_at)
+        deploy.end(tag)
+    assert deploy.journal.most_open(task=DIGEST) == 1
+
+
+def test_a_worker_without_the_bridge_leaves_the_old_lock_of_a_publisher_with_it(
+    make_lab: Callable[..., Lab],
+) -> None:
+    deploy = Deploy(make_lab, ("between", "new"))
+    tag = deploy.call(DIGEST, "between", "new")
+    assert tag
+    deploy.labs["new"].open(tag)
+    deploy.journal.wait_for("end", tag=tag)
+    deploy.wait_until_free()
+    assert not deploy.call(DIGEST, "between", "between")  # which is why publishers go first
+    lost = deploy.call(DIGEST, "new", "new")
+    assert lost
