@@ -22,15 +22,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _options(argv)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
+    tempfile.gettempdir()  # for us it stays: a database of another user must get there
     stack = ExitStack()
     try:
         folder = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="feeds-demo-")))
         _configure(folder, options.store, is_protected=not options.unprotected)
         from stage.broker import NoServer
         from stage.show import Failed, Show
+        from stage.stores import SERVERS
 
         try:
-            show = Show(folder, options.feeds, options.url, is_protected=not options.unprotected)
+            store = options.store if options.store in SERVERS else None
+            show = Show(folder, options.feeds, options.url, store, is_protected=not options.unprotected)
             return stack.enter_context(show).run(options.deadline)
         except (NoServer, Failed, FileNotFoundError, ConnectionError) as error:
             print(f"The demo could not run: {error}", file=sys.stderr)
@@ -54,10 +57,11 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     add(
         "--store",
         metavar="URL",
-        help="keep the locks there, or in a new file: sqlite (default: with the results)",
+        help="keep the locks there, in a new file: sqlite, or in a server of their own: postgres, memcached "
+        "(default: with the results)",
     )
     add("--keep", type=Path, metavar="DIR", help="keep journal, logs and database in this new folder")
-    add("--deadline", type=float, default=60.0, metavar="SECONDS", help="give up after that (default: 60)")
+    add("--deadline", type=float, default=120.0, metavar="SECONDS", help="give up after that (default: 120)")
     options = parser.parse_args(argv)
     options.unprotected |= os.environ.get("UNPROTECTED", "") not in ("", "0")
     if options.keep:

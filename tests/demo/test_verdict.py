@@ -195,7 +195,7 @@ def test_a_run_is_counted_twice_only_if_it_finished_twice(good: Story):
     ("left_out", "doubt"),
     [
         ({f"skip-{number}" for number in range(21)}, "only 99 submissions met a held lock"),
-        ({"waits-0"}, "only 19 waited in line"),
+        ({"waits-0"}, "only 19 waited for it"),
         ({"killed"}, "no worker was killed while it held a lease"),
         ({f"waits-{number}" for number in range(ENOUGH_WAITS)}, "with others waiting behind it"),
     ],

@@ -26,8 +26,8 @@ def import_feed(feed_url: str) -> str:
         return Feed.objects.import_feed(feed_url).url
 
 
-@shared_task(exclusive=_protected(Exclusive(key="feed:{feed_url}")))
+@shared_task(exclusive=_protected(Exclusive(key="feed:{feed_url}", on_conflict=settings.CLICKS)))
 def reimport_feed(feed_url: str) -> str:
-    """A user's click: it has to run, so it waits in line until the feed is free."""
+    """A user's click: it has to run, so it waits until the feed is free."""
     with journal.body(feed_url):
         return Feed.objects.import_feed(feed_url).url

@@ -52,3 +52,6 @@ CELERY_EXCLUSIVE_TTL = 10
 # Without this the locks live where the results do.
 if store := os.environ.get("FEEDS_STORE"):
     CELERY_EXCLUSIVE_STORE = store
+
+# A click waits in line. memcached can keep no line: there it is published again, with a delay.
+CLICKS = "reschedule" if (store or "").startswith("memcached") else "wait"

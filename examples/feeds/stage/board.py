@@ -45,6 +45,11 @@ class Board:
             state for task_id, state in self._states.items() if feed in (None, self._feeds.get(task_id))
         )
 
+    def waiting_for(self, feed: str) -> int:
+        """Return how many tasks a worker has received that have not begun to import this feed."""
+        received = (task_id for task_id in self._received if self._feeds.get(task_id) == feed)
+        return sum(self._states.get(task_id) == "waiting" for task_id in received)
+
     def workers_in(self, feed: str) -> list[str]:
         """Return the workers that are inside a body of this feed."""
         return [worker for task_id, worker in self._running.items() if self._feeds[task_id] == feed]

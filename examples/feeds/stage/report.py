@@ -50,7 +50,7 @@ def _lock(verdict: Verdict) -> list[tuple[str, str]]:
         return []
     return [
         ("met a held lock", f"{verdict.met}  (at least {LEAST_MET} for a verdict)"),
-        ("  of these waited in line", f"{verdict.waited}  (at least {LEAST_WAITED})"),
+        ("  of these waited for it", f"{verdict.waited}  (at least {LEAST_WAITED})"),
         ("  skipped without a reason", str(verdict.unfounded)),
     ]
 

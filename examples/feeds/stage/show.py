@@ -16,7 +16,7 @@ from urllib.error import URLError
 
 import server
 
-from . import broker, journal, turns
+from . import broker, journal, stores, turns
 from .board import Board
 from .history import History
 from .messages import Messages
@@ -47,8 +47,11 @@ class Failed(Exception):
 class Show:
     """One run of the demo; a context that leaves nothing running."""
 
-    def __init__(self, folder: Path, feeds: Path | None, urls: list[str], *, is_protected: bool) -> None:
+    def __init__(
+        self, folder: Path, feeds: Path | None, urls: list[str], store: str | None, *, is_protected: bool
+    ) -> None:
         self._folder = folder
+        self._store = store
         self._is_protected = is_protected
         self._begin = time.monotonic()
         self._events: list[journal.Event] = []
@@ -92,6 +95,8 @@ class Show:
         self._reader = journal.Reader(journal_path)
         self._stack.callback(self._reader.close)
         self._stack.enter_context(self._server)
+        if self._store:
+            os.environ["FEEDS_STORE"] = self._stack.enter_context(stores.started(self._store))
         url = os.environ["FEEDS_REDIS"] = broker.start(self._processes, self._folder, os.environ)
         self._progress.tell(f"{len(self._server.urls)} feeds are served, the broker answers at {url}")
         for worker in WORKERS:
@@ -166,7 +171,7 @@ class Show:
         if worker not in self._board.workers_in(feed) or self._board.undelivered - queued:
             os.killpg(pid, signal.SIGCONT)
             return
-        waiting = _line(feed) if self._is_protected else 0
+        waiting = self._line(feed) if self._is_protected else 0
         journal.write("kill", worker=worker, feed=feed, killed=pid, waiting=waiting)
         os.killpg(pid, signal.SIGKILL)
         self._victim = worker
@@ -179,7 +184,18 @@ class Show:
         feed = self._server.slow_url
         if not self._board.workers_in(feed):
             return False
-        return not self._is_protected or _line(feed) >= _LINE_BEFORE_KILL
+        return not self._is_protected or self._line(feed) >= _LINE_BEFORE_KILL
+
+    def _line(self, feed: str) -> int:
+        """Who waits for a feed, only to choose the moment of the kill: ask the library, if it has a line."""
+        from django.conf import settings
+
+        from feeds.tasks import reimport_feed
+
+        if settings.CLICKS == "reschedule":
+            return self._board.waiting_for(feed)
+        waiting = reimport_feed.lock_state(feed).waiting
+        return waiting if isinstance(waiting, int) else len(waiting)
 
     def _tail(self, process: str) -> str:
         return "\n".join(self._processes.log(process).read_text(errors="replace").splitlines()[-15:])
@@ -209,14 +225,6 @@ def _migrate() -> Any:
     from planet import celery_app
 
     return celery_app
-
-
-def _line(feed: str) -> int:
-    """Ask the library who waits for a feed: only to choose the moment of the kill."""
-    from feeds.tasks import reimport_feed
-
-    waiting = reimport_feed.lock_state(feed).waiting
-    return waiting if isinstance(waiting, int) else len(waiting)
 
 
 def _damage(ran: int) -> Damage:

@@ -85,7 +85,7 @@ class Verdict:
         if self.met < LEAST_MET:
             doubts.append(f"only {self.met} submissions met a held lock, {LEAST_MET} are needed")
         if self.waited < LEAST_WAITED:
-            doubts.append(f"only {self.waited} waited in line, {LEAST_WAITED} are needed")
+            doubts.append(f"only {self.waited} waited for it, {LEAST_WAITED} are needed")
         if not (self.recovery and self.recovery.held and self.recovery.waiting):
             doubts.append("no worker was killed while it held a lease with others waiting behind it")
         return doubts
