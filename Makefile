@@ -13,7 +13,7 @@ help: ## this text
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
 demo: ## import feeds with several workers: [UNPROTECTED=1] [STORE=...] [URL=...] [FEEDS=...]
-	@$(PYTHON) scripts/bootstrap $(if $(filter postgres memcached,$(STORE)),dev,demo)
+	@$(PYTHON) scripts/bootstrap $(if $(filter mariadb postgres memcached,$(STORE)),dev,demo)
 	@$(RUN)python examples/feeds/demo.py $(if $(filter-out 0,$(UNPROTECTED)),--unprotected) $(if $(STORE),--store '$(STORE)') \
 		$(foreach url,$(URL),--url '$(url)') $(if $(FEEDS),--feeds '$(FEEDS)') \
 		|| { code=$$?; echo "make demo: the demo ended with exit code $$code"; exit $$code; }

@@ -22,7 +22,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _options(argv)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
-    tempfile.gettempdir()  # for us it stays: a database of another user must get there
     stack = ExitStack()
     try:
         folder = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="feeds-demo-")))
@@ -57,8 +56,8 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     add(
         "--store",
         metavar="URL",
-        help="keep the locks there, in a new file: sqlite, or in a server of their own: postgres, memcached "
-        "(default: with the results)",
+        help="keep the locks there, in a new file: sqlite, or in a server of their own: postgres, mariadb, "
+        "memcached (default: with the results)",
     )
     add("--keep", type=Path, metavar="DIR", help="keep journal, logs and database in this new folder")
     add("--deadline", type=float, default=120.0, metavar="SECONDS", help="give up after that (default: 120)")
@@ -81,6 +80,8 @@ def _configure(folder: Path, store: str | None, *, is_protected: bool) -> None:
     os.environ["FEEDS_STORE"] = _absolute(store or "", folder)
     os.environ["TMPDIR"] = str(folder / "tmp")  # a killed worker cannot tidy up
     (folder / "tmp").mkdir()
+    (folder / "tmp").chmod(0o1777)  # a database may run as another user
+    folder.chmod(0o755)
 
 
 def _absolute(store: str, folder: Path) -> str:

@@ -75,7 +75,13 @@ def demos() -> Iterator[list[Demo]]:
             demo.process.kill()
 
 
-STORES = {"": "redis", "sqlite": "sqlite", "postgres": "postgresql", "memcached": "memcached"}
+STORES = {
+    "": "redis",
+    "sqlite": "sqlite",
+    "postgres": "postgresql",
+    "mariadb": "mysql",
+    "memcached": "memcached",
+}
 
 
 @pytest.mark.parametrize("store", STORES)

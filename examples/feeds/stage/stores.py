@@ -11,6 +11,7 @@ from pathlib import Path
 from .broker import NoServer
 
 SERVERS = {
+    "mariadb": ("tests.maria", "MariaServer"),
     "memcached": ("tests.memcached", "MemcachedServer"),
     "postgres": ("tests.postgres", "PostgresServer"),
 }
