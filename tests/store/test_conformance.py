@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import pytest
 from celery_exclusive.stores.base import Store, open_store
 from celery_exclusive.stores.memory import MemoryStore
 from celery_exclusive.testing.conformance import StoreConformance
+from tests.django.databases import configured, mysql, postgresql, sqlite
 from tests.maria import MariaServer
 from tests.memcached import MemcachedServer
 from tests.pgbouncer import PgBouncer
@@ -119,6 +120,34 @@ class TestPostgres(StoreConformance):
             )
 
 
+class TestDjangoSqlite(TestSqlite):
+    @pytest.fixture(autouse=True)
+    def project(self, file: None) -> Iterator[None]:
+        nowhere = self.path.parent / "no such folder/locks.db"
+        with configured({"default": sqlite(self.path), "nowhere": sqlite(nowhere)}):
+            yield
+
+    def make_store(self, *, prefix: str, offer: float, tombstone_ttl: float) -> Store:
+        return open_store("django://default", prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
+
+    def unreachable_store(self) -> Store:
+        return open_store("django://nowhere")
+
+
+class TestDjangoPostgres(TestPostgres):
+    @pytest.fixture(autouse=True)
+    def project(self, server: None) -> Iterator[None]:
+        nowhere = "postgresql://tests@127.0.0.1:1/postgres"
+        with configured({"default": postgresql(self.url), "nowhere": postgresql(nowhere)}):
+            yield
+
+    def make_store(self, *, prefix: str, offer: float, tombstone_ttl: float) -> Store:
+        return open_store("django://default", prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
+
+    def unreachable_store(self) -> Store:
+        return open_store("django://nowhere")
+
+
 class TestPgBouncer(TestPostgres):
     """Through a pooler that gives each transaction another connection."""
 
@@ -151,6 +180,20 @@ class TestMaria(StoreConformance):
             return self.maria_server.ask(f"USE kit; {count.replace('?', '%s')}", prefix.encode())[0]
 
         return rows_left(ask)
+
+
+class TestDjangoMaria(TestMaria):
+    @pytest.fixture(autouse=True)
+    def project(self, server: None) -> Iterator[None]:
+        nowhere = "mysql://tests@127.0.0.1:1/kit"
+        with configured({"default": mysql(self.url), "nowhere": mysql(nowhere)}):
+            yield
+
+    def make_store(self, *, prefix: str, offer: float, tombstone_ttl: float) -> Store:
+        return open_store("django://default", prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
+
+    def unreachable_store(self) -> Store:
+        return open_store("django://nowhere")
 
 
 def rows_left(ask: Callable[[str], Any]) -> list[str]:

@@ -156,6 +156,7 @@ _factories: dict[str, str | StoreFactory] = {
         "celery_exclusive.stores.redis.store:RedisStore",
     ),
     "sqlite": "celery_exclusive.stores.sql.sqlite:SqliteStore",
+    "django": "celery_exclusive.stores.django:open_django",
     **dict.fromkeys(
         ("postgresql", "postgresql+psycopg", "postgresql+psycopg2"),
         "celery_exclusive.stores.sql.postgres:PostgresStore",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from sqlalchemy import URL, exc, make_url
@@ -9,8 +10,8 @@ from sqlalchemy import URL, exc, make_url
 from celery_exclusive.errors import OptionError
 
 
-def read(url: str, driver: str) -> tuple[str, dict[str, Any]]:
-    """Return the URL without password and options, and the arguments for the driver to connect.
+def read(url: str, driver: str) -> tuple[str, Callable[[], dict[str, Any]]]:
+    """Return the URL without password and options, and what returns the arguments for the driver to connect.
 
     Parameters:
         driver: the dialect and driver of SQLAlchemy whose arguments they are; whatever the URL names.
@@ -28,4 +29,4 @@ def read(url: str, driver: str) -> tuple[str, dict[str, Any]]:
             "in its password ('/' is %2F, '@' is %40), and give the port as a number"
         ) from None
     shown = URL.create(kind, given.username, None, given.host, given.port, given.database)
-    return shown.render_as_string(), options
+    return shown.render_as_string(), lambda: options

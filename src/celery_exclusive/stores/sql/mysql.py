@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 from celery_exclusive.errors import OptionError
@@ -42,12 +43,12 @@ class Mysql:
     trouble = staticmethod(mysql_errors.trouble)
     hint = staticmethod(mysql_errors.hint)
 
-    def __init__(self, url: str) -> None:
-        self.url, self._options = address.read(url, "mysql+pymysql")
+    def __init__(self, url: str, parameters: Callable[[], dict[str, Any]]) -> None:
+        self.url, self._parameters = url, parameters
 
     def connect(self) -> tuple[Any, Cursor]:
         try:
-            connection = connect(**self._options)
+            connection = connect(**self._parameters())
         except TypeError as error:
             raise OptionError(
                 f"exclusive_store: {self.url}: {error}; after '?' its URL may have the options of PyMySQL"
@@ -106,4 +107,5 @@ class MysqlStore(ServerStore):
     def __init__(
         self, url: str, *, prefix: str = "cx", offer: int = 5_000_000, tombstone_ttl: int = 600_000_000
     ) -> None:
-        super().__init__(Mysql(url), prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
+        database = Mysql(*address.read(url, "mysql+pymysql"))
+        super().__init__(database, prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)

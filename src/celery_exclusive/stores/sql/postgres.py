@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import ceil
 from typing import Any
 
@@ -41,12 +42,12 @@ class Postgres:
     trouble = staticmethod(postgres_errors.trouble)
     hint = staticmethod(postgres_errors.hint)
 
-    def __init__(self, url: str) -> None:
-        self.url, self._options = address.read(url, "postgresql+psycopg")
+    def __init__(self, url: str, parameters: Callable[[], dict[str, Any]]) -> None:
+        self.url, self._parameters = url, parameters
 
     def connect(self) -> tuple[Any, Cursor]:
         own = {"connect_timeout": max(2, ceil(at_most(PATIENCE))), "application_name": "celery-exclusive"}
-        options = {**own, **self._options, "client_encoding": "utf8"}
+        options = {**own, **self._parameters(), "client_encoding": "utf8"}
         connection = TimedConnection.connect(autocommit=True, prepare_threshold=None, **options)
         cursor = TranslatingCursor(connection.cursor())
         cursor.execute(statements.ABOUT)
@@ -101,4 +102,5 @@ class PostgresStore(ServerStore):
     def __init__(
         self, url: str, *, prefix: str = "cx", offer: int = 5_000_000, tombstone_ttl: int = 600_000_000
     ) -> None:
-        super().__init__(Postgres(url), prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
+        database = Postgres(*address.read(url, "postgresql+psycopg"))
+        super().__init__(database, prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)

@@ -98,6 +98,8 @@ class ServerStore(SqlStore):
     def __init__(self, database: Database, *, prefix: str, offer: int, tombstone_ttl: int) -> None:
         super().__init__(database.url, prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
         self.clock: Callable[[], int] | None = None
+        self.keeps_connections = True
+        """Whether a connection stays open after its call, for the next one."""
         self._database = database
         self._idle = Idle[_Session]()
         finalize(self, _close_all, self._idle)
@@ -122,6 +124,7 @@ class ServerStore(SqlStore):
 
     def create_tables(self) -> None:
         """Make the tables, unless they are there."""
+        self.refuse_to_make()
         self._patiently(lambda session: self._database.create_tables(session.cursor))
 
     def _apply(self, session: _Session, key: str, operation: KeyOperation) -> Reply:
@@ -187,14 +190,14 @@ class ServerStore(SqlStore):
                 session = self._idle.pop() or self._open(is_empty=is_empty)
                 session.is_repeated = is_repeated
                 result = work(session)
-                self._idle.append(session)
+                self._keep(session)
                 return result
             except (self._database.error, NamespaceGone) as error:
                 gone = isinstance(error, NamespaceGone)
                 trouble = "no tables" if gone else self._database.trouble(error)
                 if trouble == "busy" and time.monotonic() < until:
                     if session and session.roll_back():
-                        self._idle.append(session)
+                        self._keep(session)
                 elif session and trouble == "lost" and not is_repeated:
                     self._close_with(session)  # a server that dropped one has dropped all of them
                     is_repeated = True
@@ -213,6 +216,12 @@ class ServerStore(SqlStore):
                 raise
             time.sleep(random.uniform(*_PAUSE))
 
+    def _keep(self, session: _Session) -> None:
+        if self.keeps_connections:
+            self._idle.append(session)
+        else:
+            session.close()
+
     def _close_with(self, session: _Session) -> None:
         session.close()
         self.close()
@@ -224,7 +233,7 @@ class ServerStore(SqlStore):
         )
         session = _Session(connection, transaction)
         try:
-            if is_empty:
+            if is_empty and not self.made_by:
                 self._database.create_tables(cursor)
             self._prepare(cursor, transaction.namespace)
         except BaseException:
@@ -242,6 +251,7 @@ class ServerStore(SqlStore):
                 raise
             row = None
         if row is None:
+            self.refuse_to_make()
             self._database.create_tables(cursor)
             row = (tables.VERSION, None)
         version, epoch = row

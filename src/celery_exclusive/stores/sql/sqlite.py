@@ -87,6 +87,7 @@ class SqliteStore(SqlStore):
     """
 
     capabilities = Capabilities(one_host=True)
+    in_the_way = "look for a process that is stopped, or another program's long transaction in this file"
 
     def __init__(
         self, url: str, *, prefix: str = "cx", offer: int = 5_000_000, tombstone_ttl: int = 600_000_000
@@ -189,6 +190,8 @@ class SqliteStore(SqlStore):
             )
             opened = _Opened(connection, transaction, path)
             if not sqlite_tables.has(cursor, transaction.namespace):
+                if not sqlite_tables.are_made(cursor):
+                    self.refuse_to_make()
                 cursor.execute("BEGIN IMMEDIATE")
                 sqlite_tables.create(cursor, transaction.namespace)
                 cursor.execute("COMMIT")
@@ -200,8 +203,7 @@ class SqliteStore(SqlStore):
     def _explained(self, error: Exception) -> Exception:
         if _is_locked(error):
             return StoreUnavailable(
-                f"store {self.url}: others kept it locked for {self._file.patience:g} s: look for a process "
-                "that is stopped, or another program's long transaction in this file"
+                f"store {self.url}: others kept it locked for {self._file.patience:g} s: {self.in_the_way}"
             )
         for word, hint in _MISUSE.items():
             if word in str(error):

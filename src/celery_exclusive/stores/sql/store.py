@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from celery_exclusive.core.operations import Applied, KeyOperation, Renew
-from celery_exclusive.errors import UnreadableKey
+from celery_exclusive.errors import OptionError, UnreadableKey
 from celery_exclusive.stores.base import Capabilities, Reply, Snapshot
 from celery_exclusive.stores.document_store import sweep
 from celery_exclusive.stores.sql.rows import Damaged
@@ -21,12 +21,19 @@ class SqlStore(ABC):
     """What is the same for all databases. One of its kind opens connections and transactions."""
 
     capabilities = Capabilities()
+    made_by = ""
+    """The command that makes the tables, if the store may not."""
 
     def __init__(self, url: str, *, prefix: str, offer: int, tombstone_ttl: int) -> None:
         self.url = url
         self.prefix = prefix
         self.offer = offer
         self.tombstone_ttl = tombstone_ttl
+
+    def refuse_to_make(self) -> None:
+        """Raise OptionError if the missing tables are made by a command."""
+        if self.made_by:
+            raise OptionError(f"exclusive_store: {self.url} lacks the tables for locks: run `{self.made_by}`")
 
     @abstractmethod
     def transact(self, work: Callable[[Transaction], T], *, writes: bool = True) -> T:

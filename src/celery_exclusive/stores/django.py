@@ -1,0 +1,187 @@
+"""django://alias: leases in a database of a Django project, on connections of the store's own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from celery_exclusive.errors import OptionError, did_you_mean
+from celery_exclusive.stores.base import Store, open_store
+from celery_exclusive.stores.sql import sqlite_tables
+
+if TYPE_CHECKING:
+    from celery_exclusive.stores.sql.database import Database
+    from celery_exclusive.stores.sql.server import ServerStore
+    from celery_exclusive.stores.sql.sqlite import SqliteStore
+
+APP: Final = "celery_exclusive.contrib.django"
+_OF_DJANGO: Final = ("context", "cursor_factory", "prepare_threshold")
+"""Of psycopg's parameters, those with which Django makes a connection its own."""
+_OF_PYMYSQL: Final = (
+    *("user", "password", "database", "host", "port", "unix_socket", "charset", "ssl"),
+    *("connect_timeout", "read_default_file", "read_default_group", "bind_address"),
+)
+"""Django's parameters are those of mysqlclient, which has others besides."""
+
+
+def open_django(
+    url: str, *, prefix: str = "cx", offer: int = 5_000_000, tombstone_ttl: int = 600_000_000
+) -> Store:
+    """Make the store of an alias in `settings.DATABASES`.
+
+    Its connections are its own, so the transactions of the caller neither delay a lock nor undo one. If the
+    project has our app, its migrations make the tables; else the store does when it is first used. In a
+    SQLite database in memory, as of a test, nobody else could see them: then locks are in memory, too.
+
+    Parameters:
+        url: `django://default`.
+
+    Raises:
+        OptionError: there is no such alias, or its database cannot keep locks.
+    """
+    alias = alias_of(url)
+    vendor = vendor_of(alias)
+    if vendor == "sqlite":
+        connection = _connection(alias)
+        if connection.is_in_memory_db():
+            seconds = {"offer": offer / 1e6, "tombstone_ttl": tombstone_ttl / 1e6}
+            return open_store(f"memory://django-{alias}", prefix=prefix, **seconds)
+    store = _MAKERS[vendor](alias, prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
+    if has_app():
+        database = "" if alias == "default" else f" --database={alias}"
+        store.made_by = f"python manage.py migrate{database}"
+    return store
+
+
+def alias_of(url: str) -> str:
+    """Return the alias that a URL names."""
+    alias = url.partition("://")[2]
+    if not alias or set(alias) & set("/?@:"):
+        raise OptionError(
+            "exclusive_store: a django:// URL is an alias of settings.DATABASES and nothing else: write "
+            "django://default"
+        )
+    return alias
+
+
+def vendor_of(alias: str) -> str:
+    """Return the kind of database behind an alias: sqlite, postgresql or mysql.
+
+    Raises:
+        OptionError: there is no such alias, or it is another kind.
+    """
+    vendor = str(_connection(alias).vendor)
+    if vendor not in _MAKERS:
+        raise OptionError(
+            f"exclusive_store: django://{alias} is a database of the kind {vendor}, which cannot keep locks: "
+            f"name an alias whose ENGINE is one of {', '.join(_MAKERS)}"
+        )
+    return vendor
+
+
+def has_app() -> bool:
+    """Whether the project has our app, so that its migrations make the tables."""
+    from django.conf import settings
+
+    return any(str(entry).startswith(APP) for entry in settings.INSTALLED_APPS)
+
+
+def definitions(alias: str) -> list[str]:
+    """Return the statements that make the tables, for a migration."""
+    vendor = vendor_of(alias)
+    if vendor == "sqlite":  # perhaps in memory
+        return sqlite_tables.statements()
+    store: Any = _MAKERS[vendor](alias, prefix="", offer=0, tombstone_ttl=0)
+    return list(store.definitions())
+
+
+def _connection(alias: str) -> Any:
+    """Return Django's object for an alias: it has the settings that are in force, also those of a test."""
+    try:
+        from django.core.exceptions import ImproperlyConfigured
+        from django.db import connections
+    except ImportError:
+        raise OptionError(
+            "exclusive_store: django:// needs Django: pip install 'celery-exclusive[django]'"
+        ) from None
+    try:
+        if alias not in connections:
+            known = ", ".join(connections)
+            raise OptionError(
+                f"exclusive_store: settings.DATABASES has no alias {alias!r} (there are {known})"
+                f"{did_you_mean(alias, list(connections))}"
+            )
+        return connections[alias]
+    except ImproperlyConfigured as error:  # no settings, or a backend or driver that cannot be imported
+        raise OptionError(f"exclusive_store: django://{alias}: {error}") from error
+
+
+def _parameters(alias: str) -> dict[str, Any]:
+    """Return the driver's parameters, for each connection anew: a password may be valid for minutes only."""
+    from django.core.exceptions import ImproperlyConfigured
+
+    connection = _connection(alias)
+    try:
+        return dict(connection.get_connection_params())
+    except ImproperlyConfigured as error:
+        raise OptionError(f"exclusive_store: django://{alias}: {error}") from error
+
+
+def _make_sqlite(alias: str, **options: Any) -> SqliteStore:
+    from celery_exclusive.stores.sql.sqlite import SqliteStore
+
+    parameters = _parameters(alias)
+    timeout = f"?timeout={parameters['timeout']}" if "timeout" in parameters else ""
+    store = SqliteStore(f"sqlite:///{parameters['database']}{timeout}", **options)
+    store.url = f"django://{alias}"
+    store.in_the_way = (
+        "a transaction of the caller that has written to this database keeps locks waiting: give them an "
+        f"alias of their own; else {store.in_the_way}"
+    )
+    return store
+
+
+def _make_postgresql(alias: str, **options: Any) -> ServerStore:
+    from celery_exclusive.stores.sql.postgres import Postgres
+
+    return _make(Postgres(f"django://{alias}", partial(_for_psycopg, alias)), **options)
+
+
+def _make_mysql(alias: str, **options: Any) -> ServerStore:
+    from celery_exclusive.stores.sql.mysql import Mysql
+
+    return _make(Mysql(f"django://{alias}", partial(_for_pymysql, alias)), **options)
+
+
+def _make(database: Database, **options: Any) -> ServerStore:
+    from celery_exclusive.stores.sql.server import ServerStore
+
+    store = ServerStore(database, **options)
+    store.keeps_connections = not _is_under_test()
+    return store
+
+
+def _for_psycopg(alias: str) -> dict[str, Any]:
+    parameters = {name: value for name, value in _parameters(alias).items() if name not in _OF_DJANGO}
+    if role := _connection(alias).settings_dict["OPTIONS"].get("assume_role"):
+        parameters["options"] = f"{parameters.get('options', '')} -c role={role}".strip()
+    return parameters
+
+
+def _for_pymysql(alias: str) -> dict[str, Any]:
+    return {name: value for name, value in _parameters(alias).items() if name in _OF_PYMYSQL}
+
+
+def _is_under_test() -> bool:
+    """Whether Django's test runner is at work: it cannot drop a database that has connections."""
+    mail = sys.modules.get("django.core.mail")
+    return hasattr(mail, "outbox")
+
+
+_MAKERS: Final[dict[str, Callable[..., ServerStore | SqliteStore]]] = {
+    "mysql": _make_mysql,
+    "postgresql": _make_postgresql,
+    "sqlite": _make_sqlite,
+}

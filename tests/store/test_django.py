@@ -1,0 +1,211 @@
+"""What is Django's in a store: the alias, its settings, and the transactions of the caller."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import connections, transaction
+from django.utils import functional
+
+from celery_exclusive.core.operations import Acquire, Granted, Held
+from celery_exclusive.core.records import SECOND
+from celery_exclusive.errors import OptionError, StoreUnavailable
+from celery_exclusive.stores.base import Store, open_store
+from tests.django.databases import ENGINES, configured, postgresql, sqlite
+from tests.postgres import PostgresServer
+
+FIRST = Acquire("a", "token", 30 * SECOND)
+SECOND_ONE = Acquire("b", "token", 30 * SECOND)
+MEMORY = {"ENGINE": ENGINES + "sqlite3", "NAME": ":memory:"}
+MIGRATED = ["celery_exclusive.contrib.django"]
+
+pytestmark = pytest.mark.filterwarnings("ignore:Accessing the database during app initialization")
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Iterator[dict[str, dict[str, Any]]]:
+    with configured(
+        databases := {"default": sqlite(tmp_path / "app.db"), "locks": sqlite(tmp_path / "locks.db")}
+    ):
+        yield databases
+
+
+@pytest.mark.parametrize(
+    "url", ["django://", "django://default/app", "django://me@default", "django://:default"]
+)
+def test_a_url_that_is_not_an_alias_alone_is_refused(files: object, url: str) -> None:
+    with pytest.raises(OptionError, match="write django://default"):
+        open_store(url)
+
+
+def test_an_unknown_alias_is_refused_with_the_one_that_was_meant(files: object) -> None:
+    with pytest.raises(
+        OptionError, match=r"no alias 'lock' \(there are default, locks\).*did you mean 'locks'"
+    ):
+        open_store("django://lock")
+
+
+def test_a_database_of_another_kind_is_refused() -> None:
+    with (
+        configured({"default": {"ENGINE": ENGINES + "dummy"}}),
+        pytest.raises(OptionError, match=r"of the kind unknown, .* ENGINE is one of .*postgresql, sqlite"),
+    ):
+        open_store("django://default")
+
+
+def test_a_backend_that_cannot_be_imported_is_refused() -> None:
+    with (
+        configured({"default": {"ENGINE": "nowhere.backend", "NAME": "x"}}),
+        pytest.raises(OptionError, match=r"django://default: 'nowhere\.backend' isn't an available database"),
+    ):
+        open_store("django://default")
+
+
+def test_settings_without_a_database_name_are_refused() -> None:
+    with configured({"default": {"ENGINE": ENGINES + "sqlite3"}}), pytest.raises(OptionError, match="NAME"):
+        open_store("django://default")
+
+
+def test_a_process_without_django_settings_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DJANGO_SETTINGS_MODULE", raising=False)
+    with pytest.raises(OptionError, match="DJANGO_SETTINGS_MODULE"):
+        open_store("django://default")
+
+
+def test_a_process_without_django_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "django.db", None)
+    with pytest.raises(OptionError, match=r"pip install 'celery-exclusive\[django\]'"):
+        open_store("django://default")
+
+
+def test_a_lock_outlives_a_rollback_of_the_caller(files: object) -> None:
+    store = open_store("django://locks")
+    assert rolled_back(store) == [Granted, Held]
+
+
+def test_a_lock_in_postgres_outlives_a_rollback_of_the_caller(postgres_url: str) -> None:
+    with configured({"default": postgresql(postgres_url)}):
+        with connections["default"].cursor() as cursor:
+            cursor.execute("CREATE TABLE thing (name text)")
+        assert rolled_back(open_store("django://default"), "INSERT INTO thing VALUES ('x')") == [
+            Granted,
+            Held,
+        ]
+        with connections["default"].cursor() as cursor:
+            cursor.execute("SELECT count(*) FROM thing")
+            assert cursor.fetchone() == (0,)
+
+
+def rolled_back(store: Store, statement: str = "SELECT 1") -> list[type]:
+    """Acquire within a transaction that is undone, and again after it."""
+    with transaction.atomic():
+        with connections["default"].cursor() as cursor:
+            cursor.execute(statement)
+        inside = store.apply("key", FIRST).answer
+        transaction.set_rollback(True)
+    return [type(inside), type(store.apply("key", SECOND_ONE).answer)]
+
+
+def test_a_caller_that_has_written_to_the_same_sqlite_file_is_told_what_is_in_the_way(tmp_path: Path) -> None:
+    with configured({"default": {**sqlite(tmp_path / "app.db"), "OPTIONS": {"timeout": 0.1}}}):
+        store = open_store("django://default")
+        store.check()
+        with transaction.atomic():
+            with connections["default"].cursor() as cursor:
+                cursor.execute("CREATE TABLE thing (name text)")
+            with pytest.raises(
+                StoreUnavailable, match=r"for 0\.1 s: a transaction of the caller .* an alias"
+            ):
+                store.apply("key", FIRST)
+        assert isinstance(store.apply("key", FIRST).answer, Granted)
+
+
+def test_locks_of_a_sqlite_database_in_memory_are_in_memory_too() -> None:
+    with configured({"default": MEMORY, "other": MEMORY}):
+        store = open_store("django://default", prefix="in-memory")
+        assert store.capabilities.one_process
+        assert isinstance(store.apply("key", FIRST).answer, Granted)
+        again = open_store("django://default", prefix="in-memory")
+        assert isinstance(again.apply("key", SECOND_ONE).answer, Held)
+        other = open_store("django://other", prefix="in-memory")
+        assert isinstance(other.apply("key", SECOND_ONE).answer, Granted)
+
+
+@pytest.mark.parametrize(("alias", "command"), [("default", ""), ("locks", " --database=locks")])
+def test_tables_that_migrations_make_are_not_made_by_the_store(
+    tmp_path: Path, alias: str, command: str
+) -> None:
+    with configured({"default": {}, alias: sqlite(tmp_path / "app.db")}, INSTALLED_APPS=MIGRATED):
+        refuses_to_make_tables(open_store(f"django://{alias}"), f"`python manage.py migrate{command}`")
+
+
+def test_tables_that_migrations_make_are_not_made_in_postgres(postgres_url: str) -> None:
+    with configured({"default": postgresql(postgres_url)}, INSTALLED_APPS=MIGRATED):
+        store: Any = open_store("django://default")
+        refuses_to_make_tables(store, "`python manage.py migrate`")
+        with pytest.raises(OptionError, match=r"manage\.py migrate`"):
+            store.create_tables()
+
+
+def refuses_to_make_tables(store: Store, command: str) -> None:
+    text = f"{store.url} lacks the tables for locks: run {command}"
+    with pytest.raises(OptionError, match=text):
+        store.check()
+    with pytest.raises(StoreUnavailable, match=text):
+        store.apply("key", FIRST)
+
+
+def test_an_emptied_table_of_migrations_is_used_again(
+    postgres_url: str, postgres_server: PostgresServer
+) -> None:
+    with configured({"default": postgresql(postgres_url)}):
+        open_store("django://default").check()
+    with configured({"default": postgresql(postgres_url)}, INSTALLED_APPS=MIGRATED):
+        store = open_store("django://default")
+        epoch = store.epoch()
+        with postgres_server.connect() as connection:
+            connection.execute("DELETE FROM exclusive2_namespace")
+        assert store.epoch() != epoch
+
+
+def test_the_options_of_an_alias_reach_postgres(postgres_url: str, postgres_server: PostgresServer) -> None:
+    with postgres_server.connect() as connection:
+        connection.execute("DROP ROLE IF EXISTS keeper; CREATE ROLE keeper; CREATE SCHEMA kept")
+        connection.execute("GRANT ALL ON SCHEMA kept TO keeper; GRANT keeper TO tests")
+    options = {"options": "-c search_path=kept", "assume_role": "keeper", "connect_timeout": 7}
+    with configured({"default": postgresql(postgres_url, **options)}):
+        open_store("django://default").check()
+    with postgres_server.connect() as connection:
+        owners = "SELECT DISTINCT schemaname, tableowner FROM pg_tables WHERE tablename LIKE 'exclusive2%'"
+        assert connection.execute(owners).fetchall() == [("kept", "keeper")]
+        connection.execute("DROP SCHEMA kept CASCADE; DROP ROLE keeper")
+
+
+def test_each_connection_has_the_password_of_its_time(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with configured({"default": {**postgresql(postgres_url), "PASSWORD": "expired"}}):
+        store = open_store("django://default")
+        connections["default"].settings_dict["PASSWORD"] = "fresh"
+        seen = []
+        backend = type(connections["default"])
+        given = backend.get_connection_params
+        monkeypatch.setattr(
+            backend,
+            "get_connection_params",
+            lambda self: seen.append(self.settings_dict["PASSWORD"]) or given(self),
+        )
+        store.check()
+        assert seen == ["fresh"]
+
+
+def test_django_is_as_it_was_after_a_test() -> None:
+    with configured({"default": {}}):
+        pass
+    from django.conf import settings
+
+    assert settings._wrapped is functional.empty
