@@ -1,40 +1,50 @@
-"""Acquire and release on postgresql://, uncontended, against the same server with nothing around it."""
+"""Acquire and release on a database server, uncontended, against the same server with nothing around it."""
 
 from __future__ import annotations
 
 from functools import partial
 from secrets import token_hex
+from typing import Any
 
 from bench.clock import medians, table
 from bench.ours import pair
-from celery_exclusive.stores.base import open_store
+from tests.maria import MariaServer
 from tests.postgres import PostgresServer
 
-MAKE = "CREATE TABLE bare (key TEXT PRIMARY KEY, token TEXT, expiry BIGINT)"
+MAKE = "CREATE TABLE bare (name VARCHAR(20) PRIMARY KEY, token TEXT, expiry BIGINT)"
 TAKE = (
-    "INSERT INTO bare VALUES ('bench', %s, %s) ON CONFLICT (key) "
+    "INSERT INTO bare VALUES ('bench', %s, %s) ON CONFLICT (name) "
     "DO UPDATE SET token = excluded.token, expiry = excluded.expiry WHERE bare.expiry < %s"
 )
-GIVE = "DELETE FROM bare WHERE key = 'bench' AND token = %s"
+TAKE_IN_MARIADB = (
+    "INSERT INTO bare VALUES ('bench', %s, %s) ON DUPLICATE KEY "
+    "UPDATE token = IF(expiry < %s, VALUES(token), token)"
+)
+GIVE = "DELETE FROM bare WHERE name = 'bench' AND token = %s"
 
 
 def run() -> None:
-    with PostgresServer() as server:
-        store = open_store(server.url)
-        with server.connect() as bare:
-            bare.execute(MAKE)
-            cursor = bare.cursor()
+    with PostgresServer() as postgres:
+        measure(postgres, "postgresql", "PostgreSQL, bare psycopg", TAKE)
+    with MariaServer() as maria:
+        measure(maria, "mysql", "MariaDB, bare PyMySQL", TAKE_IN_MARIADB)
 
-            def floor() -> None:
-                token = token_hex(8)
-                cursor.execute(TAKE, (token, 2, 1))
-                cursor.execute(GIVE, (token,))
 
-            times = medians(
-                {
-                    "floor: upsert + delete, bare psycopg": floor,
-                    "celery-exclusive, postgresql://": partial(pair, store),
-                }
-            )
-        store.close()
-    table("acquire + release of a free key, in PostgreSQL", times)
+def measure(server: PostgresServer | MariaServer, scheme: str, bare: str, take: str) -> None:
+    store = server.open_store()
+    with server.stranger() as cursor:
+        cursor.execute(MAKE)
+        times = medians(
+            {
+                f"floor: upsert + delete, {bare}": partial(take_and_give, cursor, take),
+                f"celery-exclusive, {scheme}://": partial(pair, store),
+            }
+        )
+    store.close()
+    table(f"acquire + release of a free key, in {bare.partition(',')[0]}", times)
+
+
+def take_and_give(cursor: Any, take: str) -> None:
+    token = token_hex(8)
+    cursor.execute(take, (token, 2, 1))
+    cursor.execute(GIVE, (token,))

@@ -95,12 +95,12 @@ class MariaServer(Server):
             return list(cursor.fetchall())
 
     @contextmanager
-    def stranger(self) -> Iterator[Any]:
-        """A cursor on a connection of its own, of a user who may do everything."""
+    def stranger(self, user: str = "keeper") -> Iterator[Any]:
+        """A cursor on a connection of its own, unless told otherwise of a user who may do everything."""
         place: dict[str, Any] = {
             "host": "127.0.0.1",
             "port": self.port,
-            "user": "keeper",
+            "user": user,
             "connect_timeout": 5,
         }
         options: dict[str, Any] = {
@@ -138,20 +138,19 @@ class MariaServer(Server):
 
     def become_replica(self) -> None:
         """Start as one that can be read only."""
-        self._options["read_only"] = "on"
-        self.start()
+        self.restart(read_only="on")
 
     def become_primary(self) -> None:
-        self._options["read_only"] = "off"
-        self.start()
+        self.restart(read_only="off")
 
     def sent(self) -> list[str]:
         """The first word of each request that it was sent, if `general_log` is "on"."""
         log = (self._directory / "data/general.log").read_text(errors="replace")
         return re.findall(r"\t *\d+ Query\t(\w+)", log)
 
-    def restart(self) -> None:
-        """Start it again on the same port, whether it is up or not."""
+    def restart(self, **options: str) -> None:
+        """Start it again on the same port, whether it is up or not; with other settings, if there are any."""
+        self._options |= options
         self.kill()
         self.start()
 
@@ -171,10 +170,11 @@ class MariaServer(Server):
     def _choose_ports(self) -> None:
         self.port = free_port()
         self._directory.chmod(0o755)
-        data = self._directory / "data"
-        data.mkdir(mode=0o700)
-        if user := unprivileged():
-            shutil.chown(data, user)
+        user = unprivileged()
+        for name in ("data", "tmp"):  # a server that starts empties its folder of temporary tables
+            (folder := self._directory / name).mkdir(mode=0o700)
+            if user:
+                shutil.chown(folder, user)
         scripts = [self._folder / f"usr/share/mysql/{name}.sql" for name in SYSTEM_TABLES]
         subprocess.run(
             self._command("--bootstrap"), input=FIRST + "".join(map(Path.read_text, scripts)) + USERS,
@@ -188,7 +188,12 @@ class MariaServer(Server):
             "lc_messages_dir": share,
             "character_sets_dir": share / "charsets",
         }
-        fixed |= {"port": self.port, "bind_address": "127.0.0.1", "socket": ""}
+        fixed |= {
+            "port": self.port,
+            "bind_address": "127.0.0.1",
+            "socket": "",
+            "tmpdir": self._directory / "tmp",
+        }
         settings = {"general_log_file": data / "general.log", **self._options, **fixed}
         words = [f"--{name}={value}" for name, value in settings.items()]
         return [str(self._folder / "usr/sbin/mariadbd"), "--no-defaults", *words, *more]

@@ -16,6 +16,7 @@ from celery_exclusive.stores.sql import postgres
 from celery_exclusive.stores.sql.postgres import PostgresStore
 from celery_exclusive.stores.sql.tables import TABLES
 from tests.postgres import PostgresServer
+from tests.store.refusals import refusal
 
 TAKE = Acquire("a", "token", 30 * SECOND)
 ROLES = "CREATE ROLE clerk LOGIN; CREATE ROLE guarded LOGIN PASSWORD 'hunter2'"
@@ -37,21 +38,6 @@ def server() -> Iterator[PostgresServer]:
 def empty(server: PostgresServer) -> PostgresServer:
     server.refresh()
     return server
-
-
-def refusal(url: str) -> str:
-    """What check and the verbs say: one line without password."""
-    with closing(open_store(url)) as store:
-        with pytest.raises(OptionError) as refused:
-            store.check()
-        with pytest.raises(StoreUnavailable) as unavailable:
-            store.apply("secret key", TAKE)
-    text = str(refused.value)
-    assert str(unavailable.value) == text
-    assert text.isprintable()
-    assert "hunter" not in "".join(traceback.format_exception(unavailable.value))
-    assert text.startswith(f"exclusive_store: {store.url}")
-    return text
 
 
 def test_a_wrong_password(server: PostgresServer) -> None:

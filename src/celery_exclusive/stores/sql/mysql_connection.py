@@ -24,6 +24,7 @@ def connect(**options: Any) -> Any:
         "read_timeout": limit,
         "write_timeout": limit,
         "autocommit": True,
+        "use_unicode": True,
         "charset": "utf8mb4",
         "binary_prefix": True,
         "client_flag": CLIENT.MULTI_STATEMENTS,  # not FOUND_ROWS: a row that stays as it was must not count

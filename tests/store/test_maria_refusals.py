@@ -1,0 +1,156 @@
+"""Databases of MariaDB that cannot be a store: each says what it is, and what to do, without secrets."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from random import randbytes
+
+import pytest
+
+from celery_exclusive.core.operations import Acquire, Granted, Parked, Release
+from celery_exclusive.core.records import SECOND
+from celery_exclusive.errors import OptionError, StoreUnavailable
+from celery_exclusive.stores.base import open_store
+from celery_exclusive.stores.sql import mysql
+from celery_exclusive.stores.sql.mysql import MysqlStore
+from celery_exclusive.stores.sql.tables import TABLES
+from tests.maria import MariaServer
+from tests.store.refusals import refusal
+
+TAKE = Acquire("a", "token", 30 * SECOND)
+USERS = """CREATE USER clerk@'127.0.0.1'; GRANT USAGE ON *.* TO clerk@'127.0.0.1';
+CREATE USER guarded@'127.0.0.1' IDENTIFIED BY 'hunter2'; CREATE USER far@'10.0.0.1';
+GRANT SELECT ON locks.strangers TO clerk@'127.0.0.1'"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[MariaServer]:
+    """One whose users have passwords and rights."""
+    with MariaServer() as started:
+        started.ask("CREATE TABLE strangers (n INTEGER)")
+        started.ask(USERS)
+        yield started
+
+
+@pytest.fixture
+def empty(server: MariaServer) -> MariaServer:
+    server.refresh()
+    return server
+
+
+def test_a_wrong_password(server: MariaServer) -> None:
+    said = refusal(server.url_of("guarded:hunter3", server.port))
+    assert "Access denied for user 'guarded'@" in said
+    assert said.endswith("; correct user and password in its URL")
+
+
+def test_a_user_who_is_not_let_in(server: MariaServer) -> None:
+    assert "correct user and password" in refusal(server.url_of("stranger:hunter2", server.port))
+
+
+def test_a_database_that_is_not_there(server: MariaServer) -> None:
+    server.ask("GRANT ALL ON nowhere.* TO tests@'127.0.0.1'")
+    said = refusal(server.url_of("tests", server.port, "nowhere"))
+    assert "Unknown database 'nowhere'" in said
+    assert said.endswith("; create it, or correct the URL")
+
+
+def test_a_url_without_a_database(server: MariaServer) -> None:
+    assert refusal(server.url_of("tests", server.port, "")).endswith("; name a database in its URL")
+
+
+def test_an_option_that_nobody_knows(server: MariaServer) -> None:
+    said = refusal(f"{server.url}?timeout=5")
+    assert "'timeout'; after '?' its URL may have the options of PyMySQL" in said
+
+
+def test_options_that_other_drivers_and_readers_of_results_need_do_no_harm(empty: MariaServer) -> None:
+    url = f"{empty.url}?charset=latin1&connect_timeout=3&read_timeout=60&client_flag=2&use_unicode=0"
+    with closing(open_store(url)) as store:
+        assert store.check() == []
+        assert isinstance(store.apply("kéy", TAKE).answer, Granted)
+        assert list(store.scan()) == ["kéy"]
+        assert store.apply("kéy", Acquire("b", "t", SECOND)).answer != store.apply("kéy", TAKE).answer
+
+
+@pytest.mark.parametrize(("kind", "says"), [("MariaDB", "MariaDB 10.11, too old: it must be 99.0 or newer")])
+def test_a_server_that_is_too_old(
+    kind: str, says: str, empty: MariaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(mysql.OLDEST, kind, (99, 0))
+    assert says in refusal(empty.url)
+
+
+def test_tables_of_another_release(empty: MariaServer) -> None:
+    with closing(open_store(empty.url)) as store:
+        store.epoch()
+        empty.ask("UPDATE exclusive2_version SET version = 7")
+    assert "tables of another release of celery-exclusive (version 7, not 1)" in refusal(empty.url)
+
+
+def test_a_user_who_may_make_no_tables(empty: MariaServer) -> None:
+    url = empty.url_of("clerk", empty.port)
+    said = refusal(url)
+    assert "command denied to user 'clerk'" in said
+    assert "`celery -A proj locks create-tables`" in said
+    empty.ask(f"SET sql_mode = DEFAULT; {';'.join(MysqlStore(url).definitions())}")  # what --print prints
+    assert "SELECT command denied to user 'clerk'" in refusal(url)
+    for name in (*TABLES, "exclusive2_version"):
+        empty.ask(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {name} TO clerk@'127.0.0.1'")
+    with closing(open_store(url)) as store:
+        assert store.check() == []
+        assert isinstance(store.apply("key", TAKE).answer, Granted)
+        assert isinstance(store.apply("key", Acquire("b", "t", SECOND, message=b"")).answer, Parked)
+        store.apply("key", Release("a", "token", "done"))
+        assert list(store.scan()) == ["key"]
+        store.forget("key")
+
+
+def test_more_clients_than_the_server_lets_in(empty: MariaServer) -> None:
+    with closing(open_store(empty.url)) as store, ExitStack() as others:
+        for _ in range(3):
+            others.enter_context(empty.stranger()).execute("SET GLOBAL max_connections = 10")
+        for _ in range(7):
+            others.enter_context(empty.stranger(user="tests"))
+        with pytest.raises(StoreUnavailable, match=r"Too many connections'\); raise its max_connections"):
+            store.apply("key", TAKE)
+
+
+def test_a_message_that_the_server_will_not_take(start_maria: Callable[..., MariaServer]) -> None:
+    with closing(start_maria(max_allowed_packet="1M").open_store()) as store:
+        store.apply("key", TAKE)
+        with pytest.raises(StoreUnavailable, match=r"the request has \d+ bytes'\); raise its max_allowed"):
+            store.apply("key", Acquire("b", "t", SECOND, message=randbytes(2_000_000)))
+        assert isinstance(store.apply("key", Acquire("b", "t", SECOND, message=b"")).answer, Parked)
+
+
+def test_a_server_that_is_full(start_maria: Callable[..., MariaServer]) -> None:
+    server = start_maria(innodb_data_file_path="ibdata1:12M", innodb_file_per_table="off")
+    with closing(server.open_store()) as store:
+        store.apply("key", TAKE)
+        parked: list[int] = []
+
+        def fill() -> None:
+            for number in range(100):
+                store.apply("key", Acquire(f"{number}", "t", SECOND, message=randbytes(200_000)))
+                parked.append(number)
+
+        with pytest.raises(StoreUnavailable, match=r"is full.+; make room on its disk"):
+            fill()
+        assert store.inspect("key").waiting == len(parked) > 1
+        server.restart(innodb_data_file_path="ibdata1:12M;ibdata2:24M")
+        assert store.apply("key", Release("a", "token", "done")).wake[0].id == "0"
+
+
+def test_a_url_that_cannot_be_read_is_not_shown() -> None:
+    url = "mariadb+pymysql://me:hunter2@db:port/x"
+    with pytest.raises(OptionError, match=r"cannot understand this mariadb:// URL") as refused:
+        open_store(url)
+    assert "hunter" not in "".join(traceback.format_exception(refused.value))
+
+
+def test_a_store_is_shown_without_password_and_options() -> None:
+    store = open_store("mysql+mysqldb://me:hunter2@db:3307/x?password=hunter3&ssl_ca=ca.pem")
+    assert store.url == "mysql://me@db:3307/x"
