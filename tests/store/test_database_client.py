@@ -21,6 +21,7 @@ from celery_exclusive.core.operations import (
     Release,
     Remove,
     Renew,
+    Requeue,
     Restore,
 )
 from celery_exclusive.core.records import SECOND
@@ -84,6 +85,7 @@ def state(store: ServerStore, key: str) -> object:
     return [owner.id for owner in seen.holders], seen.waiting, seen.aside
 
 
+COPY = Acquire("a", "token of its copy", LIFE, redelivered=True, message=b"message")
 VERBS: dict[str, tuple[list[KeyOperation], KeyOperation, list[bytes]]] = {
     "grant": ([], take("a"), [GRANT]),
     "grant alone": ([], AcquireAlone("a", "token of a", LIFE, phase="queued"), [GRANT]),
@@ -98,6 +100,9 @@ VERBS: dict[str, tuple[list[KeyOperation], KeyOperation, list[bytes]]] = {
         [take("a"), take("b")],
         give("a"),
         [RELEASE, BEGIN, b"FOR UPDATE", b"LEFT JOIN", b"exclusive2_line", COMMIT],
+    ),
+    "requeue": (
+        [take("a"), COPY], Requeue("a", "token of a", LIFE), [BEGIN, b"UPDATE exclusive2_lock", COMMIT],
     ),
     "remove": ([take("a"), take("b")], Remove("b"), [BEGIN, b"DELETE FROM exclusive2_line"]),
     "break": ([take("a"), take("b")], Break("a"), [BEGIN, b"UPDATE exclusive2_lock"]),

@@ -20,6 +20,7 @@ from celery_exclusive.core.operations import (
     Release,
     Remove,
     Renew,
+    Requeue,
 )
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import StoreUnavailable
@@ -173,6 +174,19 @@ def test_a_release_whose_reply_was_lost_is_no_alarm(
     lose_the_next_reply(monkeypatch)
     assert store.apply("key", give("a")).answer == Applied(True)
     assert store.apply("key", give("a")).answer == Applied(False)
+
+
+def test_a_requeue_that_let_a_copy_run_and_whose_reply_was_lost_is_no_alarm(
+    store: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.apply("key", take("a"))
+    copy = Acquire("a", "token of its copy", LIFE, redelivered=True, message=b"message")
+    assert isinstance(store.apply("key", copy).answer, Parked)
+    lose_the_next_reply(monkeypatch)
+    requeue = Requeue("a", "token of a", LIFE)
+    assert store.apply("key", requeue).answer == Applied(True)
+    assert store.apply("key", requeue).answer == Applied(False)
+    assert not store.inspect("key").holders
 
 
 def test_a_server_that_nobody_started_is_told_at_once() -> None:
