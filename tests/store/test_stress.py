@@ -17,7 +17,7 @@ FACTOR = float(os.environ.get("STRESS", "1"))
 pytestmark = pytest.mark.timeout(int(60 + 120 * FACTOR))
 
 
-@pytest.fixture(params=["pickle:", "redis", "sqlite:", "postgres", "maria"])
+@pytest.fixture(params=["pickle:", "redis", "sqlite:", "postgres", "maria", "memcached"])
 def url(request: pytest.FixtureRequest) -> str:
     """A store that processes share. `pickle:` is the memory store's code between a load and a save."""
     kind: str = request.param
@@ -27,14 +27,14 @@ def url(request: pytest.FixtureRequest) -> str:
 def test_without_a_reaper_no_wake_up_is_lost(url: str):
     verdict = run(calm(url).scaled(FACTOR))
     assert not verdict.faults
-    assert verdict.parks > verdict.tasks / 10
+    assert verdict.parks + verdict.held > verdict.tasks / 10
     assert verdict.overlaps == 0
 
 
 def test_killed_and_paused_workers_lose_nothing_and_run_nothing_twice(url: str):
     verdict = run(storm(url).scaled(FACTOR))
     assert not verdict.faults
-    assert verdict.parks > verdict.tasks / 10
+    assert verdict.parks + verdict.held > verdict.tasks / 10
     assert verdict.kills >= 10 * FACTOR
     assert verdict.pauses == 8 * FACTOR
 

@@ -126,6 +126,14 @@ class Broker:
             if tag in self._unacked:
                 self._redeliver(tag)
 
+    def _do_postpone(self, mine: set[int], tag: int) -> None:
+        with self._changed:
+            mine.discard(tag)
+            _, message = self._unacked.pop(tag, (0, None))
+            if message:
+                due = time.monotonic() + self._random.uniform(0.02, 0.1)
+                heapq.heappush(self._late, (due, tag, replace(message, redelivered=True)))
+
     def _do_publish(self, mine: set[int], message: Message) -> None:
         self.publish(message, at_head=True)
 
@@ -159,6 +167,10 @@ class Consumer:
 
     def requeue(self, tag: int) -> None:
         self._ask("requeue", tag)
+
+    def postpone(self, tag: int) -> None:
+        """Publish a message again for a little later: for a store without lines."""
+        self._ask("postpone", tag)
 
     def publish(self, wakes: Iterable[Wake]) -> None:
         """Publish offers to the head of the queue."""

@@ -92,15 +92,19 @@ class _Lab:
                 if self.todo and not self.plan.reaper:
                     return ["the last wake-up was lost"]
                 if not self.todo and not trouble:
-                    left = list(self.store.scan())
+                    left = self.left()
                     if not left:
                         return []
                     if not self.plan.reaper:
                         return [f"{left} were left in the store"]
             time.sleep(0.005)
-        return [
-            f"not done after {self.plan.deadline:.0f} s: {len(self.todo)} tasks, {list(self.store.scan())}"
-        ]
+        return [f"not done after {self.plan.deadline:.0f} s: {len(self.todo)} tasks, {self.left()}"]
+
+    def left(self) -> list[str]:
+        """The keys that have a holder or a line."""
+        if self.store.capabilities.listing:
+            return list(self.store.scan())
+        return [key for key in set(self.tasks.values()) if self.store.inspect(key).holders]
 
     def trouble(self) -> list[tuple[int, str]]:
         """At how many finished tasks what is to happen."""

@@ -44,6 +44,7 @@ class Verdict:
 
     tasks: int = 0
     parks: int = 0
+    held: int = 0
     stale: int = 0
     kills: int = 0
     pauses: int = 0
@@ -60,6 +61,7 @@ def judge(events: Sequence[Event], tasks: Iterable[str]) -> Verdict:
     runs = _runs(events)
     verdict = Verdict()
     verdict.parks = sum(run.answer == "Parked" for run in runs.values())
+    verdict.held = sum(run.answer == "Held" for run in runs.values())
     verdict.stale = sum(run.answer == "Stale" for run in runs.values())
     verdict.kills = sum(event.what == "killed" for event in events)
     verdict.pauses = sum(event.what == "paused" for event in events)

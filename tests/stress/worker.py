@@ -48,6 +48,9 @@ class Worker:
             if not self.run(message, token, name, sent, fence):
                 self.broker.requeue(tag)
                 return
+        elif isinstance(reply.answer, Held) and not self.store.capabilities.line:
+            self.broker.postpone(tag)
+            return
         elif isinstance(reply.answer, Held):
             while self.store.inspect(message.key).holders:
                 time.sleep(0.001)  # the gap between two steps, in which the holder releases
