@@ -64,8 +64,12 @@ class MemcachedServer(Server):
         if self._has_port:
             return socket.create_connection(("127.0.0.1", self.port), timeout=5)
         connection = socket.socket(socket.AF_UNIX)
-        connection.settimeout(5)
-        connection.connect(str(self._file))
+        try:
+            connection.settimeout(5)
+            connection.connect(str(self._file))
+        except OSError:
+            connection.close()
+            raise
         return connection
 
     def _start(self) -> bool:

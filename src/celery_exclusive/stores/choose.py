@@ -49,6 +49,8 @@ def choose(conf: Any, named: str | None) -> tuple[str, str]:
         remark = ""
         if name in _NOT_YET:
             remark = " (not supported yet)"
+        elif name == "cache+memcached":
+            remark = " (keeps no line: name memcached:// if no task waits for its lock)"
         elif knows(url):
             remark = f" (needs celery-exclusive[{scheme(url).partition('+')[0]}])"
         passed_over.append(f"{origin} {name}{remark}")

@@ -117,6 +117,15 @@ def test_a_database_whose_extra_is_not_installed_is_passed_over(monkeypatch: pyt
         choose(conf_of("amqp://mq", in_database), None)
 
 
+def test_a_memcached_is_passed_over_since_it_keeps_no_line() -> None:
+    results = "cache+memcached://mc:11211/"
+    assert choose(conf_of("redis://mq/0", results), None) == ("redis://mq/0", "broker")
+    with pytest.raises(
+        OptionError, match=r"result backend cache\+memcached \(keeps no line: name memcached://"
+    ):
+        choose(conf_of("amqp://mq", results), None)
+
+
 def test_the_first_of_several_brokers_counts() -> None:
     assert choose(conf_of("redis://one/1;redis://two/1", None), None) == ("redis://one/1", "broker")
     conf = conf_of(None, None, broker_url=["amqp://one", "redis://two"])

@@ -17,6 +17,7 @@ T = TypeVar("T")
 TIMEOUT = 5.0
 """Seconds for connecting and for each answer, unless the URL says otherwise."""
 _PORT = 11211
+_LONGEST_LINE = 8192
 _AT_ONCE = 500
 """How many commands are sent in one round trip."""
 _HINTS = {
@@ -24,7 +25,9 @@ _HINTS = {
     "too large": "its values must not be larger than its option -I allows: lower the limit of this task",
     "CLIENT_ERROR unauth": "it asks for a login, which memcached:// does not support",
     "ERROR": "it must be memcached 1.6 or newer, which knows the meta commands",
+    "is no answer of memcached": "check its URL",
 }
+_CODES = frozenset({b"VA", b"HD", b"EN", b"NS", b"EX", b"NF", b"STAT", b"END"})
 
 
 class Answer(NamedTuple):
@@ -71,8 +74,9 @@ class Client:
         """Return what the server tells of itself."""
 
         def read(reader: BinaryIO) -> dict[str, str]:
-            lines = iter(lambda: _line(reader).decode(), "END")
-            return dict(line.split(" ", 2)[1:] for line in lines)
+            lines = iter(lambda: _line(reader).decode(errors="replace"), "END")
+            found = (line.split(" ", 2) for line in lines)
+            return {name: value for _, name, value in found}
 
         return self._exchange([b" ".join((b"stats", *of))], read)
 
@@ -92,7 +96,7 @@ class Client:
             return self._try(self._connect(), commands, read)
         except _Refused as refusal:
             self._explain(str(refusal), None)
-        except (OSError, UnicodeError) as error:  # UnicodeError: not a host name
+        except (OSError, ValueError) as error:  # ValueError: not a host name, or not an answer
             self._explain(str(error) or type(error).__name__, error)
 
     def _try(self, connection: _Connection, commands: Sequence[bytes], read: Callable[[BinaryIO], T]) -> T:
@@ -111,7 +115,11 @@ class Client:
         if isinstance(self._address, str):
             opened = socket.socket(socket.AF_UNIX)
             opened.settimeout(timeout)
-            opened.connect(self._address)
+            try:
+                opened.connect(self._address)
+            except BaseException:
+                opened.close()
+                raise
         else:
             opened = socket.create_connection(self._address, timeout)
             opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -135,18 +143,27 @@ def _read(reader: BinaryIO) -> Answer:
     value = None
     if code == b"VA":
         size = int(words.pop(0))
-        value = reader.read(size + 2)[:size]
+        value = reader.read(size + 2)[:-2]
+        if len(value) != size:
+            raise _closed()
     return Answer(code, {word[:1].decode(): word[1:].decode() for word in words}, value)
 
 
 def _line(reader: BinaryIO) -> bytes:
-    line = reader.readline()
-    if not line.endswith(b"\n"):
-        raise ConnectionResetError("Connection closed by server")
+    line = reader.readline(_LONGEST_LINE)
+    if not line.endswith(b"\n") and len(line) < _LONGEST_LINE:
+        raise _closed()
     line = line.rstrip(b"\r\n")
-    if line.partition(b" ")[0].endswith(b"ERROR"):
+    code = line.partition(b" ")[0]
+    if code.endswith(b"ERROR"):
         raise _Refused(line.decode(errors="replace"))
+    if code not in _CODES:
+        raise _Refused(f"{line[:60]!r} is no answer of memcached")
     return line
+
+
+def _closed() -> ConnectionResetError:
+    return ConnectionResetError("Connection closed by server")
 
 
 def _parse(url: str) -> tuple[Any, float]:

@@ -37,6 +37,10 @@ _GRACE = 2 * SECOND
 _FREE = 60
 """Seconds for which a free key remembers its last fence. By then the clock is higher."""
 _TRIES = 3
+_SMALL = 512
+"""Bytes that fit into an item of every server."""
+_OVERHEAD = 512
+"""The bytes of an item beside its value and its name, at most."""
 _LONGEST = 30 * 86_400
 """Seconds: memcached takes a longer ttl for a time since 1970."""
 
@@ -63,6 +67,7 @@ class MemcachedStore(DocumentStore):
         self, url: str, *, prefix: str = "cx", offer: int = 5_000_000, tombstone_ttl: int = 600_000_000
     ) -> None:
         self._client = Client(url)
+        self._largest: int | None = None
         super().__init__(self._client.url, prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
 
     def apply(self, key: str, operation: KeyOperation) -> Reply:
@@ -91,6 +96,7 @@ class MemcachedStore(DocumentStore):
         if change.is_none:
             return True
         commands = [self._write(key, version, change)]
+        self._refuse_too_large(key, commands[0])
         if (token := change.transition.tombstone) is not None:
             now = change.loaded.now
             life = _seconds(change.tombstone_until - now)
@@ -150,14 +156,16 @@ class MemcachedStore(DocumentStore):
 
     def check(self) -> list[str]:
         self.epoch()  # it knows the meta commands
-        if self._client.statistics(b"settings").get("evictions") != "on":
+        evictions = int(self._client.statistics().get("evictions", 0))
+        if self._client.statistics(b"settings").get("evictions") == "off":
+            what = "it runs with -M. When its memory is full it deletes the lock that it cannot write"
+            remedy = "start it without -M"
+        elif evictions:
+            what = f"its memory is full, it has evicted {evictions} items, and locks may be among the next"
+            remedy = "give it more memory, or give the locks a server of their own"
+        else:
             return []
-        evicted = int(self._client.statistics().get("evictions", 0))
-        warning = (
-            f"store {self.url}: when its memory is full it evicts items, locks too, and another task may run "
-            f"beside the holder ({evicted} evictions so far): give the locks a server started with -M"
-        )
-        return [warning]
+        return [f"store {self.url}: {what}. Then another task may run beside the holder: {remedy}"]
 
     def close(self) -> None:
         self._client.close()
@@ -188,6 +196,18 @@ class MemcachedStore(DocumentStore):
         life = max([_FREE * SECOND, *(holder.expiry - now for holder in document.holders)])
         mode = f"C{version}" if version else "ME"
         return _set(self._lock(key), item.write(key, document), _seconds(life) + 1, _seconds(now), mode)
+
+    def _refuse_too_large(self, key: str, command: bytes) -> None:
+        """Send no item that is too large: the server would delete the one that it has."""
+        if len(command) < _SMALL:
+            return
+        if self._largest is None:
+            self._largest = int(self._client.statistics(b"settings")["item_size_max"]) - _OVERHEAD
+        if len(command) > self._largest:
+            raise StoreUnavailable(
+                f"store {self.url}: the leases of lock {key} do not fit into one item of memcached, of the "
+                "size that its option -I allows: lower the limit of this task"
+            )
 
     def _is_written(self, key: str, change: Change) -> bool:
         """Whether the write was done, although it was answered otherwise: an answer may have been lost."""
