@@ -71,7 +71,7 @@ class Lease:
         asked = time.monotonic()
         try:
             (lives,) = renew([self])
-            lives = lives or (self._is_forgotten(asked) and self.restore())
+            lives = lives or (self._is_lost_with_data(asked) and self.restore())
         except StoreUnavailable as error:
             if asked < self._certain_until:
                 return
@@ -106,13 +106,19 @@ class Lease:
             self._store.apply(self.key, self._claim.release("open"))
         return lives
 
-    def _is_forgotten(self, now: float) -> bool:
-        """Whether the store has lost this lease with its data, and the heartbeat has not noticed yet."""
+    def _is_lost_with_data(self, now: float) -> bool:
+        """Whether the store has lost this lease with its data, and the heartbeat has not noticed yet.
+
+        An epoch from before the grant does not show when the data were lost: it may have been before the
+        grant, too. A lease that may have expired since then counts as expired.
+        """
         known = self._known()
         if known is None:
             return False
-        if known.at <= self._since and now >= self._certain_until:
-            return False  # the data may have been lost before the grant: then the lease has merely expired
+        was_read_before_grant = known.at <= self._since
+        may_have_expired = now >= self._certain_until
+        if was_read_before_grant and may_have_expired:
+            return False
         return self._store.epoch() != known.epoch
 
 

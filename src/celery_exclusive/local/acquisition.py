@@ -73,13 +73,14 @@ class Acquisition:
             ExclusiveError: this very code holds the key, and would wait for ever.
         """
         deadline = None if wait is None else time.monotonic() + wait
-        pause = _FIRST_PAUSE
+        pause, is_waiting = _FIRST_PAUSE, False
         renewer.learn(self.services.store)
         while isinstance(answer := self._ask(), Held):
             left = _LONGEST_PAUSE if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 break
-            if pause == _FIRST_PAUSE:
+            if not is_waiting:
+                is_waiting = True
                 self._begin_to_wait(answer, is_endless=deadline is None)
             time.sleep(min(pause * random.uniform(0.5, 1), left))
             pause = min(pause * 1.5, _LONGEST_PAUSE)

@@ -44,14 +44,15 @@ class Patience:
             return self._retry(key, operation, time.monotonic() + seconds)
 
     def _retry(self, key: str, operation: KeyOperation, until: float) -> tuple[Reply, BaseException | None]:
-        pause = _FIRST_PAUSE
+        pause, is_logged = _FIRST_PAUSE, False
         while True:
             try:
                 return finish(lambda: self._ask(key, operation))
             except StoreUnavailable as error:
                 if time.monotonic() + pause > until:
                     raise
-                if pause == _FIRST_PAUSE:
+                if not is_logged:
+                    is_logged = True
                     notices.store_wait(self.task.name, self.request["id"], error)
                 try:
                     time.sleep(pause * random.uniform(0.5, 1.5))
