@@ -17,7 +17,7 @@ from typing_extensions import Self
 
 from tests.servers import free_port
 
-_PATIENCE = 5
+_LONGEST_WAIT = 5
 """Seconds for which a peer may refuse to take what was said to it."""
 Fate = Literal["pass", "lose", "withhold", "deliver"]
 
@@ -145,11 +145,11 @@ class Proxy:
         client, _ = self._listener.accept()
         self.accepted += 1
         try:
-            server = socket.create_connection(("127.0.0.1", self._server), _PATIENCE)
+            server = socket.create_connection(("127.0.0.1", self._server), _LONGEST_WAIT)
         except OSError:
             client.close()
             return
-        client.settimeout(_PATIENCE)
+        client.settimeout(_LONGEST_WAIT)
         link = _Link(client, server, self._selector)
         self._links.append(link)
 

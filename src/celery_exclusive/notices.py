@@ -218,7 +218,7 @@ def runs_without_lease(services: Services, task: str, id: str, lock: str, error:
         lock,
         error,
     )
-    events.send(services, "lock-unguarded", uuid=id, name=task, lock=lock, reason=str(error))
+    events.send(services, "lock-without-lease", uuid=id, name=task, lock=lock, reason=str(error))
 
 
 def amnesia(services: Services, restored: int) -> None:

@@ -31,8 +31,8 @@ class Run:
     """One run of a task with options, from the gate to its end.
 
     `skipped` is a one-tuple of the result if the body is skipped, `failure` the error to raise instead of it.
-    `is_unguarded`: it has no lease, since the store did not answer. `outer` is the run whose body called
-    `apply()`, `unique` the lease that is released at the end of the body.
+    `runs_without_lease`: the store did not answer, and the option allows that. `outer` is the run whose body
+    called `apply()`, `unique` the lease that is released at the end of the body.
     """
 
     task_id: str
@@ -40,7 +40,7 @@ class Run:
     outer: Run | None = None
     skipped: tuple[object] | None = None
     failure: Exception | None = None
-    is_unguarded: bool = False
+    runs_without_lease: bool = False
     unique: UniqueLease | None = None
     entered: bool = False
     body_over: bool = False

@@ -25,7 +25,7 @@ ATTRIBUTE = "_celery_exclusive"
 class Courier(Protocol):
     """Republishes the stored messages that a reply names."""
 
-    def follow_up(self, reply: Reply, patience: float = ...) -> None: ...
+    def follow_up(self, reply: Reply, wait: float = ...) -> None: ...
     def wait(self, seconds: float) -> None: ...
     def close(self) -> None: ...
 
@@ -153,5 +153,5 @@ class PublishingStore:
     def reap(self, limit: int = 100, every: int = 0) -> Reply:
         """Reap without waiting for the courier: a sweep of many keys can `wait` for it."""
         reply = self._store.reap(limit, every)
-        self._services.courier.follow_up(reply, patience=0)
+        self._services.courier.follow_up(reply, wait=0)
         return reply

@@ -82,7 +82,7 @@ class TaskMixin:
             NoLease: this run holds none, as a direct call. It is an ExclusiveError and an AttributeError.
         """
         run = current_run.get()
-        if run and run.is_unguarded and run.task_id == self.request.id:
+        if run and run.runs_without_lease and run.task_id == self.request.id:
             raise NoLease(
                 f"task {self.name} runs without a lease: its lock's store did not answer, and its "
                 "on_store_error is 'allow'. Do nothing here that needs the lease or its fence"

@@ -1,4 +1,4 @@
-"""A small broker with acknowledgement and redelivery, that can lose an acknowledgement or its patience."""
+"""A small broker with acknowledgement and redelivery, that can lose acknowledgements and redeliver early."""
 
 from __future__ import annotations
 

@@ -29,9 +29,9 @@ class Nursery(nursery.Nursery):
         """Fork a worker or a reaper; return its pid."""
         return int(self.ask("start", role, seed))
 
-    def end(self, pid: int, patience: float = 0) -> int | None:
+    def end(self, pid: int, seconds: float = 0) -> int | None:
         """Wait for a process to end and return its exit code; kill it and return None if it takes longer."""
-        code: int | None = self.ask("end", pid, patience)
+        code: int | None = self.ask("end", pid, seconds)
         return code
 
     def close(self) -> None:
@@ -71,8 +71,8 @@ def _fork(plan: Plan, role: str, seed: str) -> int:
     os._exit(code)
 
 
-def _end(pid: int, patience: float) -> int | None:
-    deadline = time.monotonic() + patience
+def _end(pid: int, seconds: float) -> int | None:
+    deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:

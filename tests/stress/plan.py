@@ -89,7 +89,7 @@ def calm(url: str) -> Plan:
 
 
 def storm(url: str) -> Plan:
-    """Workers and the reaper are killed, and paused past their leases and the broker's patience."""
+    """Workers and the reaper are killed, and paused past their leases and the broker's visibility timeout."""
     return Plan(
         url=url,
         tasks=300,

@@ -161,7 +161,7 @@ class _Lab:
         """The workers end when the broker has no more for them; the reaper is told."""
         faults = []
         for name, pid in self.pids.items():
-            code = self.nursery.end(pid, patience=0 if name == "reaper" else 20)
+            code = self.nursery.end(pid, seconds=0 if name == "reaper" else 20)
             if code != 0 and name != "reaper":
                 faults.append(f"{name} ended with {code}")
         self.nursery.close()

@@ -68,7 +68,7 @@ def test_it_runs_without_a_lease_where_that_is_allowed_and_says_so(
             results = {name: lab.send(name, "k", tag=name) for name in cases[setting]}
             for name, result in results.items():
                 assert "runs without a lease" in result.get(timeout=DEADLINE)
-                (event,) = watcher.wait_for("lock-unguarded", uuid=result.id)
+                (event,) = watcher.wait_for("lock-without-lease", uuid=result.id)
                 assert (event["name"], event["lock"]) == (lab.task(name).name, LOCK)
                 assert "does not answer" in event["reason"]
                 assert "ERROR" in worker.wait_for_log(f"[{result.id}] {UNGUARDED}")

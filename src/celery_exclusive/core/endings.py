@@ -9,24 +9,24 @@ from celery_exclusive.core.delivery import Delivery
 from celery_exclusive.core.operations import Answer, Ending, Full, Held, Release, Requeue, Stale
 
 
-def body_ended(delivery: Delivery, *, comes_again: bool) -> Release | Requeue | None:
+def body_ended(delivery: Delivery, *, will_be_redelivered: bool) -> Release | Requeue | None:
     """Release the unique key before callbacks, a retry or the next step of a chain are published.
 
-    If the message `comes_again`, it holds the key. If the store knows of copies, the lease stays: `run_ended`
-    drops them.
+    A message that will be redelivered keeps the key. If the store knows of copies, the lease stays:
+    `run_ended` drops them.
     """
     unique = delivery.unique
     if not unique or unique.ends_by_clock:
         return None
-    return unique.requeue() if comes_again else unique.claim.release("if_no_copy")
+    return unique.requeue() if will_be_redelivered else unique.claim.release("if_no_copy")
 
 
 def run_ended(
-    delivery: Delivery, *, done: bool, comes_again: bool
+    delivery: Delivery, *, done: bool, will_be_redelivered: bool
 ) -> Iterator[tuple[str, Release | Requeue]]:
     """Release all keys of a delivery that has ended, whoever sees it.
 
-    `done`: for good, its result is stored. If its message `comes_again`, that keeps its unique key.
+    `done`: for good, its result is stored. A message that will be redelivered keeps its unique key.
     """
     ending: Ending = "done" if done else "open"
     if delivery.exclusive:
@@ -34,7 +34,7 @@ def run_ended(
     unique = delivery.unique
     if not unique or unique.ends_by_clock:
         return
-    if comes_again:
+    if will_be_redelivered:
         yield unique.claim.key, unique.requeue()
     else:
         for claim in unique.claims:

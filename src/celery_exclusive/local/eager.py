@@ -176,7 +176,7 @@ class _EagerRun:
             raise error
         self.note_lock(claims)
         if claims.exclusive and not self.run.lease:
-            self.run.is_unguarded = True
+            self.run.runs_without_lease = True
             notices.runs_without_lease(self.services, self.task.name, self.id, claims.exclusive.key, error)
         elif claims.unique:
             notices.continues_without_key(self.task.name, self.id, claims.unique.claim.key, error)
@@ -226,8 +226,8 @@ class _EagerRun:
 
     def refusal(self, outcome: Outcome) -> LockHeld:
         """Return the error of a run that did not get its lock, in time or at once."""
-        patience = self.exclusive and self.exclusive.give_up_after
-        end = f", and gave up after {patience:g} s" if patience else ""
+        give_up_after = self.exclusive and self.exclusive.give_up_after
+        end = f", and gave up after {give_up_after:g} s" if give_up_after else ""
         text = f"task {self.task.name} found lock {outcome.key} {notices.held(outcome.by)}{end}"
         return LockHeld(text, outcome.key, outcome.owner)
 

@@ -25,7 +25,7 @@ from celery_exclusive.system.threads import is_outside_hub, run_in_hub
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
 
-_PATIENCE = 0.3
+_WAIT = 0.3
 """Seconds for which a caller waits until its messages are published."""
 _IDLE = 10
 """Seconds after which the thread ends, and its connection is closed."""
@@ -57,7 +57,7 @@ class Courier:
         self._errands: queue.SimpleQueue[_Errand | None] = queue.SimpleQueue()  # None: end the thread
         self._thread: Thread | None = None
 
-    def follow_up(self, reply: Reply, patience: float = _PATIENCE) -> None:
+    def follow_up(self, reply: Reply, wait: float = _WAIT) -> None:
         """Republish the messages of a reply and log the tasks that stepped aside; wait for it briefly."""
         for key, id in reply.aside:
             run_in_hub(notices.stepped_aside, key, id)
@@ -66,7 +66,7 @@ class Courier:
         errand = _Errand(reply.wake, time.monotonic() + self.services.settings.exclusive_offer)
         run_in_hub(self._send, errand)
         if not is_outside_hub() and current_thread() is not self._thread:  # it would wait for itself
-            errand.is_over.wait(patience)
+            errand.is_over.wait(wait)
 
     def wait(self, seconds: float) -> None:
         """Wait until all messages so far are published, at most for so many seconds."""

@@ -11,7 +11,7 @@ from celery_exclusive.system.threads import NativeThread
 
 _LIFE = 60
 """Seconds after which it is read again: a store that has lost its data has a new epoch."""
-_PATIENCE = 0.5
+_LONGEST_WAIT = 0.5
 
 
 class PublisherEpoch:
@@ -37,7 +37,7 @@ class PublisherEpoch:
             except Exception:  # noqa: BLE001 - no store, or no more threads: messages are sent without it
                 self._epoch = None
             else:
-                asking.join(_PATIENCE)
+                asking.join(_LONGEST_WAIT)
         return self._epoch
 
     def _ask(self, store: Store) -> None:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 from celery_exclusive.system.threads import is_green
 
-_PATIENCE = 0.3
+_LONGEST_WAIT = 0.3
 """Seconds for which a fork waits. A thread that works longer waits for a server, and holds no such lock."""
 _TURN = 0.01
 """Seconds for which it waits for one thread before it tries the next: a slow thread hides no other."""
@@ -41,7 +41,7 @@ def forks_wait() -> Iterator[None]:
 
 
 def _wait() -> None:
-    until = time.monotonic() + _PATIENCE
+    until = time.monotonic() + _LONGEST_WAIT
     taken = _taken.setdefault(get_ident(), [])
     busy = list(_locks.values())
     while busy and time.monotonic() < until:

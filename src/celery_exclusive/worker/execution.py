@@ -27,12 +27,12 @@ from celery_exclusive.services import Services
 from celery_exclusive.system.deadline import deadline
 from celery_exclusive.system.signals import undisturbed
 from celery_exclusive.worker.parts import parts_of
-from celery_exclusive.worker.patience import Patience
 from celery_exclusive.worker.received import Received
 from celery_exclusive.worker.report import Report, refusal
 from celery_exclusive.worker.reschedule import DeliverAgain, next_try
 from celery_exclusive.worker.run_leases import RunLeases
-from celery_exclusive.worker.unique_lease import comes_again
+from celery_exclusive.worker.store_wait import StoreWait
+from celery_exclusive.worker.unique_lease import causes_redelivery
 
 _PAUSE = 5
 """Seconds after which a message comes again that has waited for the store in vain; the longest."""
@@ -62,10 +62,10 @@ class Execution:
         self.report = Report(task, self.delivery, option, call)
         self.may_go_without = self.services.allows_without(option) and not delivery.may_be_in_line
         self.republisher = Republisher(task.app)
-        self.patience = Patience(self.services, task, request)
+        self.store_wait = StoreWait(self.services, task, request)
         self.asked_at = self.look_until = 0.0
         self.run = Run(self.id, body_over=True)  # until it begins: Celery may end it without
-        self.leases = RunLeases(self.services, self.delivery, task.name, self.run, self.patience)
+        self.leases = RunLeases(self.services, self.delivery, task.name, self.run, self.store_wait)
         self.outcome: Outcome | None = None  # until the keys are acquired
 
     def execute(self) -> Any:
@@ -76,10 +76,10 @@ class Execution:
                 return _traced(ending)
             with within(self.run):
                 result = self.tracer(*self.call)
-            done = not comes_again(result.info and result.info.retval)
+            done = not causes_redelivery(result.info and result.info.retval)
             return result
         except Exception as error:  # of a hook, after the result was stored
-            done = self.outcome is not None and not comes_again(error)
+            done = self.outcome is not None and not causes_redelivery(error)
             raise
         finally:
             if ending is None:
@@ -128,7 +128,7 @@ class Execution:
         if isinstance(operation, Acquire) and asked.park:
             self.may_go_without = False  # it may be in line after that, and not know it
             operation = replace(operation, message=self.delivery.stored.dump())
-        reply, interruption = self.patience.apply(asked.key, operation)
+        reply, interruption = self.store_wait.apply(asked.key, operation)
         self.note(interruption)
         return reply.answer
 
@@ -152,7 +152,7 @@ class Execution:
     def enter_without_store(self, error: StoreUnavailable) -> Ignore | Reject | None:
         """Run without a lease, if the option allows that; else end the delivery, as `enter` says."""
         if self.may_go_without:
-            self.run.is_unguarded = True
+            self.run.runs_without_lease = True
             notices.runs_without_lease(self.services, self.task.name, self.id, self.delivery.key, error)
             self.outcome = Outcome("run")
             return None

@@ -110,7 +110,7 @@ class Heartbeat:
         executed = self._executed()
         for token, (delivery, process) in list(self._deliveries.items()):
             if token not in executed:
-                self._release_later(delivery, comes_again=delivery.acks_late or process() is None)
+                self._release_later(delivery, will_be_redelivered=delivery.acks_late or process() is None)
 
     def notice_epoch(self, epoch: str) -> None:
         """Beat soon, if this is another epoch of the store than that of the last beat."""
@@ -189,6 +189,6 @@ class Heartbeat:
         if first is not None:
             del self._deliveries[first]
 
-    def _release_later(self, delivery: Received, *, comes_again: bool = False) -> None:
-        operations = run_ended(delivery.at_present(), done=False, comes_again=comes_again)
+    def _release_later(self, delivery: Received, *, will_be_redelivered: bool = False) -> None:
+        operations = run_ended(delivery.at_present(), done=False, will_be_redelivered=will_be_redelivered)
         run_in_hub(self.services.releaser.add, *operations, before=partial(self.untrack, delivery))

@@ -139,7 +139,9 @@ class RequestMixin:
     def _release_later(self, dying: int | None) -> None:
         if self._delivery:
             done = self.acknowledged and not self._requeued
-            release_later(self._services, self._delivery, done=done, comes_again=not done, dying=dying)
+            release_later(
+                self._services, self._delivery, done=done, will_be_redelivered=not done, dying=dying
+            )
 
 
 class Request(RequestMixin, CeleryRequest):

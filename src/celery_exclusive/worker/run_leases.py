@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from celery_exclusive.core.claim import Claim
     from celery_exclusive.run import Run
     from celery_exclusive.services import Services
-    from celery_exclusive.worker.patience import Patience
     from celery_exclusive.worker.received import Received
+    from celery_exclusive.worker.store_wait import StoreWait
 
 
 class RunLeases:
     """Notes the leases that an execution is granted in its run, and releases them at its end."""
 
     def __init__(
-        self, services: Services, delivery: Received, task: str, run: Run, patience: Patience
+        self, services: Services, delivery: Received, task: str, run: Run, store_wait: StoreWait
     ) -> None:
         self.services, self.delivery, self.task = services, delivery, task
-        self.run, self.patience = run, patience
+        self.run, self.store_wait = run, store_wait
         self.parts = parts_of(services)
         self.unique: LeaseOfRun | None = None
         if delivery.unique:
-            self.unique = run.unique = LeaseOfRun(services, delivery, delivery.unique, patience)
+            self.unique = run.unique = LeaseOfRun(services, delivery, delivery.unique, store_wait)
 
     def note_granted(self, outcome: Outcome, asked_at: float) -> None:
         """Note which leases are held: for the body, for its end, and for the heartbeat."""
@@ -81,7 +81,7 @@ class RunLeases:
         if exclusive is None:
             return None
         release = exclusive.release("done" if done else "open")
-        with deadline(self.patience.rest()):
+        with deadline(self.store_wait.seconds_to_end()):
             reply, interruption, is_repeated = insist(
                 lambda: self.services.store.apply(exclusive.key, release)
             )
@@ -109,4 +109,4 @@ class RunLeases:
         A message that has not begun leaves its unique key queued, as it is.
         """
         delivery = self.delivery if begun else replace(self.delivery, unique=None)
-        release_later(self.services, delivery, done=done, comes_again=not done and delivery.acks_late)
+        release_later(self.services, delivery, done=done, will_be_redelivered=not done and delivery.acks_late)

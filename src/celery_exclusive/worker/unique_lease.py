@@ -13,17 +13,17 @@ from celery_exclusive.services import Services
 from celery_exclusive.system.deadline import deadline
 from celery_exclusive.system.signals import undisturbed
 from celery_exclusive.worker.parts import parts_of
-from celery_exclusive.worker.patience import Patience
 from celery_exclusive.worker.received import Received
+from celery_exclusive.worker.store_wait import StoreWait
 
 
 class LeaseOfRun:
     """The unique lease of one delivery. `may_hold` says that its end has to release it."""
 
     def __init__(
-        self, services: Services, delivery: Received, unique: UniqueClaim, patience: Patience
+        self, services: Services, delivery: Received, unique: UniqueClaim, store_wait: StoreWait
     ) -> None:
-        self.services, self.delivery, self.patience = services, delivery, patience
+        self.services, self.delivery, self.store_wait = services, delivery, store_wait
         self.claim, self.claims = unique.claim, unique.claims
         self.until: UniqueUntil = unique.until
         self.may_hold = not unique.ends_by_clock
@@ -38,11 +38,11 @@ class LeaseOfRun:
             return
         if keeper := parts_of(self.services).keeper:
             keeper.note_releasing(self.delivery, [self.claim])
-        again = self.delivery.acks_late and comes_again(error)
-        release = body_ended(self.delivery.at_present(), comes_again=again)
+        will_be_redelivered = self.delivery.acks_late and causes_redelivery(error)
+        release = body_ended(self.delivery.at_present(), will_be_redelivered=will_be_redelivered)
         with undisturbed():
             if release and self._ask(release) == Applied(True):
-                self.may_hold = again
+                self.may_hold = will_be_redelivered
 
     def release(self) -> None:
         """Release the key of this delivery, and that of the publish, which holds it until a body begins."""
@@ -53,7 +53,7 @@ class LeaseOfRun:
     def _ask(self, operation: Release | Requeue) -> object:
         """Return the answer; None if there was none: it is tried again at the end of the run, or owed."""
         try:
-            with deadline(self.patience.rest()):
+            with deadline(self.store_wait.seconds_to_end()):
                 reply, _ = finish(lambda: self.services.store.apply(self.claim.key, operation))
         except Exception as error:  # noqa: BLE001 - the task has its result
             notices.trouble(
@@ -73,7 +73,7 @@ class LeaseOfDeadRun:
     def end(self, error: BaseException | None) -> None: ...
 
 
-def comes_again(error: object) -> bool:
-    """Whether the broker redelivers: the body asks for it, or is out of memory, which ends the worker."""
+def causes_redelivery(error: object) -> bool:
+    """Whether a message that is acknowledged late is redelivered: its body asks, or is out of memory."""
     is_requeued = isinstance(error, Reject) and bool(getattr(error, "requeue", False))
     return is_requeued or isinstance(error, MemoryError)

@@ -69,7 +69,7 @@ def over(model: Model, world: World, slot: Slot) -> Iterator[Move]:
         world, answer, wakes = model.ask(world, key, release)
         label += f", asks {key}: {told(answer)}"
         if answer == Applied(True):
-            ended = slot._replace(holds=model.plans.comes_again(slot))
+            ended = slot._replace(holds=model.plans.will_be_redelivered(slot))
     left = world.send(*wakes)
     yield Move(label, leaves(model, left.put(slot, ended), ended))
     if release and world.may("lost_replies"):

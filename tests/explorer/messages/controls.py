@@ -173,13 +173,13 @@ def _owning(delivery: Delivery, asked: Ask) -> Any:
     return answer
 
 
-def _not_alone(delivery: Delivery, *, comes_again: bool) -> Any:
-    release = _body_ended(delivery, comes_again=comes_again)
+def _not_alone(delivery: Delivery, *, will_be_redelivered: bool) -> Any:
+    release = _body_ended(delivery, will_be_redelivered=will_be_redelivered)
     return release and replace(release, ending="open")
 
 
-def _ended_for_good(delivery: Delivery, *, done: bool, comes_again: bool) -> Any:
-    return _run_ended(delivery, done=True, comes_again=False)
+def _ended_for_good(delivery: Delivery, *, done: bool, will_be_redelivered: bool) -> Any:
+    return _run_ended(delivery, done=True, will_be_redelivered=False)
 
 
 def _late_extension(delivery: Delivery, asked: Ask) -> Any:

@@ -41,12 +41,12 @@ class Plans:
         return publishing.unpublished(call, TTL)
 
     def body_ended(self, slot: Slot) -> Release | Requeue | None:
-        return endings.body_ended(self.delivery(slot), comes_again=self.comes_again(slot))
+        return endings.body_ended(self.delivery(slot), will_be_redelivered=self.will_be_redelivered(slot))
 
     def run_ended(self, slot: Slot) -> list[tuple[str, Release | Requeue]]:
         """What the main process asks for a child that is dead, or a message that is discarded."""
         done = slot.is_done
-        return list(endings.run_ended(self.delivery(slot), done=done, comes_again=not done))
+        return list(endings.run_ended(self.delivery(slot), done=done, will_be_redelivered=not done))
 
     def leave(self, slot: Slot) -> list[tuple[str, Release | Requeue]]:
         """What the process of the body asks at the end of a run: `worker.run_leases.RunLeases.release`."""
@@ -57,7 +57,7 @@ class Plans:
             asked.append((delivery.unique.claim.key, delivery.unique.claim.release("done")))
         return asked
 
-    def comes_again(self, slot: Slot) -> bool:
+    def will_be_redelivered(self, slot: Slot) -> bool:
         return not slot.is_done and self.setting.late
 
     def delivery(self, slot: Slot) -> Delivery:

@@ -41,9 +41,9 @@ class Counted:
 
 
 @pytest.fixture(autouse=True)
-def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+def _longest_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow machine may take its time to answer."""
-    monkeypatch.setattr(module, "_PATIENCE", 60)
+    monkeypatch.setattr(module, "_LONGEST_WAIT", 60)
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_without_an_answer_there_is_no_epoch_and_no_other_question_for_a_minute(
 
 
 def test_a_store_that_does_not_answer_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_PATIENCE", 0.1)
+    monkeypatch.setattr(module, "_LONGEST_WAIT", 0.1)
     opened, answers = Counted(), threading.Event()
 
     class Hanging(MemoryStore):

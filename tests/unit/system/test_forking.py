@@ -89,7 +89,7 @@ def start_releaser(services: Any, work: Work) -> Callable[[], None]:
 def test_a_child_is_forked_when_a_thread_has_done_its_work(
     make_app: Callable[..., Celery], monkeypatch: pytest.MonkeyPatch, start: Any
 ) -> None:
-    monkeypatch.setattr(forks, "_PATIENCE", 60)
+    monkeypatch.setattr(forks, "_LONGEST_WAIT", 60)
     services: Any = install(make_app(exclusive_reap_period=0.01))._celery_exclusive
     work = Work(pause=0.2)
     stop = start(services, work)
@@ -112,7 +112,7 @@ def test_a_fork_does_not_wait_for_long() -> None:
 
 
 def test_one_thread_that_waits_for_long_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forks, "_PATIENCE", 2)
+    monkeypatch.setattr(forks, "_LONGEST_WAIT", 2)
     is_over, inherited = threading.Event(), threading.Lock()
 
     def wait() -> None:

@@ -25,10 +25,10 @@ DELIVERY = Received(
 )
 
 
-class Patience:
+class StoreWait:
     """One without limits."""
 
-    def rest(self) -> None: ...
+    def seconds_to_end(self) -> None: ...
 
 
 @pytest.fixture
@@ -41,9 +41,9 @@ def store(app: Celery) -> Any:
 @pytest.fixture
 def unique(app: Celery, store: Any) -> LeaseOfRun:
     """Of a message that its publisher has acquired the key for, and that runs."""
-    patience: Any = Patience()
+    store_wait: Any = StoreWait()
     store.apply(CLAIM.key, CLAIM.acquire_alone(CLAIM.ttl, "running"))
-    return LeaseOfRun(app._celery_exclusive, DELIVERY, UNIQUE, patience)  # type: ignore[attr-defined]
+    return LeaseOfRun(app._celery_exclusive, DELIVERY, UNIQUE, store_wait)  # type: ignore[attr-defined]
 
 
 def left(store: Any) -> float:

@@ -1,4 +1,4 @@
-"""Asking a store that may be down, through whatever interrupts."""
+"""How long a run waits for a store that does not answer: while it begins, and while it ends."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _REPORT = 0.8
 """Seconds for which the end of a body may be held up, all in all, before it is reported."""
 
 
-class Patience:
+class StoreWait:
     """Asks the store for one run. While the store is down, the run waits in the worker's slot."""
 
     def __init__(self, services: Services, task: Any, request: Any) -> None:
@@ -39,7 +39,7 @@ class Patience:
 
     def apply(self, key: str, operation: KeyOperation) -> tuple[Reply, BaseException | None]:
         """Return the store's reply, and the exception that a signal raised meanwhile, if any."""
-        seconds = self.seconds()
+        seconds = self.seconds_to_begin()
         with deadline(seconds):
             return self._retry(key, operation, time.monotonic() + seconds)
 
@@ -60,13 +60,13 @@ class Patience:
                     raise error from None
             pause = min(pause * 2, 5.0)
 
-    def seconds(self) -> float:
+    def seconds_to_begin(self) -> float:
         """Return how long to wait: time limits run meanwhile, and must not end a task before it begins."""
         spent = time.monotonic() - self.began
         waits = [max(limit / 2 - spent, _SHORTEST) for limit in self.limits if limit]
         return float(min([self.services.settings.exclusive_store_wait, *waits]))
 
-    def rest(self) -> float:
+    def seconds_to_end(self) -> float:
         """Return how long the store may still hold up the report of a body that has ended.
 
         A hard limit must not strike now: finished work would be reported as failed, or run again.
