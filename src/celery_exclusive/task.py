@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from celery_exclusive.core.claim import task_id
 from celery_exclusive.core.records import NOT_BEGUN, SECOND
 from celery_exclusive.errors import NoLease, OptionError, UnreadableKey
-from celery_exclusive.leases.by_hand import release
+from celery_exclusive.leases.operator_release import release
 from celery_exclusive.options.keys import key_of
 from celery_exclusive.run import current_run
 from celery_exclusive.stores.base import Snapshot
@@ -160,7 +160,7 @@ class TaskMixin:
         services: Services = self.app._celery_exclusive
         keys = _keys(self, "release_lock", args, kwargs)
         return tuple(
-            holder for key in keys for holder in _holders(release(services, key, force=force).broken)
+            holder for key in keys for holder in _holders(release(services, key, force=force).former)
         )
 
 

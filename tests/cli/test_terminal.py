@@ -17,7 +17,7 @@ from celery_exclusive.cli.locks import locks
 from celery_exclusive.cli.table import duration
 from celery_exclusive.core.claim import Claim
 from celery_exclusive.core.key_state import OFFERS_IN_LINE
-from celery_exclusive.core.operations import Break, Release
+from celery_exclusive.core.operations import ForceRelease, Release
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.display import escaped, unescaped
 from celery_exclusive.errors import LockHeld
@@ -281,7 +281,7 @@ def test_the_unique_key_of_a_queued_task_needs_no_force_and_that_of_a_running_ta
     assert "its message" not in ended.stdout
     queued, runs = send.delay("q"), send.delay("r")
     start = Claim(runs.key, f"{runs.id}/p", "token", 0)
-    desk.store.apply(runs.key, Break(desk.store.inspect(runs.key).holders[0].id))
+    desk.store.apply(runs.key, ForceRelease(desk.store.inspect(runs.key).holders[0].id))
     desk.store.apply(runs.key, start.acquire_alone(30 * SECOND, "running"))
     rows = {row.split()[0]: row.split()[1:4] for row in desk.run("ls", "desk.send").stdout.splitlines()[1:]}
     assert rows == {

@@ -9,8 +9,8 @@ from hypothesis import strategies as some
 
 from celery_exclusive.core.operations import (
     AcquireAlone,
-    Break,
     Ending,
+    ForceRelease,
     Release,
     Remove,
     Renew,
@@ -69,7 +69,7 @@ class ComeAgain:
 @dataclass(frozen=True)
 class Give:
     key: str
-    operation: AcquireAlone | Release | Requeue | Remove | Break | Restore
+    operation: AcquireAlone | Release | Requeue | Remove | ForceRelease | Restore
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ actions = some.one_of(
     some.builds(ComeAgain, some.integers(0, 3), again_ttls),
     some.builds(Give, keys, some.builds(Release, ids, tokens, endings) | removals),
     some.builds(Give, keys, some.builds(Requeue, ids, tokens, again_ttls)),
-    some.builds(Give, keys, some.builds(Break, ids)),
+    some.builds(Give, keys, some.builds(ForceRelease, ids)),
     some.builds(Give, keys, some.builds(Restore, ids, tokens, ttls, some.sampled_from((1, 1, 2)))),
     some.builds(Give, keys, some.builds(AcquireAlone, ids, tokens, ttls, formers, phases)),
     some.builds(Keep, renewals),

@@ -15,8 +15,8 @@ from celery_exclusive.core.operations import (
     Acquire,
     AcquireAlone,
     Applied,
-    Break,
     Ending,
+    ForceRelease,
     Granted,
     Held,
     Parked,
@@ -207,7 +207,7 @@ def test_five_thousand_finished_tasks_slow_no_acquire(store: ServerStore, databa
 
 def cost(store: ServerStore, server: Database, key: str) -> int:
     """How many rows and entries of indexes are read by a task that comes, leaves, runs, and is looked at."""
-    operations = [take("new"), Remove("1"), take("other", message=None), Break("nobody")]
+    operations = [take("new"), Remove("1"), take("other", message=None), ForceRelease("nobody")]
     operations += [give("first", "open"), take("0"), give("0")]
 
     def all_of_them() -> None:

@@ -14,7 +14,7 @@ from celery_exclusive.core.operations import (
     Acquire,
     AcquireAlone,
     Applied,
-    Break,
+    ForceRelease,
     Granted,
     KeyOperation,
     Parked,
@@ -105,7 +105,7 @@ VERBS: dict[str, tuple[list[KeyOperation], KeyOperation, list[bytes]]] = {
         [take("a"), COPY], Requeue("a", "token of a", LIFE), [BEGIN, b"UPDATE exclusive2_lock", COMMIT],
     ),
     "remove": ([take("a"), take("b")], Remove("b"), [BEGIN, b"DELETE FROM exclusive2_line"]),
-    "break": ([take("a"), take("b")], Break("a"), [BEGIN, b"UPDATE exclusive2_lock"]),
+    "force release": ([take("a"), take("b")], ForceRelease("a"), [BEGIN, b"UPDATE exclusive2_lock"]),
     "restore": ([], Restore("a", "token of a", LIFE), [BEGIN, b"INSERT INTO exclusive2_lock", COMMIT]),
 }  # fmt: skip
 LOSSES = [(verb, word) for verb, (_, _, words) in VERBS.items() for word in words]

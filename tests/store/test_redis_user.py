@@ -18,7 +18,7 @@ from celery_exclusive.core.operations import (
     Acquire,
     AcquireAlone,
     Applied,
-    Break,
+    ForceRelease,
     Granted,
     Held,
     Parked,
@@ -77,7 +77,7 @@ def live(store: Store) -> None:
     assert store.apply("x:three", Release("b/1", "t")).answer == Applied(True)
     assert isinstance(store.apply("u:k", AcquireAlone("a/1", "t", LONG, phase="queued")).answer, Granted)
     assert isinstance(store.apply("u:k", AcquireAlone("b/1", "t", LONG)).answer, Held)
-    assert store.apply("u:k", Break("a/1")).answer == Applied(True)
+    assert store.apply("u:k", ForceRelease("a/1")).answer == Applied(True)
     assert store.apply("x:restored", Restore("a/1", "t", LONG)).answer == Applied(True)
     wait_in_line(store)
     step_aside(store)

@@ -16,8 +16,8 @@ import pytest
 from celery_exclusive.core.operations import (
     Acquire,
     Applied,
-    Break,
     Ending,
+    ForceRelease,
     Granted,
     Held,
     Parked,
@@ -321,7 +321,7 @@ def test_a_line_of_20000_costs_as_many_statements_as_one_of_ten(store: SqliteSto
             Remove("newcomer"),
             Remove(far),
             take("other", message=None),
-            Break("nobody"),
+            ForceRelease("nobody"),
             give("first", "open"),
             take("0"),
             give("0"),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from celery_exclusive.leases.by_hand import release
+from celery_exclusive.leases.operator_release import release
 from tests.worker.lab import Lab
 
 pytestmark = pytest.mark.timeout(180)

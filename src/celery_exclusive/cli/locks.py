@@ -14,8 +14,8 @@ from celery_exclusive.cli.table import duration, table
 from celery_exclusive.core.claim import task_id
 from celery_exclusive.display import escaped, printable, unescaped
 from celery_exclusive.errors import ExclusiveError, did_you_mean
-from celery_exclusive.leases.by_hand import Released
-from celery_exclusive.leases.by_hand import release as release_key
+from celery_exclusive.leases.operator_release import Released
+from celery_exclusive.leases.operator_release import release as release_key
 from celery_exclusive.options.keys import keys_named
 from celery_exclusive.services import ATTRIBUTE
 from celery_exclusive.stores.sql.tables import TABLES
@@ -213,13 +213,13 @@ def _result_lines(released: Released, waiting: int) -> Iterator[str]:
     if released.forgotten:
         yield "its data were damaged and are deleted, with its leases and the tasks that waited in line"
         return
-    for owner in released.broken:
+    for owner in released.former:
         yield f"released the lease of {_shown_id(owner.id)}, held for {duration(owner.age)}"
-    if any(owner.phase == "running" for owner in released.broken):
+    if any(owner.phase == "running" for owner in released.former):
         yield "if its process lives, its body goes on, and its lease.check() raises LeaseLost"
-    elif any(owner.phase == "period" for owner in released.broken):
+    elif any(owner.phase == "period" for owner in released.former):
         yield "its period has ended; if its task has not run yet, it runs all the same"
-    elif released.broken:
+    elif released.former:
         yield "if its message is not lost, its task runs all the same"
     else:
         yield "held by nobody"

@@ -91,7 +91,7 @@ class Remove:
 
 
 @dataclass(frozen=True, slots=True)
-class Break:
+class ForceRelease:
     """Release the lease of this id without its token, as an operator may.
 
     A copy that only the store has joins the line; one that the broker has, too, leaves: its body may live.
@@ -135,7 +135,7 @@ class Reap:
     """End expired leases and offers."""
 
 
-KeyOperation = Acquire | AcquireAlone | Release | Requeue | Remove | Break | Restore
+KeyOperation = Acquire | AcquireAlone | Release | Requeue | Remove | ForceRelease | Restore
 """The operations on one key, besides renewals."""
 Operation = KeyOperation | Renew | Reap
 

@@ -14,7 +14,7 @@ from celery_exclusive.core.operations import (
     AcquireAlone,
     Answer,
     Applied,
-    Break,
+    ForceRelease,
     Full,
     Granted,
     Held,
@@ -68,8 +68,8 @@ def step(document: Document, line: Line, operation: Operation, now: int, offer: 
         answer = state.requeue(operation)
     elif isinstance(operation, Remove):
         answer = state.remove(operation)
-    elif isinstance(operation, Break):
-        answer = state.break_()
+    elif isinstance(operation, ForceRelease):
+        answer = state.force_release()
     elif isinstance(operation, Restore):
         answer = state.restore(operation)
     else:
@@ -166,7 +166,7 @@ class _Step(KeyState):
         self.advance()
         return Applied(found)
 
-    def break_(self) -> Answer:
+    def force_release(self) -> Answer:
         self.drop_dead()
         found = self.holders.pop(self.id, None) is not None
         copy = self.entries.get(self.id)

@@ -7,7 +7,7 @@ import pytest
 from celery_exclusive.core.operations import (
     Acquire,
     Applied,
-    Break,
+    ForceRelease,
     Full,
     Granted,
     Held,
@@ -94,8 +94,8 @@ def test_a_full_line_is_nothing_to_whom_a_place_is_free(key: Key):
     assert isinstance(key.acquire("a", max_waiting=0), Granted)
 
 
-def test_a_broken_lease_frees_its_place_for_the_next_in_line(busy: Key):
-    assert busy.ask(Break("a")) == Applied(True)
+def test_a_force_released_lease_frees_its_place_for_the_next_in_line(busy: Key):
+    assert busy.ask(ForceRelease("a")) == Applied(True)
     assert busy.last.wake == ("b",)
     assert busy.holders == []
     assert busy.release("a") == Applied(False)
@@ -103,20 +103,20 @@ def test_a_broken_lease_frees_its_place_for_the_next_in_line(busy: Key):
 
 def test_the_copy_of_a_broken_run_stays_in_line(busy: Key):
     busy.redelivered("a")
-    busy.ask(Break("a"))
+    busy.ask(ForceRelease("a"))
     assert busy.in_line == ["b", "c", "d", "a"]
     assert not busy.tombstones
 
 
 def test_breaking_what_nobody_holds_only_looks_at_the_clock(busy: Key):
     busy.now += TTL
-    assert busy.ask(Break("nobody")) == Applied(False)
+    assert busy.ask(ForceRelease("nobody")) == Applied(False)
     assert busy.last.wake == ("b",)
 
 
 def test_a_lost_lease_is_restored_before_the_task_to_which_its_place_is_offered(busy: Key):
     (lost,) = busy.document.holders
-    busy.ask(Break("a"))
+    busy.ask(ForceRelease("a"))
     assert busy.ask(Restore("a", "of a", TTL)) == Applied(True)
     assert busy.last.wake == ()
     (restored,) = busy.document.holders

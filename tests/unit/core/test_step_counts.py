@@ -8,7 +8,7 @@ from celery_exclusive.core.key_state import LONGEST_OFFER, OFFER, OFFERS_IN_LINE
 from celery_exclusive.core.operations import (
     AcquireAlone,
     Applied,
-    Break,
+    ForceRelease,
     Full,
     Granted,
     Held,
@@ -136,7 +136,7 @@ def test_a_waiting_task_delivered_without_a_flag_leaves_a_tombstone_when_done(bu
     assert busy.redelivered("b") == Stale()
 
 
-# AcquireAlone, Release, Break, Restore, Reap.
+# AcquireAlone, Release, ForceRelease, Restore, Reap.
 
 
 def test_nobody_owns_a_key_for_which_others_wait(key: Key):
@@ -168,7 +168,7 @@ def test_a_lease_is_kept_for_the_queue_only_if_there_is_one_and_no_copy(key: Key
 def test_a_lease_that_has_ended_cannot_be_broken(key: Key):
     key.acquire("a")
     key.now += TTL
-    assert key.ask(Break("a")) == Applied(False)
+    assert key.ask(ForceRelease("a")) == Applied(False)
 
 
 def test_a_lease_that_is_there_is_not_restored(key: Key):

@@ -22,7 +22,7 @@ from celery import Celery, current_app
 
 from celery_exclusive import Conflict, Exclusive, ExclusiveError, LeaseLost, LockHeld, OptionError, install
 from celery_exclusive import lock as lock_
-from celery_exclusive.core.operations import Acquire, Break, Granted, Parked, Release
+from celery_exclusive.core.operations import Acquire, ForceRelease, Granted, Parked, Release
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.leases.renewer import renewer
 from celery_exclusive.options.option import apps_with_locks
@@ -285,7 +285,7 @@ def test_a_lock_that_was_lost_is_reported_and_not_taken_from_the_next(
     lock: Lock, store: MemoryStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     with lock() as lease:
-        store.apply("x=repo:17", Break(lease._claim.id))
+        store.apply("x=repo:17", ForceRelease(lease._claim.id))
         next_holder = store.apply("x=repo:17", Acquire("next/1", "token", FOREVER))
         assert isinstance(next_holder.answer, Granted)
         with pytest.raises(LeaseLost):

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_exclusive.core.operations import Acquire, Break, Release, Remove
+from celery_exclusive.core.operations import Acquire, ForceRelease, Release, Remove
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.messages.republish import Republisher
 from tests.unit.local import test_lock
@@ -68,10 +68,10 @@ def in_queue(app: Celery) -> int:
     "ask",
     [
         lambda store: store.apply(KEY, Release("holder/1", "token")),
-        lambda store: store.apply(KEY, Break("holder/1")),
+        lambda store: store.apply(KEY, ForceRelease("holder/1")),
         lambda store: store.apply(KEY, Acquire("other/1", "token", LIFE, limit=2)),
     ],
-    ids=["release", "break", "a higher limit"],
+    ids=["release", "force release", "a higher limit"],
 )
 def test_whoever_asks_the_message_that_is_woken_is_published(app: Celery, store: Any, ask: Any) -> None:
     assert in_queue(app) == 0

@@ -14,7 +14,7 @@
 -- fields of release: id token ending
 -- fields of requeue: id token ttl
 -- fields of remove: id ending
--- fields of break: id
+-- fields of force_release: id
 -- fields of restore: id token ttl limit
 -- fields of reap: limit every
 -- limit      reap: of how many keys; every: the least time since the last reap
@@ -102,7 +102,7 @@ else
   load(op.limit or 1)
   local verbs = {
     acquire = acquire, acquire_alone = acquire_alone, release = release, requeue = requeue, remove = remove,
-    ['break'] = break_, restore = restore,
+    force_release = force_release, restore = restore,
   }
   answer, number, by = verbs[verb]()
   store()

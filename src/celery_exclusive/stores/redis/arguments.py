@@ -7,7 +7,7 @@ import dataclasses
 from celery_exclusive.core.operations import (
     Acquire,
     AcquireAlone,
-    Break,
+    ForceRelease,
     KeyOperation,
     Release,
     Remove,
@@ -21,7 +21,7 @@ _VERBS: dict[type[KeyOperation], str] = {
     Release: "release",
     Requeue: "requeue",
     Remove: "remove",
-    Break: "break",
+    ForceRelease: "force_release",
     Restore: "restore",
 }
 _NAMES = {verb: [field.name for field in dataclasses.fields(kind)] for kind, verb in _VERBS.items()}

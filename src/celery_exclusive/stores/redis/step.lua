@@ -262,7 +262,7 @@ local function remove()
   return 'done', found and 1 or 0
 end
 
-local function break_()
+local function force_release()
   drop_dead()
   local lease, copy = holders[op.id], entries[op.id]
   if lease then drop(op.id) end

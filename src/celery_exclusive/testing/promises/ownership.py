@@ -59,29 +59,29 @@ class OwnershipPromises(Subject):
         key = self.key()
         key.hold("a")
         key.park("b")
-        reply = key.break_("a")
+        reply = key.force_release("a")
         assert found(reply)
         assert woken(reply) == ["b"]
         assert not key.renew("a")
         assert not found(key.release("a"))
 
-    def test_a_broken_lease_is_not_offered_to_its_own_copy_if_the_broker_has_that_too(self) -> None:
+    def test_a_force_released_lease_is_not_offered_to_its_own_copy_if_the_broker_has_that_too(self) -> None:
         key = self.key()
         key.needs_line()
         key.hold("a")
         key.park("b")
         (wake,) = key.release("a").wake
         assert isinstance(key.follow(wake, OTHER).answer, Granted)
-        assert woken(key.break_("b")) == []
+        assert woken(key.force_release("b")) == []
         assert key.inspect().waiting == 0
         assert isinstance(key.acquire("b", redelivered=True).answer, Granted)  # what the broker has
 
-    def test_a_broken_lease_is_offered_to_its_own_copy_that_only_the_store_has(self) -> None:
+    def test_a_force_released_lease_is_offered_to_its_own_copy_that_only_the_store_has(self) -> None:
         key = self.key()
         key.needs_line()
         key.hold("a")
         key.park("a", OTHER, redelivered=True)
-        assert woken(key.break_("a")) == ["a"]
+        assert woken(key.force_release("a")) == ["a"]
 
     def test_a_lease_that_the_store_has_forgotten_is_restored_for_its_holder_alone(self) -> None:
         key = self.key()

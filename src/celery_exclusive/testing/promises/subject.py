@@ -14,8 +14,8 @@ from celery_exclusive.core.operations import (
     Acquire,
     AcquireAlone,
     Applied,
-    Break,
     Ending,
+    ForceRelease,
     Granted,
     Held,
     Parked,
@@ -180,8 +180,8 @@ class Key:
     def remove(self, id: str, *, ending: Literal["done", "open", "superseded"] = "done") -> Reply:
         return self.store.apply(self.name, Remove(id, ending))
 
-    def break_(self, id: str) -> Reply:
-        return self.store.apply(self.name, Break(id))
+    def force_release(self, id: str) -> Reply:
+        return self.store.apply(self.name, ForceRelease(id))
 
     def restore(self, id: str, token: str = TOKEN, *, limit: int = 1) -> Reply:
         return self.store.apply(self.name, Restore(id, token, int(LONG * 1e6), limit))

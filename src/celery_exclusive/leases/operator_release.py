@@ -1,4 +1,4 @@
-"""Releases a lock by hand: an unheld lock at once, a held one only by force."""
+"""Releases a lock for an operator: an unheld lock at once, a held one only by force."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from celery_exclusive.core.claim import task_id
-from celery_exclusive.core.operations import Applied, Break, Owner
+from celery_exclusive.core.operations import Applied, ForceRelease, Owner
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import LockHeld, UnreadableKey
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The result of a release by hand: the former owners, and the ids that were offered the key.
+    """The result of a release by an operator: the former owners, and the ids that were offered the key.
 
     `forgotten`: its data were damaged, and were deleted with its waiting tasks.
     """
 
-    broken: tuple[Owner, ...] = ()
+    former: tuple[Owner, ...] = ()
     offered: tuple[str, ...] = ()
     forgotten: bool = False
 
@@ -58,14 +58,14 @@ def _release(store: Store, key: str, *, force: bool) -> Released:
     holders = store.inspect(key).holders
     if not force and any(holder.phase == "running" for holder in holders):
         raise _held(key, holders)
-    broken, offered = [], []
+    former, offered = [], []
     # For an id without a lease the store only ends expired leases and offers.
     for holder in holders or (Owner("", 0, 0),):
-        reply = store.apply(key, Break(holder.id))
+        reply = store.apply(key, ForceRelease(holder.id))
         offered += [wake.id for wake in reply.wake]
         if reply.answer == Applied(True):
-            broken.append(holder)
-    return Released(tuple(broken), tuple(offered))
+            former.append(holder)
+    return Released(tuple(former), tuple(offered))
 
 
 def _held(key: str, holders: Sequence[Owner]) -> LockHeld:
