@@ -72,7 +72,9 @@ def test_a_running_holder_loses_its_lock_only_by_force_and_the_next_in_line_star
     eventually(lambda: not listed(lab), "an empty list")
 
 
-def test_who_had_waited_and_loses_its_lock_by_force_does_not_run_beside_itself(make_lab: Callable[..., Lab]):
+def test_a_task_that_had_waited_and_loses_its_lock_by_force_does_not_run_beside_itself(
+    make_lab: Callable[..., Lab],
+):
     lab = make_lab(
         task_acks_late=True, task_reject_on_worker_lost=True, exclusive_ttl=3600, exclusive_offer=1
     )

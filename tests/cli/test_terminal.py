@@ -64,7 +64,7 @@ def test_a_store_whose_name_is_hostile_is_shown_escaped(make_desk: Callable[...,
     assert all(line.isprintable() for line in shown.stderr.split("\n"))
 
 
-def test_who_stepped_aside_is_told_apart_in_ls(desk: Desk):
+def test_a_task_aside_is_distinguished_in_ls(desk: Desk):
     desk.acquire("x:k", "a/p")
     for id in ("b/p", "c/p"):
         desk.acquire("x:k", id, message=message(id[0], "x:k"))

@@ -130,7 +130,7 @@ def test_the_error_of_a_damaged_key_names_it_and_the_remedy(bench: Bench) -> Non
 
 
 @pytest.mark.parametrize("name", ["fence", "epoch"])
-def test_what_all_keys_share_is_not_told_as_damage_of_one(
+def test_damage_that_all_keys_share_is_not_reported_as_damage_of_one(
     redis_server: RedisServer, redis_url: str, name: str
 ) -> None:
     store = open_store(redis_url)

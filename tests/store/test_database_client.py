@@ -176,7 +176,7 @@ def test_a_promoted_copy_is_not_lost_if_its_lease_ended_before_the_lost_reply_wa
     assert proxy.met == [proxy.spelt(COMMIT)]
 
 
-def test_a_second_loss_is_told(store: ServerStore, proxy: Network, far: ServerStore) -> None:
+def test_a_second_loss_is_reported(store: ServerStore, proxy: Network, far: ServerStore) -> None:
     proxy.lose(GRANT)
     proxy.lose(BEGIN)
     with pytest.raises(StoreUnavailable, match="check that it runs"):
@@ -212,7 +212,7 @@ def test_a_server_that_stands_still_is_given_up_in_time(start_database: StartDat
 
 
 @pytest.mark.parametrize("scheme", ["postgresql+psycopg2", "mysql+mysqldb", "mariadb"])
-def test_a_server_that_nobody_started_is_told_at_once(scheme: str) -> None:
+def test_a_server_that_nobody_started_is_reported_at_once(scheme: str) -> None:
     store = open_store(f"{scheme}://user:secret@127.0.0.1:1/locks")
     shown = rf"{scheme.partition('+')[0]}://user@127\.0\.0\.1:1/locks: .* refused"
     with pytest.raises(StoreUnavailable, match=shown) as told:
@@ -243,7 +243,7 @@ def test_a_restarted_server_has_kept_leases_line_and_epoch(how: str, start_datab
     store.close()
 
 
-def test_a_server_that_has_become_a_replica_is_told_as_unavailable(start_database: StartDatabase) -> None:
+def test_a_server_that_has_become_a_replica_is_reported_as_unavailable(start_database: StartDatabase) -> None:
     server = start_database()
     store = server.open_store()
     store.apply("key", take("a"))
@@ -259,7 +259,7 @@ def test_a_server_that_has_become_a_replica_is_told_as_unavailable(start_databas
     store.close()
 
 
-def test_others_that_stay_in_the_way_are_told(
+def test_other_connections_that_block_a_call_are_reported(
     store: ServerStore, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.apply("key", take("a"))

@@ -113,7 +113,7 @@ def test_a_lock_is_held_for_longer_than_its_ttl_and_a_killed_holders_only_for_th
         assert lease.fence > int(fence)
 
 
-def test_a_paused_holder_is_told_that_it_lost_its_lease_and_takes_nothing_from_the_next(
+def test_a_paused_holder_gets_lease_lost_and_takes_nothing_from_the_next(
     start: Callable[..., Process], lock: Lock
 ) -> None:
     holder = start("hold", 1)

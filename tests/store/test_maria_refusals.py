@@ -46,7 +46,7 @@ def test_a_wrong_password(server: MariaServer) -> None:
     assert said.endswith("; correct user and password in its URL")
 
 
-def test_a_user_who_is_not_let_in(server: MariaServer) -> None:
+def test_a_user_that_may_not_connect(server: MariaServer) -> None:
     assert "correct user and password" in refusal(server.url_of("stranger:hunter2", server.port))
 
 
@@ -90,7 +90,7 @@ def test_tables_of_another_release(empty: MariaServer) -> None:
     assert "tables of another release of celery-exclusive (version 7, not 1)" in refusal(empty.url)
 
 
-def test_a_user_who_may_make_no_tables(empty: MariaServer) -> None:
+def test_a_user_that_may_make_no_tables(empty: MariaServer) -> None:
     url = empty.url_of("clerk", empty.port)
     said = refusal(url)
     assert "command denied to user 'clerk'" in said

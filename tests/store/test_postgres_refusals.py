@@ -46,7 +46,7 @@ def test_a_wrong_password(server: PostgresServer) -> None:
     assert said.endswith("; correct user and password in its URL")
 
 
-def test_a_user_who_is_not_let_in(server: PostgresServer) -> None:
+def test_a_user_that_may_not_connect(server: PostgresServer) -> None:
     assert "let this user and machine in" in refusal(server.url_of("stranger:hunter2", server.port))
 
 
@@ -72,7 +72,7 @@ def test_tables_of_another_release(empty: PostgresServer) -> None:
     assert "tables of another release of celery-exclusive (version 7, not 1)" in refusal(empty.url)
 
 
-def test_a_user_who_may_make_no_tables(empty: PostgresServer) -> None:
+def test_a_user_that_may_make_no_tables(empty: PostgresServer) -> None:
     url = empty.url_of("clerk", empty.port)
     with empty.connect() as connection:
         connection.execute("GRANT USAGE ON SCHEMA public TO clerk")

@@ -307,7 +307,7 @@ def test_a_replica_is_refused(start_redis: StartRedis) -> None:
     store.close()
 
 
-def test_a_user_without_rights_is_told_so(start_redis: StartRedis) -> None:
+def test_a_user_without_rights_gets_an_error_that_names_them(start_redis: StartRedis) -> None:
     server = start_redis()
     with server.client() as redis:
         redis.execute_command("ACL", "SETUSER", "guest", "on", ">secret", "+@all", "~other:*")

@@ -72,7 +72,7 @@ def test_tls_is_configured_as_celery_does(value: str) -> None:
     assert given["ssl_check_hostname"] is False
 
 
-def test_tls_checks_certificates_unless_told_otherwise() -> None:
+def test_tls_checks_certificates_unless_the_url_says_otherwise() -> None:
     assert options("rediss://h")["ssl_cert_reqs"] == "required"
 
 

@@ -189,7 +189,7 @@ def test_a_requeue_that_let_a_copy_run_and_whose_reply_was_lost_is_no_alarm(
     assert not store.inspect("key").holders
 
 
-def test_a_server_that_nobody_started_is_told_at_once() -> None:
+def test_a_server_that_nobody_started_is_reported_at_once() -> None:
     store = open_store("redis://user:secret@127.0.0.1:1/7")
     began = time.monotonic()
     with pytest.raises(StoreUnavailable, match=r"redis://user:\*\*@127\.0\.0\.1:1/7 .* its URL"):

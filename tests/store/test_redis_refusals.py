@@ -83,7 +83,7 @@ def _is_complete(node: redis.Redis) -> bool:
     return b"cluster_state:ok" in node.execute_command("CLUSTER", "INFO")
 
 
-def test_a_node_of_a_cluster_is_told_at_the_start_and_by_each_call(
+def test_a_node_of_a_cluster_is_refused_at_the_start_and_by_each_call(
     cluster: tuple[RedisServer, RedisServer],
 ) -> None:
     for node in cluster:
@@ -93,7 +93,7 @@ def test_a_node_of_a_cluster_is_told_at_the_start_and_by_each_call(
     assert refusal(cluster[0].url).endswith(f"MOVED {SLOT} 127.0.0.1:{cluster[1].port}; {CLUSTER}")
 
 
-def test_a_node_of_a_cluster_without_slots_is_told(start_redis: StartRedis) -> None:
+def test_a_node_of_a_cluster_without_slots_is_refused(start_redis: StartRedis) -> None:
     assert refusal(start_redis(**{"cluster-enabled": "yes"}).url).endswith(
         f"CLUSTERDOWN Hash slot not served; {CLUSTER}"
     )

@@ -48,7 +48,7 @@ def test_the_longest_mount_point_tells_the_file_system(path: str, kind: str) -> 
     assert file_system(path, MOUNTS) == kind
 
 
-def test_without_mounts_nothing_can_be_told() -> None:
+def test_without_mounts_the_kind_of_file_system_is_unknown() -> None:
     assert file_system("/var/lib/locks.db", "") == ""
 
 

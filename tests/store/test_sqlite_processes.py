@@ -105,7 +105,7 @@ def open_files(path: Path) -> int:
     return sum(str(link).startswith(str(path)) for link in links)
 
 
-def test_a_forked_child_is_known_to_others_as_one_who_uses_the_file(
+def test_a_forked_child_is_known_to_others_as_a_user_of_the_file(
     store: SqliteStore, path: Path, fork: Callable[[Callable[[], object]], int]
 ) -> None:
     """Else the last of the others to close the file takes away the log into which the child writes."""

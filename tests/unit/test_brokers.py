@@ -45,13 +45,15 @@ OTHER: list[tuple[Any, Any]] = [
 @pytest.mark.parametrize(
     ("url", "other", "is_same"), [(*pair, True) for pair in SAME] + [(*pair, False) for pair in OTHER]
 )
-def test_a_broker_is_told_by_kind_hosts_and_virtual_host(url: Any, other: Any, *, is_same: bool) -> None:
+def test_a_broker_is_recognised_by_kind_hosts_and_virtual_host(
+    url: Any, other: Any, *, is_same: bool
+) -> None:
     one, two = (broker_id(app_of(broker).conf) for broker in (url, other))
     assert (one == two) is is_same
     assert "secret" not in one + two
 
 
-def test_a_broker_of_files_is_told_by_its_folder() -> None:
+def test_a_broker_of_files_is_recognised_by_its_folder() -> None:
     app = app_of("filesystem://", {"data_folder_in": "/b", "data_folder_out": "/a"})
     other_end = app_of("filesystem://", {"data_folder_in": "/a", "data_folder_out": "/b"})
     assert broker_id(app.conf) == broker_id(other_end.conf) == "filesystem:///a"

@@ -45,7 +45,7 @@ def test_a_retry_that_meets_another_call_waits_for_it_and_runs(stage: Stage, pol
 
 @on_stages("prefork", brokers=("redis",), lates=(True,))
 @POLICY
-def test_what_comes_again_after_a_crash_and_meets_another_call_waits_for_it_and_runs(
+def test_a_task_redelivered_after_a_crash_that_meets_another_call_waits_for_it_and_runs(
     stage: Stage, policy: str
 ) -> None:
     lab = stage.make_lab(SHOP, exclusive_ttl=9)

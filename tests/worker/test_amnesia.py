@@ -96,7 +96,7 @@ def test_running_bodies_keep_their_keys_and_their_ends_wake_the_next(
 
 
 @on_stages("prefork", "gevent", brokers=("redis",), lates=(True,))
-def test_who_comes_too_late_to_put_its_lease_back_is_told_and_leaves_the_new_holder_alone(
+def test_a_holder_that_cannot_restore_its_lease_gets_lease_lost_and_leaves_the_new_holder_alone(
     stage: Stage, store: RedisServer, proxy: Proxy
 ) -> None:
     lab = make_lab(stage, f"redis://127.0.0.1:{proxy.port}/0?socket_timeout=1", exclusive_ttl=600)
@@ -190,7 +190,7 @@ def lock_of(lab: Lab, name: str) -> str:
 
 
 @on_stages("threads", brokers=("redis",), lates=(True,))
-def test_who_has_not_begun_does_not_get_the_place_of_one_who_runs(
+def test_a_task_that_has_not_begun_does_not_get_the_place_of_a_running_one(
     stage: Stage, store: RedisServer, proxy: Proxy
 ) -> None:
     """In a pool of threads a worker has tasks in hand for which it has no slot yet."""
@@ -222,7 +222,7 @@ def test_who_has_not_begun_does_not_get_the_place_of_one_who_runs(
 
 
 @on_stages("prefork", brokers=("redis",), lates=(True,))
-def test_who_waits_for_an_answer_does_not_get_the_place_of_one_who_runs(
+def test_a_task_that_waits_for_an_answer_does_not_get_the_place_of_a_running_one(
     stage: Stage, store: RedisServer, proxy: Proxy
 ) -> None:
     lab = make_lab(stage, store.url)

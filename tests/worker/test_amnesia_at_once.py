@@ -89,7 +89,7 @@ def test_a_body_that_checks_its_lease_before_a_heartbeat_gets_it_back(
 
 
 @on_stages("prefork", "threads", brokers=("redis",), lates=(True,))
-def test_a_body_whose_key_somebody_else_has_got_is_told_when_it_checks(
+def test_a_body_whose_key_another_owner_holds_gets_lease_lost_when_it_checks(
     stage: Stage, store: RedisServer
 ) -> None:
     lab = stage.make_lab("tests.worker.shop_trouble", exclusive_store=store.url, **NOT_NOTICED)
@@ -130,7 +130,7 @@ def test_a_lease_that_its_body_has_released_stays_free_while_the_next_is_called(
 
 
 @on_stages("prefork", "threads", brokers=("redis",), lates=(True,))
-def test_a_unique_key_that_the_end_of_its_body_has_given_back_stays_free(
+def test_a_unique_key_that_the_end_of_its_body_has_released_stays_free(
     stage: Stage, store: RedisServer
 ) -> None:
     lab = stage.make_lab("tests.worker.shop_unique", exclusive_store=store.url, exclusive_ttl=600)

@@ -286,18 +286,18 @@ def wait_for_rest(stage: Stage, lab: Lab, worker: Worker) -> None:
 
 
 @on_stages("prefork", brokers=("redis",))
-def test_every_ending_is_told_as_plain_celery_tells_it(stage: Stage) -> None:
+def test_every_ending_is_reported_as_plain_celery_reports_it(stage: Stage) -> None:
     run_all(stage, list(ENDINGS), IN_CANVASES)
 
 
 @needs_celery("5.7", "errbacks that are given their arguments by name")
 @on_stages("threads", brokers=("redis",), lates=(True,))
-def test_every_ending_in_a_thread_is_told_as_plain_celery_tells_it(stage: Stage) -> None:
+def test_every_ending_in_a_thread_is_reported_as_plain_celery_reports_it(stage: Stage) -> None:
     of_threads = [ending for ending in ENDINGS if ending not in OF_PROCESSES]
     run_all(stage, of_threads, IN_CANVASES.difference(OF_PROCESSES))
 
 
 @on_stages("prefork", brokers=("rabbitmq",), lates=(True,))
-def test_endings_of_messages_of_rabbitmq_are_told_as_plain_celery_tells_them(stage: Stage) -> None:
+def test_endings_of_messages_of_rabbitmq_are_reported_as_plain_celery_reports_them(stage: Stage) -> None:
     endings = ["return", "raise", "retry", "reject", "requeue", "replace", "revoked", "soft limit"]
     run_all(stage, [*endings, "killed", "killed, runs again", "terminated"])

@@ -140,7 +140,7 @@ def test_a_body_that_celery_cancels_since_its_connection_is_lost_runs_again_in_i
 
 
 @on_stages("prefork", lates=(True,))
-def test_the_key_of_a_child_that_is_killed_while_the_broker_is_away_is_free_after_ttl(
+def test_the_key_of_a_child_that_is_killed_while_the_broker_is_down_is_free_after_ttl(
     stage: Stage, rabbit: RabbitServer | None, start_redis: Callable[..., RedisServer]
 ) -> None:
     broker: Any = rabbit or start_redis(appendonly=True)
@@ -222,9 +222,7 @@ LOST: dict[str, tuple[dict[str, Any], bool]] = {
 
 @pytest.mark.parametrize("what", LOST)
 @on_stages("prefork", brokers=("redis",), lates=(True,))
-def test_the_message_of_a_killed_child_runs_again_only_if_celery_gives_it_back(
-    stage: Stage, what: str
-) -> None:
+def test_the_message_of_a_killed_child_runs_again_only_if_celery_requeues_it(stage: Stage, what: str) -> None:
     settings, again = LOST[what]
     lab = stage.make_lab(exclusive_ttl=600, **settings)
     holder = kill_one_that_has_waited(lab, stage.start_worker(lab))

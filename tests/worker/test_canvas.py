@@ -112,7 +112,7 @@ def test_a_retry_without_delay_waits_for_its_own_earlier_run(canvas: Lab) -> Non
     assert_each_ran_once_and_alone(canvas)
 
 
-def test_a_retry_arrives_anew_behind_those_who_wait(canvas: Lab) -> None:
+def test_a_retry_arrives_anew_behind_the_waiting_tasks(canvas: Lab) -> None:
     canvas.task("again").delay(key="k", tag="try", times=1)
     canvas.wait_for_line(1, "hold", "k")
     canvas.task("number").delay(1, "k")

@@ -172,7 +172,7 @@ class WithoutLine(MemoryStore):
     ("broker", "timeout", "is_told"),
     [("redis://", 59, True), ("redis://", 60, False), ("amqp://", 59, False)],
 )
-def test_a_visibility_timeout_below_the_ttl_is_told(broker: str, timeout: int, is_told: bool) -> None:
+def test_a_visibility_timeout_below_the_ttl_is_warned_of(broker: str, timeout: int, is_told: bool) -> None:
     app = install(Celery("impatient", broker=broker, set_as_current=False))
     app.conf.update(
         exclusive_store="memory://",

@@ -25,7 +25,7 @@ def hold(lab: Lab, name: str) -> Any:
 
 
 @on_stages("prefork", "threads", "gevent", brokers=("redis",))
-def test_who_shall_not_wait_fails_and_so_do_its_chain_and_its_chord(stage: Stage) -> None:
+def test_a_task_with_on_conflict_raise_fails_and_so_do_its_chain_and_its_chord(stage: Stage) -> None:
     lab = stage.make_lab(MODULE)
     stage.start_worker(lab, slots=4)
     holder, strict, collect = hold(lab, "strict"), lab.task("strict"), lab.task("collect")
@@ -61,7 +61,7 @@ def test_it_does_not_fail_against_its_own_earlier_run(stage: Stage) -> None:
 
 
 @on_stages("prefork", "threads", "gevent", late_only=("rabbitmq",))
-def test_who_shall_come_again_later_runs_once_as_the_same_task_and_takes_no_slot_meanwhile(
+def test_a_rescheduled_task_runs_once_as_the_same_task_and_takes_no_slot_meanwhile(
     stage: Stage,
 ) -> None:
     lab = stage.make_lab(MODULE)
@@ -99,7 +99,7 @@ def test_a_redelivered_message_and_its_rescheduled_copy_are_one_task(stage: Stag
 
 
 @on_stages("prefork", brokers=("redis",))
-def test_who_has_come_again_for_as_long_as_it_may_fails(stage: Stage) -> None:
+def test_a_task_rescheduled_for_give_up_after_fails(stage: Stage) -> None:
     lab = stage.make_lab(MODULE)
     worker = stage.start_worker(lab)
     holder = hold(lab, "hasty")

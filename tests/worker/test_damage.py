@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.mark.parametrize("kind", ["redis", "sqlite"])
-def test_a_damaged_lock_is_told_once_and_holds_up_nobody_else_until_it_is_dropped(
+def test_a_damaged_lock_is_reported_once_and_holds_up_no_other_until_it_is_dropped(
     make_lab: Callable[..., Lab], tmp_path: Path, kind: str
 ) -> None:
     file = tmp_path / "locks.db"

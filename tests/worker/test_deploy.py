@@ -74,7 +74,7 @@ def test_a_task_that_waits_under_an_older_limit_is_admitted_by_a_delivery_with_a
 
 
 @on_stages("prefork", brokers=("redis",), lates=(True,))
-def test_who_has_waited_runs_though_the_newer_release_skips(stage: Stage) -> None:
+def test_a_task_that_has_waited_runs_though_the_newer_release_skips(stage: Stage) -> None:
     old, new = stage.make_lab(OLD), stage.make_lab(NEW)
     first = stage.start_worker(old, "old")
     task = old.app.tasks["deploy.sync"]
@@ -138,7 +138,7 @@ def test_so_does_the_retry_that_celery_publishes_for_a_lost_child(stage: Stage) 
 
 @pytest.mark.parametrize("new_conf", [{}, ALL_OFF], ids=["one option removed", "all options removed"])
 @on_stages("prefork", lates=(True,))
-def test_who_waits_for_a_task_that_has_lost_its_option_runs_once_and_so_do_all_behind_it(
+def test_a_task_that_waits_for_one_without_its_option_runs_once_and_so_do_all_behind_it(
     stage: Stage, new_conf: dict[str, Any]
 ) -> None:
     old, new = stage.make_lab(OLD), stage.make_lab(NEW)

@@ -86,7 +86,7 @@ def received(worker: Worker, result: Any) -> int:
 
 
 @on_stages("prefork")
-def test_who_is_revoked_or_expired_in_queue_in_line_or_prefetched_lets_the_line_move_on(stage: Stage) -> None:
+def test_a_task_revoked_or_expired_in_queue_in_line_or_prefetched_lets_the_line_move_on(stage: Stage) -> None:
     lab = stage.make_lab(OUTSIDE, exclusive_ttl=600, exclusive_offer=1)
     worker = stage.start_worker(lab, slots=3, options=("-Q", "lab"))
     team = {"stamped_headers": ["team"], "team": "blue"}
@@ -130,7 +130,7 @@ def test_who_is_revoked_or_expired_in_queue_in_line_or_prefetched_lets_the_line_
 
 
 @on_stages("threads", "gevent", "solo", brokers=("redis",), lates=(True,))
-def test_in_a_pool_of_one_process_too_the_line_passes_who_is_revoked_or_expired(stage: Stage) -> None:
+def test_in_a_pool_of_one_process_too_the_line_passes_revoked_and_expired_tasks(stage: Stage) -> None:
     lab = stage.make_lab(OUTSIDE, exclusive_ttl=600, exclusive_offer=1)
     stage.start_worker(lab, options=("-Q", "side"))
     hold(lab, "holder", queue="side")
@@ -152,7 +152,7 @@ def test_in_a_pool_of_one_process_too_the_line_passes_who_is_revoked_or_expired(
 
 
 @on_stages("prefork")
-def test_who_is_terminated_keeps_the_key_as_long_as_its_body_lives_and_no_longer(stage: Stage) -> None:
+def test_a_terminated_task_keeps_the_key_as_long_as_its_body_lives_and_no_longer(stage: Stage) -> None:
     lab = stage.make_lab(OUTSIDE, exclusive_ttl=600)
     stage.start_worker(lab, slots=5)
     signals = {"terminate": "SIGTERM", "terminate-kill": "SIGKILL"}
@@ -187,7 +187,7 @@ def test_who_is_terminated_keeps_the_key_as_long_as_its_body_lives_and_no_longer
 
 
 @on_stages("prefork", brokers=("redis",))
-def test_who_is_terminated_inside_our_own_calls_leaves_neither_lease_nor_line(stage: Stage) -> None:
+def test_a_task_terminated_inside_our_own_calls_leaves_neither_lease_nor_line(stage: Stage) -> None:
     lab = stage.make_lab(OUTSIDE, exclusive_ttl=600)
     stage.start_worker(lab, slots=9)
     hold(lab, "holder", key="parking")

@@ -41,7 +41,7 @@ def fill(lab: Lab, name: str) -> Any:
     return holder
 
 
-def test_who_finds_the_line_full_fails_and_so_do_its_chain_and_its_chord(lab: Lab) -> None:
+def test_a_task_that_finds_the_line_full_fails_and_so_do_its_chain_and_its_chord(lab: Lab) -> None:
     lab.start_worker("w1", 4)
     holder, loud, collect = fill(lab, "loud"), lab.task("loud"), lab.task("collect")
     refused = loud.delay(key="k", tag="refused")
@@ -64,7 +64,7 @@ def test_who_finds_the_line_full_fails_and_so_do_its_chain_and_its_chord(lab: La
     assert sorted(lab.journal.tags("start")) == ["first", "holder", "member"]
 
 
-def test_who_finds_the_line_full_may_be_skipped(lab: Lab) -> None:
+def test_a_task_that_finds_the_line_full_may_be_skipped(lab: Lab) -> None:
     worker = lab.start_worker("w1", 3)
     holder = fill(lab, "quiet")
     skipped = lab.send("quiet", key="k", tag="skipped")
@@ -131,7 +131,7 @@ def test_nobody_is_sent_away_by_its_own_run(lab: Lab) -> None:
     assert lab.journal.tags("start", key="k") == ["a", "first", "b"]
 
 
-def test_whoever_joins_as_number_100_1000_or_10000_warns(lab: Lab) -> None:
+def test_a_task_that_joins_as_number_100_1000_or_10000_is_warned_of(lab: Lab) -> None:
     worker = lab.start_worker("w1", 2)
     lab.send("by_setting", key="k", tag="holder", hold=True)
     lab.journal.wait_for("start", tag="holder")
@@ -154,7 +154,7 @@ def test_whoever_joins_as_number_100_1000_or_10000_warns(lab: Lab) -> None:
         )
 
 
-def test_a_line_that_goes_up_and_down_around_a_mark_is_told_of_once_a_minute(
+def test_a_line_that_goes_up_and_down_around_a_mark_is_warned_of_once_a_minute(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told: list[tuple[str, int]] = []

@@ -106,7 +106,7 @@ def test_a_limit_of_three_is_used_and_kept(make_lab: Callable[..., Lab], acks: d
     assert lab.journal.most_open() == 3
 
 
-def test_who_waits_causes_no_traffic_while_the_holder_lives(make_lab: Callable[..., Lab]) -> None:
+def test_a_waiting_task_causes_no_traffic_while_the_holder_lives(make_lab: Callable[..., Lab]) -> None:
     lab = make_lab(task_acks_late=True, exclusive_ttl=9, exclusive_reap_period=0.2)
     lab.start_worker("w1", 2)
     holder = lab.send("wait", "k", tag="holder", hold=True).id

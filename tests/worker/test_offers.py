@@ -125,7 +125,7 @@ def test_a_head_that_nobody_consumes_steps_aside_with_a_warning_until_somebody_d
     assert lab.journal.tags("start").count("lost") == 1
 
 
-def test_who_stepped_aside_is_offered_again_when_its_messages_are_lost(make_lab: Callable[..., Lab]) -> None:
+def test_a_task_aside_is_offered_again_when_its_messages_are_lost(make_lab: Callable[..., Lab]) -> None:
     lab = make_lab(**SHORT_OFFERS)
     worker = hold(lab, "desert")
     line_up(lab, "lost", queue="desert")

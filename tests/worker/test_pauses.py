@@ -47,7 +47,9 @@ def make_scene(make_lab: Callable[..., Lab]) -> Callable[..., Scene]:
     return make
 
 
-def test_a_holder_paused_past_its_lease_is_told_when_it_checks(make_scene: Callable[..., Scene]) -> None:
+def test_a_holder_paused_past_its_lease_gets_lease_lost_when_it_checks(
+    make_scene: Callable[..., Scene],
+) -> None:
     scene = make_scene(check=True)
     journal = scene.lab.journal
     scene.lab.open("first")
@@ -59,7 +61,7 @@ def test_a_holder_paused_past_its_lease_is_told_when_it_checks(make_scene: Calla
     assert journal.tags("written") == ["second", "third"]
 
 
-def test_a_late_finisher_neither_releases_the_next_holder_nor_wakes_who_waits(
+def test_a_late_finisher_neither_releases_the_next_holder_nor_wakes_a_waiting_task(
     make_scene: Callable[..., Scene],
 ) -> None:
     scene = make_scene()
@@ -77,7 +79,7 @@ def test_a_late_finisher_neither_releases_the_next_holder_nor_wakes_who_waits(
     ]  # fmt: skip
 
 
-def test_a_late_finisher_is_told_in_the_log(make_scene: Callable[..., Scene]) -> None:
+def test_a_late_finisher_is_logged(make_scene: Callable[..., Scene]) -> None:
     scene = make_scene()
     scene.lab.open("first")
     line = scene.resumed.wait_for_log("lost its lease")

@@ -37,7 +37,7 @@ def test_a_copy_of_a_running_task_neither_runs_beside_it_nor_after_it(
     assert lab.journal.most_open() == 1
 
 
-def test_a_holder_paused_past_its_lease_is_told_and_takes_nothing_from_the_next(
+def test_a_holder_paused_past_its_lease_gets_lease_lost_and_takes_nothing_from_the_next(
     make_lab: Callable[..., Lab], pool: str
 ) -> None:
     lab = make_lab(module="tests.worker.shop_fenced", exclusive_ttl=9, **LATE)

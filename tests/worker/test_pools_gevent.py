@@ -66,7 +66,7 @@ def test_a_kill_inside_our_own_calls_leaves_neither_lease_nor_line(lab: Lab) -> 
 
 
 @needs_kill
-def test_who_is_killed_while_it_parks_leaves_the_line(lab: Lab) -> None:
+def test_a_task_killed_while_it_parks_leaves_the_line(lab: Lab) -> None:
     lab.send("wait", "k", tag="holder", hold=True)
     lab.journal.wait_for("start", tag="holder")
     killed = lab.send("wait", "k", tag="killed", options={"task_id": "after-acquire"})

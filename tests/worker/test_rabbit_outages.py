@@ -81,7 +81,7 @@ def test_a_running_task_that_its_own_worker_gets_again_after_a_lost_connection_r
     ("queue_type", "how"),
     [("classic", "kill"), pytest.param("quorum", "stop", marks=needs_celery("5.5", "quorum queues"))],
 )
-def test_a_restart_of_the_broker_loses_nobody_who_waits(
+def test_a_restart_of_the_broker_loses_no_waiting_task(
     make_rabbit_lab: Callable[..., Lab], rabbit_server: RabbitServer, queue_type: str, how: str
 ) -> None:
     lab = make_rabbit_lab({"x-queue-type": queue_type}, exclusive_offer=1, **LATE)
@@ -140,7 +140,7 @@ def test_a_promoted_message_that_expires_in_its_queue_ends_as_revoked_and_the_li
     assert lab.journal.tags("start") == ["holder", "next"]
 
 
-def test_whose_queue_was_deleted_is_offered_until_the_queue_is_back(
+def test_a_task_whose_queue_was_deleted_is_offered_until_the_queue_is_back(
     make_rabbit_lab: Callable[..., Lab], rabbit_server: RabbitServer, acks: dict[str, Any]
 ) -> None:
     lab = make_rabbit_lab({}, exclusive_offer=1, **acks)
@@ -156,7 +156,7 @@ def test_whose_queue_was_deleted_is_offered_until_the_queue_is_back(
     assert result.get(timeout=DEADLINE) == "a"
 
 
-def test_who_is_revoked_in_line_does_not_run_and_a_worker_that_stops_leaves_the_line_to_others(
+def test_a_task_revoked_in_line_does_not_run_and_a_worker_that_stops_leaves_the_line_to_others(
     make_rabbit_lab: Callable[..., Lab], rabbit_server: RabbitServer, queue_type: dict[str, Any],
     acks: dict[str, Any],
 ) -> None:  # fmt: skip

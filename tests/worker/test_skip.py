@@ -38,7 +38,7 @@ def skipped_by(id: str) -> dict[str, Any]:
     return {"skipped": {"key": "x=shared:k", "existing_id": id}}
 
 
-def test_a_skipped_task_succeeds_without_its_body_and_tells_who_has_the_key(held: Any) -> None:
+def test_a_skipped_task_succeeds_without_its_body_and_names_the_holder(held: Any) -> None:
     result = held.task("maybe").delay(key="k", tag="skipped")
     assert result.get(timeout=DEADLINE) == skipped_by(held.holder.id)
     assert result.state == "SUCCESS"
@@ -46,7 +46,7 @@ def test_a_skipped_task_succeeds_without_its_body_and_tells_who_has_the_key(held
 
 
 @pytest.mark.parametrize(("name", "key"), [("maybe", "k"), ("own_call", "k")])
-def test_the_log_says_once_who_holds_the_key_and_for_how_long(held: Any, name: str, key: str) -> None:
+def test_the_log_names_the_holder_of_the_key_once_and_for_how_long(held: Any, name: str, key: str) -> None:
     result = held.send(name, key=key, tag="skipped")
     result.get(timeout=DEADLINE)
     worker: Worker = held.worker

@@ -93,7 +93,7 @@ def test_a_network_that_fails_again_and_again_loses_nothing_and_lets_no_two_in_a
 
 
 @on_stages("prefork", brokers=("redis",), lates=(True,))
-def test_who_could_not_give_back_its_lease_does_not_run_again(
+def test_a_task_that_could_not_release_its_lease_does_not_run_again(
     stage: Stage, proxy: Proxy, store: RedisServer
 ) -> None:
     """A message that came again, or may have, stays in line behind its own run."""

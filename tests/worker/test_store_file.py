@@ -22,7 +22,7 @@ DEADLINE = 90
 
 @on_stages("prefork", brokers=("redis",), lates=(True,))
 @pytest.mark.parametrize("trouble", ["locked", "full"])
-def test_a_file_that_cannot_be_written_holds_up_who_starts_and_nobody_else(
+def test_a_file_that_cannot_be_written_holds_up_only_tasks_that_start(
     stage: Stage, tmp_path: Path, trouble: str
 ) -> None:
     file = tmp_path / "locks.db"

@@ -108,7 +108,7 @@ def test_a_run_without_a_lease_gives_back_what_it_got_by_a_call_without_an_answe
 
 
 @on_stages("prefork", brokers=("redis",))
-def test_who_may_be_in_line_does_not_run_without_a_lease(
+def test_a_task_that_may_be_in_line_does_not_run_without_a_lease(
     stage: Stage, proxy: Proxy, store: RedisServer
 ) -> None:
     """Its copy there would be the next one to run."""

@@ -89,7 +89,7 @@ def test_a_slow_store_only_makes_things_slower(stage: Stage, proxy: Proxy, store
 
 
 @on_stages("prefork", brokers=("redis",))
-def test_a_body_outlives_a_store_that_is_away_for_less_than_its_ttl(
+def test_a_body_outlives_a_store_that_is_down_for_less_than_its_ttl(
     stage: Stage, proxy: Proxy, store: RedisServer
 ) -> None:
     lab = make_lab(stage, proxy, exclusive_ttl=2)
@@ -131,7 +131,7 @@ def test_a_store_that_restarts_with_its_data_has_forgotten_neither_holder_nor_li
 
 
 @on_stages("prefork", "threads", "gevent", brokers=("redis",), lates=(True,))
-def test_a_body_that_outlasts_its_lease_is_told_and_nobody_starts_beside_it_earlier(
+def test_a_body_that_outlasts_its_lease_gets_lease_lost_and_nobody_starts_beside_it_earlier(
     stage: Stage, proxy: Proxy, store: RedisServer
 ) -> None:
     """One worker loses its way to the store, and another one does not."""
@@ -164,7 +164,7 @@ def test_a_body_that_outlasts_its_lease_is_told_and_nobody_starts_beside_it_earl
 
 
 @on_stages("prefork", late_only=("rabbitmq",))
-def test_a_store_that_is_away_at_the_release_leaves_results_alone_and_the_next_starts_when_it_is_back(
+def test_a_store_that_is_down_at_the_release_leaves_results_alone_and_the_next_starts_when_it_is_back(
     stage: Stage, proxy: Proxy, store: RedisServer
 ) -> None:
     lab = make_lab(stage, proxy, exclusive_ttl=600)

@@ -86,7 +86,7 @@ def test_a_retry_under_an_id_with_a_slash_is_not_skipped_against_its_own_earlier
     assert lab.journal.tags("start") == ["try0", "try1", "try2"]
 
 
-def test_an_id_with_a_slash_is_told_whole_to_who_looks_at_its_lock_and_to_who_is_skipped(
+def test_an_id_with_a_slash_is_whole_in_the_lock_state_and_in_a_skip_result(
     make_lab: Callable[..., Lab],
 ) -> None:
     lab = make_lab(module="tests.worker.shop_canvas", task_acks_late=True)

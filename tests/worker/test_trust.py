@@ -100,7 +100,7 @@ def of_stranger(lab: Lab, id: str, key: str) -> bytes:
 
 
 @pytest.mark.parametrize("what", ["unsigned", "signed for another place"])
-def test_a_message_that_was_planted_into_a_line_is_not_published_but_told_and_the_line_goes_on(
+def test_a_message_that_was_planted_into_a_line_is_not_published_but_reported_and_the_line_goes_on(
     make_lab: Callable[..., Lab], what: str
 ) -> None:
     lab = make_lab(exclusive_secret=SECRET, **LATE)
@@ -241,7 +241,7 @@ def test_with_a_secret_tasks_wait_on_rabbitmq_and_calls_give_values(
     assert UNSIGNED not in worker.log
 
 
-def test_with_a_secret_a_rescheduled_task_comes_again_as_itself(make_lab: Callable[..., Lab]) -> None:
+def test_with_a_secret_a_rescheduled_task_runs_as_itself(make_lab: Callable[..., Lab]) -> None:
     lab = make_lab(module="tests.worker.shop_conflicts", exclusive_secret=SECRET, **LATE)
     worker = lab.start_worker("w1", 2)
     hold(lab, "later")

@@ -30,7 +30,7 @@ def lab(make_lab: Callable[..., Lab], tmp_path: Path) -> Lab:
 
 
 @pytest.mark.parametrize("how", ["reject-requeue", "child-killed"])
-def test_a_task_that_had_waited_and_comes_again_unflagged_runs_again(lab: Lab, how: str) -> None:
+def test_a_task_that_had_waited_and_is_redelivered_unflagged_runs_again(lab: Lab, how: str) -> None:
     lab.start_worker("w1", 2)
     lab.send("end", "k", tag="holder", hold=True)
     lab.journal.wait_for("start", tag="holder")

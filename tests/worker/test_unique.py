@@ -215,7 +215,7 @@ def test_a_body_keeps_its_key_for_longer_than_its_ttl(stage: Stage) -> None:
 
 
 @ONCE
-def test_a_task_that_publishes_itself_from_its_body_is_told_that_it_would_end_so(stage: Stage) -> None:
+def test_a_task_that_publishes_itself_from_its_body_gets_an_error(stage: Stage) -> None:
     lab = stage.make_lab(SHOP)
     stage.start_worker(lab, slots=1)
     result = lab.send("again", "k", "first")

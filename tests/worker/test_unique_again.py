@@ -103,7 +103,7 @@ def test_a_copy_that_waits_behind_its_own_run_leaves_its_key_to_that(stage: Stag
 
 
 @ONCE
-def test_a_replacement_with_another_key_is_skipped_if_that_is_taken(stage: Stage) -> None:
+def test_a_replacement_with_another_key_is_skipped_if_that_is_held(stage: Stage) -> None:
     lab = stage.make_lab(SHOP, exclusive_ttl=600)
     first = lab.send("seldom", "k", "first", options={"unique": Unique("key", period=600)})
     stage.start_worker(lab)

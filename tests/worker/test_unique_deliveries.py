@@ -51,7 +51,7 @@ def test_a_copy_that_is_discarded_leaves_the_key_to_the_body_that_runs(
 
 @needs_celery("5.5", "task_acks_on_failure_or_timeout that is heeded for a hard time limit")
 @on_stages("prefork", lates=(True,))
-def test_an_ending_that_is_told_late_leaves_the_key_to_the_delivery_that_runs(stage: Stage) -> None:
+def test_an_ending_that_is_reported_late_leaves_the_key_to_the_delivery_that_runs(stage: Stage) -> None:
     """Celery gives the message back before the child that is over its limit is dead."""
     lab = stage.make_lab(SHOP, exclusive_ttl=9, task_acks_on_failure_or_timeout=False)
     stage.start_worker(lab, "w1")
@@ -84,7 +84,7 @@ def test_in_a_queue_that_is_longer_than_queued_ttl_messages_run_one_after_the_ot
 
 
 @ONCE
-def test_who_waits_in_line_has_its_key_no_longer_than_it_may_wait(stage: Stage) -> None:
+def test_a_task_in_line_holds_its_key_no_longer_than_it_may_wait(stage: Stage) -> None:
     lab = stage.make_lab(SHOP, exclusive_ttl=60)
     stage.start_worker(lab)
     hold(lab, "both", unique=None)

@@ -119,7 +119,7 @@ def test_when_a_worker_is_killed_its_task_comes_back_with_its_key_or_the_key_end
 
 
 @ONCE
-def test_a_task_that_comes_again_waits_for_another_run_that_has_got_its_key(stage: Stage) -> None:
+def test_a_redelivered_task_waits_for_another_run_that_holds_its_key(stage: Stage) -> None:
     lab = stage.make_lab(SHOP, exclusive_ttl=1)
     doomed = stage.start_worker(lab)
     first = hold(lab, "once", "first")
@@ -136,7 +136,7 @@ def test_a_task_that_comes_again_waits_for_another_run_that_has_got_its_key(stag
 
 
 @ONCE
-def test_who_comes_again_and_has_to_wait_keeps_its_key_in_the_line(stage: Stage) -> None:
+def test_a_redelivered_task_that_has_to_wait_keeps_its_key_in_the_line(stage: Stage) -> None:
     lab = stage.make_lab(SHOP, exclusive_ttl=600)
     doomed = stage.start_worker(lab, options=("-Q", "side"))
     first = hold(lab, "outlived", "first", queue="side")
@@ -159,7 +159,7 @@ def test_who_comes_again_and_has_to_wait_keeps_its_key_in_the_line(stage: Stage)
 
 
 @on_stages("prefork", brokers=("redis",))
-def test_who_is_revoked_expires_or_is_terminated_gives_its_key_back(stage: Stage) -> None:
+def test_a_task_that_is_revoked_expires_or_is_terminated_releases_its_key(stage: Stage) -> None:
     lab = stage.make_lab(SHOP, exclusive_ttl=600)
     stage.start_worker(lab, "side", options=("-Q", "side"))
     in_queue = lab.send("once", "in queue", "in queue")
@@ -192,7 +192,7 @@ def test_who_is_revoked_expires_or_is_terminated_gives_its_key_back(stage: Stage
 
 
 @on_stages("prefork", brokers=("redis",))
-def test_a_worker_that_is_told_to_go_leaves_the_key_with_its_task(stage: Stage) -> None:
+def test_a_worker_that_shuts_down_leaves_the_key_with_its_task(stage: Stage) -> None:
     lab = stage.make_lab(SHOP, exclusive_ttl=600)
     warm = stage.start_worker(lab, "warm")
     holder = hold(lab, "once")
@@ -206,7 +206,7 @@ def test_a_worker_that_is_told_to_go_leaves_the_key_with_its_task(stage: Stage) 
 
 
 @on_stages("prefork", brokers=("redis",))
-def test_a_worker_that_is_told_to_go_at_once_leaves_the_key_with_what_comes_again(stage: Stage) -> None:
+def test_a_worker_in_cold_shutdown_leaves_the_key_with_the_redelivered_message(stage: Stage) -> None:
     lab = stage.make_lab(SHOP, exclusive_ttl=600)
     cold = stage.start_worker(lab)
     holder = hold(lab, "once")
@@ -230,7 +230,7 @@ def test_what_ends_a_thread_and_was_acknowledged_gives_the_key_back(stage: Stage
 
 @pytest.mark.parametrize("is_redelivered", [False, True])
 @ONCE
-def test_what_no_worker_knows_gives_its_key_back(stage: Stage, is_redelivered: bool) -> None:
+def test_a_task_that_no_worker_knows_releases_its_key(stage: Stage, is_redelivered: bool) -> None:
     """A worker that was stopped may have had it before."""
     lab = stage.make_lab(SHOP, exclusive_ttl=600)
 
@@ -251,7 +251,7 @@ def test_what_no_worker_knows_gives_its_key_back(stage: Stage, is_redelivered: b
 
 @pytest.mark.parametrize("is_redelivered", [False, True])
 @ONCE
-def test_what_no_lock_can_be_made_of_gives_its_key_back(stage: Stage, is_redelivered: bool) -> None:
+def test_a_message_that_no_lock_can_be_made_of_releases_its_key(stage: Stage, is_redelivered: bool) -> None:
     """The worker's release has a lock that the publisher's had not, and other parameters."""
     lab = stage.make_lab(SHOP, exclusive_ttl=600)
     message = Message.withheld(lab, "both", "k", "odd")
@@ -348,7 +348,7 @@ def test_a_hard_limit_does_not_end_a_body_that_has_ended_while_the_store_is_sile
 
 
 @ONCE
-def test_who_fails_before_it_would_be_skipped_gives_its_key_back(stage: Stage) -> None:
+def test_a_task_that_fails_before_it_would_be_skipped_releases_its_key(stage: Stage) -> None:
     lab = stage.make_lab(SHOP, exclusive_ttl=600)
     stage.start_worker(lab, slots=3)
     hold(lab, "fussy", "holder", unique=None)
@@ -408,7 +408,7 @@ def test_without_its_store_a_call_fails_or_is_sent_and_its_worker_takes_the_key(
 
 
 @ONCE
-def test_a_store_that_is_away_at_the_end_changes_no_result_and_gets_the_key_when_it_is_back(
+def test_a_store_that_is_down_at_the_end_changes_no_result_and_the_key_is_released_when_it_is_back(
     stage: Stage, proxy: Proxy, store: RedisServer
 ) -> None:
     url = f"redis://127.0.0.1:{proxy.port}/0?socket_timeout=1"
@@ -427,7 +427,7 @@ def test_a_store_that_is_away_at_the_end_changes_no_result_and_gets_the_key_when
 
 
 @ONCE
-def test_a_store_that_loses_its_data_is_told_which_keys_are_taken(stage: Stage, store: RedisServer) -> None:
+def test_a_store_that_loses_its_data_gets_the_held_keys_restored(stage: Stage, store: RedisServer) -> None:
     lab = stage.make_lab(SHOP, exclusive_store=store.url, exclusive_ttl=6)
     stage.start_worker(lab)
     holder = hold(lab, "careless")

@@ -20,7 +20,7 @@ DEADLINE = 60
 LATE = {"task_acks_late": True, "task_reject_on_worker_lost": True}
 
 
-def test_who_does_not_know_the_library_is_skipped_on_the_worker(
+def test_a_duplicate_from_a_publisher_without_the_library_is_skipped_on_the_worker(
     make_lab: Callable[..., Lab], stranger: Celery
 ) -> None:
     lab = make_lab(module=SHOP, exclusive_ttl=600, **LATE)
@@ -39,7 +39,7 @@ def test_who_does_not_know_the_library_is_skipped_on_the_worker(
     assert lab.journal.tags() == ["first", "third"]
 
 
-def test_who_knows_the_library_but_not_the_task_leaves_it_to_the_worker(
+def test_a_publisher_that_does_not_know_the_task_leaves_it_to_the_worker(
     make_lab: Callable[..., Lab], redis_url: str
 ) -> None:
     lab = make_lab(module=SHOP, exclusive_ttl=600, **LATE)

@@ -30,7 +30,7 @@ def test_a_free_key_is_granted(key: Key):
     assert key.document.holders[0].expiry == START + TTL
 
 
-def test_who_finds_it_held_is_parked_with_its_message(busy: Key):
+def test_a_task_that_finds_it_held_is_parked_with_its_message(busy: Key):
     assert busy.acquire("e") == Parked(4, (Owner("a", 0, TTL, START, token="A"),))
     assert busy.in_line == ["b", "c", "d", "e"]
     assert busy.messages["e"] == b"message of e"
@@ -81,7 +81,7 @@ def test_a_newcomer_is_not_parked_behind_more_than_may_wait(busy: Key):
 
 
 @pytest.mark.parametrize("id", ["b", "d"])
-def test_a_full_line_keeps_who_waits_in_it(busy: Key, id: str):
+def test_a_full_line_keeps_the_tasks_that_wait_in_it(busy: Key, id: str):
     assert isinstance(busy.acquire(id, max_waiting=1), Parked)
 
 

@@ -142,7 +142,7 @@ def test_a_message_that_the_broker_delivers_again_runs_before_its_copy_is_offere
     assert not busy.entries
 
 
-def test_a_copy_of_a_late_message_comes_again_after_an_unfinished_run(busy: Key):
+def test_a_copy_of_a_late_message_is_redelivered_after_an_unfinished_run(busy: Key):
     busy.release("a")
     busy.promoted("b")
     busy.release("b", ending="open")
@@ -227,7 +227,7 @@ def test_a_copy_whose_run_died_counts_again_for_those_behind(busy: Key):
     assert busy.in_line == ["c", "d", "b", "e"]
 
 
-def test_a_copy_whose_run_died_is_told_its_new_place_when_it_comes_again(busy: Key):
+def test_a_copy_whose_run_died_gets_a_new_place_when_it_is_redelivered(busy: Key):
     busy.release("a")
     busy.promoted("b")
     busy.now += TTL

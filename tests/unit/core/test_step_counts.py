@@ -95,7 +95,7 @@ def test_a_refused_acquire_does_not_change_the_limit_for_the_line(key: Key):
 # Who steps aside, and what becomes of it in the same step.
 
 
-def test_who_steps_aside_and_leaves_at_once_is_not_told_as_aside(busy: Key):
+def test_a_task_that_steps_aside_and_leaves_at_once_is_not_reported_as_aside(busy: Key):
     busy.release("a")
     first_steps_aside(busy)
     assert busy.ask(Remove("b")) == Applied(True)
@@ -106,7 +106,7 @@ def test_who_steps_aside_and_leaves_at_once_is_not_told_as_aside(busy: Key):
     assert busy.behind == ["c"]
 
 
-def test_who_steps_aside_is_told_as_aside(busy: Key):
+def test_a_task_that_steps_aside_is_reported_as_aside(busy: Key):
     busy.release("a")
     first_steps_aside(busy)
     busy.ask(Reap())
@@ -147,7 +147,7 @@ def test_nobody_owns_a_key_for_which_others_wait(key: Key):
     assert isinstance(key.promoted("b"), Granted)
 
 
-def test_who_owns_a_key_and_waits_for_it_stands_behind_itself(key: Key):
+def test_a_task_that_holds_a_key_and_waits_for_it_stands_behind_itself(key: Key):
     key.acquire("a")
     key.acquire("b")
     assert isinstance(key.ask(AcquireAlone("b", "B", TTL, former=("a", "A"))), Granted)
@@ -185,5 +185,5 @@ def test_a_lease_that_is_restored_brings_its_limit(key: Key):
     assert key.document.limit == 3
 
 
-def test_who_looks_at_the_clock_is_answered(key: Key):
+def test_a_reap_is_answered(key: Key):
     assert key.ask(Reap()) == Applied(True)

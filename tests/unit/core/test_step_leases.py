@@ -145,7 +145,7 @@ def test_a_release_alone_keeps_the_lease_while_a_copy_stands_behind(key: Key):
     assert key.tombstones == {"a": "A"}
 
 
-def test_a_release_alone_keeps_the_lease_of_a_message_that_had_come_again(key: Key):
+def test_a_release_alone_keeps_the_lease_of_a_redelivered_message(key: Key):
     key.redelivered("a")
     assert key.ask(Release("a", "A again", ending="if_no_copy")) == Applied(False)
     assert key.ask(Release("a", "A again", ending="open")) == Applied(True)
@@ -163,20 +163,20 @@ def test_a_repeated_release_finds_nothing_and_wakes_nobody(busy: Key):
     assert busy.last.wake == ()
 
 
-def test_who_never_waited_leaves_no_tombstone(key: Key):
+def test_a_task_that_never_waited_leaves_no_tombstone(key: Key):
     key.acquire("a")
     key.release("a")
     assert not key.tombstones
 
 
-def test_who_waited_leaves_a_tombstone(busy: Key):
+def test_a_task_that_waited_leaves_a_tombstone(busy: Key):
     busy.release("a")
     busy.promoted("b")
     busy.release("b")
     assert busy.tombstones.keys() == {"b"}
 
 
-def test_who_was_redelivered_leaves_a_tombstone(key: Key):
+def test_a_redelivered_task_leaves_a_tombstone(key: Key):
     key.redelivered("a", "A")
     key.release("a")
     assert key.tombstones.keys() == {"a"}
@@ -200,7 +200,7 @@ def test_an_unfinished_ending_leaves_no_tombstone_and_keeps_the_copy(key: Key):
     assert isinstance(key.promoted("a"), Granted)
 
 
-def test_who_waited_and_ended_unfinished_may_come_again(busy: Key):
+def test_a_task_that_waited_and_ended_unfinished_may_be_redelivered(busy: Key):
     busy.release("a")
     busy.promoted("b")
     busy.release("b", ending="open")
@@ -208,7 +208,7 @@ def test_who_waited_and_ended_unfinished_may_come_again(busy: Key):
     assert busy.in_line == ["c", "d", "b"]
 
 
-def test_a_task_that_comes_again_keeps_its_place_unless_its_copy_is_here(busy: Key):
+def test_a_redelivered_task_keeps_its_place_unless_its_copy_is_here(busy: Key):
     busy.ask(Requeue("a", "A", 2 * TTL))
     assert busy.holders == ["a"]
     assert busy.document.holders[0].phase == "again"

@@ -47,7 +47,7 @@ def test_an_open_offer_is_not_made_again(busy: Key):
     assert busy.reap(1) == ("b",)
 
 
-def test_after_eight_offers_it_steps_aside_for_those_who_wait_behind(busy: Key):
+def test_after_eight_offers_it_steps_aside_for_the_tasks_behind(busy: Key):
     busy.release("a")
     nobody_comes(busy, OFFERS_IN_LINE - 1)
     assert busy.last.aside == ()
@@ -85,7 +85,7 @@ def test_an_entry_aside_is_offered_a_free_place_every_ten_minutes_without_blocki
     assert isinstance(busy.promoted("c"), Granted)
 
 
-def test_who_stepped_aside_is_not_offered_a_place_when_none_is_free(busy: Key):
+def test_a_task_aside_is_not_offered_a_place_when_none_is_free(busy: Key):
     busy.release("a")
     nobody_comes(busy, OFFERS_IN_LINE)
     busy.promoted("c")
@@ -109,7 +109,7 @@ def test_after_64_offers_aside_it_is_only_listed(key: Key):
     assert isinstance(key.promoted("b"), Granted)
 
 
-def test_who_steps_back_in_is_granted_any_free_place(busy: Key):
+def test_a_task_that_steps_back_in_is_granted_any_free_place(busy: Key):
     busy.release("a")
     nobody_comes(busy, OFFERS_IN_LINE)
     assert busy.in_line == ["c", "d"]
@@ -126,7 +126,7 @@ def test_an_entry_aside_that_finds_no_place_gets_its_old_place_in_line(busy: Key
     assert busy.entries["b"].offers == 0
 
 
-def test_who_comes_with_its_eighth_offer_overdue_gets_the_place(busy: Key):
+def test_a_task_delivered_with_its_eighth_offer_overdue_gets_the_place(busy: Key):
     busy.release("a")
     nobody_comes(busy, OFFERS_IN_LINE - 1)
     assert busy.last.due is not None

@@ -34,7 +34,7 @@ class SilentStore:
         self.got.append(key)
 
 
-def test_all_is_given_back_in_a_child_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_is_released_in_a_child_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("celery_exclusive.leases.releaser._PAUSE", 0.01)
     store = SilentStore()
     services: Any = SimpleNamespace(store=store)
@@ -65,7 +65,7 @@ def test_the_key_of_a_message_that_runs_elsewhere_is_left_alone() -> None:
     assert [bool(store.inspect(key).holders) for key in ("u:runs", "u:waits")] == [True, False]
 
 
-def test_one_that_cannot_be_given_back_does_not_keep_the_others(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lease_that_cannot_be_released_does_not_keep_the_others(caplog: pytest.LogCaptureFixture) -> None:
     class StoreWithAnError(SilentStore):
         def apply(self, key: str, _: Any) -> None:
             if key == "bad":

@@ -115,7 +115,7 @@ def test_a_limit_lets_so_many_hold_it_at_once(lock: Lock) -> None:
         assert not lock(limit=2).locked()
 
 
-def test_who_cannot_have_it_is_told_who_has_it_and_since_when(lock: Lock) -> None:
+def test_lock_held_names_the_holder_and_since_when(lock: Lock) -> None:
     with lock() as lease, pytest.raises(LockHeld) as told, lock(wait=0.1):
         pass
     error = told.value
@@ -137,7 +137,9 @@ def test_a_conflict_says_the_same_in_another_process(kind: type[Conflict]) -> No
 # Waiting ------------------------------------------------------------------------------------------------
 
 
-def test_who_waits_has_it_as_soon_as_it_is_free(lock: Lock, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_waiting_block_acquires_the_lock_as_soon_as_it_is_free(
+    lock: Lock, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO", "celery_exclusive")
     guard, later = lock(), lock()
     guard.acquire()
@@ -425,7 +427,7 @@ def test_a_run_is_not_taken_for_the_holder_of_another_key(lock: Lock) -> None:
             current_run.reset(mark)
 
 
-def test_the_end_of_a_block_does_not_release_what_another_thread_has_taken_since(lock: Lock) -> None:
+def test_the_end_of_a_block_does_not_release_what_another_thread_has_acquired_since(lock: Lock) -> None:
     guard, other = lock(), lock(wait=0)
     taken, done = threading.Event(), threading.Event()
 
@@ -450,7 +452,7 @@ def hold_for_a_moment(guard: lock_) -> bool:
         return True
 
 
-def test_a_job_in_a_copied_context_waits_for_who_made_the_copy(lock: Lock) -> None:
+def test_a_job_in_a_copied_context_waits_for_the_thread_that_made_the_copy(lock: Lock) -> None:
     with ThreadPoolExecutor(1) as pool:
         with lock():
             job = pool.submit(copy_context().run, hold_for_a_moment, lock())

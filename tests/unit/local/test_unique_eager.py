@@ -83,7 +83,7 @@ def test_under_always_eager_and_in_a_direct_call_nothing_conflicts(make_task: An
     assert task.apply_async(("a",), unique=None).get() == "a"
 
 
-def test_apply_from_a_hook_meets_who_has_got_the_key_since(app: Celery, store: MemoryStore) -> None:
+def test_apply_from_a_hook_meets_the_next_holder_of_the_key(app: Celery, store: MemoryStore) -> None:
     results: list[Any] = []
 
     class Repeating(app.Task):  # type: ignore[misc, name-defined]

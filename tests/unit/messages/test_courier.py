@@ -73,7 +73,9 @@ def in_queue(app: Celery) -> int:
     ],
     ids=["release", "force release", "a higher limit"],
 )
-def test_whoever_asks_the_message_that_is_woken_is_published(app: Celery, store: Any, ask: Any) -> None:
+def test_the_message_that_an_answer_names_is_published_whatever_asked(
+    app: Celery, store: Any, ask: Any
+) -> None:
     assert in_queue(app) == 0
     assert [wake.id for wake in ask(store).wake] == ["first/1"]
     eventually(lambda: in_queue(app) == 1, "the message")

@@ -244,7 +244,7 @@ def test_an_option_for_all_tasks_that_does_not_fit_one_names_it(app: Celery):
         app.finalize()
 
 
-def test_an_annotation_of_a_task_that_nobody_has_is_told(app: Celery):
+def test_an_annotation_of_an_unknown_task_is_reported(app: Celery):
     annotations = {"others.laod": {"exclusive": Exclusive()}, "others.gone": {"rate_limit": "1/s"}}
     install(app).conf.update(SETTINGS, task_annotations=annotations)
     app.task(name="others.load", shared=False)(load)

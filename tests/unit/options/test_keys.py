@@ -339,7 +339,7 @@ def test_an_absolute_key_is_the_text_as_it_is_up_to_200_bytes():
     assert absolute_key("é" * 100) == "x=" + "é" * 100
 
 
-def test_a_longer_text_is_cut_between_characters_and_told_apart_by_a_hash():
+def test_a_longer_text_is_cut_between_characters_and_distinguished_by_a_hash():
     one, other = absolute_key("é" * 100 + "a"), absolute_key("é" * 100 + "b")
     assert one != other
     assert re.fullmatch("x=é+~[0-9a-f]{32}", one)
@@ -446,7 +446,7 @@ def test_a_template_that_is_none_is_refused_with_an_example(template: str):
         ("{a}: ^:{b}", "has '^' between two values"),
     ],
 )
-def test_a_template_whose_values_could_not_be_told_apart_is_refused(template: str, why: str):
+def test_a_template_whose_values_could_not_be_distinguished_is_refused(template: str, why: str):
     said = refusal(check, "feeds.work", open_ended, Exclusive(key=template))
     assert f"key={template!r} {why}" in said
     assert "as in '{owner}:{repo}'" in said

@@ -218,7 +218,7 @@ def park(store: Any, key: str, id: str) -> None:
     store.apply(key, Acquire(id, "token", 30 * SECOND, message=stored.dump()))
 
 
-def test_a_message_that_was_changed_in_the_store_is_removed_told_once_and_the_line_goes_on(
+def test_a_message_that_was_changed_in_the_store_is_removed_and_reported_once_and_the_line_goes_on(
     shop: Celery, republisher: Published, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = shop._celery_exclusive.store  # type: ignore[attr-defined]

@@ -150,7 +150,7 @@ def test_a_conflict_may_be_an_error(make_task: Any, sent: Any) -> None:
     assert len(sent()) == 1
 
 
-def test_what_a_body_is_told_of_a_duplicate_is_no_alarm(app: Celery) -> None:
+def test_duplicate_task_is_among_the_throws_of_a_task(app: Celery) -> None:
     @app.task(name="plain", shared=False, unique=Unique(), throws=(KeyError,))
     def plain() -> None: ...
 

@@ -191,7 +191,7 @@ def test_without_the_store_a_call_fails_or_is_sent_without_its_key(
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), StoreUnavailable("no answer")])
-def test_what_may_have_been_granted_without_an_answer_is_given_back(
+def test_a_lease_that_may_have_been_granted_without_an_answer_is_released(
     make_task: Any, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     task = make_task()
@@ -244,7 +244,7 @@ def test_a_key_is_released_later_if_the_store_does_not_answer_the_release(
     assert not silent
 
 
-def test_a_store_that_is_away_costs_one_thread_and_no_second_try(make_app: Any) -> None:
+def test_a_store_that_is_down_costs_one_thread_and_no_second_try(make_app: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         port = nobody.getsockname()[1]
     app = install(make_app(exclusive_store=f"redis://127.0.0.1:{port}/0"))
@@ -259,7 +259,7 @@ def test_a_store_that_is_away_costs_one_thread_and_no_second_try(make_app: Any) 
     assert threading.active_count() <= before + 2
 
 
-def test_a_period_that_one_call_gives_is_told_from_a_queue(make_task: Any) -> None:
+def test_a_period_that_one_call_gives_is_distinguished_from_a_queue(make_task: Any) -> None:
     task = make_task("url")
     task.apply_async(("a",), unique=Unique("url", period=60))
     state = task.lock_state("a")

@@ -41,7 +41,7 @@ def test_the_end_of_a_task_sends_what_comes_next_without_the_store_and_against_i
     assert [header["published_by"] for header in sent()] == [None, first.id, first.id]
 
 
-def test_the_end_of_a_task_is_told_of_no_duplicate(make_task: Any, sent: Any) -> None:
+def test_a_call_from_the_end_of_a_task_raises_no_duplicate_task(make_task: Any, sent: Any) -> None:
     """It would turn finished work into a failure."""
     task = make_task(on_conflict="raise")
     first = task.delay("a")

@@ -215,7 +215,7 @@ def test_the_server_of_djangos_cache_is_spoken_to_directly(
         ({}, "none"),
     ],
 )
-def test_what_was_looked_at_in_vain_is_told(
+def test_the_error_lists_the_stores_that_were_looked_for(
     cache: dict[str, Any], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_django(monkeypatch, cache, "django.db.backends.sqlite3")

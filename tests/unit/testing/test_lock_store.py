@@ -48,7 +48,7 @@ def test_a_holder_is_dead_when_the_test_lets_its_time_pass(lock_store: LockStore
         assert import_feed.delay("a").result == "imported"
 
 
-def test_a_run_that_was_paused_for_too_long_is_told(lock_store: LockStore, import_feed: Any) -> None:
+def test_a_run_that_was_paused_for_too_long_gets_lease_lost(lock_store: LockStore, import_feed: Any) -> None:
     alive = import_feed.delay("a", pause=19)
     dead = import_feed.delay("a", pause=21)
     assert (alive.state, dead.state) == ("SUCCESS", "FAILURE")
@@ -65,7 +65,7 @@ def test_a_task_that_would_wait_says_so_instead(lock_store: LockStore, app: Cele
     assert conflict.value.holder.startswith("somebody-else")
 
 
-def test_a_unique_task_conflicts_with_who_has_its_key(lock_store: LockStore, app: Celery) -> None:
+def test_a_unique_task_conflicts_with_the_holder_of_its_key(lock_store: LockStore, app: Celery) -> None:
     @app.task(shared=False, unique=Unique())
     def send_digest(user: int) -> str:
         return "sent"

@@ -208,7 +208,7 @@ def test_a_delivery_without_a_granted_lease_is_renewed_and_not_restored(
     assert store.inspect(X.key).holders == ()
 
 
-def test_who_is_no_child_of_the_pool_has_no_roster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_process_outside_the_pool_has_no_roster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv(module._PATH, raising=False)
     assert Roster.of_parent() is None
     monkeypatch.setenv(module._PATH, str(tmp_path / "of a worker that has ended"))

@@ -52,7 +52,7 @@ def left(store: Any) -> float:
 
 
 @pytest.mark.parametrize("error", [Reject(requeue=True), MemoryError()])
-def test_what_comes_again_keeps_the_key_for_as_long_as_it_may_be_queued(
+def test_a_message_that_will_be_redelivered_keeps_the_key_for_queued_ttl(
     unique: LeaseOfRun, store: Any, error: Exception
 ) -> None:
     unique.end(error)
@@ -124,7 +124,7 @@ def test_a_message_that_has_lost_its_key_to_one_that_runs_or_will_run_does_not_r
 
 
 @pytest.mark.parametrize("unanswered", ["u:k", "x:k"])
-def test_a_parked_delivery_leaves_its_unique_key_alone_if_the_store_does_not_say_who_runs(
+def test_a_parked_delivery_leaves_its_unique_key_alone_if_the_store_names_no_running_owner(
     unanswered: str,
 ) -> None:
     asks: list[Ask] = []
