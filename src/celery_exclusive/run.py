@@ -6,21 +6,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Protocol
 
 from celery_exclusive.core.claim import Claim, UniqueUntil
 from celery_exclusive.leases.lease import Lease
 
 
-class UniqueLease(Protocol):
-    """The unique lease of a run."""
+@dataclass(slots=True)
+class UniqueLease:
+    """The unique lease of a run. What ends it depends on where the body runs:
 
-    @property
-    def claim(self) -> Claim: ...
-    @property
-    def until(self) -> UniqueUntil: ...
-    @property
-    def may_hold(self) -> bool: ...
+    * in a worker, the end of its body: `worker.unique_lease.WorkerUniqueLease`;
+    * in `apply()`, the end of its body: `local.eager.EagerUniqueLease`;
+    * nowhere any more, since its process is gone: this class. The background releaser ends the lease when
+      errbacks and hooks have run.
+    """
+
+    claim: Claim
+    until: UniqueUntil
+    may_hold: bool
 
     def end(self, error: BaseException | None) -> None:
         """Note that the body has ended, with this error if any."""

@@ -12,7 +12,7 @@ from celery.utils import uuid
 
 from celery_exclusive import notices
 from celery_exclusive.core.admission import Outcome
-from celery_exclusive.core.claim import FINISHED, Claim, UniqueClaim, UniqueUntil
+from celery_exclusive.core.claim import FINISHED, Claim, UniqueClaim
 from celery_exclusive.core.direct import DirectRun, admit_directly
 from celery_exclusive.core.operations import Acquire, AcquireAlone, Answer, Applied, Granted
 from celery_exclusive.core.plan import Ask, run_plan
@@ -187,8 +187,8 @@ class _EagerRun:
         if outcome.kind == "run":
             if unique := claims.unique:
                 acquisition = self.acquisitions[unique.claim.key]
-                self.run.unique = _UniqueLease(
-                    unique.claim, unique.until, acquisition, outcome.may_hold_unique
+                self.run.unique = EagerUniqueLease(
+                    unique.claim, unique.until, outcome.may_hold_unique, acquisition
                 )
         elif outcome.reason == "duplicate":
             self.skip_duplicate(outcome)
@@ -233,13 +233,10 @@ class _EagerRun:
 
 
 @dataclass(slots=True)
-class _UniqueLease:
+class EagerUniqueLease(UniqueLease):
     """The unique lease of a run without a message."""
 
-    claim: Claim
-    until: UniqueUntil
     acquisition: Acquisition
-    may_hold: bool
 
     def end(self, error: BaseException | None) -> None:  # noqa: ARG002 - whatever it was
         self.acquisition.release()

@@ -18,12 +18,11 @@ from kombu.utils.imports import symbol_by_name
 from celery_exclusive.core.endings import guard_of, is_obsolete_copy
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.messages.header import DELIVERY
-from celery_exclusive.run import Run, within
+from celery_exclusive.run import Run, UniqueLease, within
 from celery_exclusive.system.deadline import deadline
 from celery_exclusive.worker.parts import parts_of, release_later
 from celery_exclusive.worker.received import Received, release_unique_key_of
 from celery_exclusive.worker.reschedule import DeliverAgain, deliver_again
-from celery_exclusive.worker.unique_lease import LeaseOfDeadRun
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
@@ -126,8 +125,8 @@ class RequestMixin:
     def _at_its_end(self) -> Iterator[None]:
         """Mark what is published now as published by the end of a run: errbacks, hooks, a retry."""
         run = Run(self.id, body_over=True)
-        if self._delivery and self._delivery.unique:
-            run.unique = LeaseOfDeadRun(self._delivery.unique)
+        if self._delivery and (unique := self._delivery.unique):
+            run.unique = UniqueLease(unique.claim, unique.until, may_hold=not unique.ends_by_clock)
         with within(run):
             yield
 

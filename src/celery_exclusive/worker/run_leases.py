@@ -12,7 +12,7 @@ from celery_exclusive.leases.insist import insist
 from celery_exclusive.leases.lease import Lease
 from celery_exclusive.system.deadline import deadline
 from celery_exclusive.worker.parts import parts_of, release_later
-from celery_exclusive.worker.unique_lease import LeaseOfRun
+from celery_exclusive.worker.unique_lease import WorkerUniqueLease
 
 if TYPE_CHECKING:
     from celery_exclusive.core.admission import Outcome
@@ -32,9 +32,9 @@ class RunLeases:
         self.services, self.delivery, self.task = services, delivery, task
         self.run, self.store_wait = run, store_wait
         self.parts = parts_of(services)
-        self.unique: LeaseOfRun | None = None
+        self.unique: WorkerUniqueLease | None = None
         if delivery.unique:
-            self.unique = run.unique = LeaseOfRun(services, delivery, delivery.unique, store_wait)
+            self.unique = run.unique = WorkerUniqueLease(services, delivery, delivery.unique, store_wait)
 
     def note_granted(self, outcome: Outcome, asked_at: float) -> None:
         """Note which leases are held: for the body, for its end, and for the heartbeat."""

@@ -1,14 +1,15 @@
-"""The unique lease of a run on a worker, from its admission to its end, and of a run that has died."""
+"""The unique lease of a run on a worker, from its admission to its end."""
 
 from __future__ import annotations
 
 from celery.exceptions import Reject
 
 from celery_exclusive import notices
-from celery_exclusive.core.claim import UniqueClaim, UniqueUntil
+from celery_exclusive.core.claim import UniqueClaim
 from celery_exclusive.core.endings import body_ended
 from celery_exclusive.core.operations import Applied, Release, Requeue
 from celery_exclusive.leases.insist import finish
+from celery_exclusive.run import UniqueLease
 from celery_exclusive.services import Services
 from celery_exclusive.system.deadline import deadline
 from celery_exclusive.system.signals import undisturbed
@@ -17,16 +18,15 @@ from celery_exclusive.worker.received import Received
 from celery_exclusive.worker.store_wait import StoreWait
 
 
-class LeaseOfRun:
+class WorkerUniqueLease(UniqueLease):
     """The unique lease of one delivery. `may_hold` says that its end has to release it."""
 
     def __init__(
         self, services: Services, delivery: Received, unique: UniqueClaim, store_wait: StoreWait
     ) -> None:
+        super().__init__(unique.claim, unique.until, may_hold=not unique.ends_by_clock)
         self.services, self.delivery, self.store_wait = services, delivery, store_wait
-        self.claim, self.claims = unique.claim, unique.claims
-        self.until: UniqueUntil = unique.until
-        self.may_hold = not unique.ends_by_clock
+        self.claims = unique.claims
 
     def end(self, error: BaseException | None) -> None:
         """Release the key, since the body has ended: what is published from now on finds it free.
@@ -61,16 +61,6 @@ class LeaseOfRun:
             )
             return None
         return reply.answer
-
-
-class LeaseOfDeadRun:
-    """The unique lease of a run whose process is gone; the releaser ends it when all hooks have run."""
-
-    def __init__(self, unique: UniqueClaim) -> None:
-        self.claim, self.may_hold = unique.claim, not unique.ends_by_clock
-        self.until: UniqueUntil = unique.until
-
-    def end(self, error: BaseException | None) -> None: ...
 
 
 def causes_redelivery(error: object) -> bool:

@@ -15,7 +15,7 @@ from celery_exclusive.core.operations import Answer, Applied, Held, Owner, Parke
 from celery_exclusive.core.plan import Ask, run_plan
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.worker.received import Received
-from celery_exclusive.worker.unique_lease import LeaseOfRun
+from celery_exclusive.worker.unique_lease import WorkerUniqueLease
 
 CLAIM = Claim("u:k", "id/p", "p", 30 * SECOND)
 QUEUED = 1000 * SECOND
@@ -39,11 +39,11 @@ def store(app: Celery) -> Any:
 
 
 @pytest.fixture
-def unique(app: Celery, store: Any) -> LeaseOfRun:
+def unique(app: Celery, store: Any) -> WorkerUniqueLease:
     """Of a message that its publisher has acquired the key for, and that runs."""
     store_wait: Any = StoreWait()
     store.apply(CLAIM.key, CLAIM.acquire_alone(CLAIM.ttl, "running"))
-    return LeaseOfRun(app._celery_exclusive, DELIVERY, UNIQUE, store_wait)  # type: ignore[attr-defined]
+    return WorkerUniqueLease(app._celery_exclusive, DELIVERY, UNIQUE, store_wait)  # type: ignore[attr-defined]
 
 
 def left(store: Any) -> float:
@@ -53,27 +53,27 @@ def left(store: Any) -> float:
 
 @pytest.mark.parametrize("error", [Reject(requeue=True), MemoryError()])
 def test_a_message_that_will_be_redelivered_keeps_the_key_for_queued_ttl(
-    unique: LeaseOfRun, store: Any, error: Exception
+    unique: WorkerUniqueLease, store: Any, error: Exception
 ) -> None:
     unique.end(error)
     assert 30 < left(store) <= 1000
 
 
 @pytest.mark.parametrize("error", [None, KeyError(), Reject(requeue=False)])
-def test_what_has_ended_releases_it(unique: LeaseOfRun, store: Any, error: Exception | None) -> None:
+def test_what_has_ended_releases_it(unique: WorkerUniqueLease, store: Any, error: Exception | None) -> None:
     unique.end(error)
     assert left(store) == 0
     assert not unique.may_hold
 
 
-def test_a_process_that_ends_leaves_it_to_whoever_sees_that(unique: LeaseOfRun, store: Any) -> None:
+def test_a_process_that_ends_leaves_it_to_whoever_sees_that(unique: WorkerUniqueLease, store: Any) -> None:
     unique.end(SystemExit())
     assert 0 < left(store) <= 30
     assert unique.may_hold
 
 
 def test_what_returns_keeps_its_key_and_does_not_acquire_what_another_copy_has_released(
-    unique: LeaseOfRun, store: Any
+    unique: WorkerUniqueLease, store: Any
 ) -> None:
     unique.end(Reject(requeue=True))
     assert 30 < left(store) <= 1000
@@ -84,7 +84,9 @@ def test_what_returns_keeps_its_key_and_does_not_acquire_what_another_copy_has_r
     assert left(store) == 0
 
 
-def test_what_returns_leaves_the_key_to_another_delivery_that_runs(unique: LeaseOfRun, store: Any) -> None:
+def test_what_returns_leaves_the_key_to_another_delivery_that_runs(
+    unique: WorkerUniqueLease, store: Any
+) -> None:
     other = replace(CLAIM, token="of the other delivery")
     store.apply(CLAIM.key, CLAIM.release(ending="open"))
     store.apply(CLAIM.key, other.acquire_alone(CLAIM.ttl, "running"))
@@ -100,7 +102,7 @@ def admitted(store: Any, delivery: Received) -> Outcome:
 
 @pytest.mark.parametrize("again", [False, True])
 def test_a_message_that_has_lost_its_key_to_one_that_is_queued_runs_before_it(
-    unique: LeaseOfRun, store: Any, again: bool
+    unique: WorkerUniqueLease, store: Any, again: bool
 ) -> None:
     store.apply(CLAIM.key, CLAIM.release(ending="open"))
     owner = replace(CLAIM, id="owner/p", token="p")
@@ -114,7 +116,7 @@ def test_a_message_that_has_lost_its_key_to_one_that_is_queued_runs_before_it(
 
 @pytest.mark.parametrize("phase", ["running", "again", "period"])
 def test_a_message_that_has_lost_its_key_to_one_that_runs_or_will_run_does_not_run(
-    unique: LeaseOfRun, store: Any, phase: Any
+    unique: WorkerUniqueLease, store: Any, phase: Any
 ) -> None:
     store.apply(CLAIM.key, CLAIM.release(ending="open"))
     owner = replace(CLAIM, id="owner/p", token="t")
