@@ -205,7 +205,9 @@ class _EagerRun:
                 outcome.owner,
             )
         else:
-            self.run.failure = self.refusal(outcome)
+            assert self.exclusive  # noqa: S101 - as above
+            text = self.exclusive.refusal(self.task.name, outcome.key, notices.held(outcome.by))
+            self.run.failure = LockHeld(text, outcome.key, outcome.owner)
 
     def note_lock(self, claims: DirectRun) -> None:
         if claims.exclusive:
@@ -223,13 +225,6 @@ class _EagerRun:
             )
         notices.duplicate(self.task.name, self.id, outcome.key, outcome.owner)
         self.run.skipped = (self.unique.skipped(outcome.key, outcome.owner),)
-
-    def refusal(self, outcome: Outcome) -> LockHeld:
-        """Return the error of a run that did not get its lock, in time or at once."""
-        give_up_after = self.exclusive and self.exclusive.give_up_after
-        end = f", and gave up after {give_up_after:g} s" if give_up_after else ""
-        text = f"task {self.task.name} found lock {outcome.key} {notices.held(outcome.by)}{end}"
-        return LockHeld(text, outcome.key, outcome.owner)
 
 
 @dataclass(slots=True)

@@ -87,6 +87,13 @@ class Exclusive(Option):
     on_store_error: OnStoreError | None = None
     skip_result: object = NOT_GIVEN
 
+    def refusal(self, task: str, key: str, held: str) -> str:
+        """Return the text of the error of a run that fails because its lock is `held` by the owners named."""
+        found = f"task {task} found lock {key} {held}"
+        if self.on_conflict == "raise":
+            return f"{found}. Call it again later, or use on_conflict='wait' or 'skip'"
+        return f"{found}, and gave up after {self.give_up_after:g} s (give_up_after). Call it again later"
+
     def _check_own(self) -> None:
         if not is_count(self.limit):
             self.refuse(f"limit={shown(self.limit)} must be {A_COUNT}: how many may run at once.")

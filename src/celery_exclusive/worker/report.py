@@ -78,13 +78,10 @@ def refusal(task: str, option: Exclusive, outcome: Outcome) -> str:
     if outcome.reason == "full":
         return (
             f"task {task} cannot wait in the line of lock {outcome.key}: {outcome.waiting} "
-            f"waiting already, as many as max_waiting allows; the lock is {held}. Publish it again "
+            f"waiting already, as many as max_waiting allows; the lock is {held}. Call it again "
             "later, or use on_full='skip'"
         )
-    found = f"task {task} found lock {outcome.key} {held}"
-    if option.on_conflict == "raise":
-        return f"{found}. Publish it again later, or use on_conflict='wait' or 'skip'"
-    return f"{found}, and gave up after {option.give_up_after:g} s (give_up_after). Publish it again later"
+    return option.refusal(task, outcome.key, held)
 
 
 def warn_of_long_line(task: str, key: str, position: int) -> None:
