@@ -166,16 +166,13 @@ class Unique(Option):
 
     Parameters:
         by: the parameter or parameters of the task that make up the key. Default None: all of them,
-            identical arguments. Kept as a tuple of names. They may be as large as for `Exclusive`.
-        key: an absolute key instead of `by`, shared by all tasks that give the same string: a template over
-            the arguments ("repo:{project_id}", "repo:{project.pk}"), a function that is called like the task
-            and returns the string, or a constant for the whole task.
+            identical arguments.
+        key: an absolute key instead of `by`, as for `Exclusive`, or a constant for the whole task.
         until: when the key is released. Default "finished": when the task has its result, through retries
             and redeliveries. "started": when its body begins.
         period: seconds for which the key is held instead, however the task ends.
         on_conflict: "skip" or "raise": the call raises `DuplicateTask`. Default "skip".
-        ttl: seconds without heartbeat after which the lease of a dead worker expires, from 0.1. It does not
-            limit the run time. Default None: the setting `exclusive_ttl` (30 s).
+        ttl: as for `Exclusive`.
         queued_ttl: seconds after which the key of a lost message expires, counted from its eta if it has one,
             5 years in all. Default None: the setting `exclusive_queued_ttl` (86,400 s, a day).
         on_store_error: what a call does if the store does not answer. "raise": it raises `StoreUnavailable`.
@@ -185,9 +182,7 @@ class Unique(Option):
             express (None too). Default: `{"skipped": {"key": ..., "existing_id": ...}}`.
 
     Raises:
-        OptionError: at once if a value or a name is wrong, a time longer than 157,766,400 s (5 years), or a
-            count above 1,000,000,000; when the task is registered if the attribute is not called `unique`,
-            the app was not installed, or a name is no parameter of the task.
+        OptionError: as for `Exclusive`; the attribute of the task must be called `unique`.
 
     In a subclass, or in a call, `unique=None` switches it off. If the message cannot be published, the key
     is released at once; if the caller dies before, it expires after `queued_ttl`.

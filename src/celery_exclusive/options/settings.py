@@ -36,28 +36,10 @@ _SHORTEST_SECRET: Final = 16
 class Settings:
     """All settings of one app, under the names they have in its configuration.
 
-    Times are seconds, at most 157,766,400 (5 years); `exclusive_offer` at most 1,314,720, as offers grow.
-
         app.conf.update(exclusive_store="redis://locks/1", exclusive_ttl=20)
         CELERY_EXCLUSIVE_TTL = 20                # Django, with config_from_object(..., namespace="CELERY")
 
-    exclusive_store: URL of the store. Default None: the one that suits the broker and result backend.
-    exclusive_prefix: the namespace, in front of every key in the store. Default "cx".
-    exclusive_ttl: seconds without heartbeat after which a lease expires, for options without ttl. Default 30.
-    exclusive_queued_ttl: seconds after which the unique key of a lost message expires, for options without
-        queued_ttl. Default 86,400, a day.
-    exclusive_offer: seconds of the first offer of a free slot to the head of the line. Default 5.
-    exclusive_reap_period: seconds between searches for expired leases, by all workers together. Default 1.
-    exclusive_tombstone_ttl: seconds for which a finished id is remembered. Default None: see `tombstone_ttl`.
-    exclusive_store_wait: seconds for which a starting task waits for a store that is down. Default 60.
-    exclusive_on_store_error: its fate then, for options without on_store_error: "raise" (default), back to
-        the broker; "allow", a run without a lease.
-    exclusive_max_waiting: how many may wait in line, for options without max_waiting. Default None: any.
-    exclusive_preview: whether log lines show a short preview of the arguments. Default True.
-    exclusive_broker_id: an id of this broker. Default None: its kind, hosts and virtual host.
-    exclusive_secret: signs our headers and parked messages, which are checked before they are used: a string
-        of 16 or more characters, or several, of which the first signs and all are accepted. None as the last
-        of several also accepts unsigned messages. Default None: nothing is signed or checked.
+    docs/options.md says what each of them means. Times are seconds.
 
     Raises OptionError for a value of the wrong type or range, and for any other `exclusive_*` key.
     """
