@@ -396,7 +396,7 @@ def test_a_client_that_stands_still_in_a_transaction_is_in_the_way_for_seconds(
         standing.result()  # tried again on a new connection
 
 
-def test_an_id_that_no_index_can_hold_is_told(store: ServerStore) -> None:
+def test_an_id_that_no_index_can_hold_is_refused(store: ServerStore) -> None:
     store.apply("key", take("a"))
     with pytest.raises(StoreUnavailable, match="shorten the task's id"):
         store.apply("key", take(randbytes(5_000).hex()))
