@@ -1,4 +1,4 @@
-"""What the end of a delivery asks of its keys, whoever sees it."""
+"""What the end of a delivery asks of its keys, in whichever process sees it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def body_ended(delivery: Delivery, *, will_be_redelivered: bool) -> Release | Re
 def run_ended(
     delivery: Delivery, *, done: bool, will_be_redelivered: bool
 ) -> Iterator[tuple[str, Release | Requeue]]:
-    """Release all keys of a delivery that has ended, whoever sees it.
+    """Release all keys of a delivery that has ended.
 
     `done`: for good, its result is stored. A message that will be redelivered keeps its unique key.
     """
