@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from celery_exclusive.compat.recipe_task import RecipeTask
-from celery_exclusive.leases.by_hand import release
+from celery_exclusive.leases.operator_release import release
 from celery_exclusive.options.declared import Exclusive
 from celery_exclusive.options.keys import absolute_key, key_of
 
