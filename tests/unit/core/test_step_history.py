@@ -25,6 +25,7 @@ from celery_exclusive.core.operations import (
     Release,
     Remove,
     Renew,
+    Requeue,
 )
 from celery_exclusive.core.records import NEVER, SECOND, Entry, reach
 from tests.unit.stepping import TTL, Key
@@ -69,12 +70,17 @@ class AnyHistory(RuleBasedStateMachine):
 
     @rule(id=IDS, token=TOKENS, ending=ENDINGS)
     def release(self, id: str, token: str, ending: Ending) -> None:
-        self._ask(Release(id, token, ending, TTL))
+        self._ask(Release(id, token, ending))
 
     @rule(position=st.integers(0, 2), ending=ENDINGS)
     def a_holder_releases(self, position: int, ending: Ending) -> None:
         for holder in self.key.document.holders[position : position + 1]:
-            self._ask(Release(holder.id, holder.token, ending, TTL))
+            self._ask(Release(holder.id, holder.token, ending))
+
+    @rule(position=st.integers(0, 2))
+    def a_holder_requeues(self, position: int) -> None:
+        for holder in self.key.document.holders[position : position + 1]:
+            self._ask(Requeue(holder.id, holder.token, TTL))
 
     @rule(token=TOKENS)
     def an_offer_is_taken(self, token: str) -> None:
