@@ -157,6 +157,7 @@ _factories: dict[str, str | StoreFactory] = {
     ),
     "sqlite": "celery_exclusive.stores.sql.sqlite:SqliteStore",
     "django": "celery_exclusive.stores.django:open_django",
+    "django-cache": "celery_exclusive.stores.django_cache:open_django_cache",
     **dict.fromkeys(
         ("postgresql", "postgresql+psycopg", "postgresql+psycopg2"),
         "celery_exclusive.stores.sql.postgres:PostgresStore",

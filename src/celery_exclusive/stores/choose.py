@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlencode
 
 from celery_exclusive.brokers import broker_urls, data_folder, family, scheme
 from celery_exclusive.errors import OptionError
 from celery_exclusive.stores.base import has_driver, knows
+from celery_exclusive.stores.django_cache import redis_of
 
 DJANGO_CACHE: Final = "Django's default cache"
 _NOT_YET: Final = ("sentinel", "redis+cluster", "rediss+cluster")
-_DJANGO_REDIS: Final = ("django.core.cache.backends.redis.RedisCache", "django_redis.cache.RedisCache")
 _OF_SQLALCHEMY: Final = re.compile(r"^(db|sqla|sqlalchemy)\+(?=(postgresql|mysql|mariadb)\b)")
 """How the URLs of result backends and brokers in a database begin."""
 _LINES: Final = (
@@ -92,20 +91,8 @@ def _of_django() -> Iterator[tuple[str, str]]:
     if not django or not (django.settings.configured or os.environ.get("DJANGO_SETTINGS_MODULE")):
         return
     cache = django.settings.CACHES.get("default", {})
-    backend, options = str(cache.get("BACKEND", "")), cache.get("OPTIONS") or {}
-    is_plain = str(options.get("CLIENT_CLASS", "DefaultClient")).endswith("DefaultClient")
-    is_redis = backend in _DJANGO_REDIS and is_plain
-    yield DJANGO_CACHE, _primary(cache.get("LOCATION", ""), options) if is_redis else _name(backend)
+    yield DJANGO_CACHE, redis_of(cache) or _name(str(cache.get("BACKEND", "")))
     yield "Django's default database", _name(django.settings.DATABASES.get("default", {}).get("ENGINE", ""))
-
-
-def _primary(location: Any, options: Mapping[str, Any]) -> str:
-    """Return the first server, which Django's cache writes to."""
-    servers = re.split("[;,]", location) if isinstance(location, str) else location
-    url = str(next(iter(servers), "")).strip().replace("unix://", "redis+socket://", 1)
-    given = {name: options.get(name) or options.get(name.upper()) for name in ("username", "password")}
-    login = urlencode({name: value for name, value in given.items() if value})
-    return f"{url}{'&' if '?' in url else '?'}{login}" if login else url
 
 
 def _name(path: str) -> str:

@@ -1,0 +1,111 @@
+"""django-cache://alias: leases in the Redis or memcached behind a cache of a Django project.
+
+Django's own interface of caches cannot keep a lock, so the store speaks to the server itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from celery_exclusive.errors import OptionError, did_you_mean
+from celery_exclusive.stores.base import Store, open_store
+
+_REDIS: Final = ("django.core.cache.backends.redis.RedisCache", "django_redis.cache.RedisCache")
+_MEMCACHED: Final = tuple(
+    f"django.core.cache.backends.memcached.{name}" for name in ("PyMemcacheCache", "PyLibMCCache")
+)
+_MEMORY: Final = "django.core.cache.backends.locmem.LocMemCache"
+
+
+def open_django_cache(
+    url: str, *, prefix: str = "cx", offer: int = 5_000_000, tombstone_ttl: int = 600_000_000
+) -> Store:
+    """Make the store of an alias in `settings.CACHES`, in a namespace of the alias's KEY_PREFIX.
+
+    A cache in the memory of the process, as in tests, gives a store in the memory of the process.
+
+    Parameters:
+        url: `django-cache://default`.
+
+    Raises:
+        OptionError: there is no such alias, or its cache cannot keep locks.
+    """
+    alias = url.partition("://")[2]
+    cache = _cache(alias)
+    space = str(cache.get("KEY_PREFIX") or "")
+    return open_store(
+        _url_of(alias, cache),
+        prefix=f"{space}:{prefix}" if space else prefix,
+        offer=offer / 1e6,
+        tombstone_ttl=tombstone_ttl / 1e6,
+    )
+
+
+def redis_of(cache: Mapping[str, Any]) -> str | None:
+    """Return the URL of the Redis that a cache writes to; None if it is another cache."""
+    options = _options(cache)
+    is_plain = str(options.get("CLIENT_CLASS", "DefaultClient")).endswith("DefaultClient")
+    if cache.get("BACKEND") not in _REDIS or not is_plain:
+        return None
+    url = next(iter(_servers(cache)), "").replace("unix://", "redis+socket://", 1)
+    given = {name: options.get(name) or options.get(name.upper()) for name in ("username", "password")}
+    login = urlencode({name: value for name, value in given.items() if value})
+    return f"{url}{'&' if '?' in url else '?'}{login}" if login else url
+
+
+def _cache(alias: str) -> Mapping[str, Any]:
+    try:
+        from django.conf import settings
+        from django.core.exceptions import ImproperlyConfigured
+    except ImportError:
+        raise OptionError(
+            "exclusive_store: django-cache:// needs Django: pip install 'celery-exclusive[django]'"
+        ) from None
+    try:
+        caches: Mapping[str, Mapping[str, Any]] = settings.CACHES
+    except ImproperlyConfigured as error:
+        raise OptionError(f"exclusive_store: django-cache://: {error}") from error
+    if alias not in caches:
+        raise OptionError(
+            "exclusive_store: a django-cache:// URL is an alias of settings.CACHES and nothing else, and "
+            f"there are {', '.join(caches)}{did_you_mean(alias, list(caches))}"
+        )
+    return caches[alias]
+
+
+def _url_of(alias: str, cache: Mapping[str, Any]) -> str:
+    backend = str(cache.get("BACKEND", ""))
+    if url := redis_of(cache):
+        return url
+    if backend in _MEMCACHED:
+        if _options(cache).get("username"):
+            raise OptionError(
+                f"exclusive_store: django-cache://{alias} is a memcached with a login, which memcached:// "
+                "does not support"
+            )
+        return f"memcached://{','.join(map(_address, _servers(cache)))}"
+    if backend == _MEMORY:
+        return f"memory://django-cache-{alias}"
+    raise OptionError(
+        f"exclusive_store: django-cache://{alias} is a {backend.rpartition('.')[2]}, which cannot keep "
+        "locks: name an alias that is a Redis or one memcached, or a database: django://default"
+    )
+
+
+def _servers(cache: Mapping[str, Any]) -> Sequence[str]:
+    location = cache.get("LOCATION") or ""
+    servers = re.split("[;,]", location) if isinstance(location, str) else location
+    return [str(server).strip() for server in servers]
+
+
+def _address(server: str) -> str:
+    """Return a server of a memcached as a URL has it: PyLibMCCache takes the path of a socket file alone."""
+    return server.removeprefix("unix:")
+
+
+def _options(cache: Mapping[str, Any]) -> Mapping[str, Any]:
+    options: Mapping[str, Any] = cache.get("OPTIONS") or {}
+    return options

@@ -1,0 +1,136 @@
+"""The store behind a cache of Django: which server it is, and in which namespace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing
+from typing import Any
+
+import pytest
+
+from celery_exclusive.core.operations import Acquire, Granted, Held
+from celery_exclusive.core.records import SECOND
+from celery_exclusive.errors import OptionError
+from celery_exclusive.stores.base import open_store
+from celery_exclusive.stores.django_cache import redis_of
+from celery_exclusive.stores.memcached.store import MemcachedStore
+from celery_exclusive.stores.memory import MemoryStore
+from celery_exclusive.stores.redis.store import RedisStore
+from tests.django.databases import configured
+from tests.memcached import MemcachedServer
+
+DJANGO = "django.core.cache.backends."
+MEMCACHED = [f"{DJANGO}memcached.PyMemcacheCache", f"{DJANGO}memcached.PyLibMCCache"]
+REDIS = [f"{DJANGO}redis.RedisCache", "django_redis.cache.RedisCache"]
+
+
+def caches(**others: dict[str, Any]) -> AbstractContextManager[None]:
+    return configured({}, CACHES={"default": {"BACKEND": f"{DJANGO}dummy.DummyCache"}, **others})
+
+
+def take(id: str) -> Acquire:
+    return Acquire(id, "token", 60 * SECOND)
+
+
+@pytest.mark.parametrize("backend", REDIS, ids=["django", "django-redis"])
+def test_a_redis_is_spoken_to_directly(redis_url: str, backend: str) -> None:
+    with (
+        caches(locks={"BACKEND": backend, "LOCATION": [redis_url, "redis://replica"]}),
+        closing(open_store("django-cache://locks")) as behind,
+        closing(open_store(redis_url)) as direct,
+    ):
+        assert isinstance(behind, RedisStore)
+        assert isinstance(behind.apply("key", take("a")).answer, Granted)
+        assert isinstance(direct.apply("key", take("b")).answer, Held)
+
+
+@pytest.mark.parametrize("backend", MEMCACHED)
+@pytest.mark.parametrize("place", [lambda server: server, lambda server: [server]], ids=["text", "list"])
+def test_a_memcached_is_spoken_to_directly(
+    memcached_url: str, backend: str, place: Callable[[str], Any]
+) -> None:
+    location = place(memcached_url.removeprefix("memcached://"))
+    with (
+        caches(locks={"BACKEND": backend, "LOCATION": location}),
+        closing(open_store("django-cache://locks")) as behind,
+        closing(open_store(memcached_url)) as direct,
+    ):
+        assert isinstance(behind, MemcachedStore)
+        assert isinstance(behind.apply("key", take("a")).answer, Granted)
+        assert isinstance(direct.apply("key", take("b")).answer, Held)
+
+
+@pytest.mark.parametrize("beginning", ["unix:", ""], ids=["unix", "path"])
+def test_a_memcached_behind_a_socket_file(beginning: str) -> None:
+    with MemcachedServer(has_port=False) as server:
+        location = beginning + server.url.removeprefix("memcached://")
+        with (
+            caches(locks={"BACKEND": MEMCACHED[0], "LOCATION": location}),
+            closing(open_store("django-cache://locks")) as store,
+        ):
+            assert isinstance(store.apply("key", take("a")).answer, Granted)
+
+
+@pytest.mark.parametrize("kind", ["redis", "memcached"])
+def test_sites_with_different_key_prefixes_do_not_share_locks(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    url = request.getfixturevalue(f"{kind}_url")
+    backend, location = (
+        (REDIS[0], url) if kind == "redis" else (MEMCACHED[0], url.removeprefix("memcached://"))
+    )
+    site = {"BACKEND": backend, "LOCATION": location}
+    with (
+        caches(one={**site, "KEY_PREFIX": "one"}, two={**site, "KEY_PREFIX": "two"}, same={**site}),
+        closing(open_store("django-cache://one")) as one,
+        closing(open_store("django-cache://two")) as two,
+        closing(open_store("django-cache://same")) as same,
+        closing(open_store("django-cache://one")) as again,
+    ):
+        for store in (one, two, same):
+            assert isinstance(store.apply("key", take("a")).answer, Granted)
+        assert isinstance(again.apply("key", take("b")).answer, Held)
+
+
+def test_a_cache_in_memory_keeps_locks_in_memory() -> None:
+    with caches(tests={"BACKEND": f"{DJANGO}locmem.LocMemCache"}):
+        store = open_store("django-cache://tests", prefix="locmem")
+        assert isinstance(store, MemoryStore)
+        assert store.capabilities.one_process
+
+
+@pytest.mark.parametrize(
+    ("cache", "text"),
+    [
+        ({"BACKEND": f"{DJANGO}db.DatabaseCache"}, "is a DatabaseCache, which cannot .* django://default"),
+        ({"BACKEND": f"{DJANGO}filebased.FileBasedCache"}, "is a FileBasedCache, .* django://default"),
+        ({"BACKEND": f"{DJANGO}dummy.DummyCache"}, "is a DummyCache"),
+        ({"BACKEND": MEMCACHED[0], "LOCATION": ["a:1", "b:1"]}, "several servers"),
+        ({"BACKEND": MEMCACHED[0], "LOCATION": "a:1;b:1"}, "several servers"),
+        ({"BACKEND": MEMCACHED[1], "LOCATION": "a", "OPTIONS": {"username": "me"}}, "with a login"),
+        (
+            {"BACKEND": REDIS[1], "LOCATION": "redis://a", "OPTIONS": {"CLIENT_CLASS": "a.ShardClient"}},
+            "is a RedisCache, which cannot keep locks",
+        ),
+    ],
+)
+def test_a_cache_that_cannot_keep_locks_is_refused(cache: dict[str, Any], text: str) -> None:
+    with caches(locks=cache), pytest.raises(OptionError, match=text):
+        open_store("django-cache://locks")
+
+
+@pytest.mark.parametrize("url", ["django-cache://", "django-cache://lock", "django-cache://locks/1"])
+def test_an_alias_that_is_not_there_is_refused(url: str) -> None:
+    with caches(locks={}), pytest.raises(OptionError, match="there are default, locks"):
+        open_store(url)
+
+
+def test_a_process_without_django_settings_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DJANGO_SETTINGS_MODULE", raising=False)
+    with pytest.raises(OptionError, match="DJANGO_SETTINGS_MODULE"):
+        open_store("django-cache://default")
+
+
+def test_a_password_of_a_cache_is_part_of_its_url() -> None:
+    cache = {"BACKEND": REDIS[1], "LOCATION": "redis://a/1", "OPTIONS": {"PASSWORD": "s&cret"}}
+    assert redis_of(cache) == "redis://a/1?password=s%26cret"
