@@ -87,9 +87,9 @@ def test_sites_with_different_key_prefixes_do_not_share_locks(
         closing(open_store("django-cache://same")) as same,
         closing(open_store("django-cache://one")) as again,
     ):
-        for store in (one, two, same):
-            assert isinstance(store.apply("key", take("a")).answer, Granted)
-        assert isinstance(again.apply("key", take("b")).answer, Held)
+        for id, store in {"a": one, "b": two, "c": same}.items():
+            assert isinstance(store.apply("key", take(id)).answer, Granted)
+        assert isinstance(again.apply("key", take("d")).answer, Held)
 
 
 def test_a_cache_in_memory_keeps_locks_in_memory() -> None:
