@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from celery import Task
 
-from celery_exclusive import DuplicateTask, Exclusive, Unique
-from tests.compat.shop import act, app, doors, task
+from celery_exclusive import Exclusive, Unique
+from tests.compat.shop import act, app, task
 from tests.compat.shop_cookbook import memcache_lock
-from tests.compat.shop_once import AlreadyQueued, QueueOnce
+from tests.compat.shop_once import QueueOnce
 
 __all__ = ["app"]
 
@@ -20,19 +18,6 @@ def import_feed(self: Task, feed_url: str, tag: str = "", hold: bool = False) ->
         return act(self, feed_url, tag, hold=hold) if acquired else None
 
 
-class BridgedQueueOnce(QueueOnce):
-    """A call takes the old lock, and then the unique key; if it does not get that, it returns the lock."""
-
-    abstract = True
-
-    def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
-        try:
-            return super().apply_async(args, kwargs, **options)
-        except DuplicateTask as duplicate:
-            doors.delete(self.get_key(args, kwargs))
-            raise AlreadyQueued(0) from duplicate
-
-
-@task(name="bridge.send_digest", base=BridgedQueueOnce, unique=Unique("user_id", on_conflict="raise"))
+@task(name="bridge.send_digest", base=QueueOnce, unique=Unique("user_id", on_conflict="raise"))
 def send_digest(self: Task, user_id: str, tag: str = "", hold: bool = False) -> str:
     return act(self, user_id, tag, hold=hold)

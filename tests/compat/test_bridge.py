@@ -89,9 +89,14 @@ def test_a_bridge_of_the_cookbooks_lock_lets_one_body_in(
         (("old", "between"), ["old old", "old between", "between old", "between between"]),
         # Publishers get the last release first, and workers when none of the bridge is left.
         (("between", "new"), ["between between", "new between"]),
-        (("new",), ["new new"]),
+        # Processes that publish and work leave the bridge in two steps.
+        (
+            ("between", "after"),
+            ["between between", "between after", "after between", "after after"],
+        ),
+        (("after", "new"), ["after after", "after new", "new after", "new new"]),
     ],
-    ids=["old-between", "between-new", "new"],
+    ids=lambda value: "-".join(value) if isinstance(value, tuple) else "",
 )
 def test_a_bridge_of_celery_once_lets_one_body_in_and_loses_no_call(
     make_lab: Callable[..., Lab], releases: tuple[str, ...], ways: list[str]

@@ -12,10 +12,11 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
-from celery import Celery, _state
+from celery import Celery, Task, _state
 from django.conf import LazySettings
 
 import celery_exclusive
+from celery_exclusive import ExclusiveError
 from tests.worker.lab import disconnect
 
 ROOT = Path(__file__).parents[2]
@@ -62,6 +63,9 @@ def run(
     settings = LazySettings()
     settings.configure(CELERY_BROKER_URL=redis_url)
     monkeypatch.setitem(sys.modules, "django.conf", SimpleNamespace(settings=settings))
+    queue_once = type("QueueOnce", (Task,), {"abstract": True, "once": {}})
+    once = SimpleNamespace(QueueOnce=queue_once, AlreadyQueued=ExclusiveError)  # which we do not install
+    monkeypatch.setitem(sys.modules, "celery_once", once)
 
     def run(code: str, feeds: str = "") -> None:
         names: dict[str, Any] = {name: getattr(celery_exclusive, name) for name in celery_exclusive.__all__}

@@ -78,15 +78,15 @@ class QueueOnce(UniqueRecipeTask):
         ), "; ".join(changes)
 
     def apply_async(self, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
-        once = options.pop("once", None)
-        if once:
+        once, unique = options.pop("once", None), cast("Unique | None", getattr(self, "unique", None))
+        if once and unique:
             _check(self.name, once, _OF_CALLS)
             changes = {}
             if "graceful" in once:
                 changes["on_conflict"] = "skip" if once["graceful"] else "raise"
             if "timeout" in once:
                 changes["queued_ttl"] = once["timeout"]
-            options.setdefault("unique", cast("Any", self).unique.replace(**changes))
+            options.setdefault("unique", unique.replace(**changes))
         return super().apply_async(args, kwargs, *rest, **options)
 
 

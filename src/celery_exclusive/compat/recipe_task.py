@@ -55,7 +55,8 @@ class RecipeTask(Task):
     def _translate(cls, option: Exclusive | Unique, changes: str) -> None:
         setattr(cls, option.attribute, option)
         cls._translated = cls.name
-        recipe = next(base.__module__ for base in cls.__mro__ if base.__module__.startswith(_PACKAGE))
+        modules = (str(base.__module__) for base in cls.__mro__)  # code from a string has none
+        recipe = next(module for module in modules if module.startswith(_PACKAGE))
         report(recipe, f"task {cls.name}: {changes}. Write {option.attribute}={option!r}")
 
 

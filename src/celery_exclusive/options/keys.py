@@ -228,17 +228,19 @@ def _is_called_by_name(key: Callable[..., object], signature: Signature) -> bool
     return False
 
 
+def _may_take_kwargs(key: Callable[..., object]) -> bool:
+    """Whether it is worth a look at the signature, which takes as long as all the rest of a key."""
+    code = getattr(key, "__code__", None)
+    return code is None or bool(code.co_flags & inspect.CO_VARKEYWORDS)
+
+
 def _takes_any_name(signature: Signature) -> bool:
     return any(parameter.kind is Parameter.VAR_KEYWORD for parameter in signature.parameters.values())
 
 
 def _by_name(bound: BoundArguments) -> dict[str, object]:
     """Return all arguments by name, and what is in the **kwargs of the task beside them."""
-    named = dict(bound.arguments)
-    for name, parameter in bound.signature.parameters.items():
-        if parameter.kind is Parameter.VAR_KEYWORD:
-            named |= named.pop(name)
-    return named
+    return {**dict(zip(bound.signature.parameters, bound.args, strict=False)), **bound.kwargs}
 
 
 def _absolute_text(key: str | Callable[..., object], bound: BoundArguments) -> str:
@@ -248,7 +250,7 @@ def _absolute_text(key: str | Callable[..., object], bound: BoundArguments) -> s
         text: object = "".join((*shown, end))
     else:
         try:
-            is_by_name = _is_called_by_name(key, bound.signature)
+            is_by_name = _may_take_kwargs(key) and _is_called_by_name(key, bound.signature)
             text = key(**_by_name(bound)) if is_by_name else key(*bound.args, **bound.kwargs)
         except Exception as error:
             raise Refused(f"key= raised {type(error).__name__}. Correct the function.") from error

@@ -14,6 +14,8 @@ _READERS: Final = {
     "custom_lock_expire": ("unique_task", "UniqueCeleryTask"),
 }
 """The base class that reads an option, and our module that has one of that name."""
+_DICTS: Final = ("once", "heimdall")
+"""Those whose values are dicts; an attribute of another kind is somebody's own."""
 
 
 def leftovers(cls: type, task_name: str) -> Iterator[str]:
@@ -21,7 +23,8 @@ def leftovers(cls: type, task_name: str) -> Iterator[str]:
     for option, (module, reader) in _READERS.items():
         bases = cls.__mro__[1:]
         is_read = any(base.__name__ == reader or option in vars(base) for base in bases)
-        if option in vars(cls) and not is_read:
+        is_theirs = isinstance(vars(cls).get(option), dict) or option not in _DICTS
+        if option in vars(cls) and is_theirs and not is_read:
             yield (
                 f"task {task_name}: {option}={vars(cls)[option]!r} does nothing, since only base={reader} "
                 "reads it. Delete it and write unique= or exclusive=, or use the base of "

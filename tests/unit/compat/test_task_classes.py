@@ -310,3 +310,11 @@ def test_an_option_that_a_base_reads_is_not_told(app: Celery) -> None:
 
     app.finalize()
     assert app.tasks[NAME]
+
+
+def test_an_attribute_that_only_has_the_name_of_an_old_option_is_not_told(app: Celery) -> None:
+    @app.task(name=NAME, once=True, heimdall="Asgard", shared=False)
+    def load(url: str) -> None: ...
+
+    app.finalize()
+    assert app.tasks[NAME]
