@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from functools import partial, wraps
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet
 
@@ -65,6 +67,8 @@ def install(app: Celery) -> Celery:
         app.steps["worker"].add("celery_exclusive.worker.steps:Locks")
         setattr(app, ATTRIBUTE, services)
         apps_with_locks[app] = _adopt_when_bound
+        if "django" in sys.modules:  # one of its checks is whether the project has our app
+            import_module("celery_exclusive.contrib.django.checks")
         installer.adopt_all()
     return app
 

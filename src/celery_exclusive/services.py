@@ -78,15 +78,19 @@ class Services:
     @cached_property
     def store(self) -> Store:
         """The store of this app. The stored messages that its answers name are republished."""
-        url, _ = self._choice
         settings = self.settings
         store = open_store(
-            url,
+            self.store_url,
             prefix=settings.exclusive_prefix,
             offer=settings.exclusive_offer,
             tombstone_ttl=tombstone_ttl(self.app.conf),
         )
         return cast("Store", PublishingStore(store, self))
+
+    @property
+    def store_url(self) -> str:
+        """The store's URL, with its password."""
+        return self._choice[0]
 
     @property
     def origin(self) -> str:

@@ -18,7 +18,7 @@ from celery_exclusive.leases.operator_release import Released
 from celery_exclusive.leases.operator_release import release as release_key
 from celery_exclusive.options.keys import keys_named
 from celery_exclusive.services import ATTRIBUTE
-from celery_exclusive.stores.sql.tables import TABLES
+from celery_exclusive.stores.sql.tables import NAMES
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
@@ -134,7 +134,7 @@ def create_tables(obj: CLIContext, *, only_print: bool) -> None:
         store.create_tables()
         click.echo(f"the tables are in {printable(store.url)}")
     click.echo("if workers and publishers are another user there:", err=True)
-    for name in (*TABLES, "exclusive2_version"):
+    for name in NAMES:
         click.echo(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {name} TO ...;", err=True)
 
 

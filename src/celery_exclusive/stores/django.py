@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from celery_exclusive.stores.sql.server import ServerStore
     from celery_exclusive.stores.sql.sqlite import SqliteStore
 
+SCHEME: Final = "django://"
 APP: Final = "celery_exclusive.contrib.django"
 _OF_DJANGO: Final = ("context", "cursor_factory", "prepare_threshold")
 """Of psycopg's parameters, those with which Django makes a connection its own."""

@@ -54,6 +54,8 @@ _STAMP = (
     "INSERT INTO exclusive2_version SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM exclusive2_version)",
 )
 
+NAMES = (*TABLES, "exclusive2_version")
+
 
 @dataclass(frozen=True)
 class Words:

@@ -1,0 +1,7 @@
+"""One table."""
+
+from django.db import models
+
+
+class Order(models.Model):
+    number = models.IntegerField()

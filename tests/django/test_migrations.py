@@ -1,0 +1,128 @@
+"""The migrations of our Django app: they make what the store would, where it is, and nowhere else."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from celery_exclusive.stores.sql import sqlite_tables
+from celery_exclusive.stores.sql.postgres import PostgresStore
+from celery_exclusive.stores.sql.tables import NAMES, TABLES
+from tests.django.databases import mysql, postgresql, sqlite
+from tests.django.shop_project import Shop, with_file
+from tests.maria import MariaServer
+from tests.postgres import EMPTY, PostgresServer
+
+COLUMNS = """SELECT table_name, column_name, data_type, is_nullable FROM information_schema.columns
+WHERE table_name LIKE 'exclusive2%' ORDER BY table_name, ordinal_position"""
+INDEXES = "SELECT indexname, indexdef FROM pg_indexes WHERE tablename LIKE 'exclusive2%' ORDER BY indexname"
+
+
+def test_the_models_have_no_changes_without_a_migration(tmp_path: Path) -> None:
+    assert "No changes" in with_file(tmp_path).manage("makemigrations", "--check", "--dry-run")
+
+
+def test_tables_are_made_in_the_alias_of_the_locks_and_can_be_unmade(tmp_path: Path) -> None:
+    shop = with_file(tmp_path)
+    shop.manage("migrate")
+    assert ours(tmp_path / "shop.db") == []
+    assert shop.check("--database", "locks") == ["W009"]
+    shop.manage("migrate", "--database=locks")
+    with closing(sqlite3.connect(":memory:")) as expected:
+        for statement in sqlite_tables.statements():
+            expected.execute(statement)
+        assert ours(tmp_path / "locks.db") == sqlite_definitions(expected)
+    assert shop.check("--database", "locks") == []
+    shop.manage("migrate", "celery_exclusive", "zero", "--database=locks")
+    assert ours(tmp_path / "locks.db") == []
+
+
+def test_tables_without_a_router_are_in_the_alias_of_the_locks_alone(tmp_path: Path) -> None:
+    shop = with_file(tmp_path, DATABASE_ROUTERS=[])
+    shop.manage("migrate")
+    shop.manage("migrate", "--database=locks")
+    assert ours(tmp_path / "shop.db") == []
+    assert ours(tmp_path / "locks.db")
+
+
+def test_a_migration_that_was_recorded_when_the_locks_were_elsewhere_is_told(tmp_path: Path) -> None:
+    shop = with_file(tmp_path, DATABASE_ROUTERS=[])
+    shop.manage("migrate")
+    shop.settings["CELERY_EXCLUSIVE_STORE"] = "django://default"
+    assert "W009" in shop.check("--database", "default")
+    first, second = "migrate celery_exclusive zero --database=default", "migrate --database=default"
+    assert f"`manage.py {first}` and then `manage.py {second}`" in shop.said
+    shop.manage(*first.split())
+    shop.manage(*second.split())
+    assert "W009" not in shop.check("--database", "default")
+
+
+def test_the_store_says_to_migrate_and_works_after_it(tmp_path: Path) -> None:
+    shop = with_file(tmp_path)
+    call = (
+        "-c",
+        "import django; django.setup(); from orders.tasks import bill; print(bill.delay(1).outcome)",
+    )
+    before = shop.run(*call)
+    assert before.returncode
+    assert "lacks the tables for locks: run `python manage.py migrate --database=locks`" in before.stdout
+    shop.manage("migrate", "--database=locks")
+    assert shop.run(*call).stdout.splitlines()[-1] == "published"
+
+
+def test_sql_can_be_printed(tmp_path: Path) -> None:
+    printed = with_file(tmp_path).manage("sqlmigrate", "celery_exclusive", "0001", "--database=locks")
+    assert all(f"CREATE TABLE IF NOT EXISTS {name}" in printed for name in TABLES)
+
+
+def test_dumpdata_has_no_locks_and_needs_no_tables(tmp_path: Path) -> None:
+    shop = with_file(tmp_path, DATABASE_ROUTERS=[])
+    shop.manage("migrate")
+    for command in ("dumpdata",), ("dumpdata", "--all"):
+        assert "celery_exclusive.lock" not in shop.manage(*command).lower().replace(" ", "")
+
+
+def test_tables_in_postgres_are_those_that_the_store_makes(
+    postgres_url: str, postgres_server: PostgresServer
+) -> None:
+    with closing(PostgresStore(postgres_url)) as store:
+        store.create_tables()
+    with postgres_server.connect() as connection:
+        made = [connection.execute(ask).fetchall() for ask in (COLUMNS, INDEXES)]
+        connection.execute(EMPTY)
+    shop = Shop(DATABASES={"default": postgresql(postgres_url)})
+    assert shop.check("--database", "default") == ["W009"]
+    shop.manage("migrate")
+    with postgres_server.connect() as connection:
+        assert [connection.execute(ask).fetchall() for ask in (COLUMNS, INDEXES)] == made
+    assert shop.check("--database", "default") == []
+    shop.manage("migrate", "celery_exclusive", "zero")
+    with postgres_server.connect() as connection:
+        assert connection.execute(COLUMNS).fetchall() == []
+
+
+def test_tables_in_maria_are_made_and_unmade(maria_url: str, maria_server: MariaServer) -> None:
+    shop = Shop(DATABASES={"default": mysql(maria_url)}, MYSQLDB="pymysql")
+    shop.manage("migrate", "celery_exclusive")
+    assert [message for message in shop.check("--database", "default") if message != "W011"] == []
+    tables = "SELECT table_name FROM information_schema.tables WHERE table_name LIKE 'exclusive2%'"
+    assert {name for (name,) in maria_server.ask(tables)} == set(NAMES)
+    shop.manage("migrate", "celery_exclusive", "zero")
+    assert not maria_server.ask(tables)
+
+
+def test_a_project_whose_locks_are_elsewhere_gets_no_tables(tmp_path: Path) -> None:
+    shop = Shop(DATABASES={"default": sqlite(tmp_path / "shop.db")}, CELERY_EXCLUSIVE_STORE="redis://nowhere")
+    shop.manage("migrate")
+    assert ours(tmp_path / "shop.db") == []
+
+
+def ours(path: Path) -> list[tuple[str, str]]:
+    with closing(sqlite3.connect(path)) as connection:
+        return sqlite_definitions(connection)
+
+
+def sqlite_definitions(connection: sqlite3.Connection) -> list[tuple[str, str]]:
+    ask = "SELECT name, sql FROM sqlite_master WHERE tbl_name LIKE 'exclusive2%' AND sql <> '' ORDER BY name"
+    return connection.execute(ask).fetchall()
