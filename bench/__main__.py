@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 
-from bench import database, file, group, keys, line, pair
+from bench import cache, database, file, group, keys, line, pair
 from tests.servers import RedisServer
 
 
@@ -21,6 +21,8 @@ def main() -> None:
     file.run()
     print()
     database.run()
+    print()
+    cache.run()
     print()
     keys.run()
 

@@ -9,15 +9,15 @@ from statistics import median
 ROUNDS, CALLS = 15, 200
 
 
-def medians(contenders: dict[str, Callable[[], object]]) -> dict[str, float]:
+def medians(contenders: dict[str, Callable[[], object]], calls: int = CALLS) -> dict[str, float]:
     """Microseconds per call, the median of the rounds."""
     rounds: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(ROUNDS):
         for name, call in contenders.items():
             began = time.perf_counter()
-            for _ in range(CALLS):
+            for _ in range(calls):
                 call()
-            rounds[name].append((time.perf_counter() - began) / CALLS * 1e6)
+            rounds[name].append((time.perf_counter() - began) / calls * 1e6)
     return {name: median(times) for name, times in rounds.items()}
 
 

@@ -25,12 +25,20 @@ GIVE = "DELETE FROM bare WHERE name = 'bench' AND token = %s"
 
 def run() -> None:
     with PostgresServer() as postgres:
-        measure(postgres, "postgresql", "PostgreSQL, bare psycopg", TAKE)
+        table("acquire + release of a free key, in PostgreSQL", in_postgres(postgres))
     with MariaServer() as maria:
-        measure(maria, "mysql", "MariaDB, bare PyMySQL", TAKE_IN_MARIADB)
+        table("acquire + release of a free key, in MariaDB", in_mariadb(maria))
 
 
-def measure(server: PostgresServer | MariaServer, scheme: str, bare: str, take: str) -> None:
+def in_postgres(server: PostgresServer) -> dict[str, float]:
+    return measure(server, "postgresql", "bare psycopg", TAKE)
+
+
+def in_mariadb(server: MariaServer) -> dict[str, float]:
+    return measure(server, "mysql", "bare PyMySQL", TAKE_IN_MARIADB)
+
+
+def measure(server: PostgresServer | MariaServer, scheme: str, bare: str, take: str) -> dict[str, float]:
     store = server.open_store()
     with server.stranger() as cursor:
         cursor.execute(MAKE)
@@ -41,7 +49,7 @@ def measure(server: PostgresServer | MariaServer, scheme: str, bare: str, take: 
             }
         )
     store.close()
-    table(f"acquire + release of a free key, in {bare.partition(',')[0]}", times)
+    return times
 
 
 def take_and_give(cursor: Any, take: str) -> None:

@@ -21,6 +21,10 @@ LOOK = "SELECT token, expiry FROM bare WHERE key = 'bench'"
 
 
 def run() -> None:
+    table("acquire + release of a free key, in a file", measure())
+
+
+def measure() -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         store = open_store(f"sqlite:///{folder}/ours.db")
         with closing(sqlite3.connect(f"{folder}/bare.db", isolation_level=None)) as bare:
@@ -49,4 +53,4 @@ def run() -> None:
                 }
             )
         store.close()
-    table("acquire + release of a free key, in a file", times)
+    return times

@@ -19,6 +19,10 @@ DELETE_IF_MINE = (
 
 
 def run(server: RedisServer) -> None:
+    table("acquire + release of a free key", measure(server))
+
+
+def measure(server: RedisServer) -> dict[str, float]:
     store = open_store(server.url)
     client = redis.Redis.from_url(server.url)
     bare = _Socket(server.port)
@@ -38,7 +42,7 @@ def run(server: RedisServer) -> None:
         bare.ask("SET", "floor", token, "NX", "PX", "30000")
         bare.ask("EVALSHA", sha, "1", "floor", token)
 
-    times = medians(
+    return medians(
         {
             "floor: SET NX PX + compare-and-delete, bare socket": floor,
             "celery-exclusive: lease, fence, line": partial(pair, store),
@@ -46,7 +50,6 @@ def run(server: RedisServer) -> None:
             "redis-py Lock (no fence, no line)": redis_py,
         }
     )
-    table("acquire + release of a free key", times)
 
 
 class _Socket:
