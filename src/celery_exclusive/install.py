@@ -67,7 +67,7 @@ def install(app: Celery) -> Celery:
         app.steps["worker"].add("celery_exclusive.worker.steps:Locks")
         setattr(app, ATTRIBUTE, services)
         apps_with_locks[app] = _adopt_when_bound
-        if "django" in sys.modules:  # one of its checks is whether the project has our app
+        if "django.core.checks" in sys.modules:  # one of its checks is whether the project has our app
             import_module("celery_exclusive.contrib.django.checks")
         installer.adopt_all()
     return app

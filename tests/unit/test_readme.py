@@ -16,6 +16,7 @@ from celery import Celery, Task, _state
 from django.conf import LazySettings
 
 import celery_exclusive
+import celery_exclusive.contrib.django.checks  # before `run` replaces the settings of Django
 from celery_exclusive import ExclusiveError
 from tests.worker.lab import disconnect
 
