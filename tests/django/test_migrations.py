@@ -102,6 +102,22 @@ def test_tables_in_postgres_are_those_that_the_store_makes(
         assert connection.execute(COLUMNS).fetchall() == []
 
 
+def test_a_project_that_names_no_store_finds_its_database(
+    postgres_url: str, postgres_server: PostgresServer
+) -> None:
+    nowhere = "amqp://nowhere"
+    shop = Shop(
+        DATABASES={"default": postgresql(postgres_url)},
+        CELERY_EXCLUSIVE_STORE=None,
+        CELERY_BROKER_URL=nowhere,
+        CELERY_RESULT_BACKEND="rpc://",
+    )
+    shop.manage("migrate")
+    assert shop.check("--database", "default") == []
+    with postgres_server.connect() as connection:
+        assert connection.execute(COLUMNS).fetchall()
+
+
 def test_tables_in_maria_are_made_and_unmade(maria_url: str, maria_server: MariaServer) -> None:
     shop = Shop(DATABASES={"default": mysql(maria_url)}, MYSQLDB="pymysql")
     shop.manage("migrate", "celery_exclusive")

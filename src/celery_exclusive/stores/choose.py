@@ -18,6 +18,8 @@ DJANGO_CACHE: Final = "Django's default cache"
 _NOT_YET: Final = ("sentinel", "redis+cluster", "rediss+cluster")
 _OF_SQLALCHEMY: Final = re.compile(r"^(db|sqla|sqlalchemy)\+(?=(postgresql|mysql|mariadb)\b)")
 """How the URLs of result backends and brokers in a database begin."""
+_SERVERS: Final = {"postgresql": "postgresql", "postgis": "postgresql", "mysql": "mysql"}
+"""Engines of Django, and the scheme whose driver their store needs."""
 _LINES: Final = (
     'app.conf.exclusive_store = "redis://localhost:6379/0", or, if all processes are on one machine, '
     '"sqlite:////var/lib/proj/locks.db"'
@@ -27,9 +29,9 @@ _LINES: Final = (
 def choose(conf: Any, named: str | None) -> tuple[str, str]:
     """Return the URL of the store and where it was found.
 
-    First a store that every worker can reach: the result backend, the broker or Django's default cache, if it
-    is a Redis or, with its driver installed, a database server. SQLite serves one machine only: it is chosen
-    for a broker of one machine, or SQLite results.
+    First a store that every worker can reach: the result backend, the broker, Django's default cache or its
+    default database, if it is a Redis or, with its driver installed, a PostgreSQL, MariaDB or MySQL. SQLite
+    serves one machine only: it is chosen for a broker of one machine, or SQLite results.
 
     Raises:
         OptionError: the app uses nothing that can keep locks; the message says which setting to add.
@@ -61,11 +63,16 @@ def choose(conf: Any, named: str | None) -> tuple[str, str]:
 
 def _candidates(conf: Any) -> Iterator[tuple[str, str]]:
     result_backend = str(conf.result_backend or "")  # as an attribute it includes the environment
+    database = _django_settings("DATABASES")
+    if result_backend == "django-db":
+        result_backend = _results(database)
     is_sqlite = result_backend.startswith("db+sqlite")
     if not is_sqlite:
         yield "result backend", result_backend
     yield "broker", _broker(conf)
-    yield from _of_django()
+    if (cache := _django_settings("CACHES")) is not None:
+        yield DJANGO_CACHE, redis_of(cache) or _name(cache.get("BACKEND", ""))
+        yield "Django's default database", _of_engine(database)
     if is_sqlite:
         yield "result backend", _beside(result_backend)
 
@@ -86,14 +93,29 @@ def _beside(result_backend: str) -> str:
     return f"sqlite:///{found[2]}.locks" if found else "db+sqlite in memory"
 
 
-def _of_django() -> Iterator[tuple[str, str]]:
+def _django_settings(name: str) -> Any:
+    """Return one of Django's settings for its default alias; None: the app does not use Django."""
     django = sys.modules.get("django.conf")  # an app that uses it has imported it by now
     if not django or not (django.settings.configured or os.environ.get("DJANGO_SETTINGS_MODULE")):
-        return
-    cache = django.settings.CACHES.get("default", {})
-    yield DJANGO_CACHE, redis_of(cache) or _name(str(cache.get("BACKEND", "")))
-    yield "Django's default database", _name(django.settings.DATABASES.get("default", {}).get("ENGINE", ""))
+        return None
+    return getattr(django.settings, name).get("default", {})
 
 
-def _name(path: str) -> str:
-    return path.rpartition(".")[2]
+def _results(database: Any) -> str:
+    """Return where django-celery-results has its tables, as a URL if that can keep locks."""
+    if database and _name(database.get("ENGINE", "")) == "sqlite3":
+        return f"db+sqlite:///{database.get('NAME', '')}"
+    return _of_engine(database) if database else "django-db"
+
+
+def _of_engine(database: Any) -> str:
+    """Return the URL of Django's default database, of one that needs a driver, or the name of the engine."""
+    engine = _name(database.get("ENGINE", ""))
+    if engine not in _SERVERS:
+        return engine
+    is_ready = has_driver(f"{_SERVERS[engine]}://")
+    return "django://default" if is_ready else f"db+{_SERVERS[engine]}://"
+
+
+def _name(path: object) -> str:
+    return str(path).rpartition(".")[2]

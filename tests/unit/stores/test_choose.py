@@ -69,10 +69,12 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "django.conf", raising=False)
 
 
-def use_django(monkeypatch: pytest.MonkeyPatch, cache: dict[str, Any], engine: str = "") -> None:
+def use_django(
+    monkeypatch: pytest.MonkeyPatch, cache: dict[str, Any], engine: str = "", **database: object
+) -> None:
     """As in a process that has configured Django: its settings can be made only once per process."""
     settings = LazySettings()
-    settings.configure(CACHES={"default": cache}, DATABASES={"default": {"ENGINE": engine}})
+    settings.configure(CACHES={"default": cache}, DATABASES={"default": {"ENGINE": engine, **database}})
     monkeypatch.setitem(sys.modules, "django.conf", SimpleNamespace(settings=settings))
 
 
@@ -236,6 +238,44 @@ def test_an_app_that_only_has_django_installed_is_not_asked_for_its_settings(
     monkeypatch.setitem(sys.modules, "django.conf", SimpleNamespace(settings=LazySettings()))
     with pytest.raises(OptionError, match=r"\(result backend rpc, broker sqs\)"):
         choose(conf_of("sqs://", "rpc://"), None)
+
+
+SERVERS = (
+    "django.db.backends.postgresql",
+    "django.contrib.gis.db.backends.postgis",
+    "django.db.backends.mysql",
+)
+
+
+@pytest.mark.parametrize("engine", SERVERS)
+def test_djangos_default_database_is_found_on_a_server(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_django(monkeypatch, {"BACKEND": LOCAL_MEMORY}, engine)
+    found = "django://default", "Django's default database"
+    assert choose(conf_of("amqp://mq", "rpc://"), None) == found
+
+
+def test_results_in_djangos_database_come_before_broker_and_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = {"BACKEND": DJANGO_REDIS, "LOCATION": "redis://cache"}
+    use_django(monkeypatch, cache, "django.db.backends.postgresql")
+    assert choose(conf_of("redis://mq", "django-db"), None) == ("django://default", "result backend")
+    assert choose(conf_of("amqp://mq", "rpc://"), None) == ("redis://cache", "Django's default cache")
+
+
+def test_results_in_a_sqlite_file_of_django_keep_locks_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_django(monkeypatch, {}, "django.db.backends.sqlite3", NAME=Path("/srv/app.sqlite3"))
+    expected = "sqlite:////srv/app.sqlite3.locks", "result backend"
+    assert choose(conf_of("amqp://mq", "django-db"), None) == expected
+    use_django(monkeypatch, {}, "django.db.backends.sqlite3", NAME=":memory:")
+    with pytest.raises(OptionError, match="result backend db\\+sqlite in memory"):
+        choose(conf_of("amqp://mq", "django-db"), None)
+
+
+def test_a_database_without_its_driver_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_django(monkeypatch, {}, "django.db.backends.mysql")
+    monkeypatch.delitem(sys.modules, "celery_exclusive.stores.sql.mysql", raising=False)
+    monkeypatch.setitem(sys.modules, "pymysql", None)
+    with pytest.raises(OptionError, match=r"default database db\+mysql \(needs celery-exclusive\[mysql\]\)"):
+        choose(conf_of("amqp://mq", "rpc://"), None)
 
 
 @pytest.mark.parametrize(
