@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from celery_exclusive.stores.sql import (
+    mysql_connection,
+    mysql_statements,
+    postgres_connection,
+    postgres_statements,
+    server,
+)
 from celery_exclusive.stores.sql.server import ServerStore
 from tests.maria import MariaServer
 from tests.postgres import PostgresServer
@@ -47,3 +55,13 @@ def other(database: Database) -> Iterator[ServerStore]:
     opened = database.open_store()
     yield opened
     opened.close()
+
+
+@pytest.fixture
+def long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let calls wait for locks of others for longer than a busy machine takes to see that they wait."""
+    for module, name in ((mysql_statements, "SESSION"), (mysql_statements, "BEGIN")):
+        monkeypatch.setattr(module, name, re.sub(r"= [23]\b", "= 60", getattr(module, name)))
+    monkeypatch.setattr(postgres_statements, "BEGIN", re.sub("'[235]s'", "'60s'", postgres_statements.BEGIN))
+    for module in (server, mysql_connection, postgres_connection):
+        monkeypatch.setattr(module, "PATIENCE", 60)

@@ -136,6 +136,7 @@ def test_a_fence_is_above_that_of_a_row_which_the_reaper_deleted_meanwhile(
     assert granted.fence > fences[0]
 
 
+@pytest.mark.usefixtures("long_waits")
 def test_the_reaper_waits_until_a_grant_that_has_read_the_fence_is_done(
     store: ServerStore, other: ServerStore, database: Database
 ) -> None:
@@ -146,10 +147,28 @@ def test_the_reaper_waits_until_a_grant_that_has_read_the_fence_is_done(
         granting = pool.submit(other.apply, "key", take("b"))
         wait_until_blocked(database, 1)
         reaping = pool.submit(store.reap)
-        wait_until_blocked(database, 2)
+        wait_until_blocked(database, 2, unless=reaping)
+        assert not reaping.done()
         stranger.execute("COMMIT")
         assert reaping.result().answer == Applied(True)
         assert granting.result().answer != granted
+
+
+@pytest.mark.usefixtures("long_waits")
+def test_the_reaper_waits_for_a_transaction_that_has_inserted_a_row(
+    store: ServerStore, other: ServerStore, database: Database
+) -> None:
+    with ThreadPoolExecutor(1) as pool:
+
+        def insert_and_look(transaction: Transaction) -> Future[Any]:
+            assert isinstance(transaction.apply("key", take("a")).answer, Granted)
+            reaping = pool.submit(other.reap)
+            wait_until_blocked(database, 1, unless=reaping)
+            assert not reaping.done()
+            return reaping
+
+        other.epoch()
+        assert store.transact(insert_and_look).result().answer == Applied(True)
 
 
 def wait_until_blocked(server: Database, count: int, unless: Future[Any] | None = None) -> None:
@@ -302,6 +321,7 @@ def test_heartbeats_of_the_same_keys_never_wait_in_a_circle(store: ServerStore, 
     assert database.deadlocks() == before
 
 
+@pytest.mark.usefixtures("long_waits")
 def test_a_renewal_keeps_others_from_its_leases_from_reading_to_writing(
     store: ServerStore,
     other: ServerStore,
@@ -325,6 +345,7 @@ def test_a_renewal_keeps_others_from_its_leases_from_reading_to_writing(
     assert not store.inspect("key").holders
 
 
+@pytest.mark.usefixtures("long_waits")
 def test_leases_are_locked_in_the_order_of_their_keys(store: ServerStore, database: Database) -> None:
     for key in "ba":
         store.apply(key, take("x"))
@@ -358,6 +379,19 @@ def test_the_reaper_waits_for_no_key_that_others_are_at(store: ServerStore, data
     assert database.ask(left) == []
 
 
+def test_a_transaction_at_a_new_key_holds_up_no_other(store: ServerStore, other: ServerStore) -> None:
+    answers: list[object] = []
+
+    def acquire_beside(transaction: Transaction) -> None:
+        transaction.load("new")
+        answers.append(other.apply("newer", take("a")).answer)
+
+    other.epoch()
+    store.transact(acquire_beside)
+    assert [type(answer) for answer in answers] == [Granted]  # once: no time-out has ended the transaction
+
+
+@pytest.mark.usefixtures("long_waits")
 def test_a_deadlock_with_others_is_tried_again(store: ServerStore, database: Database) -> None:
     for key in "abcdef":
         store.apply(key, take(key))

@@ -20,6 +20,7 @@ StartMaria = Callable[..., MariaServer]
 LOCK = """SELECT 1 FROM exclusive2_lock WHERE namespace = 'cx' AND "key" = 'key' FOR UPDATE"""
 
 
+@pytest.mark.usefixtures("long_waits")
 def test_the_clock_is_read_after_a_wait(start_maria: StartMaria) -> None:
     server = start_maria(sysdate_is_now="on")
 

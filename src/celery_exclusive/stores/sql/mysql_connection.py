@@ -64,9 +64,8 @@ class TranslatingCursor:
         request = self.raw.mogrify(text, parameters)
         if len(request) > self.longest - 100:  # else it would close the connection, often without a word
             raise pymysql.DataError(ER.NET_PACKET_TOO_LARGE, f"the request has {len(request)} bytes")
-        limit = at_most(PATIENCE)
-        self._connection._read_timeout = self._connection._write_timeout = limit
-        with _telling_of_silence(limit):
+        self._connection._read_timeout = self._connection._write_timeout = at_most(PATIENCE)
+        with _telling_of_silence(self._connection._read_timeout):
             self.raw.execute(request)
             while self.raw.nextset():
                 pass
