@@ -41,9 +41,9 @@ class Rehearsal:
         self.lab.journal.wait_for("end", task=self.task(name), tag=tag)
         eventually(lambda: not self.lab.messages_at_the_broker(), "an acknowledged message")
 
-    def outlive(self, milliseconds: int) -> None:
-        """Wait until what the Redis was given for so long, up to now, has expired."""
-        self.lab.doors.set("hourglass", 1, px=milliseconds)
+    def outlive(self, seconds: int) -> None:
+        """Wait until what the Redis was given for so many seconds, up to now, has expired."""
+        self.lab.doors.set("hourglass", 1, px=1000 * seconds + 100)
         eventually(lambda: not self.lab.doors.exists("hourglass"), "time to pass")
 
     def has_begun(self, name: str, tag: str) -> bool:

@@ -7,13 +7,12 @@ import os
 from celery import Task
 from django.core.cache.backends.redis import RedisCache
 
+from tests.compat import LOCK_EXPIRE
 from tests.worker.shop import app, doors, journal, noted, task
 
-__all__ = ["act", "app", "cache", "doors", "journal", "noted", "task"]
+__all__ = ["LOCK_EXPIRE", "act", "app", "cache", "doors", "journal", "noted", "task"]
 
 cache = RedisCache(os.environ["LAB_DOORS"], {})
-LOCK_EXPIRE = 1
-"""Seconds: what is ten minutes in the recipes is over before a test's body ends."""
 
 
 def act(task: Task, key: str, tag: str, *, hold: bool) -> str:

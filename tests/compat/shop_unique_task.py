@@ -8,7 +8,7 @@ from celery import Task
 from celery.exceptions import Ignore
 
 from celery_exclusive.compat.unique_task import UniqueCeleryTask as OurUniqueCeleryTask
-from tests.compat.shop import act, app, cache, task
+from tests.compat.shop import LOCK_EXPIRE, act, app, cache, task
 
 __all__ = ["app"]
 
@@ -42,12 +42,12 @@ class ByKey(OurUniqueCeleryTask):
         return "&".join([self.name, args[0]])
 
 
-@app.task(bind=True, shared=False, base=UniqueCeleryTask, custom_lock_expire=1)
+@app.task(bind=True, shared=False, base=UniqueCeleryTask, custom_lock_expire=LOCK_EXPIRE)
 def printed(self: Task, key: str, tag: str = "", hold: bool = False) -> str:
     return act(self, key, tag, hold=hold)
 
 
-@app.task(bind=True, shared=False, base=ByKey, custom_lock_expire=1)
+@app.task(bind=True, shared=False, base=ByKey, custom_lock_expire=LOCK_EXPIRE)
 def ours(self: Task, key: str, tag: str = "", hold: bool = False) -> str:
     return act(self, key, tag, hold=hold)
 

@@ -61,6 +61,7 @@ class HeimdallTask(UniqueRecipeTask):
     abstract = True
     heimdall: ClassVar[Mapping[str, Any]] = {}
     duplicate_error = AlreadyQueuedError
+    not_called: ClassVar[Mapping[str, str]] = {"setup_redis": "the store is exclusive_store"}
 
     @classmethod
     def new_option(cls, app: Any) -> tuple[Unique, str] | None:

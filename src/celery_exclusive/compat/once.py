@@ -57,6 +57,10 @@ class QueueOnce(UniqueRecipeTask):
     abstract = True
     once: ClassVar[Mapping[str, Any]] = {}
     duplicate_error = AlreadyQueued
+    not_called: ClassVar[Mapping[str, str]] = {
+        "get_key": "write unique=Unique(key=...), with a function that is called like the task",
+        "once_backend": "the store is exclusive_store",
+    }
 
     @classmethod
     def new_option(cls, app: Any) -> tuple[Unique, str]:

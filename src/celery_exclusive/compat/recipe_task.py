@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from celery_exclusive.compat.changed import report
@@ -23,10 +24,12 @@ class RecipeTask(Task):
     abstract = True
     _translated: ClassVar[str | None] = None
     """The name of the task whose option was made from old ones."""
+    not_called: ClassVar[Mapping[str, str]] = {}
+    """Methods of the recipe that a subclass may have overridden, and what to write instead."""
 
     @classmethod
     def new_option(cls, app: Any) -> tuple[Exclusive | Unique, str] | None:
-        """Return the option that this task has, and what changes with it; None: none.
+        """Return the option that this task has, and a text of what changes with it; None: none.
 
         Raises:
             OptionError: an old option is misspelt, or has no counterpart.
@@ -37,6 +40,7 @@ class RecipeTask(Task):
     def on_bound(cls, app: Any) -> None:
         if cls._translated != cls.name:  # Celery binds a task again when it finalises its app
             try:
+                cls._refuse_overrides()
                 found = cls.new_option(app)
             except OptionError:
                 app._tasks.pop(cls.name, None)  # else its next use would succeed
@@ -44,6 +48,12 @@ class RecipeTask(Task):
             if found and not cls._declares(found[0].attribute):
                 cls._translate(*found)
         super().on_bound(app)
+
+    @classmethod
+    def _refuse_overrides(cls) -> None:
+        for name, instead in cls.not_called.items():
+            if hasattr(cls, name):
+                raise OptionError(f"task {cls.name}: {name} is of no use, since nothing calls it: {instead}")
 
     @classmethod
     def _declares(cls, attribute: str) -> bool:

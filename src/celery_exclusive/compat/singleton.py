@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any, ClassVar
 
@@ -51,6 +52,11 @@ class Singleton(UniqueRecipeTask):
     raise_on_duplicate: ClassVar[bool | None] = None
     lock_expiry: ClassVar[float | None] = None
     duplicate_error = DuplicateTaskError
+    not_called: ClassVar[Mapping[str, str]] = {
+        "generate_lock": "write unique=Unique(key=...), with a function that is called like the task",
+        "on_duplicate": "look at the outcome of the call",
+        "singleton_backend": "the store is exclusive_store",
+    }
 
     @classmethod
     def new_option(cls, app: Any) -> tuple[Unique, str]:

@@ -143,6 +143,28 @@ def test_what_is_misspelt_or_has_no_counterpart_is_refused_each_time(
 
 
 @pytest.mark.parametrize(
+    ("base", "method", "text"),
+    [
+        (QueueOnce, "get_key", r"write unique=Unique\(key="),
+        (QueueOnce, "once_backend", "exclusive_store"),
+        (Singleton, "generate_lock", r"write unique=Unique\(key="),
+        (Singleton, "on_duplicate", "outcome"),
+        (HeimdallTask, "setup_redis", "exclusive_store"),
+    ],
+)
+def test_a_method_that_nothing_calls_any_more_is_refused(
+    app: Celery, base: Any, method: str, text: str
+) -> None:
+    own = type("Own", (base,), {"abstract": True, method: lambda self, *args: "mine"})
+
+    @app.task(name=NAME, base=own, shared=False)
+    def load(url: str) -> None: ...
+
+    with pytest.raises(OptionError, match=f"task {NAME}: {method} is of no use.*{text}"):
+        app.finalize()
+
+
+@pytest.mark.parametrize(
     ("base", "old", "texts"),
     [
         (QueueOnce, {"once": {"timeout": 60}}, ["compat.once", "timeout", "unique=Unique(", "queued_ttl=60"]),
