@@ -23,7 +23,7 @@ CELERIES = ("5.4", "5.5", "5.6", "5.7")
 FREE = {"billiard", "celery", "kombu", "redis"}
 # Those of an old Celery are not ours: `make test` is where a warning is an error.
 WARNINGS = ("-W", "default")
-TESTS = ("-n", "auto", "--dist", "loadgroup", "tests/worker", "tests/unit", "tests/cli")
+TESTS = ("-n", "auto", "--dist", "loadgroup", "tests/worker", "tests/compat", "tests/unit", "tests/cli")
 
 nox.needs_version = ">=2026.10"
 nox.options.download_python = "never"
@@ -38,7 +38,7 @@ os.environ["PYENV_VERSION"] = ":".join(folder.name for folder in sorted(_pyenv.g
 @nox.session(python=PYTHONS)
 @nox.parametrize("celery", [nox.param(one, id=f"celery-{one}", tags=[f"celery-{one}"]) for one in CELERIES])
 def matrix(session: nox.Session, celery: str) -> None:
-    """Run tests/worker, tests/unit and tests/cli, or what is given behind `--`."""
+    """Run tests/worker, tests/compat, tests/unit and tests/cli, or what is given behind `--`."""
     session.env["PYENV_VERSION"] = None
     constraints = Path(session.create_tmp(), "constraints.txt")
     constraints.write_text(f"celery=={celery}.*\nkombu=={celery}.*\n" + _pins())

@@ -38,6 +38,7 @@ class UniqueCeleryTask(RecipeTask):
         def lock_id(*args: Any, **kwargs: Any) -> str:
             return _text(app.tasks[cls.name].generate_lock_id(*args, **kwargs))
 
+        lock_id.__qualname__ = "generate_lock_id"  # as the new spelling shows it
         changes = "a run that finds the lock held is skipped with a result, and its chain and chord go on"
         ttl = cls.custom_lock_expire or cls.LOCK_EXPIRE
         if ttl:

@@ -179,7 +179,7 @@ def test_a_method_that_nothing_calls_any_more_is_refused(
         (
             UniqueCeleryTask,
             {"custom_lock_expire": 60},
-            ["custom_lock_expire", "exclusive=Exclusive(", "ttl=60"],
+            ["custom_lock_expire", "exclusive=Exclusive(key=generate_lock_id, ttl=60"],
         ),
     ],
 )
@@ -245,6 +245,12 @@ def test_a_call_may_have_options_of_celery_once(declare: Callable[..., Any]) -> 
     assert task.apply_async(("https://a",), once={"graceful": True}).id == first.id
     with pytest.raises(OptionError, match="no option 'keys'"):
         task.apply_async(("https://a",), once={"keys": []})
+
+
+def test_an_option_of_a_call_to_a_task_that_is_not_unique_does_nothing(declare: Callable[..., Any]) -> None:
+    task = declare(QueueOnce, unique=None)
+    calls = [task.apply_async(("https://a",), once={"graceful": True}) for _ in range(2)]
+    assert calls[0].id != calls[1].id
 
 
 def test_a_key_of_celery_heimdall_gets_the_arguments_by_place_and_by_name(
