@@ -1,0 +1,187 @@
+"""Locks and waiting tasks in Django's admin: to look at, and to release a lock that no body holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from django.contrib import admin, messages
+from django.db.models import Count, F, OuterRef, Q, QuerySet, Subquery
+from django.db.models.functions import Coalesce
+from django.shortcuts import redirect
+from django.utils import timezone
+
+from celery_exclusive.contrib.django.models import Lock, WaitingTask
+from celery_exclusive.contrib.django.project import alias, services
+from celery_exclusive.contrib.django.workers import workers_of
+from celery_exclusive.core.claim import publish_id, task_id
+from celery_exclusive.core.records import SECOND
+from celery_exclusive.display import escaped, printable, unescaped
+from celery_exclusive.errors import ExclusiveError, LockHeld
+from celery_exclusive.leases.operator_release import release
+from celery_exclusive.stores.base import Snapshot
+from celery_exclusive.stores.sql.rows import to_bytes
+
+
+class ReadOnlyAdmin(admin.ModelAdmin):
+    """Rows of this app's namespace in the database of the locks. Nobody adds, changes or deletes any."""
+
+    search_fields = ("key",)
+    search_help_text = "The beginning of a key"
+    show_full_result_count = False
+
+    def has_add_permission(self, request: Any) -> bool:
+        return False
+
+    def has_change_permission(self, request: Any, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: Any, obj: Any = None) -> bool:
+        return False
+
+    def has_view_permission(self, request: Any, obj: Any = None) -> bool:
+        return alias() is not None and bool(super().has_view_permission(request, obj))
+
+    def get_queryset(self, request: Any) -> Any:
+        rows = QuerySet(self.model, using=alias())
+        return rows.filter(namespace=escaped(services().settings.exclusive_prefix))
+
+    def get_search_results(self, request: Any, queryset: Any, search_term: str) -> tuple[Any, bool]:
+        """Find the keys that begin with these characters, with or without their kind."""
+        begins: Any = Q()
+        for kind in ("", *(kind + mark for kind in "xu" for mark in ":=")) if search_term else ():
+            first = to_bytes(unescaped(kind + search_term))
+            begins |= Q(key__gte=first, key__lt=first + b"\xff")
+        return queryset.filter(begins), False
+
+    def changelist_view(self, request: Any, extra_context: Any = None) -> Any:
+        try:
+            services().store.epoch()
+        except ExclusiveError as error:  # no tables, no server: told instead of a page of errors
+            self.message_user(request, str(error), messages.ERROR)
+            return redirect(f"{self.admin_site.name}:index")
+        return super().changelist_view(request, extra_context)
+
+
+@admin.register(Lock)
+class LockAdmin(ReadOnlyAdmin):
+    list_display = ("key", "state", "holder", "worker", "age", "lease_left", "in_line")
+    fields = list_display
+    actions = ("release",)
+
+    def get_queryset(self, request: Any) -> Any:
+        """Leave out keys that are free: the reaper deletes their rows later."""
+        now = int(timezone.now().timestamp() * SECOND)
+        return super().get_queryset(request).exclude(waiting=0, aside=0, ends__lte=now)
+
+    def get_changelist_instance(self, request: Any) -> Any:
+        changelist = super().get_changelist_instance(request)
+        _look_at(changelist.result_list)
+        return changelist
+
+    def get_object(self, request: Any, object_id: str, from_field: Any = None) -> Any:
+        lock = super().get_object(request, object_id, from_field)
+        if lock:
+            _look_at([lock])
+        return lock
+
+    def has_release_permission(self, request: Any) -> bool:
+        return bool(request.user.has_perm(f"{self.opts.app_label}.release_lock"))
+
+    @admin.action(permissions=["release"], description="Release the selected locks, unless a task runs")
+    def release(self, request: Any, queryset: Any) -> None:
+        for lock in queryset:
+            said, level = _release(unescaped(lock.key))
+            self.log_change(request, lock, said)
+            self.message_user(request, f"Lock {lock.key}: {said}", level)
+
+    @admin.display
+    def state(self, lock: Any) -> str:
+        snapshot: Snapshot = lock.snapshot
+        if snapshot.problem:
+            return "damaged"
+        if snapshot.holders:
+            return str(snapshot.holders[0].phase)
+        return "waiting" if snapshot.waiting else "aside" if snapshot.aside else "free"
+
+    @admin.display
+    def holder(self, lock: Any) -> str:
+        return ", ".join(printable(task_id(owner.id)) for owner in lock.snapshot.holders) or "-"
+
+    @admin.display
+    def worker(self, lock: Any) -> str:
+        return ", ".join(lock.workers.get(task_id(owner.id), "-") for owner in lock.snapshot.holders) or "-"
+
+    @admin.display
+    def age(self, lock: Any) -> str:
+        return _seconds(owner.age for owner in lock.snapshot.holders)
+
+    @admin.display(description="lease left")
+    def lease_left(self, lock: Any) -> str:
+        return _seconds(owner.remaining for owner in lock.snapshot.holders)
+
+    @admin.display(description="waiting")
+    def in_line(self, lock: Any) -> int:
+        return int(lock.snapshot.waiting + lock.snapshot.aside)
+
+
+@admin.register(WaitingTask)
+class WaitingTaskAdmin(ReadOnlyAdmin):
+    list_display = ("key", "position", "state", "task", "queue")
+    fields = list_display
+
+    def get_queryset(self, request: Any) -> Any:
+        """Copies of a task that runs are behind the line, not in it."""
+        rows = super().get_queryset(request).exclude(state="behind")
+        same = QuerySet(WaitingTask, using=alias()).filter(
+            namespace=OuterRef("namespace"), key=OuterRef("key"), state=OuterRef("state")
+        )
+        before = (
+            same.filter(seq__lt=OuterRef("seq")).order_by().values("key").annotate(n=Count("id")).values("n")
+        )
+        return rows.annotate(position=Coalesce(Subquery(before), 0) + 1).order_by(
+            "key", F("state").desc(), "seq"
+        )
+
+    @admin.display
+    def position(self, entry: Any) -> int:
+        return int(entry.position)
+
+    @admin.display
+    def task(self, entry: Any) -> str:
+        return printable(task_id(unescaped(entry.id)))
+
+    @admin.display
+    def queue(self, entry: Any) -> str:
+        return printable(publish_id(unescaped(entry.id)).partition("@")[2]) or "-"
+
+
+def _look_at(locks: Iterable[Any]) -> None:
+    """Give each lock its state, and who works under it, by the clock of the store."""
+    locks = list(locks)
+    found = services().store.inspect_all([unescaped(lock.key) for lock in locks])
+    ids = [task_id(owner.id) for snapshot in found for owner in snapshot.holders if owner.phase == "running"]
+    workers = workers_of(services().app, ids)
+    for lock, snapshot in zip(locks, found, strict=True):
+        lock.snapshot, lock.workers = snapshot, workers
+
+
+def _release(key: str) -> tuple[str, int]:
+    """Release a lock, unless its holder runs; return what became of it."""
+    try:
+        released = release(services(), key)
+    except LockHeld as held:
+        holder = printable(held.holder)
+        return (
+            f"Not released: {holder} runs. It releases the lock when it ends; if its worker is dead, the "
+            "lease ends by itself."
+        ), messages.ERROR
+    except ExclusiveError as error:
+        return f"Not released: {error}", messages.ERROR
+    former = ", ".join(printable(task_id(owner.id)) for owner in released.former)
+    said = f"Released, was held by {former}." if former else "Nobody held it."
+    return said, messages.SUCCESS
+
+
+def _seconds(times: Iterable[int]) -> str:
+    return ", ".join(f"{time / SECOND:.1f} s" for time in times) or "-"

@@ -1,0 +1,53 @@
+"""A project's own tests, with its locks in its databases: the caller's transactions are not in the way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.django.databases import postgresql, sqlite
+from tests.django.shop_project import Shop, with_file
+
+CALLED = """
+import django; django.setup()
+from django.contrib.auth.models import User
+from django.test import Client
+client = Client()
+client.force_login(User.objects.create_superuser("root"))
+print(client.get("/admin/celery_exclusive/lock/", follow=True).content.decode())
+print("index:", client.get("/admin/").content.decode())
+"""
+
+
+def atomic(database: dict[str, Any], **test: Any) -> dict[str, Any]:
+    return {**database, "ATOMIC_REQUESTS": True, "TEST": test}
+
+
+def passes(shop: Shop) -> None:
+    said = shop.manage("test", "--noinput")
+    assert "\nOK\n" in said, said
+    assert "Found 12 test(s)" in said
+
+
+def test_with_locks_in_a_file_of_their_own(tmp_path: Path) -> None:
+    files = {
+        alias: atomic(sqlite(tmp_path / f"{alias}.db"), NAME=tmp_path / f"test-{alias}.db")
+        for alias in ("default", "locks")
+    }
+    passes(with_file(tmp_path, DATABASES=files))
+
+
+def test_with_locks_in_the_default_database_in_postgres(postgres_url: str) -> None:
+    passes(Shop(DATABASES={"default": atomic(postgresql(postgres_url), NAME="test_shop")}))
+
+
+def test_the_admin_tells_that_tables_are_missing_and_hides_what_is_elsewhere(tmp_path: Path) -> None:
+    shop = with_file(tmp_path)
+    shop.manage("migrate")
+    said = shop.run("-c", CALLED).stdout
+    assert "lacks the tables for locks: run `python manage.py migrate --database=locks`" in said
+    assert 'href="/admin/celery_exclusive/lock/"' in said
+    shop.settings["CELERY_EXCLUSIVE_STORE"] = "memory://"
+    index = shop.run("-c", CALLED.replace("root", "other")).stdout.partition("index:")[2]
+    assert 'href="/admin/auth/user/"' in index
+    assert "/admin/celery_exclusive/" not in index
