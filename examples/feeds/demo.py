@@ -22,6 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _options(argv)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
+    tempfile.gettempdir()  # for us it stays: a database that runs as another user must get there
     stack = ExitStack()
     try:
         folder = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="feeds-demo-")))
@@ -80,8 +81,6 @@ def _configure(folder: Path, store: str | None, *, is_protected: bool) -> None:
     os.environ["FEEDS_STORE"] = _absolute(store or "", folder)
     os.environ["TMPDIR"] = str(folder / "tmp")  # a killed worker cannot tidy up
     (folder / "tmp").mkdir()
-    (folder / "tmp").chmod(0o1777)  # a database may run as another user
-    folder.chmod(0o755)
 
 
 def _absolute(store: str, folder: Path) -> str:

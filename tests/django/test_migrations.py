@@ -122,7 +122,8 @@ def test_tables_in_maria_are_made_and_unmade(maria_url: str, maria_server: Maria
     shop = Shop(DATABASES={"default": mysql(maria_url)}, MYSQLDB="pymysql")
     shop.manage("migrate", "celery_exclusive")
     assert [message for message in shop.check("--database", "default") if message != "W011"] == []
-    tables = "SELECT table_name FROM information_schema.tables WHERE table_name LIKE 'exclusive2%'"
+    ours = "table_schema = 'locks' AND table_name LIKE 'exclusive2%'"
+    tables = f"SELECT table_name FROM information_schema.tables WHERE {ours}"
     assert {name for (name,) in maria_server.ask(tables)} == set(NAMES)
     shop.manage("migrate", "celery_exclusive", "zero")
     assert not maria_server.ask(tables)
