@@ -260,10 +260,18 @@ def open_tested(
     store.close()
 
 
-@settings(max_examples=HISTORIES)
-@given(histories)
-def test_every_store_does_what_the_reference_does(open_tested: OpenStore, history: list[Action]) -> None:
-    hold_to_the_reference(open_tested(), history)
+def test_every_store_does_what_the_reference_does(
+    open_tested: OpenStore, request: pytest.FixtureRequest
+) -> None:
+    """A fourth of the histories on a database server, which takes longer and shares the class of SQLite."""
+    is_server = request.node.callspec.params["open_tested"] in ("postgres", "maria")
+
+    @settings(max_examples=HISTORIES // 4 if is_server else HISTORIES)
+    @given(histories)
+    def check(history: list[Action]) -> None:
+        hold_to_the_reference(open_tested(), history)
+
+    check()
 
 
 @pytest.mark.parametrize("history", RARE.values(), ids=RARE)
