@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from django.contrib import admin, messages
-from django.db.models import Count, F, OuterRef, Q, QuerySet, Subquery
+from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 from django.shortcuts import redirect
 from django.utils import timezone
@@ -14,7 +14,7 @@ from django.utils import timezone
 from celery_exclusive.contrib.django.models import Lock, WaitingTask
 from celery_exclusive.contrib.django.project import alias, services
 from celery_exclusive.contrib.django.workers import workers_of
-from celery_exclusive.core.claim import publish_id, task_id
+from celery_exclusive.core.claim import task_id
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.display import escaped, printable, unescaped
 from celery_exclusive.errors import ExclusiveError, LockHeld
@@ -28,7 +28,6 @@ class ReadOnlyAdmin(admin.ModelAdmin):
 
     search_fields = ("key",)
     search_help_text = "The beginning of a key"
-    show_full_result_count = False
 
     def has_add_permission(self, request: Any) -> bool:
         return False
@@ -127,7 +126,7 @@ class LockAdmin(ReadOnlyAdmin):
 
 @admin.register(WaitingTask)
 class WaitingTaskAdmin(ReadOnlyAdmin):
-    list_display = ("key", "position", "state", "task", "queue")
+    list_display = ("key", "position", "state", "task")
     fields = list_display
 
     def get_queryset(self, request: Any) -> Any:
@@ -137,23 +136,21 @@ class WaitingTaskAdmin(ReadOnlyAdmin):
             namespace=OuterRef("namespace"), key=OuterRef("key"), state=OuterRef("state")
         )
         before = (
-            same.filter(seq__lt=OuterRef("seq")).order_by().values("key").annotate(n=Count("id")).values("n")
+            same.filter(place__lt=OuterRef("place"))
+            .order_by()
+            .values("key")
+            .annotate(n=Count("id"))
+            .values("n")
         )
-        return rows.annotate(position=Coalesce(Subquery(before), 0) + 1).order_by(
-            "key", F("state").desc(), "seq"
-        )
+        return rows.annotate(position=Coalesce(Subquery(before), 0) + 1)
 
-    @admin.display
+    @admin.display(description="place")
     def position(self, entry: Any) -> int:
         return int(entry.position)
 
     @admin.display
     def task(self, entry: Any) -> str:
         return printable(task_id(unescaped(entry.id)))
-
-    @admin.display
-    def queue(self, entry: Any) -> str:
-        return printable(publish_id(unescaped(entry.id)).partition("@")[2]) or "-"
 
 
 def _look_at(locks: Iterable[Any]) -> None:

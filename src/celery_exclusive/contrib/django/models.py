@@ -47,7 +47,6 @@ class WaitingTask(models.Model):
     namespace = Name()
     key = Name()
     id = Name(primary_key=True)  # within the line of a key
-    seq = models.BigIntegerField()
     state = models.TextField()
     place = models.BigIntegerField()
 

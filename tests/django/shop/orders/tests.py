@@ -95,7 +95,7 @@ class Admin(Clean, TransactionTestCase):
         rows = [(row.key, row.position, row.id) for row in self.rows(WAITING)]
         assert rows == [("x=a", 1, "1/p@celery"), ("x=a", 2, "3/p@slow"), ("x=b", 1, "2/p")]
         shown = self.client.get(WAITING).content.decode()
-        assert all(text in shown for text in (">3<", ">slow<", ">celery<", ">waiting<"))
+        assert all(text in shown for text in (">2<", ">3<", ">waiting<"))
         assert self.client.get(f"{WAITING}3_2Fp_40slow/change/").status_code == 200
 
     def test_free_keys_and_those_of_other_namespaces_are_left_out(self):

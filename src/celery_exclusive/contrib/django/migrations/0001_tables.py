@@ -36,7 +36,6 @@ class Migration(migrations.Migration):
                 ("namespace", Name()),
                 ("key", Name()),
                 ("id", Name(primary_key=True, serialize=False)),
-                ("seq", models.BigIntegerField()),
                 ("state", models.TextField()),
                 ("place", models.BigIntegerField()),
             ],
