@@ -1,6 +1,7 @@
 """The worker suite on every Python and every Celery that we support: `make matrix`.
 
 make matrix ARGS='--list'                                            # all pairs
+make matrix ARGS='-s django'                                         # Django 4.2 to today's
 make matrix ARGS='-p 3.12 -t celery-5.4'                             # one of them
 make matrix ARGS='-p 3.12 -t celery-5.4 -- tests/worker/test_line.py -k order'
 
@@ -18,11 +19,13 @@ import nox
 from tests.servers import redis_program
 
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+DJANGOS = (("3.11", "4.2"), ("3.12", "5.2"), ("3.13", "6.1"))
 CELERIES = ("5.4", "5.5", "5.6", "5.7")
 # An older Celery needs older ones of these. All else is what requirements/dev.txt pins.
 FREE = {"billiard", "celery", "kombu", "redis"}
 # Those of an old Celery are not ours: `make test` is where a warning is an error.
 WARNINGS = ("-W", "default")
+DJANGO_TESTS = ("-n", "auto", "--dist", "loadgroup", "tests/django", "tests/store/test_django.py")
 TESTS = ("-n", "auto", "--dist", "loadgroup", "tests/worker", "tests/compat", "tests/unit", "tests/cli")
 
 nox.needs_version = ">=2026.10"
@@ -39,19 +42,31 @@ os.environ["PYENV_VERSION"] = ":".join(folder.name for folder in sorted(_pyenv.g
 @nox.parametrize("celery", [nox.param(one, id=f"celery-{one}", tags=[f"celery-{one}"]) for one in CELERIES])
 def matrix(session: nox.Session, celery: str) -> None:
     """Run tests/worker, tests/compat, tests/unit and tests/cli, or what is given behind `--`."""
+    _install(session, f"celery=={celery}.*\nkombu=={celery}.*\n" + _pins(FREE))
+    session.run("celery", "report")
+    session.run("pytest", *WARNINGS, *(session.posargs or TESTS))
+
+
+@nox.session
+@nox.parametrize(("python", "django"), [nox.param(*pair, id=f"django-{pair[1]}") for pair in DJANGOS])
+def django(session: nox.Session, django: str) -> None:
+    """Run tests/django and the tests of Django's store, or what is given behind `--`."""
+    _install(session, f"django=={django}.*\n" + _pins({"django"}))
+    session.run("pytest", *WARNINGS, *(session.posargs or DJANGO_TESTS))
+
+
+def _install(session: nox.Session, pins: str) -> None:
     session.env["PYENV_VERSION"] = None
     constraints = Path(session.create_tmp(), "constraints.txt")
-    constraints.write_text(f"celery=={celery}.*\nkombu=={celery}.*\n" + _pins())
+    constraints.write_text(pins)
     groups = nox.project.dependency_groups(nox.project.load_toml("pyproject.toml"), "test")
     session.install("--constraint", str(constraints), *groups)
     session.install("--no-deps", "--no-build-isolation", "--editable", ".")
     session.env["PATH"] = os.pathsep.join(
         [*session.bin_paths, str(Path(redis_program()).parent), os.environ["PATH"]]
     )
-    session.run("celery", "report")
-    session.run("pytest", *WARNINGS, *(session.posargs or TESTS))
 
 
-def _pins() -> str:
+def _pins(free: set[str]) -> str:
     pins = re.findall(r"^(([\w-]+)==.*) \\$", Path("requirements/dev.txt").read_text(), re.MULTILINE)
-    return "".join(f"{pin}\n" for pin, name in pins if name not in FREE)
+    return "".join(f"{pin}\n" for pin, name in pins if name not in free)
