@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from celery_exclusive import Unique
+from celery_exclusive import Exclusive, Unique
 from tests.worker.lab import eventually
 from tests.worker.message import Message, stop_consuming
 from tests.worker.stage import Stage, on_stages
@@ -171,3 +171,21 @@ def test_a_copy_of_a_run_does_not_begin_when_the_retry_that_got_its_key_has_fini
     lab.open("end")
     stage.assert_nothing_is_left(lab)
     assert len(lab.journal.events("start")) == 2
+
+
+@on_stages("prefork", brokers=("redis",))
+def test_a_task_that_waits_for_a_lock_which_its_call_alone_asked_for_runs(stage: Stage) -> None:
+    lab = stage.make_lab(SHOP, exclusive_ttl=600)
+    worker = stage.start_worker(lab, "w1", 3)
+    options = {"exclusive": Exclusive(key="one at a time")}
+    lab.send("once", "a", "holder", True, options=options)
+    lab.journal.wait_for("start", tag="holder")
+    for key in "bc":
+        sent = lab.send("once", key, key, options=options)
+        worker.wait_for_log(f"[{sent.id}] parked: ")
+    lab.open("holder")
+    lab.journal.wait_for("end", tag="b")
+    lab.journal.wait_for("end", tag="c")
+    for key in "abc":
+        eventually(lambda key=key: lab.task("once").lock_state(key).unique_holder is None, "a free key")
+    assert "left the line of lock" not in worker.log

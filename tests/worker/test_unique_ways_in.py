@@ -39,6 +39,17 @@ def test_a_duplicate_from_a_publisher_without_the_library_is_skipped_on_the_work
     assert lab.journal.tags() == ["first", "third"]
 
 
+def test_a_period_is_not_cut_short_by_the_expiry_of_a_message_from_elsewhere(
+    make_lab: Callable[..., Lab], stranger: Celery
+) -> None:
+    lab = make_lab(module=SHOP, exclusive_ttl=600)
+    lab.start_worker()
+    first = stranger.send_task(f"{SHOP}.twice_a_period", ["k", "first"], expires=60)
+    assert first.get(timeout=DEADLINE) == "first"
+    assert lab.task("twice_a_period").lock_state("k").unique_holder.remaining > 60
+
+
+
 def test_a_publisher_that_does_not_know_the_task_leaves_it_to_the_worker(
     make_lab: Callable[..., Lab], redis_url: str
 ) -> None:

@@ -80,8 +80,8 @@ class Received(Delivery):
         )
 
     def at_present(self) -> Received:
-        """This delivery, with its unique key kept no longer than its message can wait from now on."""
-        if self.unique is None or self.expires is None:
+        """This delivery, with its unique key held no longer than its message can wait from now on."""
+        if self.unique is None or self.unique.ends_by_clock or self.expires is None:
             return self
         left = no_longer_than(self.longest, seconds_until(self.expires))
         return replace(self, unique=replace(self.unique, queued_ttl=left))

@@ -62,15 +62,18 @@ class Undeclared:
             self.services.releaser.add_message(id, header)
 
     def _leave_lines(self, task: Any, id: str, header: Header, *, again: bool) -> bool:
-        """Leave the lines of options that this task has not; return whether it may be in any."""
-        keys = [] if self.services.exclusive(task) else [header.exclusive]
-        if header.unique and header.unique[1] == FINISHED and not self.services.unique(task):
+        """Leave the lines of options that this task has not; return whether it may be in any.
+
+        A task with another option acquires the unique key of its message all the same, out of that line.
+        """
+        keys = [] if self.services.exclusive(task, header.values) else [header.exclusive]
+        if header.unique and header.unique[1] == FINISHED and not isinstance(task, GatedTask):
             keys.append(header.unique[0])
-        left = [key for key in keys if key and (header.promoted is not None or again)]
-        for key in left:
+        to_leave = [key for key in keys if key and (header.promoted is not None or again)]
+        for key in to_leave:
             entry = (self.services.store, task.name, id, key, header.claim_id(id))
             Thread(target=self._leave_line, args=entry, name="exclusive-leave", daemon=True).start()
-        return bool(left)
+        return bool(to_leave)
 
     def _leave_line(self, store: Store, task: str, id: str, key: str, claim: str) -> None:
         """Not for good: a worker of another release may get it, if this one is killed before it has run."""
