@@ -49,7 +49,6 @@ def test_a_period_is_not_cut_short_by_the_expiry_of_a_message_from_elsewhere(
     assert lab.task("twice_a_period").lock_state("k").unique_holder.remaining > 60
 
 
-
 def test_a_publisher_that_does_not_know_the_task_leaves_it_to_the_worker(
     make_lab: Callable[..., Lab], redis_url: str
 ) -> None:
