@@ -57,8 +57,8 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     add(
         "--store",
         metavar="URL",
-        help="keep the locks there, in a new file: sqlite, or in a server of their own: postgres, mariadb, "
-        "memcached (default: with the results)",
+        help="keep the locks there, in a new file: sqlite, in the project's database: django, or in a server "
+        "of their own: postgres, mariadb, memcached (default: with the results)",
     )
     add("--keep", type=Path, metavar="DIR", help="keep journal, logs and database in this new folder")
     add("--deadline", type=float, default=120.0, metavar="SECONDS", help="give up after that (default: 120)")
@@ -85,6 +85,8 @@ def _configure(folder: Path, store: str | None, *, is_protected: bool) -> None:
 
 def _absolute(store: str, folder: Path) -> str:
     """Return a URL that means the same in every process, wherever it runs."""
+    if store == "django":
+        return "django://default"
     if store == "sqlite":
         return f"sqlite:///{folder}/locks.sqlite3"
     scheme, _, path = store.partition(":///")

@@ -81,6 +81,7 @@ STORES = {
     "postgres": "postgresql",
     "mariadb": "mysql",
     "memcached": "memcached",
+    "django": "django",
 }
 
 

@@ -53,5 +53,8 @@ CELERY_EXCLUSIVE_TTL = 10
 if store := os.environ.get("FEEDS_STORE"):
     CELERY_EXCLUSIVE_STORE = store
 
+if (store or "").startswith("django"):
+    INSTALLED_APPS.append("celery_exclusive.contrib.django")  # its migrations make the tables of the locks
+
 # A click waits in line. memcached can keep no line: there it is published again, with a delay.
 CLICKS = "reschedule" if (store or "").startswith("memcached") else "wait"

@@ -99,9 +99,9 @@ class Show:
             os.environ["FEEDS_STORE"] = self._stack.enter_context(stores.started(self._store))
         url = os.environ["FEEDS_REDIS"] = broker.start(self._processes, self._folder, os.environ)
         self._progress.tell(f"{len(self._server.urls)} feeds are served, the broker answers at {url}")
+        app = _migrate()
         for worker in WORKERS:
             self._workers[worker] = self._processes.start(worker, _worker_command(worker), os.environ)
-        app = _migrate()
         command = [sys.executable, "-m", "stage.producers"]
         for number in range(PRODUCERS):
             self._producers.append(self._processes.start(f"producer-{number}", command, os.environ))
