@@ -204,7 +204,10 @@ class PostgresServer(Server):
         """Each of its processes is in a group of its own."""
         assert self._process
         first = self._process.pid
-        others = Path(f"/proc/{first}/task/{first}/children").read_text().split()
+        try:
+            others = Path(f"/proc/{first}/task/{first}/children").read_text().split()
+        except FileNotFoundError:  # it has ended by itself: its port was taken
+            return
         for pid in (first, *map(int, others)):
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
