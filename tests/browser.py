@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import urllib.request
 from base64 import b64decode
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +107,13 @@ class Browser(Server):
             libraries["LD_LIBRARY_PATH"] += f":{MADE}/usr/lib/x86_64-linux-gnu/pulseaudio"
         command = [self._driver, f"--port={self.port}"]
         return self._run(command, group=True, env={**libraries, "HOME": str(self._directory)})
+
+    def _end(self, how: signal.Signals) -> None:
+        """The browser and its many processes would outlive their driver."""
+        if self._process:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, how)
+        super()._end(how)
 
     def _answers(self) -> bool:
         try:
