@@ -16,6 +16,7 @@ from celery_exclusive.core.claim import FINISHED
 from celery_exclusive.core.operations import Applied, Remove
 from celery_exclusive.errors import ExclusiveError
 from celery_exclusive.messages.header import Header, read_header
+from celery_exclusive.options.declared import Exclusive
 from celery_exclusive.system.forks import forks_wait
 from celery_exclusive.worker.gate import GatedTask
 from celery_exclusive.worker.queues import routed
@@ -66,8 +67,10 @@ class Undeclared:
 
         A task with another option acquires the unique key of its message all the same, out of that line.
         """
-        keys = [] if self.services.exclusive(task, header.values) else [header.exclusive]
-        if header.unique and header.unique[1] == FINISHED and not isinstance(task, GatedTask):
+        is_gated = isinstance(task, GatedTask)
+        is_asked_for = is_gated and Exclusive.attribute in header.values
+        keys = [] if is_asked_for or self.services.exclusive(task) else [header.exclusive]
+        if header.unique and header.unique[1] == FINISHED and not is_gated:
             keys.append(header.unique[0])
         to_leave = [key for key in keys if key and (header.promoted is not None or again)]
         for key in to_leave:
