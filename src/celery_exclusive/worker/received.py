@@ -58,11 +58,12 @@ class Received(Delivery):
         duplicate_of = (
             (header.unique[0], header.duplicate_of) if header.unique and header.duplicate_of else None
         )
+        unique = _unique_claim(services, task, header, id, token, is_acquired=is_acquired)
         return cls(
             id=id,
             token=token,
             exclusive=_lock_claim(services, task, header, id, token),
-            unique=_unique_claim(services, task, header, id, token, is_acquired=is_acquired),
+            unique=unique,
             duplicate_of=duplicate_of,
             redelivered=is_redelivered(message),
             promoted=header.promoted,
@@ -75,7 +76,7 @@ class Received(Delivery):
             follows=f"{request.id}/{header.follows}" if header.follows else None,
             values=header.values,
             stored=StoredMessage.of(message, header, noted.get("queue") if header.route else None),
-            longest=services.queued_ttl(services.unique(task, header.values)),
+            longest=unique.queued_ttl if unique else 0,
             expires=message.headers.get("expires"),
         )
 
