@@ -45,6 +45,7 @@ def test_the_example_has_less_than_150_lines() -> None:
 def test_a_store_that_cannot_be_imported_is_named(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     point = EntryPoint("theirs", value, "celery_exclusive.stores")
     monkeypatch.setattr(base, "entry_points", lambda group: [point] if group == point.group else [])
+    monkeypatch.setattr(base, "_installed", base._installed.__wrapped__)
     with pytest.raises(OptionError, match="exclusive_store: the store of theirs:// cannot be imported: "):
         open_store("theirs://somewhere")
     with pytest.raises(OptionError, match="did you mean 'theirs'"):

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from celery_exclusive.errors import OptionError, did_you_mean
-from celery_exclusive.stores.base import Store, open_store
+from celery_exclusive.stores.base import Store, make_store
 from celery_exclusive.stores.sql import sqlite_tables
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ def open_django(
     if vendor == "sqlite":
         connection = _connection(alias)
         if connection.is_in_memory_db():
-            seconds = {"offer": offer / 1e6, "tombstone_ttl": tombstone_ttl / 1e6}
-            return open_store(f"memory://django-{alias}", prefix=prefix, **seconds)
+            memory = f"memory://django-{alias}"
+            return make_store(memory, prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
     store = _MAKERS[vendor](alias, prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
     if has_app():
         database = "" if alias == "default" else f" --database={alias}"

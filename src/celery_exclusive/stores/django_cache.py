@@ -11,7 +11,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from celery_exclusive.errors import OptionError, did_you_mean
-from celery_exclusive.stores.base import Store, open_store
+from celery_exclusive.stores.base import Store, make_store
 
 _REDIS: Final = ("django.core.cache.backends.redis.RedisCache", "django_redis.cache.RedisCache")
 _MEMCACHED: Final = tuple(
@@ -36,11 +36,11 @@ def open_django_cache(
     alias = url.partition("://")[2]
     cache = _cache(alias)
     space = str(cache.get("KEY_PREFIX") or "")
-    return open_store(
+    return make_store(
         _url_of(alias, cache),
         prefix=f"{space}:{prefix}" if space else prefix,
-        offer=offer / 1e6,
-        tombstone_ttl=tombstone_ttl / 1e6,
+        offer=offer,
+        tombstone_ttl=tombstone_ttl,
     )
 
 
