@@ -22,10 +22,10 @@ from celery_exclusive.stores.memory import MemoryStore
 from celery_exclusive.stores.redis.store import RedisStore
 from celery_exclusive.stores.sql.mysql import MysqlStore
 from celery_exclusive.stores.sql.postgres import PostgresStore
-from celery_exclusive.stores.sql.rows import to_text
 from celery_exclusive.stores.sql.sqlite import SqliteStore
 from celery_exclusive.stores.sql.store import SqlStore
 from celery_exclusive.stores.sql.transaction import Transaction
+from celery_exclusive.stores.text import to_text
 from tests.maria import MariaServer
 from tests.postgres import PostgresServer
 from tests.servers import RedisServer

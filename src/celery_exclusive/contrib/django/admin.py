@@ -20,7 +20,7 @@ from celery_exclusive.display import escaped, printable, unescaped
 from celery_exclusive.errors import ExclusiveError, LockHeld
 from celery_exclusive.leases.operator_release import release
 from celery_exclusive.stores.base import Snapshot
-from celery_exclusive.stores.sql.rows import to_bytes
+from celery_exclusive.stores.text import to_bytes
 
 
 class ReadOnlyAdmin(admin.ModelAdmin):

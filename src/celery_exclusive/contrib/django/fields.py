@@ -7,7 +7,7 @@ from typing import Any
 from django.db import models
 
 from celery_exclusive.display import escaped, unescaped
-from celery_exclusive.stores.sql.rows import to_bytes, to_text
+from celery_exclusive.stores.text import to_bytes, to_text
 
 
 class Name(models.BinaryField):

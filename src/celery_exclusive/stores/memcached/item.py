@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import quote_from_bytes
 
 from celery_exclusive.core.records import Document, Holder
+from celery_exclusive.stores.text import to_bytes
 
 _LONGEST = 200
 """The bytes of a name; memcached allows 250 with all that stands before it."""
@@ -16,14 +17,6 @@ _PLAIN = "!$&'()*+,-./:;<=>?@[]^_`{|}~"
 
 class Damaged(ValueError):
     """An item holds what no release of this library wrote."""
-
-
-def to_bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")
-
-
-def to_text(value: bytes) -> str:
-    return value.decode("utf-8", "surrogatepass")
 
 
 def name(*parts: str) -> bytes:

@@ -28,6 +28,7 @@ from celery_exclusive.stores.document_store import Change, DocumentStore, Loaded
 from celery_exclusive.stores.memcached import item
 from celery_exclusive.stores.memcached.client import Answer, Client
 from celery_exclusive.stores.memcached.item import Damaged
+from celery_exclusive.stores.text import to_bytes, to_text
 
 _O = TypeVar("_O", bound=Operation)
 _LIFE = 157_766_400
@@ -101,7 +102,7 @@ class MemcachedStore(DocumentStore):
             now = change.loaded.now
             life = _seconds(change.tombstone_until - now)
             tombstone = self._tombstone(key, change.id)
-            commands.insert(0, _set(tombstone, item.to_bytes(token), life, _seconds(now)))
+            commands.insert(0, _set(tombstone, to_bytes(token), life, _seconds(now)))
         *_, answer = self._client.ask(commands)
         return answer.code == b"HD" or self._is_written(key, change)
 
@@ -228,7 +229,7 @@ def _loaded(key: str, clock: _Clock, lock: Answer, tombstone: Answer | None = No
     document, version = Document(epoch=clock.epoch), 0
     if lock.value is not None:
         document, version = item.read(key, lock.value, clock.epoch), int(lock.flags["c"])
-    token = item.to_text(tombstone.value) if tombstone and tombstone.value is not None else None
+    token = to_text(tombstone.value) if tombstone and tombstone.value is not None else None
     return Loaded(version, clock.now, document, Line(tombstone=token))
 
 

@@ -19,6 +19,7 @@ from celery_exclusive.stores.redis import scripts
 from celery_exclusive.stores.redis.arguments import FIELDS, arguments_of
 from celery_exclusive.stores.redis.client import CLUSTER, Client, Repeated
 from celery_exclusive.stores.redis.reply import GRANTED, read_owners, read_reply, shorten, text
+from celery_exclusive.stores.text import to_bytes
 
 _APPLY = scripts.load(
     "apply.lua",
@@ -99,7 +100,7 @@ class RedisStore:
         pattern = "".join(f"\\{char}" if char in "*?[]^-\\" else char for char in start + prefix) + "*"
         seen: set[bytes] = set()
         for key in map(text, self._client.ask("HKEYS", f"{self._base}unreadable")):
-            seen.add((start + key).encode("utf-8", "surrogatepass"))
+            seen.add(to_bytes(start + key))
             if key.startswith(prefix):
                 yield key
         cursor: Any = 0

@@ -8,6 +8,7 @@ from json.encoder import encode_basestring_ascii as quote
 from typing import Any, NamedTuple
 
 from celery_exclusive.core.records import Entry, Holder
+from celery_exclusive.stores.text import to_text
 
 _HOLDERS = ', "holders": '
 
@@ -49,15 +50,6 @@ class Found(NamedTuple):
             )
             if not isinstance(self.document, str):
                 raise Damaged(f"{self.document!r} is no text")
-
-
-def to_bytes(text: str) -> bytes:
-    """Text of any characters, also NUL and those that are no UTF-8, compared byte by byte."""
-    return text.encode("utf-8", "surrogatepass")
-
-
-def to_text(value: bytes) -> str:
-    return value.decode("utf-8", "surrogatepass")
 
 
 def entry(id: bytes, seq: int, offer_until: int, offers: int, state: Any) -> Entry:

@@ -25,7 +25,7 @@ from celery_exclusive.stores.base import Reply
 from celery_exclusive.stores.idle import Idle
 from celery_exclusive.stores.sql import rows, statements, tables
 from celery_exclusive.stores.sql.database import Database
-from celery_exclusive.stores.sql.rows import Found, to_bytes
+from celery_exclusive.stores.sql.rows import Found
 from celery_exclusive.stores.sql.store import SqlStore, readable
 from celery_exclusive.stores.sql.transaction import (
     RELEASED,
@@ -34,6 +34,7 @@ from celery_exclusive.stores.sql.transaction import (
     Transaction,
     new_version,
 )
+from celery_exclusive.stores.text import to_bytes
 from celery_exclusive.system.deadline import at_most
 
 T = TypeVar("T")

@@ -14,7 +14,8 @@ from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.stores.base import Reply
 from celery_exclusive.stores.document_store import CLOCK_MARGIN, Change, DocumentStore, Loaded
 from celery_exclusive.stores.sql import rows, statements
-from celery_exclusive.stores.sql.rows import Damaged, Found, to_bytes, to_text
+from celery_exclusive.stores.sql.rows import Damaged, Found
+from celery_exclusive.stores.text import to_bytes, to_text
 
 _LEASES_AT_ONCE = 500
 _ENDED_PER_SWEEP = 5_000
