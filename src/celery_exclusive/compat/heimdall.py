@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, cast
 
-from celery_exclusive.compat.recipe_task import RecipeDuplicate, UniqueRecipeTask
-from celery_exclusive.errors import OptionError, did_you_mean
+from celery_exclusive.compat.recipe_task import RecipeDuplicate, UniqueRecipeTask, check_names
+from celery_exclusive.errors import OptionError
 from celery_exclusive.options.declared import Unique
 
 _OPTIONS = ("unique", "key", "unique_timeout", "unique_raises", "unique_wait_for_expiry")
@@ -105,8 +105,4 @@ def _check(task: str, heimdall: Mapping[str, Any]) -> None:
                 "rate limiter: keep celery-heimdall for this task, or write "
                 "Unique(period=) for one call per period"
             )
-        if name not in _OPTIONS + _NOT_USED:
-            raise OptionError(
-                f"task {task}: heimdall={dict(heimdall)!r} has no option {name!r} (there are "
-                f"{', '.join(_OPTIONS)}){did_you_mean(name, _OPTIONS)}"
-            )
+    check_names(task, "heimdall", heimdall, _OPTIONS, _NOT_USED)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, cast
 
-from celery_exclusive.compat.recipe_task import RecipeDuplicate, UniqueRecipeTask
-from celery_exclusive.errors import OptionError, did_you_mean
+from celery_exclusive.compat.recipe_task import RecipeDuplicate, UniqueRecipeTask, check_names
 from celery_exclusive.options.declared import Unique
 
 _OPTIONS = ("graceful", "keys", "timeout", "unlock_before_run")
@@ -65,7 +64,7 @@ class QueueOnce(UniqueRecipeTask):
     @classmethod
     def new_option(cls, app: Any) -> tuple[Unique, str]:
         once = cls.once
-        _check(cls.name, once, _OPTIONS)
+        check_names(cls.name, "once", once, _OPTIONS)
         changes = ["timeout ends no key of a body that runs, whose lease is renewed"]
         if once.get("graceful"):
             changes.append("a duplicate returns the AsyncResult of the queued task, with outcome 'skipped'")
@@ -84,7 +83,7 @@ class QueueOnce(UniqueRecipeTask):
     def apply_async(self, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
         once, unique = options.pop("once", None), cast("Unique | None", getattr(self, "unique", None))
         if once and unique:
-            _check(self.name, once, _OF_CALLS)
+            check_names(self.name, "once", once, _OF_CALLS)
             changes = {}
             if "graceful" in once:
                 changes["on_conflict"] = "skip" if once["graceful"] else "raise"
@@ -92,12 +91,3 @@ class QueueOnce(UniqueRecipeTask):
                 changes["queued_ttl"] = once["timeout"]
             options.setdefault("unique", unique.replace(**changes))
         return super().apply_async(args, kwargs, *rest, **options)
-
-
-def _check(task: str, once: Mapping[str, Any], known: tuple[str, ...]) -> None:
-    for name in once:
-        if name not in known:
-            raise OptionError(
-                f"task {task}: once={dict(once)!r} has no option {name!r} (there are {', '.join(known)})"
-                f"{did_you_mean(name, known)}"
-            )

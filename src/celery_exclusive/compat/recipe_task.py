@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from celery_exclusive.compat.changed import report
-from celery_exclusive.errors import DuplicateTask, OptionError
+from celery_exclusive.errors import DuplicateTask, OptionError, did_you_mean
 from celery_exclusive.install import Task
 
 if TYPE_CHECKING:
@@ -68,6 +68,18 @@ class RecipeTask(Task):
         modules = (str(base.__module__) for base in cls.__mro__)  # code from a string has none
         recipe = next(module for module in modules if module.startswith(_PACKAGE))
         report(recipe, f"task {cls.name}: {changes}. Write {option.attribute}={option!r}")
+
+
+def check_names(
+    task: str, option: str, given: Mapping[str, Any], known: tuple[str, ...], not_used: tuple[str, ...] = ()
+) -> None:
+    """Raise OptionError if a dict of options has a name that the recipe does not know."""
+    for name in given:
+        if name not in known + not_used:
+            raise OptionError(
+                f"task {task}: {option}={dict(given)!r} has no option {name!r} (there are {', '.join(known)})"
+                f"{did_you_mean(name, known)}"
+            )
 
 
 class RecipeDuplicate(DuplicateTask):
