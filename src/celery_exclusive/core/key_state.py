@@ -46,27 +46,10 @@ class KeyState:
         self.stepped_aside: list[str] = []
 
     def advance(self) -> None:
-        """Drop expired leases and offer the free slots to the first in line."""
+        """Drop expired leases, and offer the free slots: first to those in line, then to those aside."""
         self.drop_dead()
-        slots, waiting = self.free(), self.waiting
-        for position, entry in enumerate(self.queue(), 1):
-            if slots <= 0:
-                break
-            if entry.offer_until <= self.now:
-                is_last = position == waiting or len(self.stepped_aside) >= min(self.limit, OFFERED_AT_ONCE)
-                if entry.offers >= OFFERS_IN_LINE and not is_last:
-                    self._step_aside(entry)
-                    continue
-                self._offer(entry, self.now + min(2**entry.offers, LONGEST_OFFER) * self.offer)
-            slots -= 1
-        overdue = sorted(
-            (entry.offer_until, entry.id)
-            for entry in self.entries.values()
-            if entry.state == "aside" and entry.offer_until <= self.now
-        )
-        for _, id in overdue[: self.free()]:
-            last = self.entries[id].offers + 1 >= OFFERS_IN_LINE + OFFERS_ASIDE
-            self._offer(self.entries[id], NEVER if last else self.now + LONGEST_OFFER * self.offer)
+        self._offer_in_line()
+        self._offer_aside()
 
     def drop_dead(self) -> None:
         """Drop expired leases; a copy that stood behind a run without a lease joins the line.
@@ -123,6 +106,31 @@ class KeyState:
             self.changed.pop(self.id, None)
             self.removed.append(self.id)
             self.wake = [id for id in self.wake if id != self.id]
+
+    def _offer_in_line(self) -> None:
+        """An entry whose offers are spent steps aside, unless it is the last that may get the slot."""
+        slots, in_line = self.free(), self.waiting
+        for position, entry in enumerate(self.queue(), 1):
+            if slots <= 0:
+                break
+            is_last = position == in_line or len(self.stepped_aside) >= min(self.limit, OFFERED_AT_ONCE)
+            if entry.offer_until > self.now:
+                slots -= 1
+            elif entry.offers >= OFFERS_IN_LINE and not is_last:
+                self._step_aside(entry)
+            else:
+                self._offer(entry, self.now + min(2**entry.offers, LONGEST_OFFER) * self.offer)
+                slots -= 1
+
+    def _offer_aside(self) -> None:
+        overdue = sorted(
+            (entry.offer_until, entry.id)
+            for entry in self.entries.values()
+            if entry.state == "aside" and entry.offer_until <= self.now
+        )
+        for _, id in overdue[: self.free()]:
+            is_last = self.entries[id].offers + 1 >= OFFERS_IN_LINE + OFFERS_ASIDE
+            self._offer(self.entries[id], NEVER if is_last else self.now + LONGEST_OFFER * self.offer)
 
     def _offer(self, entry: Entry, until: int) -> None:
         self.put(replace(entry, offer_until=until, offers=entry.offers + 1))

@@ -230,21 +230,20 @@ class _Step(KeyState):
     def _is_stale(self, op: Acquire) -> bool:
         """Whether another copy of its message runs, or has finished, so that this delivery is obsolete.
 
-        its id is...    new message          redelivered   copy of an offer
-        unknown         no                   no            no
-        in line         no                   no            no
-        running         no                   no            yes, if its entry or tombstone shows that the
-                                                           offer was accepted
-        begun           no                   no            yes: with early acknowledgement it begins again
-                                                           by a redelivery only
-        finished        if it finished       yes           yes
-                        by this delivery
+        its id is...        new message          redelivered   copy of an offer
+        running             no                   no            yes, if its entry or tombstone shows that
+                                                               the offer was accepted
+        in line or unknown  no                   no            no
+        begun               no                   no            yes: with early acknowledgement it begins
+                                                               again by a redelivery only
+        finished            if it finished       yes           yes
+                            by this delivery
         """
         is_of_offer = op.promoted == self.epoch and not op.redelivered
-        has_entry, has_tombstone = op.id in self.entries, self.tombstone is not None
+        has_entry = op.id in self.entries
         if op.id in self.holders:
-            return is_of_offer and (has_entry or has_tombstone)
-        if has_entry or not has_tombstone:
+            return is_of_offer and (has_entry or self.tombstone is not None)
+        if has_entry or self.tombstone is None:
             return False
         if self.tombstone == ENTERED:
             return is_of_offer

@@ -3,14 +3,22 @@
 import re
 from importlib.resources import files
 
-from celery_exclusive.core import step
+import pytest
 
-OF_LUA_ALONE = {"without", "drop", "hold"}
+from celery_exclusive.core import key_state, step
 
 
-def test_functions_of_the_script_have_the_names_of_those_that_they_mirror() -> None:
-    text = (files("celery_exclusive.stores.redis") / "step.lua").read_text(encoding="utf-8")
+@pytest.mark.parametrize(
+    ("script", "mirrored", "of_lua_alone"),
+    [
+        ("key_state.lua", key_state.KeyState, {"without", "drop"}),
+        ("step.lua", step._Step, {"hold"}),
+    ],
+)
+def test_functions_of_a_script_have_the_names_of_the_methods_that_they_mirror(
+    script: str, mirrored: type, of_lua_alone: set[str]
+) -> None:
+    text = (files("celery_exclusive.stores.redis") / script).read_text(encoding="utf-8")
     functions = set(re.findall(r"^local function (\w+)", text, re.MULTILINE))
-    methods = {name.strip("_") for name in dir(step._Step)}
-    assert len(functions) > 20
-    assert functions - methods == OF_LUA_ALONE
+    assert len(functions) > 10
+    assert functions - {name.strip("_") for name in vars(mirrored)} == of_lua_alone

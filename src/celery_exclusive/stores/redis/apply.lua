@@ -61,6 +61,8 @@ end
 
 -- include load.lua
 
+-- include key_state.lua
+
 -- include step.lua
 
 -- include store.lua

@@ -1,0 +1,152 @@
+-- The twin of core/key_state.py: a differential test holds the two equal. Change both or neither.
+
+local OFFERS_IN_LINE = 8
+local OFFERS_ASIDE = 64
+local LONGEST_OFFER = 120
+local NEVER = 9007199254740991
+local ENTERED = 'entered'
+
+local function queue()
+  local found = {}
+  for _, entry in ipairs(order) do
+    if entry.state == WAITING and not entry.left then found[#found + 1] = entry end
+  end
+  return found
+end
+
+local function free()
+  return math.max(math.min(limit - holder_count, OFFERED_AT_ONCE), 0)
+end
+
+-- How many entries are in each state, and how many of the line come before the operation's own.
+local function count(entry, difference)
+  local own = entries[op.id]
+  if entry.state == ASIDE then aside = aside + difference end
+  if entry.state == BEHIND then behind = behind + difference end
+  if entry.state == WAITING then
+    waiting = waiting + difference
+    if not own or entry.seq < own.seq then ahead = ahead + difference end
+  end
+end
+
+local function without(list, gone)
+  local others = {}
+  for _, value in ipairs(list) do
+    if value ~= gone then others[#others + 1] = value end
+  end
+  return others
+end
+
+local function put(entry, state, offer_until, offers)
+  if entry.state then count(entry, -1) end
+  entry.state, entry.offer_until, entry.offers, entry.changed = state, offer_until, offers, true
+  count(entry, 1)
+  if state == BEHIND then wake = without(wake, entry.id) end
+end
+
+local function offer(entry, offer_until)
+  put(entry, entry.state, offer_until, entry.offers + 1)
+  wake[#wake + 1] = entry.id
+end
+
+local function step_aside(entry)
+  put(entry, ASIDE, now + LONGEST_OFFER * first_offer, OFFERS_IN_LINE)
+  stepped_aside[#stepped_aside + 1] = entry.id
+end
+
+local function drop(holder)
+  holders[holder] = nil
+  dead[#dead + 1] = holder
+  holder_count = holder_count - 1
+end
+
+-- A copy that stood behind a run without a lease joins the line. If the run was promoted, the broker has the
+-- message, too: its delivery has until the end of an offer.
+local function drop_dead()
+  for holder, lease in pairs(holders) do
+    if lease.expiry <= now then drop(holder) end
+  end
+  local has_more = false
+  for _, entry in ipairs(order) do
+    if entry.state == BEHIND and not entry.left and not holders[entry.id] then
+      if entry.id == op.id then ahead = waiting end
+      entry.seq, has_more = tick(), true
+      put(entry, WAITING, entry.offers > 0 and now + first_offer or 0, entry.offers)
+    end
+  end
+  if has_more then table.sort(order, function(one, other) return one.seq < other.seq end) end
+end
+
+-- An entry whose offers are spent steps aside, unless it is the last that may get the slot.
+local function offer_in_line()
+  local slots, in_line = free(), waiting
+  for position, entry in ipairs(queue()) do
+    if slots <= 0 then break end
+    local is_last = position == in_line or #stepped_aside >= math.min(limit, OFFERED_AT_ONCE)
+    if entry.offer_until > now then
+      slots = slots - 1
+    elseif entry.offers >= OFFERS_IN_LINE and not is_last then
+      step_aside(entry)
+    else
+      offer(entry, now + math.min(2 ^ entry.offers, LONGEST_OFFER) * first_offer)
+      slots = slots - 1
+    end
+  end
+end
+
+local function offer_aside()
+  local slots = free()
+  for _, entry in ipairs(entries_aside) do
+    if slots <= 0 then break end
+    if entry.state == ASIDE and not entry.left and entry.offer_until <= now then
+      local is_last = entry.offers + 1 >= OFFERS_IN_LINE + OFFERS_ASIDE
+      offer(entry, is_last and NEVER or now + LONGEST_OFFER * first_offer)
+      slots = slots - 1
+    end
+  end
+end
+
+local function advance()
+  drop_dead()
+  offer_in_line()
+  offer_aside()
+end
+
+local function owners()
+  local leases_by_fence, flat = {}, {}
+  for _, lease in pairs(holders) do leases_by_fence[#leases_by_fence + 1] = lease end
+  table.sort(leases_by_fence, function(one, other) return one.fence < other.fence end)
+  for _, lease in ipairs(leases_by_fence) do append_lease(flat, lease) end
+  for position, entry in ipairs(queue()) do
+    if position > free() then break end
+    if entry.id ~= op.id then append(flat, entry.id, 0, entry.offer_until - now, 0, 'again', '') end
+  end
+  return flat
+end
+
+local function leave()
+  local own = entries[op.id]
+  if not own then return false end
+  count(own, -1)
+  entries[op.id], own.left = nil, true
+  wake = without(wake, op.id)
+  return true
+end
+
+local function due()
+  local soonest = NEVER
+  for position, entry in ipairs(queue()) do
+    if position > free() then break end
+    soonest = math.min(soonest, entry.offer_until)
+  end
+  local others_wait = waiting + aside > 0
+  for _, entry in ipairs(order) do
+    if entry.state == ASIDE and not entry.left and holder_count < limit then
+      soonest = math.min(soonest, entry.offer_until)
+    end
+  end
+  for _, lease in pairs(holders) do
+    if others_wait or entries[lease.id] then soonest = math.min(soonest, lease.expiry) end
+  end
+  return soonest < NEVER and soonest or nil
+end
