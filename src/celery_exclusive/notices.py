@@ -221,7 +221,7 @@ def runs_without_lease(services: Services, task: str, id: str, lock: str, error:
     events.send(services, "lock-without-lease", uuid=id, name=task, lock=lock, reason=str(error))
 
 
-def amnesia(services: Services, restored: int) -> None:
+def data_lost(services: Services, restored: int) -> None:
     url = services.store.url
     run_in_hub(
         logger.error,
@@ -231,7 +231,7 @@ def amnesia(services: Services, restored: int) -> None:
         url,
         restored,
     )
-    events.send(services, "lock-amnesia", store=url, restored=restored)
+    events.send(services, "lock-data-lost", store=url, restored=restored)
 
 
 def cannot_start(error: Exception) -> None:

@@ -45,7 +45,7 @@ class Run:
     failure: Exception | None = None
     runs_without_lease: bool = False
     unique: UniqueLease | None = None
-    entered: bool = False
+    body_begun: bool = False
     body_over: bool = False
 
 

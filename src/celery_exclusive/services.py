@@ -54,9 +54,9 @@ class Installer(Protocol):
 class Services:
     """The services of an app with locks, in every process.
 
-    `events_from` returns the worker's name while a monitor listens to its events. `is_rehearsal`: a test
-    wants eager tasks to conflict, too. `is_worker`: this process runs tasks, with the state in `worker`, see
-    `worker.parts`.
+    `events_from` returns the worker's name while a monitor listens to its events. `conflicts_when_eager`: a
+    test wants eager tasks to conflict, too. `is_worker`: this process runs tasks, with the state in `worker`,
+    see `worker.parts`.
     """
 
     courier: Courier
@@ -64,7 +64,7 @@ class Services:
     installer: Installer
     worker: object | None = None
     is_worker = False
-    is_rehearsal = False
+    conflicts_when_eager = False
 
     def __init__(self, app: Any) -> None:
         self.app = app

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.compat.rehearsal import Rehearsal
+from tests.compat.recipe import Recipe
 from tests.worker.conftest import make_lab
 from tests.worker.lab import Lab
 
@@ -13,14 +13,14 @@ __all__ = ["make_lab"]
 
 
 @pytest.fixture
-def rehearse(make_lab: Callable[..., Lab]) -> Callable[..., Rehearsal]:
-    """Starts one worker with a module of recipes: `rehearse("cookbook", pool="threads")`."""
+def start_recipe(make_lab: Callable[..., Lab]) -> Callable[..., Recipe]:
+    """Starts one worker with a module of recipes: `start_recipe("cookbook", pool="threads")`."""
 
-    def start(name: str, *, pool: str = "prefork", slots: int = 4, **conf: object) -> Rehearsal:
+    def start(name: str, *, pool: str = "prefork", slots: int = 4, **conf: object) -> Recipe:
         lab = make_lab(module=f"tests.compat.shop_{name}", **conf)
         with warnings.catch_warnings():  # what they say is tested in tests/unit/compat
             warnings.simplefilter("ignore", UserWarning)
             lab.app.finalize()
-        return Rehearsal(lab, lab.start_worker(concurrency=slots, pool=pool))
+        return Recipe(lab, lab.start_worker(concurrency=slots, pool=pool))
 
     return start

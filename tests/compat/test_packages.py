@@ -7,49 +7,49 @@ from collections.abc import Callable
 import pytest
 
 from tests.compat import LOCK_EXPIRE
-from tests.compat.rehearsal import Rehearsal
+from tests.compat.recipe import Recipe
 from tests.worker.journal import eventually
 
-Rehearse = Callable[..., Rehearsal]
+StartRecipe = Callable[..., Recipe]
 pytestmark = pytest.mark.timeout(240)
 
 
-def test_a_timeout_of_celery_once_lets_a_second_body_in_and_ours_does_not(rehearse: Rehearse) -> None:
-    rehearsal = rehearse("once")
-    firsts = {task: rehearsal.begin(task, f"first {task}") for task in ("printed", "ours")}
-    rehearsal.outlive(LOCK_EXPIRE)
+def test_a_timeout_of_celery_once_lets_a_second_body_in_and_ours_does_not(start_recipe: StartRecipe) -> None:
+    recipe = start_recipe("once")
+    firsts = {task: recipe.begin(task, f"first {task}") for task in ("printed", "ours")}
+    recipe.outlive(LOCK_EXPIRE)
     for task, bodies in {"printed": 2, "ours": 1}.items():
-        second = rehearsal.send(task, f"second {task}")
+        second = recipe.send(task, f"second {task}")
         if second.id != firsts[task].id:
-            rehearsal.lab.journal.wait_for("start", tag=f"second {task}")
-        assert rehearsal.most_open(task) == bodies, task
-        rehearsal.lab.open(f"first {task}", f"second {task}")
+            recipe.lab.journal.wait_for("start", tag=f"second {task}")
+        assert recipe.most_open(task) == bodies, task
+        recipe.lab.open(f"first {task}", f"second {task}")
 
 
 @pytest.mark.parametrize(("task", "is_published"), [("printed", False), ("ours", True)])
 def test_a_killed_worker_locks_a_singleton_for_ever_and_ours_until_its_lease_expires(
-    rehearse: Rehearse, task: str, is_published: bool
+    start_recipe: StartRecipe, task: str, is_published: bool
 ) -> None:
-    rehearsal = rehearse("singleton", exclusive_ttl=2)
-    lost = rehearsal.begin(task, "lost")
-    rehearsal.worker.kill()
-    rehearsal.lab.start_worker("w2")
-    rehearsal.outlive(3)
-    second = rehearsal.send(task, "second")
+    recipe = start_recipe("singleton", exclusive_ttl=2)
+    lost = recipe.begin(task, "lost")
+    recipe.worker.kill()
+    recipe.lab.start_worker("w2")
+    recipe.outlive(3)
+    second = recipe.send(task, "second")
     assert (second.id != lost.id) is is_published
-    rehearsal.lab.open("second")
+    recipe.lab.open("second")
     if is_published:
         assert second.get(timeout=60) == "second"
 
 
-def test_a_message_by_name_frees_a_key_of_celery_heimdall_and_not_ours(rehearse: Rehearse) -> None:
-    rehearsal = rehearse("heimdall", task_acks_late=True)
+def test_a_message_by_name_frees_a_key_of_celery_heimdall_and_not_ours(start_recipe: StartRecipe) -> None:
+    recipe = start_recipe("heimdall", task_acks_late=True)
     for task, bodies in {"printed": 2, "ours": 1}.items():
-        first = rehearsal.begin(task, f"first {task}")
-        rehearsal.lab.app.send_task(rehearsal.task(task), (f"key of {task}", f"by name {task}"))
-        eventually(lambda: rehearsal.lab.messages_at_the_broker() == 1, "a message that is refused")
-        third = rehearsal.send(task, f"third {task}")
+        first = recipe.begin(task, f"first {task}")
+        recipe.lab.app.send_task(recipe.task(task), (f"key of {task}", f"by name {task}"))
+        eventually(lambda: recipe.lab.messages_at_the_broker() == 1, "a message that is refused")
+        third = recipe.send(task, f"third {task}")
         if third.id != first.id:
-            rehearsal.lab.journal.wait_for("start", tag=f"third {task}")
-        assert rehearsal.most_open(task) == bodies, task
-        rehearsal.lab.open(f"first {task}", f"third {task}")
+            recipe.lab.journal.wait_for("start", tag=f"third {task}")
+        assert recipe.most_open(task) == bodies, task
+        recipe.lab.open(f"first {task}", f"third {task}")

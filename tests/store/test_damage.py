@@ -139,7 +139,7 @@ def test_damage_that_all_keys_share_is_not_reported_as_damage_of_one(
         redis.delete(f"cx2:{{0}}:{name}")
         redis.lpush(f"cx2:{{0}}:{name}", "x")
     again = Acquire("b", "t", LIFE, promoted="an epoch", message=b"message")
-    with pytest.raises(StoreUnavailable, match=rf"cx2:\{{0\}}:{name} was overwritten by") as told:
+    with pytest.raises(StoreUnavailable, match=rf"cx2:\{{0\}}:{name} was overwritten by") as raised:
         store.apply("other" if name == "fence" else "k", again)
-    assert not isinstance(told.value, UnreadableKey)
+    assert not isinstance(raised.value, UnreadableKey)
     store.close()

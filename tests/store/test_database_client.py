@@ -215,9 +215,9 @@ def test_a_server_that_stands_still_is_given_up_in_time(start_database: StartDat
 def test_a_server_that_nobody_started_is_reported_at_once(scheme: str) -> None:
     store = open_store(f"{scheme}://user:secret@127.0.0.1:1/locks")
     shown = rf"{scheme.partition('+')[0]}://user@127\.0\.0\.1:1/locks: .* refused"
-    with pytest.raises(StoreUnavailable, match=shown) as told:
+    with pytest.raises(StoreUnavailable, match=shown) as raised:
         store.apply("key", take("a"))
-    assert "secret" not in str(told.value)
+    assert "secret" not in str(raised.value)
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])

@@ -45,5 +45,5 @@ def test_what_the_main_process_sees_is_sent_while_somebody_listens(stage: Stage,
         worker.wait_for_log("has lost its data")
         switch(lab, worker, "enable_events")
         client.flushall()
-        events = watcher.wait_for("lock-amnesia")
+        events = watcher.wait_for("lock-data-lost")
         assert len(events) == 1

@@ -56,9 +56,9 @@ def test_a_lock_and_apply_wait_for_a_running_task_and_then_hold_its_key(lab: Lab
     lab.start_worker(concurrency=2)
     running = lab.send("sync", 17, tag="a", hold=True)
     lab.journal.wait_for("start", tag="a")
-    with pytest.raises(LockHeld, match=f"x=repo:17 is held by {running.id} for ") as told, lock(wait=0):
+    with pytest.raises(LockHeld, match=f"x=repo:17 is held by {running.id} for ") as raised, lock(wait=0):
         pass
-    assert told.value.holder == running.id
+    assert raised.value.holder == running.id
 
     def in_block() -> int:
         with lock() as lease:

@@ -33,10 +33,12 @@ _SWEEPS: Final = 0.01
 """The part of releases that also reap, if no worker did for a minute."""
 _MINUTE: Final = 60 * SECOND
 
-entered: ContextVar[tuple[tuple[int, Lease], ...]] = ContextVar("celery_exclusive_entered", default=())
+lock_blocks: ContextVar[tuple[tuple[int, Lease], ...]] = ContextVar(
+    "celery_exclusive_lock_blocks", default=()
+)
 """The leases of the `with lock(...)` blocks that we are in, with their threads: contexts can be copied."""
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=partial(entered.set, ()))  # they are the parent's
+    os.register_at_fork(after_in_child=partial(lock_blocks.set, ()))  # they are the parent's
 
 
 def new_claim(owner: str, key: str, ttl: int, limit: int = 1) -> Claim:
@@ -140,7 +142,7 @@ class Acquisition:
 
     def _begin_to_wait(self, held: Held, *, is_endless: bool) -> None:
         notices.waits(self.owner_name, self.claim.key, held.by)
-        ours = [*(lease for thread, lease in entered.get() if thread == get_ident()), *leases_of_runs()]
+        ours = [*(lease for thread, lease in lock_blocks.get() if thread == get_ident()), *leases_of_runs()]
         is_ours = all(any(lease.is_of(owner.id) for lease in ours) for owner in held.by)
         if is_endless and is_ours:
             raise ExclusiveError(

@@ -116,9 +116,8 @@ class _EagerRun:
 
     def claim_to_lock(self, releases: ExitStack) -> Claim | None:
         """Return the claim to the lock, unless the code around this run holds it already."""
-        option, outer = self.exclusive, self.run.outer
-        is_retry_without_lock = outer is not None and outer.task_id == self.id and outer.lease is None
-        key = None if option is None or is_retry_without_lock else self.key_of(option)
+        option = self.exclusive
+        key = self.key_of(option) if option and not self.is_retry_without_lock else None
         if option is None or key is None:
             return None
         claim = new_claim(self.id, key, self.services.ttl(option), option.limit)
@@ -145,9 +144,14 @@ class _EagerRun:
         return unique.claim.key == self.unique_key and (has_it or outer == self.id)
 
     @property
+    def is_retry_without_lock(self) -> bool:
+        outer = self.run.outer
+        return outer is not None and outer.task_id == self.id and outer.lease is None
+
+    @property
     def is_plain_eager(self) -> bool:
         """Whether calls run under `task_always_eager`, where nothing conflicts, unless a test wants it to."""
-        return self.task.app.conf.task_always_eager and not self.services.is_rehearsal
+        return self.task.app.conf.task_always_eager and not self.services.conflicts_when_eager
 
     def key_of(self, option: Option) -> str | None:
         """Return the key; None if the arguments do not fit: the call itself raises that."""
@@ -163,7 +167,7 @@ class _EagerRun:
             return self.services.store.apply(asked.key, operation).answer
         if isinstance(operation, Acquire):
             wait: float | None = 0
-            if asked.park and self.exclusive and not self.services.is_rehearsal:
+            if asked.park and self.exclusive and not self.services.conflicts_when_eager:
                 wait = self.exclusive.give_up_after
             return acquisition.acquire(wait)
         acquisition.release()
@@ -196,7 +200,7 @@ class _EagerRun:
             assert self.exclusive  # noqa: S101 - no other lock conflicts
             notices.skipped(self.task.name, self.id, outcome.key, outcome.by)
             self.run.skipped = (self.exclusive.skipped(outcome.key, outcome.owner),)
-        elif outcome.kind == "reschedule" and self.services.is_rehearsal:
+        elif outcome.kind == "reschedule" and self.services.conflicts_when_eager:
             raise LockHeld(
                 f"task {self.task.name} would wait for lock {outcome.key}, which is "
                 f"{notices.held(outcome.by)}. In a test with lock_store nothing would release it: end the "

@@ -15,7 +15,7 @@ from celery_exclusive.core.operations import Held
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import ExclusiveError, LockHeld, NoLease, OptionError, did_you_mean, shown
 from celery_exclusive.leases.lease import Lease
-from celery_exclusive.local.acquisition import Acquisition, entered, new_claim
+from celery_exclusive.local.acquisition import Acquisition, lock_blocks, new_claim
 from celery_exclusive.options.amounts import A_COUNT, MIN_TTL, is_count, is_duration, seconds_from
 from celery_exclusive.options.keys import absolute_key
 from celery_exclusive.options.option import apps_with_locks
@@ -152,14 +152,14 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
                 raise self._conflict(answer)
             self._acquisitions.append(acquisition)
             lease = self.lease
-            entered.set((*entered.get(), (acquisition.thread, lease)))
+            lock_blocks.set((*lock_blocks.get(), (acquisition.thread, lease)))
             return lease
         except BaseException:
             self._leave(acquisition)
             raise
 
     def __exit__(self, *_: object) -> None:
-        ours = [lease for _, lease in entered.get()]
+        ours = [lease for _, lease in lock_blocks.get()]
         for acquisition in self._held_here():
             if acquisition.lease in ours:  # else the block released it, or this is a forked child
                 self._leave(acquisition)
@@ -198,7 +198,7 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
         finally:
             if acquisition in self._acquisitions:
                 self._acquisitions.remove(acquisition)
-            entered.set(tuple(pair for pair in entered.get() if pair[1] is not acquisition.lease))
+            lock_blocks.set(tuple(pair for pair in lock_blocks.get() if pair[1] is not acquisition.lease))
 
     def _conflict(self, held: Held) -> LockHeld:
         return LockHeld(

@@ -34,7 +34,7 @@ _FAREWELL = 10
 
 
 @dataclass(frozen=True, slots=True)
-class _Errand:
+class _Batch:
     wakes: tuple[Wake, ...]
     until: float
     is_over: Event = field(default_factory=Event)
@@ -54,7 +54,7 @@ class Courier:
 
     def _start_anew(self) -> None:
         self._pid = os.getpid()
-        self._errands: queue.SimpleQueue[_Errand | None] = queue.SimpleQueue()  # None: end the thread
+        self._batches: queue.SimpleQueue[_Batch | None] = queue.SimpleQueue()  # None: end the thread
         self._thread: Thread | None = None
 
     def follow_up(self, reply: Reply, wait: float = _WAIT) -> None:
@@ -63,14 +63,14 @@ class Courier:
             run_in_hub(notices.stepped_aside, key, id)
         if not reply.wake:
             return
-        errand = _Errand(reply.wake, time.monotonic() + self.services.settings.exclusive_offer)
-        run_in_hub(self._send, errand)
+        batch = _Batch(reply.wake, time.monotonic() + self.services.settings.exclusive_offer)
+        run_in_hub(self._send, batch)
         if not is_outside_hub() and current_thread() is not self._thread:  # it would wait for itself
-            errand.is_over.wait(wait)
+            batch.is_over.wait(wait)
 
     def wait(self, seconds: float) -> None:
         """Wait until all messages so far are published, at most for so many seconds."""
-        last = _Errand((), 0)
+        last = _Batch((), 0)
         self._send(last)
         last.is_over.wait(seconds)
 
@@ -79,15 +79,15 @@ class Courier:
         with self._guard:
             thread = self._thread if self._pid == os.getpid() else None
             if thread:
-                self._errands.put(None)
+                self._batches.put(None)
         if thread:
             thread.join(_FAREWELL)
 
-    def _send(self, errand: _Errand) -> None:
+    def _send(self, batch: _Batch) -> None:
         with forks_wait(), self._guard:
             if self._pid != os.getpid():  # a forked child, which has neither the thread nor its connection
                 self._start_anew()
-            self._errands.put(errand)
+            self._batches.put(batch)
             if self._thread:
                 return
             atexit.unregister(self.close)
@@ -97,47 +97,47 @@ class Courier:
                 self._thread.start()
             except RuntimeError:  # the process is about to end, or may have no more threads
                 self._thread = None
-                self._errands = queue.SimpleQueue()
-                self._publish(Republisher(self.services.app), errand)
+                self._batches = queue.SimpleQueue()
+                self._publish(Republisher(self.services.app), batch)
 
     def _run(self) -> None:
         republisher = Republisher(self.services.app, own_connection=True)
         try:
-            while errand := self._next():
+            while batch := self._next():
                 with forks_wait():
-                    self._publish(republisher, errand)
+                    self._publish(republisher, batch)
         finally:
             republisher.close()
 
-    def _next(self) -> _Errand | None:
-        """Wait for the next errand; None: the thread has to end, since it was idle or `close` was called."""
+    def _next(self) -> _Batch | None:
+        """Wait for the next batch; None: the thread has to end, since it was idle or `close` was called."""
         with suppress(queue.Empty):
-            if errand := self._errands.get(timeout=_IDLE):
-                return errand
+            if batch := self._batches.get(timeout=_IDLE):
+                return batch
         return self._next_or_end()
 
-    def _next_or_end(self) -> _Errand | None:
-        """Return an errand that has come meanwhile, or let `_send` start another thread from now on."""
+    def _next_or_end(self) -> _Batch | None:
+        """Return a batch that has come meanwhile, or let `_send` start another thread from now on."""
         with forks_wait(), self._guard:
-            while not self._errands.empty():
-                if errand := self._errands.get():  # None is another close()
-                    return errand
+            while not self._batches.empty():
+                if batch := self._batches.get():  # None is another close()
+                    return batch
             self._thread = None
         return None
 
-    def _publish(self, republisher: Republisher, errand: _Errand) -> None:
+    def _publish(self, republisher: Republisher, batch: _Batch) -> None:
         try:
-            if time.monotonic() < errand.until:
+            if time.monotonic() < batch.until:
                 if not self.services.is_worker:  # workers keep the namespace all the time
                     keep_namespace(self.services, own_broker(self.services))
-                for wake, header in republisher.publish_wakes(self._genuine(errand.wakes)):
+                for wake, header in republisher.publish_wakes(self._genuine(batch.wakes)):
                     self._drop(wake, header)
         except Exception as error:  # noqa: BLE001 - the messages of others must not wait for it
             notices.trouble(
                 "a waiting task was not republished from this process; a worker will offer it again", error
             )
         finally:
-            errand.is_over.set()
+            batch.is_over.set()
 
     def _genuine(self, wakes: Iterable[Wake]) -> Iterator[Wake]:
         """Yield the wakes whose messages have a valid signature for this key and id; remove forged ones."""

@@ -19,7 +19,7 @@ from celery_exclusive.leases.insist import insist
 from celery_exclusive.messages.header import Header
 from celery_exclusive.options.amounts import LONGEST, microseconds, no_longer_than, seconds_until
 from celery_exclusive.options.declared import Unique
-from celery_exclusive.run import Run, UniqueLease, current_run, runs
+from celery_exclusive.run import Run, current_run, runs
 from celery_exclusive.services import Services
 
 _OF_MEMBERS = ("chain", "group_id", "chord", "link", "link_error", "reply_to", "task_id")
@@ -48,23 +48,33 @@ class UniquePublish:
         own = run if run and run.task_id == self.id else None
         is_retry = bool(options.get("retries") and (previous or own))
         self.option = services.unique(task, header.values) if is_retry else option
-        key, until = header.unique
-        longest = services.queued_ttl(self.option)
-        held = own.unique if own and own.unique and own.unique.claim.key == key else None
-        self.call = Call(
-            Claim(key, header.claim_id(self.id), header.id, longest),
-            until,
-            queued_ttl=longest if until == PERIOD else _queued_ttl(longest, options),
-            kind="retry" if is_retry else _kind(own, held),
-            former=held.claim if held and held.may_hold else None,
-            is_awaited=self._is_awaited,
-            is_parallel=bool(options.get("group_id") or options.get("chord")),
-            parent=header.published_by,
-            callers=_holders(key),
-        )
+        self.call = self._call(own, is_retry=is_retry)
         if self.call.former:
             self.header = replace(header, follows=publish_id(self.call.former.id))
         self.may_hold = False
+
+    def _call(self, own: Run | None, *, is_retry: bool) -> Call:
+        """Describe this call to its plan; `own` is the run of its task, if that publishes it."""
+        assert self.header.unique  # noqa: S101 - else there is nothing to do here
+        key, until = self.header.unique
+        held = own.unique if own and own.unique and own.unique.claim.key == key else None
+        kind: Kind = "call"
+        if is_retry:
+            kind = "retry"
+        elif own:
+            kind = "replacement" if held else "rekeyed replacement"
+        longest = self.services.queued_ttl(self.option)
+        return Call(
+            Claim(key, self.header.claim_id(self.id), self.header.id, longest),
+            until,
+            queued_ttl=longest if until == PERIOD else _queued_ttl(longest, self.options),
+            kind=kind,
+            former=held.claim if held and held.may_hold else None,
+            is_awaited=self._is_awaited,
+            is_parallel=bool(self.options.get("group_id") or self.options.get("chord")),
+            parent=self.header.published_by,
+            callers=_holders(key),
+        )
 
     def send(self, send: Callable[[Header, str], Any]) -> Any:
         """Send the message with this header and task id, or return the handle of the task that holds the key.
@@ -160,13 +170,6 @@ class UniquePublish:
     def _is_celery_beat(self) -> bool:
         """Whether the publisher is beat, which only logs errors."""
         return _process["is_celery_beat"] or bool((self.options.get("headers") or {}).get("celery_beat_task"))
-
-
-def _kind(own: Run | None, held: UniqueLease | None) -> Kind:
-    """Which kind of call it is, from its task's own run and that run's lease of the key, if any."""
-    if own is None:
-        return "call"
-    return "replacement" if held else "rekeyed replacement"
 
 
 def _queued_ttl(longest: int, options: dict[str, Any]) -> int:

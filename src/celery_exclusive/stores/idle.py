@@ -21,7 +21,7 @@ class Idle(Generic[T]):
     """
 
     def __init__(self) -> None:
-        self._shelf = _shelf()
+        self._local = _new_local()
         self._pid = os.getpid()
 
     def __iter__(self) -> Iterator[T]:
@@ -48,21 +48,21 @@ class Idle(Generic[T]):
     def _connections(self) -> list[T]:
         pid = os.getpid()
         if self._pid != pid:
-            _inherited.append(self._shelf)
-            self._shelf, self._pid = _shelf(), pid  # in this order: another thread may look now
-        connections: list[T] = self._shelf.connections
+            _inherited.append(self._local)
+            self._local, self._pid = _new_local(), pid  # in this order: another thread may look now
+        connections: list[T] = self._local.connections
         return connections
 
 
-def _shelf() -> Any:
-    """Return a holder of idle connections: one for all threads, but with gevent one for each thread.
+def _new_local() -> Any:
+    """Return what holds idle connections: one for all threads, but with gevent one for each thread.
 
     A socket of gevent belongs to the loop of its thread, and the heartbeat must not use the tasks' loop.
     """
     base: type = original("_thread", "_local") if is_green() else object
 
-    class Shelf(base):  # type: ignore[misc]
+    class Local(base):  # type: ignore[misc]
         def __init__(self) -> None:
             self.connections: list[Any] = []
 
-    return Shelf()
+    return Local()

@@ -26,5 +26,5 @@ def lock_store(monkeypatch: pytest.MonkeyPatch) -> LockStore:
 
     store = LockStore()
     monkeypatch.setattr(Services, "store", property(lambda _: store))
-    monkeypatch.setattr(Services, "is_rehearsal", True)
+    monkeypatch.setattr(Services, "conflicts_when_eager", True)
     return store

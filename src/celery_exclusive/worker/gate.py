@@ -43,11 +43,11 @@ class GatedTask(EagerTask):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         run = current_run.get()
         call = super().__call__  # type: ignore[misc]
-        if run is None or run.entered or run.task_id != self.request.id:
+        if run is None or run.body_begun or run.task_id != self.request.id:
             return call(*args, **kwargs)
         if self.request.is_eager and getattr(call, "__func__", None) is CeleryTask.__call__:
             call = self.run  # only in a worker does Celery's own keep the request that its tracer has made
-        run.entered = True
+        run.body_begun = True
         ended_by: BaseException | None = None
         try:
             if run.failure:
@@ -77,7 +77,7 @@ class Gate:
 
     def __call__(self, uuid: str, args: Any, kwargs: Any, request: Any = None) -> Any:
         delivery = request.pop(DELIVERY, None) if request else None
-        if isinstance(delivery, Exception):  # there is no key for this message: the body must not be entered
+        if isinstance(delivery, Exception):  # there is no key for this message: the body must not begin
             with within(Run(uuid, failure=delivery)):
                 return self.tracer(uuid, args, kwargs, request)
         if delivery is None:

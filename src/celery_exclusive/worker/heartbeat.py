@@ -130,20 +130,25 @@ class Heartbeat:
         return True
 
     def beat(self) -> None:
-        store, now = self.services.store, time.monotonic()
-        executed = self._executed()
-        claims = [claim for delivery, _ in executed.values() for claim in delivery.leases]
-        held = {claim for _, held in executed.values() for claim in held}
-        lives = store.renew([(claim.key, claim.renew()) for claim in claims]) if claims else []
-        epoch = store.epoch()
+        """Renew all leases; if the store has lost its data, restore those that are held."""
+        now, executed = time.monotonic(), self._executed()
+        renewed = self._renew([claim for delivery, _ in executed.values() for claim in delivery.leases])
+        epoch = self.services.store.epoch()
         if epoch == self._known.epoch:
-            self._expired = held - {claim for claim, is_alive in zip(claims, lives, strict=True) if is_alive}
+            self._expired = {claim for _, held in executed.values() for claim in held} - renewed
         else:
             count = sum(self._restore(delivery) for delivery, _ in executed.values())
-            notices.amnesia(self.services, count)
+            notices.data_lost(self.services, count)
         self._see(Known(epoch, 0 if self._expired else now))
         keep_namespace(self.services, self.broker)
         self._elsewhere.warn(epoch)
+
+    def _renew(self, claims: list[Claim]) -> set[Claim]:
+        """Renew the leases of these claims; return those that have one."""
+        if not claims:
+            return set()
+        lives = self.services.store.renew([(claim.key, claim.renew()) for claim in claims])
+        return {claim for claim, is_alive in zip(claims, lives, strict=True) if is_alive}
 
     def _see(self, known: Known) -> None:
         self._known = known

@@ -48,7 +48,7 @@ class Received(Delivery):
         header = _header_of_delivery(published, services, task, request)
         if header.exclusive is None and header.unique is None:
             return None
-        restore_request(request, header)
+        restore_route(request, header)
         if header.redelivered:  # worker_deduplicate_successful_tasks asks, and bodies may
             request.delivery_info["redelivered"] = True
         id, token = header.claim_id(request.id), token_hex(8)
@@ -100,8 +100,8 @@ def release_unique_key_of(services: Services, id: str, message: Any) -> None:
         services.releaser.add_message(id, header)
 
 
-def restore_request(request: Any, header: Header) -> None:
-    """Restore the priority, exchange and routing key of the publisher, for the messages of the body."""
+def restore_route(request: Any, header: Header) -> None:
+    """Show the body the priority, exchange and routing key of the publisher, not those of an offer."""
     if header.route:
         _, request.delivery_info["exchange"], request.delivery_info["routing_key"] = header.route
     properties = request.message.properties

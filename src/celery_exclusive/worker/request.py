@@ -96,6 +96,7 @@ class RequestMixin:
             deliver_again(parts_of(self._services).celery.consumer, self.task.name, self.message, error)
 
     def _announce_revoked(self, reason: Any, terminated: bool, signum: Any, expired: bool) -> None:
+        """Release the leases of a revoked or expired task; one that is terminated ends in `on_failure`."""
         if not terminated and self._is_obsolete_copy():
             task_ready(self)
             self.acknowledge()

@@ -20,7 +20,7 @@ from celery_exclusive.options.declared import Exclusive
 from celery_exclusive.system.forks import forks_wait
 from celery_exclusive.worker.gate import GatedTask
 from celery_exclusive.worker.queues import routed
-from celery_exclusive.worker.received import is_redelivered, release_unique_key_of, restore_request
+from celery_exclusive.worker.received import is_redelivered, release_unique_key_of, restore_route
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
@@ -44,7 +44,7 @@ class Undeclared:
             self._release_unique_key(request.task, request.id, header)
             again = is_redelivered(request.message)
             if self._leave_lines(request.task, request.id, header, again=again):
-                restore_request(request, header)
+                restore_route(request, header)
 
     def _revoke(self, sender: Any, request: Any, **_: Any) -> None:
         """Celery announces a message that is revoked or expires before it is received only here."""

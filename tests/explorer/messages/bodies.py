@@ -21,7 +21,7 @@ def body(model: Model, world: World, slot: Slot) -> Iterator[Move]:
         claims = [c for c in model.plans.delivery(slot).leases if c.key == slot.forgotten[0]]
         after, answer, wakes = model.ask(world, claims[0].key, claims[0].restore())
         restored = slot._replace(forgotten=slot.forgotten[1:])
-        label = f"the heartbeat puts the lease of {slot.id} on {claims[0].key} back: {told(answer)}"
+        label = f"the heartbeat puts the lease of {slot.id} on {claims[0].key} back: {shown(answer)}"
         yield Move(label, after.send(*wakes).put(slot, restored))
     yield from over(model, world, slot)
     if world.may("rejects") and model.setting.late:
@@ -67,7 +67,7 @@ def over(model: Model, world: World, slot: Slot) -> Iterator[Move]:
     if release:
         key = slot.copy.message.key
         world, answer, wakes = model.ask(world, key, release)
-        label += f", asks {key}: {told(answer)}"
+        label += f", asks {key}: {shown(answer)}"
         if answer == Applied(True):
             ended = slot._replace(holds=model.plans.will_be_redelivered(slot))
     left = world.send(*wakes)
@@ -94,7 +94,7 @@ def publish(model: Model, world: World, slot: Slot) -> Iterator[Move]:
     after, answer, wakes = model.ask(world, asked.key, asked.operation)
     sending = model.plans.publish(call, (answer,))
     assert isinstance(sending, Sending)
-    label = f"{slot.id} publishes {message.id}, asks {asked.key}: {told(answer)}, and is to {sending.kind}"
+    label = f"{slot.id} publishes {message.id}, asks {asked.key}: {shown(answer)}, and is to {sending.kind}"
     awoken = after.send(*wakes)
     _check(world, slot, sending)
     if sending.kind in ("skip", "duplicate"):
@@ -157,7 +157,7 @@ def _fails(model: Model, world: World, slot: Slot) -> World:
 def undo(model: Model, world: World, slot: Slot) -> Iterator[Move]:
     call = model.plans.call_of_run(slot)
     after, answer, wakes = model.ask(world, call.claim.key, model.plans.unpublished(call))
-    label = f"{call.claim.id} gives its key back: {told(answer)}"
+    label = f"{call.claim.id} gives its key back: {shown(answer)}"
     yield Move(label, _published(model, after.send(*wakes), slot, is_sent=False))
     if world.may("lost_replies"):
         yield Move(f"{label}, without a reply", after.send(*wakes).spend("lost_replies"), False)
@@ -196,5 +196,5 @@ def left_by(slot: Slot) -> Slot:
     return slot._replace(phase="ack" if slot.is_done else "return", answers=(), is_paused=False, forgotten=())
 
 
-def told(answer: object) -> str:
+def shown(answer: object) -> str:
     return str(answer) if isinstance(answer, Applied) else type(answer).__name__

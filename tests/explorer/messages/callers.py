@@ -44,7 +44,7 @@ def _calls(model: Model, world: World, caller: Caller) -> Iterator[Move]:
     sending = model.plans.publish(call, (answer,))
     if not isinstance(sending, Sending):
         raise Violation("a call asks twice")
-    label = f"{message.id} is called, asks {asked.key}: {_told(answer)}, and is to {sending.kind}"
+    label = f"{message.id} is called, asks {asked.key}: {_shown(answer)}, and is to {sending.kind}"
     awoken = acquired.send(*wakes)
     if sending.kind in ("skip", "error") and caller.how != "call":
         raise Violation(f"{message.id} is not sent, and others wait for its result")
@@ -58,8 +58,8 @@ def _calls(model: Model, world: World, caller: Caller) -> Iterator[Move]:
             model.is_skipped(acquired, message, message.key)
         else:
             model.is_published(acquired, message)
-        told = message._replace(duplicate_of=sending.owner if sending.kind == "duplicate" else "")
-        yield Move(label, awoken.put_caller(caller, Caller(caller.how, told, "send", sending.may_hold)))
+        marked = message._replace(duplicate_of=sending.owner if sending.kind == "duplicate" else "")
+        yield Move(label, awoken.put_caller(caller, Caller(caller.how, marked, "send", sending.may_hold)))
     if world.may("lost_replies"):
         untaken = message._replace(is_acquired=False)
         phase = "send" if call.has_to_be_sent else "owe"
@@ -88,11 +88,11 @@ def _gives_back(model: Model, world: World, caller: Caller) -> Iterator[Move]:
     undo = call.claim.release("open") if caller.phase == "owe" else model.plans.unpublished(call)
     released, answer, wakes = model.ask(world, call.claim.key, undo)
     released = released.send(*wakes)
-    yield Move(f"{caller.message.id} gives its key back: {_told(answer)}", released.put_caller(caller, None))
+    yield Move(f"{caller.message.id} gives its key back: {_shown(answer)}", released.put_caller(caller, None))
     if world.may("lost_replies"):
         lost = released.spend("lost_replies")
         yield Move(f"{caller.message.id} gives its key back, without a reply", lost, is_progress=False)
 
 
-def _told(answer: object) -> str:
+def _shown(answer: object) -> str:
     return str(answer).partition("(")[0]

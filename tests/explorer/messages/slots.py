@@ -10,7 +10,7 @@ from celery_exclusive.core.admission import Outcome
 from celery_exclusive.core.endings import guard_of, is_obsolete_copy
 from celery_exclusive.core.operations import Acquire, Applied, Parked
 from tests.explorer.messages import bodies
-from tests.explorer.messages.bodies import left_by, told
+from tests.explorer.messages.bodies import left_by, shown
 from tests.explorer.messages.faults import crashed
 from tests.explorer.messages.store import MESSAGE
 from tests.explorer.messages.world import Move, Slot, World
@@ -37,7 +37,7 @@ def _admit(model: Model, world: World, slot: Slot) -> Iterator[Move]:
         is_late = operation.redelivered or slot.may_be_late
         operation = replace(operation, redelivered=is_late, message=MESSAGE if asked.park else None)
     after, answer, wakes = model.ask(world, asked.key, operation, slot.copy if asked.park else None)
-    label = f"{slot.copy} asks {asked.key}: {type(operation).__name__} -> {told(answer)}"
+    label = f"{slot.copy} asks {asked.key}: {type(operation).__name__} -> {shown(answer)}"
     if isinstance(answer, Parked):
         after = after.mark(slot.id, was_admitted=True, has_waited=True)
     label, settled = _answered(model, label, after, slot, answer)
@@ -61,7 +61,7 @@ def _admit(model: Model, world: World, slot: Slot) -> Iterator[Move]:
 
 
 def _answered(model: Model, label: str, world: World, slot: Slot, answer: object) -> tuple[str, World]:
-    """What was told, and the world after a delivery has got an answer."""
+    """What the store answered, and the world after a delivery has got an answer."""
     changed = slot._replace(answers=(*slot.answers, answer))
     outcome = model.plans.admit(changed)
     if isinstance(outcome, Outcome):
@@ -98,7 +98,7 @@ def _revoked(model: Model, world: World, slot: Slot) -> Iterator[Move]:
     owed = slot._replace(phase="owed")
     if guard and delivery.promoted is not None:
         after, answer, wakes = model.ask(world, guard.key, delivery.acquire(guard))
-        label = f"{slot.copy} is discarded, asks {guard.key}: {told(answer)}"
+        label = f"{slot.copy} is discarded, asks {guard.key}: {shown(answer)}"
         after = after.send(*wakes)
         if is_obsolete_copy(delivery, answer):
             yield Move(label, after.put(slot, slot._replace(phase="ack")))
@@ -116,7 +116,7 @@ def _leave(model: Model, world: World, slot: Slot) -> Iterator[Move]:
     operations = model.plans.leave(slot)
     key, release = operations[len(slot.answers)]
     after, answer, wakes = model.ask(world, key, release)
-    label = f"{slot.id} releases {key}: {told(answer)}"
+    label = f"{slot.id} releases {key}: {shown(answer)}"
     changed = slot._replace(answers=(*slot.answers, answer))
     is_last = len(changed.answers) == len(operations)
     left = after.put(slot, left_by(slot) if is_last else changed)
@@ -135,7 +135,7 @@ def _owed(model: Model, world: World, slot: Slot) -> Iterator[Move]:
     after, answer, wakes = model.ask(world, key, release)
     changed = slot._replace(answers=(*slot.answers, answer))
     left = after.put(slot, None if len(changed.answers) == len(operations) else changed)
-    yield Move(f"the worker releases {key} for {slot.id}: {told(answer)}", left.send(*wakes))
+    yield Move(f"the worker releases {key} for {slot.id}: {shown(answer)}", left.send(*wakes))
 
 
 def _return(model: Model, world: World, slot: Slot) -> Iterator[Move]:

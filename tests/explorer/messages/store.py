@@ -121,11 +121,13 @@ class Store(NamedTuple):
         return any(place.id == id for key in self.keys for place in key.line)
 
     def __str__(self) -> str:
-        told = []
+        shown = []
         for name, key in zip(KEYS, self.keys, strict=True):
-            told += [f"{name}: {lease.id} {lease.phase}" for lease in key.leases]
-            told += [f"{name}: {place.id} {place.state}{' offered' * place.is_offered}" for place in key.line]
-        return ", ".join(told) or "no keys"
+            shown += [f"{name}: {lease.id} {lease.phase}" for lease in key.leases]
+            shown += [
+                f"{name}: {place.id} {place.state}{' offered' * place.is_offered}" for place in key.line
+            ]
+        return ", ".join(shown) or "no keys"
 
 
 class Stores:

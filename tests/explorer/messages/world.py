@@ -124,10 +124,10 @@ class Fate(NamedTuple):
     plain Celery may run it again, or a lease may expire. `is_closed`: it has finished, and copies of it have
     come back. `is_overtaken`: the broker has delivered it again before its first delivery was admitted, and
     nobody can tell this one from that of a message that was never admitted, nor does plain Celery.
-    `is_given_up`: a worker has told that it was revoked or has failed, while another one may still have a
-    delivery of it. `has_no_key`: it was sent without its key, or could not keep it, or has lost it to a task
-    that was admitted before. `has_handed_over`: its key is that of its retry or replacement, and until that
-    begins nothing holds its copies back, as docs/verification.md says.
+    `is_given_up`: a worker has announced that it was revoked or has failed, while another one may still
+    have a delivery of it. `has_no_key`: it was sent without its key, or could not keep it, or has lost it to
+    a task that was admitted before. `has_handed_over`: its key is that of its retry or replacement, and until
+    that begins nothing holds its copies back, as docs/verification.md says.
     """
 
     is_owed: bool = True
@@ -265,8 +265,8 @@ class World(NamedTuple):
             "callers": [f"{caller.message.id} {caller.phase}" for caller in self.callers],
             "owed": self.owed,
         }
-        told = ", ".join(f"{name}: {' + '.join(values) or '-'}" for name, values in parts.items())
-        return f"{self.store}, {told}"
+        shown = ", ".join(f"{name}: {' + '.join(values) or '-'}" for name, values in parts.items())
+        return f"{self.store}, {shown}"
 
 
 @lru_cache(maxsize=100_000)

@@ -189,9 +189,9 @@ def test_what_changes_is_told_once_with_the_new_spelling(
     @app.task(name=NAME, base=base, shared=False, **old)
     def load(url: str) -> None: ...
 
-    with pytest.warns(CompatWarning) as told:
+    with pytest.warns(CompatWarning) as raised:
         app.finalize()
-    (text,) = [str(warning.message) for warning in told]
+    (text,) = [str(warning.message) for warning in raised]
     assert NAME in text
     assert not [part for part in texts if part not in text]
 
@@ -222,9 +222,9 @@ def test_a_duplicate_raises_the_error_of_its_package(
 ) -> None:
     task = declare(base, queued_for=None, **old)
     first = task.delay("https://a")
-    with pytest.raises(error) as told:
+    with pytest.raises(error) as raised:
         task.delay(url="https://a")
-    for duplicate in (told.value, pickle.loads(pickle.dumps(told.value))):
+    for duplicate in (raised.value, pickle.loads(pickle.dumps(raised.value))):
         assert duplicate.existing_id == first.id
         assert 0 < duplicate.remaining <= 86400
     assert task.delay("https://b").outcome == "published"

@@ -116,9 +116,9 @@ def test_a_limit_lets_so_many_hold_it_at_once(lock: Lock) -> None:
 
 
 def test_lock_held_names_the_holder_and_since_when(lock: Lock) -> None:
-    with lock() as lease, pytest.raises(LockHeld) as told, lock(wait=0.1):
+    with lock() as lease, pytest.raises(LockHeld) as raised, lock(wait=0.1):
         pass
-    error = told.value
+    error = raised.value
     assert error.key == lease.key == "x=repo:17"
     assert error.holder.startswith("lock:")
     assert f"x=repo:17 is held by {error.holder} for 0." in str(error)
@@ -157,9 +157,9 @@ def test_a_lock_does_not_pass_a_task_to_which_the_place_is_offered(lock: Lock, s
     with lock():
         parked = store.apply("x=repo:17", Acquire("task/1", "token", FOREVER, message=b"{}"))
         assert isinstance(parked.answer, Parked)
-    with pytest.raises(LockHeld, match="offered to task,") as told, lock(wait=0):
+    with pytest.raises(LockHeld, match="offered to task,") as raised, lock(wait=0):
         pass
-    assert told.value.holder == "task"
+    assert raised.value.holder == "task"
 
 
 # Who holds it -------------------------------------------------------------------------------------------

@@ -153,15 +153,15 @@ def test_a_fork_waits_until_the_thread_has_left_its_lock(app: Celery, store: Any
         """A queue that is asked under the lock whether it is empty."""
 
         def __init__(self) -> None:
-            errands: Any = queue.SimpleQueue()
-            self.put, self.get = errands.put, errands.get
+            batches: Any = queue.SimpleQueue()
+            self.put, self.get = batches.put, batches.get
 
         def empty(self) -> bool:
             inside.set()
             forked.wait(0.1)
             return True
 
-    monkeypatch.setattr(courier, "_errands", Slow())
+    monkeypatch.setattr(courier, "_batches", Slow())
     courier.wait(10)
     assert inside.wait(60)
     pid = os.fork()
@@ -185,8 +185,8 @@ def test_a_courier_that_was_closed_twice_publishes_again(app: Celery) -> None:
     courier: Any = app._celery_exclusive.courier  # type: ignore[attr-defined]
     courier.wait(60)
     with courier._guard:
-        courier._errands.put(None)
-        courier._errands.put(None)
+        courier._batches.put(None)
+        courier._batches.put(None)
     eventually(lambda: courier._thread is None, "the end of its thread")
     courier.wait(60)
     assert courier._thread

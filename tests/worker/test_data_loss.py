@@ -60,7 +60,7 @@ def test_running_bodies_keep_their_keys_and_their_ends_wake_the_next(
     lab.journal.wait_for("start", 4, key="k")
     with Watcher(lab, *workers) as watcher:
         store.restart(keep_data=False)
-        events = watcher.wait_for("lock-amnesia", 2)
+        events = watcher.wait_for("lock-data-lost", 2)
     assert sum(event["restored"] for event in events) == 4
     assert {event["hostname"] for event in events} == {worker.name for worker in workers}
     for worker in workers:
@@ -111,7 +111,7 @@ def test_a_holder_that_cannot_restore_its_lease_gets_lease_lost_and_leaves_the_n
     lab.journal.wait_for("start", tag="second")
     with Watcher(lab, away) as watcher:
         proxy.restore()
-        assert watcher.wait_for("lock-amnesia")[0]["restored"] == 0
+        assert watcher.wait_for("lock-data-lost")[0]["restored"] == 0
         lab.journal.wait_for("lost", tag="first")
         third = lab.send("watch", "k", tag="third")
         lab.wait_for_line(1, "watch", "k")

@@ -8,12 +8,12 @@ from tests.worker.journal import eventually
 from tests.worker.lab import Lab, Worker
 
 
-class Rehearsal:
+class Recipe:
     """A lab with the tasks of one recipe, and its worker.
 
-    rehearsal.begin("printed", tag="a")     # a body that stays open
+    recipe.begin("printed", tag="a")     # a body that stays open
     ...
-    assert rehearsal.most_open("printed") == 2
+    assert recipe.most_open("printed") == 2
     """
 
     def __init__(self, lab: Lab, worker: Worker) -> None:
