@@ -23,7 +23,7 @@ from celery_exclusive.display import escaped, unescaped
 from celery_exclusive.errors import LockHeld
 from celery_exclusive.messages.header import HEADER, Header
 from celery_exclusive.messages.stored import StoredMessage
-from celery_exclusive.options.keys import absolute_key
+from celery_exclusive.options.key_text import absolute_key
 from tests.cli.conftest import Desk
 
 

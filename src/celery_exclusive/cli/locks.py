@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 from celery.bin.base import CLIContext, handle_preload_options
 
-from celery_exclusive.cli.listing import is_busy, listing
+from celery_exclusive.cli.listing import listing
 from celery_exclusive.cli.table import duration, table
 from celery_exclusive.core.claim import task_id
 from celery_exclusive.display import escaped, printable, unescaped
 from celery_exclusive.errors import ExclusiveError, did_you_mean
 from celery_exclusive.leases.operator_release import Released
 from celery_exclusive.leases.operator_release import release as release_key
-from celery_exclusive.options.keys import keys_named
+from celery_exclusive.options.key_text import possible_keys
 from celery_exclusive.services import ATTRIBUTE
 from celery_exclusive.stores.sql.tables import NAMES
 
@@ -108,7 +108,7 @@ def release(obj: CLIContext, key: str, *, force: bool) -> None:
     released = release_key(services, chosen, force=force)
     after = store.inspect(chosen)
     click.echo(f"lock {escaped(chosen)}")
-    for line in _result_lines(released, after.waiting + after.aside):
+    for line in _result_lines(released, after.all_waiting):
         click.echo(f"  {line}")
 
 
@@ -169,20 +169,20 @@ def _services(obj: CLIContext, *, is_used: bool = True) -> Services:
 
 def _keys(store: Store, prefix: str) -> list[str]:
     """Return the keys that begin so, or just this key if the store cannot list its keys."""
-    shown, written = _possible_keys(prefix), _possible_keys(unescaped(prefix))
+    shown, written = possible_keys(prefix), possible_keys(unescaped(prefix))
     if store.capabilities.listing or not prefix:
         return [key for key in store.scan() if escaped(key).startswith(shown) or key.startswith(written)]
     seen = zip(written, store.inspect_all(written), strict=True)
-    return [key for key, snapshot in seen if is_busy(snapshot)]
+    return [key for key, snapshot in seen if snapshot.is_busy]
 
 
 def _busy_key(store: Store, text: str) -> str:
     """Return the key that `ls` shows so, or else the key of a task, or of a string, with this name."""
     shown_so = unescaped(text)
-    if is_busy(store.inspect_all([shown_so])[0]):
+    if store.inspect_all([shown_so])[0].is_busy:
         return shown_so
-    meant = list(dict.fromkeys((*_possible_keys(text), *_possible_keys(shown_so))))
-    busy = [key for key, seen in zip(meant, store.inspect_all(meant), strict=True) if is_busy(seen)]
+    meant = list(dict.fromkeys((*possible_keys(text), *possible_keys(shown_so))))
+    busy = [key for key, seen in zip(meant, store.inspect_all(meant), strict=True) if seen.is_busy]
     if len(busy) == 1:
         return busy[0]
     if busy:
@@ -202,11 +202,6 @@ def _busy_key(store: Store, text: str) -> str:
         f"no task holds or waits for {text!r} in {printable(store.url)}{hint}"
         + " `locks ls` lists all keys" * store.capabilities.listing
     )
-
-
-def _possible_keys(text: str) -> tuple[str, ...]:
-    """Return the keys that a string may mean: a whole key, one without its kind, or a name."""
-    return (text, *(kind + mark + text for kind in "xu" for mark in ":="), *keys_named(text))
 
 
 def _result_lines(released: Released, waiting: int) -> Iterator[str]:

@@ -39,13 +39,13 @@ def duration(microseconds: int) -> str:
 def _rows(lock: Lock) -> Iterator[tuple[str, ...]]:
     key, task = escaped(lock.key), escaped(lock.task or "-")
     aside = lock.snapshot.aside
-    waiting = f"{lock.waiting} ({aside} aside)" if aside else str(lock.waiting)
+    waiting = f"{lock.snapshot.all_waiting} ({aside} aside)" if aside else str(lock.snapshot.all_waiting)
     for owner in lock.snapshot.holders:
         holder = escaped(task_id(owner.id))
         age, left = duration(owner.age), duration(owner.remaining)
-        yield (key, task, holder, lock.state, age, left, waiting, str(owner.fence))
+        yield (key, task, holder, lock.snapshot.state, age, left, waiting, str(owner.fence))
     if not lock.snapshot.holders:
-        yield (key, task, "-", lock.state, "-", "-", waiting, "-")
+        yield (key, task, "-", lock.snapshot.state, "-", "-", waiting, "-")
 
 
 def _width(text: str) -> int:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from celery_exclusive.compat.recipe_task import RecipeTask
 from celery_exclusive.leases.operator_release import release
 from celery_exclusive.options.declared import Exclusive
-from celery_exclusive.options.keys import absolute_key, key_of
+from celery_exclusive.options.key_text import absolute_key
+from celery_exclusive.options.keys import key_of
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services

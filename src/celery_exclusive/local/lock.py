@@ -17,7 +17,7 @@ from celery_exclusive.errors import ExclusiveError, LockHeld, NoLease, OptionErr
 from celery_exclusive.leases.lease import Lease
 from celery_exclusive.local.acquisition import Acquisition, lock_blocks, new_claim
 from celery_exclusive.options.amounts import A_COUNT, MIN_TTL, is_count, is_duration, seconds_from
-from celery_exclusive.options.keys import absolute_key
+from celery_exclusive.options.key_text import absolute_key
 from celery_exclusive.options.option import apps_with_locks
 
 if TYPE_CHECKING:

@@ -1,25 +1,18 @@
 """Computes keys from the arguments of calls. Pure, apart from reading signatures.
 
-A key begins with the kind of its option, "x" or "u". Behind it, ":" begins the key of one task, its name and
-a hash of the chosen arguments, and "=" a string that tasks share. So no such string spells a task's key.
+`options.key_text` says how a key is written.
 """
 
 from __future__ import annotations
 
 import inspect
-import re
-import reprlib
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from functools import lru_cache
-from hashlib import blake2b
+from contextlib import contextmanager
 from inspect import BoundArguments, Parameter, Signature
-from typing import Final
 from weakref import WeakKeyDictionary
 
 from celery_exclusive.errors import OptionError, did_you_mean
 from celery_exclusive.options.canonical import (
-    AS_THEY_ARE,
     MOST_CHARACTERS,
     Refused,
     at,
@@ -29,8 +22,8 @@ from celery_exclusive.options.canonical import (
     scalar,
     type_name,
     unwrap,
-    utf8,
 )
+from celery_exclusive.options.key_text import TOO_LONG, absolute_key, own_key
 from celery_exclusive.options.option import Option
 from celery_exclusive.options.templates import Field, parse_template
 
@@ -38,12 +31,6 @@ _Run = Callable[..., object]
 _Args = Sequence[object] | None
 _Kwargs = Mapping[str, object] | None
 
-_LONGEST: Final = 200
-"""Bytes behind the kind of a key: with a prefix they fit into the 250 of memcached."""
-_HASHED_TEXT: Final = re.compile("~[0-9a-f]{32}")
-_HASHED_NAME: Final = re.compile("[~:][0-9a-f]{32}")
-"""The end of a name that was cut, or that has a hash of arguments."""
-_TOO_LONG: Final = f"a string of more than {MOST_CHARACTERS:,} characters"
 _signatures: WeakKeyDictionary[_Run, dict[bool, Signature]] = WeakKeyDictionary()
 
 
@@ -58,7 +45,7 @@ def check(task_name: str, run: _Run, option: Option) -> None:
         if callable(option.key):
             _check_function(option.key, signature)
         takes_any = _takes_any_name(signature)
-        for name in _named(option) or ():
+        for name in named(option) or ():
             if name not in parameters and not takes_any:
                 raise Refused(_no_parameter(name, parameters))
 
@@ -71,72 +58,13 @@ def key_of(task_name: str, run: _Run, option: Option, args: _Args, kwargs: _Kwar
     """
     if option.names is None and option.key is None:
         return own_key(task_name, option.kind)
-    bound = _bind(run, args, kwargs)
+    bound = bind(run, args, kwargs)
     with _as_option_error(task_name, option):
         if option.key is not None:
             return absolute_key(_absolute_text(option.key, bound), option.kind)
-        names = _named(option)
-        arguments = {name: _argument(bound, name) for name in (bound.arguments if names is None else names)}
+        names = named(option)
+        arguments = {name: argument(bound, name) for name in (bound.arguments if names is None else names)}
         return f"{own_key(task_name, option.kind)}:{digest(arguments)}"
-
-
-@lru_cache(maxsize=1024)
-def own_key(task_name: str, kind: str = "x") -> str:
-    """Return the key of a whole task, "x:" or "u:" and its name; keys with arguments begin with it."""
-    return f"{kind}:{_fitted(task_name, _LONGEST - 33, _HASHED_NAME)}"
-
-
-def absolute_key(text: str, kind: str = "x") -> str:
-    """Return the key of a string that tasks share: "x=" or "u=", and up to 200 bytes.
-
-    A longer string is cut and completed with a hash. So is one that is no valid Unicode, or that looks as if
-    it was cut.
-    """
-    if not text:
-        raise OptionError("the key of a lock cannot be an empty string: name what is locked, like 'repo:17'.")
-    if len(text) > MOST_CHARACTERS:
-        raise OptionError(f"the key of a lock cannot be {_TOO_LONG}: name what is locked, like 'repo:17'.")
-    return f"{kind}={_fitted(text, _LONGEST, _HASHED_TEXT)}"
-
-
-def keys_named(text: str) -> tuple[str, ...]:
-    """Return the keys that people may mean by the name of a task, or by a string that tasks share."""
-    return tuple(key(text, kind) for key in (own_key, absolute_key) for kind in "xu") if text else ()
-
-
-def _fitted(text: str, longest: int, hashed: re.Pattern[str]) -> str:
-    """Cut a string to so many bytes; different strings stay different."""
-    data = utf8(text)
-    if len(data) <= longest and not hashed.fullmatch(text[-33:]):
-        with suppress(UnicodeDecodeError):  # half a surrogate pair, which no store could keep
-            return data.decode()
-    return f"{data[: longest - 33].decode(errors='ignore')}~{blake2b(data, digest_size=16).hexdigest()}"
-
-
-def preview(run: _Run, option: Option, args: _Args, kwargs: _Kwargs, limit: int = 80) -> str:
-    """Return a short text for people, "feed_url='https://…'", or "" where there is none. Never raises."""
-    try:
-        bound = _bind(run, args, kwargs)
-        names = _named(option)
-        shown = bound.arguments if names is None else dict.fromkeys(names)
-        text = ", ".join(f"{name}={_shown(_argument(bound, name))}" for name in shown)
-    except Exception:  # noqa: BLE001 - a log line is not worth a task
-        return ""
-    return _cut(text, limit)
-
-
-def given_preview(request: Mapping[str, object], limit: int = 80) -> str:
-    """Return the text that the caller of this request shows instead of the arguments, or "".
-
-    A retry has none: Celery writes the arguments themselves into its message.
-    """
-    texts = [str(request.get(name) or "") for name in ("argsrepr", "kwargsrepr")]
-    is_retry = bool(request.get("retries"))
-    return "" if is_retry else _cut(" ".join(text for text in texts if len(text) > len("()")), limit)
-
-
-def _cut(text: str, limit: int) -> str:
-    return text if len(text) <= limit else text[: max(limit - 1, 0)] + "…"
 
 
 @contextmanager
@@ -149,7 +77,7 @@ def _as_option_error(task_name: str, option: Option) -> Generator[None, None, No
         raise OptionError(text) from refused.__cause__
 
 
-def _named(option: Option) -> tuple[str, ...] | None:
+def named(option: Option) -> tuple[str, ...] | None:
     """Return the parameters that an option names, in by= or in its template; None: all of them."""
     if isinstance(option.key, str):
         return tuple(field.path[0] for field in _fields(option.key)[0])
@@ -165,13 +93,13 @@ def _signature(run: _Run) -> Signature:
     return cached[is_bound]
 
 
-def _bind(run: _Run, args: _Args, kwargs: _Kwargs) -> BoundArguments:
+def bind(run: _Run, args: _Args, kwargs: _Kwargs) -> BoundArguments:
     bound = _signature(run).bind(*(args or ()), **(kwargs or {}))
     bound.apply_defaults()
     return bound
 
 
-def _argument(bound: BoundArguments, name: str) -> object:
+def argument(bound: BoundArguments, name: str) -> object:
     if name in bound.arguments:
         return bound.arguments[name]
     parameters = bound.signature.parameters
@@ -257,7 +185,7 @@ def _absolute_text(key: str | Callable[..., object], bound: BoundArguments) -> s
     if not isinstance(text, str) or not 0 < len(text) <= MOST_CHARACTERS:
         what = f"a {type_name(text)}"
         if isinstance(text, str):
-            what = _TOO_LONG if text else "an empty string"
+            what = TOO_LONG if text else "an empty string"
         raise Refused(
             f"key= returned {what}. It must return a string that names what is locked, like 'repo:17'."
         )
@@ -265,7 +193,7 @@ def _absolute_text(key: str | Callable[..., object], bound: BoundArguments) -> s
 
 
 def _text_of(bound: BoundArguments, path: tuple[str, ...]) -> str:
-    value, done = _argument(bound, path[0]), path[0]
+    value, done = argument(bound, path[0]), path[0]
     for step in path[1:]:
         try:
             value = getattr(value, step)
@@ -283,17 +211,5 @@ def _text_of(bound: BoundArguments, path: tuple[str, ...]) -> str:
             fix = "name an attribute of it, as in {project.pk}, or use a function as key="
             raise Refused(f"is a {type_name(value)}, which a template cannot show: {fix}.")
         if len(tagged[1]) > MOST_CHARACTERS:
-            raise Refused(f"is {_TOO_LONG}, too large for a key: use another argument, or a part of it.")
+            raise Refused(f"is {TOO_LONG}, too large for a key: use another argument, or a part of it.")
         return normal(tagged[1])
-
-
-_short = reprlib.Repr()
-_short.maxstring = _short.maxlong = 60
-_short.maxlevel = 2
-
-
-def _shown(value: object) -> str:
-    if type(value) in AS_THEY_ARE:
-        return _short.repr(value)
-    tag, text = scalar(value) or (b"", f"<{type_name(value)}>")
-    return _short.repr(text) if tag == b"s" else text

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from celery_exclusive.brokers import scheme
 from celery_exclusive.core.operations import Answer, KeyOperation, Owner, Renew
+from celery_exclusive.core.records import NOT_BEGUN
 from celery_exclusive.errors import OptionError, did_you_mean
 
 
@@ -69,6 +70,29 @@ class Snapshot:
     waiting: int = 0
     aside: int = 0
     problem: str = ""
+
+    @property
+    def all_waiting(self) -> int:
+        """The number of waiting tasks, those aside included."""
+        return self.waiting + self.aside
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self.holders or self.all_waiting or self.problem)
+
+    @property
+    def state(self) -> str:
+        """`running`, `waiting` (no holder, offered to the first in line) or `aside` (no worker accepts).
+
+        A unique key is `queued` until its task begins, or held for a `period`. A key with damaged data is
+        `damaged`, any other one `free`.
+        """
+        if self.problem:
+            return "damaged"
+        if self.holders:
+            phase = self.holders[0].phase
+            return "queued" if phase in NOT_BEGUN else phase
+        return "waiting" if self.waiting else "aside" if self.aside else "free"
 
 
 class Store(Protocol):

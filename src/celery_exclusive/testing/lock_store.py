@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from celery_exclusive.core.operations import Acquire, Granted, Release
 from celery_exclusive.core.records import SECOND
-from celery_exclusive.options.keys import absolute_key
+from celery_exclusive.options.key_text import absolute_key
 from celery_exclusive.stores.base import Snapshot
 from celery_exclusive.stores.memory import MemoryStore
 

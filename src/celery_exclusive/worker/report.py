@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from celery_exclusive import notices
-from celery_exclusive.options.keys import given_preview, preview
+from celery_exclusive.options.preview import given_preview, preview
 
 if TYPE_CHECKING:
     from celery_exclusive.core.admission import Outcome

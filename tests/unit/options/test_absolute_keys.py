@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from celery_exclusive.errors import OptionError
 from celery_exclusive.options.canonical import utf8
 from celery_exclusive.options.declared import Exclusive, Unique
-from celery_exclusive.options.keys import absolute_key, check, key_of, own_key
+from celery_exclusive.options.key_text import absolute_key, own_key
+from celery_exclusive.options.keys import check, key_of
 from tests.unit.options.test_keys import AsJson, scalars
 
 HASH = "0123456789abcdef" * 2

@@ -13,7 +13,8 @@ import pytest
 from celery_exclusive import OptionError, Unique
 from celery_exclusive.options.canonical import MOST_CHARACTERS
 from celery_exclusive.options.declared import Exclusive
-from celery_exclusive.options.keys import absolute_key, key_of
+from celery_exclusive.options.key_text import absolute_key
+from celery_exclusive.options.keys import key_of
 
 MOST_VALUES = 5_000
 Wide = make_dataclass("Wide", [f"field{number}" for number in range(100)])

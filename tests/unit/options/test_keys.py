@@ -23,7 +23,9 @@ from kombu.utils.json import dumps, loads
 
 from celery_exclusive.errors import OptionError
 from celery_exclusive.options.declared import Exclusive
-from celery_exclusive.options.keys import absolute_key, check, key_of, preview
+from celery_exclusive.options.key_text import absolute_key
+from celery_exclusive.options.keys import check, key_of
+from celery_exclusive.options.preview import preview
 
 MONDAY = datetime(2026, 1, 5)  # noqa: DTZ001 - as many tasks are called
 

@@ -19,7 +19,7 @@ from celery_exclusive.core.records import SECOND
 from celery_exclusive.display import escaped, printable, unescaped
 from celery_exclusive.errors import ExclusiveError, LockHeld
 from celery_exclusive.leases.operator_release import release
-from celery_exclusive.stores.base import Snapshot
+from celery_exclusive.options.key_text import KINDS
 from celery_exclusive.stores.text import to_bytes
 
 
@@ -48,7 +48,7 @@ class ReadOnlyAdmin(admin.ModelAdmin):
     def get_search_results(self, request: Any, queryset: Any, search_term: str) -> tuple[Any, bool]:
         """Find the keys that begin with these characters, with or without their kind."""
         begins: Any = Q()
-        for kind in ("", *(kind + mark for kind in "xu" for mark in ":=")) if search_term else ():
+        for kind in ("", *KINDS) if search_term else ():
             first = to_bytes(unescaped(kind + search_term))
             begins |= Q(key__gte=first, key__lt=first + b"\xff")
         return queryset.filter(begins), False
@@ -96,12 +96,7 @@ class LockAdmin(ReadOnlyAdmin):
 
     @admin.display
     def state(self, lock: Any) -> str:
-        snapshot: Snapshot = lock.snapshot
-        if snapshot.problem:
-            return "damaged"
-        if snapshot.holders:
-            return str(snapshot.holders[0].phase)
-        return "waiting" if snapshot.waiting else "aside" if snapshot.aside else "free"
+        return str(lock.snapshot.state)
 
     @admin.display
     def holder(self, lock: Any) -> str:
@@ -121,7 +116,7 @@ class LockAdmin(ReadOnlyAdmin):
 
     @admin.display(description="waiting")
     def in_line(self, lock: Any) -> int:
-        return int(lock.snapshot.waiting + lock.snapshot.aside)
+        return int(lock.snapshot.all_waiting)
 
 
 @admin.register(WaitingTask)

@@ -1,0 +1,59 @@
+"""How a key is written: its kind, and behind it a task or a string that tasks share.
+
+A key begins with the kind of its option, "x" or "u". Behind it, ":" begins the key of one task, its name and
+a hash of the chosen arguments, and "=" a string that tasks share. So no such string spells a task's key.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Final
+
+from celery_exclusive.errors import OptionError
+from celery_exclusive.options.canonical import MOST_CHARACTERS, utf8
+
+KINDS = tuple(kind + mark for kind in "xu" for mark in ":=")
+"""The beginnings of keys."""
+_LONGEST: Final = 200
+"""Bytes behind the kind of a key: with a prefix they fit into the 250 of memcached."""
+_HASHED_TEXT: Final = re.compile("~[0-9a-f]{32}")
+_HASHED_NAME: Final = re.compile("[~:][0-9a-f]{32}")
+"""The end of a name that was cut, or that has a hash of arguments."""
+TOO_LONG: Final = f"a string of more than {MOST_CHARACTERS:,} characters"
+
+
+@lru_cache(maxsize=1024)
+def own_key(task_name: str, kind: str = "x") -> str:
+    """Return the key of a whole task, "x:" or "u:" and its name; keys with arguments begin with it."""
+    return f"{kind}:{_fitted(task_name, _LONGEST - 33, _HASHED_NAME)}"
+
+
+def absolute_key(text: str, kind: str = "x") -> str:
+    """Return the key of a string that tasks share: "x=" or "u=", and up to 200 bytes.
+
+    A longer string is cut and completed with a hash. So is one that is no valid Unicode, or that looks as if
+    it was cut.
+    """
+    if not text:
+        raise OptionError("the key of a lock cannot be an empty string: name what is locked, like 'repo:17'.")
+    if len(text) > MOST_CHARACTERS:
+        raise OptionError(f"the key of a lock cannot be {TOO_LONG}: name what is locked, like 'repo:17'.")
+    return f"{kind}={_fitted(text, _LONGEST, _HASHED_TEXT)}"
+
+
+def possible_keys(text: str) -> tuple[str, ...]:
+    """Return the keys that people may mean: a whole key, one without its kind, a task or a shared string."""
+    named = (key(text, kind) for key in (own_key, absolute_key) for kind in "xu") if text else ()
+    return (text, *(kind + text for kind in KINDS), *named)
+
+
+def _fitted(text: str, longest: int, hashed: re.Pattern[str]) -> str:
+    """Cut a string to so many bytes; different strings stay different."""
+    data = utf8(text)
+    if len(data) <= longest and not hashed.fullmatch(text[-33:]):
+        with suppress(UnicodeDecodeError):  # half a surrogate pair, which no store could keep
+            return data.decode()
+    return f"{data[: longest - 33].decode(errors='ignore')}~{blake2b(data, digest_size=16).hexdigest()}"

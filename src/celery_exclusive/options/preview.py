@@ -1,0 +1,53 @@
+"""The arguments of a call, as log lines show them."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable, Mapping, Sequence
+
+from celery_exclusive.options.canonical import AS_THEY_ARE, scalar, type_name
+from celery_exclusive.options.keys import argument, bind, named
+from celery_exclusive.options.option import Option
+
+_short = reprlib.Repr()
+_short.maxstring = _short.maxlong = 60
+_short.maxlevel = 2
+
+
+def preview(
+    run: Callable[..., object],
+    option: Option,
+    args: Sequence[object] | None,
+    kwargs: Mapping[str, object] | None,
+    limit: int = 80,
+) -> str:
+    """Return a short text for people, "feed_url='https://…'", or "" where there is none. Never raises."""
+    try:
+        bound = bind(run, args, kwargs)
+        names = named(option)
+        shown = bound.arguments if names is None else dict.fromkeys(names)
+        text = ", ".join(f"{name}={_shown(argument(bound, name))}" for name in shown)
+    except Exception:  # noqa: BLE001 - a log line is not worth a task
+        return ""
+    return _cut(text, limit)
+
+
+def given_preview(request: Mapping[str, object], limit: int = 80) -> str:
+    """Return the text that the caller of this request shows instead of the arguments, or "".
+
+    A retry has none: Celery writes the arguments themselves into its message.
+    """
+    texts = [str(request.get(name) or "") for name in ("argsrepr", "kwargsrepr")]
+    is_retry = bool(request.get("retries"))
+    return "" if is_retry else _cut(" ".join(text for text in texts if len(text) > len("()")), limit)
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: max(limit - 1, 0)] + "…"
+
+
+def _shown(value: object) -> str:
+    if type(value) in AS_THEY_ARE:
+        return _short.repr(value)
+    tag, text = scalar(value) or (b"", f"<{type_name(value)}>")
+    return _short.repr(text) if tag == b"s" else text
