@@ -24,6 +24,7 @@ from celery_exclusive.options.option import Option, apps_with_locks, check_decla
 from celery_exclusive.publishing.send import wrap_send_task
 from celery_exclusive.services import ATTRIBUTE, Services
 from celery_exclusive.task import TaskMixin
+from celery_exclusive.worker.checks import refuse_declared
 from celery_exclusive.worker.gate import GatedTask
 from celery_exclusive.worker.parts import parts_of
 from celery_exclusive.worker.request import request_class
@@ -131,6 +132,7 @@ class Installer:
             return
         for option in options:
             keys.check(task.name, task.run, option)
+            refuse_declared(self.app.conf, task.name, option)
         names = {"__module__": cls.__module__, "__doc__": cls.__doc__, "Request": request_class(cls.Request)}
         names["throws"] = (*cls.throws, DuplicateTask)  # of what its body calls: no alarm
         task.__class__ = type(cls.__name__, (GatedTask, cls), names)

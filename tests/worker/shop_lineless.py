@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 from celery import Task
 
 from celery_exclusive import Exclusive, Unique
@@ -10,10 +12,7 @@ from tests.worker.shop import act, app, task, three, wait
 __all__ = ["app"]
 
 
-@app.on_after_finalize.connect
-def leave_out_what_waits(**_: object) -> None:
-    for waiting in (wait, three):
-        app.tasks.pop(waiting.name, None)
+app._pending = deque(pending for pending in app._pending if pending is not wait and pending is not three)
 
 
 @task(exclusive=Exclusive("key", on_conflict="skip"))

@@ -196,9 +196,20 @@ def test_a_store_without_a_line_is_refused_for_tasks_that_wait(monkeypatch: pyte
     app.task(name="a", shared=False, exclusive=Exclusive(on_conflict="skip"))(work)
     refuse_unfit(services, TaskPool)
     assert not warnings(services)
-    app.task(name="b", shared=False, exclusive=Exclusive())(work)
     with pytest.raises(
         OptionError, match=r"lineless:// keeps no line, and task b with Exclusive\(\) has to wait"
     ):
-        refuse_unfit(services, TaskPool)
+        app.task(name="b", shared=False, exclusive=Exclusive())(work)
+    app.close()
+
+
+def test_a_store_without_a_line_that_was_not_named_is_refused_when_the_worker_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(base, "_factories", dict(base._factories))
+    register("lineless", WithoutLine)
+    app = install(Celery("lineless", broker="memory://", backend="lineless://", set_as_current=False))
+    app.task(name="b", shared=False, exclusive=Exclusive())(work)
+    with pytest.raises(OptionError, match="lineless:// keeps no line, and task b"):
+        refuse_unfit(app._celery_exclusive, TaskPool)  # type: ignore[attr-defined]
     app.close()

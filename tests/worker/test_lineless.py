@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from celery_exclusive import LockHeld
+from celery_exclusive import LockHeld, OptionError
 from tests.memcached import MemcachedServer
 from tests.worker.lab import Lab, eventually
 from tests.worker.message import Message
@@ -92,12 +93,16 @@ def test_a_server_that_is_restarted_gets_the_leases_of_running_bodies_back(
     assert holder.get(timeout=DEADLINE) == "holder"
 
 
-def test_a_task_that_has_to_wait_in_a_line_is_refused_when_the_worker_starts(
+REFUSED = "keeps no line, and task tests.worker.shop.wait with Exclusive('key') has to wait in one: give it"
+
+
+def test_a_task_that_has_to_wait_in_a_line_is_refused_where_it_is_declared(
     make_lab: MakeLab, memcached_url: str
 ) -> None:
     lab = make_lab(module="tests.worker.shop", exclusive_store=memcached_url)
+    with pytest.raises(OptionError, match=re.escape(REFUSED)):
+        lab.app.finalize()
     worker = lab.start_worker("w1", 1, ready=False)
     assert worker.process.wait(60) != 0
-    assert "keeps no line, and task tests.worker.shop.wait with Exclusive('key')" in worker.log
+    assert REFUSED in worker.log
     assert "postgresql://" in worker.log
-    assert "Traceback" not in worker.log

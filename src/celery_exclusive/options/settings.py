@@ -110,6 +110,12 @@ def visibility_timeout(conf: Mapping[str, object]) -> float | None:
     return timeout
 
 
+def named_store(conf: Mapping[str, object]) -> str | None:
+    """Return the URL that the setting exclusive_store names, if it is one, before all settings are read."""
+    value = _read(conf, "exclusive_store")
+    return value if isinstance(value, str) else None
+
+
 def _check(name: str, value: object) -> None:
     if name == "exclusive_secret":
         _check_secret(value)

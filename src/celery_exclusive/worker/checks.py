@@ -9,7 +9,9 @@ from celery_exclusive.brokers import is_in_one_process, is_on_this_machine, is_s
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import OptionError
 from celery_exclusive.options.declared import Exclusive
-from celery_exclusive.options.settings import visibility_timeout
+from celery_exclusive.options.option import Option
+from celery_exclusive.options.settings import named_store, visibility_timeout
+from celery_exclusive.stores.base import Store, open_store
 from celery_exclusive.stores.choose import DJANGO_CACHE
 from celery_exclusive.worker.gate import GatedTask
 
@@ -26,12 +28,31 @@ def refuse_unfit(services: Services, pool: Any) -> None:
             "this worker has its own: use a redis:// URL, or the worker's --pool=threads or --pool=solo"
         )
     for task, option in _exclusive_tasks(services):
-        if option.on_conflict == "wait" and not capabilities.line:
-            raise OptionError(
-                f"exclusive_store: {store.url} keeps no line, and task {task.name} with {option!r} has "
-                "to wait in one: give it on_conflict='skip' or 'reschedule', or name a redis://, "
-                "postgresql:// or sqlite:// URL"
-            )
+        _refuse_wait(store, task.name, option)
+
+
+def refuse_declared(conf: Any, task_name: str, option: Option) -> None:
+    """Raise OptionError if the store that is named keeps no line, and a task is declared to wait in one.
+
+    A wrong URL is reported when the store is used.
+    """
+    url = named_store(conf)
+    if url is None or not isinstance(option, Exclusive) or option.on_conflict != "wait":
+        return
+    try:
+        store = open_store(url)
+    except OptionError:
+        return
+    _refuse_wait(store, task_name, option)
+
+
+def _refuse_wait(store: Store, task_name: str, option: Exclusive) -> None:
+    if option.on_conflict == "wait" and not store.capabilities.line:
+        raise OptionError(
+            f"exclusive_store: {store.url} keeps no line, and task {task_name} with {option!r} has "
+            "to wait in one: give it on_conflict='skip' or 'reschedule', or name a redis://, "
+            "postgresql:// or sqlite:// URL"
+        )
 
 
 def warnings(services: Services) -> list[str]:
