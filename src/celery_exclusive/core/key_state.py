@@ -47,29 +47,31 @@ class KeyState:
 
     def advance(self) -> None:
         """Drop expired leases, and offer the free slots: first to those in line, then to those aside."""
-        self.drop_dead()
+        self.end_expired()
         self._offer_in_line()
         self._offer_aside()
 
-    def drop_dead(self) -> None:
-        """Drop expired leases; a copy that stood behind a run without a lease joins the line.
-
-        If the run was promoted, the broker has the message, too: its delivery has until the end of an offer.
-        """
+    def end_expired(self) -> None:
+        """Drop expired leases; a copy that stood behind a run without a lease joins the line."""
         self.holders = {id: lease for id, lease in self.holders.items() if lease.expiry > self.now}
         for entry in sorted(self.entries.values(), key=lambda entry: entry.seq):
             if entry.state == "behind" and entry.id not in self.holders:
-                if entry.id == self.id:
-                    self.ahead = self.waiting
-                until = self.now + self.offer if entry.offers else 0
-                self.put(Entry(entry.id, self.tick(), until, entry.offers))
+                self._join_line(entry)
 
-    def tick(self) -> int:
+    def _join_line(self, entry: Entry) -> None:
+        """Put a copy at the end of the line. If the broker has it, too, it has until the end of an offer."""
+        if entry.id == self.id:
+            self.ahead = self.waiting
+        until = self.now + self.offer if entry.offers else 0
+        self.put(Entry(entry.id, self.next_number(), until, entry.offers))
+
+    def next_number(self) -> int:
+        """Return a fence, or a place in line: both grow with the time and by at least one."""
         self.fence = max(self.fence + 1, self.now)
         return self.fence
 
-    def free(self) -> int:
-        """Return how many slots can be offered."""
+    def slots_to_offer(self) -> int:
+        """Return how many slots are free, up to those that are offered at a time."""
         return max(min(self.limit - len(self.holders), OFFERED_AT_ONCE), 0)
 
     def queue(self) -> list[Entry]:
@@ -80,18 +82,19 @@ class KeyState:
     def owners(self) -> tuple[Owner, ...]:
         leases = sorted(self.holders.values(), key=lambda lease: lease.fence)
         owners = [owner(lease, self.now) for lease in leases]
-        offered = [entry for entry in self.queue()[: self.free()] if entry.id != self.id]
+        offered = [entry for entry in self.queue()[: self.slots_to_offer()] if entry.id != self.id]
         return (*owners, *(Owner(e.id, 0, e.offer_until - self.now, phase="again") for e in offered))
 
     def put(self, entry: Entry) -> None:
         """Store a new or changed entry, and update the counts of the line."""
-        self._count(self.entries.get(entry.id), -1)
+        self._adjust_counts(self.entries.get(entry.id), -1)
         self.entries[entry.id] = self.changed[entry.id] = entry
-        self._count(entry, 1)
+        self._adjust_counts(entry, 1)
         if entry.state == "behind":
             self.wake = [id for id in self.wake if id != entry.id]
 
-    def _count(self, entry: Entry | None, difference: int) -> None:
+    def _adjust_counts(self, entry: Entry | None, difference: int) -> None:
+        """Count an entry that joins the line (1) or leaves it (-1), and whether it is ahead of this id."""
         if entry is None or entry.state != "waiting":
             return
         own = self.entries.get(self.id)
@@ -101,7 +104,7 @@ class KeyState:
 
     def leave(self) -> None:
         """Remove the operation's id from the line."""
-        self._count(self.entries.get(self.id), -1)
+        self._adjust_counts(self.entries.get(self.id), -1)
         if self.entries.pop(self.id, None):
             self.changed.pop(self.id, None)
             self.removed.append(self.id)
@@ -109,14 +112,14 @@ class KeyState:
 
     def _offer_in_line(self) -> None:
         """An entry whose offers are spent steps aside, unless it is the last that may get the slot."""
-        slots, in_line = self.free(), self.waiting
+        slots, in_line = self.slots_to_offer(), self.waiting
         for position, entry in enumerate(self.queue(), 1):
             if slots <= 0:
                 break
-            is_last = position == in_line or len(self.stepped_aside) >= min(self.limit, OFFERED_AT_ONCE)
+            has_to_stay = position == in_line or len(self.stepped_aside) >= min(self.limit, OFFERED_AT_ONCE)
             if entry.offer_until > self.now:
                 slots -= 1
-            elif entry.offers >= OFFERS_IN_LINE and not is_last:
+            elif entry.offers >= OFFERS_IN_LINE and not has_to_stay:
                 self._step_aside(entry)
             else:
                 self._offer(entry, self.now + min(2**entry.offers, LONGEST_OFFER) * self.offer)
@@ -128,9 +131,9 @@ class KeyState:
             for entry in self.entries.values()
             if entry.state == "aside" and entry.offer_until <= self.now
         )
-        for _, id in overdue[: self.free()]:
-            is_last = self.entries[id].offers + 1 >= OFFERS_IN_LINE + OFFERS_ASIDE
-            self._offer(self.entries[id], NEVER if is_last else self.now + LONGEST_OFFER * self.offer)
+        for _, id in overdue[: self.slots_to_offer()]:
+            is_final = self.entries[id].offers + 1 >= OFFERS_IN_LINE + OFFERS_ASIDE
+            self._offer(self.entries[id], NEVER if is_final else self.now + LONGEST_OFFER * self.offer)
 
     def _offer(self, entry: Entry, until: int) -> None:
         self.put(replace(entry, offer_until=until, offers=entry.offers + 1))
@@ -142,7 +145,7 @@ class KeyState:
         self.stepped_aside.append(entry.id)
 
     def due(self) -> int | None:
-        times = [entry.offer_until for entry in self.queue()[: self.free()]]
+        times = [entry.offer_until for entry in self.queue()[: self.slots_to_offer()]]
         aside = [entry.offer_until for entry in self.entries.values() if entry.state == "aside"]
         others_wait = bool(self.waiting or aside)
         times += [lease.expiry for lease in self.holders.values() if others_wait or lease.id in self.entries]

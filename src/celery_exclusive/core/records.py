@@ -38,7 +38,8 @@ class Holder:
     waited: bool = False
     phase: Phase = "running"
 
-    def is_of(self, token: str) -> bool:
+    def belongs_to(self, token: str) -> bool:
+        """Whether the delivery with this token may change it: a lease that does not run belongs to its id."""
         return self.phase != "running" or self.token == token
 
 

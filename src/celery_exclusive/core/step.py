@@ -87,18 +87,18 @@ class _Step(KeyState):
         if lease and lease.phase != "running":  # a queued lease belongs to its id
             return self._enter(op, lease.fence)
         if lease and lease.token == op.token:
-            self._prolong(lease, op.ttl)
+            self._renew_lease(lease, op.ttl)
             return Granted(lease.fence)
         if self._is_stale(op):
             return Stale()
-        if not lease and (granted := self._grant_place(op, entry)):
+        if not lease and (granted := self._grant_slot(op, entry)):
             return granted
         if not entry and (refusal := self._refuse(op, is_newcomer=not lease and not op.may_be_in_line)):
             self.limit = before  # a refused call does not change the limit of the others
             self.advance()
             return refusal
         self.kept = op.message is not None
-        seq = entry.seq if entry else self.tick()
+        seq = entry.seq if entry else self.next_number()
         self.put(Entry(op.id, seq, state="behind" if lease else "waiting"))
         self.advance()
         return Parked(0 if lease else self.ahead + 1, self.owners())
@@ -106,14 +106,12 @@ class _Step(KeyState):
     def acquire_alone(self, op: AcquireAlone) -> Answer:
         self.advance()
         own = self.holders.get(op.id)
-        if own and not own.is_of(op.token):  # another delivery of this id runs
+        if own and not own.belongs_to(op.token):  # another delivery of this id runs
             return Held(self.owners())
-        id, token = op.former or ("", "")
-        former = self.holders.get(id)
-        lease = own or (former if former and former.is_of(token) else None)
+        lease = own or self._former(op)
         if not lease and (self.holders or self.waiting):
             return Held(self.owners())
-        fence = lease.fence if lease else self.tick()
+        fence = lease.fence if lease else self.next_number()
         if lease:
             del self.holders[lease.id]
         waited = lease is not None and lease.waited
@@ -129,13 +127,13 @@ class _Step(KeyState):
             return Applied(False)
         if op.token != lease.token and (op.phase is None or lease.phase == "running"):
             return Applied(False)
-        self._prolong(lease if op.phase is None else replace(lease, phase=op.phase), op.ttl)
+        self._renew_lease(lease if op.phase is None else replace(lease, phase=op.phase), op.ttl)
         return Applied(True)
 
     def release(self, op: Release) -> Answer:
         self.advance()
         lease = self.holders.get(op.id)
-        is_own = lease is not None and lease.is_of(op.token)
+        is_own = lease is not None and lease.belongs_to(op.token)
         may_come_again = op.id in self.entries or (lease is not None and lease.waited)
         if lease and (not is_own or (op.ending == "if_no_copy" and may_come_again)):
             return Applied(False)
@@ -149,10 +147,10 @@ class _Step(KeyState):
     def requeue(self, op: Requeue) -> Answer:
         self.advance()
         lease = self.holders.get(op.id)
-        if not lease or not lease.is_of(op.token):
+        if not lease or not lease.belongs_to(op.token):
             return Applied(False)
         if op.id not in self.entries:
-            self._prolong(replace(lease, phase="again"), op.ttl)
+            self._renew_lease(replace(lease, phase="again"), op.ttl)
             return Applied(True)
         del self.holders[op.id]
         self.advance()  # its copy joins the line
@@ -167,7 +165,7 @@ class _Step(KeyState):
         return Applied(found)
 
     def force_release(self) -> Answer:
-        self.drop_dead()
+        self.end_expired()
         found = self.holders.pop(self.id, None) is not None
         copy = self.entries.get(self.id)
         if found and copy and copy.offers:  # the broker has it, too
@@ -177,12 +175,12 @@ class _Step(KeyState):
 
     def restore(self, op: Restore) -> Answer:
         """Ignore the line: an offer is worth less than a body that runs."""
-        self.drop_dead()
+        self.end_expired()
         lease = self.holders.get(op.id)
         if lease or op.id in self.entries or self.tombstone is not None or len(self.holders) >= op.limit:
             return Applied(lease is not None and lease.token == op.token)
         self.limit = op.limit
-        self.holders[op.id] = Holder(op.id, op.token, self.now + op.ttl, self.tick(), waited=True)
+        self.holders[op.id] = Holder(op.id, op.token, self.now + op.ttl, self.next_number(), waited=True)
         return Applied(True)
 
     def reap(self) -> Answer:
@@ -204,8 +202,14 @@ class _Step(KeyState):
             due=self.due(),
         )
 
-    def _grant_place(self, op: Acquire, entry: Entry | None) -> Answer | None:
-        """Grant the slot of the former holder, unless that runs, or a free one."""
+    def _former(self, op: AcquireAlone) -> Holder | None:
+        """Return the lease that goes over to the operation's id, if there is one."""
+        id, token = op.former or ("", "")
+        lease = self.holders.get(id)
+        return lease if lease and lease.belongs_to(token) else None
+
+    def _grant_slot(self, op: Acquire, entry: Entry | None) -> Answer | None:
+        """Grant the slot of the former holder, unless that runs, or a free one; None: there is none."""
         id, phase = op.former or ("", "running")
         former = self.holders.get(id)
         if former and former.phase == phase != "running":
@@ -213,7 +217,7 @@ class _Step(KeyState):
             granted = self._enter(op, former.fence)
             self.advance()
             return granted
-        return self._enter(op, self.tick()) if self._has_room(entry) else None
+        return self._enter(op, self.next_number()) if self._has_room(entry) else None
 
     def _enter(self, op: Acquire, fence: int) -> Answer:
         """Grant the lease. With late acknowledgement the entry stays behind the run until its end."""
@@ -262,5 +266,5 @@ class _Step(KeyState):
             return Full(self.waiting, self.owners())
         return None
 
-    def _prolong(self, lease: Holder, ttl: int) -> None:
+    def _renew_lease(self, lease: Holder, ttl: int) -> None:
         self.holders[lease.id] = replace(lease, expiry=max(lease.expiry, self.now + ttl))

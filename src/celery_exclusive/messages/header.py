@@ -47,7 +47,7 @@ class Header:
     * `masked`: its caller gave other strings to show instead of the arguments.
     * `tries`, `since`: how often it was rescheduled, and when it first found its key held, in seconds
       since 1970.
-    * `rejections`: how often it had returned through a dead-letter exchange when it was published.
+    * `rejections`: a digest of its returns through a dead-letter exchange before it was published.
     * `route`: the queue that this copy was consumed from, and the exchange and routing key that led there:
       that publish may have reached other queues, too. None: it was published to its queue alone.
     * `auto_delete`: that queue is deleted when its worker ends.

@@ -36,7 +36,7 @@ op.every, op.max_waiting = tonumber(op.every), tonumber(op.max_waiting)
 local may_be_in_line = op.redelivered or op.promoted
 go_to(name)
 
-local function tick()
+local function next_number()
   local fence = math.max((tonumber(redis.call('GET', base .. 'fence')) or 0) + 1, now)
   redis.call('SET', base .. 'fence', whole(fence))
   return fence

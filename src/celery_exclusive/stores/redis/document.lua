@@ -60,7 +60,7 @@ local function read_lease(holder, text)
 end
 
 -- A running lease belongs to the delivery with its token, any other lease to its id.
-local function is_of(lease, secret)
+local function belongs_to(lease, secret)
   return lease.phase ~= 'running' or lease.token == secret
 end
 

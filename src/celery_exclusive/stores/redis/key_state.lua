@@ -14,12 +14,12 @@ local function queue()
   return found
 end
 
-local function free()
+local function slots_to_offer()
   return math.max(math.min(limit - holder_count, OFFERED_AT_ONCE), 0)
 end
 
 -- How many entries are in each state, and how many of the line come before the operation's own.
-local function count(entry, difference)
+local function adjust_counts(entry, difference)
   local own = entries[op.id]
   if entry.state == ASIDE then aside = aside + difference end
   if entry.state == BEHIND then behind = behind + difference end
@@ -38,9 +38,9 @@ local function without(list, gone)
 end
 
 local function put(entry, state, offer_until, offers)
-  if entry.state then count(entry, -1) end
+  if entry.state then adjust_counts(entry, -1) end
   entry.state, entry.offer_until, entry.offers, entry.changed = state, offer_until, offers, true
-  count(entry, 1)
+  adjust_counts(entry, 1)
   if state == BEHIND then wake = without(wake, entry.id) end
 end
 
@@ -60,18 +60,23 @@ local function drop(holder)
   holder_count = holder_count - 1
 end
 
--- A copy that stood behind a run without a lease joins the line. If the run was promoted, the broker has the
--- message, too: its delivery has until the end of an offer.
-local function drop_dead()
+-- Puts a copy at the end of the line. If the broker has it, too, it has until the end of an offer.
+local function join_line(entry)
+  if entry.id == op.id then ahead = waiting end
+  entry.seq = next_number()
+  put(entry, WAITING, entry.offers > 0 and now + first_offer or 0, entry.offers)
+end
+
+-- Drops expired leases; a copy that stood behind a run without a lease joins the line.
+local function end_expired()
   for holder, lease in pairs(holders) do
     if lease.expiry <= now then drop(holder) end
   end
   local has_more = false
   for _, entry in ipairs(order) do
     if entry.state == BEHIND and not entry.left and not holders[entry.id] then
-      if entry.id == op.id then ahead = waiting end
-      entry.seq, has_more = tick(), true
-      put(entry, WAITING, entry.offers > 0 and now + first_offer or 0, entry.offers)
+      join_line(entry)
+      has_more = true
     end
   end
   if has_more then table.sort(order, function(one, other) return one.seq < other.seq end) end
@@ -79,13 +84,13 @@ end
 
 -- An entry whose offers are spent steps aside, unless it is the last that may get the slot.
 local function offer_in_line()
-  local slots, in_line = free(), waiting
+  local slots, in_line = slots_to_offer(), waiting
   for position, entry in ipairs(queue()) do
     if slots <= 0 then break end
-    local is_last = position == in_line or #stepped_aside >= math.min(limit, OFFERED_AT_ONCE)
+    local has_to_stay = position == in_line or #stepped_aside >= math.min(limit, OFFERED_AT_ONCE)
     if entry.offer_until > now then
       slots = slots - 1
-    elseif entry.offers >= OFFERS_IN_LINE and not is_last then
+    elseif entry.offers >= OFFERS_IN_LINE and not has_to_stay then
       step_aside(entry)
     else
       offer(entry, now + math.min(2 ^ entry.offers, LONGEST_OFFER) * first_offer)
@@ -95,19 +100,19 @@ local function offer_in_line()
 end
 
 local function offer_aside()
-  local slots = free()
+  local slots = slots_to_offer()
   for _, entry in ipairs(entries_aside) do
     if slots <= 0 then break end
     if entry.state == ASIDE and not entry.left and entry.offer_until <= now then
-      local is_last = entry.offers + 1 >= OFFERS_IN_LINE + OFFERS_ASIDE
-      offer(entry, is_last and NEVER or now + LONGEST_OFFER * first_offer)
+      local is_final = entry.offers + 1 >= OFFERS_IN_LINE + OFFERS_ASIDE
+      offer(entry, is_final and NEVER or now + LONGEST_OFFER * first_offer)
       slots = slots - 1
     end
   end
 end
 
 local function advance()
-  drop_dead()
+  end_expired()
   offer_in_line()
   offer_aside()
 end
@@ -118,7 +123,7 @@ local function owners()
   table.sort(leases_by_fence, function(one, other) return one.fence < other.fence end)
   for _, lease in ipairs(leases_by_fence) do append_lease(flat, lease) end
   for position, entry in ipairs(queue()) do
-    if position > free() then break end
+    if position > slots_to_offer() then break end
     if entry.id ~= op.id then append(flat, entry.id, 0, entry.offer_until - now, 0, 'again', '') end
   end
   return flat
@@ -127,7 +132,7 @@ end
 local function leave()
   local own = entries[op.id]
   if not own then return false end
-  count(own, -1)
+  adjust_counts(own, -1)
   entries[op.id], own.left = nil, true
   wake = without(wake, op.id)
   return true
@@ -136,7 +141,7 @@ end
 local function due()
   local soonest = NEVER
   for position, entry in ipairs(queue()) do
-    if position > free() then break end
+    if position > slots_to_offer() then break end
     soonest = math.min(soonest, entry.offer_until)
   end
   local others_wait = waiting + aside > 0

@@ -13,7 +13,7 @@ local function hold(fence, waited, phase)
   }
 end
 
-local function prolong(lease)
+local function renew_lease(lease)
   lease.expiry, lease.changed = math.max(lease.expiry, now + op.ttl), true
 end
 
@@ -32,7 +32,7 @@ local function enter(fence)
 end
 
 -- Grants the slot of the former holder, unless that runs, or a free one.
-local function grant_place(entry)
+local function grant_slot(entry)
   local former = holders[op.former_id]
   if former and former.phase == op.former_phase and former.phase ~= 'running' then
     drop(former.id)
@@ -40,7 +40,7 @@ local function grant_place(entry)
     advance()
     return granted, fence
   end
-  if has_room(entry) then return enter(tick()) end
+  if has_room(entry) then return enter(next_number()) end
 end
 
 -- The answer to a delivery that must not be parked; nil: park it.
@@ -65,12 +65,12 @@ local function acquire()
   local lease, entry = holders[op.id], entries[op.id]
   if lease and lease.phase ~= 'running' then return enter(lease.fence) end -- a queued lease belongs to its id
   if lease and lease.token == op.token then
-    prolong(lease)
+    renew_lease(lease)
     return 'granted', lease.fence
   end
   if is_stale() then return 'stale', 0 end
   if not lease then
-    local granted, fence = grant_place(entry)
+    local granted, fence = grant_slot(entry)
     if granted then return granted, fence end
   end
   if not entry then
@@ -80,7 +80,7 @@ local function acquire()
       advance()
       return refusal, number, by
     end
-    entry = {id = op.id, seq = tick()}
+    entry = {id = op.id, seq = next_number()}
     entries[op.id] = entry
     order[#order + 1] = entry
   end
@@ -93,10 +93,10 @@ end
 local function acquire_alone()
   advance()
   local own, former = holders[op.id], holders[op.former_id]
-  if own and not is_of(own, op.token) then return 'held', 0, owners() end -- another delivery of this id runs
-  local lease = own or former and is_of(former, op.former_token) and former
+  if own and not belongs_to(own, op.token) then return 'held', 0, owners() end -- another delivery of this id runs
+  local lease = own or former and belongs_to(former, op.former_token) and former
   if not lease and holder_count + waiting > 0 then return 'held', 0, owners() end
-  local fence = lease and lease.fence or tick()
+  local fence = lease and lease.fence or next_number()
   if lease then drop(lease.id) end
   hold(fence, lease and lease.waited or '0', op.phase)
   if entries[op.id] then put(entries[op.id], BEHIND, 0, 0) end
@@ -107,7 +107,7 @@ end
 local function release()
   advance()
   local lease = holders[op.id]
-  local is_own = lease and is_of(lease, op.token)
+  local is_own = lease and belongs_to(lease, op.token)
   local may_come_again = entries[op.id] or lease and lease.waited == '1'
   if lease and (not is_own or op.ending == 'if_no_copy' and may_come_again) then return 'done', 0 end
   if lease then drop(op.id) end
@@ -122,10 +122,10 @@ end
 local function requeue()
   advance()
   local lease = holders[op.id]
-  if not lease or not is_of(lease, op.token) then return 'done', 0 end
+  if not lease or not belongs_to(lease, op.token) then return 'done', 0 end
   if not entries[op.id] then
     lease.phase = 'again'
-    prolong(lease)
+    renew_lease(lease)
     return 'done', 1
   end
   drop(op.id)
@@ -141,7 +141,7 @@ local function remove()
 end
 
 local function force_release()
-  drop_dead()
+  end_expired()
   local lease, copy = holders[op.id], entries[op.id]
   if lease then drop(op.id) end
   if lease and copy and copy.offers > 0 then leave() end -- the broker has it, too
@@ -151,12 +151,12 @@ end
 
 -- Ignores the line: an offer is worth less than a body that runs.
 local function restore()
-  drop_dead()
+  end_expired()
   local lease = holders[op.id]
   if lease or entries[op.id] or tombstone() or holder_count >= op.limit then
     return 'done', lease and lease.token == op.token and 1 or 0
   end
   limit = op.limit
-  hold(tick(), '1', 'running')
+  hold(next_number(), '1', 'running')
   return 'done', 1
 end
