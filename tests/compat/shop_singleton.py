@@ -1,4 +1,4 @@
-"""celery-singleton in short: the call locks a key, without time-out, which success and failure delete."""
+"""celery-singleton in short: the call locks a key, without timeout, which success and failure delete."""
 
 from __future__ import annotations
 

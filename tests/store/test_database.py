@@ -388,7 +388,7 @@ def test_a_transaction_at_a_new_key_holds_up_no_other(store: ServerStore, other:
 
     other.epoch()
     store.transact(acquire_beside)
-    assert [type(answer) for answer in answers] == [Granted]  # once: no time-out has ended the transaction
+    assert [type(answer) for answer in answers] == [Granted]  # once: no timeout has ended the transaction
 
 
 @pytest.mark.usefixtures("long_waits")

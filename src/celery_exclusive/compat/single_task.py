@@ -36,7 +36,7 @@ class SingleTask(RecipeTask):
         if not cls.single_run:
             return None
         template = cls._lock_id().replace("{", "{{").replace("}", "}}")
-        changes = "a run that finds the lock held returns False and frees nothing; the lock has no time-out"
+        changes = "a run that finds the lock held returns False and frees nothing; the lock has no timeout"
         return Exclusive(key=template, on_conflict="skip", skip_result=False), changes
 
     @property

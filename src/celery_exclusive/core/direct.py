@@ -27,7 +27,7 @@ def admit_directly(run: DirectRun, on_conflict: str) -> Plan[Outcome]:
     if run.exclusive:
         key = run.exclusive.key
         kind = ON_CONFLICT[on_conflict]
-        answer = yield Ask(key, run.exclusive.acquire(), park=kind == "reschedule")
+        answer = yield Ask(key, run.exclusive.acquire(), park=on_conflict in ("wait", "reschedule"))
         if isinstance(answer, Held):
             return Outcome(kind, key, answer.by, first_task_id(answer.by))
         assert isinstance(answer, Granted)  # noqa: S101 - there is no entry, and no line to be full

@@ -58,8 +58,9 @@ def publish(call: Call) -> Plan[Sending]:
     if not isinstance(answer, Held):
         return Sending(may_hold=True)
     owner = first_task_id(answer.by)
-    has_begun_with_key = call.kind in ("retry", "replacement")
-    if has_begun_with_key or owner in (task_id(call.claim.id), call.parent):
+    if call.kind in ("retry", "replacement"):  # its run has begun with the key, and has lost it
+        return Sending()
+    if owner in (task_id(call.claim.id), call.parent):  # its kin, which ends before it begins
         return Sending()
     if owner in call.callers and not call.is_parallel:
         return Sending("error", owner)

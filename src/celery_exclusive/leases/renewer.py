@@ -81,12 +81,12 @@ class Renewer:
 
     def _run(self) -> None:
         trouble = notices.Trouble("the renewal of the leases of lock()")
-        while self._rest():
+        while self._has_leases_when_due():
             with trouble:
                 self._beat()
 
-    def _rest(self) -> bool:
-        """Wait until a beat is due; return False, to end the thread, if there are no leases left."""
+    def _has_leases_when_due(self) -> bool:
+        """Wait until a beat is due; return whether there are leases left. If not, the thread ends."""
         with self._guard:
             period = self._period
         with suppress(queue.Empty):
@@ -96,10 +96,10 @@ class Renewer:
             for lease in ownerless:
                 del self._owners[lease]
             self._period = min((lease.ttl / RENEWALS_PER_TTL for lease in self._owners), default=None)
-            goes_on = self.is_beating
+            has_leases = self.is_beating
         for lease in ownerless:
             notices.forgotten(lease.key, lease.ttl)
-        return goes_on
+        return has_leases
 
     def _beat(self) -> None:
         by_store: defaultdict[Store, list[Lease]] = defaultdict(list)

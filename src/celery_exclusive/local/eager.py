@@ -133,12 +133,12 @@ class _EagerRun:
         self.unique_key = self.key_of(option) if option else None
         if option is None or self.unique_key is None or self.is_plain_eager:
             return None
-        if any(outer.unique and self.inherits(outer.task_id, outer.unique) for outer in runs()):
+        if any(outer.unique and self.is_held_around(outer.task_id, outer.unique) for outer in runs()):
             return None
         claim = new_claim(self.id, self.unique_key, self.services.ttl(option))
         return UniqueClaim(claim, option.held_until, self.services.queued_ttl(option), is_acquired=False)
 
-    def inherits(self, outer: str, unique: UniqueLease) -> bool:
+    def is_held_around(self, outer: str, unique: UniqueLease) -> bool:
         """Whether a task around this run has its unique key; it has that of its own retry or replacement."""
         has_it = unique.until == FINISHED and unique.may_hold
         return unique.claim.key == self.unique_key and (has_it or outer == self.id)

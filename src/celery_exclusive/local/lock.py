@@ -115,7 +115,7 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
                 self._acquisitions.append(acquisition)
             return not is_held
         except BaseException:
-            self._leave(acquisition)
+            self._release(acquisition)
             raise
 
     def release(self) -> None:
@@ -124,10 +124,10 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
         Raises:
             ExclusiveError: this object does not hold it.
         """
-        acquisition = self._mine()
+        acquisition = self._acquisition()
         if not acquisition:
             raise ExclusiveError(f"{self}.release(): this object does not hold the lock in this process")
-        self._leave(acquisition)
+        self._release(acquisition)
 
     def locked(self) -> bool:
         """Whether the lock is held; with a limit, whether by as many as may. It changes nothing."""
@@ -140,7 +140,7 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
         Raises:
             NoLease: this object does not hold it. It is an ExclusiveError and an AttributeError.
         """
-        acquisition = self._mine()
+        acquisition = self._acquisition()
         if not acquisition or not acquisition.lease:
             raise NoLease(f"{self}.lease: this object does not hold the lock in this process")
         return acquisition.lease
@@ -155,14 +155,14 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
             lock_blocks.set((*lock_blocks.get(), (acquisition.thread, lease)))
             return lease
         except BaseException:
-            self._leave(acquisition)
+            self._release(acquisition)
             raise
 
     def __exit__(self, *_: object) -> None:
         ours = [lease for _, lease in lock_blocks.get()]
         for acquisition in self._held_here():
             if acquisition.lease in ours:  # else the block released it, or this is a forked child
-                self._leave(acquisition)
+                self._release(acquisition)
                 return
 
     async def __aenter__(self) -> None:
@@ -186,13 +186,13 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
             self._acquisitions, self._pid = [], os.getpid()
         return self._acquisitions
 
-    def _mine(self) -> Acquisition | None:
+    def _acquisition(self) -> Acquisition | None:
         """Return the acquisition of this thread, or else of another, which may release it, too."""
         acquisitions = self._held_here()
         ours = (acquisition for acquisition in acquisitions if acquisition.thread == get_ident())
         return next(ours, acquisitions[0] if acquisitions else None)
 
-    def _leave(self, acquisition: Acquisition) -> None:
+    def _release(self, acquisition: Acquisition) -> None:
         try:
             acquisition.release()
         finally:

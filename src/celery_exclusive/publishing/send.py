@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 _REPRESENTATIONS = ("argsrepr", "kwargsrepr")
-_PLACES = list(signature(Celery.send_task).parameters)[4:]
+_BY_PLACE = list(signature(Celery.send_task).parameters)[4:]
 """The parameters that `send_task` accepts by position, after its name and arguments."""
 
 
@@ -33,8 +33,8 @@ def wrap_send_task(services: Services) -> Any:
 
     @wraps(send_task)
     def with_header(name: str, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
-        options.update(zip(_PLACES, rest, strict=False))
-        rest = rest[len(_PLACES) :]
+        options.update(zip(_BY_PLACE, rest, strict=False))
+        rest = rest[len(_BY_PLACE) :]
         task = options.get("task_type") or _declared(app, name)
         call = pop_call_options(services, name, task, options)
         headers = dict(options.get("headers") or {})

@@ -73,10 +73,10 @@ class UniquePublish:
             is_awaited=self._is_awaited,
             is_parallel=bool(self.options.get("group_id") or self.options.get("chord")),
             parent=self.header.published_by,
-            callers=_holders(key),
+            callers=_enclosing_tasks(key),
         )
 
-    def send(self, send: Callable[[Header, str], Any]) -> Any:
+    def send(self, publish_message: Callable[[Header, str], Any]) -> Any:
         """Send the message with this header and task id, or return the handle of the task that holds the key.
 
         If sending fails or is interrupted, the key is left as it was.
@@ -91,7 +91,7 @@ class UniquePublish:
                 return self._existing_result(sending.owner)
             if sending.kind == "duplicate":
                 self.header = replace(self.header, duplicate_of=sending.owner)
-            result = send(self.header, self.id)
+            result = publish_message(self.header, self.id)
         except StoreUnavailable:
             if self.may_hold:
                 self._owe()
@@ -183,7 +183,7 @@ def _queued_ttl(longest: int, options: dict[str, Any]) -> int:
     return no_longer_than(ttl, expires if is_relative else seconds_until(expires))
 
 
-def _holders(key: str) -> tuple[str, ...]:
+def _enclosing_tasks(key: str) -> tuple[str, ...]:
     """The tasks whose bodies we are in, and which hold this unique key."""
     return tuple(
         run.task_id

@@ -106,7 +106,10 @@ class Heartbeat:
             self._held[delivery.token] = [claim for claim in held if claim not in claims]
 
     def release_all(self) -> None:
-        """Release the leases of the processes of the pool, now that all of them are gone."""
+        """Release the leases of the processes of the pool, now that they are gone.
+
+        A child that lives all the same keeps its leases.
+        """
         executed = self._executed()
         for token, (delivery, process) in list(self._deliveries.items()):
             if token not in executed:

@@ -104,7 +104,8 @@ class RequestMixin:
             return
         with self._at_its_end():
             super()._announce_revoked(reason, terminated, signum, expired)  # type: ignore[misc]
-        if not terminated or self._has_ended:
+        is_reported_again = terminated and not self._has_ended
+        if not is_reported_again:
             self._release_later(None)
 
     def _is_obsolete_copy(self) -> bool:

@@ -123,5 +123,5 @@ class Roster:
         return slice(at, at + _SLOT.size)
 
     def _write(self, token: str, held: Collection[bool]) -> None:
-        x, u, *_ = (*held, False, False)
-        self._memory[self._own] = _SLOT.pack(os.getpid(), token.encode(), x, u)
+        first, second, *_ = (*held, False, False)
+        self._memory[self._own] = _SLOT.pack(os.getpid(), token.encode(), first, second)
