@@ -399,6 +399,8 @@ def test_any_text_names_an_item_of_its_own(store: MemcachedStore, text: str) -> 
         ("memcached://a/path", "cannot understand"),
         ("memcached://a:port", "cannot understand"),
         ("memcached://a?timeout=soon", "cannot understand"),
+        ("memcached://[::1", "cannot understand"),
+        ("memcached://me:secret\u2100@a", "cannot understand"),
         ("memcached://a?time_out=3", "cannot understand"),
     ],
 )
@@ -427,7 +429,7 @@ def test_an_address_of_ipv6(start_memcached: Callable[..., MemcachedServer]) -> 
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
-        (b"ERROR\r\n", r"ERROR; it must be memcached 1\.6 or newer"),
+        (b"ERROR\r\n", r"ERROR; it must be memcached 1\.6\.10 or newer"),
         (b"CLIENT_ERROR unauthenticated\r\n", "it asks for a login, which memcached:// does not support"),
         (b"-ERR unknown command 'mg'\r\n", "b\"-ERR unknown command 'mg'\" is no answer of memcached; check"),
         (b"HTTP/1.1 400 Bad Request\r\n", "is no answer of memcached; check its URL"),
@@ -457,6 +459,16 @@ def test_what_is_no_memcached_is_said_to_be_none(answer: bytes, text: str) -> No
             pytest.raises(StoreUnavailable, match=text),
         ):
             store.check()
+
+
+def test_a_server_that_cannot_compare_and_swap_is_refused(
+    start_memcached: Callable[..., MemcachedServer],
+) -> None:
+    server = start_memcached("-C")
+    with closing(open_store(server.url)) as store:
+        for ask in (store.check, lambda: store.apply("key", take("a"))):
+            with pytest.raises(StoreUnavailable, match="it runs with -C"):
+                ask()
 
 
 def test_it_lists_no_locks_and_says_so(store: MemcachedStore) -> None:

@@ -24,7 +24,7 @@ _HINTS = {
     "out of memory": "its memory is full: give it more, or give the locks a server of their own",
     "too large": "its values must not be larger than its option -I allows: lower the limit of this task",
     "CLIENT_ERROR unauth": "it asks for a login, which memcached:// does not support",
-    "ERROR": "it must be memcached 1.6 or newer, which knows the meta commands",
+    "ERROR": "it must be memcached 1.6.10 or newer, which knows the meta commands as they are today",
     "is no answer of memcached": "check its URL",
 }
 _CODES = frozenset({b"VA", b"HD", b"EN", b"NS", b"EX", b"NF", b"STAT", b"END"})
@@ -175,14 +175,14 @@ def _parse(url: str) -> tuple[Any, float]:
     Raises:
         OptionError: it is malformed, or names several servers.
     """
-    parts = urlsplit(url)
-    if re.search("[,;]", parts.netloc + parts.path):
+    if re.search("[,;]", url.partition("?")[0]):
         raise OptionError(
             "exclusive_store: this memcached:// URL names several servers. Each key would be on one of them, "
             "and on another as soon as a server is added or does not answer: then two tasks would hold one "
             "lock. Name one server"
         )
     try:
+        parts = urlsplit(url)
         path = parts.path.strip("/")
         if "@" in parts.netloc or bool(parts.hostname) == bool(path):
             raise ValueError

@@ -174,8 +174,13 @@ class MemcachedStore(DocumentStore):
     def _read(self, *commands: bytes) -> tuple[_Clock, list[Answer]]:
         """Send commands that read, with the time at which they do, in one round trip."""
         for _ in range(_TRIES):
-            clock, *answers = self._client.ask([b"mg %b v t" % self._item("clock"), *commands])
+            clock, *answers = self._client.ask([b"mg %b v t c" % self._item("clock"), *commands])
             if clock.value is not None:
+                if clock.flags.get("c") == "0":
+                    raise StoreUnavailable(
+                        f"store {self.url}: it runs with -C, so it cannot compare before it swaps: start it "
+                        "without -C"
+                    )
                 return self._clock(clock), answers
             now = int(self._client.statistics()["time"])
             text = b"%d %b" % (now + _LIFE, token_hex(8).encode())
