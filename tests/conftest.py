@@ -12,17 +12,20 @@ from typing import TypeVar
 import hypothesis
 import pytest
 
-from tests.maria import MariaServer
+from tests.maria import MariaDatabase, MariaServer
 from tests.memcached import MemcachedServer
 from tests.pgbouncer import PgBouncer
-from tests.postgres import PostgresServer
+from tests.postgres import PostgresDatabase, PostgresServer
 from tests.rabbit import RabbitServer
 from tests.servers import NoServer, RedisServer
+from tests.shared import shared, wait_until_ended
 
 hypothesis.settings.register_profile("house", deadline=None)  # a busy machine is no bug
 hypothesis.settings.load_profile("house")
 Server = TypeVar("Server")
 TESTS = Path(__file__).parent
+PROCESS = os.environ.get("PYTEST_XDIST_WORKER", "alone")
+"""The name of this process among those of the run."""
 
 
 @pytest.fixture(scope="session")
@@ -83,24 +86,32 @@ def rabbit_url(rabbit_server: RabbitServer) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def postgres_server() -> Iterator[PostgresServer]:
-    """The PostgreSQL that the tests of one process share: for what does not harm it. See `postgres_url`."""
-    with ExitStack() as servers:
-        yield servers.enter_context(_or_leave_out(PostgresServer))
-
-
-@pytest.fixture
-def postgres_url(postgres_server: PostgresServer) -> str:
-    """The URL of that server, up and empty."""
-    postgres_server.refresh()
-    return postgres_server.url
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that the processes of a run share."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
 
 @pytest.fixture(scope="session")
-def pgbouncer(postgres_server: PostgresServer) -> Iterator[PgBouncer]:
-    """A pooler before that server, in transaction mode."""
+def postgres_database(run_folder: Path) -> Iterator[PostgresDatabase]:
+    """A database of this process, in the run's PostgreSQL: for what does not harm it. See `postgres_url`."""
     with ExitStack() as servers:
-        yield servers.enter_context(_or_leave_out(lambda: PgBouncer(postgres_server)))
+        port = _or_leave_out(lambda: servers.enter_context(shared(PostgresServer, run_folder)))
+        yield PostgresDatabase(port, PostgresServer.name).beside(f"tests_{PROCESS}")
+
+
+@pytest.fixture
+def postgres_url(postgres_database: PostgresDatabase) -> str:
+    """The URL of that database, which is empty."""
+    postgres_database.empty()
+    return postgres_database.url
+
+
+@pytest.fixture(scope="session")
+def pgbouncer(postgres_database: PostgresDatabase) -> Iterator[PgBouncer]:
+    """A pooler of this process before that server, in transaction mode."""
+    with ExitStack() as servers:
+        yield servers.enter_context(_or_leave_out(lambda: PgBouncer(postgres_database)))
 
 
 @pytest.fixture
@@ -111,17 +122,18 @@ def start_postgres() -> Iterator[Callable[..., PostgresServer]]:
 
 
 @pytest.fixture(scope="session")
-def maria_server() -> Iterator[MariaServer]:
-    """The MariaDB that the tests of one process share: for what does not harm it. See `maria_url`."""
+def maria_database(run_folder: Path) -> Iterator[MariaDatabase]:
+    """A database of this process, in the run's MariaDB: for what does not harm it. See `maria_url`."""
     with ExitStack() as servers:
-        yield servers.enter_context(_or_leave_out(MariaServer))
+        port = _or_leave_out(lambda: servers.enter_context(shared(MariaServer, run_folder)))
+        yield MariaDatabase(port, MariaServer.name).beside(f"locks_{PROCESS}")
 
 
 @pytest.fixture
-def maria_url(maria_server: MariaServer) -> str:
-    """The URL of that server, up and empty."""
-    maria_server.refresh()
-    return maria_server.url
+def maria_url(maria_database: MariaDatabase) -> str:
+    """The URL of that database, which is empty."""
+    maria_database.empty()
+    return maria_database.url
 
 
 @pytest.fixture
@@ -152,7 +164,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
-        if any(f"{name}_server" in fixtures or name in item.name for name in ("postgres", "maria")):
+        if any(f"{name}_database" in fixtures or name in item.name for name in ("postgres", "maria")):
             item.add_marker("slow")
     if not hasattr(config, "workerinput"):
         return
@@ -163,6 +175,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item: number / len(folder) for folder in folders.values() for number, item in enumerate(folder)
     }
     items.sort(key=moments.__getitem__)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Leave nothing running when the run is over."""
+    if not hasattr(config, "workerinput"):
+        wait_until_ended(config._tmp_path_factory.getbasetemp())  # type: ignore[attr-defined]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

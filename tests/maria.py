@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import pwd
 import re
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +14,9 @@ import pymysql
 from pymysql.constants import CLIENT
 
 from celery_exclusive.stores.sql.mysql import MysqlStore
-from tests.postgres import may_run
-from tests.servers import NoServer, Server, environment, free_port
+from celery_exclusive.stores.sql.transaction import Transaction
+from tests.database import Database
+from tests.servers import NoServer, Server, environment, free_port, may_run, unprivileged
 
 MADE = Path(__file__).parents[1] / ".venv/mariadb"
 SYSTEM_TABLES = ("mysql_system_tables", "mysql_performance_tables", "mysql_system_tables_data")
@@ -29,8 +28,7 @@ USERS = """FLUSH PRIVILEGES;
 CREATE USER keeper@'127.0.0.1';
 GRANT ALL ON *.* TO keeper@'127.0.0.1' WITH GRANT OPTION;
 CREATE USER tests@'127.0.0.1';
-GRANT ALL ON locks.* TO tests@'127.0.0.1';
-GRANT ALL ON kit.* TO tests@'127.0.0.1';
+GRANT ALL ON `locks%`.* TO tests@'127.0.0.1';
 CREATE DATABASE locks;
 """
 QUOTES = "SET sql_mode = 'ANSI_QUOTES,STRICT_ALL_TABLES'"
@@ -45,42 +43,17 @@ def maria_folder() -> Path:
     raise NoServer("no MariaDB server here: install mariadb-server")
 
 
-def unprivileged() -> str | None:
-    """The user that runs it, if we are root."""
-    if os.geteuid():
-        return None
-    with suppress(KeyError):
-        return pwd.getpwnam("mysql").pw_name
-    return "nobody"
-
-
-class MariaServer(Server):
-    """A MariaDB on a port of its own.
-
-        with MariaServer() as server:
-            server.restart()
-
-    Data survive a restart, and a kill. `options` are settings of the server: `max_connections="20"`.
-    """
-
-    start_seconds = 30.0
+class MariaDatabase(Database):
+    scheme = "mysql"
+    schema = "DATABASE()"
     sleep = "sleep"
     analyze = "ANALYZE TABLE"
     never_gives_way = "SELECT 'it has changed most'"
 
-    def __init__(self, **options: str) -> None:
-        self._folder = maria_folder()
-        small = {"innodb_buffer_pool_size": "32M", "innodb_log_file_size": "8M", "max_connections": "200"}
-        self._options = {"innodb_flush_log_at_trx_commit": "2", **small, **options}
-        super().__init__("mariadb")
-
-    @property
-    def url(self) -> str:
-        return self.url_of("tests", self.port)
-
-    def url_of(self, user: str, port: int, database: str = "locks") -> str:
-        """The URL for another user, or through a proxy, or of another database."""
-        return f"mysql://{user}@127.0.0.1:{port}/{database}"
+    def beside(self, name: str) -> MariaDatabase:
+        """Another database of the same server, which is made if it is not there."""
+        self.ask(f"CREATE DATABASE IF NOT EXISTS {name}")
+        return MariaDatabase(self.port, name)
 
     def open_store(self, port: int = 0) -> MysqlStore:
         """A store there, through a proxy if that has another port."""
@@ -108,33 +81,59 @@ class MariaServer(Server):
             "client_flag": CLIENT.MULTI_STATEMENTS,
             "init_command": QUOTES,
         }
-        connection = pymysql.connect(**place, **options, database="locks", binary_prefix=True)
+        connection = pymysql.connect(**place, **options, database=self.name, binary_prefix=True)
         with connection, connection.cursor() as cursor:
             yield cursor
 
     def blocked(self) -> int:
-        """How many connections wait for locks of others."""
-        return len(self.ask("SELECT 1 FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"))
-
-    def deadlocks(self) -> int:
-        """How many there were."""
-        return self._status("INNODB_DEADLOCKS")
+        """How many of its connections wait for locks of others."""
+        ours = "information_schema.processlist ON id = trx_mysql_thread_id AND db = DATABASE()"
+        waiting = f"FROM information_schema.innodb_trx JOIN {ours} WHERE trx_state = 'LOCK WAIT'"
+        return len(self.ask(f"SELECT 1 {waiting}"))
 
     def reads(self, store: MysqlStore) -> int:
-        """How many rows and entries of indexes were read."""
-        return self._status("HANDLER_READ%")
+        """How many rows and entries of indexes were read by the connection that this store uses now."""
 
-    def _status(self, name: str) -> int:
-        counters = "information_schema.global_status WHERE variable_name LIKE %s"
-        return int(self.ask(f"SELECT sum(variable_value) FROM {counters}", name)[0][0])
+        def look(transaction: Transaction) -> int:
+            transaction.cursor.execute("SHOW SESSION STATUS LIKE 'Handler_read%'")
+            return sum(int(value) for _, value in transaction.cursor.fetchall())
+
+        return store.transact(look)
 
     def number(self, connection: Any) -> int:
         """The server's number of a connection."""
         return int(connection.thread_id())
 
     def numbers(self) -> list[int]:
-        """Those of all connections."""
+        """Those of all connections to the server."""
         return [id for (id,) in self.ask("SELECT id FROM information_schema.processlist")]
+
+    def empty(self) -> None:
+        self.ask(f"DROP DATABASE {self.name}; CREATE DATABASE {self.name}")
+
+
+class MariaServer(Server, MariaDatabase):
+    """A MariaDB on a port of its own, and its first database.
+
+        with MariaServer() as server:
+            server.restart()
+
+    Data survive a restart, and a kill. `options` are settings of the server: `max_connections="20"`.
+    """
+
+    start_seconds = 30.0
+    name = "locks"
+
+    def __init__(self, **options: str) -> None:
+        self._folder = maria_folder()
+        small = {"innodb_buffer_pool_size": "32M", "innodb_log_file_size": "8M", "max_connections": "200"}
+        self._options = {"innodb_flush_log_at_trx_commit": "2", **small, **options}
+        super().__init__("mariadb")
+
+    def deadlocks(self) -> int:
+        """How many there were."""
+        counter = "information_schema.global_status WHERE variable_name = 'INNODB_DEADLOCKS'"
+        return int(self.ask(f"SELECT variable_value FROM {counter}")[0][0])
 
     def become_replica(self) -> None:
         """Start as one that can be read only."""
@@ -154,23 +153,10 @@ class MariaServer(Server):
         self.kill()
         self.start()
 
-    def refresh(self) -> None:
-        """Be up and empty, whatever was done before."""
-        self.be_up()
-        self.empty()
-
-    def be_up(self) -> None:
-        self.resume()
-        if not self.is_up:
-            self.start()
-
-    def empty(self) -> None:
-        self.ask("DROP DATABASE locks; CREATE DATABASE locks")
-
     def _choose_ports(self) -> None:
         self.port = free_port()
         self._directory.chmod(0o755)
-        user = unprivileged()
+        user = unprivileged("mysql")
         for name in ("data", "tmp"):  # a server that starts empties its folder of temporary tables
             (folder := self._directory / name).mkdir(mode=0o700)
             if user:
@@ -199,7 +185,7 @@ class MariaServer(Server):
         return [str(self._folder / "usr/sbin/mariadbd"), "--no-defaults", *words, *more]
 
     def _start(self) -> bool:
-        return self._run(self._command(), env=environment(MADE), user=unprivileged())
+        return self._run(self._command(), env=environment(MADE), user=unprivileged("mysql"))
 
     def _answers(self) -> bool:
         """Whether it is this very server that answers."""

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import psycopg
 
-from tests.postgres import MADE, PostgresServer, may_run, unprivileged
-from tests.servers import NoServer, Server, environment
+from tests.postgres import MADE, PostgresDatabase
+from tests.servers import NoServer, Server, environment, may_run, unprivileged
 
 CONFIGURATION = """
 [databases]
@@ -36,23 +36,23 @@ def pgbouncer_program() -> str:
 class PgBouncer(Server):
     """Two connections to a server, which its clients get in turn for one transaction each."""
 
-    def __init__(self, server: PostgresServer) -> None:
-        self._program, self._server = pgbouncer_program(), server
+    def __init__(self, database: PostgresDatabase) -> None:
+        self._program, self._database = pgbouncer_program(), database
         super().__init__("pgbouncer")
 
     @property
     def url(self) -> str:
-        return self._server.url_of("tests", self.port)
+        return self._database.url_of("tests", self.port)
 
     def _start(self) -> bool:
         file = Path(self._directory, "pgbouncer.ini")
-        file.write_text(CONFIGURATION.format(server=self._server.port, port=self.port))
+        file.write_text(CONFIGURATION.format(server=self._database.port, port=self.port))
         self._directory.chmod(0o755)
-        return self._run([self._program, str(file)], env=environment(MADE), user=unprivileged())
+        return self._run([self._program, str(file)], env=environment(MADE), user=unprivileged("postgres"))
 
     def _answers(self) -> bool:
         try:
             with psycopg.connect(self.url, autocommit=True) as connection:
-                return connection.execute("SHOW port").fetchone() == (str(self._server.port),)
+                return connection.execute("SHOW port").fetchone() == (str(self._database.port),)
         except psycopg.OperationalError:
             return False

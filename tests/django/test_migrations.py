@@ -11,8 +11,8 @@ from celery_exclusive.stores.sql.postgres import PostgresStore
 from celery_exclusive.stores.sql.tables import NAMES, TABLES
 from tests.django.databases import mysql, postgresql, sqlite
 from tests.django.shop_project import Shop, with_file
-from tests.maria import MariaServer
-from tests.postgres import EMPTY, PostgresServer
+from tests.maria import MariaDatabase
+from tests.postgres import PostgresDatabase
 
 COLUMNS = """SELECT table_name, column_name, data_type, is_nullable FROM information_schema.columns
 WHERE table_name LIKE 'exclusive2%' ORDER BY table_name, ordinal_position"""
@@ -84,26 +84,26 @@ def test_dumpdata_has_no_locks_and_needs_no_tables(tmp_path: Path) -> None:
 
 
 def test_tables_in_postgres_are_those_that_the_store_makes(
-    postgres_url: str, postgres_server: PostgresServer
+    postgres_url: str, postgres_database: PostgresDatabase
 ) -> None:
     with closing(PostgresStore(postgres_url)) as store:
         store.create_tables()
-    with postgres_server.connect() as connection:
+    with postgres_database.connect() as connection:
         made = [connection.execute(ask).fetchall() for ask in (COLUMNS, INDEXES)]
-        connection.execute(EMPTY)
+    postgres_database.empty()
     shop = Shop(DATABASES={"default": postgresql(postgres_url)})
     assert shop.check("--database", "default") == ["W009"]
     shop.manage("migrate")
-    with postgres_server.connect() as connection:
+    with postgres_database.connect() as connection:
         assert [connection.execute(ask).fetchall() for ask in (COLUMNS, INDEXES)] == made
     assert shop.check("--database", "default") == []
     shop.manage("migrate", "celery_exclusive", "zero")
-    with postgres_server.connect() as connection:
+    with postgres_database.connect() as connection:
         assert connection.execute(COLUMNS).fetchall() == []
 
 
 def test_a_project_that_names_no_store_finds_its_database(
-    postgres_url: str, postgres_server: PostgresServer
+    postgres_url: str, postgres_database: PostgresDatabase
 ) -> None:
     nowhere = "amqp://nowhere"
     shop = Shop(
@@ -114,19 +114,19 @@ def test_a_project_that_names_no_store_finds_its_database(
     )
     shop.manage("migrate")
     assert shop.check("--database", "default") == []
-    with postgres_server.connect() as connection:
+    with postgres_database.connect() as connection:
         assert connection.execute(COLUMNS).fetchall()
 
 
-def test_tables_in_maria_are_made_and_unmade(maria_url: str, maria_server: MariaServer) -> None:
+def test_tables_in_maria_are_made_and_unmade(maria_url: str, maria_database: MariaDatabase) -> None:
     shop = Shop(DATABASES={"default": mysql(maria_url)}, MYSQLDB="pymysql")
     shop.manage("migrate", "celery_exclusive")
     assert [message for message in shop.check("--database", "default") if message != "W011"] == []
-    ours = "table_schema = 'locks' AND table_name LIKE 'exclusive2%'"
+    ours = f"table_schema = {maria_database.schema} AND table_name LIKE 'exclusive2%'"
     tables = f"SELECT table_name FROM information_schema.tables WHERE {ours}"
-    assert {name for (name,) in maria_server.ask(tables)} == set(NAMES)
+    assert {name for (name,) in maria_database.ask(tables)} == set(NAMES)
     shop.manage("migrate", "celery_exclusive", "zero")
-    assert not maria_server.ask(tables)
+    assert not maria_database.ask(tables)
 
 
 def test_a_project_whose_locks_are_elsewhere_gets_no_tables(tmp_path: Path) -> None:

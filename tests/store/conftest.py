@@ -15,11 +15,11 @@ from celery_exclusive.stores.sql import (
     server,
 )
 from celery_exclusive.stores.sql.server import ServerStore
-from tests.maria import MariaServer
-from tests.postgres import PostgresServer
+from tests.maria import MariaDatabase, MariaServer
+from tests.postgres import PostgresDatabase, PostgresServer
 
-Database = PostgresServer | MariaServer
-StartDatabase = Callable[..., Database]
+Database = PostgresDatabase | MariaDatabase
+StartDatabase = Callable[..., PostgresServer | MariaServer]
 
 
 @pytest.fixture(params=["postgres", "maria"])
@@ -30,10 +30,10 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def database(request: pytest.FixtureRequest, kind: str) -> Database:
-    """The server that the tests of one process share, up and empty."""
-    server: Database = request.getfixturevalue(f"{kind}_server")
-    server.refresh()
-    return server
+    """The database of this process, which is empty."""
+    database: Database = request.getfixturevalue(f"{kind}_database")
+    database.empty()
+    return database
 
 
 @pytest.fixture

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 from celery_exclusive.stores.base import Store, open_store
 from celery_exclusive.stores.memory import MemoryStore
 from celery_exclusive.testing.conformance import StoreConformance
 from tests.django.databases import configured, mysql, postgresql, sqlite
-from tests.maria import MariaServer
+from tests.maria import MariaDatabase
 from tests.memcached import MemcachedServer
 from tests.pgbouncer import PgBouncer
-from tests.postgres import EMPTY, PostgresServer
+from tests.postgres import PostgresDatabase
 from tests.servers import RedisServer
+from tests.store.conftest import Database
 
 
 class TestMemory(StoreConformance):
@@ -92,32 +92,30 @@ class TestSqlite(StoreConformance):
             return rows_left(lambda count: database.execute(count, (prefix.encode(),)).fetchone())
 
 
-class TestPostgres(StoreConformance):
+class DatabaseConformance(StoreConformance):
     """In a database of its own, which no other test empties: so its tables are made once."""
 
-    @pytest.fixture(autouse=True)
-    def server(self, postgres_server: PostgresServer) -> None:
-        postgres_server.be_up()
-        with postgres_server.connect() as connection, suppress(psycopg.errors.DuplicateDatabase):
-            connection.execute("CREATE DATABASE kit")
-        self.postgres_server = postgres_server
-        self.url = postgres_server.url_of("tests", postgres_server.port, "kit")
+    def use_one_beside(self, database: Database) -> None:
+        self.database = database.beside(f"{database.name}_kit")
+        self.url = self.database.url
 
     def make_store(self, *, prefix: str, offer: float, tombstone_ttl: float) -> Store:
         return open_store(self.url, prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
 
     def lose_data(self) -> None:
-        with self.postgres_server.connect("kit") as connection:
-            connection.execute(EMPTY)
+        self.database.empty()
 
     def unreachable_store(self) -> Store:
-        return open_store("postgresql://tests@127.0.0.1:1/postgres")
+        return open_store(f"{self.database.scheme}://tests@127.0.0.1:1/locks")
 
     def kept_for_ever(self, prefix: str) -> list[str]:
-        with self.postgres_server.connect("kit") as connection:
-            return rows_left(
-                lambda count: connection.execute(count.replace("?", "%s"), (prefix.encode(),)).fetchone()
-            )
+        return rows_left(lambda count: self.database.ask(count.replace("?", "%s"), prefix.encode())[0])
+
+
+class TestPostgres(DatabaseConformance):
+    @pytest.fixture(autouse=True)
+    def server(self, postgres_database: PostgresDatabase) -> None:
+        self.use_one_beside(postgres_database)
 
 
 class TestDjangoSqlite(TestSqlite):
@@ -153,33 +151,13 @@ class TestPgBouncer(TestPostgres):
 
     @pytest.fixture(autouse=True)
     def pooler(self, server: None, pgbouncer: PgBouncer) -> None:
-        self.url = self.postgres_server.url_of("tests", pgbouncer.port, "kit")
+        self.url = self.database.url_of("tests", pgbouncer.port)
 
 
-class TestMaria(StoreConformance):
-    """In a database of its own, as in PostgreSQL."""
-
+class TestMaria(DatabaseConformance):
     @pytest.fixture(autouse=True)
-    def server(self, maria_server: MariaServer) -> None:
-        maria_server.be_up()
-        maria_server.ask("CREATE DATABASE IF NOT EXISTS kit")
-        self.maria_server = maria_server
-        self.url = maria_server.url_of("tests", maria_server.port, "kit")
-
-    def make_store(self, *, prefix: str, offer: float, tombstone_ttl: float) -> Store:
-        return open_store(self.url, prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
-
-    def lose_data(self) -> None:
-        self.maria_server.ask("DROP DATABASE kit; CREATE DATABASE kit")
-
-    def unreachable_store(self) -> Store:
-        return open_store("mysql://tests@127.0.0.1:1/locks")
-
-    def kept_for_ever(self, prefix: str) -> list[str]:
-        def ask(count: str) -> Any:
-            return self.maria_server.ask(f"USE kit; {count.replace('?', '%s')}", prefix.encode())[0]
-
-        return rows_left(ask)
+    def server(self, maria_database: MariaDatabase) -> None:
+        self.use_one_beside(maria_database)
 
 
 class TestDjangoMaria(TestMaria):

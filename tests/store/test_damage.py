@@ -72,7 +72,7 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     if what in SERVERS:
         kind, statement = SERVERS[what]
         locks: str = request.getfixturevalue(f"{kind}_url")
-        database: Database = request.getfixturevalue(f"{kind}_server")
+        database: Database = request.getfixturevalue(f"{kind}_database")
         return Bench(locks, lambda: database.ask(f"""{statement} WHERE "key" = 'bad'"""))
     server: RedisServer = request.getfixturevalue("redis_server")
     url: str = request.getfixturevalue("redis_url")

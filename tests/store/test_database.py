@@ -274,7 +274,7 @@ def test_many_may_use_a_new_database_at_once(database: Database) -> None:
             store.close()
 
     for _ in range(3):
-        database.refresh()
+        database.empty()
         with ThreadPoolExecutor(8) as pool:
             answers = list(pool.map(begin, range(8)))
         assert sorted(answers, key=str) == [Granted] + [Parked] * 7
@@ -299,8 +299,9 @@ def test_a_namespace_is_kept_for_one_of_two_brokers_that_come_together(store: Se
         store.transact(lambda it: it.cursor.execute("UPDATE exclusive2_namespace SET broker = NULL"))
 
 
-def test_heartbeats_of_the_same_keys_never_wait_in_a_circle(store: ServerStore, database: Database) -> None:
-    before = database.deadlocks()
+def test_heartbeats_of_the_same_keys_never_wait_in_a_circle(start_database: StartDatabase) -> None:
+    server = start_database()
+    store = server.open_store()
     keys = [f"key {number}" for number in range(40)]
     leases = [(key, Renew("a", "token of a", LIFE)) for key in keys]
     for key in keys:
@@ -318,7 +319,8 @@ def test_heartbeats_of_the_same_keys_never_wait_in_a_circle(store: ServerStore, 
     with ThreadPoolExecutor(4) as pool:
         for done in [pool.submit(beat, 1), pool.submit(beat, -1), pool.submit(beat, 1), pool.submit(reap)]:
             done.result()
-    assert database.deadlocks() == before
+    assert server.deadlocks() == 0
+    store.close()
 
 
 @pytest.mark.usefixtures("long_waits")
@@ -392,23 +394,25 @@ def test_a_transaction_at_a_new_key_holds_up_no_other(store: ServerStore, other:
 
 
 @pytest.mark.usefixtures("long_waits")
-def test_a_deadlock_with_others_is_tried_again(store: ServerStore, database: Database) -> None:
+def test_a_deadlock_with_others_is_tried_again(start_database: StartDatabase) -> None:
+    server = start_database()
+    store = server.open_store()
     for key in "abcdef":
         store.apply(key, take(key))
     leases = [(key, Renew(key, f"token of {key}", LIFE)) for key in ("a", "b")]
     touch = """UPDATE exclusive2_lock SET version = version + 1 WHERE namespace = 'cx' AND "key" = %s"""
-    before = database.deadlocks()
-    with database.stranger() as stranger, ThreadPoolExecutor(2) as pool:
+    with server.stranger() as stranger, ThreadPoolExecutor(2) as pool:
         stranger.execute("BEGIN")
-        stranger.execute(database.never_gives_way)
+        stranger.execute(server.never_gives_way)
         for key in "cdefb":
             stranger.execute(touch, (key.encode(),))
         renewing = pool.submit(store.renew, leases)
-        wait_until_blocked(database, 1)
+        wait_until_blocked(server, 1)
         stranger.execute(touch, (b"a",))  # returns when the other side has given way
         stranger.execute("COMMIT")
         assert renewing.result() == [True, True]
-    assert database.deadlocks() > before
+    assert server.deadlocks() > 0
+    store.close()
 
 
 def test_a_client_that_stands_still_in_a_transaction_is_in_the_way_for_seconds(

@@ -26,9 +26,8 @@ from celery_exclusive.stores.sql.sqlite import SqliteStore
 from celery_exclusive.stores.sql.store import SqlStore
 from celery_exclusive.stores.sql.transaction import Transaction
 from celery_exclusive.stores.text import to_text
-from tests.maria import MariaServer
-from tests.postgres import PostgresServer
 from tests.servers import RedisServer
+from tests.store.conftest import Database
 from tests.store.histories import (
     LIMITS,
     OFFER,
@@ -244,8 +243,8 @@ def open_tested(
         yield lambda: SqliteStore(url, prefix=f"h{next(numbers)}", offer=OFFER, tombstone_ttl=TOMBSTONE)
         return
     if kind := {"postgres": PostgresStore, "maria": MysqlStore}.get(request.param):
-        database: PostgresServer | MariaServer = request.getfixturevalue(f"{request.param}_server")
-        database.refresh()
+        database: Database = request.getfixturevalue(f"{request.param}_database")
+        database.empty()
         yield lambda: kind(database.url, prefix=f"h{next(numbers)}", offer=OFFER, tombstone_ttl=TOMBSTONE)
         return
     server: RedisServer = request.getfixturevalue("redis_server")

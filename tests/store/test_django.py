@@ -16,7 +16,7 @@ from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import OptionError, StoreUnavailable
 from celery_exclusive.stores.base import Store, open_store
 from tests.django.databases import ENGINES, configured, postgresql, sqlite
-from tests.postgres import PostgresServer
+from tests.postgres import PostgresDatabase
 
 FIRST = Acquire("a", "token", 30 * SECOND)
 SECOND_ONE = Acquire("b", "token", 30 * SECOND)
@@ -160,26 +160,28 @@ def refuses_to_make_tables(store: Store, command: str) -> None:
 
 
 def test_an_emptied_table_of_migrations_is_used_again(
-    postgres_url: str, postgres_server: PostgresServer
+    postgres_url: str, postgres_database: PostgresDatabase
 ) -> None:
     with configured({"default": postgresql(postgres_url)}):
         open_store("django://default").check()
     with configured({"default": postgresql(postgres_url)}, INSTALLED_APPS=MIGRATED):
         store = open_store("django://default")
         epoch = store.epoch()
-        with postgres_server.connect() as connection:
+        with postgres_database.connect() as connection:
             connection.execute("DELETE FROM exclusive2_namespace")
         assert store.epoch() != epoch
 
 
-def test_the_options_of_an_alias_reach_postgres(postgres_url: str, postgres_server: PostgresServer) -> None:
-    with postgres_server.connect() as connection:
+def test_the_options_of_an_alias_reach_postgres(
+    postgres_url: str, postgres_database: PostgresDatabase
+) -> None:
+    with postgres_database.connect() as connection:
         connection.execute("DROP ROLE IF EXISTS keeper; CREATE ROLE keeper; CREATE SCHEMA kept")
         connection.execute("GRANT ALL ON SCHEMA kept TO keeper; GRANT keeper TO tests")
     options = {"options": "-c search_path=kept", "assume_role": "keeper", "connect_timeout": 7}
     with configured({"default": postgresql(postgres_url, **options)}):
         open_store("django://default").check()
-    with postgres_server.connect() as connection:
+    with postgres_database.connect() as connection:
         owners = "SELECT DISTINCT schemaname, tableowner FROM pg_tables WHERE tablename LIKE 'exclusive2%'"
         assert connection.execute(owners).fetchall() == [("kept", "keeper")]
         connection.execute("DROP SCHEMA kept CASCADE; DROP ROLE keeper")

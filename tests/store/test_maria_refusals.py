@@ -36,7 +36,7 @@ def server() -> Iterator[MariaServer]:
 
 @pytest.fixture
 def empty(server: MariaServer) -> MariaServer:
-    server.refresh()
+    server.empty()
     return server
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from celery_exclusive.core.operations import Applied, Granted, Remove
 from celery_exclusive.stores.sql.postgres import PostgresStore
 from tests.pgbouncer import PgBouncer
-from tests.postgres import PostgresServer
 from tests.store.test_database_client import give, take
 
 
-def test_through_a_pooler_nothing_is_kept_in_a_session(
-    pgbouncer: PgBouncer, postgres_server: PostgresServer
-) -> None:
+@pytest.mark.usefixtures("postgres_url")
+def test_through_a_pooler_nothing_is_kept_in_a_session(pgbouncer: PgBouncer) -> None:
     pooled = PostgresStore(pgbouncer.url)
     pooled.epoch()
     settings = "SELECT current_setting('lock_timeout'), current_setting('statement_timeout')"

@@ -36,7 +36,7 @@ def server() -> Iterator[PostgresServer]:
 
 @pytest.fixture
 def empty(server: PostgresServer) -> PostgresServer:
-    server.refresh()
+    server.empty()
     return server
 
 
