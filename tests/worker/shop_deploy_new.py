@@ -17,6 +17,7 @@ declare(
         "locked": {"exclusive": Exclusive("key")},
         "unique_no_more": {},
         "unique_now": {"unique": Unique("key")},
+        "queued_no_more": {"exclusive": Exclusive("key")},
         "other_window": {"unique": Unique("key", until="started")},
     }
 )

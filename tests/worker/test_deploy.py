@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from celery_exclusive.leases.operator_release import release
 from tests.worker.lab import eventually
 from tests.worker.message import Message, consume, stop_consuming
 from tests.worker.stage import Stage, on_stages
@@ -39,8 +40,8 @@ def test_while_two_releases_share_a_queue_each_call_runs_once_or_is_skipped_befo
     sent: dict[str, Any] = {}
     for number in range(15):
         for name in ("crawl", "sync", "freed", "locked"):
-            for release, lab in (("old", old), ("new", new)):
-                tag = f"{name} {number} by {release}"
+            for code, lab in (("old", old), ("new", new)):
+                tag = f"{name} {number} by {code}"
                 sent[tag] = lab.app.tasks[f"deploy.{name}"].delay("k", tag)
     results = {tag: result.get(timeout=DEADLINE) for tag, result in sent.items()}
     stage.assert_nothing_is_left(old)
@@ -210,3 +211,30 @@ def test_a_unique_key_ends_as_its_publisher_has_said_and_what_came_without_one_g
         eventually(lambda task=task: task.lock_state("k").unique_holder is None, "a free key")
     stage.assert_nothing_is_left(old)
     assert sorted(old.journal.tags()) == sorted(names)
+
+
+@on_stages("prefork", brokers=("redis",))
+def test_a_task_that_waits_for_a_unique_key_which_is_declared_no_more_runs_once(stage: Stage) -> None:
+    """It was admitted at its lock, which the newer release declares, too, and lost its key meanwhile."""
+    old, new = stage.make_lab(OLD, exclusive_ttl=600), stage.make_lab(NEW, exclusive_ttl=600)
+    first = stage.start_worker(old, "old")
+    task: Any = old.app.tasks["deploy.queued_no_more"]
+    task.delay("k", "holder", hold=True)
+    old.journal.wait_for("start", tag="holder")
+    (waits,) = line_up(task, ("k", "a"))
+    release(old.app._celery_exclusive, waits.key)  # type: ignore[attr-defined]
+    line_up(task, ("k", "a", True))  # another call, with the key that is free now
+    old.open("holder")
+    first.wait_for_log(f"[{waits.id}] parked: number 1 in line for lock u:")
+    second = stage.start_worker(new, "new", slots=1)
+    stop_consuming(old, first, "lab")
+    new.app.tasks["deploy.crawl"].delay("other", "busy", hold=True)
+    old.journal.wait_for("start", tag="busy")
+    old.open("a")
+    old.journal.wait_for("end", tag="a")
+    second.wait_for_log(f"Task deploy.queued_no_more[{waits.id}] received")
+    old.open("busy")
+    assert waits.get(timeout=DEADLINE) == "a"
+    stage.assert_nothing_is_left(old)
+    assert old.journal.tags() == ["holder", "a", "busy", "a"]
+    assert task.delay("k", "a").outcome == "published"
