@@ -21,7 +21,10 @@ RENEWALS_PER_TTL = 3
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The epoch of a store, and when the heartbeat read it. All its leases were valid then."""
+    """The epoch of a store, as a heartbeat has read it, in most cases just after the instant `at`.
+
+    All leases that its process held at that instant were valid then. 0: one was not, and `at` says nothing.
+    """
 
     epoch: str
     at: float
