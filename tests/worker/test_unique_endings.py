@@ -13,7 +13,7 @@ import celery
 import pytest
 from kombu.exceptions import OperationalError
 
-from celery_exclusive import StoreUnavailable, Unique
+from celery_exclusive import Exclusive, StoreUnavailable, Unique
 from tests.proxy import Proxy
 from tests.servers import RedisServer
 from tests.worker.lab import Lab, eventually
@@ -78,6 +78,23 @@ def assert_keys_are_free_after(ways: dict[str, tuple[int, int]], stage: Stage, l
     for how, runs in ways.items():
         assert Counter(lab.journal.tags(key=how)) == {"doomed": runs[not stage.late], "next": 1}, how
         assert lab.journal.tags(key=how)[-1] == "next"
+
+
+@pytest.mark.parametrize("how", ["reject-requeue", "memory-error"])
+@on_stages("prefork", "threads", brokers=("redis",), lates=(False,))
+def test_what_would_come_again_and_was_acknowledged_releases_its_key_though_it_had_waited(
+    stage: Stage, how: str
+) -> None:
+    lab = stage.make_lab(SHOP, exclusive_ttl=600)
+    worker = stage.start_worker(lab, slots=3)
+    options = {"exclusive": Exclusive(key="one at a time")}
+    lab.send("end", "other", "holder", "return", True, options=options)
+    lab.journal.wait_for("start", tag="holder")
+    ends = lab.send("end", "k", "ends", how, options=options)
+    worker.wait_for_log(f"[{ends.id}] parked: ")
+    lab.open("holder")
+    lab.journal.wait_for("end", tag="ends")
+    eventually(lambda: lab.task("end").lock_state("k").unique_holder is None, "a free key")
 
 
 @ONCE

@@ -76,10 +76,10 @@ class Execution:
                 return _traced(ending)
             with within(self.run):
                 result = self.tracer(*self.call)
-            done = not causes_redelivery(result.info and result.info.retval)
+            done = not causes_redelivery(self.delivery, result.info and result.info.retval)
             return result
         except Exception as error:  # of a hook, after the result was stored
-            done = self.outcome is not None and not causes_redelivery(error)
+            done = self.outcome is not None and not causes_redelivery(self.delivery, error)
             raise
         finally:
             if ending is None:

@@ -38,11 +38,11 @@ class WorkerUniqueLease(UniqueLease):
             return
         if keeper := parts_of(self.services).keeper:
             keeper.note_releasing(self.delivery, [self.claim])
-        will_be_redelivered = self.delivery.acks_late and causes_redelivery(error)
-        release = body_ended(self.delivery.at_present(), will_be_redelivered=will_be_redelivered)
+        is_requeued = causes_redelivery(self.delivery, error)
+        release = body_ended(self.delivery.at_present(), will_be_redelivered=is_requeued)
         with undisturbed():
             if release and self._ask(release) == Applied(True):
-                self.may_hold = will_be_redelivered
+                self.may_hold = is_requeued
 
     def release(self) -> None:
         """Release the key of this delivery, and that of the publish, which holds it until a body begins."""
@@ -63,7 +63,7 @@ class WorkerUniqueLease(UniqueLease):
         return reply.answer
 
 
-def causes_redelivery(error: object) -> bool:
-    """Whether a message that is acknowledged late is redelivered: its body asks, or is out of memory."""
+def causes_redelivery(delivery: Received, error: object) -> bool:
+    """Whether the message is redelivered for what its body has raised: it asks, or is out of memory."""
     is_requeued = isinstance(error, Reject) and bool(getattr(error, "requeue", False))
-    return is_requeued or isinstance(error, MemoryError)
+    return delivery.acks_late and (is_requeued or isinstance(error, MemoryError))
