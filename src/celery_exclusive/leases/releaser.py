@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from threading import RLock, Thread
 from typing import TYPE_CHECKING
 
+from celery.signals import worker_process_shutdown
 from celery.utils.functional import noop
 
 from celery_exclusive import notices
@@ -100,15 +101,18 @@ class Releaser:
                     notices.releases_dropped(self._first, 1)
             self._pending.append(_Pending(operations, dying, before))
             if not self._runs:
+                worker_process_shutdown.connect(self.drain)  # a child may be replaced, and end for good
                 self._thread = Thread(target=self._run, name="exclusive-releaser", daemon=True)
                 with suppress(RuntimeError):  # no more threads: the process ends
                     self._thread.start()
                     self._runs = True
 
-    def drain(self) -> None:
-        """Wait a while until everything that can be released is released."""
+    def drain(self, **_: object) -> None:
+        """Wait a while until everything that this process can release is released."""
+        if self._pid != os.getpid():  # a forked child, which has added nothing: its parent does it
+            return
         until = time.monotonic() + _FAREWELL
-        while self._thread and self._runs and self._pid == os.getpid() and time.monotonic() < until:
+        while self._thread and self._runs and time.monotonic() < until:
             if all(not pending.is_ready for pending in list(self._pending)):
                 break
             self._thread.join(_WATCH)

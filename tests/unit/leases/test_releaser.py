@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from celery.signals import worker_process_shutdown
 
 from celery_exclusive.core.claim import Claim
 from celery_exclusive.core.operations import Release
@@ -134,3 +135,18 @@ def test_leases_that_are_not_released_at_shutdown_are_logged(
     monkeypatch.setattr("celery_exclusive.leases.releaser._FAREWELL", 60)
     releaser.drain()
     assert sorted([dropped, *store.got]) == ["second", "third", "too many"]
+
+
+def test_a_child_that_ends_leaves_to_its_parent_what_that_owes(caplog: pytest.LogCaptureFixture) -> None:
+    store = SilentStore()
+    services: Any = SimpleNamespace(store=store)
+    releaser = Releaser(services)
+    releaser.add(("of the parent", Release("a", "t", ending="open")))
+    child = os.fork()
+    if not child:
+        worker_process_shutdown.send(None, pid=os.getpid(), exitcode=0)
+        os._exit("could not be released" in caplog.text)
+    assert os.waitpid(child, 0) == (child, 0)
+    store.is_silent = False
+    releaser.drain()
+    assert store.got == ["of the parent"]
