@@ -9,7 +9,8 @@ from tests.proxy import Proxy
 from tests.servers import RedisServer
 from tests.worker.journal import is_alive
 from tests.worker.lab import eventually
-from tests.worker.stage import Stage
+from tests.worker.message import Message, stop_consuming
+from tests.worker.stage import Stage, on_stages
 from tests.worker.test_unique import ONCE, SHOP, hold
 
 pytestmark = pytest.mark.timeout(240)
@@ -33,6 +34,97 @@ def wait_until_expired(store: RedisServer, key: str) -> None:
     near = open_store(store.url)
     eventually(lambda: not near.inspect(key).holders, f"no lease on {key}")
     near.close()
+
+
+@on_stages("prefork", brokers=("redis",), lates=(False,))
+def test_an_acknowledged_task_whose_lease_expired_before_its_body_could_begin_runs(
+    stage: Stage, proxy: Proxy, store: RedisServer, redis_server: RedisServer
+) -> None:
+    """It had waited in line. The store goes away after the grant, and comes back before the broker does."""
+    with Proxy(redis_server.port) as network:
+        lab = stage.make_lab(
+            SHOP,
+            broker_url=f"redis://127.0.0.1:{network.port}/0",
+            exclusive_store=store.url,
+            exclusive_store_wait=6,
+            exclusive_ttl=6,
+            task_publish_retry_policy={"max_retries": 1, "interval_start": 0.1, "interval_max": 0.1},
+            task_ignore_result=True,
+        )
+        worker = lab.start_worker("w1", 2, exclusive_store=away(proxy, 20))
+        hold(lab, "latest")
+        waits = lab.send("latest", "k", "waits")
+        worker.wait_for_log(f"[{waits.id}] parked: ")
+        withhold(proxy, waits.key)
+        lab.open("holder")
+        eventually(lambda: proxy.met, "the call after the grant of the lock")
+        eventually(lambda: stage.messages_at_the_broker(lab) == 0, "its acknowledgement")
+        withhold(network, "LPUSH")
+        proxy.cut()
+        wait_until_expired(store, lab.task("latest").lock_state("k").key)
+        eventually(lambda: network.met, "an attempt to publish it again")
+        proxy.restore()
+        network.cut()
+        worker.wait_for_log(f"task {waits.id} could not be published again and keeps waiting")
+        network.restore()
+        lab.journal.wait_for("end", tag="waits")
+        with store.client() as client:
+            stage.assert_nothing_is_left(lab, client)
+    assert lab.journal.tags() == ["holder", "waits"]
+
+
+@pytest.mark.parametrize("name", ["latest", "both"])
+@on_stages("prefork", brokers=("redis",))
+def test_a_body_does_not_begin_with_a_lease_that_has_expired_while_it_waited_for_its_store(
+    stage: Stage, proxy: Proxy, store: RedisServer, name: str
+) -> None:
+    """Meanwhile another worker, which has not lost the store, runs the next call."""
+    lab = stage.make_lab(SHOP, exclusive_store=store.url, exclusive_ttl=6)
+    worker = stage.start_worker(lab, "away", exclusive_store=away(proxy, 20))
+    key = lab.task(name).lock_state("k").key
+    unique_key = key.replace("x:", "u:", 1)
+    withhold(proxy, unique_key)
+    first = lab.send(name, "k", "first")
+    assert first.key == unique_key
+    eventually(lambda: proxy.met, "the call after the grant of the lock")
+    stop_consuming(lab, worker, "lab")
+    proxy.cut()
+    wait_until_expired(store, key)
+    stage.start_worker(lab, "near")
+    hold(lab, name, "second", unique=None)
+    proxy.restore()
+    worker.wait_for_log(f"[{first.id}] parked: ")
+    lab.open("second")
+    lab.journal.wait_for("end", tag="first")
+    with store.client() as client:
+        stage.assert_nothing_is_left(lab, client)
+    assert lab.journal.tags() == ["second", "first"]
+    assert lab.journal.most_open(key="k") == 1
+
+
+@ONCE
+def test_a_copy_of_a_run_does_not_begin_after_its_retry_if_the_store_stalls_when_that_begins(
+    stage: Stage, proxy: Proxy, store: RedisServer
+) -> None:
+    lab = stage.make_lab(SHOP, exclusive_store=store.url, exclusive_ttl=600)
+    worker = stage.start_worker(lab, slots=3, exclusive_store=away(proxy))
+    result = lab.send("slow_end", "k", "tag", True)
+    lab.journal.wait_for("start", tag="tag")
+    Message.unacknowledged(lab, result.id).deliver_again()
+    worker.wait_for_log(f"[{result.id}] parked: behind its own run")
+    lab.open("tag")
+    lab.journal.wait_for("sent", tag="retry")
+    withhold(proxy, "superseded", times=2)
+    lab.app.control.add_consumer("later", reply=True, timeout=60, limit=1)
+    lab.journal.wait_for("start", 2, tag="tag")
+    proxy.cut()
+    proxy.restore()
+    lab.open("tag")
+    assert result.get(timeout=DEADLINE) == "tag"
+    lab.open("end")
+    with store.client() as client:
+        stage.assert_nothing_is_left(lab, client)
+    assert len(lab.journal.events("start")) == 2
 
 
 @ONCE

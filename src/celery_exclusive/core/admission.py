@@ -180,16 +180,16 @@ def _acquire_unique_key(delivery: Delivery, claim: Claim) -> Plan[Answer | None]
 def _supersede_former_run(delivery: Delivery, claim: Claim) -> Plan[None]:
     """The run that handed its key over has no lease to hold back copies of its message: end them all."""
     if delivery.follows:
-        yield Ask(claim.key, Remove(delivery.follows, ending="superseded"), may_fail=True)
+        yield Ask(claim.key, Remove(delivery.follows, ending="superseded"))
 
 
 def _keep_unique_key(delivery: Delivery, unique: UniqueClaim, lock: Claim) -> Plan[None]:
     """Keep the unique key while its message waits in the line of a lock."""
     if unique.ends_by_clock:
         return
-    key, ttl = unique.claim.key, unique.queued_ttl
     for claim in unique.claims:
-        if (yield Ask(key, replace(claim, ttl=ttl).renew("again"), may_fail=True)) == Applied(True):
+        requeue = replace(unique, claim=claim).requeue()
+        if (yield Ask(claim.key, requeue, may_fail=True)) == Applied(True):
             return
     if delivery.is_repeated:
         yield from _release_dead_run(unique, lock)

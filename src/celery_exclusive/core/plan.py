@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from celery_exclusive.core.operations import Answer, KeyOperation, Renew
+from celery_exclusive.core.operations import Answer, KeyOperation
 
 T = TypeVar("T")
 Plan = Generator["Ask", Answer, T]
@@ -26,7 +26,7 @@ class Ask:
     """
 
     key: str
-    operation: KeyOperation | Renew | None
+    operation: KeyOperation | None
     park: bool = False
     may_fail: bool = False
 

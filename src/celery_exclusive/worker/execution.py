@@ -15,7 +15,7 @@ from celery.states import IGNORED, REJECTED
 
 from celery_exclusive import notices
 from celery_exclusive.core.admission import Outcome, Policy, admit
-from celery_exclusive.core.operations import Acquire, Answer, Applied, Held, Renew
+from celery_exclusive.core.operations import Acquire, Answer, Applied, Granted, Held
 from celery_exclusive.core.plan import Ask, run_plan
 from celery_exclusive.errors import LockHeld, StoreUnavailable
 from celery_exclusive.leases.insist import finish
@@ -91,17 +91,19 @@ class Execution:
 
         A message is never dropped because the store stays down. If it was acknowledged, or if the broker
         would drop it when it is redelivered too often, it is published again, or keeps waiting here until
-        broker or store answers.
+        broker or store answers. It asks for its keys anew if the store did not answer meanwhile: what it was
+        granted before may have expired.
         """
         ending: Ignore | Reject | None = None
         while ending is None and self.outcome is None:
-            self.look_until = 0.0
+            self.look_until, failures = 0.0, self.store_wait.failures
             try:
                 outcome = run_plan(admit(self.delivery, self.policy), self.ask)
             except StoreUnavailable as error:
                 ending = self.enter_without_store(error)
             else:
-                ending = self.carry_out(outcome)
+                if outcome.kind != "run" or self.store_wait.failures == failures:
+                    ending = self.carry_out(outcome)
         return ending
 
     @property
@@ -121,8 +123,7 @@ class Execution:
                 answer, interruption = finish(lambda: self.ask_once(asked))
             self.note(interruption)
             return answer
-        assert operation is not None  # noqa: S101 - a plan looks, and renews, only if that may fail
-        assert not isinstance(operation, Renew)  # noqa: S101
+        assert operation is not None  # noqa: S101 - a plan looks only if that may fail
         if self.delivery.exclusive and asked.key == self.delivery.exclusive.key:
             self.asked_at = time.monotonic()
         if isinstance(operation, Acquire) and asked.park:
@@ -130,6 +131,10 @@ class Execution:
             operation = replace(operation, message=self.delivery.stored.dump())
         reply, interruption = self.store_wait.apply(asked.key, operation)
         self.note(interruption)
+        if isinstance(
+            reply.answer, Granted
+        ):  # if it asks anew, it may have begun for all that the store knows
+            self.delivery = replace(self.delivery, redelivered=True)
         return reply.answer
 
     def ask_once(self, asked: Ask) -> Answer:
@@ -137,8 +142,6 @@ class Execution:
         with suppress(StoreUnavailable):
             if operation is None:
                 return Held(store.inspect(asked.key).holders)
-            if isinstance(operation, Renew):
-                return Applied(any(store.renew([(asked.key, operation)])))
             return store.apply(asked.key, operation).answer
         return Applied(False)
 

@@ -29,11 +29,15 @@ _REPORT = 0.8
 
 
 class StoreWait:
-    """Asks the store for one run. While the store is down, the run waits in the worker's slot."""
+    """Asks the store for one run. While the store is down, the run waits in the worker's slot.
+
+    `failures` is how often the store did not answer.
+    """
 
     def __init__(self, services: Services, task: Any, request: Any) -> None:
         self.services, self.task, self.request = services, task, request
         self.is_unanswered = False
+        self.failures = 0
         self._report_by: float | None = None
         self.began = time.monotonic()
 
@@ -49,6 +53,7 @@ class StoreWait:
             try:
                 return finish(lambda: self._ask(key, operation))
             except StoreUnavailable as error:
+                self.failures += 1
                 if time.monotonic() + pause > until:
                     raise
                 if not is_logged:

@@ -8,7 +8,7 @@ Not modelled, on purpose:
 * copies of one publish in several queues (broadcast), and messages that come back by a dead-letter exchange.
 * `limit` above 1, full lines, `on_full`, `give_up_after`, and entries that step aside: the explorer of `step`
   has some of them, and all of them are tests of their own.
-* a store that is down for longer than one request, `on_store_error`, and `apply()` in the same process.
+* a store that is down for long when a body ends, `on_store_error`, and `apply()` in the same process.
 * releases by an operator (`ForceRelease`), and options that differ between publisher and worker.
 * threads, gevent and solo pools, where the end of the body is seen by the process that runs it.
 * how often a message is delivered: that of a task which left the line of its lock too late would come twice.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 from celery_exclusive.core import admission, endings, publishing, step
@@ -20,12 +20,14 @@ from celery_exclusive.core.operations import (
     Release,
     Remove,
     Renew,
+    Requeue,
 )
 from celery_exclusive.core.plan import Ask
 from celery_exclusive.core.publishing import Sending
 from celery_exclusive.core.records import Document, Line
 from celery_exclusive.core.step import Transition
 from tests.explorer.explore import Explored, search
+from tests.explorer.messages import slots
 from tests.explorer.messages.model import Model
 from tests.explorer.messages.settings import setting
 from tests.explorer.messages.store import LOCK, MUCH_LATER, NOW
@@ -188,8 +190,20 @@ def _late_extension(delivery: Delivery, asked: Ask) -> Any:
     seen = answer.by if asked.operation is None and isinstance(answer, Held) else ()
     for owner in seen:
         if asked.key == _unique_key(delivery) and owner.id == delivery.id:
-            yield Ask(asked.key, Renew(delivery.id, owner.token, MUCH_LATER - NOW))
+            yield Ask(asked.key, AcquireAlone(delivery.id, owner.token, MUCH_LATER - NOW))
     return answer
+
+
+def _renewing(delivery: Delivery, asked: Ask) -> Ask:
+    """Keep the unique key of what waits by a renewal, whatever waits behind it."""
+    op = asked.operation
+    if not isinstance(op, Requeue) or op.token != delivery.token:
+        return asked
+    return replace(asked, operation=cast("Any", Renew(op.id, op.token, op.ttl, "again")))
+
+
+def _may_fail(delivery: Delivery, asked: Ask) -> Ask:
+    return replace(asked, may_fail=True) if isinstance(asked.operation, Remove) else asked
 
 
 CONTROLS: Mapping[str, Control] = {
@@ -288,6 +302,26 @@ CONTROLS: Mapping[str, Control] = {
         setting("a replacement", replacements=1, repeats=1),
         "runs again, though it has finished",
         (_without(Remove, _unique_key, Applied(True)),),
+    ),
+    "a retry begins though copies of the run that it follows may stay": Control(
+        setting("a retry", calls="a", retries=1, lost_replies=1, repeats=1),
+        "runs again, though it has finished",
+        (_asking(_may_fail),),
+    ),
+    "a body begins though its leases may have expired": Control(
+        setting("the store is away for long", exclusive=True, outages=1),
+        "runs without its lease",
+        ((slots, "_asks_anew", lambda *_: False),),
+    ),
+    "what asks anew is a copy of an offer like any other": Control(
+        setting("until started", until="started", exclusive=True, late=False, outages=1),
+        "not all ends well",
+        (_facts(lambda delivery: replace(delivery, redelivered=False)),),
+    ),
+    "what asks anew, and has to wait, keeps its unique key from its copy": Control(
+        setting("the store is away for long", exclusive=True, outages=1),
+        "not all ends well any more (owed: a/1)",
+        (_asking(_renewing),),
     ),
     "what waits calls its own live run dead": Control(
         setting("a second delivery", exclusive=True, repeats=1),

@@ -31,7 +31,7 @@ class Plans:
 
     def admit(self, slot: Slot) -> Ask | Outcome:
         policy = Policy(self.setting.on_conflict)
-        known = ("admit", slot.copy, slot.token, slot.answers)
+        known = ("admit", slot.copy, slot.token, slot.is_anew, slot.answers)
         return self._next(known, lambda: admission.admit(self.delivery(slot), policy), slot.answers)
 
     def publish(self, call: Call, answers: tuple[object, ...]) -> Ask | Sending:
@@ -76,7 +76,7 @@ class Plans:
             exclusive=exclusive,
             unique=unique,
             duplicate_of=(message.key, message.duplicate_of) if message.duplicate_of else None,
-            redelivered=copy.is_redelivered,
+            redelivered=copy.is_redelivered or slot.is_anew,
             promoted=copy.promoted,
             offered=copy.offered or None,
             was_admitted=copy.is_redelivered or bool(copy.promoted) or message.is_retry,

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from celery_exclusive.core.admission import Outcome
 from celery_exclusive.core.endings import guard_of, is_obsolete_copy
-from celery_exclusive.core.operations import Acquire, Applied, Parked
+from celery_exclusive.core.operations import Acquire, Applied, Granted, Parked
+from celery_exclusive.core.plan import Ask
 from tests.explorer.messages import bodies
 from tests.explorer.messages.bodies import left_by, shown
 from tests.explorer.messages.faults import crashed
-from tests.explorer.messages.store import MESSAGE
+from tests.explorer.messages.store import LOCK, MESSAGE
 from tests.explorer.messages.world import Move, Slot, World
 
 if TYPE_CHECKING:
@@ -46,10 +47,23 @@ def _admit(model: Model, world: World, slot: Slot) -> Iterator[Move]:
         yield Move(
             f"{label}, and dies before it has published what waits", crashed(model, after, slot), False
         )
+    yield from _is_not_answered(model, world, slot, asked, after.send(*wakes), label)
+
+
+def _is_not_answered(
+    model: Model, world: World, slot: Slot, asked: Ask, after: World, label: str
+) -> Iterator[Move]:
+    """`after` is the world in which the store has done what it was asked."""
+    is_acquire = isinstance(asked.operation, Acquire)
+    again = slot._replace(may_be_late=slot.may_be_late or is_acquire, has_failed=True)
+    if world.may("outages") and not asked.may_fail:
+        for happened, how in ((after, "without a reply"), (world, "not asked")):
+            expired = _expired(happened.spend("outages"), slot)
+            yield Move(f"{label}: {how} for long", expired.put(slot, again), False)
+            yield Move(f"{label}: {how} for long, and asks anew", expired.put(slot, _anew(again)), False)
     if world.may("lost_replies"):
-        lost = after.send(*wakes).spend("lost_replies")
-        if isinstance(operation, Acquire):
-            again = slot._replace(may_be_late=True)
+        lost = after.spend("lost_replies")
+        if is_acquire:
             yield Move(f"{label}, without a reply", lost.put(slot, again), False)
             yield Move(f"{label}: not asked", world.spend("lost_replies").put(slot, again), False)
         elif asked.may_fail:
@@ -57,13 +71,36 @@ def _admit(model: Model, world: World, slot: Slot) -> Iterator[Move]:
             for happened, how in ((lost, "without a reply"), (untaken, "not asked")):
                 yield Move(*_answered(model, f"{label}: {how}", happened, slot, Applied(False)), False)
         else:
-            yield Move(f"{label}, without a reply", lost, False)
+            yield Move(f"{label}, without a reply", lost.put(slot, again), False)
+
+
+def _expired(world: World, slot: Slot) -> World:
+    """The world in which all that this delivery was granted has expired."""
+    for name in world.store.keys_of(slot.token):
+        key = world.store.key(name)
+        leases = tuple(lease for lease in key.leases if lease.token != slot.token)
+        world = world._replace(store=world.store.put(name, key._replace(leases=leases)))
+        if name != LOCK and leases != key.leases:
+            world = world.mark(slot.id, has_no_key=True)
+    return world
+
+
+def _anew(slot: Slot) -> Slot:
+    """The delivery as it asks for its keys again: `worker.execution.Execution.enter`."""
+    is_granted = any(isinstance(answer, Granted) for answer in slot.answers)
+    return slot._replace(answers=(), has_failed=False, is_anew=slot.is_anew or is_granted)
+
+
+def _asks_anew(slot: Slot, outcome: Outcome) -> bool:
+    return outcome.kind == "run" and slot.has_failed
 
 
 def _answered(model: Model, label: str, world: World, slot: Slot, answer: object) -> tuple[str, World]:
     """What the store answered, and the world after a delivery has got an answer."""
     changed = slot._replace(answers=(*slot.answers, answer))
     outcome = model.plans.admit(changed)
+    if isinstance(outcome, Outcome) and _asks_anew(changed, outcome):
+        return f"{label}, and asks anew", world.put(slot, _anew(changed))
     if isinstance(outcome, Outcome):
         return f"{label}, and is to {outcome.kind}", _settle(model, world, world, slot, outcome)
     return label, world.put(slot, changed)
@@ -72,7 +109,8 @@ def _answered(model: Model, label: str, world: World, slot: Slot, answer: object
 def _settle(model: Model, world: World, at: World, slot: Slot, outcome: Outcome) -> World:
     """Do what an outcome says. `at` is the world at the instant of the answer."""
     holds, has_lock = outcome.may_hold_unique, outcome.has_lock
-    begun = slot._replace(answers=(), holds=holds, has_lock=has_lock, may_be_late=False)
+    begun = slot._replace(answers=(), holds=holds, has_lock=has_lock)
+    begun = begun._replace(may_be_late=False, has_failed=False, is_anew=False)
     if outcome.kind == "run":
         return model.begins(world, slot).put(slot, begun._replace(phase="body", has_body=True))
     if outcome.kind in ("skip", "fail"):

@@ -67,6 +67,8 @@ class Slot(NamedTuple):
 
     `is_acked`: the broker has delivered it again already, or never will. `is_paused`: one of its leases may
     be gone. `may_be_late`: its request may have come late, so the next is that of a redelivered copy.
+    `has_failed`: the store has not answered a request of this plan. `is_anew`: it was granted a key, and has
+    asked for its keys anew since.
     `holds`, `has_lock`: its end has to release the unique key, the lock. `has_body`: its body was admitted.
     `next` is what it publishes, and `next_holds` that this may hold its key. Unless it
     `is_done`, its message comes again. `forgotten` are the keys that the store has forgotten.
@@ -79,6 +81,8 @@ class Slot(NamedTuple):
     is_acked: bool = False
     is_paused: bool = False
     may_be_late: bool = False
+    has_failed: bool = False
+    is_anew: bool = False
     holds: bool = False
     has_lock: bool = False
     has_body: bool = False
@@ -151,7 +155,8 @@ class Budget(NamedTuple):
     the visibility timeout. `revocations`: a worker discards a message. `pauses`, `backlogs`: a lease expires
     though its owner lives, or its message is queued. `slow`: an offer expires though its copy is underway.
     `refusals`: a message cannot be sent. `interruptions`: it was sent, and its call fails all the same.
-    `forgets`: the store loses all its data. The others are what bodies may publish.
+    `outages`: the store does not answer until what a delivery was granted has expired. `forgets`: the store
+    loses all its data. The others are what bodies may publish.
     """
 
     crashes: int = 0
@@ -164,6 +169,7 @@ class Budget(NamedTuple):
     backlogs: int = 0
     slow: int = 0
     lost_replies: int = 0
+    outages: int = 0
     refusals: int = 0
     interruptions: int = 0
     forgets: int = 0
