@@ -28,7 +28,7 @@ from celery_exclusive.core.operations import (
     Restore,
     Stale,
 )
-from celery_exclusive.core.records import ENTERED, Document, Entry, Holder, Line
+from celery_exclusive.core.records import ENTERED, PUBLISHED, Document, Entry, Holder, Line
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,8 @@ class _Step(KeyState):
         if own and not own.belongs_to(op.token):  # another delivery of this id runs
             return Held(self.owners())
         lease = own or self._former(op)
-        if not lease and (self.holders or self.waiting):
+        is_late = op.phase in PUBLISHED and self.tombstone is not None  # its call was given up meanwhile
+        if not lease and (self.holders or self.waiting or is_late):
             return Held(self.owners())
         fence = lease.fence if lease else self.next_number()
         if lease:

@@ -11,7 +11,7 @@ from celery.utils import uuid
 
 from celery_exclusive import notices
 from celery_exclusive.core.claim import FINISHED, PERIOD, Claim, publish_id
-from celery_exclusive.core.operations import AcquireAlone, Answer
+from celery_exclusive.core.operations import AcquireAlone, Answer, KeyOperation, Remove
 from celery_exclusive.core.plan import Ask, run_plan
 from celery_exclusive.core.publishing import Call, Kind, Sending, publish, unpublished
 from celery_exclusive.errors import DuplicateTask, StoreUnavailable
@@ -52,6 +52,7 @@ class UniquePublish:
         if self.call.former:
             self.header = replace(header, follows=publish_id(self.call.former.id))
         self.may_hold = False
+        self.is_unanswered = False
 
     def _call(self, own: Run | None, *, is_retry: bool) -> Call:
         """Describe this call to its plan; `own` is the run of its task, if that publishes it."""
@@ -110,6 +111,7 @@ class UniquePublish:
             sending = run_plan(publish(self.call), self._ask)
         except StoreUnavailable as error:
             if not (self.call.has_to_be_sent or self.services.allows_without(self.option)):
+                self.is_unanswered = True
                 raise
             notices.continues_without_key(self.task.name, self.id, key, error)
             self.header = replace(self.header, unique=None)  # its worker acquires it, if it can
@@ -158,7 +160,10 @@ class UniquePublish:
     def _owe(self) -> None:
         """Release the key in the background; a run that it was inherited from may have ended by then."""
         claim = self.call.claim
-        self.services.releaser.add((claim.key, claim.release("open")))
+        undo: list[tuple[str, KeyOperation]] = [(claim.key, claim.release("open"))]
+        if self.is_unanswered:  # the request may still arrive: first of all it must find no key to acquire
+            undo.insert(0, (claim.key, Remove(claim.id, "superseded")))
+        self.services.releaser.add(*undo)
 
     @property
     def _is_awaited(self) -> bool:

@@ -210,6 +210,29 @@ def test_a_lease_that_may_have_been_granted_without_an_answer_is_released(
     eventually(lambda: task.delay("a").outcome == "published", "a free key")
 
 
+def test_a_request_that_arrives_when_its_call_was_given_up_acquires_nothing(
+    make_task: Any, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = make_task()
+    apply, late = store.apply, list[tuple[str, Any]]()
+
+    def withhold(key: str, operation: Any) -> Any:
+        if not isinstance(operation, AcquireAlone):
+            return apply(key, operation)
+        late.append((key, operation))
+        raise StoreUnavailable("no answer")
+
+    releaser = task.app._celery_exclusive.releaser
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "apply", withhold)
+        with pytest.raises(StoreUnavailable):
+            task.delay("a")
+        releaser.drain()
+    apply(*late[0])
+    assert task.lock_state("a").unique_holder is None
+    assert task.delay("a").outcome == "published"
+
+
 def test_a_call_that_is_interrupted_when_it_has_been_sent_leaves_the_key_to_the_body_that_runs(
     make_task: Any, begun: list[str]
 ) -> None:

@@ -114,6 +114,15 @@ class OwningPromises(Subject):
         assert found(key.remove("c", ending="superseded"))
         assert key.is_stale("c", OTHER, redelivered=True)
 
+    def test_the_request_of_a_call_that_was_given_up_acquires_nothing_when_it_comes(self) -> None:
+        key = self.key()
+        key.remove("a", ending="superseded")
+        phases: tuple[Phase, ...] = ("queued", "period")
+        for phase in phases:
+            assert isinstance(key.acquire_alone("a", TOKEN, phase=phase).answer, Held)
+            assert key.holders() == []
+        fence_of(key.acquire_alone("b", OTHER, phase="queued"))
+
     def test_a_lease_is_handed_over_with_its_fence_and_its_former_holder_has_none(self) -> None:
         key = self.key()
         fence = fence_of(key.acquire_alone("a", TOKEN))
