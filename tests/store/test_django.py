@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from celery_exclusive.core.operations import Acquire, Granted, Held
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import OptionError, StoreUnavailable
 from celery_exclusive.stores.base import Store, open_store
-from tests.django.databases import ENGINES, configured, postgresql, sqlite
+from tests.django.databases import ENGINES, configured, mysql, postgresql, sqlite
 from tests.postgres import PostgresDatabase
 
 FIRST = Acquire("a", "token", 30 * SECOND)
@@ -185,6 +186,24 @@ def test_the_options_of_an_alias_reach_postgres(
         owners = "SELECT DISTINCT schemaname, tableowner FROM pg_tables WHERE tablename LIKE 'exclusive2%'"
         assert connection.execute(owners).fetchall() == [("kept", "keeper")]
         connection.execute("DROP SCHEMA kept CASCADE; DROP ROLE keeper")
+
+
+@pytest.mark.parametrize(
+    ("mode", "error", "says"),
+    [
+        ("REQUIRED", StoreUnavailable, "SSL is required but the server doesn't support it"),
+        ("verify_ca", OptionError, r"ssl_mode VERIFY_CA needs the file ssl\['ca'\]"),
+    ],
+)
+def test_an_alias_that_demands_tls_gets_no_connection_without(
+    maria_url: str, mode: str, error: type[Exception], says: str
+) -> None:
+    with (
+        configured({"default": mysql(maria_url, ssl_mode=mode)}),
+        closing(open_store("django://default")) as store,
+        pytest.raises(error, match=says),
+    ):
+        store.check()
 
 
 def test_each_connection_has_the_password_of_its_time(

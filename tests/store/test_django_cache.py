@@ -131,6 +131,16 @@ def test_a_process_without_django_settings_is_refused(monkeypatch: pytest.Monkey
         open_store("django-cache://default")
 
 
-def test_a_password_of_a_cache_is_part_of_its_url() -> None:
-    cache = {"BACKEND": REDIS[1], "LOCATION": "redis://a/1", "OPTIONS": {"PASSWORD": "s&cret"}}
-    assert redis_of(cache) == "redis://a/1?password=s%26cret"
+@pytest.mark.parametrize(
+    ("location", "options", "url"),
+    [
+        ("redis://a/1", {"PASSWORD": "s&cret"}, "redis://a/1?password=s%26cret"),
+        ("redis://a", {"db": "10"}, "redis://a?db=10"),
+        ("redis://a/", {"db": 3, "password": "x"}, "redis://a/?password=x&db=3"),
+        ("redis://a/1", {"db": 3}, "redis://a/1"),
+        ("unix:///run/1/redis.sock?db=1", {"db": 3}, "redis+socket:///run/1/redis.sock?db=1"),
+        ("unix:///run/1/redis.sock", {"db": 3}, "redis+socket:///run/1/redis.sock?db=3"),
+    ],
+)
+def test_options_of_a_cache_are_part_of_its_url(location: str, options: dict[str, Any], url: str) -> None:
+    assert redis_of({"BACKEND": REDIS[0], "LOCATION": location, "OPTIONS": options}) == url

@@ -172,7 +172,14 @@ def _for_psycopg(alias: str) -> dict[str, Any]:
 
 
 def _for_pymysql(alias: str) -> dict[str, Any]:
-    return {name: value for name, value in _parameters(alias).items() if name in _OF_PYMYSQL}
+    given = _parameters(alias)
+    parameters = {name: value for name, value in given.items() if name in _OF_PYMYSQL}
+    mode = str(given.get("ssl_mode", "PREFERRED")).upper()
+    if mode == "REQUIRED":  # else PyMySQL goes on without TLS if the server has none
+        parameters.setdefault("ssl", {"check_hostname": False})
+    elif mode not in ("PREFERRED", "DISABLED") and "ca" not in parameters.get("ssl", {}):
+        raise OptionError(f"exclusive_store: django://{alias}: ssl_mode {mode} needs the file ssl['ca']")
+    return parameters
 
 
 def _is_under_test() -> bool:

@@ -17,6 +17,7 @@ _REDIS: Final = ("django.core.cache.backends.redis.RedisCache", "django_redis.ca
 _MEMCACHED: Final = tuple(
     f"django.core.cache.backends.memcached.{name}" for name in ("PyMemcacheCache", "PyLibMCCache")
 )
+_HAS_DATABASE: Final = re.compile(r"^rediss?://[^/?]*/\d|[?&]db=")
 _MEMORY: Final = "django.core.cache.backends.locmem.LocMemCache"
 
 
@@ -52,8 +53,10 @@ def redis_of(cache: Mapping[str, Any]) -> str | None:
         return None
     url = next(iter(_servers(cache)), "").replace("unix://", "redis+socket://", 1)
     given = {name: options.get(name) or options.get(name.upper()) for name in ("username", "password")}
-    login = urlencode({name: value for name, value in given.items() if value})
-    return f"{url}{'&' if '?' in url else '?'}{login}" if login else url
+    if not _HAS_DATABASE.search(url):
+        given["db"] = options.get("db")
+    more = urlencode({name: value for name, value in given.items() if value})
+    return f"{url}{'&' if '?' in url else '?'}{more}" if more else url
 
 
 def _cache(alias: str) -> Mapping[str, Any]:
