@@ -6,10 +6,11 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from random import randbytes
+from urllib.parse import quote
 
 import pytest
 
-from celery_exclusive.core.operations import Acquire, Granted, Parked, Release
+from celery_exclusive.core.operations import Acquire, Granted, Parked, Release, Renew
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import OptionError, StoreUnavailable
 from celery_exclusive.stores.base import open_store
@@ -61,9 +62,38 @@ def test_a_url_without_a_database(server: MariaServer) -> None:
     assert refusal(server.url_of("tests", server.port, "")).endswith("; name a database in its URL")
 
 
-def test_an_option_that_nobody_knows(server: MariaServer) -> None:
-    said = refusal(f"{server.url}?timeout=5")
-    assert "'timeout'; after '?' its URL may have the options of PyMySQL" in said
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [("timeout=5", "'timeout'"), ("ssl_ca=/nowhere.pem", "No such file or directory"), ("conv=1", "'items'")],
+)
+def test_an_option_that_nobody_knows(server: MariaServer, option: str, says: str) -> None:
+    said = refusal(f"{server.url}?{option}")
+    assert f"{says}; after '?' its URL may have the options of PyMySQL" in said
+
+
+@pytest.mark.parametrize("password", ["zażółć", "grün"])
+def test_a_password_of_any_letters(empty: MariaServer, password: str) -> None:
+    empty.ask(f"CREATE OR REPLACE USER letters@'127.0.0.1' IDENTIFIED BY '{password}'")
+    empty.ask("GRANT ALL ON locks.* TO letters@'127.0.0.1'")
+    with closing(open_store(empty.url_of(f"letters:{quote(password)}", empty.port))) as store:
+        assert store.check() == []
+
+
+@pytest.mark.parametrize(
+    ("setting", "usual"), [("completion_type", "0"), ("sql_select_limit", "DEFAULT"), ("tx_read_only", "0")]
+)
+def test_defaults_of_the_server_that_would_end_or_limit_what_it_is_asked(
+    empty: MariaServer, setting: str, usual: str
+) -> None:
+    empty.ask(f"SET GLOBAL {setting} = 1")
+    try:
+        with closing(open_store(empty.url)) as store:
+            for key in "ab":
+                assert isinstance(store.apply(key, TAKE).answer, Granted)
+            assert store.renew([(key, Renew("a", "token", 60 * SECOND)) for key in "ab"]) == [True, True]
+            assert sorted(store.scan()) == ["a", "b"]
+    finally:
+        empty.ask(f"SET GLOBAL {setting} = {usual}")
 
 
 def test_options_that_other_drivers_and_readers_of_results_need_do_no_harm(empty: MariaServer) -> None:

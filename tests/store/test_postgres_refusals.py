@@ -60,6 +60,11 @@ def test_an_option_that_nobody_knows(server: PostgresServer) -> None:
     assert "invalid connection option \"timeout\"; after '?' its URL may have the options of libpq" in said
 
 
+@pytest.mark.parametrize("option", ["autocommit=1", "prepare_threshold=0", "password=hunter\udcff"])
+def test_an_option_that_is_the_stores_own_or_no_text(server: PostgresServer, option: str) -> None:
+    assert refusal(f"{server.url}?{option}").endswith("; after '?' its URL may have the options of libpq")
+
+
 def test_a_server_that_is_too_old(empty: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres, "OLDEST", 99_00_00)
     assert "is PostgreSQL 15, too old: it must be 99 or newer" in refusal(empty.url)

@@ -48,8 +48,8 @@ class Mysql:
 
     def connect(self) -> tuple[Any, Cursor]:
         try:
-            connection = connect(**self._parameters())
-        except TypeError as error:
+            connection = connect(**_with_encoded_password(self._parameters()))
+        except (TypeError, AttributeError, ValueError, OSError) as error:  # of an option, such as `ssl_ca`
             raise OptionError(
                 f"exclusive_store: {self.url}: {error}; after '?' its URL may have the options of PyMySQL"
             ) from None
@@ -91,6 +91,12 @@ class Mysql:
     def release(self, cursor: Any, claim: dict[str, Any]) -> bool:
         cursor.send(statements.RELEASE, claim)
         return bool(cursor.rowcount)
+
+
+def _with_encoded_password(options: dict[str, Any]) -> dict[str, Any]:
+    """Encode it as other clients do: PyMySQL would take it for Latin-1."""
+    password = options.get("password")
+    return options | {"password": password.encode()} if isinstance(password, str) else options
 
 
 class MysqlStore(ServerStore):

@@ -14,8 +14,9 @@ def _on_clock(statement: str) -> str:
 
 
 SESSION = """SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION',
-    innodb_lock_wait_timeout = 2, lock_wait_timeout = 2;
-SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; SELECT VERSION(), @@max_allowed_packet"""
+    innodb_lock_wait_timeout = 2, lock_wait_timeout = 2, completion_type = 0,
+    sql_select_limit = 18446744073709551615;
+SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE; SELECT VERSION(), @@max_allowed_packet"""
 """What each connection begins with. Another time zone may have the same hour twice."""
 
 BEGIN = _on_clock("SET wait_timeout = 3; START TRANSACTION; SELECT CLOCK")

@@ -48,7 +48,12 @@ class Postgres:
     def connect(self) -> tuple[Any, Cursor]:
         own = {"connect_timeout": max(2, ceil(at_most(PATIENCE))), "application_name": "celery-exclusive"}
         options = {**own, **self._parameters(), "client_encoding": "utf8"}
-        connection = TimedConnection.connect(autocommit=True, prepare_threshold=None, **options)
+        try:
+            connection = TimedConnection.connect(autocommit=True, prepare_threshold=None, **options)
+        except (TypeError, UnicodeError) as error:
+            raise OptionError(
+                f"exclusive_store: {self.url}: {error}; after '?' its URL may have the options of libpq"
+            ) from None
         cursor = TranslatingCursor(connection.cursor())
         cursor.execute(statements.ABOUT)
         version, pid = cursor.fetchone()
