@@ -230,6 +230,14 @@ def test_a_duplicate_raises_the_error_of_its_package(
     assert task.delay("https://b").outcome == "published"
 
 
+@pytest.mark.parametrize("base", [QueueOnce, Singleton])
+def test_a_duplicate_that_others_wait_for_is_sent(declare: Callable[..., Any], base: Any) -> None:
+    task = declare(base)
+    task.delay("https://a")
+    assert task.apply_async(("https://a",), task_id="of its own").id == "of its own"
+    assert task.apply_async(("https://a",), link=task.si("https://b")).outcome == "published"
+
+
 def test_the_errors_have_their_old_attributes() -> None:
     assert AlreadyQueued("text", "u:a", "id", 7).countdown == 7
     assert AlreadyQueued("text").message == "text"
