@@ -134,9 +134,7 @@ arrivals = some.builds(
 )
 formers = some.none() | some.tuples(ids, tokens)
 removals = some.builds(Remove, ids, some.sampled_from(("done", "open", "superseded")))
-renewals = some.lists(
-    some.tuples(keys, some.builds(Renew, ids, tokens, ttls, some.none() | phases)), max_size=4
-).map(tuple)
+renewals = some.lists(some.tuples(keys, some.builds(Renew, ids, tokens, ttls)), max_size=4).map(tuple)
 actions = some.one_of(
     takes,
     takes,

@@ -40,8 +40,8 @@ class Claim:
     def acquire_alone(self, ttl: int, phase: Phase, former: Claim | None = None) -> AcquireAlone:
         return AcquireAlone(self.id, self.token, ttl, (former.id, former.token) if former else None, phase)
 
-    def renew(self, phase: Phase | None = None) -> Renew:
-        return Renew(self.id, self.token, self.ttl, phase)
+    def renew(self) -> Renew:
+        return Renew(self.id, self.token, self.ttl)
 
     def restore(self) -> Restore:
         return Restore(self.id, self.token, self.ttl, self.limit)

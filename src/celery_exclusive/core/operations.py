@@ -39,15 +39,11 @@ class Acquire:
 
 @dataclass(frozen=True, slots=True)
 class Renew:
-    """Renew a lease for another `ttl`; never shorten it, never revive it.
-
-    `phase` is the new phase of a unique lease; None leaves the phase, and requires the token of the lease.
-    """
+    """Renew the lease with this token for another `ttl`; never shorten it, never revive it."""
 
     id: str
     token: str
     ttl: int
-    phase: Phase | None = None
 
 
 @dataclass(frozen=True, slots=True)

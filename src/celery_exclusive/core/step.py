@@ -124,11 +124,9 @@ class _Step(KeyState):
 
     def renew(self, op: Renew) -> Answer:
         lease = self.holders.get(op.id)
-        if not lease or lease.expiry <= self.now:
+        if not lease or lease.expiry <= self.now or lease.token != op.token:
             return Applied(False)
-        if op.token != lease.token and (op.phase is None or lease.phase == "running"):
-            return Applied(False)
-        self._renew_lease(lease if op.phase is None else replace(lease, phase=op.phase), op.ttl)
+        self._renew_lease(lease, op.ttl)
         return Applied(True)
 
     def release(self, op: Release) -> Answer:

@@ -131,9 +131,7 @@ class Execution:
             operation = replace(operation, message=self.delivery.stored.dump())
         reply, interruption = self.store_wait.apply(asked.key, operation)
         self.note(interruption)
-        if isinstance(
-            reply.answer, Granted
-        ):  # if it asks anew, it may have begun for all that the store knows
+        if isinstance(reply.answer, Granted):  # for all that the store knows, it may have begun
             self.delivery = replace(self.delivery, redelivered=True)
         return reply.answer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 from unittest import mock
 
 from celery_exclusive.core import admission, endings, publishing, step
@@ -19,7 +19,6 @@ from celery_exclusive.core.operations import (
     Operation,
     Release,
     Remove,
-    Renew,
     Requeue,
 )
 from celery_exclusive.core.plan import Ask
@@ -194,12 +193,14 @@ def _late_extension(delivery: Delivery, asked: Ask) -> Any:
     return answer
 
 
-def _renewing(delivery: Delivery, asked: Ask) -> Ask:
-    """Keep the unique key of what waits by a renewal, whatever waits behind it."""
-    op = asked.operation
-    if not isinstance(op, Requeue) or op.token != delivery.token:
-        return asked
-    return replace(asked, operation=cast("Any", Renew(op.id, op.token, op.ttl, "again")))
+def _requeues_before_its_copy(state: Any, op: Requeue) -> Applied:
+    """Keep the key of what is requeued, whatever waits behind it."""
+    state.advance()
+    lease = state.holders.get(op.id)
+    if not lease or not lease.belongs_to(op.token):
+        return Applied(False)
+    state._renew_lease(replace(lease, phase="again"), op.ttl)
+    return Applied(True)
 
 
 def _may_fail(delivery: Delivery, asked: Ask) -> Ask:
@@ -321,7 +322,7 @@ CONTROLS: Mapping[str, Control] = {
     "what asks anew, and has to wait, keeps its unique key from its copy": Control(
         setting("the store is away for long", exclusive=True, outages=1),
         "not all ends well any more (owed: a/1)",
-        (_asking(_renewing),),
+        ((step._Step, "requeue", _requeues_before_its_copy),),
     ),
     "what waits calls its own live run dead": Control(
         setting("a second delivery", exclusive=True, repeats=1),

@@ -1,12 +1,11 @@
 -- Renews leases of several keys: never shortens one, never revives one.
 --
 -- keys: base
--- arguments: now key id token ttl phase
+-- arguments: now key id token ttl
 -- reply: found
 --
 -- now        virtual time for tests, or "" for the server's clock
 -- key ...    again for each lease; so is found, 1 or 0
--- phase      the new one, or "" to keep the phase
 --
 -- `due` is left as it is: the reaper comes early once, and finds nothing to do.
 
@@ -14,15 +13,13 @@
 
 local replies = {}
 
-local function renew(key, id, token, ttl, new_phase)
+local function renew(key, id, token, ttl)
   go_to(key)
   local found = redis.call('HMGET', leases, '', id)
   local lease = found[2] and read_lease(id, found[2])
-  local phase = lease and (new_phase == '' and lease.phase or new_phase)
-  local is_mine = lease and (lease.token == token or new_phase ~= '' and lease.phase ~= 'running')
-  local is_alive = is_mine and lease.expiry > now
-  if is_alive and (now + ttl > lease.expiry or phase ~= lease.phase) then
-    lease.expiry, lease.phase = math.max(lease.expiry, now + ttl), phase
+  local is_alive = lease and lease.token == token and lease.expiry > now
+  if is_alive and now + ttl > lease.expiry then
+    lease.expiry = now + ttl
     read_meta(found[1])
     local is_longest = lease.expiry > maxexp
     maxexp = math.max(maxexp, lease.expiry)
@@ -32,11 +29,11 @@ local function renew(key, id, token, ttl, new_phase)
   replies[#replies + 1] = is_alive and 1 or 0
 end
 
-for first = 2, #ARGV, 5 do
+for first = 2, #ARGV, 4 do
   local answered = #replies
   local problem = try(function()
-    local key, id, token, ttl, phase = unpack(ARGV, first, first + 4)
-    renew(key, id, token, tonumber(ttl), phase)
+    local key, id, token, ttl = unpack(ARGV, first, first + 3)
+    renew(key, id, token, tonumber(ttl))
   end)
   if problem and not is_damage(problem) then return redis.error_reply(problem) end
   if #replies == answered then replies[answered + 1] = 0 end -- the other leases must not be lost with it

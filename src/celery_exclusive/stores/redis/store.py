@@ -27,7 +27,7 @@ _APPLY = scripts.load(
     reply="answer number owners epoch wakes asides unreadable",
     fields=FIELDS,
 )
-_RENEW = scripts.load("renew.lua", arguments="now key id token ttl phase", reply="found")
+_RENEW = scripts.load("renew.lua", arguments="now key id token ttl", reply="found")
 _NAMESPACE = scripts.load("namespace.lua", arguments="broker life", reply="owner")
 _INSPECT = scripts.load("inspect.lua", arguments="now key", reply="seen")
 
@@ -67,7 +67,7 @@ class RedisStore:
             batch = leases[first : first + _LEASES_PER_CALL]
             words: list[object] = []
             for key, lease in batch:
-                words += (key, lease.id, lease.token, lease.ttl, lease.phase or "")
+                words += (key, lease.id, lease.token, lease.ttl)
             found += map(bool, self._client.run(_RENEW, self._base, self._now(), *words))
         return found
 

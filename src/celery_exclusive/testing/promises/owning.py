@@ -51,7 +51,7 @@ class OwningPromises(Subject):
         key = self.key()
         fence = fence_of(key.acquire_alone("a", TOKEN, phase="queued"))
         assert fence_of(key.acquire_alone("a", OTHER)) == fence
-        assert not key.renew("a", TOKEN, phase="queued")
+        assert not key.renew("a", TOKEN)
         assert key.inspect().holders[0].phase == "running"
         assert not found(key.release("a", TOKEN, ending="open"))
         assert key.renew("a", OTHER)
@@ -60,7 +60,7 @@ class OwningPromises(Subject):
         key = self.key()
         key.acquire_alone("a", TOKEN, phase="queued")
         assert not key.renew("a", OTHER)  # nobody runs whose heartbeat this could be
-        assert key.renew("a", OTHER, phase="again")
+        assert found(key.requeue("a", OTHER))
         assert found(key.release("a", OTHER, ending="open"))
         key.acquire_alone("a", TOKEN)
         (owner,) = key.inspect().holders
@@ -145,10 +145,10 @@ class OwningPromises(Subject):
         assert seen() == "queued"
         key.acquire_alone("a", ttl=2 * LONG)
         assert seen() == "running"
-        assert key.renew("a", ttl=LONG, phase="queued")  # it waits again, for less than it was to run
-        assert seen() == "queued"
+        assert found(key.requeue("a", TOKEN))
+        assert seen() == "again"
         assert key.renew("a", ttl=3 * LONG)
-        assert seen() == "queued"
+        assert seen() == "again"
         key.acquire_alone("a", phase="period")
         assert seen() == "period"
         key.acquire_alone("c", OTHER, former=("a", "any"), phase="running")

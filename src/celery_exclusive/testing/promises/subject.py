@@ -168,8 +168,8 @@ class Key:
         reply = self.acquire(id, token, redelivered=redelivered, promoted=promoted, message=message)
         return reply.answer == Stale()
 
-    def renew(self, id: str, token: str = TOKEN, *, ttl: float = LONG, phase: Phase | None = None) -> bool:
-        return self.store.renew([(self.name, Renew(id, token, int(ttl * 1e6), phase))]) == [True]
+    def renew(self, id: str, token: str = TOKEN, *, ttl: float = LONG) -> bool:
+        return self.store.renew([(self.name, Renew(id, token, int(ttl * 1e6)))]) == [True]
 
     def release(self, id: str, token: str = TOKEN, *, ending: Ending = "done") -> Reply:
         return self.store.apply(self.name, Release(id, token, ending))
