@@ -90,6 +90,9 @@ VERBS: dict[str, tuple[list[KeyOperation], KeyOperation, list[bytes]]] = {
     "grant": ([], take("a"), [GRANT]),
     "grant alone": ([], AcquireAlone("a", "token of a", LIFE, phase="queued"), [GRANT]),
     "release": ([take("a")], give("a"), [RELEASE]),
+    "release beside a copy": (
+        [take("a"), COPY], Release("a", "token of a", "if_no_copy"), [BEGIN, b"FOR UPDATE", COMMIT],
+    ),
     "park": (
         [take("a")],
         take("b"),

@@ -176,6 +176,17 @@ def test_a_release_whose_reply_was_lost_is_no_alarm(
     assert store.apply("key", give("a")).answer == Applied(False)
 
 
+def test_a_release_that_was_refused_for_a_copy_is_refused_though_its_reply_was_lost(
+    store: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.apply("key", take("a"))
+    copy = Acquire("a", "token of its copy", LIFE, redelivered=True, message=b"message")
+    assert isinstance(store.apply("key", copy).answer, Parked)
+    lose_the_next_reply(monkeypatch)
+    assert store.apply("key", Release("a", "token of a", "if_no_copy")).answer == Applied(False)
+    assert store.inspect("key").holders
+
+
 def test_a_requeue_that_let_a_copy_run_and_whose_reply_was_lost_is_no_alarm(
     store: RedisStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -153,3 +153,23 @@ def test_a_child_that_is_replaced_releases_what_the_store_has_not_answered_yet(
     lab.journal.wait_for("end", tag="holder")
     with store.client() as client:
         stage.assert_nothing_is_left(lab, client)
+
+
+@ONCE
+def test_a_copy_is_dropped_though_the_answer_to_the_end_of_its_run_is_lost(
+    stage: Stage, proxy: Proxy, store: RedisServer
+) -> None:
+    """The store refuses that release, since a copy waits: its repetition must not be taken for a success."""
+    lab = stage.make_lab(SHOP, exclusive_store=store.url, exclusive_ttl=6)
+    worker = stage.start_worker(lab, slots=3, exclusive_store=away(proxy))
+    holder = hold(lab, "once")
+    Message.unacknowledged(lab, holder.id).deliver_again()
+    worker.wait_for_log(f"[{holder.id}] parked: behind its own run")
+    proxy.lose(b"\r\nif_no_copy\r\n")
+    lab.open("holder", "holder")
+    assert holder.get(timeout=DEADLINE) == "holder"
+    eventually(lambda: lab.task("once").lock_state("k").unique_holder is None, "a free key")
+    with store.client() as client:
+        stage.assert_nothing_is_left(lab, client)
+    assert proxy.met
+    assert lab.journal.tags() == ["holder"]

@@ -131,6 +131,16 @@ class Reap:
     """End expired leases and offers."""
 
 
+def is_done_if_repeated(operation: object) -> bool:
+    """Whether a repetition that finds nothing to change means that the first request has done it.
+
+    A release that is to leave copies alone may have been refused for their sake, both times.
+    """
+    return isinstance(operation, Requeue) or (
+        isinstance(operation, Release) and operation.ending != "if_no_copy"
+    )
+
+
 KeyOperation = Acquire | AcquireAlone | Release | Requeue | Remove | ForceRelease | Restore
 """The operations on one key, besides renewals."""
 Operation = KeyOperation | Renew | Reap

@@ -12,6 +12,7 @@ from celery_exclusive.core.operations import (
     Granted,
     KeyOperation,
     Renew,
+    is_done_if_repeated,
 )
 from celery_exclusive.errors import OptionError, StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import Capabilities, Reply, Snapshot, older_version
@@ -59,7 +60,7 @@ class RedisStore:
 
     def apply(self, key: str, operation: KeyOperation) -> Reply:
         verb, named = arguments_of(operation)
-        return self._apply(verb, named, key)
+        return self._apply(verb, named, key, is_done_if_repeated=is_done_if_repeated(operation))
 
     def renew(self, leases: Sequence[tuple[str, Renew]]) -> list[bool]:
         found: list[bool] = []
@@ -185,7 +186,9 @@ class RedisStore:
     def _now(self) -> int | str:
         return self.clock() if self.clock else ""
 
-    def _apply(self, verb: str, named: Sequence[object], key: str = "") -> Reply:
+    def _apply(
+        self, verb: str, named: Sequence[object], key: str = "", *, is_done_if_repeated: bool = False
+    ) -> Reply:
         own = (self._offer, self._tombstone_ttl, urandom(8).hex())
         words = (self._now(), verb, key, *own, *named)
         again = (*words, "redelivered", True) if verb == "acquire" else None
@@ -198,7 +201,7 @@ class RedisStore:
                 raise UnreadableKey(key, shorten(problem), self.url) from error
             raise
         # A release whose reply was lost finds nothing when it is repeated, and that is no alarm.
-        is_repeated = verb in ("release", "requeue") and isinstance(reply, Repeated)
+        is_repeated = is_done_if_repeated and isinstance(reply, Repeated)
         if len(reply) == 2:
             name, number = reply
             if name == GRANTED:

@@ -18,7 +18,7 @@ from celery_exclusive.core.operations import (
     Granted,
     KeyOperation,
     Release,
-    Requeue,
+    is_done_if_repeated,
 )
 from celery_exclusive.errors import OptionError, StoreUnavailable
 from celery_exclusive.stores.base import Reply
@@ -134,11 +134,7 @@ class ServerStore(SqlStore):
         reply = self._at_once(session, key, operation)
         if reply is None:
             reply = self._within(session, lambda transaction: transaction.apply(key, operation))
-        if (
-            session.is_repeated
-            and isinstance(operation, (Release, Requeue))
-            and reply.answer == Applied(False)
-        ):
+        if session.is_repeated and is_done_if_repeated(operation) and reply.answer == Applied(False):
             return replace(reply, answer=Applied(True))  # the first request has released it
         return reply
 
