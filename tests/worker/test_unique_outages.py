@@ -173,3 +173,25 @@ def test_a_copy_is_dropped_though_the_answer_to_the_end_of_its_run_is_lost(
         stage.assert_nothing_is_left(lab, client)
     assert proxy.met
     assert lab.journal.tags() == ["holder"]
+
+
+@pytest.mark.parametrize("name", ["once", "both"])
+@on_stages("prefork", brokers=("redis",))
+def test_a_message_that_goes_back_for_want_of_an_answer_does_not_wait_for_a_run_that_has_not_begun(
+    stage: Stage, proxy: Proxy, store: RedisServer, name: str
+) -> None:
+    """The store has granted the unique key to the delivery that was given up."""
+    lab = stage.make_lab(SHOP, exclusive_store=store.url, exclusive_ttl=600)
+    conf = {"exclusive_store": away(proxy), "exclusive_store_wait": 2}
+    worker = stage.start_worker(lab, **conf)
+    unique_key = lab.task(name).lock_state("k").key.replace("x:", "u:", 1)
+    for _ in range(OFTEN):
+        proxy.lose(b"\r\n%b\r\n" % unique_key.encode())
+    sent = lab.send(name, "k", "sent")
+    assert sent.key == unique_key
+    worker.wait_for_log(f"[{sent.id}] goes back to the broker")
+    proxy.restore()
+    assert sent.get(timeout=DEADLINE) == "sent"
+    with store.client() as client:
+        stage.assert_nothing_is_left(lab, client)
+    assert lab.journal.tags() == ["sent"]

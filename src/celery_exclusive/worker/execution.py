@@ -166,7 +166,7 @@ class Execution:
             ending = self.publish_again(self.delivery.stored.delayed(pause))
         if ending:
             notices.message_requeued(self.services, self.task.name, self.id, self.delivery.key, error)
-            self.leases.owe(done=False, begun=False)
+            self.leases.owe(done=False, comes_again=True)
         return ending
 
     def carry_out(self, outcome: Outcome) -> Ignore | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from celery_exclusive import notices
@@ -103,10 +102,10 @@ class RunLeases:
             if self.unique.may_hold:  # the store has not answered
                 self.owe(done=True)
 
-    def owe(self, *, done: bool, begun: bool = True) -> None:
+    def owe(self, *, done: bool, comes_again: bool = False) -> None:
         """Have the leases released when the store answers again.
 
-        A message that has not begun leaves its unique key queued, as it is.
+        A message that comes again, however it was acknowledged, keeps its unique key.
         """
-        delivery = self.delivery if begun else replace(self.delivery, unique=None)
-        release_later(self.services, delivery, done=done, will_be_redelivered=not done and delivery.acks_late)
+        comes_again = comes_again or (not done and self.delivery.acks_late)
+        release_later(self.services, self.delivery, done=done, will_be_redelivered=comes_again)

@@ -183,6 +183,12 @@ def _ended_for_good(delivery: Delivery, *, done: bool, will_be_redelivered: bool
     return _run_ended(delivery, done=True, will_be_redelivered=False)
 
 
+def _keys_left(delivery: Delivery, *, done: bool, will_be_redelivered: bool) -> Any:
+    """Leave the unique key of what comes again as the store has it."""
+    delivery = replace(delivery, unique=None) if will_be_redelivered else delivery
+    return _run_ended(delivery, done=done, will_be_redelivered=will_be_redelivered)
+
+
 def _late_extension(delivery: Delivery, asked: Ask) -> Any:
     """Extend the unique lease of a run that seems to live, as long as the message may be queued."""
     answer = yield asked
@@ -323,6 +329,11 @@ CONTROLS: Mapping[str, Control] = {
         setting("the store is away for long", exclusive=True, outages=1),
         "not all ends well any more (owed: a/1)",
         ((step._Step, "requeue", _requeues_before_its_copy),),
+    ),
+    "what goes back for want of an answer leaves its unique key to nobody": Control(
+        setting("the store is away for long", exclusive=True, outages=1),
+        "not all ends well any more (owed: a/1)",
+        ((endings, "run_ended", _keys_left),),
     ),
     "what waits calls its own live run dead": Control(
         setting("a second delivery", exclusive=True, repeats=1),

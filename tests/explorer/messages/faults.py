@@ -30,9 +30,7 @@ def of_slot(model: Model, world: World, slot: Slot) -> Iterator[Move]:
         yield Move(f"{slot.copy} is revoked", revoked, False)
     if slot.phase in ("ack", "return", "revoked"):
         return
-    dead = slot._replace(phase="owed", answers=(), next=None, next_holds=False, forgotten=(), is_paused=False)
-    dead = dead._replace(may_be_late=False, has_failed=False, is_anew=False)
-    dead = dead._replace(holds=False, has_lock=False, has_body=False)
+    dead = slot.given_up
     if world.may("kills"):
         ended = excuse(world.spend("kills"), slot).mark(slot.id, is_owed=False, is_given_up=True)
         ended = ended.put(slot, dead._replace(is_done=True, is_acked=True))

@@ -39,7 +39,6 @@ SETTINGS = (
         exclusive=True,
         late=False,
         outages=1,
-        repeats=1,
     ),
     setting("lost replies, a retry that is not sent", lost_replies=2, retries=1, refusals=1),
     setting("a queue longer than queued_ttl, a crash", backlogs=1, crashes=1),

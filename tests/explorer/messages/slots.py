@@ -61,6 +61,8 @@ def _is_not_answered(
             expired = _expired(happened.spend("outages"), slot)
             yield Move(f"{label}: {how} for long", expired.put(slot, again), False)
             yield Move(f"{label}: {how} for long, and asks anew", expired.put(slot, _anew(again)), False)
+            given_up = _given_up(model, happened.spend("outages"), slot)
+            yield Move(f"{label}: {how} for long, and comes again", given_up, False)
     if world.may("lost_replies"):
         lost = after.spend("lost_replies")
         if is_acquire:
@@ -83,6 +85,14 @@ def _expired(world: World, slot: Slot) -> World:
         if name != LOCK and leases != key.leases:
             world = world.mark(slot.id, has_no_key=True)
     return world
+
+
+def _given_up(model: Model, world: World, slot: Slot) -> World:
+    """The world in which the message goes back, and its worker owes what the store may have granted."""
+    left = world.put(slot, slot.given_up._replace(is_done=False, is_acked=True))
+    if not model.setting.late:
+        return left.send(slot.copy._replace(promoted=""))
+    return left if slot.is_acked else left.send(model.returned(slot))
 
 
 def _anew(slot: Slot) -> Slot:

@@ -99,6 +99,11 @@ class Slot(NamedTuple):
     def is_alive(self) -> bool:
         return self.phase != "owed"
 
+    @property
+    def given_up(self) -> Slot:
+        """This delivery when nothing executes it any more, and its worker owes what it may have."""
+        return Slot(self.copy, self.token, "owed", is_acked=self.is_acked, is_done=self.is_done)
+
     def with_tokens(self, tokens: dict[int, int]) -> Slot:
         answers = tuple(_renamed(answer, tokens) for answer in self.answers)
         return self._replace(token=tokens[self.token], answers=answers)
