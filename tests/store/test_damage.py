@@ -16,9 +16,9 @@ from celery_exclusive.errors import StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import open_store
 from tests.servers import RedisServer
 from tests.store.conftest import Database
+from tests.store.operations import LIFE
 
 START = 1_800_000_000 * SECOND
-LIFE = 30 * SECOND
 KEYS = ("bad", "one", "two")
 REDIS: dict[str, tuple[Any, ...]] = {
     **{f"{kind}: of a wrong type": ("SET", f"cx2:{{0}}:{kind}:bad", "x") for kind in "lqabm"},

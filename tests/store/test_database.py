@@ -15,12 +15,10 @@ from celery_exclusive.core.operations import (
     Acquire,
     AcquireAlone,
     Applied,
-    Ending,
     ForceRelease,
     Granted,
     Held,
     Parked,
-    Release,
     Remove,
     Renew,
     Stale,
@@ -32,17 +30,9 @@ from celery_exclusive.stores.sql import transaction
 from celery_exclusive.stores.sql.server import ServerStore
 from celery_exclusive.stores.sql.transaction import Transaction
 from tests.store.conftest import Database, StartDatabase
+from tests.store.operations import LIFE, give, take
 
-LIFE = 30 * SECOND
 START = 1_700_000_000 * SECOND
-
-
-def take(id: str, ttl: int = LIFE, *, message: bytes | None = b"message") -> Acquire:
-    return Acquire(id, f"token of {id}", ttl, message=message)
-
-
-def give(id: str, ending: Ending = "done") -> Release:
-    return Release(id, f"token of {id}", ending)
 
 
 def test_a_lease_is_readable_by_an_operator(store: ServerStore, database: Database) -> None:

@@ -18,7 +18,6 @@ from celery_exclusive.core.operations import (
     Granted,
     KeyOperation,
     Parked,
-    Release,
     Remove,
     Renew,
     Requeue,
@@ -33,8 +32,9 @@ from celery_exclusive.system.deadline import deadline
 from tests.proxy import Proxy
 from tests.store.conftest import Database, StartDatabase
 from tests.store.forks import fork_while_threads_call, in_a_fork
+from tests.store.operations import LIFE, give, take
+from tests.store.threads import threads_hold_a_key_one_at_a_time
 
-LIFE = 30 * SECOND
 START = 1_800_000_000 * SECOND
 GRANT, RELEASE, BEGIN, COMMIT = b"AS stones", b'"holders": []}', b"BEGIN", b"COMMIT"
 WORDS = {
@@ -70,14 +70,6 @@ def far(proxy: Network, database: Database) -> Iterator[ServerStore]:
     opened.epoch()
     yield opened
     opened.close()
-
-
-def take(id: str, *, message: bytes | None = b"message") -> Acquire:
-    return Acquire(id, f"token of {id}", LIFE, message=message)
-
-
-def give(id: str) -> Release:
-    return Release(id, f"token of {id}")
 
 
 def state(store: ServerStore, key: str) -> object:
@@ -280,21 +272,7 @@ def test_other_connections_that_block_a_call_are_reported(
 
 
 def test_threads_share_a_store_and_leave_no_more_connections_than_ran_at_once(store: ServerStore) -> None:
-    inside: set[str] = set()
-
-    def work(name: str) -> int:
-        granted = 0
-        for _ in range(50):
-            if isinstance(store.apply("key", take(name, message=None)).answer, Granted):
-                assert not inside
-                inside.add(name)
-                granted += 1
-                inside.remove(name)
-                assert store.apply("key", give(name)).answer == Applied(True)
-        return granted
-
-    with ThreadPoolExecutor(4) as pool:
-        assert sum(pool.map(work, "abcd")) > 0
+    threads_hold_a_key_one_at_a_time(store, 50)
     assert 1 <= len(list(store._idle)) <= 4
 
 
@@ -324,7 +302,7 @@ gevent.monkey.patch_all()
 import gevent, sys
 from celery_exclusive.stores.base import open_store
 from celery_exclusive.system.threads import NativeThread
-from tests.store.test_database_client import give, take
+from tests.store.operations import give, take
 
 store = open_store(sys.argv[1])
 ticks, names = [], [f"{n}" for n in range(10)]

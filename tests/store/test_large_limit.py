@@ -8,7 +8,8 @@ import pytest
 
 from celery_exclusive.core.operations import Granted, Parked
 from celery_exclusive.core.records import OFFERED_AT_ONCE
-from tests.store.test_redis import RedisStore, commands, redis, store, take
+from tests.store.operations import take
+from tests.store.test_redis import RedisStore, commands, redis, store
 
 __all__ = ["redis", "store"]
 BEFORE, MANY = 300, 10_000

@@ -14,7 +14,8 @@ from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.stores.sql.transaction import Transaction
 from tests.maria import MariaServer
-from tests.store.test_database import give, take, wait_until_blocked
+from tests.store.operations import give, take
+from tests.store.test_database import wait_until_blocked
 
 StartMaria = Callable[..., MariaServer]
 LOCK = """SELECT 1 FROM exclusive2_lock WHERE namespace = 'cx' AND "key" = 'key' FOR UPDATE"""

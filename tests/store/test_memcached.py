@@ -31,6 +31,7 @@ from celery_exclusive.stores.memcached.store import MemcachedStore
 from tests.memcached import MemcachedServer
 from tests.proxy import Proxy
 from tests.servers import wait_until
+from tests.store.operations import give
 
 LIFE = 60 * SECOND
 TINY = ("-m", "2", "-t", "1")
@@ -54,10 +55,6 @@ def has_ipv6() -> bool:
 
 def take(id: str, ttl: int = LIFE, **facts: Any) -> Acquire:
     return Acquire(id, f"token of {id}", ttl, **facts)
-
-
-def give(id: str) -> Release:
-    return Release(id, f"token of {id}")
 
 
 def fence(answer: object) -> int:

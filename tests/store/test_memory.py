@@ -7,12 +7,12 @@ from itertools import count
 
 import pytest
 
-from celery_exclusive.core.operations import Acquire, Applied, Granted, Held, Release, Remove, Stale
+from celery_exclusive.core.operations import Applied, Granted, Held, Release, Remove, Stale
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.stores.base import open_store
 from celery_exclusive.stores.memory import MemoryStore
+from tests.store.operations import take
 
-LIFE = 30 * SECOND
 START = 1_700_000_000 * SECOND
 numbers = count()
 
@@ -23,10 +23,6 @@ def store() -> MemoryStore:
     assert isinstance(opened, MemoryStore)
     opened.clock = lambda: START
     return opened
-
-
-def take(id: str, *, message: bytes | None = b"message") -> Acquire:
-    return Acquire(id, f"token of {id}", LIFE, message=message)
 
 
 def test_stores_of_one_url_and_prefix_are_one() -> None:

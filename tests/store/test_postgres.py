@@ -9,7 +9,7 @@ import pytest
 from celery_exclusive.core.operations import Applied, Granted, Remove
 from celery_exclusive.stores.sql.postgres import PostgresStore
 from tests.pgbouncer import PgBouncer
-from tests.store.test_database_client import give, take
+from tests.store.operations import give, take
 
 
 @pytest.mark.usefixtures("postgres_url")

@@ -11,11 +11,9 @@ import pytest
 from celery_exclusive.core.operations import (
     Acquire,
     Applied,
-    Ending,
     Granted,
     Held,
     Parked,
-    Release,
     Remove,
     Renew,
 )
@@ -24,8 +22,8 @@ from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.stores.base import Reply, open_store
 from celery_exclusive.stores.redis.store import RedisStore
 from tests.servers import RedisServer
+from tests.store.operations import LIFE, give, take
 
-LIFE = 30 * SECOND
 StartRedis = Callable[..., RedisServer]
 PERMANENT = {b"cx2:{0}:fence", b"cx2:{0}:epoch"}
 
@@ -42,14 +40,6 @@ def store(redis_url: str) -> Iterator[RedisStore]:
 def redis(redis_server: RedisServer) -> Iterator[Any]:
     with redis_server.client() as client:
         yield client
-
-
-def take(id: str, ttl: int = LIFE, *, limit: int = 1, message: bytes | None = b"message") -> Acquire:
-    return Acquire(id, f"token of {id}", ttl, limit, message=message)
-
-
-def give(id: str, ending: Ending = "done") -> Release:
-    return Release(id, f"token of {id}", ending)
 
 
 def permanent(redis: Any) -> set[bytes]:

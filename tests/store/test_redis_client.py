@@ -17,20 +17,19 @@ from celery_exclusive.core.operations import (
     Granted,
     Held,
     Parked,
-    Release,
     Remove,
     Renew,
     Requeue,
 )
-from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.stores.base import Store, open_store
 from celery_exclusive.stores.redis.client import Client
 from celery_exclusive.stores.redis.store import RedisStore
 from tests.servers import RedisServer
 from tests.store.forks import fork_while_threads_call, in_a_fork
+from tests.store.operations import LIFE, give, take
+from tests.store.threads import threads_hold_a_key_one_at_a_time
 
-LIFE = 30 * SECOND
 StartRedis = Callable[..., RedisServer]
 
 
@@ -40,14 +39,6 @@ def store(redis_url: str) -> Iterator[RedisStore]:
     assert isinstance(opened, RedisStore)
     yield opened
     opened.close()
-
-
-def take(id: str, *, message: bytes | None = b"message") -> Acquire:
-    return Acquire(id, f"token of {id}", LIFE, message=message)
-
-
-def give(id: str) -> Release:
-    return Release(id, f"token of {id}")
 
 
 @pytest.fixture
@@ -260,21 +251,7 @@ def test_a_restart_without_data_is_another_epoch_and_fences_still_grow(start_red
 def test_threads_share_a_store(store: RedisStore, redis_server: RedisServer) -> None:
     with redis_server.client() as redis:  # the server may not have noticed yet who is gone
         before = {client["id"] for client in redis.client_list()}
-    inside: set[str] = set()
-
-    def work(name: str) -> int:
-        granted = 0
-        for _ in range(100):
-            if isinstance(store.apply("key", take(name, message=None)).answer, Granted):
-                assert not inside
-                inside.add(name)
-                granted += 1
-                inside.remove(name)
-                assert store.apply("key", give(name)).answer == Applied(True)
-        return granted
-
-    with ThreadPoolExecutor(4) as pool:
-        assert sum(pool.map(work, "abcd")) > 0
+    threads_hold_a_key_one_at_a_time(store, 100)
     with redis_server.client() as redis:
         came = [client for client in redis.client_list() if client["id"] not in before]
     mine = [client for client in came if client["cmd"] == "evalsha"]

@@ -32,8 +32,8 @@ from celery_exclusive.stores.base import open_store
 from celery_exclusive.stores.sql import sqlite_tables
 from celery_exclusive.stores.sql.sqlite import SqliteStore
 from celery_exclusive.stores.sql.transaction import Transaction
+from tests.store.operations import LIFE, give, take
 
-LIFE = 30 * SECOND
 START = 1_700_000_000 * SECOND
 
 
@@ -48,14 +48,6 @@ def store(path: Path) -> Iterator[SqliteStore]:
     assert isinstance(opened, SqliteStore)
     yield opened
     opened.close()
-
-
-def take(id: str, ttl: int = LIFE, *, limit: int = 1, message: bytes | None = b"message") -> Acquire:
-    return Acquire(id, f"token of {id}", ttl, limit, message=message)
-
-
-def give(id: str, ending: Ending = "done") -> Release:
-    return Release(id, f"token of {id}", ending)
 
 
 def rows(path: Path, query: str, *values: object) -> list[Any]:

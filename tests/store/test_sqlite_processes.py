@@ -35,9 +35,8 @@ from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.stores.base import Snapshot, Store, open_store
 from celery_exclusive.stores.sql.sqlite import SqliteStore, _inherited
+from tests.store.operations import LIFE, give, take
 from tests.worker.journal import eventually
-
-LIFE = 30 * SECOND
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
@@ -84,14 +83,6 @@ def fork() -> Iterator[Callable[[Callable[[], object]], int]]:
 
 def ended(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
-def take(id: str, *, message: bytes | None = b"message", ttl: int = LIFE) -> Acquire:
-    return Acquire(id, f"token of {id}", ttl, message=message)
-
-
-def give(id: str) -> Release:
-    return Release(id, f"token of {id}")
 
 
 def is_sound(path: Path) -> bool:

@@ -15,6 +15,7 @@ from tests.rabbit import RabbitServer
 from tests.servers import RedisServer
 from tests.worker.lab import Lab, Worker, eventually
 from tests.worker.message import Message
+from tests.worker.stage import RABBITS
 
 pytestmark = pytest.mark.timeout(240)
 DEADLINE = 60
@@ -224,6 +225,7 @@ def test_a_worker_warns_once_if_its_store_is_another_server_than_its_broker(
     assert told not in make_lab().start_worker("w3", 1).log
 
 
+@RABBITS[1]
 @pytest.mark.parametrize("rank", [{"x-max-priority": 9}, {}], ids=["priorities", "no priorities"])
 def test_with_a_secret_tasks_wait_on_rabbitmq_and_calls_give_values(
     make_rabbit_lab: Callable[..., Lab], rabbit_server: RabbitServer, rank: dict[str, Any]
