@@ -23,17 +23,18 @@ def shared(kind: Kind, folder: Path) -> Iterator[int]:
     """The port of the one server of this kind for all processes that share this folder.
 
     Each process that uses it holds a shared lock on a file there, which the kernel releases however the
-    process ends. The server belongs to a keeper, a process that ends the server when it alone has the lock.
+    process ends, and which no forked child inherits. The server belongs to a keeper, a process that ends the
+    server when it alone has the lock.
     """
     with (folder / "starting").open("w") as starting, (folder / f"{kind.__name__}.port").open("a+") as file:
-        fcntl.flock(starting, fcntl.LOCK_EX)
-        fcntl.flock(file, fcntl.LOCK_SH)
+        fcntl.lockf(starting, fcntl.LOCK_EX)
+        fcntl.lockf(file, fcntl.LOCK_SH)
         file.seek(0)
         if not (port := file.read()):
             port = _start_keeper(kind, Path(file.name))
             file.write(port)
             file.flush()
-        fcntl.flock(starting, fcntl.LOCK_UN)
+        fcntl.lockf(starting, fcntl.LOCK_UN)
         yield int(port)
 
 
@@ -67,7 +68,7 @@ def _keep(kind: Kind, path: Path) -> None:
     with path.open("r+") as file:
         with kind() as server:
             print(server.port, flush=True)  # noqa: T201
-            fcntl.flock(file, fcntl.LOCK_EX)
+            fcntl.lockf(file, fcntl.LOCK_EX)
         file.truncate(0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import warnings
 from collections.abc import Callable
@@ -23,7 +24,12 @@ def in_a_fork(does_hold: Callable[[], bool]) -> bool:
             status = 0 if does_hold() else 1
         finally:
             os._exit(status)
-    return os.waitpid(pid, 0)[1] == 0
+    try:
+        return os.waitpid(pid, 0)[1] == 0
+    except BaseException:  # the test has timed out
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise
 
 
 def fork_while_threads_call(store: Store) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,13 +15,15 @@ from tests.servers import NoServer, RedisServer, redis_program
 from tests.shared import ROOT, shared, wait_until_ended
 
 USER = """
-import sys
+import os, signal, sys
 from pathlib import Path
 from tests.servers import RedisServer
 from tests.shared import shared
 
 with shared(RedisServer, Path(sys.argv[1])) as port:
-    print(port, flush=True)
+    if not (child := os.fork()):
+        signal.pause()
+    print(port, child, flush=True)
     sys.stdin.read()
 """
 
@@ -41,15 +45,21 @@ def test_a_shared_server_starts_once_and_ends_with_its_last_user_however_that_en
     tmp_path: Path,
 ) -> None:
     users = [start_user(tmp_path) for _ in range(3)]
-    first, *others = [int(user.stdout.readline()) for user in users]
+    said = [[int(word) for word in user.stdout.readline().split()] for user in users]
+    first, *others = (port for port, _ in said)
     assert others == [first, first]
     with redis.Redis(port=first) as client:
         folder = Path(client.config_get("dir")["dir"])
         for user in users:
             assert client.ping()
             user.kill()
+            user.wait()
+    try:  # while their children live
+        wait_until_ended(tmp_path)
+    finally:
+        for user, (_, child) in zip(users, said, strict=True):
+            os.kill(child, signal.SIGKILL)
             user.communicate()
-    wait_until_ended(tmp_path)
     assert not folder.exists()
     with pytest.raises(redis.ConnectionError):
         redis.Redis(port=first, retry=None).ping()

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections import deque
 
 from celery import Task
+from django.conf import settings
 
 from celery_exclusive import Exclusive, Unique
 from tests.worker.shop import act, app, task, three, wait
 
 __all__ = ["app"]
 
+if "DJANGO_CACHES" in os.environ and not settings.configured:
+    settings.configure(CACHES=json.loads(os.environ["DJANGO_CACHES"]))
 
 app._pending = deque(pending for pending in app._pending if pending is not wait and pending is not three)
 
