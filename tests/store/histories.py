@@ -133,7 +133,7 @@ arrivals = some.builds(
     Take, keys, ids, some.just("t1"), ttls, some.none(), some.just("fresh"), some.just(b"one")
 )
 formers = some.none() | some.tuples(ids, tokens)
-removals = some.builds(Remove, ids, some.sampled_from(("done", "open", "superseded")))
+removals = some.builds(Remove, ids, some.sampled_from(("done", "open", "superseded", "given_up")))
 renewals = some.lists(some.tuples(keys, some.builds(Renew, ids, tokens, ttls)), max_size=4).map(tuple)
 actions = some.one_of(
     takes,

@@ -8,6 +8,7 @@ from typing import Literal
 from celery_exclusive.core.records import Phase
 
 Ending = Literal["done", "open", "if_no_copy"]
+RemoveEnding = Literal["done", "open", "superseded", "given_up"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +80,12 @@ class Remove:
 
     done: its task was revoked, has expired or has finished. open: it has begun elsewhere, and may come again
     if the broker redelivers it. superseded: another message replaces it, so copies of it that come
-    later are obsolete, too.
+    later are obsolete, too. given_up: its publisher got no answer, so its request may still arrive, and
+    acquires nothing then. The id stays in line: its message may have been sent in spite of an error.
     """
 
     id: str
-    ending: Literal["done", "open", "superseded"] = "done"
+    ending: RemoveEnding = "done"
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,8 +108,8 @@ class _Step(KeyState):
         own = self.holders.get(op.id)
         if own and not own.belongs_to(op.token):  # another delivery of this id runs
             return Held(self.owners())
-        lease = own or self._former(op)
         is_late = op.phase in PUBLISHED and self.tombstone is not None  # its call was given up meanwhile
+        lease = own or (None if is_late else self._former(op))
         if not lease and (self.holders or self.waiting or is_late):
             return Held(self.owners())
         fence = lease.fence if lease else self.next_number()
@@ -156,6 +156,10 @@ class _Step(KeyState):
         return Applied(True)
 
     def remove(self, op: Remove) -> Answer:
+        if op.ending == "given_up":
+            self.new_tombstone = ENTERED if self.tombstone is None else None
+            self.advance()
+            return Applied(False)
         found = self.id in self.entries
         if found or op.ending == "superseded":
             self.new_tombstone = ENTERED if op.ending == "open" else ""

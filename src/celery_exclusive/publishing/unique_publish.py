@@ -111,7 +111,6 @@ class UniquePublish:
             sending = run_plan(publish(self.call), self._ask)
         except StoreUnavailable as error:
             if not (self.call.has_to_be_sent or self.services.allows_without(self.option)):
-                self.is_unanswered = True
                 raise
             notices.continues_without_key(self.task.name, self.id, key, error)
             self.header = replace(self.header, unique=None)  # its worker acquires it, if it can
@@ -129,7 +128,10 @@ class UniquePublish:
 
     def _ask(self, asked: Ask) -> Answer:
         assert isinstance(asked.operation, AcquireAlone)  # noqa: S101 - a call acquires, and does nothing else
-        return self.services.store.apply(asked.key, asked.operation).answer
+        self.is_unanswered = True
+        answer = self.services.store.apply(asked.key, asked.operation).answer
+        self.is_unanswered = False
+        return answer
 
     def _existing_result(self, existing_id: str) -> Any:
         """Return the handle of the task that holds the key, for a call that is not sent."""
@@ -149,9 +151,9 @@ class UniquePublish:
         A message that was sent in spite of the error, and runs already, keeps the key.
         """
         key, store = self.call.claim.key, self.services.store
-        undo = unpublished(self.call, self.services.ttl(self.option))
+        undo = self._undo(unpublished(self.call, self.services.ttl(self.option)))
         try:
-            insist(lambda: store.apply(key, undo))
+            insist(lambda: [store.apply(key, operation) for operation in undo])
         except Exception as error:  # noqa: BLE001 - the caller gets the first error
             what = f"unique key {key} of a message that was not published could not be released; retrying"
             notices.trouble(what, error)
@@ -160,10 +162,13 @@ class UniquePublish:
     def _owe(self) -> None:
         """Release the key in the background; a run that it was inherited from may have ended by then."""
         claim = self.call.claim
-        undo: list[tuple[str, KeyOperation]] = [(claim.key, claim.release("open"))]
-        if self.is_unanswered:  # the request may still arrive: first of all it must find no key to acquire
-            undo.insert(0, (claim.key, Remove(claim.id, "superseded")))
-        self.services.releaser.add(*undo)
+        undo = self._undo(claim.release("open"))
+        self.services.releaser.add(*((claim.key, operation) for operation in undo))
+
+    def _undo(self, operation: KeyOperation) -> list[KeyOperation]:
+        """A request without an answer may still arrive: first of all it must find no key to acquire."""
+        given_up = Remove(self.call.claim.id, "given_up")
+        return [given_up, operation] if self.is_unanswered else [operation]
 
     @property
     def _is_awaited(self) -> bool:

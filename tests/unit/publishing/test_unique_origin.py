@@ -116,6 +116,34 @@ def test_a_late_release_does_not_return_the_key_to_a_run_that_may_have_ended(
         current_run.reset(mark)
 
 
+@pytest.mark.parametrize("error", [StoreUnavailable("no answer"), KeyboardInterrupt()], ids=repr)
+def test_a_request_of_a_retry_that_arrives_when_this_was_not_sent_leaves_the_key_to_the_run(
+    make_task: Any,
+    store: MemoryStore,
+    monkeypatch: pytest.MonkeyPatch,
+    without_broker: Any,
+    error: BaseException,
+) -> None:
+    task = make_task()
+    run, options = inside(task, task.delay("a"), store, "finished", may_hold=True)
+    (held,) = store.inspect(run.unique.claim.key).holders  # type: ignore[union-attr]
+    apply, late = store.apply, list[tuple[str, Any]]()
+
+    def withhold_first(key: str, operation: Any) -> Any:
+        if late:
+            return apply(key, operation)
+        late.append((key, operation))
+        raise error
+
+    with within(run), monkeypatch.context() as patch, without_broker():
+        patch.setattr(store, "apply", withhold_first)
+        with pytest.raises((OperationalError, KeyboardInterrupt)):
+            task.apply_async(("a",), **options)
+    apply(*late[0])
+    (holder,) = store.inspect(run.unique.claim.key).holders  # type: ignore[union-attr]
+    assert (holder.id, holder.phase, holder.fence) == (held.id, "running", held.fence)
+
+
 def test_a_message_that_is_sent_again_from_another_body_does_not_get_that_ones_key(
     make_task: Any, store: MemoryStore, sent: Any
 ) -> None:

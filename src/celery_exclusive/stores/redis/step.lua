@@ -94,8 +94,8 @@ local function acquire_alone()
   advance()
   local own, former = holders[op.id], holders[op.former_id]
   if own and not belongs_to(own, op.token) then return 'held', 0, owners() end -- another delivery of this id runs
-  local lease = own or former and belongs_to(former, op.former_token) and former
-  local is_late = (op.phase == 'queued' or op.phase == 'period') and tombstone() -- its call was given up meanwhile
+  local is_late = op.phase ~= 'running' and tombstone() -- its call was given up meanwhile
+  local lease = own or not is_late and former and belongs_to(former, op.former_token) and former
   if not lease and (holder_count + waiting > 0 or is_late) then return 'held', 0, owners() end
   local fence = lease and lease.fence or next_number()
   if lease then drop(lease.id) end
@@ -135,6 +135,11 @@ local function requeue()
 end
 
 local function remove()
+  if op.ending == 'given_up' then
+    if not tombstone() then new_tombstone = ENTERED end
+    advance()
+    return 'done', 0
+  end
   local found = leave()
   if found or op.ending == 'superseded' then new_tombstone = op.ending == 'open' and ENTERED or '' end
   advance()

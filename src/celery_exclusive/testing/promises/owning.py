@@ -116,12 +116,38 @@ class OwningPromises(Subject):
 
     def test_the_request_of_a_call_that_was_given_up_acquires_nothing_when_it_comes(self) -> None:
         key = self.key()
-        key.remove("a", ending="superseded")
-        phases: tuple[Phase, ...] = ("queued", "period")
+        key.remove("a", ending="given_up")
+        phases: tuple[Phase, ...] = ("queued", "again", "period")
         for phase in phases:
             assert isinstance(key.acquire_alone("a", TOKEN, phase=phase).answer, Held)
             assert key.holders() == []
         fence_of(key.acquire_alone("b", OTHER, phase="queued"))
+
+    def test_the_request_of_a_retry_that_was_given_up_leaves_the_lease_to_its_run(self) -> None:
+        key = self.key()
+        fence = fence_of(key.acquire_alone("run", TOKEN))
+        key.remove("retry", ending="given_up")
+        assert fence_of(key.acquire_alone("run", TOKEN, former=("retry", OTHER))) == fence
+        late = key.acquire_alone("retry", OTHER, former=("run", TOKEN), phase="again")
+        assert isinstance(late.answer, Held)
+        assert key.holders() == ["run"]
+        assert key.renew("run", TOKEN)
+
+    def test_a_message_whose_call_was_given_up_and_that_comes_nevertheless_waits_and_begins(self) -> None:
+        key = self.key()
+        key.hold("run")
+        key.park("retry", OTHER)
+        assert not found(key.remove("retry", ending="given_up"))
+        key.park("other")
+        assert key.inspect().waiting == 2
+        key.release("run")
+        fence_of(key.acquire("retry", OTHER, redelivered=True))
+
+    def test_that_a_call_was_given_up_makes_no_copy_of_what_has_finished_run_again(self) -> None:
+        key = self.key()
+        key.remove("a", ending="superseded")
+        key.remove("a", ending="given_up")
+        assert key.is_stale("a", OTHER, redelivered=True)
 
     def test_a_lease_is_handed_over_with_its_fence_and_its_former_holder_has_none(self) -> None:
         key = self.key()

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from secrets import token_hex
-from typing import Literal
 
 import pytest
 
@@ -21,6 +20,7 @@ from celery_exclusive.core.operations import (
     Parked,
     Release,
     Remove,
+    RemoveEnding,
     Renew,
     Requeue,
     Restore,
@@ -177,7 +177,7 @@ class Key:
     def requeue(self, id: str, token: str = TOKEN) -> Reply:
         return self.store.apply(self.name, Requeue(id, token, int(LONG * 1e6)))
 
-    def remove(self, id: str, *, ending: Literal["done", "open", "superseded"] = "done") -> Reply:
+    def remove(self, id: str, *, ending: RemoveEnding = "done") -> Reply:
         return self.store.apply(self.name, Remove(id, ending))
 
     def force_release(self, id: str) -> Reply:
