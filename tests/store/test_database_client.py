@@ -18,6 +18,7 @@ from celery_exclusive.core.operations import (
     Granted,
     KeyOperation,
     Parked,
+    Release,
     Remove,
     Renew,
     Requeue,

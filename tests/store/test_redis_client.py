@@ -17,6 +17,7 @@ from celery_exclusive.core.operations import (
     Granted,
     Held,
     Parked,
+    Release,
     Remove,
     Renew,
     Requeue,
