@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from celery_exclusive.compat.recipe_task import RecipeDuplicate, UniqueRecipeTask, check_names
 from celery_exclusive.errors import OptionError
 from celery_exclusive.options.declared import Unique
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from celery_exclusive.errors import DuplicateTask
 
 _OPTIONS = ("unique", "key", "unique_timeout", "unique_raises", "unique_wait_for_expiry")
 _NOT_USED = ("unique_lock_timeout", "unique_lock_blocking", "lock_prefix")
@@ -24,13 +29,20 @@ class AlreadyQueuedError(RecipeDuplicate):
         expires_in: seconds until the key expires if nobody renews it.
     """
 
-    @property
-    def likely_culprit(self) -> str:
-        return self.holder
+    def __init__(
+        self,
+        expires_in: float | None = None,
+        likely_culprit: str | None = None,
+        text: str = "",
+        key: str = "",
+    ) -> None:
+        super().__init__(text, key, likely_culprit or "", expires_in or 0)
+        self.expires_in, self.likely_culprit = expires_in, likely_culprit
+        self.args = (expires_in, likely_culprit, text, key)
 
-    @property
-    def expires_in(self) -> float:
-        return self.remaining
+    @classmethod
+    def of(cls, duplicate: DuplicateTask, remaining: float) -> Self:
+        return cls(remaining, duplicate.holder, str(duplicate), duplicate.key)
 
 
 class HeimdallTask(UniqueRecipeTask):

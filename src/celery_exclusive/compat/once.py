@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from celery_exclusive.compat.recipe_task import RecipeDuplicate, UniqueRecipeTask, check_names
 from celery_exclusive.options.declared import Unique
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from celery_exclusive.errors import DuplicateTask
 
 _OPTIONS = ("graceful", "keys", "timeout", "unlock_before_run")
 _OF_CALLS = ("graceful", "timeout")
@@ -17,16 +22,18 @@ class AlreadyQueued(RecipeDuplicate):
 
     Attributes:
         countdown: seconds until the key expires if nobody renews it.
+        message: the text.
         existing_id: the task that holds the key.
     """
 
-    @property
-    def countdown(self) -> float:
-        return self.remaining
+    def __init__(self, countdown: float, text: str = "", key: str = "", holder: str = "") -> None:
+        super().__init__(text or f"Expires in {countdown} seconds", key, holder, countdown)
+        self.countdown = countdown
+        self.args = (countdown, text, key, holder)
 
-    @property
-    def message(self) -> str:
-        return str(self)
+    @classmethod
+    def of(cls, duplicate: DuplicateTask, remaining: float) -> Self:
+        return cls(remaining, str(duplicate), duplicate.key, duplicate.holder)
 
 
 class QueueOnce(UniqueRecipeTask):

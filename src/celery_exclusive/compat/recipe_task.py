@@ -10,6 +10,8 @@ from celery_exclusive.errors import DuplicateTask, OptionError, did_you_mean
 from celery_exclusive.install import Task
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from celery_exclusive.options.declared import Exclusive, Unique
 
 _PACKAGE: Final = __name__.rpartition(".")[0]
@@ -83,16 +85,28 @@ def check_names(
 
 
 class RecipeDuplicate(DuplicateTask):
-    """A call was not published, since another task that is queued or runs holds its unique key."""
+    """A call was not published, since another task that is queued or runs holds its unique key.
 
-    def __init__(self, text: str = "", key: str = "", holder: str = "", remaining: float = 0) -> None:
+    A subclass is made with the arguments of its package's error, as people's tests make it, and with ours
+    after them. All of them are its `args`: pickle and result backends make it again from these.
+
+    Attributes:
+        message: the text.
+        remaining: seconds until the lease of that task expires, if it is not renewed.
+    """
+
+    def __init__(self, text: str, key: str, holder: str, remaining: float) -> None:
         super().__init__(text, key, holder)
-        self.args = (*self.args, remaining)
+        self.message = str(self.args[0])
+        self.remaining = remaining
 
-    @property
-    def remaining(self) -> float:
-        """Seconds until the lease of that task expires, if it is not renewed."""
-        return float(self.args[3])
+    def __str__(self) -> str:
+        return self.message
+
+    @classmethod
+    def of(cls, duplicate: DuplicateTask, remaining: float) -> Self:
+        """Return this error for a duplicate, where the holder's lease has so many seconds left."""
+        raise NotImplementedError
 
 
 class UniqueRecipeTask(RecipeTask):
@@ -106,6 +120,4 @@ class UniqueRecipeTask(RecipeTask):
             return super().apply_async(args, kwargs, *rest, **options)
         except DuplicateTask as duplicate:
             holder = self.lock_state(*(args or ()), **(kwargs or {})).unique_holder
-            raise self.duplicate_error(
-                str(duplicate), duplicate.key, duplicate.holder, holder.remaining if holder else 0
-            ) from duplicate
+            raise self.duplicate_error.of(duplicate, holder.remaining if holder else 0) from duplicate

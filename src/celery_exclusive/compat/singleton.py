@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from celery_exclusive.compat.changed import report
 from celery_exclusive.compat.recipe_task import RecipeDuplicate, UniqueRecipeTask
 from celery_exclusive.errors import OptionError
 from celery_exclusive.options.declared import Unique
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from celery_exclusive.errors import DuplicateTask
 
 _OPTIONS = ("unique_on", "raise_on_duplicate", "lock_expiry")
 
@@ -21,9 +26,14 @@ class DuplicateTaskError(RecipeDuplicate):
         task_id: the task that holds the key.
     """
 
-    @property
-    def task_id(self) -> str:
-        return self.holder
+    def __init__(self, message: str, task_id: str, key: str = "", remaining: float = 0) -> None:
+        super().__init__(message, key, task_id, remaining)
+        self.task_id = task_id
+        self.args = (message, task_id, key, remaining)
+
+    @classmethod
+    def of(cls, duplicate: DuplicateTask, remaining: float) -> Self:
+        return cls(str(duplicate), duplicate.holder, duplicate.key, remaining)
 
 
 class Singleton(UniqueRecipeTask):

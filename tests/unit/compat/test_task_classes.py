@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import warnings
 from collections.abc import Callable, Iterator
@@ -218,15 +219,19 @@ def test_a_backend_of_celery_once_is_told(app: Celery) -> None:
     ],
 )
 def test_a_duplicate_raises_the_error_of_its_package(
-    declare: Callable[..., Any], base: Any, old: Any, error: Any
+    app: Celery, declare: Callable[..., Any], base: Any, old: Any, error: Any
 ) -> None:
     task = declare(base, queued_for=None, **old)
     first = task.delay("https://a")
     with pytest.raises(error) as raised:
         task.delay(url="https://a")
-    for duplicate in (raised.value, pickle.loads(pickle.dumps(raised.value))):
-        assert duplicate.existing_id == first.id
-        assert 0 < duplicate.remaining <= 86400
+    names = {AlreadyQueued: "countdown", DuplicateTaskError: "remaining", AlreadyQueuedError: "expires_in"}
+    pickled = pickle.loads(pickle.dumps(raised.value))
+    for duplicate in (raised.value, pickled, _as_result(app, raised.value)):
+        assert type(duplicate) is error
+        assert (duplicate.existing_id, duplicate.key) == (first.id, first.key)
+        assert f"unique key {first.key} is held by {first.id}" in str(duplicate)
+        assert 0 < duplicate.remaining == getattr(duplicate, names[error]) <= 86400
     assert task.delay("https://b").outcome == "published"
 
 
@@ -238,12 +243,35 @@ def test_a_duplicate_that_others_wait_for_is_sent(declare: Callable[..., Any], b
     assert task.apply_async(("https://a",), link=task.si("https://b")).outcome == "published"
 
 
-def test_the_errors_have_their_old_attributes() -> None:
-    assert AlreadyQueued("text", "u:a", "id", 7).countdown == 7
-    assert AlreadyQueued("text").message == "text"
-    assert DuplicateTaskError("text", "u:a", "id").task_id == "id"
-    assert AlreadyQueuedError("text", "u:a", "id", 7).expires_in == 7
-    assert AlreadyQueuedError("text", "u:a", "id").likely_culprit == "id"
+def _as_result(app: Celery, error: Exception) -> Any:
+    """It, from a result backend."""
+    return app.backend.exception_to_python(app.backend.prepare_exception(error, "json"))
+
+
+@pytest.mark.parametrize(
+    ("error", "text", "attributes"),
+    [
+        (AlreadyQueued(30), "Expires in 30 seconds", {"countdown": 30, "holder": "", "remaining": 30}),
+        (AlreadyQueued(countdown=30), "Expires in 30 seconds", {"countdown": 30, "key": ""}),
+        (AlreadyQueued(30), "Expires in 30 seconds", {"message": "Expires in 30 seconds"}),
+        (DuplicateTaskError("m", task_id="x"), "m", {"task_id": "x", "existing_id": "x", "remaining": 0}),
+        (DuplicateTaskError("m", "x"), "m", {"task_id": "x"}),
+        (AlreadyQueuedError(), "", {"likely_culprit": None, "expires_in": None, "remaining": 0}),
+        (
+            AlreadyQueuedError(likely_culprit="x", expires_in=30),
+            "",
+            {"likely_culprit": "x", "expires_in": 30, "holder": "x"},
+        ),
+    ],
+    ids=repr,
+)
+def test_an_error_is_made_as_its_package_makes_it(
+    app: Celery, error: Exception, text: str, attributes: dict[str, Any]
+) -> None:
+    for made in (error, pickle.loads(pickle.dumps(error)), copy.copy(error), _as_result(app, error)):
+        assert type(made) is type(error)
+        assert text in str(made)
+        assert {name: getattr(made, name) for name in attributes} == attributes
 
 
 def test_a_call_may_have_options_of_celery_once(declare: Callable[..., Any]) -> None:
