@@ -17,7 +17,7 @@ try:
     import psycopg
 
     from celery_exclusive.stores.sql import address, postgres_errors
-    from celery_exclusive.stores.sql.postgres_connection import TimedConnection, TranslatingCursor
+    from celery_exclusive.stores.sql.postgres_connection import Request, TimedConnection, TranslatingCursor
 except ImportError:
     raise OptionError(
         "exclusive_store: postgresql:// needs psycopg 3 and SQLAlchemy: "
@@ -29,6 +29,7 @@ OLDEST = 12_00_00
 _WORDS = Words(
     name="BYTEA", id="BYTEA", bytes="BYTEA", word="TEXT", text="TEXT", small=" WITH (fillfactor = 70)"
 )
+_GRANT, _RELEASE = Request("grant", statements.GRANT), Request("release", statements.RELEASE)
 
 
 class Postgres:
@@ -84,13 +85,11 @@ class Postgres:
         cursor.execute("COMMIT")
 
     def grant(self, cursor: Any, claim: dict[str, Any]) -> int | None:
-        cursor.raw.execute(statements.GRANT, claim)
-        row = cursor.fetchone()
-        return row and int(row[0])
+        result = cursor.send(_GRANT, claim)
+        return int(result.get_value(0, 0)) if result.ntuples else None
 
     def release(self, cursor: Any, claim: dict[str, Any]) -> bool:
-        cursor.raw.execute(statements.RELEASE, claim)
-        return bool(cursor.rowcount)
+        return bool(cursor.send(_RELEASE, claim).command_tuples)
 
 
 class PostgresStore(ServerStore):

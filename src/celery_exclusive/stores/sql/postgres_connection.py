@@ -5,10 +5,26 @@ from __future__ import annotations
 from typing import Any
 
 import psycopg
+from psycopg import generators
+from psycopg.pq import ExecStatus, Format
 
 from celery_exclusive.stores.sql import postgres_statements as statements
 from celery_exclusive.stores.sql.server import PATIENCE
 from celery_exclusive.system.deadline import at_most
+
+
+class Request:
+    """A statement with parameters by name, as libpq takes it.
+
+    Parameters:
+        name: of what the server prepares.
+        statement: with `%(key)s` for the parameter `key`.
+    """
+
+    def __init__(self, name: str, statement: str) -> None:
+        numbers = _Numbers()
+        self.name, self.text = name.encode(), (statement % numbers).encode()
+        self.parameters = tuple(numbers)
 
 
 class TranslatingCursor:
@@ -17,6 +33,7 @@ class TranslatingCursor:
     def __init__(self, raw: Any) -> None:
         self.raw = raw
         self.fetchone, self.fetchall = raw.fetchone, raw.fetchall
+        self._prepared = set[bytes]()
 
     @property
     def rowcount(self) -> int:
@@ -29,6 +46,28 @@ class TranslatingCursor:
     def executemany(self, statement: str, parameters: Any, /) -> None:
         self.raw.executemany(statements.translated(statement), parameters)
 
+    def send(self, request: Request, values: dict[str, Any]) -> Any:
+        """Return libpq's result of a request. A cursor of psycopg would take twice the time of the server."""
+        server, given = self.raw.connection.pgconn, [values[name] for name in request.parameters]
+        words = [word if isinstance(word, bytes | None) else str(word).encode() for word in given]
+        formats = [Format.BINARY if isinstance(word, bytes) else Format.TEXT for word in given]
+        if self.raw.connection.prepare_threshold is None:
+            server.send_query_params(request.text, words, param_formats=formats)
+            return self._result()
+        if request.name not in self._prepared:
+            server.send_prepare(request.name, request.text)
+            self._result()
+            self._prepared.add(request.name)
+        server.send_query_prepared(request.name, words, param_formats=formats)
+        return self._result()
+
+    def _result(self) -> Any:
+        connection = self.raw.connection
+        (result,) = connection.wait(generators.execute(connection.pgconn))
+        if result.status not in {ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK}:
+            raise psycopg.errors.error_from_result(result)
+        return result
+
 
 class TimedConnection(psycopg.Connection[Any]):
     """A connection that waits for no answer for ever: PostgreSQL's own library would."""
@@ -39,3 +78,11 @@ class TimedConnection(psycopg.Connection[Any]):
             return super().wait(gen, interval, limit if timeout is None else timeout)
         except psycopg.errors._WaitTimeout:
             raise psycopg.errors.ConnectionTimeout(f"no answer in {limit:g} s") from None
+
+
+class _Numbers(dict[str, str]):
+    """Gives each parameter a number when it is first asked for."""
+
+    def __missing__(self, name: str) -> str:
+        self[name] = number = f"${len(self) + 1}"
+        return number
