@@ -160,6 +160,14 @@ class TestMaria(DatabaseConformance):
         self.use_one_beside(maria_database)
 
 
+class TestMariaUnprepared(TestMaria):
+    """As MySQL is asked."""
+
+    @pytest.fixture(autouse=True)
+    def nothing_prepared(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("celery_exclusive.stores.sql.mysql.PREPARING", ())
+
+
 class TestDjangoMaria(TestMaria):
     @pytest.fixture(autouse=True)
     def project(self, server: None) -> Iterator[None]:

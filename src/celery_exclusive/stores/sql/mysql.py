@@ -14,9 +14,10 @@ from celery_exclusive.stores.sql.transaction import Cursor
 
 try:
     import pymysql
+    from pymysql.constants import ER
 
     from celery_exclusive.stores.sql import address, mysql_errors
-    from celery_exclusive.stores.sql.mysql_connection import TranslatingCursor, connect
+    from celery_exclusive.stores.sql.mysql_connection import Request, TranslatingCursor, connect
 except ImportError:
     raise OptionError(
         "exclusive_store: mysql:// and mariadb:// need PyMySQL and SQLAlchemy: "
@@ -25,6 +26,8 @@ except ImportError:
 
 OLDEST = {"MariaDB": (10, 6), "MySQL": (8, 0)}
 """The oldest servers that understand the statements."""
+PREPARING = ("MariaDB",)
+"""The servers that execute a prepared statement with values; MySQL only with variables, set by another."""
 _WORDS = Words(
     name="VARBINARY(255)",
     id="VARBINARY(2400)",  # an index holds 3072 bytes
@@ -34,6 +37,7 @@ _WORDS = Words(
     table=" ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
     has_index_in_table=True,
 )
+_GRANT, _RELEASE = Request("grant", statements.GRANT), Request("release", statements.RELEASE)
 
 
 class Mysql:
@@ -58,12 +62,13 @@ class Mysql:
         cursor = TranslatingCursor(connection)
         cursor.send(statements.SESSION)
         version, cursor.longest = cursor.fetchone()
-        self._refuse(version, connection)
+        kind = "MariaDB" if "MariaDB" in version else "MySQL"
+        self._refuse(kind, version, connection)
+        cursor.prepares = kind in PREPARING
         return connection, cursor
 
-    def _refuse(self, version: str, connection: Any) -> None:
+    def _refuse(self, kind: str, version: str, connection: Any) -> None:
         """Refuse what is too old."""
-        kind = "MariaDB" if "MariaDB" in version else "MySQL"
         oldest, numbers = OLDEST[kind], re.findall(r"\d+", version)[:2]
         if tuple(map(int, numbers)) < oldest:
             connection.close()
@@ -85,11 +90,16 @@ class Mysql:
             cursor.send(statement)
 
     def grant(self, cursor: Any, claim: dict[str, Any]) -> int | None:
-        cursor.send(statements.GRANT, claim)
+        try:
+            cursor.request(_GRANT, claim)
+        except pymysql.IntegrityError as error:
+            if error.args[0] != ER.BAD_NULL_ERROR:
+                raise
+            return None  # no fence: the id has finished, or the namespace's row is gone
         return int(cursor.raw.lastrowid) if cursor.rowcount else None
 
     def release(self, cursor: Any, claim: dict[str, Any]) -> bool:
-        cursor.send(statements.RELEASE, claim)
+        cursor.request(_RELEASE, claim)
         return bool(cursor.rowcount)
 
 

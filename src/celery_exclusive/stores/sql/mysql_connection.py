@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
-from contextlib import contextmanager
+import re
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pymysql
 from pymysql.constants import CLIENT, ER
+from pymysql.converters import escape_string
 
 from celery_exclusive.stores.sql import mysql_statements as statements
 from celery_exclusive.stores.sql.server import PATIENCE
@@ -29,8 +30,27 @@ def connect(**options: Any) -> Any:
         "binary_prefix": True,
         "client_flag": CLIENT.MULTI_STATEMENTS,  # not FOUND_ROWS: a row that stays as it was must not count
     }
-    with _telling_of_silence(limit):
+    try:
         return pymysql.connect(**{"connect_timeout": limit, **options, **own})
+    except pymysql.OperationalError as error:
+        _tell_of_silence(error, limit)
+        raise
+
+
+class Request:
+    """A statement with parameters by name, which is prepared, since to parse it takes as long as to run it.
+
+    Parameters:
+        name: of what MariaDB prepares.
+        text: with `%(key)s` for the parameter `key`, but no other `%`, and no backslash.
+    """
+
+    def __init__(self, name: str, text: str) -> None:
+        parameters: list[str] = re.findall(r"%\(\w+\)s", text)
+        quoted = re.sub(r"%\(\w+\)s", "?", text).replace("'", "''")
+        self.text = text
+        self.preparation = f"PREPARE exclusive_{name} FROM '{quoted}'; "
+        self.execution = f"EXECUTE exclusive_{name} USING {', '.join(parameters)}"
 
 
 class TranslatingCursor:
@@ -41,11 +61,14 @@ class TranslatingCursor:
 
     longest = 1 << 20
     """Bytes that the server takes at once, its max_allowed_packet."""
+    prepares = False
+    """Whether requests are prepared."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
         self.raw = raw = connection.cursor()
         self.fetchone, self.fetchall = raw.fetchone, raw.fetchall
+        self._prepared = set[Request]()
 
     @property
     def rowcount(self) -> int:
@@ -59,30 +82,47 @@ class TranslatingCursor:
         for request in _joined(self.raw.mogrify(text, row) for row in parameters):
             self.send(request)
 
+    def request(self, request: Request, values: dict[str, Any]) -> None:
+        words = {name: _literal(value) for name, value in values.items()}
+        if not self.prepares:
+            self.send(request.text % words)
+        elif request in self._prepared:
+            self.send(request.execution % words)
+        else:
+            self.send(request.preparation + request.execution % words)
+            self._prepared.add(request)
+
     def send(self, text: str, parameters: Any = None) -> None:
         """Send a text of these servers as it is."""
         request = self.raw.mogrify(text, parameters)
         if len(request) > self.longest - 100:  # else it would close the connection, often without a word
             raise pymysql.DataError(ER.NET_PACKET_TOO_LARGE, f"the request has {len(request)} bytes")
-        self._connection._read_timeout = self._connection._write_timeout = at_most(PATIENCE)
-        with _telling_of_silence(self._connection._read_timeout):
+        self._connection._read_timeout = self._connection._write_timeout = limit = at_most(PATIENCE)
+        try:
             self.raw.execute(request)
             while self.raw.nextset():
                 pass
+        except pymysql.OperationalError as error:
+            _tell_of_silence(error, limit)
+            raise
 
 
 class NoAnswer(pymysql.OperationalError):
     """The server is silent. The request may still arrive."""
 
 
-@contextmanager
-def _telling_of_silence(limit: float) -> Generator[None]:
-    try:
-        yield
-    except pymysql.OperationalError as error:
-        if isinstance(error.__context__, TimeoutError):
-            raise NoAnswer(f"no answer in {limit:g} s") from error
-        raise
+def _literal(value: bytes | str | int | None) -> str:
+    """Return a value as the driver would, which asks more of each than the server does."""
+    if isinstance(value, bytes):
+        return f"X'{value.hex()}'"
+    if isinstance(value, str):
+        return f"'{escape_string(value)}'"
+    return "NULL" if value is None else str(value)
+
+
+def _tell_of_silence(error: pymysql.OperationalError, limit: float) -> None:
+    if isinstance(error.__context__, TimeoutError):
+        raise NoAnswer(f"no answer in {limit:g} s") from error
 
 
 def _joined(statements: Iterable[str]) -> Iterator[str]:

@@ -43,6 +43,7 @@ _OTHER = {
     1129: "this machine is blocked after too many errors: let its administrator run FLUSH HOSTS",
     1153: "raise its max_allowed_packet",
     1406: hints.TOO_LONG,
+    1461: "raise its max_prepared_stmt_count: each connection needs two",
 }
 _HINTS = _BUSY | _LOST | _MISUSE | _OTHER
 
