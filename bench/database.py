@@ -6,7 +6,7 @@ from functools import partial
 from secrets import token_hex
 from typing import Any
 
-from bench.clock import medians, table
+from bench.clock import medians, one_processor, table
 from bench.ours import pair
 from tests.maria import MariaServer
 from tests.postgres import PostgresServer
@@ -24,9 +24,9 @@ GIVE = "DELETE FROM bare WHERE name = 'bench' AND token = %s"
 
 
 def run() -> None:
-    with PostgresServer() as postgres:
+    with one_processor(), PostgresServer() as postgres:
         table("acquire + release of a free key, in PostgreSQL", in_postgres(postgres))
-    with MariaServer() as maria:
+    with one_processor(), MariaServer() as maria:
         table("acquire + release of a free key, in MariaDB", in_mariadb(maria))
 
 
