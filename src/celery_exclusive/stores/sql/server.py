@@ -20,13 +20,13 @@ from celery_exclusive.core.operations import (
     Release,
     is_done_if_repeated,
 )
-from celery_exclusive.errors import OptionError, StoreUnavailable
+from celery_exclusive.errors import OptionError, StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import Reply
 from celery_exclusive.stores.idle import Idle
 from celery_exclusive.stores.sql import rows, statements, tables
 from celery_exclusive.stores.sql.database import Database
-from celery_exclusive.stores.sql.rows import Found
-from celery_exclusive.stores.sql.store import SqlStore, readable
+from celery_exclusive.stores.sql.rows import Damaged, Found
+from celery_exclusive.stores.sql.store import SqlStore
 from celery_exclusive.stores.sql.transaction import (
     RELEASED,
     Cursor,
@@ -106,8 +106,10 @@ class ServerStore(SqlStore):
         finalize(self, _close_all, self._idle)
 
     def apply(self, key: str, operation: KeyOperation) -> Reply:
-        with readable(key, self.url):
+        try:
             return self._do(lambda session: self._apply(session, key, operation))
+        except Damaged as error:
+            raise UnreadableKey(key, str(error), self.url) from error
 
     def transact(self, work: Callable[[Transaction], T], *, writes: bool = True) -> T:
         return self._do(lambda session: self._within(session, work, writes=writes))
@@ -156,9 +158,9 @@ class ServerStore(SqlStore):
             phase = op.phase
         else:
             return None
-        before, after = rows.around_lone_expiry(op.id, op.token, phase)
-        document = {"before": f'{{"limit": {limit}{before}', "after": after}
-        claim |= {"id": to_bytes(op.id), "ttl": op.ttl, "version": new_version(), **document}
+        before, claim["after"] = rows.around_lone_expiry(op.id, op.token, phase)
+        claim["before"] = f'{{"limit": {limit}{before}'
+        claim["id"], claim["ttl"], claim["version"] = to_bytes(op.id), op.ttl, new_version()
         fence = self._database.grant(session.cursor, claim)
         return None if fence is None else Reply(Granted(fence))
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from celery_exclusive.core.operations import Applied, KeyOperation, Renew
@@ -80,17 +79,10 @@ class SqlStore(ABC):
         return self.transact(lambda transaction: transaction.epoch(), writes=False)
 
     def _of(self, key: str, work: Callable[[Transaction], T], *, writes: bool = True) -> T:
-        with readable(key, self.url):
+        try:
             return self.transact(work, writes=writes)
-
-
-@contextmanager
-def readable(key: str, url: str) -> Generator[None]:
-    """Raise UnreadableKey if the data of the key turn out to be damaged."""
-    try:
-        yield
-    except Damaged as error:
-        raise UnreadableKey(key, str(error), url) from error
+        except Damaged as error:
+            raise UnreadableKey(key, str(error), self.url) from error
 
 
 def _look(transaction: Transaction, key: str) -> Snapshot:
