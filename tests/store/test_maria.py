@@ -70,3 +70,16 @@ def test_the_settings_of_a_server_change_nothing(options: dict[str, str], start_
         assert store.reap().answer == Applied(True)
         engines = "SELECT DISTINCT engine FROM information_schema.tables WHERE table_schema = 'locks'"
         assert server.ask(engines) == [("InnoDB",)]
+
+
+def test_check_warns_of_a_setting_with_which_a_crash_loses_locks(start_maria: StartMaria) -> None:
+    server = start_maria(innodb_flush_log_at_trx_commit="1")
+    with closing(server.open_store()) as store:
+        assert store.check() == []
+        for value in (0, 2):
+            server.ask(f"SET GLOBAL innodb_flush_log_at_trx_commit = {value}")
+            (warning,) = store.check()
+            lossy = f"innodb_flush_log_at_trx_commit is {value}, so a crash may lose locks and waiting tasks"
+            assert warning == f"store {store.url}: its {lossy}; set it to 1"
+        server.ask("SET GLOBAL innodb_flush_log_at_trx_commit = 3")
+        assert store.check() == []

@@ -29,7 +29,7 @@ GRANT SELECT ON locks.strangers TO clerk@'127.0.0.1'"""
 @pytest.fixture(scope="module")
 def server() -> Iterator[MariaServer]:
     """One whose users have passwords and rights."""
-    with MariaServer() as started:
+    with MariaServer(innodb_flush_log_at_trx_commit="1") as started:
         started.ask("CREATE TABLE strangers (n INTEGER)")
         started.ask(USERS)
         yield started

@@ -1,14 +1,17 @@
-"""What only PostgreSQL has: poolers that give each transaction another connection."""
+"""What only PostgreSQL has: poolers that give each transaction another connection, and its own settings."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 
 from celery_exclusive.core.operations import Applied, Granted, Remove
 from celery_exclusive.stores.sql.postgres import PostgresStore
 from tests.pgbouncer import PgBouncer
+from tests.postgres import PostgresServer
 from tests.store.operations import give, take
 
 
@@ -33,3 +36,26 @@ def test_through_a_pooler_nothing_is_kept_in_a_session(pgbouncer: PgBouncer) -> 
         session.cursor.execute("SELECT count(*) FROM pg_prepared_statements")
         assert session.cursor.fetchone() == (0,)
     pooled.close()
+
+
+def test_check_warns_of_each_setting_with_which_a_crash_loses_locks(
+    start_postgres: Callable[..., PostgresServer],
+) -> None:
+    def check() -> list[str]:
+        with closing(server.open_store()) as store:
+            return store.check()
+
+    def lossy(name: str) -> str:
+        return f"{name} is off, so a crash may lose locks and waiting tasks; set it to on"
+
+    server = start_postgres(fsync="on")
+    assert check() == []
+    server.ask("ALTER ROLE tests SET synchronous_commit = off")
+    (warning,) = check()
+    assert warning == f"store {server.url}: its {lossy('synchronous_commit')}"
+    server.ask("ALTER ROLE tests SET synchronous_commit = local")
+    assert check() == []
+    server = start_postgres(fsync="off", synchronous_commit="off")
+    fsync, commit = check()
+    assert lossy("fsync") in fsync
+    assert lossy("synchronous_commit") in commit

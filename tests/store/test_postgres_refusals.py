@@ -25,7 +25,7 @@ ROLES = "CREATE ROLE clerk LOGIN; CREATE ROLE guarded LOGIN PASSWORD 'hunter2'"
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgresServer]:
     """One whose users have passwords and rights."""
-    with PostgresServer() as started:
+    with PostgresServer(fsync="on") as started:
         started.let_in(
             "host all guarded 127.0.0.1/32 scram-sha-256", "host all clerk,tests 127.0.0.1/32 trust"
         )

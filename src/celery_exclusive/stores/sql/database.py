@@ -58,6 +58,10 @@ class Database(Protocol):
         """
         ...
 
+    def lossy_settings(self, cursor: Cursor) -> list[tuple[str, str, str]]:
+        """Return the settings with which a crash may lose what was committed: name, value and safe value."""
+        ...
+
     def trouble(self, error: Exception) -> Trouble:
         """Return what an error of the driver means."""
         ...

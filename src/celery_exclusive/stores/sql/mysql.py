@@ -102,6 +102,11 @@ class Mysql:
         cursor.request(_RELEASE, claim)
         return bool(cursor.rowcount)
 
+    def lossy_settings(self, cursor: Any) -> list[tuple[str, str, str]]:
+        cursor.send(statements.DURABILITY)
+        (value,) = cursor.fetchone()
+        return [] if value in (1, 3) else [("innodb_flush_log_at_trx_commit", str(value), "1")]
+
 
 def _with_encoded_password(options: dict[str, Any]) -> dict[str, Any]:
     """Encode it as other clients do: PyMySQL would take it for Latin-1."""

@@ -19,6 +19,9 @@ SESSION = """SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_S
 SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE; SELECT VERSION(), @@max_allowed_packet"""
 """What each connection begins with. Another time zone may have the same hour twice."""
 
+DURABILITY = "SELECT @@innodb_flush_log_at_trx_commit"
+"""MariaDB has a 3, too, which writes as much as 1 does."""
+
 BEGIN = _on_clock("SET wait_timeout = 3; START TRANSACTION; SELECT CLOCK")
 """A client that stands still in a transaction is disconnected after so many seconds."""
 

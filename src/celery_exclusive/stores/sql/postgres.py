@@ -91,6 +91,10 @@ class Postgres:
     def release(self, cursor: Any, claim: dict[str, Any]) -> bool:
         return bool(cursor.send(_RELEASE, claim).command_tuples)
 
+    def lossy_settings(self, cursor: Cursor) -> list[tuple[str, str, str]]:
+        cursor.execute(statements.DURABILITY)
+        return [(name, value, "on") for name, value in cursor.fetchall() if value == "off"]
+
 
 class PostgresStore(ServerStore):
     """Leases in a PostgreSQL database, in tables of their own.

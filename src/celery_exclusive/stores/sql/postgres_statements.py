@@ -24,6 +24,10 @@ LOCK_TABLES = "SELECT pg_advisory_xact_lock(7310854263018549)"
 
 ABOUT = "SELECT current_setting('server_version_num')::int, pg_backend_pid()"
 
+DURABILITY = (
+    "SELECT name, setting FROM pg_settings WHERE name IN ('fsync', 'synchronous_commit') ORDER BY name"
+)
+
 GRANT = _on_clock("""WITH claim AS MATERIALIZED (
     SELECT coalesce(%(now)s::bigint, CLOCK) AS now, %(ttl)s::bigint AS ttl, %(namespace)s::bytea AS namespace,
         %(key)s::bytea AS key, %(id)s::bytea AS id, %(before)s::text AS before, %(after)s::text AS after

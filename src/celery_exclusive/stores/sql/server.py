@@ -116,7 +116,12 @@ class ServerStore(SqlStore):
 
     def check(self) -> list[str]:
         self._patiently(lambda session: self._within(session, lambda transaction: transaction.reap(limit=0)))
-        return []
+        found = self._patiently(lambda session: self._database.lossy_settings(session.cursor))
+        return [
+            f"store {self.url}: its {name} is {value}, so a crash may lose locks and waiting tasks; set it "
+            f"to {safe}"
+            for name, value, safe in found
+        ]
 
     def close(self) -> None:
         _close_all(self._idle)
