@@ -96,6 +96,25 @@ def test_a_user_that_may_make_no_tables(empty: PostgresServer) -> None:
         assert list(store.scan()) == ["key"]
 
 
+def test_a_user_whose_transactions_only_read(empty: PostgresServer) -> None:
+    with empty.connect() as connection:
+        connection.execute("GRANT USAGE, CREATE ON SCHEMA public TO clerk")
+    url = empty.url_of("clerk", empty.port)
+    with closing(open_store(url)) as store:
+        store.epoch()
+        empty.ask("ALTER ROLE clerk SET default_transaction_read_only = on")
+        try:
+            store.close()
+            assert list(store.scan()) == []
+            with pytest.raises(StoreUnavailable) as refused:
+                store.apply("key", TAKE)
+        finally:
+            empty.ask("ALTER ROLE clerk RESET default_transaction_read_only")
+        reason = "default_transaction_read_only is on for this user or database: set it to off"
+        assert str(refused.value).endswith(f"read-only transaction; {reason}")
+        assert isinstance(store.apply("key", TAKE).answer, Granted)
+
+
 def test_more_clients_than_the_server_lets_in(start_postgres: Callable[..., PostgresServer]) -> None:
     server = start_postgres(max_connections="4", superuser_reserved_connections="0", max_wal_senders="0")
     with closing(open_store(server.url)) as store:

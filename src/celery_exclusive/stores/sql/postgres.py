@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from math import ceil
 from typing import Any
 
 from celery_exclusive.errors import OptionError
+from celery_exclusive.stores.sql import hints
 from celery_exclusive.stores.sql import postgres_statements as statements
 from celery_exclusive.stores.sql.server import PATIENCE, ServerStore
 from celery_exclusive.stores.sql.tables import Words, stamped_definitions
@@ -41,7 +43,6 @@ class Postgres:
 
     error = psycopg.Error
     trouble = staticmethod(postgres_errors.trouble)
-    hint = staticmethod(postgres_errors.hint)
 
     def __init__(self, url: str, parameters: Callable[[], dict[str, Any]]) -> None:
         self.url, self._parameters = url, parameters
@@ -67,6 +68,21 @@ class Postgres:
         if pid == connection.info.backend_pid:  # a pooler tells a number of its own
             connection.prepare_threshold = 2
         return connection, cursor
+
+    def hint(self, error: Exception) -> str:
+        if isinstance(error, psycopg.errors.ReadOnlySqlTransaction) and not self._is_replica():
+            return hints.READ_ONLY
+        return postgres_errors.hint(error)
+
+    def _is_replica(self) -> bool:
+        """Ask on a connection of its own: the error came from another, and says the same of both."""
+        try:
+            connection, cursor = self.connect()
+            with closing(connection):
+                cursor.execute(statements.IS_REPLICA)
+                return bool(cursor.fetchone()[0])
+        except (psycopg.Error, OptionError):
+            return True  # it has become one, and is restarting
 
     def begin(self, cursor: Any, *, writes: bool) -> int:
         cursor.execute(statements.BEGIN if writes else statements.BEGIN_READING)

@@ -24,6 +24,8 @@ LOCK_TABLES = "SELECT pg_advisory_xact_lock(7310854263018549)"
 
 ABOUT = "SELECT current_setting('server_version_num')::int, pg_backend_pid()"
 
+IS_REPLICA = "SELECT pg_is_in_recovery()"
+
 DURABILITY = (
     "SELECT name, setting FROM pg_settings WHERE name IN ('fsync', 'synchronous_commit') ORDER BY name"
 )
