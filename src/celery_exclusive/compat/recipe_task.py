@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from celery_exclusive.compat.changed import report
 from celery_exclusive.errors import DuplicateTask, OptionError, did_you_mean
 from celery_exclusive.install import Task
+from celery_exclusive.options.keys import key_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -119,5 +120,12 @@ class UniqueRecipeTask(RecipeTask):
         try:
             return super().apply_async(args, kwargs, *rest, **options)
         except DuplicateTask as duplicate:
+            if duplicate.key != self._unique_key(args, kwargs, options.get("unique")):
+                raise  # under task_always_eager, that of another task, which the body has published
             holder = self.lock_state(*(args or ()), **(kwargs or {})).unique_holder
             raise self.duplicate_error.of(duplicate, holder.remaining if holder else 0) from duplicate
+
+    def _unique_key(self, args: Any, kwargs: Any, of_call: Unique | None) -> str | None:
+        """Return the unique key of a call; None: it has none."""
+        option = of_call or self.app._celery_exclusive.unique(self)
+        return key_of(self.name, self.run, option, args or (), kwargs or {}) if option else None

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pytest
 from celery import Celery, Task, shared_task
 
-from celery_exclusive import Exclusive, LockHeld, OptionError, Unique
+from celery_exclusive import DuplicateTask, Exclusive, LockHeld, OptionError, Unique
 from celery_exclusive.compat import CompatWarning
 from celery_exclusive.compat.class_task import Task as ClassTask
 from celery_exclusive.compat.heimdall import AlreadyQueuedError, HeimdallTask
@@ -233,6 +233,33 @@ def test_a_duplicate_raises_the_error_of_its_package(
         assert f"unique key {first.key} is held by {first.id}" in str(duplicate)
         assert 0 < duplicate.remaining == getattr(duplicate, names[error]) <= 86400
     assert task.delay("https://b").outcome == "published"
+
+
+def test_a_duplicate_of_another_task_that_an_eager_body_publishes_stays_that_of_the_other_task(
+    app: Celery,
+) -> None:
+    @app.task(name="other", shared=False, unique=Unique(on_conflict="raise"))
+    def other(url: str) -> None: ...
+
+    @app.task(name="member", shared=False, base=Singleton, raise_on_duplicate=True)
+    def member(url: str) -> None: ...
+
+    @app.task(name=NAME, shared=False, base=QueueOnce)
+    def load(url: str, inner: str) -> None:
+        app.conf.task_always_eager = False
+        app.tasks[inner].delay(url)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CompatWarning)
+        app.finalize()
+    for inner, error in (("other", DuplicateTask), ("member", DuplicateTaskError)):
+        first = app.tasks[inner].delay("https://a")
+        app.conf.update(task_always_eager=True, task_eager_propagates=True)
+        with pytest.raises(DuplicateTask) as raised:
+            app.tasks[NAME].delay("https://a", inner)
+        assert type(raised.value) is error
+        assert (raised.value.existing_id, raised.value.key) == (first.id, first.key)
+    app._celery_exclusive.store.clear()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("base", [QueueOnce, Singleton])
