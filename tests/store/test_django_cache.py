@@ -144,3 +144,22 @@ def test_a_process_without_django_settings_is_refused(monkeypatch: pytest.Monkey
 )
 def test_options_of_a_cache_are_part_of_its_url(location: str, options: dict[str, Any], url: str) -> None:
     assert redis_of({"BACKEND": REDIS[0], "LOCATION": location, "OPTIONS": options}) == url
+
+
+@pytest.mark.parametrize("backend", REDIS, ids=["django", "django-redis"])
+@pytest.mark.parametrize(
+    ("location", "url"),
+    [
+        ("redis://a/1;redis://b/1", "redis://a/1"),
+        ("redis://a/1, redis://b/1", "redis://a/1"),
+        ("unix:///run/a.sock;unix:///run/b.sock", "redis+socket:///run/a.sock"),
+        ("redis://:one;two@a/1", "redis://:one;two@a/1"),
+        ("redis://:one,two@a/1", "redis://:one,two@a/1"),
+        ("redis://:one;two@a/1;rediss://:three,four@b/1", "redis://:one;two@a/1"),
+        (["redis://:one;two@a/1", "redis://b/1"], "redis://:one;two@a/1"),
+    ],
+)
+def test_of_several_servers_in_one_text_the_first_is_written_to(
+    backend: str, location: Any, url: str
+) -> None:
+    assert redis_of({"BACKEND": backend, "LOCATION": location}) == url

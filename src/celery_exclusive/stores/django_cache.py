@@ -18,6 +18,9 @@ _MEMCACHED: Final = tuple(
     f"django.core.cache.backends.memcached.{name}" for name in ("PyMemcacheCache", "PyLibMCCache")
 )
 _HAS_DATABASE: Final = re.compile(r"^rediss?://[^/?]*/\d|[?&]db=")
+_BETWEEN: Final = re.compile("[;,]")
+_BETWEEN_URLS: Final = re.compile(r"[;,]\s*(?=\w+://)")
+"""A password may have these letters, too."""
 _MEMORY: Final = "django.core.cache.backends.locmem.LocMemCache"
 
 
@@ -51,7 +54,7 @@ def redis_of(cache: Mapping[str, Any]) -> str | None:
     is_plain = str(options.get("CLIENT_CLASS", "DefaultClient")).endswith("DefaultClient")
     if cache.get("BACKEND") not in _REDIS or not is_plain:
         return None
-    url = next(iter(_servers(cache)), "").replace("unix://", "redis+socket://", 1)
+    url = next(iter(_servers(cache, _BETWEEN_URLS)), "").replace("unix://", "redis+socket://", 1)
     given = {name: options.get(name) or options.get(name.upper()) for name in ("username", "password")}
     if not _HAS_DATABASE.search(url):
         given["db"] = options.get("db")
@@ -89,7 +92,7 @@ def _url_of(alias: str, cache: Mapping[str, Any]) -> str:
                 f"exclusive_store: django-cache://{alias} is a memcached with a login, which memcached:// "
                 "does not support"
             )
-        return f"memcached://{','.join(map(_address, _servers(cache)))}"
+        return f"memcached://{','.join(map(_address, _servers(cache, _BETWEEN)))}"
     if backend == _MEMORY:
         return f"memory://django-cache-{alias}"
     raise OptionError(
@@ -98,9 +101,9 @@ def _url_of(alias: str, cache: Mapping[str, Any]) -> str:
     )
 
 
-def _servers(cache: Mapping[str, Any]) -> Sequence[str]:
+def _servers(cache: Mapping[str, Any], between: re.Pattern[str]) -> Sequence[str]:
     location = cache.get("LOCATION") or ""
-    servers = re.split("[;,]", location) if isinstance(location, str) else location
+    servers = between.split(location) if isinstance(location, str) else location
     return [str(server).strip() for server in servers]
 
 
