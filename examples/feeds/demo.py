@@ -63,6 +63,11 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--keep", type=Path, metavar="DIR", help="keep journal, logs and database in this new folder")
     add("--deadline", type=float, default=120.0, metavar="SECONDS", help="give up after that (default: 120)")
     options = parser.parse_args(argv)
+    from stage.stores import SERVERS
+
+    known = ("sqlite", "django", *SERVERS)
+    if options.store and options.store not in known and "://" not in options.store:
+        parser.error(f"--store {options.store}: name a URL, or one of {', '.join(known)}")
     options.unprotected |= os.environ.get("UNPROTECTED", "") not in ("", "0")
     if options.keep:
         options.keep = options.keep.resolve()

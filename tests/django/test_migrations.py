@@ -51,7 +51,8 @@ def test_a_migration_that_was_recorded_when_the_locks_were_elsewhere_is_told(tmp
     shop.manage("migrate")
     shop.settings["CELERY_EXCLUSIVE_STORE"] = "django://default"
     assert "W009" in shop.check("--database", "default")
-    first, second = "migrate celery_exclusive zero --database=default", "migrate --database=default"
+    first = "migrate celery_exclusive zero --database=default"
+    second = "migrate celery_exclusive --database=default"
     assert f"`manage.py {first}` and then `manage.py {second}`" in shop.said
     shop.manage(*first.split())
     shop.manage(*second.split())
@@ -66,8 +67,9 @@ def test_the_store_says_to_migrate_and_works_after_it(tmp_path: Path) -> None:
     )
     before = shop.run(*call)
     assert before.returncode
-    assert "lacks the tables for locks: run `python manage.py migrate --database=locks`" in before.stdout
-    shop.manage("migrate", "--database=locks")
+    command = "migrate", "celery_exclusive", "--database=locks"
+    assert f"lacks the tables for locks: run `python manage.py {' '.join(command)}`" in before.stdout
+    shop.manage(*command)
     assert shop.run(*call).stdout.splitlines()[-1] == "published"
 
 

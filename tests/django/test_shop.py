@@ -45,7 +45,7 @@ def test_the_admin_tells_that_tables_are_missing_and_hides_what_is_elsewhere(tmp
     shop = with_file(tmp_path)
     shop.manage("migrate")
     said = shop.run("-c", CALLED).stdout
-    assert "lacks the tables for locks: run `python manage.py migrate --database=locks`" in said
+    assert "lacks the tables for locks: run `python manage.py migrate celery_exclusive --data" in said
     assert 'href="/admin/celery_exclusive/lock/"' in said
     shop.settings["CELERY_EXCLUSIVE_STORE"] = "memory://"
     index = shop.run("-c", CALLED.replace("root", "other")).stdout.partition("index:")[2]

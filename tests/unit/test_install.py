@@ -11,7 +11,7 @@ from celery import Celery, Task, current_app, shared_task
 from celery.result import AsyncResult
 
 import celery_exclusive
-from celery_exclusive import Exclusive, ExclusiveError, OptionError, install
+from celery_exclusive import Exclusive, ExclusiveError, OptionError, Unique, install
 from celery_exclusive.services import Services
 
 Declare = Callable[[Celery, Any], Any]
@@ -408,6 +408,13 @@ def test_without_a_store_the_error_tells_the_line_to_add(
     with pytest.raises(OptionError, match=r'add one line: app\.conf\.exclusive_store = "redis://') as error:
         _ = app._celery_exclusive.store
     assert "secret" not in str(error.value)
+
+    @app.task(shared=False, unique=Unique())
+    def load() -> None: ...
+
+    with pytest.raises(OptionError, match="add one line") as error:
+        load.delay()
+    assert error.value.__context__ is None
 
 
 def test_an_app_may_be_used_while_one_of_its_tasks_is_adopted(app: Celery):

@@ -98,7 +98,9 @@ class Show:
         if self._store:
             os.environ["FEEDS_STORE"] = self._stack.enter_context(stores.started(self._store))
         url = os.environ["FEEDS_REDIS"] = broker.start(self._processes, self._folder, os.environ)
+        locks = os.environ["FEEDS_STORE"] or url
         self._progress.tell(f"{len(self._server.urls)} feeds are served, the broker answers at {url}")
+        self._progress.tell(f"the locks are in {locks}")
         app = _migrate()
         for worker in WORKERS:
             self._workers[worker] = self._processes.start(worker, _worker_command(worker), os.environ)

@@ -106,6 +106,7 @@ class UniquePublish:
 
     def _acquire(self) -> Sending:
         key = self.call.claim.key
+        self.services.store  # noqa: B018 - a wrong setting is an error, and leaves nothing to undo
         self.may_hold = True  # an interruption may come after the grant
         try:
             sending = run_plan(publish(self.call), self._ask)
@@ -172,9 +173,17 @@ class UniquePublish:
 
     @property
     def _is_awaited(self) -> bool:
-        """Whether others may wait for its result. An rpc backend sends that to its caller alone."""
+        """Whether others may wait for its result.
+
+        An rpc backend sends a result to the caller of its task alone: for the caller of a duplicate, the
+        result of the task that holds the key would never come. One that gets an error waits for none.
+        """
+        if any(self.options.get(name) for name in _OF_MEMBERS):
+            return True
+        wants_none = self.options.get("ignore_result", self.task.ignore_result)
+        is_refused = self.option is not None and self.option.on_conflict == "raise"
         backend = str(self.services.app.conf.result_backend or "")
-        return backend.startswith("rpc") or any(self.options.get(name) for name in _OF_MEMBERS)
+        return backend.startswith("rpc") and not (wants_none or is_refused)
 
     @property
     def _is_celery_beat(self) -> bool:

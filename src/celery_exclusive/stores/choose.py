@@ -21,8 +21,8 @@ _OF_SQLALCHEMY: Final = re.compile(r"^(db|sqla|sqlalchemy)\+(?=(postgresql|mysql
 _SERVERS: Final = {"postgresql": "postgresql", "postgis": "postgresql", "mysql": "mysql"}
 """Engines of Django, and the scheme whose driver their store needs."""
 _LINES: Final = (
-    'app.conf.exclusive_store = "redis://localhost:6379/0", or, if all processes are on one machine, '
-    '"sqlite:////var/lib/proj/locks.db"'
+    'app.conf.exclusive_store = "redis://localhost:6379/0", "postgresql://localhost/db", or, if all '
+    'processes are on one machine, "sqlite:////var/lib/proj/locks.db"'
 )
 
 

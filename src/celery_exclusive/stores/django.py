@@ -51,7 +51,7 @@ def open_django(
             return make_store(memory, prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
     store = _MAKERS[vendor](alias, prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
     if has_app():
-        database = "" if alias == "default" else f" --database={alias}"
+        database = "" if alias == "default" else f" celery_exclusive --database={alias}"
         store.made_by = f"python manage.py migrate{database}"
     return store
 

@@ -26,7 +26,9 @@ PASSWORDS = [
 ]
 NUMBERS = ["1/drowssap", "1#drowssap", "1?drowssap", "1/2@drowssap", "1?a=drowssap"]
 """What begins like a port."""
-SCHEMES = ["redis", "rediss", "redis+socket", "valkey", "sqlite", "sentinel", "orakel", ""]
+SCHEMES = ["redis", "rediss", "redis+socket", "valkey", "sqlite", "sentinel", "orakel", "", "memcached"]
+WITH_USERS = ["postgresql", "postgresql+psycopg", "mysql", "mariadb+pymysql"]
+"""What stands alone before an "@" is the name of a user there."""
 
 
 def assert_hides(text: str) -> None:
@@ -43,11 +45,12 @@ def told(call: Callable[[], Any]) -> str:
 
 @pytest.mark.parametrize("password", [*PASSWORDS, *NUMBERS])
 def test_a_url_shows_no_part_of_a_password_that_is_not_encoded(password: str) -> None:
-    for scheme in SCHEMES:
+    for scheme in (*SCHEMES, *WITH_USERS):
+        alone = f"{scheme}://{password.replace(':', '')}@example.org"
         for url in (
             f"{scheme}://:{password}@example.org/1",
             f"{scheme}://me:{password}@example.org:6380/1?db=2",
-            f"{scheme}://{password.replace(':', '')}@example.org",
+            *([alone] if scheme in SCHEMES else []),
             f"{scheme}://example.org?password={password}",
             f"{scheme}:/:{password}@example.org",
             f":{password}@example.org",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -136,6 +137,18 @@ def test_with_results_by_rpc_every_call_is_sent(make_task: Any, app: Celery, sen
     first = task.delay("a")
     assert task.delay("a").id != first.id
     assert [header["duplicate_of"] for header in sent()] == [None, first.id]
+
+
+@pytest.mark.parametrize("call", [{}, {"ignore_result": True}])
+def test_with_results_by_rpc_a_duplicate_whose_result_nobody_wants_is_not_sent(
+    make_task: Any, app: Celery, sent: Any, call: dict[str, Any]
+) -> None:
+    app.conf.result_backend = "rpc://"
+    task = make_task("url", on_conflict="skip" if call else "raise")
+    first = task.apply_async(("a",), **call)
+    with nullcontext() if call else pytest.raises(DuplicateTask):
+        assert task.apply_async(("a",), **call).existing_id == first.id
+    assert len(sent()) == 1
 
 
 def test_a_conflict_may_be_an_error(make_task: Any, sent: Any) -> None:

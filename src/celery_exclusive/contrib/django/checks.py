@@ -112,7 +112,7 @@ def _migration(database: str) -> str:
         is_recorded = (LABEL, "0001_tables") in MigrationRecorder(connection).applied_migrations()
     except DatabaseError:
         return ""
-    command = f"`manage.py migrate --database={database}`"
+    command = f"`manage.py migrate {LABEL} --database={database}`"
     if is_recorded:  # when the locks were elsewhere
         command = f"`manage.py migrate {LABEL} zero --database={database}` and then {command}"
     return command

@@ -184,7 +184,7 @@ def _parse(url: str) -> tuple[Any, float]:
     try:
         parts = urlsplit(url)
         path = parts.path.strip("/")
-        if "@" in parts.netloc or bool(parts.hostname) == bool(path):
+        if "@" in url or bool(parts.hostname) == bool(path):
             raise ValueError
         query = dict(parse_qsl(parts.query))
         timeout = float(query.pop("timeout", TIMEOUT))

@@ -22,6 +22,8 @@ def read(url: str, driver: str) -> tuple[str, Callable[[], dict[str, Any]]]:
     kind = url.partition(":")[0].partition("+")[0]
     try:
         given = make_url(url).set(drivername=driver)
+        if set(url.partition("://")[2].rpartition("@")[0]) & set("/?#@"):
+            raise ValueError("a part of the password would be read as that of another part, and shown")
         options = dict(given.get_dialect()().create_connect_args(given)[1])
     except (exc.ArgumentError, ValueError):  # its text would show the password
         raise OptionError(
