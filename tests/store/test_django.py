@@ -136,12 +136,14 @@ def test_locks_of_a_sqlite_database_in_memory_are_in_memory_too() -> None:
         assert isinstance(other.apply("key", SECOND_ONE).answer, Granted)
 
 
-@pytest.mark.parametrize(("alias", "command"), [("default", ""), ("locks", " --database=locks")])
+@pytest.mark.parametrize(
+    ("alias", "arguments"), [("default", ""), ("locks", " celery_exclusive --database=locks")]
+)
 def test_tables_that_migrations_make_are_not_made_by_the_store(
-    tmp_path: Path, alias: str, command: str
+    tmp_path: Path, alias: str, arguments: str
 ) -> None:
     with configured({"default": {}, alias: sqlite(tmp_path / "app.db")}, INSTALLED_APPS=MIGRATED):
-        refuses_to_make_tables(open_store(f"django://{alias}"), f"`python manage.py migrate{command}`")
+        refuses_to_make_tables(open_store(f"django://{alias}"), f"`python manage.py migrate{arguments}`")
 
 
 def test_tables_that_migrations_make_are_not_made_in_postgres(postgres_url: str) -> None:
