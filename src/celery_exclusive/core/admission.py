@@ -101,19 +101,10 @@ def admit(delivery: Delivery, policy: Policy) -> Plan[Outcome]:
 
 
 def _acquire_lock(delivery: Delivery, claim: Claim, policy: Policy) -> Plan[Outcome]:
-    waits = policy.on_conflict == "wait"
-    max_waiting = policy.max_waiting if waits and not delivery.was_admitted else None
-    acquire = delivery.acquire(claim, max_waiting)
-    parks = waits and delivery.is_stored
-    answer = yield Ask(claim.key, acquire, park=parks and not policy.may_go_without)
-    if isinstance(answer, Held) and parks and policy.may_go_without:
-        answer = yield Ask(claim.key, acquire, park=True)
-    has_to_wait = False
-    if isinstance(answer, (Held, Full)):
-        goes_on = delivery.was_admitted and policy.on_conflict in ("skip", "raise")
-        has_to_wait = goes_on or any(_is_kin_but_no_copy(delivery, owner) for owner in answer.by)
-        if has_to_wait and delivery.is_stored:
-            answer = yield Ask(claim.key, delivery.acquire(claim), park=True)
+    answer = yield from _ask_for_lock(delivery, claim, policy)
+    has_to_wait = isinstance(answer, (Held, Full)) and _has_to_wait(delivery, policy, answer.by)
+    if has_to_wait and delivery.is_stored:
+        answer = yield Ask(claim.key, delivery.acquire(claim), park=True)
     if isinstance(answer, Granted):
         return Outcome("run", claim.key, fence=answer.fence)
     if isinstance(answer, Parked):
@@ -125,6 +116,27 @@ def _acquire_lock(delivery: Delivery, claim: Claim, policy: Policy) -> Plan[Outc
         kind = ON_CONFLICT["wait" if has_to_wait else policy.on_conflict]
         return Outcome(kind, claim.key, answer.by, first_task_id(answer.by))
     return Outcome("drop", claim.key)
+
+
+def _ask_for_lock(delivery: Delivery, claim: Claim, policy: Policy) -> Plan[Answer]:
+    """Ask for the lock, and wait in its line if the option says so.
+
+    A message that may go without a lease is parked by a second request, when the lock is known to be held:
+    after a request that parks and gets no answer it may be in line, and must not run without a lease.
+    """
+    waits = policy.on_conflict == "wait"
+    acquire = delivery.acquire(claim, policy.max_waiting if waits and not delivery.was_admitted else None)
+    parks = waits and delivery.is_stored
+    answer = yield Ask(claim.key, acquire, park=parks and not policy.may_go_without)
+    if isinstance(answer, Held) and parks and policy.may_go_without:
+        answer = yield Ask(claim.key, acquire, park=True)
+    return answer
+
+
+def _has_to_wait(delivery: Delivery, policy: Policy, by: tuple[Owner, ...]) -> bool:
+    """Whether it waits for these owners, whatever its option says: it was admitted before, or is kin."""
+    goes_on = delivery.was_admitted and policy.on_conflict in ("skip", "raise")
+    return goes_on or any(_is_kin_but_no_copy(delivery, owner) for owner in by)
 
 
 def _acquire_as_publisher(delivery: Delivery, unique: UniqueClaim) -> Plan[Held | None]:

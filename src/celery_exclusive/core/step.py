@@ -108,9 +108,10 @@ class _Step(KeyState):
         own = self.holders.get(op.id)
         if own and not own.belongs_to(op.token):  # another delivery of this id runs
             return Held(self.owners())
-        is_late = op.phase in PUBLISHED and self.tombstone is not None  # its call was given up meanwhile
-        lease = own or (None if is_late else self._former(op))
-        if not lease and (self.holders or self.waiting or is_late):
+        is_given_up = op.phase in PUBLISHED and self.tombstone is not None
+        lease = own or (None if is_given_up else self._former(op))
+        is_free = not (self.holders or self.waiting or is_given_up)
+        if not lease and not is_free:
             return Held(self.owners())
         fence = lease.fence if lease else self.next_number()
         if lease:
@@ -213,9 +214,9 @@ class _Step(KeyState):
 
     def _grant_slot(self, op: Acquire, entry: Entry | None) -> Answer | None:
         """Grant the slot of the former holder, unless that runs, or a free one; None: there is none."""
-        id, phase = op.former or ("", "running")
+        id, phase = op.former or ("", None)
         former = self.holders.get(id)
-        if former and former.phase == phase != "running":
+        if former and former.phase == phase and phase != "running":
             del self.holders[id]
             granted = self._enter(op, former.fence)
             self.advance()

@@ -94,9 +94,9 @@ local function acquire_alone()
   advance()
   local own, former = holders[op.id], holders[op.former_id]
   if own and not belongs_to(own, op.token) then return 'held', 0, owners() end -- another delivery of this id runs
-  local is_late = op.phase ~= 'running' and tombstone() -- its call was given up meanwhile
-  local lease = own or not is_late and former and belongs_to(former, op.former_token) and former
-  if not lease and (holder_count + waiting > 0 or is_late) then return 'held', 0, owners() end
+  local is_given_up = op.phase ~= 'running' and tombstone()
+  local lease = own or not is_given_up and former and belongs_to(former, op.former_token) and former
+  if not lease and (holder_count + waiting > 0 or is_given_up) then return 'held', 0, owners() end
   local fence = lease and lease.fence or next_number()
   if lease then drop(lease.id) end
   hold(fence, lease and lease.waited or '0', op.phase)
