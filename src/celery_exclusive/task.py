@@ -127,7 +127,7 @@ class TaskMixin:
         return LockState(
             keys[0],
             unique_holders if phase == "running" and not holders else holders,
-            lock.waiting + lock.aside + own.waiting + own.aside,  # a copy of a dead run waits for its own key
+            lock.all_waiting + own.all_waiting,  # a copy of a dead run waits for its own key
             position=0 if has_room else lock.waiting + 1,
             unique_holder=unique_holders[0] if unique_holders else None,
             is_unique_holder_queued=phase in NOT_BEGUN,

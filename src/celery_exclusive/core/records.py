@@ -12,8 +12,6 @@ SECOND = 1_000_000
 NEVER = 2**53 - 1
 Phase = Literal["running", "queued", "again", "period"]
 NOT_BEGUN: tuple[Phase, ...] = ("queued", "again")
-PUBLISHED: tuple[Phase, ...] = ("queued", "again", "period")
-"""Those in which a publisher acquires a key: the id of its message is new."""
 State = Literal["waiting", "aside", "behind"]
 OFFERED_AT_ONCE = 100
 """How many slots of a key are offered at a time: a large limit must not fill the broker with copies."""

@@ -28,7 +28,7 @@ from celery_exclusive.core.operations import (
     Restore,
     Stale,
 )
-from celery_exclusive.core.records import ENTERED, PUBLISHED, Document, Entry, Holder, Line
+from celery_exclusive.core.records import ENTERED, Document, Entry, Holder, Line
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,8 @@ class _Step(KeyState):
         own = self.holders.get(op.id)
         if own and not own.belongs_to(op.token):  # another delivery of this id runs
             return Held(self.owners())
-        is_given_up = op.phase in PUBLISHED and self.tombstone is not None
+        # The id of a call is new: it has a tombstone only if its publisher has given it up meanwhile.
+        is_given_up = op.phase != "running" and self.tombstone is not None
         lease = own or (None if is_given_up else self._former(op))
         is_free = not (self.holders or self.waiting or is_given_up)
         if not lease and not is_free:

@@ -28,7 +28,8 @@ def refuse_unfit(services: Services, pool: Any) -> None:
             "this worker has its own: use a redis:// URL, or the worker's --pool=threads or --pool=solo"
         )
     for task, option in _exclusive_tasks(services):
-        _refuse_wait(store, task.name, option)
+        if option.on_conflict == "wait":
+            _refuse_wait(store, task.name, option)
 
 
 def refuse_declared(conf: Any, task_name: str, option: Option) -> None:
@@ -47,7 +48,7 @@ def refuse_declared(conf: Any, task_name: str, option: Option) -> None:
 
 
 def _refuse_wait(store: Store, task_name: str, option: Exclusive) -> None:
-    if option.on_conflict == "wait" and not store.capabilities.line:
+    if not store.capabilities.line:
         raise OptionError(
             f"exclusive_store: {store.url} keeps no line, and task {task_name} with {option!r} has "
             "to wait in one: give it on_conflict='skip' or 'reschedule', or name a redis://, "

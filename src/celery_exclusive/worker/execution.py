@@ -64,6 +64,7 @@ class Execution:
         self.republisher = Republisher(task.app)
         self.store_wait = StoreWait(self.services, task, request)
         self.asked_at = self.look_until = 0.0
+        self.was_granted = False
         self.run = Run(self.id, body_over=True)  # until it begins: Celery may end it without
         self.leases = RunLeases(self.services, self.delivery, task.name, self.run, self.store_wait)
         self.outcome: Outcome | None = None  # until the keys are acquired
@@ -97,6 +98,8 @@ class Execution:
         ending: Ignore | Reject | None = None
         while ending is None and self.outcome is None:
             self.look_until, failures = 0.0, self.store_wait.failures
+            if self.was_granted:  # for all that the store knows, it may have begun
+                self.delivery = replace(self.delivery, redelivered=True)
             try:
                 outcome = run_plan(admit(self.delivery, self.policy), self.ask)
             except StoreUnavailable as error:
@@ -131,8 +134,7 @@ class Execution:
             operation = replace(operation, message=self.delivery.stored.dump())
         reply, interruption = self.store_wait.apply(asked.key, operation)
         self.note(interruption)
-        if isinstance(reply.answer, Granted):  # for all that the store knows, it may have begun
-            self.delivery = replace(self.delivery, redelivered=True)
+        self.was_granted |= isinstance(reply.answer, Granted)
         return reply.answer
 
     def ask_once(self, asked: Ask) -> Answer:
