@@ -106,6 +106,12 @@ def stop_consuming(lab: Lab, worker: Worker, queue: str) -> None:
     eventually(is_over, f"{worker.name} to leave {queue}")
 
 
+def park_behind(id: str, lab: Lab, worker: Worker) -> None:
+    """Deliver the message of a running task again, to this worker, which parks it behind its run."""
+    Message.unacknowledged(lab, id).deliver_again()
+    worker.wait_for_log(f"[{id}] parked: behind its own run")
+
+
 def consume(lab: Lab, worker: Worker, queue: str) -> None:
     """Let a worker take messages of this queue too."""
     _control(worker, lab.app.control.add_consumer, queue)

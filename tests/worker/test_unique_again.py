@@ -9,7 +9,7 @@ import pytest
 
 from celery_exclusive import LockHeld, Unique
 from tests.worker.lab import Lab, eventually
-from tests.worker.message import Message
+from tests.worker.message import Message, park_behind
 from tests.worker.stage import Stage
 from tests.worker.test_unique import ONCE, SHOP, assert_skipped, hold
 from tests.worker.versions import needs_celery
@@ -88,8 +88,7 @@ def test_a_copy_that_waits_behind_its_own_run_leaves_its_key_to_that(stage: Stag
     lab = stage.make_lab(SHOP, exclusive_ttl=600)
     worker = stage.start_worker(lab, slots=3)
     holder = hold(lab, "both")
-    Message.unacknowledged(lab, holder.id).deliver_again()
-    worker.wait_for_log("parked: behind its own run")
+    park_behind(holder.id, lab, worker)
     state = lab.task("both").lock_state("k")
     assert state.unique_holder.remaining <= 600  # that of the run: it expires with the lock, if the run dies
     assert not state.is_unique_holder_queued

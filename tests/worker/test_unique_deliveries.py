@@ -10,7 +10,7 @@ import pytest
 
 from celery_exclusive import Exclusive, Unique
 from tests.worker.lab import eventually
-from tests.worker.message import Message, stop_consuming
+from tests.worker.message import Message, park_behind, stop_consuming
 from tests.worker.stage import Stage, on_stages
 from tests.worker.test_unique import ONCE, SHOP, assert_skipped, hold
 from tests.worker.versions import needs_celery
@@ -104,8 +104,7 @@ def test_a_copy_of_a_running_unique_task_waits_behind_it_and_is_dropped_when_tha
     lab = stage.make_lab(SHOP, exclusive_ttl=600)
     worker = stage.start_worker(lab, slots=3)
     holder = hold(lab, "once")
-    Message.unacknowledged(lab, holder.id).deliver_again()
-    worker.wait_for_log(f"[{holder.id}] parked: behind its own run")
+    park_behind(holder.id, lab, worker)
     assert_skipped(lab.send("once", "k", "duplicate"), holder)
     lab.open("holder")
     assert holder.get(timeout=DEADLINE) == "holder"
@@ -123,8 +122,7 @@ def test_a_copy_of_a_running_unique_task_runs_when_that_dies(stage: Stage, victi
     other = stage.start_worker(lab, "w2")
     doomed.wait_accepted(holder.id)
     stop_consuming(lab, doomed, "lab")
-    Message.unacknowledged(lab, holder.id).deliver_again()
-    other.wait_for_log(f"[{holder.id}] parked: behind its own run")
+    park_behind(holder.id, lab, other)
     if victim == "child":
         (start,) = lab.journal.events("start")
         os.kill(start["pid"], signal.SIGKILL)
@@ -160,8 +158,7 @@ def test_a_copy_of_a_run_does_not_begin_when_the_retry_that_got_its_key_has_fini
     worker = stage.start_worker(lab, slots=3)
     result = lab.send("slow_end", "k", "tag", True)
     lab.journal.wait_for("start", tag="tag")
-    Message.unacknowledged(lab, result.id).deliver_again()
-    worker.wait_for_log(f"[{result.id}] parked: behind its own run")
+    park_behind(result.id, lab, worker)
     lab.open("tag")
     lab.journal.wait_for("sent", tag="retry")
     lab.open("tag")

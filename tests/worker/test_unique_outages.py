@@ -8,8 +8,8 @@ from celery_exclusive.stores.base import open_store
 from tests.proxy import Proxy
 from tests.servers import RedisServer
 from tests.worker.journal import is_alive
-from tests.worker.lab import eventually
-from tests.worker.message import Message, stop_consuming
+from tests.worker.lab import Lab, eventually
+from tests.worker.message import park_behind, stop_consuming
 from tests.worker.stage import Stage, on_stages
 from tests.worker.test_unique import ONCE, SHOP, hold
 
@@ -28,6 +28,10 @@ def withhold(proxy: Proxy, word: str, times: int = OFTEN) -> None:
     """Keep requests with this word among their arguments; those that come after a cut are not kept."""
     for _ in range(times):
         proxy.withhold(b"\r\n%b\r\n" % word.encode())
+
+
+def unique_key_of(lab: Lab, name: str) -> str:
+    return str(lab.task(name).lock_state("k").key.replace("x:", "u:", 1))
 
 
 def wait_until_expired(store: RedisServer, key: str) -> None:
@@ -82,7 +86,7 @@ def test_a_body_does_not_begin_with_a_lease_that_has_expired_while_it_waited_for
     lab = stage.make_lab(SHOP, exclusive_store=store.url, exclusive_ttl=6)
     worker = stage.start_worker(lab, "away", exclusive_store=away(proxy, 20))
     key = lab.task(name).lock_state("k").key
-    unique_key = key.replace("x:", "u:", 1)
+    unique_key = unique_key_of(lab, name)
     withhold(proxy, unique_key)
     first = lab.send(name, "k", "first")
     assert first.key == unique_key
@@ -110,8 +114,7 @@ def test_a_copy_of_a_run_does_not_begin_after_its_retry_if_the_store_stalls_when
     worker = stage.start_worker(lab, slots=3, exclusive_store=away(proxy))
     result = lab.send("slow_end", "k", "tag", True)
     lab.journal.wait_for("start", tag="tag")
-    Message.unacknowledged(lab, result.id).deliver_again()
-    worker.wait_for_log(f"[{result.id}] parked: behind its own run")
+    park_behind(result.id, lab, worker)
     lab.open("tag")
     lab.journal.wait_for("sent", tag="retry")
     withhold(proxy, "superseded", times=2)
@@ -138,7 +141,7 @@ def test_a_child_that_is_replaced_releases_what_the_store_has_not_answered_yet(
     hold(lab, "fussy", unique=None)
     (start,) = lab.journal.events("start")
     (other,) = (pid for pid in worker.children if pid != start["pid"])
-    key = lab.task("fussy").lock_state("k").key.replace("x:", "u:", 1)
+    key = unique_key_of(lab, "fussy")
     withhold(proxy, key)
     skipped = lab.send("fussy", "k", "skipped")
     assert skipped.key == key
@@ -163,8 +166,7 @@ def test_a_copy_is_dropped_though_the_answer_to_the_end_of_its_run_is_lost(
     lab = stage.make_lab(SHOP, exclusive_store=store.url, exclusive_ttl=6)
     worker = stage.start_worker(lab, slots=3, exclusive_store=away(proxy))
     holder = hold(lab, "once")
-    Message.unacknowledged(lab, holder.id).deliver_again()
-    worker.wait_for_log(f"[{holder.id}] parked: behind its own run")
+    park_behind(holder.id, lab, worker)
     proxy.lose(b"\r\nif_no_copy\r\n")
     lab.open("holder", "holder")
     assert holder.get(timeout=DEADLINE) == "holder"
@@ -184,7 +186,7 @@ def test_a_message_that_goes_back_for_want_of_an_answer_does_not_wait_for_a_run_
     lab = stage.make_lab(SHOP, exclusive_store=store.url, exclusive_ttl=600)
     conf = {"exclusive_store": away(proxy), "exclusive_store_wait": 2}
     worker = stage.start_worker(lab, **conf)
-    unique_key = lab.task(name).lock_state("k").key.replace("x:", "u:", 1)
+    unique_key = unique_key_of(lab, name)
     for _ in range(OFTEN):
         proxy.lose(b"\r\n%b\r\n" % unique_key.encode())
     sent = lab.send(name, "k", "sent")
