@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import shutil
+import ssl
+import subprocess
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
 from celery_exclusive.core.operations import Applied, Granted, Parked, Release
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import StoreUnavailable
+from celery_exclusive.stores.base import open_store
+from celery_exclusive.stores.sql.mysql_connection import _Connection
 from celery_exclusive.stores.sql.transaction import Transaction
-from tests.maria import MariaServer
+from tests.maria import MariaDatabase, MariaServer
 from tests.store.operations import give, take
 from tests.store.test_database import wait_until_blocked
 
@@ -83,3 +90,59 @@ def test_check_warns_of_a_setting_with_which_a_crash_loses_locks(start_maria: St
             assert warning == f"store {store.url}: its {lossy}; set it to 1"
         server.ask("SET GLOBAL innodb_flush_log_at_trx_commit = 3")
         assert store.check() == []
+
+
+@pytest.fixture
+def contexts(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Gets an entry for each TLS context that is made, in a process that has made none."""
+    made, make = list[object](), ssl.create_default_context
+    monkeypatch.setattr(ssl, "create_default_context", lambda **names: made.append(names) or make(**names))
+    monkeypatch.setattr(_Connection, "_shared", None)
+    return made
+
+
+def cipher(url: str) -> str:
+    """Return what a new connection is encrypted with."""
+
+    def look(transaction: Transaction) -> str:
+        transaction.cursor.execute("SHOW SESSION STATUS LIKE 'Ssl_cipher'")
+        ((_, value),) = transaction.cursor.fetchall()
+        return str(value)
+
+    with closing(open_store(url)) as store:
+        return store.transact(look)
+
+
+def test_connections_without_tls_share_a_context(
+    maria_database: MariaDatabase, contexts: list[object]
+) -> None:
+    assert [cipher(maria_database.url) for _ in range(3)] == [""] * 3
+    assert len(contexts) == 1
+    assert cipher(f"{maria_database.url}?ssl_disabled=true") == ""
+    assert len(contexts) == 1
+
+
+@pytest.fixture
+def certificate() -> Iterator[Path]:
+    """One that the user of a server can read, with its key beside it."""
+    if not (openssl := shutil.which("openssl")):
+        pytest.skip("no openssl here")
+    new = "req -x509 -nodes -days 1 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1"
+    name = ["-subj", "/CN=tests", "-addext", "subjectAltName=IP:127.0.0.1"]
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder, name) for name in ("cert.pem", "key.pem")]
+        command = [openssl, *new.split(), *name, "-out", str(files[0]), "-keyout", str(files[1])]
+        subprocess.run(command, check=True, capture_output=True)
+        for path in (Path(folder), *files):
+            path.chmod(0o755)
+        yield files[0]
+
+
+def test_connections_with_tls_share_a_context_unless_they_have_options_for_it(
+    start_maria: StartMaria, certificate: Path, contexts: list[object]
+) -> None:
+    server = start_maria(ssl_cert=str(certificate), ssl_key=str(certificate.with_name("key.pem")))
+    assert all(cipher(server.url) for _ in range(3))
+    assert len(contexts) == 1
+    assert all(cipher(f"{server.url}?ssl_ca={certificate}") for _ in range(2))
+    assert len(contexts) == 3  # of a file, which may be another one by now

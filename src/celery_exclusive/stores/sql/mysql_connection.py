@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pymysql
 from pymysql.constants import CLIENT, ER
@@ -31,7 +31,7 @@ def connect(**options: Any) -> Any:
         "client_flag": CLIENT.MULTI_STATEMENTS,  # not FOUND_ROWS: a row that stays as it was must not count
     }
     try:
-        return pymysql.connect(**{"connect_timeout": limit, **options, **own})
+        return _Connection(**{"connect_timeout": limit, **options, **own})
     except pymysql.OperationalError as error:
         _tell_of_silence(error, limit)
         raise
@@ -105,6 +105,25 @@ class TranslatingCursor:
         except pymysql.OperationalError as error:
             _tell_of_silence(error, limit)
             raise
+
+
+_OfDriver: Any = pymysql.connections.Connection  # its types lack what is overridden
+
+
+class _Connection(_OfDriver):  # type: ignore[misc]
+    """One that shares its TLS context with all that have no options for it, as the driver makes it for each.
+
+    To make one reads the certificates of the machine, for 20 ms, and a child forked meanwhile may hang in it.
+    """
+
+    _shared: ClassVar[Any] = None
+
+    def _create_ssl_ctx(self, sslp: Any) -> Any:
+        if sslp:  # of files, which may be others by now
+            return super()._create_ssl_ctx(sslp)
+        if _Connection._shared is None:
+            _Connection._shared = super()._create_ssl_ctx(sslp)
+        return _Connection._shared
 
 
 class NoAnswer(pymysql.OperationalError):
