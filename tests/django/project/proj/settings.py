@@ -3,6 +3,8 @@
 import json
 import os
 
+import django
+
 from celery_exclusive import Exclusive
 
 SECRET_KEY = "not-a-secret"
@@ -11,11 +13,12 @@ ALLOWED_HOSTS = ["127.0.0.1"]
 ROOT_URLCONF = "repos.views"
 INSTALLED_APPS = ["repos", "courier"]
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+IMMEDIATE = {"transaction_mode": "IMMEDIATE"} if django.VERSION >= (5, 1) else {}
 DATABASES = {
     "default": {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": os.environ["PROJECT_DATABASE"],
-        "OPTIONS": {"transaction_mode": "IMMEDIATE", "timeout": 20},
+        "OPTIONS": {**IMMEDIATE, "timeout": 20},
     }
 }
 
