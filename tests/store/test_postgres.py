@@ -11,7 +11,7 @@ import pytest
 from celery_exclusive.core.operations import Applied, Granted, Remove
 from celery_exclusive.stores.sql.postgres import PostgresStore
 from tests.pgbouncer import PgBouncer
-from tests.postgres import PostgresServer
+from tests.postgres import PostgresDatabase, PostgresServer
 from tests.store.operations import give, take
 
 
@@ -59,3 +59,21 @@ def test_check_warns_of_each_setting_with_which_a_crash_loses_locks(
     fsync, commit = check()
     assert lossy("fsync") in fsync
     assert lossy("synchronous_commit") in commit
+
+
+@pytest.mark.usefixtures("long_waits", "postgres_url")
+def test_a_call_whose_connection_the_server_ends_is_made_again(postgres_database: PostgresDatabase) -> None:
+    with closing(postgres_database.open_store()) as store, ThreadPoolExecutor(1) as pool:
+        store.epoch()
+        with postgres_database.stranger() as stranger:
+            stranger.execute("BEGIN")
+            stranger.execute("SELECT FROM exclusive2_namespace FOR UPDATE")
+            granting = pool.submit(store.apply, "key", take("a"))
+            while not postgres_database.blocked():
+                pass
+            stranger.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE pg_backend_pid() = ANY (pg_blocking_pids(pid))"
+            )
+            stranger.execute("COMMIT")
+        assert isinstance(granting.result().answer, Granted)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from celery_exclusive.stores.sql import hints
 from celery_exclusive.stores.sql.database import Trouble
 
+_NO_CODE = 0
+"""Of what the server has not said: it is silent."""
 _NO_TABLE = 1146
 _BUSY = {
     1020: hints.IN_THE_WAY,  # a row has changed since this transaction read it
     1062: hints.IN_THE_WAY,  # another process stores the version of the tables
-    1205: hints.IN_THE_WAY,
+    1205: f"{hints.IN_THE_WAY}, or for a full disk",
     1213: hints.IN_THE_WAY,
     1317: "somebody stopped the statement",
     1969: hints.IN_THE_WAY,
@@ -36,6 +38,7 @@ _MISUSE = {
 }
 """What a human must change."""
 _OTHER = {
+    _NO_CODE: "check that it runs and that its disk is not full: it waits for room without a word",
     **dict.fromkeys((1040, 1203, 1226), hints.CLIENTS),
     1021: hints.DISK,
     1030: "look into its log",
@@ -64,6 +67,6 @@ def hint(error: Exception) -> str:
 
 
 def _code(error: Exception) -> int:
-    """The server's number for it; 0: it has none."""
-    number = error.args[0] if error.args else 0
-    return number if isinstance(number, int) else 0
+    """The server's number for it."""
+    number = error.args[0] if error.args else _NO_CODE
+    return number if isinstance(number, int) else _NO_CODE

@@ -62,11 +62,13 @@ class TranslatingCursor:
         return self._result()
 
     def _result(self) -> Any:
+        """The rows come before the server commits: an error that follows them undoes what they say."""
         connection = self.raw.connection
-        (result,) = connection.wait(generators.execute(connection.pgconn))
-        if result.status not in {ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK}:
-            raise psycopg.errors.error_from_result(result)
-        return result
+        results = connection.wait(generators.execute(connection.pgconn))
+        for result in results:
+            if result.status not in {ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK}:
+                raise psycopg.errors.error_from_result(result)
+        return results[0]
 
 
 class TimedConnection(psycopg.Connection[Any]):

@@ -34,7 +34,7 @@ _MISUSE_WORDS = {
 _WORDS = _MISUSE_WORDS | {
     "too many clients": hints.CLIENTS,
     "remaining connection slots": hints.CLIENTS,
-    "system is s": hints.STARTING,
+    "database system is": hints.STARTING,
 }
 """Errors of connecting have no code, so their words must do."""
 
