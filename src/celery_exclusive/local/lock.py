@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import warnings
 from socket import gethostname
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 _ELSEWHERE = {"timeout": "wait", "blocking_timeout": "wait", "expires": "ttl", "expire": "ttl"}
 """What other libraries call our options."""
+_TEMPLATE = re.compile(r"\{[^\W\d][\w.]*\}")
 
 
 class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
@@ -48,7 +51,8 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
             finally: guard.release()
 
     Parameters:
-        text: a string that names what is locked, for all processes with the same store and namespace.
+        text: a string that names what is locked, for all processes with the same store and namespace. It is
+            no template: braces stay as they are, with a warning if there is a name in them.
         ttl: seconds after which the lock of a dead process is free again, from 0.1. It does not limit how
             long a lock is held: a thread renews the lease three times per ttl. Default 30.
         wait: how many seconds to wait for it at most; 0 is one try. Default None: as long as it takes.
@@ -102,6 +106,12 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
         if not is_count(limit):
             self._refuse(f"limit={shown(limit)} must be {A_COUNT}: how many may hold it at once.")
         self.key = absolute_key(text)
+        if _TEMPLATE.search(text):  # a user's title may have braces, so it is neither refused nor shown
+            warnings.warn(
+                "lock(): a name in braces, as in 'repo:{project_id}', stays as it is and names one lock for "
+                "all: for its value write an f-string, lock(f'repo:{project_id}')",
+                stacklevel=2,
+            )
 
     def __repr__(self) -> str:
         return f"lock({self.text!r})"

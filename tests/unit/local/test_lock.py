@@ -96,6 +96,19 @@ def test_the_same_text_as_a_tasks_key_is_the_same_lock(app: Celery, lock: Lock) 
     assert not sync.lock_state(17).is_running
 
 
+@pytest.mark.parametrize("text", ["repo:{number}", "repo:{project.pk}/x"])
+def test_a_name_in_braces_is_taken_as_it_is_with_a_warning_at_the_callers_line(text: str) -> None:
+    with pytest.warns(UserWarning, match=r"write an f-string, lock\(f'repo:{project_id}'\)") as warned:
+        guard = lock_(text)
+    assert guard.key == f"x={text}"
+    assert [warning.filename for warning in warned] == [__file__]
+
+
+@pytest.mark.parametrize("text", ['{"repo": 17}', "{}", "{17}", "{a b}", "repo:{", "{user:17}"])
+def test_other_braces_are_taken_as_they_are(text: str) -> None:
+    assert lock_(text).key == f"x={text}"
+
+
 def test_acquire_and_release_do_what_the_block_does(lock: Lock) -> None:
     guard, other = lock(), lock(wait=0)
     assert guard.acquire()
