@@ -67,47 +67,47 @@ class Execution:
         self.was_granted = False
         self.run = Run(self.id, body_over=True)  # until it begins: Celery may end it without
         self.leases = RunLeases(self.services, self.delivery, task.name, self.run, self.store_wait)
-        self.outcome: Outcome | None = None  # until the keys are acquired
 
     def execute(self) -> Any:
         """Execute the delivery, and return what Celery's tracer returns."""
-        ending, done = None, False
+        entered, done = None, False
         try:
-            if ending := self.enter():
-                return _traced(ending)
+            entered = self.enter()
+            if not isinstance(entered, Outcome):
+                return _traced(entered)
             with within(self.run):
                 result = self.tracer(*self.call)
             done = not causes_redelivery(self.delivery, result.info and result.info.retval)
             return result
         except Exception as error:  # of a hook, after the result was stored
-            done = self.outcome is not None and not causes_redelivery(self.delivery, error)
+            done = entered is not None and not causes_redelivery(self.delivery, error)
             raise
         finally:
-            if ending is None:
+            if entered is None or isinstance(entered, Outcome):
                 with undisturbed():
-                    self.leases.release(self.outcome, done=done)
+                    self.leases.release(entered, done=done)
 
-    def enter(self) -> Ignore | Reject | None:
-        """Acquire the keys; return the exception that ends the delivery without a run, if any.
+    def enter(self) -> Outcome | Ignore | Reject:
+        """Acquire the keys; return the outcome of the run, or what ends the delivery without one.
 
         A message is never dropped because the store stays down. If it was acknowledged, or if the broker
         would drop it when it is redelivered too often, it is published again, or keeps waiting here until
         broker or store answers. It asks for its keys anew if the store did not answer meanwhile: what it was
         granted before may have expired.
         """
-        ending: Ignore | Reject | None = None
-        while ending is None and self.outcome is None:
+        entered: Outcome | Ignore | Reject | None = None
+        while entered is None:
             self.look_until, failures = 0.0, self.store_wait.failures
             if self.was_granted:  # for all that the store knows, it may have begun
                 self.delivery = replace(self.delivery, redelivered=True)
             try:
                 outcome = run_plan(admit(self.delivery, self.policy), self.ask)
             except StoreUnavailable as error:
-                ending = self.enter_without_store(error)
+                entered = self.enter_without_store(error)
             else:
                 if outcome.kind != "run" or self.store_wait.failures == failures:
-                    ending = self.carry_out(outcome)
-        return ending
+                    entered = self.carry_out(outcome)
+        return entered
 
     @property
     def policy(self) -> Policy:
@@ -152,13 +152,12 @@ class Execution:
         elif interruption:
             raise interruption
 
-    def enter_without_store(self, error: StoreUnavailable) -> Ignore | Reject | None:
-        """Run without a lease, if the option allows that; else end the delivery, as `enter` says."""
+    def enter_without_store(self, error: StoreUnavailable) -> Outcome | Ignore | Reject | None:
+        """Run without a lease, if the option allows that; else end the delivery. None: try again."""
         if self.may_go_without:
             self.run.runs_without_lease = True
             notices.runs_without_lease(self.services, self.task.name, self.id, self.delivery.key, error)
-            self.outcome = Outcome("run")
-            return None
+            return Outcome("run")
         ending: Ignore | Reject | None
         # RabbitMQ's quorum queues drop a message that is returned too often.
         if self.delivery.acks_late and not self.republisher.is_amqp:
@@ -171,8 +170,8 @@ class Execution:
             self.leases.owe(done=False, comes_again=True)
         return ending
 
-    def carry_out(self, outcome: Outcome) -> Ignore | None:
-        """Prepare the run for its outcome, or end the delivery; neither, if it cannot be published again."""
+    def carry_out(self, outcome: Outcome) -> Outcome | Ignore | None:
+        """Prepare the run for its outcome, or end the delivery. None: try again, it was not published."""
         if outcome.kind == "reschedule":
             if later := next_try(self.delivery.stored, self.gives_up_after(outcome)):
                 again, pause = later
@@ -185,8 +184,7 @@ class Execution:
         if outcome.kind in ("wait", "drop"):
             return Ignore(outcome.kind)
         self.set_result(outcome)
-        self.outcome = outcome
-        return None
+        return outcome
 
     def gives_up_after(self, outcome: Outcome) -> float | None:
         """Return for how long it tries; without end for its unique key."""

@@ -25,14 +25,14 @@ class Received(Delivery):
     """A delivery, with the message itself.
 
     The token is new for every delivery, so that two copies of one message are never taken for each other.
-    `values` are what the call gave in place of those of its task. `longest` is how many microseconds the
-    unique key is kept while the message waits, unless that `expires` before. `events_from` gives a child the
-    name of its worker, if somebody listened to its events when it got the delivery.
+    `values` are what the call gave in place of those of its task. `longest_queued_ttl` is how many
+    microseconds the unique key is kept while the message waits, unless that `expires` before. `events_from`
+    gives a child the name of its worker, if somebody listened to its events when it got the delivery.
     """
 
     values: Values
     stored: StoredMessage
-    longest: int = 0
+    longest_queued_ttl: int = 0
     expires: str | None = None
     events_from: str | None = None
 
@@ -76,7 +76,7 @@ class Received(Delivery):
             follows=f"{request.id}/{header.follows}" if header.follows else None,
             values=header.values,
             stored=StoredMessage.of(message, header, noted.get("queue") if header.route else None),
-            longest=unique.queued_ttl if unique else 0,
+            longest_queued_ttl=unique.queued_ttl if unique else 0,
             expires=message.headers.get("expires"),
         )
 
@@ -84,7 +84,7 @@ class Received(Delivery):
         """This delivery, with its unique key held no longer than its message can wait from now on."""
         if self.unique is None or self.unique.ends_by_clock or self.expires is None:
             return self
-        left = no_longer_than(self.longest, seconds_until(self.expires))
+        left = no_longer_than(self.longest_queued_ttl, seconds_until(self.expires))
         return replace(self, unique=replace(self.unique, queued_ttl=left))
 
 

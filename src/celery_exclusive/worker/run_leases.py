@@ -41,8 +41,8 @@ class RunLeases:
         held: list[Claim] = []
         if exclusive and outcome.has_lock:
             known = keeper.known if keeper else lambda: None
-            until = asked_at + exclusive.ttl / SECOND
-            self.run.lease = Lease(outcome.fence, exclusive, self.services.store, until, known)
+            expiry = asked_at + exclusive.ttl / SECOND
+            self.run.lease = Lease(outcome.fence, exclusive, self.services.store, expiry, known)
             held.append(exclusive)
         if self.unique:
             self.unique.may_hold = outcome.may_hold_unique
@@ -68,7 +68,8 @@ class RunLeases:
             self.owe(done=done)
             return
         # If a child dies in its body, the main process knows whether the message is redelivered.
-        if done or (self.parts.runs_in_main and not self.delivery.acks_late):
+        is_over = done or (self.parts.runs_in_main and not self.delivery.acks_late)
+        if is_over:
             self._release_unique_key()
         if interruption and not isinstance(interruption, Exception):
             raise interruption
