@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from celery_exclusive.core.key_state import OFFERS_ASIDE, OFFERS_IN_LINE
 from celery_exclusive.core.operations import Acquire, Applied, Granted, Operation, Parked, Reap, Release
-from celery_exclusive.core.records import ENTERED, NEVER, Document, Entry, Holder, Line, State
+from celery_exclusive.core.records import BEGUN, NEVER, Document, Entry, Holder, Line, State
 from celery_exclusive.core.step import Transition, step
 
 NOW, LATER, LAST_FENCE, EPOCH = 0, 1, 100, "epoch"
@@ -502,12 +502,12 @@ class Model:
             for e in sorted(entries.values(), key=lambda entry: entry.seq)
         ]
         leases = [
-            Lease(holder.id, holder.waited, holder.expiry <= NOW)
+            Lease(holder.id, holder.may_have_copies, holder.expiry <= NOW)
             for holder in sorted(transition.document.holders, key=lambda holder: holder.fence)
         ]
         tombstones = dict(store.tombstones)
         if transition.tombstone is not None:
-            tombstones[id] = ENTERED if transition.tombstone == ENTERED else "another"
+            tombstones[id] = BEGUN if transition.tombstone == BEGUN else "another"
         marks = tuple(sorted(tombstones.items()))
         changed = Store(tuple(leases), tuple(places), marks, transition.due is not None)
         return changed, transition.answer, tuple(messages[woken] for woken in transition.wake)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from celery_exclusive.core.operations import Acquire, Operation, Stale
-from celery_exclusive.core.records import ENTERED, Document, Line
+from celery_exclusive.core.records import BEGUN, Document, Line
 from celery_exclusive.core.step import Transition, step
 from tests.explorer.model import Protocol, Setting
 
@@ -77,7 +77,7 @@ def _no_entry_is_stale(document: Document, line: Line, operation: Operation, now
 
 def _no_mark_of_begin(document: Document, line: Line, operation: Operation, now: int) -> Transition:
     transition = step(document, line, operation, now)
-    return replace(transition, tombstone=None) if transition.tombstone == ENTERED else transition
+    return replace(transition, tombstone=None) if transition.tombstone == BEGUN else transition
 
 
 def _no_limit(document: Document, line: Line, operation: Operation, now: int) -> Transition:

@@ -11,6 +11,7 @@ from celery_exclusive.core.operations import (
     AcquireAlone,
     Ending,
     ForceRelease,
+    GiveUp,
     Release,
     Remove,
     Renew,
@@ -38,7 +39,7 @@ class Take:
     message: bytes | None
     max_waiting: int | None = None
     late: bool = True
-    former: tuple[str, Phase] | None = None
+    takes_over: tuple[str, Phase] | None = None
 
 
 @dataclass(frozen=True)
@@ -132,8 +133,8 @@ takes = some.builds(Take, keys, ids, tokens, ttls, limits, kinds, messages, most
 arrivals = some.builds(
     Take, keys, ids, some.just("t1"), ttls, some.none(), some.just("fresh"), some.just(b"one")
 )
-formers = some.none() | some.tuples(ids, tokens)
-removals = some.builds(Remove, ids, some.sampled_from(("done", "open", "superseded", "given_up")))
+inherited = some.none() | some.tuples(ids, tokens)
+removals = some.builds(Remove, ids, some.sampled_from(("done", "open", "superseded")))
 renewals = some.lists(some.tuples(keys, some.builds(Renew, ids, tokens, ttls)), max_size=4).map(tuple)
 actions = some.one_of(
     takes,
@@ -145,9 +146,9 @@ actions = some.one_of(
     some.builds(ComeAgain, some.integers(0, 3), again_ttls),
     some.builds(Give, keys, some.builds(Release, ids, tokens, endings) | removals),
     some.builds(Give, keys, some.builds(Requeue, ids, tokens, again_ttls)),
-    some.builds(Give, keys, some.builds(ForceRelease, ids)),
+    some.builds(Give, keys, some.builds(ForceRelease, ids) | some.builds(GiveUp, ids)),
     some.builds(Give, keys, some.builds(Restore, ids, tokens, ttls, some.sampled_from((1, 1, 2)))),
-    some.builds(Give, keys, some.builds(AcquireAlone, ids, tokens, ttls, formers, phases)),
+    some.builds(Give, keys, some.builds(AcquireAlone, ids, tokens, ttls, inherited, phases)),
     some.builds(Keep, renewals),
     some.builds(Reap, some.sampled_from((0, 2, 2, 100)), some.sampled_from((0, 0, SECOND))),
     some.builds(Wait, some.sampled_from(pauses)),
@@ -169,10 +170,10 @@ def take(
     kind: str = "fresh",
     token: str = "t1",
     ttl: int = 30 * SECOND,
-    former: str | None = None,
+    takes_over: str | None = None,
 ) -> Take:
-    seen: tuple[str, Phase] | None = (former, "queued") if former else None
-    return Take("one at a time", id, token, ttl, limit, kind, b"one", former=seen)
+    seen: tuple[str, Phase] | None = (takes_over, "queued") if takes_over else None
+    return Take("one at a time", id, token, ttl, limit, kind, b"one", takes_over=seen)
 
 
 FINISHED = [take("a"), take("b"), Finish(0), Follow(0, False), Finish(0)]
@@ -287,9 +288,9 @@ RARE: dict[str, list[Action]] = {
         take("b", kind="redelivered"),
         Finish(1),
         Give("one at a time", AcquireAlone("a", "t0", 86_400 * SECOND, None, "queued")),
-        take("b", kind="redelivered", former="a"),
-        take("c", former="a"),
-        take("d", former="c"),
+        take("b", kind="redelivered", takes_over="a"),
+        take("c", takes_over="a"),
+        take("d", takes_over="c"),
     ],
     "what had waited, was kept for its queue, and comes as a fresh one, has waited": [
         take("a", kind="redelivered"),

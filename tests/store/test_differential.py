@@ -142,7 +142,7 @@ class Twin:
                 take.late,
                 take.message,
                 take.max_waiting,
-                take.former,
+                take.takes_over,
             ),
         )
         if isinstance(reply.answer, Granted):

@@ -81,7 +81,7 @@ def admit(delivery: Delivery, policy: Policy) -> Plan[Outcome]:
         key, owner = delivery.duplicate_of
         return Outcome("skip", key, owner=owner, reason="duplicate")
     may_hold = unique is not None and not unique.ends_by_clock
-    if unique and not (unique.is_acquired or delivery.is_repeated):
+    if unique and not (unique.is_acquired or delivery.has_asked_before):
         held = yield from _acquire_as_publisher(delivery, unique)
         if held and not _is_kin(delivery, held.by[0]):
             return Outcome("skip", unique.claim.key, held.by, first_task_id(held.by), "duplicate")
@@ -145,7 +145,7 @@ def _acquire_as_publisher(delivery: Delivery, unique: UniqueClaim) -> Plan[Held 
     own = queued.acquire_alone(unique.queued_ttl, "period" if unique.ends_by_clock else "queued")
     answer = yield Ask(key, own)
     if isinstance(answer, Held) and not answer.is_by_own_copy and _is_own_publish(delivery, answer.by[0]):
-        answer = yield Ask(key, replace(own, former=(answer.by[0].id, "")))
+        answer = yield Ask(key, replace(own, inherits=(answer.by[0].id, "")))
     return answer if isinstance(answer, Held) and not answer.is_by_own_copy else None
 
 
@@ -179,7 +179,7 @@ def _acquire_unique_key(delivery: Delivery, claim: Claim) -> Plan[Answer | None]
     acquire = delivery.acquire(claim)
     answer = yield Ask(claim.key, acquire)
     if isinstance(answer, Held) and _may_take_over(delivery, answer.by[0]):
-        answer = yield Ask(claim.key, replace(acquire, former=(answer.by[0].id, answer.by[0].phase)))
+        answer = yield Ask(claim.key, replace(acquire, takes_over=(answer.by[0].id, answer.by[0].phase)))
     if not isinstance(answer, Held):
         return answer
     if _runs_without(delivery, answer.by[0]):
@@ -203,15 +203,16 @@ def _keep_unique_key(delivery: Delivery, unique: UniqueClaim, lock: Claim) -> Pl
         requeue = replace(unique, claim=claim).requeue()
         if (yield Ask(claim.key, requeue, may_fail=True)) == Applied(True):
             return
-    if delivery.is_repeated:
+    if delivery.has_asked_before:
         yield from _release_dead_run(unique, lock)
 
 
 def _release_dead_run(unique: UniqueClaim, lock: Claim) -> Plan[None]:
     """Release the unique lease of an earlier delivery that is dead, for its message, as its worker would.
 
-    A run acquires its lock first. One that had the unique key a moment ago, and has no lock now, is dead or
-    just ending. One that has both may live; if it does not, both leases expire together.
+    A run acquires its lock first, and the looks come in the other order: a run that has the unique key at the
+    first look, and no lock at the second, is dead or just ending. One that has both may live; if it does not,
+    both leases expire together.
     """
     key = unique.claim.key
     runs = yield Ask(key, None, may_fail=True)
@@ -228,7 +229,7 @@ def _release_dead_run(unique: UniqueClaim, lock: Claim) -> Plan[None]:
 
 def _has_to_run(delivery: Delivery, owner: Owner) -> bool:
     """Whether this delivery is no duplicate of the owner, and waits until the unique key is free."""
-    return delivery.is_repeated or _is_kin(delivery, owner)
+    return delivery.has_asked_before or _is_kin(delivery, owner)
 
 
 def _is_kin(delivery: Delivery, owner: Owner) -> bool:
@@ -254,7 +255,7 @@ def _may_take_over(delivery: Delivery, owner: Owner) -> bool:
     """
     if owner.phase == "queued":
         return not delivery.is_fanout or publish_claim_id(delivery.id) == owner.id
-    return owner.phase == "again" and not owner.is_offered and _is_kin(delivery, owner)
+    return owner.phase == "again" and _is_kin(delivery, owner)
 
 
 def _runs_without(delivery: Delivery, owner: Owner) -> bool:

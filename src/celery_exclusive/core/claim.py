@@ -37,8 +37,10 @@ class Claim:
     def acquire(self) -> Acquire:
         return Acquire(self.id, self.token, self.ttl, self.limit)
 
-    def acquire_alone(self, ttl: int, phase: Phase, former: Claim | None = None) -> AcquireAlone:
-        return AcquireAlone(self.id, self.token, ttl, (former.id, former.token) if former else None, phase)
+    def acquire_alone(self, ttl: int, phase: Phase, inherits: Claim | None = None) -> AcquireAlone:
+        return AcquireAlone(
+            self.id, self.token, ttl, (inherits.id, inherits.token) if inherits else None, phase
+        )
 
     def renew(self) -> Renew:
         return Renew(self.id, self.token, self.ttl)

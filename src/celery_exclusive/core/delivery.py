@@ -42,7 +42,7 @@ class Delivery:
         return self.redelivered or self.promoted is not None
 
     @property
-    def is_repeated(self) -> bool:
+    def has_asked_before(self) -> bool:
         """Whether an earlier delivery or run of its task has asked for its keys."""
         return self.was_admitted or self.may_be_in_line
 

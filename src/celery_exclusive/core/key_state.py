@@ -7,7 +7,7 @@ from dataclasses import replace
 from celery_exclusive.core.operations import Owner
 from celery_exclusive.core.records import NEVER, OFFERED_AT_ONCE, SECOND, Document, Entry, Holder, Line
 
-OFFER = 5 * SECOND
+FIRST_OFFER = 5 * SECOND
 """How long the first offer lasts; each further offer lasts twice as long."""
 LONGEST_OFFER = 120
 """The longest offer, and the pause between offers to an entry aside, in first offers: 10 minutes."""
@@ -24,10 +24,10 @@ def owner(lease: Holder, now: int) -> Owner:
 class KeyState:
     """A document and its line, with the changes of this step. `id` is the operation's."""
 
-    def __init__(self, document: Document, line: Line, id: str, now: int, offer: int) -> None:
+    def __init__(self, document: Document, line: Line, id: str, now: int, first_offer: int) -> None:
         self.id = id
         self.now = now
-        self.offer = offer
+        self.first_offer = first_offer
         self.epoch = document.epoch
         self.limit = document.limit
         self.fence = document.fence
@@ -62,8 +62,8 @@ class KeyState:
         """Put a copy at the end of the line. If the broker has it, too, it has until the end of an offer."""
         if entry.id == self.id:
             self.ahead = self.waiting
-        until = self.now + self.offer if entry.offers else 0
-        self.put(Entry(entry.id, self.next_number(), until, entry.offers))
+        offer_until = self.now + self.first_offer if entry.offers else 0
+        self.put(Entry(entry.id, self.next_number(), offer_until, entry.offers))
 
     def next_number(self) -> int:
         """Return a fence, or a place in line: both grow with the time and by at least one."""
@@ -83,46 +83,56 @@ class KeyState:
         leases = sorted(self.holders.values(), key=lambda lease: lease.fence)
         owners = [owner(lease, self.now) for lease in leases]
         offered = [entry for entry in self.queue()[: self.slots_to_offer()] if entry.id != self.id]
-        return (*owners, *(Owner(e.id, 0, e.offer_until - self.now, phase="again") for e in offered))
+        return (*owners, *(Owner(e.id, 0, e.offer_until - self.now, phase="offered") for e in offered))
 
     def put(self, entry: Entry) -> None:
-        """Store a new or changed entry, and update the counts of the line."""
-        self._adjust_counts(self.entries.get(entry.id), -1)
+        """Store a new or changed entry. One that is behind its run now has no use for an offer."""
+        if before := self.entries.get(entry.id):
+            self._count(before, -1)
         self.entries[entry.id] = self.changed[entry.id] = entry
-        self._adjust_counts(entry, 1)
+        self._count(entry, 1)
         if entry.state == "behind":
-            self.wake = [id for id in self.wake if id != entry.id]
+            self._do_not_wake(entry.id)
 
-    def _adjust_counts(self, entry: Entry | None, difference: int) -> None:
-        """Count an entry that joins the line (1) or leaves it (-1), and whether it is ahead of this id."""
-        if entry is None or entry.state != "waiting":
+    def leave(self) -> None:
+        """Remove the entry of the operation's id, if it has one."""
+        if entry := self.entries.get(self.id):
+            self._count(entry, -1)
+            del self.entries[self.id]
+            self.changed.pop(self.id, None)
+            self.removed.append(self.id)
+            self._do_not_wake(self.id)
+
+    def _count(self, entry: Entry, difference: int) -> None:
+        """Adjust the counts `waiting` and `ahead` by an entry that joins (1) or leaves (-1) its state."""
+        if entry.state != "waiting":
             return
         own = self.entries.get(self.id)
         self.waiting += difference
         if own is None or entry.seq < own.seq:
             self.ahead += difference
 
-    def leave(self) -> None:
-        """Remove the operation's id from the line."""
-        self._adjust_counts(self.entries.get(self.id), -1)
-        if self.entries.pop(self.id, None):
-            self.changed.pop(self.id, None)
-            self.removed.append(self.id)
-            self.wake = [id for id in self.wake if id != self.id]
+    def _do_not_wake(self, id: str) -> None:
+        self.wake = [woken for woken in self.wake if woken != id]
 
     def _offer_in_line(self) -> None:
-        """An entry whose offers are spent steps aside, unless it is the last that may get the slot."""
+        """Offer each free slot to the next in line, for twice as long as the last time.
+
+        One whose offers are spent steps aside, unless it is the last in line. As many may do so in a step as
+        there are slots, since a step reads only the head of the line.
+        """
         slots, in_line = self.slots_to_offer(), self.waiting
         for position, entry in enumerate(self.queue(), 1):
             if slots <= 0:
                 break
-            has_to_stay = position == in_line or len(self.stepped_aside) >= min(self.limit, OFFERED_AT_ONCE)
+            is_last, most = position == in_line, min(self.limit, OFFERED_AT_ONCE)
+            may_step_aside = not is_last and len(self.stepped_aside) < most
             if entry.offer_until > self.now:
                 slots -= 1
-            elif entry.offers >= OFFERS_IN_LINE and not has_to_stay:
+            elif entry.offers >= OFFERS_IN_LINE and may_step_aside:
                 self._step_aside(entry)
             else:
-                self._offer(entry, self.now + min(2**entry.offers, LONGEST_OFFER) * self.offer)
+                self._offer(entry, self.now + min(2**entry.offers, LONGEST_OFFER) * self.first_offer)
                 slots -= 1
 
     def _offer_aside(self) -> None:
@@ -133,14 +143,14 @@ class KeyState:
         )
         for _, id in overdue[: self.slots_to_offer()]:
             is_final = self.entries[id].offers + 1 >= OFFERS_IN_LINE + OFFERS_ASIDE
-            self._offer(self.entries[id], NEVER if is_final else self.now + LONGEST_OFFER * self.offer)
+            self._offer(self.entries[id], NEVER if is_final else self.now + LONGEST_OFFER * self.first_offer)
 
     def _offer(self, entry: Entry, until: int) -> None:
         self.put(replace(entry, offer_until=until, offers=entry.offers + 1))
         self.wake.append(entry.id)
 
     def _step_aside(self, entry: Entry) -> None:
-        pause = self.now + LONGEST_OFFER * self.offer
+        pause = self.now + LONGEST_OFFER * self.first_offer
         self.put(replace(entry, offer_until=pause, offers=OFFERS_IN_LINE, state="aside"))
         self.stepped_aside.append(entry.id)
 

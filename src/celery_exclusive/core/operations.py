@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from celery_exclusive.core.records import Phase
+from celery_exclusive.core.records import OwnerPhase, Phase
 
 Ending = Literal["done", "open", "if_no_copy"]
-RemoveEnding = Literal["done", "open", "superseded", "given_up"]
+RemoveEnding = Literal["done", "open", "superseded"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +17,8 @@ class Acquire:
 
     `promoted` is the epoch that a message carries if it was republished for an offer. `acks_late`: the
     message is acknowledged after the run, so its entry stays until the run is done. A new message is not
-    parked if `max_waiting` tasks wait already. `former` is an id with a phase, not "running": if it holds the
-    key in this phase, its lease, with its fence, goes over to this id.
+    parked if `max_waiting` tasks wait already. `takes_over` is an id with a phase, not "running": if it holds
+    the key in this phase, its lease, with its fence, goes over to this id.
     """
 
     id: str
@@ -30,7 +30,7 @@ class Acquire:
     acks_late: bool = False
     message: bytes | None = None
     max_waiting: int | None = None
-    former: tuple[str, Phase] | None = None
+    takes_over: tuple[str, OwnerPhase] | None = None
 
     @property
     def may_be_in_line(self) -> bool:
@@ -80,12 +80,21 @@ class Remove:
 
     done: its task was revoked, has expired or has finished. open: it has begun elsewhere, and may come again
     if the broker redelivers it. superseded: another message replaces it, so copies of it that come
-    later are obsolete, too. given_up: its publisher got no answer, so its request may still arrive, and
-    acquires nothing then. The id stays in line: its message may have been sent in spite of an error.
+    later are obsolete, too.
     """
 
     id: str
     ending: RemoveEnding = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Give a call up whose publisher got no answer: if its request arrives after this, it acquires nothing.
+
+    Its id stays in line: the message may have been sent in spite of an error.
+    """
+
+    id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +127,13 @@ class AcquireAlone:
     """Acquire a key alone, for exactly `ttl` from now on, also if this id holds it already.
 
     The lease belongs to this token then. If it runs under another token, the answer is that it is held.
-    `former` is an id with its token: if it holds the key, its lease, with its fence, goes over to this id.
+    `inherits` is an id with its token: if it holds the key, its lease, with its fence, goes over to this id.
     """
 
     id: str
     token: str
     ttl: int
-    former: tuple[str, str] | None = None
+    inherits: tuple[str, str] | None = None
     phase: Phase = "running"
 
 
@@ -143,7 +152,7 @@ def is_done_if_repeated(operation: object) -> bool:
     )
 
 
-KeyOperation = Acquire | AcquireAlone | Release | Requeue | Remove | ForceRelease | Restore
+KeyOperation = Acquire | AcquireAlone | Release | Requeue | Remove | GiveUp | ForceRelease | Restore
 """The operations on one key, besides renewals."""
 Operation = KeyOperation | Renew | Reap
 
@@ -156,13 +165,13 @@ class Owner:
     age: int
     remaining: int
     fence: int = 0
-    phase: Phase = "running"
+    phase: OwnerPhase = "running"
     token: str = ""
 
     @property
     def is_offered(self) -> bool:
         """Whether it has no lease yet, and so neither fence nor token."""
-        return self.fence == 0
+        return self.phase == "offered"
 
 
 @dataclass(frozen=True, slots=True)

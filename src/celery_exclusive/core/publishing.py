@@ -19,7 +19,7 @@ Kind = Literal["call", "retry", "replacement", "rekeyed replacement"]
 class Call:
     """A message with a unique key that is about to be published.
 
-    * `former`: the claim of the run whose lease it inherits, as a retry and a replacement do.
+    * `inherits`: the claim of the run whose lease it inherits, as a retry and a replacement do.
     * `is_awaited`: others wait for its result, as for that of a member of a canvas, so it must be sent.
     * `is_parallel`: it is a member of a group or chord.
     * `parent`: the task whose end publishes it. `callers`: those whose bodies hold the key around it.
@@ -29,11 +29,18 @@ class Call:
     until: str
     queued_ttl: int
     kind: Kind = "call"
-    former: Claim | None = None
+    inherits: Claim | None = None
     is_awaited: bool = False
     is_parallel: bool = False
     parent: str | None = None
     callers: tuple[str, ...] = ()
+
+    @property
+    def phase(self) -> Phase:
+        """The phase of its lease: a task that has run before runs again, even if it loses the key."""
+        if self.until == PERIOD:
+            return "period"
+        return "queued" if self.kind == "call" else "again"
 
     @property
     def has_to_be_sent(self) -> bool:
@@ -51,16 +58,16 @@ class Sending:
 
 def publish(call: Call) -> Plan[Sending]:
     """Acquire the unique key before a message is sent."""
-    if call.kind == "retry" and call.until == PERIOD:
+    if call.kind == "retry" and call.until == PERIOD:  # the period goes on
         return Sending()
-    phase: Phase = "period" if call.until == PERIOD else "queued" if call.kind == "call" else "again"
-    answer = yield Ask(call.claim.key, call.claim.acquire_alone(call.queued_ttl, phase, call.former))
+    acquire = call.claim.acquire_alone(call.queued_ttl, call.phase, call.inherits)
+    answer = yield Ask(call.claim.key, acquire)
     if not isinstance(answer, Held):
         return Sending(may_hold=True)
     owner = first_task_id(answer.by)
-    if call.kind in ("retry", "replacement"):  # its run has begun with the key, and has lost it
-        return Sending()
-    if owner in (task_id(call.claim.id), call.parent):  # its kin, which ends before it begins
+    has_lost_it = call.kind in ("retry", "replacement")  # its run has begun with the key
+    ends_before = owner in (task_id(call.claim.id), call.parent)  # its kin
+    if has_lost_it or ends_before:
         return Sending()
     if owner in call.callers and not call.is_parallel:
         return Sending("error", owner)
@@ -69,6 +76,6 @@ def publish(call: Call) -> Plan[Sending]:
 
 def unpublished(call: Call, running_ttl: int) -> AcquireAlone | Release:
     """Undo what `publish` has acquired: the message was not sent, and the run that it follows goes on."""
-    if former := call.former:
-        return former.acquire_alone(running_ttl, "running", call.claim)
+    if run := call.inherits:
+        return run.acquire_alone(running_ttl, "running", inherits=call.claim)
     return call.claim.release("open")

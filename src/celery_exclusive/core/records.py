@@ -11,13 +11,14 @@ from typing import Literal
 SECOND = 1_000_000
 NEVER = 2**53 - 1
 Phase = Literal["running", "queued", "again", "period"]
+OwnerPhase = Literal["running", "queued", "again", "period", "offered"]
 NOT_BEGUN: tuple[Phase, ...] = ("queued", "again")
 State = Literal["waiting", "aside", "behind"]
 OFFERED_AT_ONCE = 100
 """How many slots of a key are offered at a time: a large limit must not fill the broker with copies."""
 SET_ASIDE = 600 * SECOND
 """For how long the reaper skips a key whose data cannot be read."""
-ENTERED = "entered"
+BEGUN = "begun"
 """Stands for a token in a tombstone: the id has begun and left the line, but may not have finished."""
 
 
@@ -25,8 +26,9 @@ ENTERED = "entered"
 class Holder:
     """A holder with its lease: its id and token, the expiry and the fence.
 
-    `waited`: copies of its message may still arrive, since it had an entry, was redelivered or promoted, or
-    since the lease was restored, and nobody can tell; a lease that goes on with another one inherits it.
+    `may_have_copies`: copies of its message may still arrive, since it had an entry, was redelivered or
+    promoted, or since the lease was restored, and nobody can tell; a lease that goes on with another one
+    inherits it.
     `phase` is "running", or the state of a unique message: "queued"; queued "again", which runs even if
     another owner holds the key by then; or "period", held until the time is over. A running lease belongs to
     the delivery with its token, any other lease to its id.
@@ -36,7 +38,7 @@ class Holder:
     token: str
     expiry: int
     fence: int
-    waited: bool = False
+    may_have_copies: bool = False
     phase: Phase = "running"
 
     def belongs_to(self, token: str) -> bool:
@@ -82,7 +84,7 @@ class Line:
     many entries aside in order of (offer_until, id), `behind` all entries behind their runs. `entry`, `ahead`
     and `tombstone` belong to the operation's id: its entry; the number of entries in line before it (all of
     them without an entry); and, if it has finished, the token of the delivery that finished, "" without one,
-    or `ENTERED`.
+    or `BEGUN`.
     """
 
     waiting: int = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from celery_exclusive.core.key_state import OFFER, KeyState
+from celery_exclusive.core.key_state import FIRST_OFFER, KeyState
 from celery_exclusive.core.operations import (
     Acquire,
     AcquireAlone,
@@ -16,6 +16,7 @@ from celery_exclusive.core.operations import (
     Applied,
     ForceRelease,
     Full,
+    GiveUp,
     Granted,
     Held,
     Operation,
@@ -28,7 +29,7 @@ from celery_exclusive.core.operations import (
     Restore,
     Stale,
 )
-from celery_exclusive.core.records import ENTERED, Document, Entry, Holder, Line
+from celery_exclusive.core.records import BEGUN, Document, Entry, Holder, Line, Phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class Transition:
     """The result of a step: the new document, the changes of the line, and the ids to republish.
 
     `entries` are new or changed; `removed` leave with their messages; `kept`: store the operation's message;
-    `tombstone`: its id is finished, by the delivery of this token, or has `ENTERED`. The messages of `wake`
+    `tombstone`: its id is finished, by the delivery of this token, or has `BEGUN`. The messages of `wake`
     must be published now; no worker accepted the offers of `aside`. At `due` the reaper must look at the key;
     None: not before the next operation.
     """
@@ -52,10 +53,12 @@ class Transition:
     due: int | None = None
 
 
-def step(document: Document, line: Line, operation: Operation, now: int, offer: int = OFFER) -> Transition:
-    """Do one operation on one key, at the instant `now`."""
+def step(
+    document: Document, line: Line, operation: Operation, now: int, first_offer: int = FIRST_OFFER
+) -> Transition:
+    """Do one operation on one key, at the instant `now`. The first offer to a task lasts `first_offer`."""
     id = "" if isinstance(operation, Reap) else operation.id
-    state = _Step(document, line, id, now, offer)
+    state = _Step(document, line, id, now, first_offer)
     if isinstance(operation, Acquire):
         answer = state.acquire(operation)
     elif isinstance(operation, AcquireAlone):
@@ -66,6 +69,8 @@ def step(document: Document, line: Line, operation: Operation, now: int, offer: 
         answer = state.release(operation)
     elif isinstance(operation, Requeue):
         answer = state.requeue(operation)
+    elif isinstance(operation, GiveUp):
+        answer = state.give_up()
     elif isinstance(operation, Remove):
         answer = state.remove(operation)
     elif isinstance(operation, ForceRelease):
@@ -91,7 +96,7 @@ class _Step(KeyState):
             return Granted(lease.fence)
         if self._is_stale(op):
             return Stale()
-        if not lease and (granted := self._grant_slot(op, entry)):
+        if not lease and (granted := self._take_over(op) or self._grant_free_slot(op, entry)):
             return granted
         if not entry and (refusal := self._refuse(op, is_newcomer=not lease and not op.may_be_in_line)):
             self.limit = before  # a refused call does not change the limit of the others
@@ -110,18 +115,17 @@ class _Step(KeyState):
             return Held(self.owners())
         # The id of a call is new: it has a tombstone only if its publisher has given it up meanwhile.
         is_given_up = op.phase != "running" and self.tombstone is not None
-        lease = own or (None if is_given_up else self._former(op))
+        lease = own or (None if is_given_up else self._inherited(op))
         is_free = not (self.holders or self.waiting or is_given_up)
         if not lease and not is_free:
             return Held(self.owners())
         fence = lease.fence if lease else self.next_number()
         if lease:
             del self.holders[lease.id]
-        waited = lease is not None and lease.waited
-        self.holders[op.id] = Holder(op.id, op.token, self.now + op.ttl, fence, waited, op.phase)
+        self._hold(op, fence, op.phase, may_have_copies=lease is not None and lease.may_have_copies)
         if entry := self.entries.get(op.id):
             self.put(Entry(op.id, entry.seq, state="behind"))
-        self.advance()  # a copy of the former holder joins the line
+        self.advance()  # a copy of the message that held it joins the line
         return Granted(fence)
 
     def renew(self, op: Renew) -> Answer:
@@ -135,7 +139,7 @@ class _Step(KeyState):
         self.advance()
         lease = self.holders.get(op.id)
         is_own = lease is not None and lease.belongs_to(op.token)
-        may_come_again = op.id in self.entries or (lease is not None and lease.waited)
+        may_come_again = op.id in self.entries or (lease is not None and lease.may_have_copies)
         if lease and (not is_own or (op.ending == "if_no_copy" and may_come_again)):
             return Applied(False)
         self.holders.pop(op.id, None)
@@ -157,14 +161,16 @@ class _Step(KeyState):
         self.advance()  # its copy joins the line
         return Applied(True)
 
+    def give_up(self) -> Answer:
+        if self.tombstone is None:
+            self.new_tombstone = BEGUN
+        self.advance()
+        return Applied(True)
+
     def remove(self, op: Remove) -> Answer:
-        if op.ending == "given_up":
-            self.new_tombstone = ENTERED if self.tombstone is None else None
-            self.advance()
-            return Applied(False)
         found = self.id in self.entries
         if found or op.ending == "superseded":
-            self.new_tombstone = ENTERED if op.ending == "open" else ""
+            self.new_tombstone = BEGUN if op.ending == "open" else ""
         self.leave()
         self.advance()
         return Applied(found)
@@ -185,7 +191,7 @@ class _Step(KeyState):
         if lease or op.id in self.entries or self.tombstone is not None or len(self.holders) >= op.limit:
             return Applied(lease is not None and lease.token == op.token)
         self.limit = op.limit
-        self.holders[op.id] = Holder(op.id, op.token, self.now + op.ttl, self.next_number(), waited=True)
+        self._hold(op, self.next_number(), may_have_copies=True)
         return Applied(True)
 
     def reap(self) -> Answer:
@@ -207,33 +213,39 @@ class _Step(KeyState):
             due=self.due(),
         )
 
-    def _former(self, op: AcquireAlone) -> Holder | None:
-        """Return the lease that goes over to the operation's id, if there is one."""
-        id, token = op.former or ("", "")
+    def _inherited(self, op: AcquireAlone) -> Holder | None:
+        """Return the lease that the operation's id inherits, if there is one."""
+        id, token = op.inherits or ("", "")
         lease = self.holders.get(id)
         return lease if lease and lease.belongs_to(token) else None
 
-    def _grant_slot(self, op: Acquire, entry: Entry | None) -> Answer | None:
-        """Grant the slot of the former holder, unless that runs, or a free one; None: there is none."""
-        id, phase = op.former or ("", None)
-        former = self.holders.get(id)
-        if former and former.phase == phase and phase != "running":
-            del self.holders[id]
-            granted = self._enter(op, former.fence)
-            self.advance()
-            return granted
-        return self._enter(op, self.next_number()) if self._has_room(entry) else None
+    def _take_over(self, op: Acquire) -> Answer | None:
+        """Grant the lease of a message that has not begun; None: no such message holds the key."""
+        id, phase = op.takes_over or ("", None)
+        lease = self.holders.get(id)
+        if not lease or lease.phase != phase or phase == "running":
+            return None
+        del self.holders[id]
+        granted = self._enter(op, lease.fence)
+        self.advance()
+        return granted
+
+    def _grant_free_slot(self, op: Acquire, entry: Entry | None) -> Answer | None:
+        """A new id waits behind the whole line, an id aside may get any slot; None: there is none."""
+        ahead = 0 if entry and entry.state == "aside" else self.ahead
+        has_room = len(self.holders) + ahead < self.limit
+        return self._enter(op, self.next_number()) if has_room else None
 
     def _enter(self, op: Acquire, fence: int) -> Answer:
         """Grant the lease. With late acknowledgement the entry stays behind the run until its end."""
         entry, lease = self.entries.get(op.id), self.holders.get(op.id)
-        waited = op.may_be_in_line or entry is not None or (lease is not None and lease.waited)
-        self.holders[op.id] = Holder(op.id, op.token, self.now + op.ttl, fence, waited)
+        is_copied = op.may_be_in_line or entry is not None or (lease is not None and lease.may_have_copies)
+        self._hold(op, fence, may_have_copies=is_copied)
         if entry and op.acks_late:
             self.put(Entry(op.id, entry.seq, offers=1, state="behind"))
         elif entry:
             self.leave()
-            self.new_tombstone = ENTERED
+            self.new_tombstone = BEGUN
         return Granted(fence)
 
     def _is_stale(self, op: Acquire) -> bool:
@@ -254,14 +266,9 @@ class _Step(KeyState):
             return is_of_offer and (has_entry or self.tombstone is not None)
         if has_entry or self.tombstone is None:
             return False
-        if self.tombstone == ENTERED:
+        if self.tombstone == BEGUN:
             return is_of_offer
         return op.may_be_in_line or self.tombstone == op.token
-
-    def _has_room(self, entry: Entry | None) -> bool:
-        """Whether a slot is free: a new id waits behind the whole line, an id aside may get any slot."""
-        ahead = 0 if entry and entry.state == "aside" else self.ahead
-        return len(self.holders) + ahead < self.limit
 
     def _refuse(self, op: Acquire, *, is_newcomer: bool) -> Answer | None:
         """Return the answer to a delivery that must not be parked; None: park it."""
@@ -270,6 +277,16 @@ class _Step(KeyState):
         if is_newcomer and op.max_waiting is not None and self.waiting >= op.max_waiting:
             return Full(self.waiting, self.owners())
         return None
+
+    def _hold(
+        self,
+        op: Acquire | AcquireAlone | Restore,
+        fence: int,
+        phase: Phase = "running",
+        *,
+        may_have_copies: bool,
+    ) -> None:
+        self.holders[op.id] = Holder(op.id, op.token, self.now + op.ttl, fence, may_have_copies, phase)
 
     def _renew_lease(self, lease: Holder, ttl: int) -> None:
         self.holders[lease.id] = replace(lease, expiry=max(lease.expiry, self.now + ttl))

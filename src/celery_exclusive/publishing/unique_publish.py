@@ -11,7 +11,7 @@ from celery.utils import uuid
 
 from celery_exclusive import notices
 from celery_exclusive.core.claim import FINISHED, PERIOD, Claim, publish_id
-from celery_exclusive.core.operations import AcquireAlone, Answer, KeyOperation, Remove
+from celery_exclusive.core.operations import AcquireAlone, Answer, GiveUp, KeyOperation
 from celery_exclusive.core.plan import Ask, run_plan
 from celery_exclusive.core.publishing import Call, Kind, Sending, publish, unpublished
 from celery_exclusive.errors import DuplicateTask, StoreUnavailable
@@ -45,32 +45,33 @@ class UniquePublish:
         self.services, self.task, self.header, self.options = services, task, header, options
         self.id: str = options.get("task_id") or uuid()
         run = current_run.get()
-        own = run if run and run.task_id == self.id else None
-        is_retry = bool(options.get("retries") and (previous or own))
+        if run and run.task_id != self.id:  # another task publishes it
+            run = None
+        is_retry = bool(options.get("retries") and (previous or run))
         self.option = services.unique(task, header.values) if is_retry else option
-        self.call = self._call(own, is_retry=is_retry)
-        if self.call.former:
-            self.header = replace(header, follows=publish_id(self.call.former.id))
+        self.call = self._call(run, is_retry=is_retry)
+        if self.call.inherits:
+            self.header = replace(header, follows=publish_id(self.call.inherits.id))
         self.may_hold = False
         self.is_unanswered = False
 
-    def _call(self, own: Run | None, *, is_retry: bool) -> Call:
-        """Describe this call to its plan; `own` is the run of its task, if that publishes it."""
+    def _call(self, run: Run | None, *, is_retry: bool) -> Call:
+        """Describe this call to its plan. `run` is that of its own task, if that publishes it."""
         assert self.header.unique  # noqa: S101 - else there is nothing to do here
         key, until = self.header.unique
-        held = own.unique if own and own.unique and own.unique.claim.key == key else None
+        lease = run.unique if run and run.unique and run.unique.claim.key == key else None
         kind: Kind = "call"
         if is_retry:
             kind = "retry"
-        elif own:
-            kind = "replacement" if held else "rekeyed replacement"
-        longest = self.services.queued_ttl(self.option)
+        elif run:
+            kind = "replacement" if lease else "rekeyed replacement"
+        queued_ttl = self.services.queued_ttl(self.option)
         return Call(
-            Claim(key, self.header.claim_id(self.id), self.header.id, longest),
+            Claim(key, self.header.claim_id(self.id), self.header.id, queued_ttl),
             until,
-            queued_ttl=longest if until == PERIOD else _queued_ttl(longest, self.options),
+            queued_ttl=queued_ttl if until == PERIOD else _queued_ttl(queued_ttl, self.options),
             kind=kind,
-            former=held.claim if held and held.may_hold else None,
+            inherits=lease.claim if lease and lease.may_hold else None,
             is_awaited=self._is_awaited,
             is_parallel=bool(self.options.get("group_id") or self.options.get("chord")),
             parent=self.header.published_by,
@@ -168,8 +169,7 @@ class UniquePublish:
 
     def _undo(self, operation: KeyOperation) -> list[KeyOperation]:
         """A request without an answer may still arrive: first of all it must find no key to acquire."""
-        given_up = Remove(self.call.claim.id, "given_up")
-        return [given_up, operation] if self.is_unanswered else [operation]
+        return [GiveUp(self.call.claim.id), operation] if self.is_unanswered else [operation]
 
     @property
     def _is_awaited(self) -> bool:
@@ -191,11 +191,11 @@ class UniquePublish:
         return _process["is_celery_beat"] or bool((self.options.get("headers") or {}).get("celery_beat_task"))
 
 
-def _queued_ttl(longest: int, options: dict[str, Any]) -> int:
-    """Return how long a queued message keeps the key: from its eta on, and not once it has expired."""
+def _queued_ttl(ttl: int, options: dict[str, Any]) -> int:
+    """Return how long a queued message keeps the key: `ttl` from its eta on, and not once it has expired."""
     eta, expires = options.get("eta"), options.get("expires")
     delay = (options.get("countdown") or 0) if eta is None else seconds_until(eta)
-    ttl = min(longest + microseconds(delay), microseconds(LONGEST))
+    ttl = min(ttl + microseconds(delay), microseconds(LONGEST))
     if expires is None:
         return ttl
     is_relative = isinstance(expires, (int, float))

@@ -86,7 +86,7 @@ def over(model: Model, world: World, slot: Slot) -> Iterator[Move]:
 def publish(model: Model, world: World, slot: Slot) -> Iterator[Move]:
     assert slot.next
     call, (how, message) = model.plans.call_of_run(slot), slot.next
-    message = message._replace(follows=slot.id if call.former else "")
+    message = message._replace(follows=slot.id if call.inherits else "")
     asked = model.plans.publish(call, ())
     if isinstance(asked, Sending):  # the retry of a task whose key belongs to a period
         yield Move(f"{message.id} is to {asked.kind}", world.put(slot, slot._replace(phase="send")))
@@ -104,7 +104,7 @@ def publish(model: Model, world: World, slot: Slot) -> Iterator[Move]:
     else:
         told_of = message._replace(duplicate_of=sending.owner if sending.kind == "duplicate" else "")
         sends = slot._replace(phase="send", next=(how, told_of), next_holds=sending.may_hold)
-        hands_over = sending.may_hold and call.former is not None
+        hands_over = sending.may_hold and call.inherits is not None
         handed = awoken.mark(slot.id, has_handed_over=True) if hands_over else awoken
         yield Move(label, handed.put(slot, sends))
     if world.may("lost_replies") and call.has_to_be_sent:

@@ -113,8 +113,8 @@ def _all_of_token(kind: type) -> Change:
         if not isinstance(operation, kind) or not isinstance(operation, (Acquire, AcquireAlone)):
             return document
         token = (
-            operation.former[1]
-            if isinstance(operation, AcquireAlone) and operation.former
+            operation.inherits[1]
+            if isinstance(operation, AcquireAlone) and operation.inherits
             else operation.token
         )
         ours = [replace(lease, token=operation.token if lease.id == operation.id else token)
@@ -166,11 +166,11 @@ def _offered_for_all(delivery: Delivery, claim: Any, max_waiting: int | None = N
 
 def _owning(delivery: Delivery, asked: Ask) -> Any:
     op = asked.operation
-    if not isinstance(op, Acquire) or op.former is None:
+    if not isinstance(op, Acquire) or op.takes_over is None:
         return (yield asked)
-    answer = yield replace(asked, operation=AcquireAlone(op.id, op.token, op.ttl, (op.former[0], "")))
+    answer = yield replace(asked, operation=AcquireAlone(op.id, op.token, op.ttl, (op.takes_over[0], "")))
     if isinstance(answer, Held) and answer.is_by_own_copy:
-        answer = yield replace(asked, operation=replace(op, former=None), park=True)
+        answer = yield replace(asked, operation=replace(op, takes_over=None), park=True)
     return answer
 
 
@@ -232,7 +232,7 @@ CONTROLS: Mapping[str, Control] = {
         setting("a member", calls="aB"), "not all ends well", (_outcome(_dropped),)
     ),
     "a retry does not take the lease over": Control(
-        setting("a retry", retries=1), "does not get the key of a/1", (_calling(former=None),)
+        setting("a retry", retries=1), "does not get the key of a/1", (_calling(inherits=None),)
     ),
     "a retry is a call like any other": Control(
         setting("a retry elsewhere", calls="ab'", retries_elsewhere=1),

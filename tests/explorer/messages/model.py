@@ -84,11 +84,10 @@ class Model:
         """Let the store do one step: the world after it, the answer, and the messages to publish."""
         store, answer, wakes = self.stores.ask(world.store, key, operation, copy)
         after = world._replace(store=store)
-        if (
-            isinstance(operation, (Acquire, AcquireAlone))
-            and operation.former
-            and isinstance(answer, Granted)
-        ):
+        goes_over = (isinstance(operation, Acquire) and operation.takes_over) or (
+            isinstance(operation, AcquireAlone) and operation.inherits
+        )
+        if goes_over and isinstance(answer, Granted):
             after = self._takes_over(after, operation, world.store.key(key))
         return after, answer, wakes
 

@@ -98,18 +98,18 @@ class Plans:
         has_key = (
             how in _FOLLOWING and delivery.unique is not None and delivery.unique.claim.key == message.key
         )
-        former = unique.claim if unique and has_key and slot.holds else None
+        inherited = unique.claim if unique and has_key and slot.holds else None
         callers = (
             (slot.copy.message.task,) if unique and how in _INSIDE and message.key == unique.claim.key else ()
         )
-        return self._call(how, message, former=former, has_key=has_key, callers=callers)
+        return self._call(how, message, inherited=inherited, has_key=has_key, callers=callers)
 
     def _call(
         self,
         how: Publication,
         message: Message,
         *,
-        former: Claim | None = None,
+        inherited: Claim | None = None,
         has_key: bool = False,
         callers: tuple[str, ...] = (),
     ) -> Call:
@@ -118,7 +118,7 @@ class Plans:
             self.setting.until,
             queued_ttl=QUEUED_TTL,
             kind=_kind(how, message, has_key=has_key),
-            former=former,
+            inherits=inherited,
             is_awaited=how in ("member", "step", "inner member"),
             is_parallel=how == "inner member",
             parent=message.parent or None,

@@ -60,7 +60,7 @@ def promoted(token: str, key: str, **facts: object) -> Delivery:
 
 
 def takes_over(asked: Ask) -> bool:
-    return isinstance(asked.operation, Acquire) and asked.operation.former is not None
+    return isinstance(asked.operation, Acquire) and asked.operation.takes_over is not None
 
 
 class Halted:

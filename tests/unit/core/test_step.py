@@ -64,7 +64,7 @@ def test_held_lists_holders_in_order_of_their_grant_then_offered_ids():
     answer = key.acquire("x", message=None)
     assert isinstance(answer, Held)
     assert [owner.id for owner in answer.by] == ["a", "c", "d"]
-    assert answer.by[2] == Owner("d", 0, 4 * SECOND, phase="again")
+    assert answer.by[2] == Owner("d", 0, 4 * SECOND, phase="offered")
 
 
 def test_an_id_that_waits_is_never_answered_held(busy: Key):
@@ -120,7 +120,7 @@ def test_a_lost_lease_is_restored_before_the_task_to_which_its_place_is_offered(
     assert busy.ask(Restore("a", "of a", TTL)) == Applied(True)
     assert busy.last.wake == ()
     (restored,) = busy.document.holders
-    assert restored == Holder("a", "of a", busy.now + TTL, restored.fence, waited=True)
+    assert restored == Holder("a", "of a", busy.now + TTL, restored.fence, may_have_copies=True)
     assert restored.fence > lost.fence
     assert isinstance(busy.promoted("b"), Parked)
     busy.release("a", "of a")
@@ -155,7 +155,7 @@ def test_a_forgotten_lease_is_restored_once(key: Key):
 
 def test_a_free_place_that_is_offered_is_not_granted_to_a_newcomer(busy: Key):
     busy.release("a")
-    assert busy.acquire("e") == Parked(4, (Owner("b", 0, 5 * SECOND, phase="again"),))
+    assert busy.acquire("e") == Parked(4, (Owner("b", 0, 5 * SECOND, phase="offered"),))
     assert isinstance(busy.acquire("x", message=None), Held)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from celery_exclusive.core.key_state import LONGEST_OFFER, OFFER, OFFERS_IN_LINE
+from celery_exclusive.core.key_state import FIRST_OFFER, LONGEST_OFFER, OFFERS_IN_LINE
 from celery_exclusive.core.operations import (
     AcquireAlone,
     Applied,
@@ -79,7 +79,7 @@ def test_offers_to_those_aside_are_as_far_apart_as_the_longest_offer(busy: Key):
     busy.entries = {"b": busy.entries["b"]}
     busy.ask(Reap())
     assert busy.last.wake == ("b",)
-    assert busy.entries["b"].offer_until == busy.now + LONGEST_OFFER * OFFER
+    assert busy.entries["b"].offer_until == busy.now + LONGEST_OFFER * FIRST_OFFER
 
 
 def test_a_refused_acquire_does_not_change_the_limit_for_the_line(key: Key):
@@ -150,7 +150,7 @@ def test_nobody_owns_a_key_for_which_others_wait(key: Key):
 def test_a_task_that_holds_a_key_and_waits_for_it_stands_behind_itself(key: Key):
     key.acquire("a")
     key.acquire("b")
-    assert isinstance(key.ask(AcquireAlone("b", "B", TTL, former=("a", "A"))), Granted)
+    assert isinstance(key.ask(AcquireAlone("b", "B", TTL, inherits=("a", "A"))), Granted)
     assert (key.holders, key.in_line, key.behind) == (["b"], [], ["b"])
 
 

@@ -37,7 +37,7 @@ def test_offers_scale_with_the_first_one(key: Key):
     key.acquire("b")
     for offers, length in ((0, 1), (1, 2), (6, 64), (7, 120), (30, 120)):
         key.entries["b"] = replace(key.entries["b"], offers=offers)
-        transition = step(key.document, key.line("a"), Release("a", "A"), key.now, offer=SECOND)
+        transition = step(key.document, key.line("a"), Release("a", "A"), key.now, first_offer=SECOND)
         assert transition.entries[0].offer_until == key.now + length * SECOND
 
 

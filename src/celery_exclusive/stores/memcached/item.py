@@ -29,7 +29,7 @@ def name(*parts: str) -> bytes:
 
 
 def write(key: str, document: Document) -> bytes:
-    leases = [[h.id, h.token, h.expiry, h.fence, h.waited, h.phase] for h in document.holders]
+    leases = [[h.id, h.token, h.expiry, h.fence, h.may_have_copies, h.phase] for h in document.holders]
     return json.dumps([key, document.limit, document.fence, leases]).encode()
 
 

@@ -85,7 +85,9 @@ class MemcachedStore(DocumentStore):
         to = change.transition
         if not (isinstance(operation, Acquire) and isinstance(to.answer, Held)):
             return change
-        holders = tuple(replace(h, waited=h.waited or h.id == operation.id) for h in to.document.holders)
+        holders = tuple(
+            replace(h, may_have_copies=h.may_have_copies or h.id == operation.id) for h in to.document.holders
+        )
         return replace(change, transition=replace(to, document=replace(to.document, holders=holders)))
 
     def load(self, key: str, id: str = "", limit: int = 1) -> Loaded:  # noqa: ARG002 - there is no line

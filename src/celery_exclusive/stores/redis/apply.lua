@@ -8,12 +8,13 @@
 -- first_offer  how long it lasts
 -- candidate  becomes the epoch if there is none
 -- field      a name and its value, again for each: what the operation has besides None and False. The fields
---            are those of core/operations.py, in a table `op`, where two fields stand for `former`:
--- fields of acquire: id token ttl limit redelivered promoted acks_late message max_waiting former_id former_phase
--- fields of acquire_alone: id token ttl former_id former_token phase
+--            are those of core/operations.py, in a table `op`, where two fields stand for each pair:
+-- fields of acquire: id token ttl limit redelivered promoted acks_late message max_waiting takes_over_id takes_over_phase
+-- fields of acquire_alone: id token ttl inherits_id inherits_token phase
 -- fields of release: id token ending
 -- fields of requeue: id token ttl
 -- fields of remove: id ending
+-- fields of give_up: id
 -- fields of force_release: id
 -- fields of restore: id token ttl limit
 -- fields of reap: limit every
@@ -51,7 +52,7 @@ local function put_tombstone(by)
   expire(tombstone_name(), now + tombstone_ttl)
 end
 
--- The token of the delivery that has finished, "" without one, or ENTERED; nil if there is no tombstone.
+-- The token of the delivery that has finished, "" without one, or BEGUN; nil if there is no tombstone.
 local function tombstone()
   local ends, by = string.match(redis.call('GET', tombstone_name()) or '', '^(%d+) (.*)$')
   return ends and tonumber(ends) > now and by or nil
@@ -104,7 +105,7 @@ else
   load(op.limit or 1)
   local verbs = {
     acquire = acquire, acquire_alone = acquire_alone, release = release, requeue = requeue, remove = remove,
-    force_release = force_release, restore = restore,
+    give_up = give_up, force_release = force_release, restore = restore,
   }
   answer, number, by = verbs[verb]()
   store()

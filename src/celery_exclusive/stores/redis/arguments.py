@@ -8,6 +8,7 @@ from celery_exclusive.core.operations import (
     Acquire,
     AcquireAlone,
     ForceRelease,
+    GiveUp,
     KeyOperation,
     Release,
     Remove,
@@ -21,21 +22,18 @@ _VERBS: dict[type[KeyOperation], str] = {
     Release: "release",
     Requeue: "requeue",
     Remove: "remove",
+    GiveUp: "give_up",
     ForceRelease: "force_release",
     Restore: "restore",
 }
 _NAMES = {verb: [field.name for field in dataclasses.fields(kind)] for kind, verb in _VERBS.items()}
-_PARTS_OF_FORMER = {
-    "acquire": ("former_id", "former_phase"),
-    "acquire_alone": ("former_id", "former_token"),
+_PAIRS = {
+    "takes_over": ("takes_over_id", "takes_over_phase"),
+    "inherits": ("inherits_id", "inherits_token"),
 }
-
-
-def _sent_as(verb: str, name: str) -> tuple[str, ...]:
-    return _PARTS_OF_FORMER[verb] if name == "former" else (name,)
-
-
-FIELDS = {verb: [sent for name in names for sent in _sent_as(verb, name)] for verb, names in _NAMES.items()}
+FIELDS = {
+    verb: [sent for name in names for sent in _PAIRS.get(name, (name,))] for verb, names in _NAMES.items()
+}
 """The fields of each verb, as the header of apply.lua lists them."""
 FIELDS["reap"] = ["limit", "every"]
 
@@ -46,8 +44,8 @@ def arguments_of(operation: KeyOperation) -> tuple[str, list[object]]:
     named: list[object] = []
     for name in _NAMES[verb]:
         value = getattr(operation, name)
-        if name == "former" and value:
-            (id_field, other_field), (id, other) = _PARTS_OF_FORMER[verb], value
+        if name in _PAIRS and value:
+            (id_field, other_field), (id, other) = _PAIRS[name], value
             named += (id_field, id, other_field, other)
         elif value is not None and value is not False:
             named += (name, value)

@@ -2,7 +2,7 @@
 --
 -- All names begin with the base, "<prefix>2:{0}:", whose hash tag keeps them in one slot.
 --   l:<key>    HASH "" -> "limit holders minexp maxexp waiting aside behind",
---              id -> "expiry fence waited phase token"
+--              id -> "expiry fence may_have_copies phase token"
 --   q:<key>    ZSET id -> seq, of the tasks that wait in line
 --   a:<key>    ZSET id -> offer_until, of the tasks aside
 --   b:<key>    ZSET id -> seq, of the copies that stand behind their own run
@@ -54,9 +54,12 @@ local function meta()
 end
 
 local function read_lease(holder, text)
-  local expiry, fence, waited, phase, secret = string.match(text, '^(%d+) (%d+) (%d) (%a+) (.*)$')
+  local expiry, fence, may_have_copies, phase, secret = string.match(text, '^(%d+) (%d+) (%d) (%a+) (.*)$')
   if not expiry then error('MALFORMED lease of ' .. holder .. ': ' .. text) end
-  return {id = holder, expiry = tonumber(expiry), fence = tonumber(fence), waited = waited, phase = phase, token = secret}
+  return {
+    id = holder, expiry = tonumber(expiry), fence = tonumber(fence), may_have_copies = may_have_copies,
+    phase = phase, token = secret,
+  }
 end
 
 -- A running lease belongs to the delivery with its token, any other lease to its id.
@@ -65,7 +68,7 @@ local function belongs_to(lease, secret)
 end
 
 local function record(lease)
-  return string.format('%.0f %.0f %s %s ', lease.expiry, lease.fence, lease.waited, lease.phase) .. lease.token
+  return string.format('%.0f %.0f %s %s ', lease.expiry, lease.fence, lease.may_have_copies, lease.phase) .. lease.token
 end
 
 local function append(list, ...)

@@ -4,7 +4,7 @@ local OFFERS_IN_LINE = 8
 local OFFERS_ASIDE = 64
 local LONGEST_OFFER = 120
 local NEVER = 9007199254740991
-local ENTERED = 'entered'
+local BEGUN = 'begun'
 
 local function queue()
   local found = {}
@@ -18,8 +18,8 @@ local function slots_to_offer()
   return math.max(math.min(limit - holder_count, OFFERED_AT_ONCE), 0)
 end
 
--- How many entries are in each state, and how many of the line come before the operation's own.
-local function adjust_counts(entry, difference)
+-- Adjusts the counts by an entry that joins (1) or leaves (-1) its state.
+local function count(entry, difference)
   local own = entries[op.id]
   if entry.state == ASIDE then aside = aside + difference end
   if entry.state == BEHIND then behind = behind + difference end
@@ -29,19 +29,20 @@ local function adjust_counts(entry, difference)
   end
 end
 
-local function without(list, gone)
+local function do_not_wake(id)
   local others = {}
-  for _, value in ipairs(list) do
-    if value ~= gone then others[#others + 1] = value end
+  for _, woken in ipairs(wake) do
+    if woken ~= id then others[#others + 1] = woken end
   end
-  return others
+  wake = others
 end
 
+-- An entry that is behind its run now has no use for an offer.
 local function put(entry, state, offer_until, offers)
-  if entry.state then adjust_counts(entry, -1) end
+  if entry.state then count(entry, -1) end
   entry.state, entry.offer_until, entry.offers, entry.changed = state, offer_until, offers, true
-  adjust_counts(entry, 1)
-  if state == BEHIND then wake = without(wake, entry.id) end
+  count(entry, 1)
+  if state == BEHIND then do_not_wake(entry.id) end
 end
 
 local function offer(entry, offer_until)
@@ -82,15 +83,17 @@ local function end_expired()
   if has_more then table.sort(order, function(one, other) return one.seq < other.seq end) end
 end
 
--- An entry whose offers are spent steps aside, unless it is the last that may get the slot.
+-- Offers each free slot to the next in line. One whose offers are spent steps aside, unless it is the last in
+-- line; as many may do so in a step as there are slots.
 local function offer_in_line()
   local slots, in_line = slots_to_offer(), waiting
   for position, entry in ipairs(queue()) do
     if slots <= 0 then break end
-    local has_to_stay = position == in_line or #stepped_aside >= math.min(limit, OFFERED_AT_ONCE)
+    local is_last, most = position == in_line, math.min(limit, OFFERED_AT_ONCE)
+    local may_step_aside = not is_last and #stepped_aside < most
     if entry.offer_until > now then
       slots = slots - 1
-    elseif entry.offers >= OFFERS_IN_LINE and not has_to_stay then
+    elseif entry.offers >= OFFERS_IN_LINE and may_step_aside then
       step_aside(entry)
     else
       offer(entry, now + math.min(2 ^ entry.offers, LONGEST_OFFER) * first_offer)
@@ -124,7 +127,7 @@ local function owners()
   for _, lease in ipairs(leases_by_fence) do append_lease(flat, lease) end
   for position, entry in ipairs(queue()) do
     if position > slots_to_offer() then break end
-    if entry.id ~= op.id then append(flat, entry.id, 0, entry.offer_until - now, 0, 'again', '') end
+    if entry.id ~= op.id then append(flat, entry.id, 0, entry.offer_until - now, 0, 'offered', '') end
   end
   return flat
 end
@@ -132,9 +135,9 @@ end
 local function leave()
   local own = entries[op.id]
   if not own then return false end
-  adjust_counts(own, -1)
+  count(own, -1)
   entries[op.id], own.left = nil, true
-  wake = without(wake, op.id)
+  do_not_wake(op.id)
   return true
 end
 

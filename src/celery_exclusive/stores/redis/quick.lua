@@ -8,7 +8,7 @@ local function quick_release(own)
     redis.call('HDEL', leases, op.id)
     redis.call('HSET', leases, '', meta())
   end
-  if op.ending == 'done' and own.waited == '1' then put_tombstone(op.token) end
+  if op.ending == 'done' and own.may_have_copies == '1' then put_tombstone(op.token) end
   return {'done', 1}
 end
 
@@ -27,7 +27,9 @@ local function quick_grant(own)
   elseif own then
     own.expiry = math.max(own.expiry, now + op.ttl)
   else
-    own = {expiry = now + op.ttl, fence = next_number(), waited = '0', phase = 'running', token = op.token}
+    own = {
+      expiry = now + op.ttl, fence = next_number(), may_have_copies = '0', phase = 'running', token = op.token,
+    }
     minexp = holder_count == 0 and own.expiry or math.min(minexp, own.expiry)
     holder_count = holder_count + 1
   end
@@ -42,11 +44,12 @@ if verb == 'acquire' or verb == 'release' then
   if not has_entries() and (holder_count == 0 or minexp > now) then
     local own = found[2] and read_lease(op.id, found[2])
     if verb == 'release' then
-      local may = own and belongs_to(own, op.token) and not (op.ending == 'if_no_copy' and own.waited == '1')
+      local stays = op.ending == 'if_no_copy' and own and own.may_have_copies == '1'
+      local may = own and belongs_to(own, op.token) and not stays
       return may and quick_release(own) or {'done', 0}
     end
     local is_mine = own and belongs_to(own, op.token)
-    local is_new = not may_be_in_line and not op.former_id
+    local is_new = not may_be_in_line and not op.takes_over_id
     if is_new and (is_mine or not own and holder_count < op.limit and tombstone() ~= op.token) then
       return quick_grant(own)
     end

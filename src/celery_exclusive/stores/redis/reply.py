@@ -6,12 +6,12 @@ import re
 from typing import Any, Final, get_args
 
 from celery_exclusive.core.operations import Answer, Applied, Full, Granted, Held, Owner, Parked, Stale
-from celery_exclusive.core.records import Phase
+from celery_exclusive.core.records import OwnerPhase
 from celery_exclusive.stores.base import Reply, Wake
 
 GRANTED: Final = b"granted"
 _FULL: Final = 2
-_PHASES: Final[dict[bytes, Phase]] = {phase.encode(): phase for phase in get_args(Phase)}
+_PHASES: Final[dict[bytes, OwnerPhase]] = {phase.encode(): phase for phase in get_args(OwnerPhase)}
 
 
 def read_reply(reply: Any, *, is_sweep: bool, is_repeated: bool) -> Reply:

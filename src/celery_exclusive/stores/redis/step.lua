@@ -1,15 +1,10 @@
 -- The twin of core/step.py: a differential test holds the two equal. Change both or neither.
 
-local function has_room(own)
-  if own and own.state == ASIDE then return holder_count < limit end
-  return holder_count + ahead < limit
-end
-
-local function hold(fence, waited, phase)
+local function hold(fence, may_have_copies, phase)
   if not holders[op.id] then holder_count = holder_count + 1 end
   holders[op.id] = {
-    id = op.id, expiry = now + op.ttl, fence = fence, waited = waited, phase = phase, token = op.token,
-    changed = true,
+    id = op.id, expiry = now + op.ttl, fence = fence, may_have_copies = may_have_copies, phase = phase,
+    token = op.token, changed = true,
   }
 end
 
@@ -20,27 +15,31 @@ end
 -- Grants the lease. With late acknowledgement the entry stays behind the run until its end.
 local function enter(fence)
   local entry, lease = entries[op.id], holders[op.id]
-  local waited = may_be_in_line or entry or lease and lease.waited == '1'
-  hold(fence, waited and '1' or '0', 'running')
+  local is_copied = may_be_in_line or entry or lease and lease.may_have_copies == '1'
+  hold(fence, is_copied and '1' or '0', 'running')
   if entry and op.acks_late then
     put(entry, BEHIND, 0, 1)
   elseif entry then
     leave()
-    new_tombstone = ENTERED
+    new_tombstone = BEGUN
   end
   return 'granted', fence
 end
 
--- Grants the slot of the former holder, unless that runs, or a free one.
-local function grant_slot(entry)
-  local former = holders[op.former_id]
-  if former and former.phase == op.former_phase and former.phase ~= 'running' then
-    drop(former.id)
-    local granted, fence = enter(former.fence)
-    advance()
-    return granted, fence
-  end
-  if has_room(entry) then return enter(next_number()) end
+-- A new id waits behind the whole line, an id aside may get any slot; nil: there is none.
+local function grant_free_slot(entry)
+  local before = entry and entry.state == ASIDE and 0 or ahead
+  if holder_count + before < limit then return enter(next_number()) end
+end
+
+-- Grants the lease of a message that has not begun; nil: no such message holds the key.
+local function take_over()
+  local lease = holders[op.takes_over_id]
+  if not lease or lease.phase ~= op.takes_over_phase or lease.phase == 'running' then return end
+  drop(lease.id)
+  local granted, fence = enter(lease.fence)
+  advance()
+  return granted, fence
 end
 
 -- The answer to a delivery that must not be parked; nil: park it.
@@ -54,7 +53,7 @@ local function is_stale()
   local entry, finisher = entries[op.id], tombstone()
   if holders[op.id] then return is_of_offer and (entry or finisher) end
   if entry or not finisher then return false end
-  if finisher == ENTERED then return is_of_offer end
+  if finisher == BEGUN then return is_of_offer end
   return may_be_in_line or finisher == op.token
 end
 
@@ -70,7 +69,9 @@ local function acquire()
   end
   if is_stale() then return 'stale', 0 end
   if not lease then
-    local granted, fence = grant_slot(entry)
+    local granted, fence = take_over()
+    if granted then return granted, fence end
+    granted, fence = grant_free_slot(entry)
     if granted then return granted, fence end
   end
   if not entry then
@@ -92,16 +93,16 @@ end
 
 local function acquire_alone()
   advance()
-  local own, former = holders[op.id], holders[op.former_id]
+  local own, inherited = holders[op.id], holders[op.inherits_id]
   if own and not belongs_to(own, op.token) then return 'held', 0, owners() end -- another delivery of this id runs
   local is_given_up = op.phase ~= 'running' and tombstone()
-  local lease = own or not is_given_up and former and belongs_to(former, op.former_token) and former
+  local lease = own or not is_given_up and inherited and belongs_to(inherited, op.inherits_token) and inherited
   if not lease and (holder_count + waiting > 0 or is_given_up) then return 'held', 0, owners() end
   local fence = lease and lease.fence or next_number()
   if lease then drop(lease.id) end
-  hold(fence, lease and lease.waited or '0', op.phase)
+  hold(fence, lease and lease.may_have_copies or '0', op.phase)
   if entries[op.id] then put(entries[op.id], BEHIND, 0, 0) end
-  advance() -- a copy of the former holder joins the line
+  advance() -- a copy of the message that held it joins the line
   return 'granted', fence
 end
 
@@ -109,7 +110,7 @@ local function release()
   advance()
   local lease = holders[op.id]
   local is_own = lease and belongs_to(lease, op.token)
-  local may_come_again = entries[op.id] or lease and lease.waited == '1'
+  local may_come_again = entries[op.id] or lease and lease.may_have_copies == '1'
   if lease and (not is_own or op.ending == 'if_no_copy' and may_come_again) then return 'done', 0 end
   if lease then drop(op.id) end
   if op.ending == 'done' then
@@ -134,14 +135,15 @@ local function requeue()
   return 'done', 1
 end
 
+local function give_up()
+  if not tombstone() then new_tombstone = BEGUN end
+  advance()
+  return 'done', 1
+end
+
 local function remove()
-  if op.ending == 'given_up' then
-    if not tombstone() then new_tombstone = ENTERED end
-    advance()
-    return 'done', 0
-  end
   local found = leave()
-  if found or op.ending == 'superseded' then new_tombstone = op.ending == 'open' and ENTERED or '' end
+  if found or op.ending == 'superseded' then new_tombstone = op.ending == 'open' and BEGUN or '' end
   advance()
   return 'done', found and 1 or 0
 end

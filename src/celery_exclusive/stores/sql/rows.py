@@ -80,13 +80,14 @@ def around_lone_expiry(id: str, token: str, phase: str = "running") -> tuple[str
 
 
 def _write(lease: Holder) -> str:
-    before, after = _around_expiry(lease.id, lease.token, lease.phase, "true" if lease.waited else "false")
+    may_have_copies = "true" if lease.may_have_copies else "false"
+    before, after = _around_expiry(lease.id, lease.token, lease.phase, may_have_copies)
     return f'{before}{lease.expiry}, "fence": {lease.fence}{after}'
 
 
-def _around_expiry(id: str, token: str, phase: str, waited: str) -> tuple[str, str]:
+def _around_expiry(id: str, token: str, phase: str, may_have_copies: str) -> tuple[str, str]:
     start = f'{{"id": {quote(id)}, "token": {quote(token)}, "expiry": '
-    return start, f', "waited": {waited}, "phase": "{phase}"}}'
+    return start, f', "may_have_copies": {may_have_copies}, "phase": "{phase}"}}'
 
 
 def read_document(text: str) -> tuple[int, tuple[Holder, ...]]:

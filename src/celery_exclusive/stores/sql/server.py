@@ -157,9 +157,9 @@ class ServerStore(SqlStore):
             claim["before"], claim["after"] = rows.around_lone_expiry(op.id, op.token)
             return RELEASED if self._database.release(session.cursor, claim) else None
         limit, phase = 1, "running"
-        if isinstance(op, Acquire) and op.limit > 0 and not op.may_be_in_line and not op.former:
+        if isinstance(op, Acquire) and op.limit > 0 and not op.may_be_in_line and not op.takes_over:
             limit = op.limit
-        elif isinstance(op, AcquireAlone) and not op.former:
+        elif isinstance(op, AcquireAlone) and not op.inherits:
             phase = op.phase
         else:
             return None

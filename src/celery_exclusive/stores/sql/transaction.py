@@ -71,7 +71,7 @@ class Transaction(DocumentStore):
         if op.limit < 1 or not found.is_free(self.now):
             return None
         fence, expiry = max(found.last_fence + 1, self.now), self.now + op.ttl
-        lease = Holder(op.id, op.token, expiry, fence, waited=op.redelivered or op.promoted is not None)
+        lease = Holder(op.id, op.token, expiry, fence, op.may_be_in_line)
         document = rows.write_document(op.limit, (lease,))
         return Reply(Granted(fence)) if self._write_leases(key, found, fence, expiry, document) else None
 

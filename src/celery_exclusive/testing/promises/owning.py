@@ -43,7 +43,7 @@ class OwningPromises(Subject):
             refused = key.acquire_alone("a", OTHER, phase=phase).answer
             assert isinstance(refused, Held)
             assert [owner.id for owner in refused.by] == ["a"]
-        assert isinstance(key.acquire_alone("a", OTHER, former=("b", "any")).answer, Held)
+        assert isinstance(key.acquire_alone("a", OTHER, inherits=("b", "any")).answer, Held)
         assert key.renew("a", TOKEN)
         assert found(key.release("a", TOKEN, ending="open"))
 
@@ -71,10 +71,10 @@ class OwningPromises(Subject):
     def test_a_running_lease_is_not_taken_over_without_its_token(self) -> None:
         key = self.key()
         fence = fence_of(key.acquire_alone("a", TOKEN))
-        assert isinstance(key.acquire_alone("b", OTHER, former=("a", "another")).answer, Held)
+        assert isinstance(key.acquire_alone("b", OTHER, inherits=("a", "another")).answer, Held)
         assert key.renew("a", TOKEN)
         key.acquire_alone("a", TOKEN, phase="queued")
-        assert fence_of(key.acquire_alone("b", OTHER, former=("a", "another"))) == fence
+        assert fence_of(key.acquire_alone("b", OTHER, inherits=("a", "another"))) == fence
         assert key.holders() == ["b"]
 
     def test_a_delivery_takes_over_a_queued_lease_but_not_a_running_one(self) -> None:
@@ -83,22 +83,22 @@ class OwningPromises(Subject):
         assert key.is_held_against("b")
         others: tuple[Phase, ...] = ("running", "again", "period")
         for phase in others:
-            assert isinstance(key.acquire("b", OTHER, former=("a", phase)).answer, Held)
-        assert fence_of(key.acquire("b", OTHER, former=("a", "queued"))) == fence
+            assert isinstance(key.acquire("b", OTHER, takes_over=("a", phase)).answer, Held)
+        assert fence_of(key.acquire("b", OTHER, takes_over=("a", "queued"))) == fence
         assert key.holders() == ["b"]
         both: tuple[Phase, ...] = ("running", "queued")
         for phase in both:
-            assert isinstance(key.acquire("c", former=("b", phase)).answer, Held)
-        assert isinstance(key.acquire("c", former=("a", "queued")).answer, Held)
+            assert isinstance(key.acquire("c", takes_over=("b", phase)).answer, Held)
+        assert isinstance(key.acquire("c", takes_over=("a", "queued")).answer, Held)
         assert found(key.release("b", OTHER))
-        assert fence_of(key.acquire("c", former=("b", "queued"))) > fence
+        assert fence_of(key.acquire("c", takes_over=("b", "queued"))) > fence
 
     def test_a_finished_task_does_not_take_over_a_queued_lease(self) -> None:
         key = self.key()
         fence_of(key.acquire("b", OTHER, redelivered=True))
         assert found(key.release("b", OTHER))
         key.acquire_alone("a", TOKEN, phase="queued")
-        assert key.acquire("b", redelivered=True, former=("a", "queued")).answer == Stale()
+        assert key.acquire("b", redelivered=True, takes_over=("a", "queued")).answer == Stale()
         assert key.holders() == ["a"]
 
     def test_copies_of_a_superseded_message_leave_and_later_ones_are_stale(
@@ -116,7 +116,7 @@ class OwningPromises(Subject):
 
     def test_the_request_of_a_call_that_was_given_up_acquires_nothing_when_it_comes(self) -> None:
         key = self.key()
-        key.remove("a", ending="given_up")
+        key.give_up("a")
         phases: tuple[Phase, ...] = ("queued", "again", "period")
         for phase in phases:
             assert isinstance(key.acquire_alone("a", TOKEN, phase=phase).answer, Held)
@@ -126,9 +126,9 @@ class OwningPromises(Subject):
     def test_the_request_of_a_retry_that_was_given_up_leaves_the_lease_to_its_run(self) -> None:
         key = self.key()
         fence = fence_of(key.acquire_alone("run", TOKEN))
-        key.remove("retry", ending="given_up")
-        assert fence_of(key.acquire_alone("run", TOKEN, former=("retry", OTHER))) == fence
-        late = key.acquire_alone("retry", OTHER, former=("run", TOKEN), phase="again")
+        key.give_up("retry")
+        assert fence_of(key.acquire_alone("run", TOKEN, inherits=("retry", OTHER))) == fence
+        late = key.acquire_alone("retry", OTHER, inherits=("run", TOKEN), phase="again")
         assert isinstance(late.answer, Held)
         assert key.holders() == ["run"]
         assert key.renew("run", TOKEN)
@@ -137,7 +137,7 @@ class OwningPromises(Subject):
         key = self.key()
         key.hold("run")
         key.park("retry", OTHER)
-        assert not found(key.remove("retry", ending="given_up"))
+        key.give_up("retry")
         key.park("other")
         assert key.inspect().waiting == 2
         key.release("run")
@@ -146,13 +146,13 @@ class OwningPromises(Subject):
     def test_that_a_call_was_given_up_makes_no_copy_of_what_has_finished_run_again(self) -> None:
         key = self.key()
         key.remove("a", ending="superseded")
-        key.remove("a", ending="given_up")
+        key.give_up("a")
         assert key.is_stale("a", OTHER, redelivered=True)
 
     def test_a_lease_is_handed_over_with_its_fence_and_its_former_holder_has_none(self) -> None:
         key = self.key()
         fence = fence_of(key.acquire_alone("a", TOKEN))
-        assert fence_of(key.acquire_alone("b", OTHER, former=("a", TOKEN))) == fence
+        assert fence_of(key.acquire_alone("b", OTHER, inherits=("a", TOKEN))) == fence
         assert key.holders() == ["b"]
         assert not found(key.release("a", TOKEN, ending="open"))
         assert not key.renew("a", TOKEN)
@@ -177,14 +177,14 @@ class OwningPromises(Subject):
         assert seen() == "again"
         key.acquire_alone("a", phase="period")
         assert seen() == "period"
-        key.acquire_alone("c", OTHER, former=("a", "any"), phase="running")
+        key.acquire_alone("c", OTHER, inherits=("a", "any"), phase="running")
         assert seen() == "running"
 
     def test_handing_over_again_changes_nothing(self) -> None:
         key = self.key()
         fence = fence_of(key.acquire_alone("a", TOKEN))
-        fence_of(key.acquire_alone("b", OTHER, former=("a", TOKEN)))
-        assert fence_of(key.acquire_alone("b", OTHER, former=("a", TOKEN))) == fence
+        fence_of(key.acquire_alone("b", OTHER, inherits=("a", TOKEN)))
+        assert fence_of(key.acquire_alone("b", OTHER, inherits=("a", TOKEN))) == fence
         assert key.holders() == ["b"]
 
     def test_an_expired_lease_is_not_handed_over_but_a_free_key_is_granted_and_a_held_one_is_not(
@@ -193,8 +193,8 @@ class OwningPromises(Subject):
         key = self.key()
         fence_of(key.acquire_alone("a", TOKEN, ttl=SHORT))
         key.wait_until_expired()
-        fence_of(key.acquire_alone("b", OTHER, former=("a", TOKEN)))
-        assert isinstance(key.acquire_alone("c", TOKEN, former=("a", TOKEN)).answer, Held)
+        fence_of(key.acquire_alone("b", OTHER, inherits=("a", TOKEN)))
+        assert isinstance(key.acquire_alone("c", TOKEN, inherits=("a", TOKEN)).answer, Held)
         assert key.holders() == ["b"]
 
     def test_a_key_with_another_holder_is_not_acquired_alone(self) -> None:

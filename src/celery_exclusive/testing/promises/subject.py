@@ -15,6 +15,7 @@ from celery_exclusive.core.operations import (
     Applied,
     Ending,
     ForceRelease,
+    GiveUp,
     Granted,
     Held,
     Parked,
@@ -126,12 +127,21 @@ class Key:
         late: bool = True,
         message: bytes | None = None,
         max_waiting: int | None = None,
-        former: tuple[str, Phase] | None = None,
+        takes_over: tuple[str, Phase] | None = None,
     ) -> Reply:
         return self.store.apply(
             self.name,
             Acquire(
-                id, token, int(ttl * 1e6), limit, redelivered, promoted, late, message, max_waiting, former
+                id,
+                token,
+                int(ttl * 1e6),
+                limit,
+                redelivered,
+                promoted,
+                late,
+                message,
+                max_waiting,
+                takes_over,
             ),
         )
 
@@ -177,6 +187,9 @@ class Key:
     def requeue(self, id: str, token: str = TOKEN) -> Reply:
         return self.store.apply(self.name, Requeue(id, token, int(LONG * 1e6)))
 
+    def give_up(self, id: str) -> Reply:
+        return self.store.apply(self.name, GiveUp(id))
+
     def remove(self, id: str, *, ending: RemoveEnding = "done") -> Reply:
         return self.store.apply(self.name, Remove(id, ending))
 
@@ -192,10 +205,10 @@ class Key:
         token: str = TOKEN,
         *,
         ttl: float = LONG,
-        former: tuple[str, str] | None = None,
+        inherits: tuple[str, str] | None = None,
         phase: Phase = "running",
     ) -> Reply:
-        return self.store.apply(self.name, AcquireAlone(id, token, int(ttl * 1e6), former, phase))
+        return self.store.apply(self.name, AcquireAlone(id, token, int(ttl * 1e6), inherits, phase))
 
     def reap(self) -> Reply:
         return self.store.reap()
