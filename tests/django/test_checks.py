@@ -23,7 +23,7 @@ DUMMY = {"ENGINE": ENGINES + "dummy"}
             "E001",
             "add one line",
         ),
-        ({"CELERY_EXCLUSIVE_STORE": "postgres://db"}, "E002", "did you mean 'postgresql'?"),
+        ({"CELERY_EXCLUSIVE_STORE": "postgesql://db"}, "E002", "did you mean 'postgresql'?"),
         ({"CELERY_EXCLUSIVE_STORE": "django://lock"}, "E003", "did you mean 'locks'?"),
         ({"CELERY_EXCLUSIVE_STORE": "django://"}, "E003", "write django://default"),
         ({"CELERY_EXCLUSIVE_STORE": "django://dummy"}, "E004", "of the kind unknown"),

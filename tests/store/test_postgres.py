@@ -9,10 +9,18 @@ from contextlib import closing
 import pytest
 
 from celery_exclusive.core.operations import Applied, Granted, Remove
+from celery_exclusive.stores.base import open_store
 from celery_exclusive.stores.sql.postgres import PostgresStore
 from tests.pgbouncer import PgBouncer
 from tests.postgres import PostgresDatabase, PostgresServer
 from tests.store.operations import give, take
+
+
+def test_a_url_as_heroku_spells_it_is_the_same_store(postgres_url: str) -> None:
+    assert postgres_url.startswith("postgresql://")
+    urls = (postgres_url, postgres_url.replace("postgresql", "postgres", 1))
+    with closing(open_store(urls[0])) as one, closing(open_store(urls[1])) as other:
+        assert one.epoch() == other.epoch()
 
 
 @pytest.mark.usefixtures("postgres_url")

@@ -173,6 +173,8 @@ class StoreFactory(Protocol):
 
 
 _MYSQL_DRIVERS = ("", "+pymysql", "+mysqldb", "+mysqlconnector", "+mariadbconnector", "+asyncmy", "+aiomysql")
+_HEROKU = "postgres"
+"""As Heroku spells postgresql."""
 _factories: dict[str, str | StoreFactory] = {
     "memory": "celery_exclusive.stores.memory:MemoryStore",
     "memcached": "celery_exclusive.stores.memcached.store:MemcachedStore",
@@ -184,7 +186,7 @@ _factories: dict[str, str | StoreFactory] = {
     "django": "celery_exclusive.stores.django:open_django",
     "django-cache": "celery_exclusive.stores.django_cache:open_django_cache",
     **dict.fromkeys(
-        ("postgresql", "postgresql+psycopg", "postgresql+psycopg2"),
+        ("postgresql", "postgresql+psycopg", "postgresql+psycopg2", _HEROKU),
         "celery_exclusive.stores.sql.postgres:PostgresStore",
     ),
     **dict.fromkeys(
@@ -258,10 +260,10 @@ def _factory(url: str) -> StoreFactory:
     factory = _factories.get(kind) or _installed().get(kind)
     if factory is None:
         names = {*_factories, *_installed()}
-        known = ", ".join(f"{name}://" for name in sorted(names))
+        known = ", ".join(f"{name}://" for name in sorted(names - {_HEROKU}) if "+" not in name)
         hint = did_you_mean(kind, names)
         what = repr(kind) if kind else "a string that is no URL"
-        raise OptionError(f"exclusive_store: no store for {what} (there are {known}){hint}")
+        raise OptionError(f"exclusive_store: no store for {what}{hint} There are {known}")
     if not isinstance(factory, str):
         return factory
     module, _, name = factory.partition(":")
