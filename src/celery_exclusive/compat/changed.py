@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
+from inspect import unwrap
+from typing import Any
 
 
 class CompatWarning(UserWarning):
@@ -15,5 +18,14 @@ class CompatWarning(UserWarning):
     """
 
 
-def report(module: str, text: str, *, stacklevel: int = 3) -> None:
-    warnings.warn(f"{module}: {text}", CompatWarning, stacklevel=stacklevel)
+def report(module: str, text: str, function: Callable[..., Any] | None = None) -> None:
+    """Warn at the line of this function, or else of who imports or calls the caller.
+
+    Parameters:
+        function: of a task: Celery binds tasks later, perhaps without any code of the user on the stack.
+    """
+    said = f"{module}: {text}"
+    if code := getattr(unwrap(function), "__code__", None) if function else None:
+        warnings.warn_explicit(said, CompatWarning, code.co_filename, code.co_firstlineno)
+    else:
+        warnings.warn(said, CompatWarning, stacklevel=3)

@@ -70,7 +70,7 @@ class RecipeTask(Task):
         cls._translated = cls.name
         modules = (str(base.__module__) for base in cls.__mro__)  # code from a string has none
         recipe = next(module for module in modules if module.startswith(_PACKAGE))
-        report(recipe, f"task {cls.name}: {changes}. Write {option.attribute}={option!r}")
+        report(recipe, f"task {cls.name}: {changes}. Write {option.attribute}={option!r}", cls.run)
 
 
 def check_names(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import linecache
 import pickle
 import warnings
 from collections.abc import Callable, Iterator
@@ -116,9 +117,10 @@ def test_a_subclass_of_a_task_class_has_options_of_its_own(app: Celery) -> None:
     class Two(One):
         name, TAG = "feeds.two", "TWO"
 
-    with pytest.warns(CompatWarning):
+    with pytest.warns(CompatWarning) as warned:
         keys = [app.register_task(task()).exclusive.key for task in (One, Two)]
     assert keys == ["lock_one", "lock_two"]
+    assert {line_of(warning) for warning in warned} == {"def run(self) -> None: ..."}
 
 
 @pytest.mark.parametrize(
@@ -192,9 +194,15 @@ def test_what_changes_is_told_once_with_the_new_spelling(
 
     with pytest.warns(CompatWarning) as raised:
         app.finalize()
-    (text,) = [str(warning.message) for warning in raised]
-    assert NAME in text
-    assert not [part for part in texts if part not in text]
+    (warning,) = raised
+    assert NAME in str(warning.message)
+    assert not [part for part in texts if part not in str(warning.message)]
+    assert line_of(warning) == "@app.task(name=NAME, base=base, shared=False, **old)"
+
+
+def line_of(warning: warnings.WarningMessage) -> str:
+    """Return the line of code that it names."""
+    return linecache.getline(warning.filename, warning.lineno).strip()
 
 
 def test_a_backend_of_celery_once_is_told(app: Celery) -> None:
@@ -362,8 +370,9 @@ def test_a_key_of_celery_singleton_is_released_by_the_arguments_of_a_call(
 
 def test_clear_locks_leaves_keys_alone_and_says_so(app: Celery, declare: Callable[..., Any]) -> None:
     first = declare(Singleton).delay("https://a")
-    with pytest.warns(CompatWarning, match=r"clear_locks\(.*does nothing"):
+    with pytest.warns(CompatWarning, match=r"clear_locks\(.*does nothing") as warned:
         clear_locks(app)
+    assert line_of(warned[0]) == "clear_locks(app)"
     assert app.tasks[NAME].delay("https://a").id == first.id
 
 
