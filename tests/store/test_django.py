@@ -129,6 +129,7 @@ def test_locks_of_a_sqlite_database_in_memory_are_in_memory_too() -> None:
     with configured({"default": MEMORY, "other": MEMORY}):
         store = open_store("django://default", prefix="in-memory")
         assert store.capabilities.one_process
+        assert store.url == "django://default (SQLite in memory)"
         assert isinstance(store.apply("key", FIRST).answer, Granted)
         again = open_store("django://default", prefix="in-memory")
         assert isinstance(again.apply("key", SECOND_ONE).answer, Held)

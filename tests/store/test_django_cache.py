@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing
 from typing import Any
 
 import pytest
+from celery import Celery
+from celery.concurrency.prefork import TaskPool
 
+from celery_exclusive import install
 from celery_exclusive.core.operations import Acquire, Granted, Held
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import OptionError
@@ -16,9 +20,11 @@ from celery_exclusive.stores.django_cache import redis_of
 from celery_exclusive.stores.memcached.store import MemcachedStore
 from celery_exclusive.stores.memory import MemoryStore
 from celery_exclusive.stores.redis.store import RedisStore
+from celery_exclusive.worker.checks import refuse_unfit, warnings
 from tests.django.databases import configured
 from tests.memcached import MemcachedServer
 
+LOCAL = r"django-cache://dev \(LocMemCache\)"
 DJANGO = "django.core.cache.backends."
 MEMCACHED = [f"{DJANGO}memcached.PyMemcacheCache", f"{DJANGO}memcached.PyLibMCCache"]
 REDIS = [f"{DJANGO}redis.RedisCache", "django_redis.cache.RedisCache"]
@@ -97,6 +103,22 @@ def test_a_cache_in_memory_keeps_locks_in_memory() -> None:
         store = open_store("django-cache://tests", prefix="locmem")
         assert isinstance(store, MemoryStore)
         assert store.capabilities.one_process
+        assert store.url == "django-cache://tests (LocMemCache)"
+
+
+def test_a_worker_with_a_cache_in_memory_is_told_of_a_store_that_processes_share() -> None:
+    app = install(Celery("dev", broker="redis://", set_as_current=False))
+    app.conf.exclusive_store = "django-cache://dev"
+    services: Any = app._celery_exclusive  # type: ignore[attr-defined]
+    with caches(dev={"BACKEND": f"{DJANGO}locmem.LocMemCache"}):
+        with pytest.raises(OptionError, match=f"^exclusive_store: {LOCAL} is the memory") as refused:
+            refuse_unfit(services, TaskPool)
+        (warned,) = warnings(services)
+        assert re.match(f"store {LOCAL}: it is the memory of this process", warned)
+        for text in (str(refused.value), warned):
+            assert "a store that processes share" in text
+            assert "the file sqlite:////path/to/locks.db" in text
+    app.close()
 
 
 @pytest.mark.parametrize(

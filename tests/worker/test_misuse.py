@@ -121,7 +121,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "for a store in the memory of one process": (
         {"exclusive_store": "memory://"},
-        ["exclusive_store: memory://", "--pool=threads"],
+        ["exclusive_store: memory://", "the file sqlite:////", "--pool=threads"],
     ),
     "for a store that does not answer": (
         {"exclusive_store": "redis://me:geheim@127.0.0.1:1/3"},

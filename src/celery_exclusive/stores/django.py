@@ -48,12 +48,14 @@ def open_django(
         connection = _connection(alias)
         if connection.is_in_memory_db():
             memory = f"memory://django-{alias}"
-            return make_store(memory, prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
-    store = _MAKERS[vendor](alias, prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
+            store = make_store(memory, prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
+            store.url = f"{url} (SQLite in memory)"
+            return store
+    made = _MAKERS[vendor](alias, prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
     if has_app():
         database = "" if alias == "default" else f" celery_exclusive --database={alias}"
-        store.made_by = f"python manage.py migrate{database}"
-    return store
+        made.made_by = f"python manage.py migrate{database}"
+    return made
 
 
 def alias_of(url: str) -> str:

@@ -40,12 +40,15 @@ def open_django_cache(
     alias = url.partition("://")[2]
     cache = _cache(alias)
     space = str(cache.get("KEY_PREFIX") or "")
-    return make_store(
+    store = make_store(
         _url_of(alias, cache),
         prefix=f"{space}:{prefix}" if space else prefix,
         offer=offer,
         tombstone_ttl=tombstone_ttl,
     )
+    if store.capabilities.one_process:
+        store.url = f"{url} (LocMemCache)"
+    return store
 
 
 def redis_of(cache: Mapping[str, Any]) -> str | None:

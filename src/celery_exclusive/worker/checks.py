@@ -18,6 +18,8 @@ from celery_exclusive.worker.gate import GatedTask
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
 
+_FILE = "sqlite:////path/to/locks.db"
+
 
 def refuse_unfit(services: Services, pool: Any) -> None:
     """Raise OptionError if the store cannot keep the promises that the tasks' options make in this pool."""
@@ -25,7 +27,8 @@ def refuse_unfit(services: Services, pool: Any) -> None:
     if capabilities.one_process and "prefork" in pool.__module__:
         raise OptionError(
             f"exclusive_store: {store.url} is the memory of one process, and each child of "
-            "this worker has its own: use a redis:// URL, or the worker's --pool=threads or --pool=solo"
+            "this worker has its own: name a store that processes share, such as redis://localhost/0 or the "
+            f"file {_FILE}; in a test, use --pool=threads or --pool=solo"
         )
     for task, option in _exclusive_tasks(services):
         if option.on_conflict == "wait":
@@ -69,7 +72,8 @@ def warnings(services: Services) -> list[str]:
     if capabilities.one_process and not is_in_one_process(services.app.conf):
         found.append(
             f"store {store.url}: it is the memory of this process, but its broker serves others too: another "
-            "worker, or lock() in another process, would use other locks. Use it for tests only"
+            "worker, or lock() in another process, would use other locks. Outside of tests name a store that "
+            f"processes share, such as the file {_FILE}"
         )
     publishes = capabilities.line and not (capabilities.one_host or capabilities.one_process)
     if publishes and not services.signer.is_on and not is_server_of_broker(store.url, services.app.conf):
