@@ -10,6 +10,7 @@ from typing import Any, BinaryIO, NamedTuple, NoReturn, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 from celery_exclusive.errors import OptionError, StoreUnavailable
+from celery_exclusive.stores import hints
 from celery_exclusive.stores.idle import Idle
 from celery_exclusive.system.deadline import at_most
 
@@ -129,8 +130,7 @@ class Client:
         hint = next((_HINTS[word] for word in _HINTS if word in text), "")
         if hint:
             raise StoreUnavailable(f"store {self.url}: {text}; {hint}") from error
-        hint = "check that it runs and that its URL is right"
-        raise StoreUnavailable(f"store {self.url} does not answer: {text}; {hint}") from error
+        raise StoreUnavailable(f"store {self.url} does not answer: {text}; {hints.ALIVE}") from error
 
 
 def _read_all(number: int, reader: BinaryIO) -> list[Answer]:

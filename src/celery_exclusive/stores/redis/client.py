@@ -6,6 +6,7 @@ import socket
 from typing import Any, NoReturn, Protocol
 
 from celery_exclusive.errors import OptionError, StoreUnavailable
+from celery_exclusive.stores import hints
 from celery_exclusive.stores.idle import Idle
 from celery_exclusive.stores.redis import address
 from celery_exclusive.stores.redis.scripts import Script
@@ -22,15 +23,15 @@ except ImportError:
 CLUSTER = "it is a Redis Cluster, which cannot keep locks: point exclusive_store to a single server"
 _HINTS = {
     "LOADING": "it is still reading its data: try again in a moment",
-    "READONLY": "it is a replica: point exclusive_store to the primary",
+    "READONLY": hints.REPLICA,
     "MASTERDOWN": "it is a replica without its primary: point exclusive_store to the primary",
     "OOM": "its memory is full: raise its maxmemory, or give the locks a server of their own",
     **dict.fromkeys(
         ("NOPERM", "ACL failure in script"),
         "grant its user the rights on exclusive_prefix of the ACL line in docs/security.md",
     ),
-    "NOAUTH": "correct user and password in its URL",
-    "WRONGPASS": "correct user and password in its URL",
+    "NOAUTH": hints.LOGIN,
+    "WRONGPASS": hints.LOGIN,
     "MISCONF": "it cannot write its data to disk: read its log",
     "MOVED": CLUSTER,
     "CLUSTERDOWN": CLUSTER,
@@ -171,8 +172,7 @@ class Client:
             raise StoreUnavailable(f"store {self.url}: {said}; {_HINTS[words[0]]}") from cause
         if isinstance(error, exceptions.ResponseError):
             raise StoreUnavailable(f"store {self.url} refused: {text}; read its log") from cause
-        hint = "check that it runs and that its URL is right"
-        raise StoreUnavailable(f"store {self.url} does not answer: {text}; {hint}") from cause
+        raise StoreUnavailable(f"store {self.url} does not answer: {text}; {hints.ALIVE}") from cause
 
 
 def _pack(command: _Command) -> bytes:

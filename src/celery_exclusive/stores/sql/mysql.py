@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from celery_exclusive.errors import OptionError
+from celery_exclusive.stores import hints
 from celery_exclusive.stores.sql import mysql_statements as statements
 from celery_exclusive.stores.sql.server import ServerStore
 from celery_exclusive.stores.sql.tables import Words, stamped_definitions
@@ -72,10 +73,8 @@ class Mysql:
         oldest, numbers = OLDEST[kind], re.findall(r"\d+", version)[:2]
         if tuple(map(int, numbers)) < oldest:
             connection.close()
-            raise OptionError(
-                f"exclusive_store: {self.url} is {kind} {'.'.join(numbers)}, too old: it must be "
-                f"{'.'.join(map(str, oldest))} or newer"
-            )
+            server = f"{kind} {'.'.join(numbers)}"
+            raise OptionError(hints.too_old(self.url, server, ".".join(map(str, oldest))))
 
     def begin(self, cursor: Any, *, writes: bool) -> int:
         cursor.send(statements.BEGIN if writes else statements.BEGIN_READING)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from celery_exclusive.stores.sql import hints
+from celery_exclusive.stores import hints
 from celery_exclusive.stores.sql.database import Trouble
 
 _NO_CODE = 0

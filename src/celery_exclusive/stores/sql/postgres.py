@@ -8,7 +8,7 @@ from math import ceil
 from typing import Any
 
 from celery_exclusive.errors import OptionError
-from celery_exclusive.stores.sql import hints
+from celery_exclusive.stores import hints
 from celery_exclusive.stores.sql import postgres_statements as statements
 from celery_exclusive.stores.sql.server import PATIENCE, ServerStore
 from celery_exclusive.stores.sql.tables import Words, stamped_definitions
@@ -61,10 +61,8 @@ class Postgres:
         version, pid = cursor.fetchone()
         if version < OLDEST:
             connection.close()
-            raise OptionError(
-                f"exclusive_store: {self.url} is PostgreSQL {version // 10000}, too old: it must be "
-                f"{OLDEST // 10000} or newer"
-            )
+            server = f"PostgreSQL {version // 10000}"
+            raise OptionError(hints.too_old(self.url, server, str(OLDEST // 10000)))
         if pid == connection.info.backend_pid:  # a pooler tells a number of its own
             connection.prepare_threshold = 2
         return connection, cursor

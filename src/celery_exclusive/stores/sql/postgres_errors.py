@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import psycopg
 
-from celery_exclusive.stores.sql import hints
+from celery_exclusive.stores import hints
 from celery_exclusive.stores.sql.database import Trouble
 
 _NO_TABLE = "42P01"

@@ -1,4 +1,4 @@
-"""What to do about the errors of database servers, in the words that all of them share."""
+"""What to do about the errors of servers, in the words that several kinds of them share."""
 
 from __future__ import annotations
 
@@ -16,3 +16,7 @@ DISK = "make room on its disk"
 IN_THE_WAY = "others kept it locked: look for a client that is stopped in a transaction"
 STARTING = "it is starting or stopping: try again in a moment"
 TOO_LONG = "shorten the task's id, or exclusive_prefix: an index cannot hold them"
+
+
+def too_old(url: str, server: str, oldest: str) -> str:
+    return f"exclusive_store: {url} is {server}, too old: it must be {oldest} or newer"
