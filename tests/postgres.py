@@ -16,7 +16,7 @@ import psycopg
 
 from celery_exclusive.stores.sql.postgres import PostgresStore
 from tests.database import Database
-from tests.servers import NoServer, Server, environment, free_port, may_run, unprivileged
+from tests.servers import NoServer, Server, environment, free_port, may_run, unprivileged, wait_until
 
 MADE = Path(__file__).parents[1] / ".venv/postgresql"
 EMPTY = "DROP SCHEMA public CASCADE; CREATE SCHEMA public"
@@ -157,11 +157,14 @@ class PostgresServer(Server, PostgresDatabase):
         data.mkdir(mode=0o700)
         if user := unprivileged("postgres"):
             shutil.chown(data, user)
-        words = ["-D", str(data), "-U", "tests", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]
         subprocess.run(
-            [self._programs / "initdb", *words], user=user, cwd="/", env=environment(MADE),
-            capture_output=True, check=True,
-        )  # fmt: skip
+            self._maker(str(data)), user=user, cwd="/", env=environment(MADE), capture_output=True, check=True
+        )
+
+    def _maker(self, data: str) -> list[str]:
+        """The command that makes its folder of data."""
+        options = ["-D", data, "-U", "tests", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]
+        return [str(self._programs / "initdb"), *options]
 
     def _start(self) -> bool:
         fixed = {"port": self.port, "listen_addresses": "127.0.0.1", "unix_socket_directories": ""}
@@ -196,3 +199,33 @@ class PostgresServer(Server, PostgresDatabase):
         if self._process and how == signal.SIGKILL:
             self._tell_all(how)
         super()._end(how)
+
+
+class PostgresStandby(PostgresServer):
+    """A hot standby: it repeats what another server has done, and can only be read until it is promoted."""
+
+    def __init__(self, primary: PostgresServer) -> None:
+        self._primary = primary
+        super().__init__(wal_retrieve_retry_interval="100ms")
+
+    def catch_up(self) -> None:
+        """Wait until it has repeated what the primary has done by now."""
+        ((now,),) = self._primary.ask("SELECT pg_current_wal_lsn()::text")
+        repeated = "SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn"
+        wait_until(lambda: self.ask(repeated, now) == [(True,)], "what the primary has done", 30)
+
+    def fall_behind(self) -> None:
+        """Hear no more of the primary."""
+        self.ask("ALTER SYSTEM SET primary_conninfo = ''")
+        self.ask("SELECT pg_reload_conf()")
+        hears = "SELECT 1 FROM pg_stat_wal_receiver"
+        wait_until(lambda: not self.ask(hears), "the end of its connection to the primary", 30)
+
+    def promote(self) -> None:
+        """Become a primary."""
+        assert self.ask("SELECT pg_promote()") == [(True,)]
+
+    def _maker(self, data: str) -> list[str]:
+        source = f"host=127.0.0.1 port={self._primary.port} user=tests"
+        options = ["-D", data, "-d", source, "--write-recovery-conf", "--checkpoint=fast", "--no-sync"]
+        return [str(self._programs / "pg_basebackup"), *options]

@@ -11,6 +11,7 @@ RIGHTS = (
 )
 CLIENTS = "raise its max_connections, or put a pooler before it"
 REPLICA = "it is a replica: point exclusive_store to the primary"
+NO_PRIMARY = "no host of its URL is a primary that answers: promote one, or correct the URL"
 READ_ONLY = "default_transaction_read_only is on for this user or database: set it to off"
 DISK = "make room on its disk"
 IN_THE_WAY = "others kept it locked: look for a client that is stopped in a transaction"

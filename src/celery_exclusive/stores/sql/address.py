@@ -26,9 +26,11 @@ def read(url: str, driver: str) -> tuple[str, Callable[[], dict[str, Any]]]:
             raise ValueError("a part of the password would be read as that of another part, and shown")
         options = dict(given.get_dialect()().create_connect_args(given)[1])
     except (exc.ArgumentError, ValueError):  # its text would show the password
+        several = ", several hosts as ?host=one:5432&host=two:5432" if kind == "postgresql" else ""
         raise OptionError(
             f"exclusive_store: cannot understand this {kind}:// URL: percent-encode what is special "
-            "in its password ('/' is %2F, '@' is %40), and give the port as a number"
+            f"in its password ('/' is %2F, '@' is %40), and give the port as a number{several}"
         ) from None
-    shown = URL.create(kind, given.username, None, given.host, given.port, given.database)
-    return shown.render_as_string(), lambda: options
+    hosts = {"host": given.query["host"]} if "host" in given.query else {}
+    shown = URL.create(kind, given.username, None, given.host, given.port, given.database, hosts)
+    return shown.render_as_string().replace("%3A", ":"), lambda: options

@@ -35,6 +35,8 @@ _WORDS = _MISUSE_WORDS | {
     "too many clients": hints.CLIENTS,
     "remaining connection slots": hints.CLIENTS,
     "database system is": hints.STARTING,
+    "session is read-only": hints.NO_PRIMARY,
+    "hot standby mode": hints.NO_PRIMARY,
 }
 """Errors of connecting have no code, so their words must do."""
 
