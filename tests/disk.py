@@ -27,10 +27,11 @@ class Disk:
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="test-disk-"))
-        done = self._mount(_ROOM)
-        if done.returncode:
+        try:
+            self._mount(_ROOM)
+        except (FileNotFoundError, subprocess.CalledProcessError):
             self.folder.rmdir()
-            raise NoDisk(f"no disk to fill, since only root may mount one: {done.stderr.strip()}")
+            raise NoDisk("no disk to fill: only root may mount one, with the program `mount`") from None
 
     def __enter__(self) -> Self:
         return self
@@ -43,17 +44,16 @@ class Disk:
         """Let it have no more room than is used, which others may change meanwhile."""
         while True:
             seen = os.statvfs(self.folder)
-            if self._mount((seen.f_blocks - seen.f_bfree) * seen.f_frsize, "remount").returncode:
-                continue  # more was written since
+            used = (seen.f_blocks - seen.f_bfree) * seen.f_frsize
+            with suppress(subprocess.CalledProcessError):  # more was written since
+                self._mount(used, "remount")
             if not os.statvfs(self.folder).f_bfree:
                 return
 
     def make_room(self) -> None:
-        self._mount(_ROOM, "remount").check_returncode()
+        self._mount(_ROOM, "remount")
 
-    def _mount(self, size: int, *options: str) -> subprocess.CompletedProcess[str]:
+    def _mount(self, size: int, *options: str) -> None:
         words = ",".join([*options, f"size={size}", "mode=755"])
         command = ["mount", "-t", "tmpfs", "-o", words, "tmpfs", str(self.folder)]
-        with suppress(FileNotFoundError):
-            return subprocess.run(command, capture_output=True, text=True, check=False)
-        return subprocess.CompletedProcess(command, 1, stderr="there is no program `mount`")
+        subprocess.run(command, capture_output=True, check=True)
