@@ -6,6 +6,11 @@ RUN := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/
 # Hundreds of processes import the same files: let the first of them compile these for all.
 unexport PYTHONDONTWRITEBYTECODE
 
+# What the demo needs for a server of its own.
+LEVEL_memcached := demo memcached
+LEVEL_postgres := stores postgres
+LEVEL_mariadb := stores mariadb
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-fast test-all check matrix flake standstill timetable lock bench
 
@@ -13,7 +18,7 @@ help: ## this text
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
 demo: ## import feeds with several workers: [UNPROTECTED=1] [STORE=...] [URL=...] [FEEDS=...]
-	@$(PYTHON) scripts/bootstrap $(if $(filter mariadb postgres memcached,$(STORE)),dev,demo)
+	@$(PYTHON) scripts/bootstrap $(or $(LEVEL_$(STORE)),demo)
 	@$(RUN)python examples/feeds/demo.py $(if $(filter-out 0,$(UNPROTECTED)),--unprotected) $(if $(STORE),--store '$(STORE)') \
 		$(foreach url,$(URL),--url '$(url)') $(if $(FEEDS),--feeds '$(FEEDS)') \
 		|| { code=$$?; echo "make demo: the demo ended with exit code $$code"; exit $$code; }
