@@ -140,6 +140,8 @@ def containers(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 values = st.recursive(scalars, containers, max_leaves=12)
 json_values = st.recursive(json_scalars, containers, max_leaves=6)
+for strategy in (values, json_values):
+    strategy.validate()  # it reads this file, which may be another one when the first test begins
 
 
 # Arguments of the task
