@@ -41,7 +41,7 @@ class Browser(Server):
     assert "Welcome" in browser.text("#user-tools")
     """
 
-    start_seconds = 30.0
+    start_seconds = 120.0
 
     def __init__(self) -> None:
         self._driver, self._browser = programs()
@@ -57,7 +57,7 @@ class Browser(Server):
         options = {"binary": self._browser, "args": [*words, f"--user-data-dir={self._directory}/profile"]}
         made = self._ask("POST", "", capabilities={"alwaysMatch": {"goog:chromeOptions": options}})
         self._session = f"/{made['sessionId']}"
-        self._ask("POST", "/timeouts", implicit=30_000, pageLoad=60_000)
+        self._ask("POST", "/timeouts", implicit=60_000, pageLoad=120_000)
 
     def open(self, url: str) -> None:
         self._ask("POST", "/url", url=url)
@@ -93,7 +93,7 @@ class Browser(Server):
             method=method,
         )
         try:
-            with urllib.request.urlopen(request, timeout=90) as answer:
+            with urllib.request.urlopen(request, timeout=150) as answer:
                 return json.load(answer)["value"]
         except urllib.error.HTTPError as error:
             raise AssertionError(error.read().decode()) from None
