@@ -56,11 +56,11 @@ def deliveries(lab: Lab, id: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """
     first, second = lab.journal.wait_for("message", 2, id=id)
     assert second["headers"]["exclusive"].pop("promoted")
-    assert first["headers"]["exclusive"].pop("promoted") is None
+    assert first["headers"]["exclusive"].get("promoted") is None
     assert second["headers"]["exclusive"].pop("offered").startswith("x")
-    assert first["headers"]["exclusive"].pop("offered") is None
-    assert first["headers"]["exclusive"].pop("route") is None
-    route = second["headers"]["exclusive"].pop("route")
+    assert first["headers"]["exclusive"].get("offered") is None
+    assert first["headers"]["exclusive"].get("route") is None
+    route = second["headers"]["exclusive"].pop("route", None)
     if route:
         assert (route, second["delivery_info"]["exchange"]) == (["lab", "lab", "lab"], "")
         second["delivery_info"]["exchange"] = "lab"

@@ -119,10 +119,10 @@ def message_of(event: dict[str, Any]) -> dict[str, Any]:
     headers, properties = dict(event["headers"]), dict(event["properties"])
     header = headers.pop(HEADER)
     exchange, routing_key = (event["delivery_info"][name] for name in ("exchange", "routing_key"))
-    if header["route"]:
+    if header.get("route"):
         assert (exchange, routing_key) == ("", header["route"][0])
         _, exchange, routing_key = header["route"]
-    if header["promoted"]:
+    if header.get("promoted"):
         assert properties["priority"] == 255
         properties["priority"] = header["priority"]
     properties = {name: value for name, value in properties.items() if value is not None}

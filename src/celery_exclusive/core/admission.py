@@ -31,12 +31,11 @@ from celery_exclusive.core.plan import Ask, Plan
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What a task's option says of conflicts. `may_go_without`: it may run without a lease in an outage."""
+    """What a task's option says of conflicts."""
 
     on_conflict: str = "wait"
     on_full: str = "raise"
     max_waiting: int | None = None
-    may_go_without: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +100,17 @@ def admit(delivery: Delivery, policy: Policy) -> Plan[Outcome]:
 
 
 def _acquire_lock(delivery: Delivery, claim: Claim, policy: Policy) -> Plan[Outcome]:
-    answer = yield from _ask_for_lock(delivery, claim, policy)
-    has_to_wait = isinstance(answer, (Held, Full)) and _has_to_wait(delivery, policy, answer.by)
-    if has_to_wait and delivery.is_stored:
-        answer = yield Ask(claim.key, delivery.acquire(claim), park=True)
+    """Acquire the lock, or wait in its line.
+
+    The message is sent to the store by a second request, when the lock is known to be held: most are free.
+    """
+    answer: Answer = yield Ask(claim.key, delivery.acquire(claim))
+    has_to_wait = isinstance(answer, Held) and _has_to_wait(delivery, policy, answer.by)
+    waits = has_to_wait or policy.on_conflict == "wait"
+    if isinstance(answer, Held) and waits and delivery.is_stored:
+        is_new = not (has_to_wait or delivery.was_admitted)
+        acquire = delivery.acquire(claim, policy.max_waiting if is_new else None)
+        answer = yield Ask(claim.key, acquire, park=True)
     if isinstance(answer, Granted):
         return Outcome("run", claim.key, fence=answer.fence)
     if isinstance(answer, Parked):
@@ -116,21 +122,6 @@ def _acquire_lock(delivery: Delivery, claim: Claim, policy: Policy) -> Plan[Outc
         kind = ON_CONFLICT["wait" if has_to_wait else policy.on_conflict]
         return Outcome(kind, claim.key, answer.by, first_task_id(answer.by))
     return Outcome("drop", claim.key)
-
-
-def _ask_for_lock(delivery: Delivery, claim: Claim, policy: Policy) -> Plan[Answer]:
-    """Ask for the lock, and wait in its line if the option says so.
-
-    A message that may go without a lease is parked by a second request, when the lock is known to be held:
-    after a request that parks and gets no answer it may be in line, and must not run without a lease.
-    """
-    waits = policy.on_conflict == "wait"
-    acquire = delivery.acquire(claim, policy.max_waiting if waits and not delivery.was_admitted else None)
-    parks = waits and delivery.is_stored
-    answer = yield Ask(claim.key, acquire, park=parks and not policy.may_go_without)
-    if isinstance(answer, Held) and parks and policy.may_go_without:
-        answer = yield Ask(claim.key, acquire, park=True)
-    return answer
 
 
 def _has_to_wait(delivery: Delivery, policy: Policy, by: tuple[Owner, ...]) -> bool:

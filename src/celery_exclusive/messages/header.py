@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, replace
+from dataclasses import fields as dataclass_fields
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -112,7 +113,19 @@ class Header:
         return f"{task_id}/{self.id}" + (f"@{quote(self.route[0], safe='')}" if self.route else "")
 
     def write(self) -> dict[str, Any]:
-        return {"v": VERSION, **asdict(self)}
+        """Return the fields for a message. Most have their default, and are left out."""
+        fields: dict[str, Any] = {"v": VERSION}
+        for name, default in _DEFAULTS:
+            value = getattr(self, name)
+            if value is not default and value != default:
+                fields[name] = value
+        return fields
+
+
+_DEFAULTS = [
+    (each.name, each.default if each.default_factory is MISSING else each.default_factory())
+    for each in dataclass_fields(Header)
+]
 
 
 def read_header(services: Services, headers: Mapping[str, Any], task_id: str | None) -> Header | None:

@@ -113,9 +113,9 @@ class Execution:
     def policy(self) -> Policy:
         option = self.exclusive
         if option is None:
-            return Policy(may_go_without=self.may_go_without)
+            return Policy()
         most = option.max_waiting or self.services.settings.exclusive_max_waiting
-        return Policy(option.on_conflict, option.on_full, most, self.may_go_without)
+        return Policy(option.on_conflict, option.on_full, most)
 
     def ask(self, asked: Ask) -> Answer:
         """Ask the store what a plan asks."""

@@ -145,3 +145,17 @@ def test_what_cannot_wait_for_its_unique_key_holds_no_lock_meanwhile():
     assert (outcome.kind, outcome.key, outcome.by[0].id) == ("reschedule", "u", "b/1")
     assert store.lock.document.holders == ()
     assert store.admit(delivery("new", task="c", lock=False)).kind == "skip"
+
+
+def test_a_message_goes_to_the_store_of_a_held_lock_alone():
+    store, asked = Store(), []
+
+    def ask(each: Ask) -> Answer:
+        asked.append((each.key, each.park))
+        return store.ask(each)
+
+    assert run_plan(admit(delivery("first"), Policy()), ask).kind == "run"
+    assert asked == [("x", False), ("u", False)]
+    asked.clear()
+    assert run_plan(admit(delivery("second", task="b"), Policy()), ask).kind == "wait"
+    assert asked[:2] == [("x", False), ("x", True)]

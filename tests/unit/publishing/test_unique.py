@@ -115,7 +115,7 @@ def test_what_others_wait_for_is_sent_and_named_a_duplicate(
         options = {name: [plain] if name == "chain" else plain for name in options}
     result = task.apply_async(("a",), **options)
     assert (result.outcome, result.existing_id) == ("published", None)
-    assert [header["duplicate_of"] for header in sent()] == [None, first.id]
+    assert [header.get("duplicate_of") for header in sent()] == [None, first.id]
     assert task.lock_state("a").unique_holder.task_id == first.id
 
 
@@ -128,7 +128,7 @@ def test_members_of_canvases_are_sent_each(make_task: Any, sent: Any) -> None:
         chord([task.si("a"), task.si("a")], task.si("c")),
     ):
         canvas.apply_async()
-    assert [bool(header["duplicate_of"]) for header in sent()] == [False, True, True, True, True, True]
+    assert [bool(header.get("duplicate_of")) for header in sent()] == [False, True, True, True, True, True]
 
 
 def test_with_results_by_rpc_every_call_is_sent(make_task: Any, app: Celery, sent: Any) -> None:
@@ -136,7 +136,7 @@ def test_with_results_by_rpc_every_call_is_sent(make_task: Any, app: Celery, sen
     task = make_task()
     first = task.delay("a")
     assert task.delay("a").id != first.id
-    assert [header["duplicate_of"] for header in sent()] == [None, first.id]
+    assert [header.get("duplicate_of") for header in sent()] == [None, first.id]
 
 
 @pytest.mark.parametrize("call", [{}, {"ignore_result": True}])
@@ -189,7 +189,7 @@ def test_one_id_is_never_a_duplicate_of_itself(make_task: Any, sent: Any) -> Non
     task = make_task()
     for _ in range(2):
         assert task.apply_async(("a",), task_id="by hand").outcome == "published"
-    assert [header["duplicate_of"] for header in sent()] == [None, None]
+    assert [header.get("duplicate_of") for header in sent()] == [None, None]
 
 
 def test_what_does_not_fit_is_left_to_the_worker(
