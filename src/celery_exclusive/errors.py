@@ -7,7 +7,10 @@ printable line, whatever keys and ids it contains.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import warnings
+from collections.abc import Callable, Iterable
+from inspect import unwrap
+from typing import Any
 
 from celery_exclusive.display import printable
 
@@ -99,3 +102,11 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """Return a hint that ends a sentence: ": did you mean 'skip'?", or "." if no choice is similar."""
     close = difflib.get_close_matches(word, list(choices), n=1)
     return f": did you mean {close[0]!r}?" if close else "."
+
+
+def warn_of_task(text: str, body: Callable[..., Any] | None, category: type[Warning] = UserWarning) -> None:
+    """Warn at the line of a task's body: Celery binds tasks later, perhaps without the user on the stack."""
+    if code := getattr(body and unwrap(body), "__code__", None):
+        warnings.warn_explicit(text, category, code.co_filename, code.co_firstlineno)
+    else:
+        warnings.warn(text, category, stacklevel=3)

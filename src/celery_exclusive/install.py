@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from functools import partial, wraps
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
@@ -13,7 +12,7 @@ from celery import Celery
 from celery import Task as CeleryTask
 from kombu.utils.json import register_type
 
-from celery_exclusive.errors import DuplicateTask, OptionError, did_you_mean
+from celery_exclusive.errors import DuplicateTask, OptionError, did_you_mean, warn_of_task
 from celery_exclusive.leases.releaser import Releaser
 from celery_exclusive.messages.courier import Courier
 from celery_exclusive.options import keys
@@ -121,7 +120,7 @@ class Installer:
         if cls not in self._seen:
             self._seen.add(cls)
             for text in leftovers(cls, task.name):
-                warnings.warn(text, stacklevel=2)
+                warn_of_task(text, task.run)
         for name, value in vars(cls).items():
             if isinstance(value, Option) and name != value.attribute:  # by an annotation: not reported yet
                 check_declaration(cls, name, self.app)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from inspect import unwrap
 from typing import Any
+
+from celery_exclusive.errors import warn_of_task
 
 
 class CompatWarning(UserWarning):
@@ -25,7 +26,7 @@ def report(module: str, text: str, function: Callable[..., Any] | None = None) -
         function: of a task: Celery binds tasks later, perhaps without any code of the user on the stack.
     """
     said = f"{module}: {text}"
-    if code := getattr(unwrap(function), "__code__", None) if function else None:
-        warnings.warn_explicit(said, CompatWarning, code.co_filename, code.co_firstlineno)
+    if function:
+        warn_of_task(said, function, CompatWarning)
     else:
         warnings.warn(said, CompatWarning, stacklevel=3)

@@ -6,7 +6,6 @@ No Celery and no store here; only `__set_name__` knows that the owner of an opti
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Callable
 from dataclasses import Field, fields, replace
 from enum import Enum
@@ -16,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from typing_extensions import Self
 
-from celery_exclusive.errors import OptionError, did_you_mean, shown
+from celery_exclusive.errors import OptionError, did_you_mean, shown, warn_of_task
 from celery_exclusive.options.amounts import MIN_TTL, is_duration, seconds_from
 
 OnStoreError = Literal["raise", "allow"]
@@ -231,4 +230,4 @@ def check_declaration(cls: type, name: str, app: object) -> None:
     if not apps_with_locks:
         raise OptionError(problem)
     # Celery copies tasks into every app of the process, also into one that will never run them.
-    warnings.warn(problem, stacklevel=2)
+    warn_of_task(problem, getattr(cls, "run", None))

@@ -269,8 +269,11 @@ def test_what_is_refused_is_refused_again_when_it_is_used_again(plain_app: Celer
 
 def test_a_copy_of_a_task_in_another_app_without_install_is_a_warning(app: Celery):
     other = Celery("other", broker="memory://", set_as_current=False)
-    with pytest.warns(UserWarning, match=r"task 'feeds.work' .*other.* has no locks: .*install\(app\)"):
+    with pytest.warns(
+        UserWarning, match=r"task 'feeds.work' .*other.* has no locks: .*install\(app\)"
+    ) as found:
         by_class(other, {"exclusive": Exclusive()})
+    assert [warning.filename for warning in found] == [__file__]  # where the body of the task is
     other.close()
 
 
