@@ -18,6 +18,8 @@ from celery_exclusive.display import printable
 class ExclusiveError(Exception):
     """Base of every error that this library raises: `except ExclusiveError` catches them all."""
 
+    interruption: Exception | None = None  # what a signal handler raised while a store was asked
+
     def __init__(self, text: str = "", *more: object) -> None:
         super().__init__(printable(text), *more)
 

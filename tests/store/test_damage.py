@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from celery_exclusive.core.operations import Acquire, Applied, Granted, Parked, Renew
-from celery_exclusive.core.records import SECOND, SET_ASIDE
+from celery_exclusive.core.records import SECOND, SKIP_UNREADABLE
 from celery_exclusive.errors import StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import open_store
 from tests.servers import RedisServer
@@ -93,7 +93,7 @@ def test_the_reaper_sets_a_damaged_key_aside_and_looks_after_the_others(bench: B
     assert problem
     again = bench.store.reap()
     assert (again.answer, again.wake, again.unreadable) == (Applied(True), (), ())
-    bench.now += SET_ASIDE
+    bench.now += SKIP_UNREADABLE
     assert [key for key, _ in bench.store.reap().unreadable] == ["bad"]
 
 
@@ -112,7 +112,7 @@ def test_a_damaged_key_is_listed_until_it_is_dropped(bench: Bench) -> None:
     bench.store.inspect_all(KEYS)
     bench.store.forget("bad")
     assert set(bench.store.scan()) == {"one", "two"}
-    bench.now += SET_ASIDE
+    bench.now += SKIP_UNREADABLE
     assert not bench.store.reap().unreadable
     assert isinstance(bench.acquire("bad", "c"), Granted)
     assert isinstance(bench.acquire("bad", "d"), Parked)

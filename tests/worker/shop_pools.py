@@ -108,6 +108,8 @@ class _Slow:
 
     def apply(self, key: str, operation: Any) -> Any:
         kind = {Acquire: "acquire", Release: "release"}.get(type(operation))
+        if isinstance(operation, Acquire) and operation.message is not None:
+            kind = "park"
         id = operation.id.partition("/")[0]
         self._pass(id, f"before-{kind}")
         reply = self._store.apply(key, operation)

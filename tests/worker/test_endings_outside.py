@@ -191,7 +191,7 @@ def test_a_task_terminated_inside_our_own_calls_leaves_neither_lease_nor_line(st
     lab = stage.make_lab(OUTSIDE, exclusive_ttl=600)
     stage.start_worker(lab, slots=9)
     hold(lab, "holder", key="parking")
-    line = {"after-acquire-parking": "parking", "after-acquire-parking-too": "parking"}
+    line = {"after-park": "parking", "after-park-too": "parking"}
     places = ["before-acquire", "after-acquire", "before-release", "before-release-too", "after-release"]
     keys = {**{place: place for place in places}, **line}
     killed = {id: lab.send("wait", key, id, options={"task_id": id}) for id, key in keys.items()}

@@ -69,8 +69,8 @@ def test_a_kill_inside_our_own_calls_leaves_neither_lease_nor_line(lab: Lab) -> 
 def test_a_task_killed_while_it_parks_leaves_the_line(lab: Lab) -> None:
     lab.send("wait", "k", tag="holder", hold=True)
     lab.journal.wait_for("start", tag="holder")
-    killed = lab.send("wait", "k", tag="killed", options={"task_id": "after-acquire"})
-    lab.journal.wait_for("at", tag="after-acquire")
+    killed = lab.send("wait", "k", tag="killed", options={"task_id": "after-park"})
+    lab.journal.wait_for("at", tag="after-park")
     lab.wait_for_line(1, "wait", "k")
     killed.revoke(terminate=True)
     lab.wait_for_line(0, "wait", "k")

@@ -64,6 +64,10 @@ class Outcome:
     def has_lock(self) -> bool:
         return self.fence > 0
 
+    def as_duplicate(self, key: str, by: tuple[Owner, ...]) -> Outcome:
+        """Return the outcome of a run whose unique key these owners hold. It keeps its lock."""
+        return replace(self, kind="skip", key=key, by=by, owner=first_task_id(by), reason="duplicate")
+
 
 ON_CONFLICT: dict[str, Literal["skip", "fail", "reschedule"]] = {
     "wait": "reschedule",  # if it cannot be parked
@@ -83,8 +87,9 @@ def admit(delivery: Delivery, policy: Policy) -> Plan[Outcome]:
     if unique and not (unique.is_acquired or delivery.has_asked_before):
         held = yield from _acquire_as_publisher(delivery, unique)
         if held and not _is_kin(delivery, held.by[0]):
-            return Outcome("skip", unique.claim.key, held.by, first_task_id(held.by), "duplicate")
-        may_hold = may_hold and not held
+            return Outcome("run").as_duplicate(unique.claim.key, held.by)
+        if held:  # its kin ends before it begins
+            may_hold = False
     outcome = Outcome("run")
     if delivery.exclusive:
         outcome = yield from _acquire_lock(delivery, delivery.exclusive, policy)
@@ -107,7 +112,7 @@ def _acquire_lock(delivery: Delivery, claim: Claim, policy: Policy) -> Plan[Outc
     answer: Answer = yield Ask(claim.key, delivery.acquire(claim))
     has_to_wait = isinstance(answer, Held) and _has_to_wait(delivery, policy, answer.by)
     waits = has_to_wait or policy.on_conflict == "wait"
-    if isinstance(answer, Held) and waits and delivery.is_stored:
+    if isinstance(answer, Held) and waits and delivery.can_be_parked:
         is_new = not (has_to_wait or delivery.was_admitted)
         acquire = delivery.acquire(claim, policy.max_waiting if is_new else None)
         answer = yield Ask(claim.key, acquire, park=True)
@@ -135,9 +140,9 @@ def _acquire_as_publisher(delivery: Delivery, unique: UniqueClaim) -> Plan[Held 
     key, queued = unique.claim.key, unique.queued
     own = queued.acquire_alone(unique.queued_ttl, "period" if unique.ends_by_clock else "queued")
     answer = yield Ask(key, own)
-    if isinstance(answer, Held) and not answer.is_by_own_copy and _is_own_publish(delivery, answer.by[0]):
+    if isinstance(answer, Held) and not answer.names_no_owner and _is_own_publish(delivery, answer.by[0]):
         answer = yield Ask(key, replace(own, inherits=(answer.by[0].id, "")))
-    return answer if isinstance(answer, Held) and not answer.is_by_own_copy else None
+    return answer if isinstance(answer, Held) and not answer.names_no_owner else None
 
 
 def _begin(delivery: Delivery, unique: UniqueClaim, run: Outcome) -> Plan[Outcome]:
@@ -148,21 +153,20 @@ def _begin(delivery: Delivery, unique: UniqueClaim, run: Outcome) -> Plan[Outcom
         return run
     claim = unique.claim
     answer = yield from _acquire_unique_key(delivery, claim)
-    if answer is None:
+    if answer is None:  # it needs no key
         return run
     if isinstance(answer, Granted):
         yield from _supersede_former_run(delivery, claim)
         return replace(run, may_hold_unique=True)
     if isinstance(answer, Held) and not _has_to_run(delivery, answer.by[0]):
-        owner = first_task_id(answer.by)
-        return replace(run, kind="skip", key=claim.key, by=answer.by, owner=owner, reason="duplicate")
+        return run.as_duplicate(claim.key, answer.by)
     if delivery.exclusive:
         yield Ask(delivery.exclusive.key, Remove(delivery.exclusive.id, ending="open"))
         yield Ask(delivery.exclusive.key, delivery.exclusive.release("open"))
     if isinstance(answer, Parked):
         return Outcome("wait", claim.key, answer.by, position=answer.position)
-    by = answer.by if isinstance(answer, Held) else ()  # the store keeps no line
-    return Outcome("reschedule" if by else "drop", claim.key, by)
+    by = answer.by if isinstance(answer, Held) else None  # the store keeps no line
+    return Outcome("drop", claim.key) if by is None else Outcome("reschedule", claim.key, by)
 
 
 def _acquire_unique_key(delivery: Delivery, claim: Claim) -> Plan[Answer | None]:
@@ -175,7 +179,7 @@ def _acquire_unique_key(delivery: Delivery, claim: Claim) -> Plan[Answer | None]
         return answer
     if _runs_without(delivery, answer.by[0]):
         return None
-    if delivery.is_stored and _has_to_run(delivery, answer.by[0]):
+    if delivery.can_be_parked and _has_to_run(delivery, answer.by[0]):
         answer = yield Ask(claim.key, acquire, park=True)
     return answer
 

@@ -14,8 +14,9 @@ class Delivery:
 
     `duplicate_of` names the key and its owner if the message was sent as a duplicate. `was_admitted` says
     that its task was admitted before: it is a retry, or is delivered again. `acks_late` says that it is
-    acknowledged at the end, and delivered again if the end is not seen. `is_stored` says that the store can
-    keep the message, since its queue can get it back, `is_fanout` that all queues of its exchange got a copy.
+    acknowledged at the end, and delivered again if the end is not seen. `can_be_parked` says that the
+    store can keep the message, since its queue can get it back, `is_fanout` that all queues of its exchange
+    got a copy.
     `kin` are the tasks with which it cannot conflict: itself, and the one whose end has published it.
     `follows` is the id of the run that has handed its unique key over to this message, its retry or
     replacement.
@@ -31,7 +32,7 @@ class Delivery:
     offered: str | None = None
     was_admitted: bool = False
     acks_late: bool = False
-    is_stored: bool = True
+    can_be_parked: bool = True
     is_fanout: bool = False
     kin: tuple[str, ...] = ()
     follows: str | None = None
@@ -64,11 +65,13 @@ class Delivery:
 
     def acquire(self, claim: Claim, max_waiting: int | None = None) -> Acquire:
         """Ask for one of its keys. For the key that was not offered to it, it counts as redelivered."""
-        is_offered = self.promoted is not None and self.offered == claim.key
+        redelivered, promoted = self.may_be_in_line, None
+        if self.promoted is not None and self.offered == claim.key:
+            redelivered, promoted = self.redelivered, self.promoted
         return replace(
             claim.acquire(),
-            redelivered=self.redelivered if is_offered else self.may_be_in_line,
-            promoted=self.promoted if is_offered else None,
+            redelivered=redelivered,
+            promoted=promoted,
             acks_late=self.acks_late,
             max_waiting=max_waiting,
         )

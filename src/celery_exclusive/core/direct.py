@@ -26,10 +26,9 @@ def admit_directly(run: DirectRun, on_conflict: str) -> Plan[Outcome]:
     outcome = Outcome("run")
     if run.exclusive:
         key = run.exclusive.key
-        kind = ON_CONFLICT[on_conflict]
         answer = yield Ask(key, run.exclusive.acquire(), park=on_conflict in ("wait", "reschedule"))
         if isinstance(answer, Held):
-            return Outcome(kind, key, answer.by, first_task_id(answer.by))
+            return Outcome(ON_CONFLICT[on_conflict], key, answer.by, first_task_id(answer.by))
         assert isinstance(answer, Granted)  # noqa: S101 - there is no entry, and no line to be full
         outcome = Outcome("run", key, fence=answer.fence)
     if run.unique:
@@ -44,8 +43,7 @@ def _acquire_unique_key(unique: UniqueClaim, run: Outcome) -> Plan[Outcome]:
         claim.key, claim.acquire_alone(unique.queued_ttl, "period") if is_period else claim.acquire()
     )
     if isinstance(answer, Held):
-        owner = first_task_id(answer.by)
-        return replace(run, kind="skip", key=claim.key, by=answer.by, owner=owner, reason="duplicate")
+        return run.as_duplicate(claim.key, answer.by)
     if unique.until == STARTED:
         yield Ask(claim.key, claim.release())
     return replace(run, may_hold_unique=unique.until == FINISHED)

@@ -74,7 +74,7 @@ class KeyState:
         """Return how many slots are free, up to those that are offered at a time."""
         return max(min(self.limit - len(self.holders), OFFERED_AT_ONCE), 0)
 
-    def queue(self) -> list[Entry]:
+    def head(self) -> list[Entry]:
         """Return the head of the line, in order."""
         waiting = [entry for entry in self.entries.values() if entry.state == "waiting"]
         return sorted(waiting, key=lambda entry: entry.seq)
@@ -82,7 +82,7 @@ class KeyState:
     def owners(self) -> tuple[Owner, ...]:
         leases = sorted(self.holders.values(), key=lambda lease: lease.fence)
         owners = [owner(lease, self.now) for lease in leases]
-        offered = [entry for entry in self.queue()[: self.slots_to_offer()] if entry.id != self.id]
+        offered = [entry for entry in self.head()[: self.slots_to_offer()] if entry.id != self.id]
         return (*owners, *(Owner(e.id, 0, e.offer_until - self.now, phase="offered") for e in offered))
 
     def put(self, entry: Entry) -> None:
@@ -122,7 +122,7 @@ class KeyState:
         there are slots, since a step reads only the head of the line.
         """
         slots, in_line = self.slots_to_offer(), self.waiting
-        for position, entry in enumerate(self.queue(), 1):
+        for position, entry in enumerate(self.head(), 1):
             if slots <= 0:
                 break
             is_last, most = position == in_line, min(self.limit, OFFERED_AT_ONCE)
@@ -155,7 +155,7 @@ class KeyState:
         self.stepped_aside.append(entry.id)
 
     def due(self) -> int | None:
-        times = [entry.offer_until for entry in self.queue()[: self.slots_to_offer()]]
+        times = [entry.offer_until for entry in self.head()[: self.slots_to_offer()]]
         aside = [entry.offer_until for entry in self.entries.values() if entry.state == "aside"]
         others_wait = bool(self.waiting or aside)
         times += [lease.expiry for lease in self.holders.values() if others_wait or lease.id in self.entries]

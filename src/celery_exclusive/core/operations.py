@@ -197,8 +197,8 @@ class Held:
     by: tuple[Owner, ...]
 
     @property
-    def is_by_own_copy(self) -> bool:
-        """Whether no other owner has the key: a copy of this very message is in its line."""
+    def names_no_owner(self) -> bool:
+        """Whether no other owner has the key: a copy of this very message waits, or its call was given up."""
         return not self.by
 
 

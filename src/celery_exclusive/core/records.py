@@ -16,7 +16,7 @@ NOT_BEGUN: tuple[Phase, ...] = ("queued", "again")
 State = Literal["waiting", "aside", "behind"]
 OFFERED_AT_ONCE = 100
 """How many slots of a key are offered at a time: a large limit must not fill the broker with copies."""
-SET_ASIDE = 600 * SECOND
+SKIP_UNREADABLE = 600 * SECOND
 """For how long the reaper skips a key whose data cannot be read."""
 BEGUN = "begun"
 """Stands for a token in a tombstone: the id has begun and left the line, but may not have finished."""

@@ -22,14 +22,16 @@ def finish(call: Callable[[], T]) -> tuple[T, BaseException | None]:
     """Complete a store call, even if a signal handler raises into it; return what it raised.
 
     A soft time limit, or a termination, may interrupt it anywhere. Every store operation can be repeated, so
-    it is.
+    it is. If the store does not answer, its error has the `interruption`.
     """
     interruption: BaseException | None = None
     for _ in range(3):
         try:
             return call(), interruption
-        except ExclusiveError:
-            if interruption and not isinstance(interruption, Exception):
+        except ExclusiveError as error:
+            if isinstance(interruption, Exception):
+                error.interruption = interruption
+            elif interruption:
                 raise interruption from None
             raise
         except BaseException as error:  # noqa: BLE001 - returned, not swallowed

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from celery_exclusive.core.claim import FINISHED, PERIOD, STARTED, UniqueUntil
 from celery_exclusive.options.amounts import is_number
-from celery_exclusive.options.declared import KINDS
+from celery_exclusive.options.declared import NAMES
 
 if TYPE_CHECKING:
     from celery_exclusive.options.signing import Signer
@@ -177,16 +177,15 @@ def _is_route(value: object) -> bool:
 
 
 def _names_options(value: object) -> bool:
-    return isinstance(value, (list, tuple)) and all(name in _OPTIONS for name in value)
+    return isinstance(value, (list, tuple)) and all(name in NAMES for name in value)
 
 
 def _has_values(value: object) -> bool:
     return isinstance(value, dict) and all(
-        name in _OPTIONS and isinstance(values, dict) for name, values in value.items()
+        name in NAMES and isinstance(values, dict) for name, values in value.items()
     )
 
 
-_OPTIONS = [kind.attribute for kind in KINDS]
 _CHECKS: dict[str, Callable[[object], bool]] = {
     "id": _is_text,
     **dict.fromkeys(

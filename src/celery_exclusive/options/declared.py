@@ -236,3 +236,4 @@ class Unique(Option):
 
 
 KINDS: tuple[type[Exclusive | Unique], ...] = (Exclusive, Unique)
+NAMES = [kind.attribute for kind in KINDS]

@@ -7,13 +7,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from celery_exclusive.errors import OptionError, did_you_mean
-from celery_exclusive.options.declared import KINDS, Exclusive, Unique
+from celery_exclusive.options.declared import KINDS, NAMES, Exclusive, Unique
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
-
-
-_NAMES = [kind.attribute for kind in KINDS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +30,9 @@ def pop_call_options(services: Services, name: str, task: Any, options: dict[str
     would not look for any.
     """
     for word, given in options.items():
-        if word not in _NAMES and (isinstance(given, KINDS) or (given is None and _is_misspelt(word))):
+        if word not in NAMES and (isinstance(given, KINDS) or (given is None and _is_misspelt(word))):
             raise OptionError(
-                f"task {name}: {word}={given!r} is no option of a call{did_you_mean(word, _NAMES)}"
+                f"task {name}: {word}={given!r} is no option of a call{did_you_mean(word, NAMES)}"
             )
     declared = {"exclusive": services.exclusive(task), "unique": services.unique(task)}
     chosen: dict[str, Any] = {**declared}
@@ -65,4 +62,4 @@ def pop_call_options(services: Services, name: str, task: Any, options: dict[str
 
 @lru_cache
 def _is_misspelt(word: str) -> bool:
-    return did_you_mean(word, _NAMES) != "."
+    return did_you_mean(word, NAMES) != "."

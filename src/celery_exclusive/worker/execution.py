@@ -97,16 +97,18 @@ class Execution:
         """
         entered: Outcome | Ignore | Reject | None = None
         while entered is None:
-            self.look_until, failures = 0.0, self.store_wait.failures
+            self.look_until, failures_before = 0.0, self.store_wait.failures
             if self.was_granted:  # for all that the store knows, it may have begun
                 self.delivery = replace(self.delivery, redelivered=True)
             try:
                 outcome = run_plan(admit(self.delivery, self.policy), self.ask)
             except StoreUnavailable as error:
+                self.note(error.interruption)
                 entered = self.enter_without_store(error)
-            else:
-                if outcome.kind != "run" or self.store_wait.failures == failures:
-                    entered = self.carry_out(outcome)
+                continue
+            may_have_expired = outcome.kind == "run" and self.store_wait.failures > failures_before
+            if not may_have_expired:
+                entered = self.carry_out(outcome)
         return entered
 
     @property
@@ -193,7 +195,7 @@ class Execution:
 
     def publish_again(self, again: StoredMessage) -> Ignore | None:
         """Publish the message again, or have it delivered again; None: the broker did not accept it."""
-        if not self.delivery.is_stored:
+        if not self.delivery.can_be_parked:
             again = again.signed(self.services.signer)
             return DeliverAgain(again.our_header, again.headers["eta"])
         try:

@@ -62,5 +62,5 @@ class _NotingConsumer:
             "auto_delete": bool(queue.auto_delete or queue.exclusive or queue.expires),
             "is_fanout": "fanout" in [known.type for known in exchanges if known and known.name == exchange],
             # Redis has no list for a queue of a fanout exchange: what is published now is all that it gets.
-            "is_stored": queue.name not in getattr(self.channel, "active_fanout_queues", ()),
+            "can_be_parked": queue.name not in getattr(self.channel, "active_fanout_queues", ()),
         }

@@ -53,7 +53,7 @@ class Received(Delivery):
             request.delivery_info["redelivered"] = True
         id, token = header.claim_id(request.id), token_hex(8)
         noted = source(message)
-        is_stored = noted.get("is_stored", True)
+        can_be_parked = noted.get("can_be_parked", True)
         is_acquired = published is not None and published.unique is not None
         duplicate_of = (
             (header.unique[0], header.duplicate_of) if header.unique and header.duplicate_of else None
@@ -69,8 +69,8 @@ class Received(Delivery):
             promoted=header.promoted,
             offered=header.offered,
             was_admitted=_was_admitted(request, header),
-            acks_late=bool(task.acks_late) and is_stored,
-            is_stored=is_stored,
+            acks_late=bool(task.acks_late) and can_be_parked,
+            can_be_parked=can_be_parked,
             is_fanout=noted.get("is_fanout", False),
             kin=tuple(filter(None, (request.id, header.published_by))),
             follows=f"{request.id}/{header.follows}" if header.follows else None,

@@ -123,5 +123,5 @@ class Roster:
         return slice(at, at + _SLOT.size)
 
     def _write(self, token: str, held: Collection[bool]) -> None:
-        first, second, *_ = (*held, False, False)
+        first, second = [*held, False, False][:2]
         self._memory[self._own] = _SLOT.pack(os.getpid(), token.encode(), first, second)

@@ -49,11 +49,14 @@ class StoreWait:
 
     def _retry(self, key: str, operation: KeyOperation, until: float) -> tuple[Reply, BaseException | None]:
         pause, is_logged = _FIRST_PAUSE, False
+        interruption: Exception | None = None
         while True:
             try:
-                return finish(lambda: self._ask(key, operation))
+                reply, latest = finish(lambda: self._ask(key, operation))
+                return reply, latest or interruption
             except StoreUnavailable as error:
                 self.failures += 1
+                interruption = error.interruption = error.interruption or interruption
                 if time.monotonic() + pause > until:
                     raise
                 if not is_logged:
@@ -61,7 +64,8 @@ class StoreWait:
                     notices.store_wait(self.task.name, self.request["id"], error)
                 try:
                     time.sleep(pause * random.uniform(0.5, 1.5))
-                except SoftTimeLimitExceeded:
+                except SoftTimeLimitExceeded as limit:
+                    error.interruption = limit
                     raise error from None
             pause = min(pause * 2, 5.0)
 
@@ -102,7 +106,7 @@ class StoreWait:
             return self.services.store.apply(key, operation)
         if self.is_unanswered:
             operation = replace(operation, redelivered=True)
-        before, self.is_unanswered = self.is_unanswered, True
+        was_unanswered, self.is_unanswered = self.is_unanswered, True  # until the answer is here
         reply = self.services.store.apply(key, operation)
-        self.is_unanswered = before
+        self.is_unanswered = was_unanswered
         return reply

@@ -42,7 +42,7 @@ class WorkerUniqueLease(UniqueLease):
         release = body_ended(self.delivery.at_present(), will_be_redelivered=is_requeued)
         with undisturbed():
             if release and self._ask(release) == Applied(True):
-                self.may_hold = is_requeued
+                self.may_hold = is_requeued  # if Celery does not requeue it after all, its end releases it
 
     def release(self) -> None:
         """Release the key of this delivery, and that of the publish, which holds it until a body begins."""

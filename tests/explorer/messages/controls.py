@@ -169,7 +169,7 @@ def _owning(delivery: Delivery, asked: Ask) -> Any:
     if not isinstance(op, Acquire) or op.takes_over is None:
         return (yield asked)
     answer = yield replace(asked, operation=AcquireAlone(op.id, op.token, op.ttl, (op.takes_over[0], "")))
-    if isinstance(answer, Held) and answer.is_by_own_copy:
+    if isinstance(answer, Held) and answer.names_no_owner:
         answer = yield replace(asked, operation=replace(op, takes_over=None), park=True)
     return answer
 

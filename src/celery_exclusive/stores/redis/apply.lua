@@ -69,7 +69,7 @@ end
 -- include store.lua
 
 local unreadable = {}
-local SET_ASIDE = 600000000
+local SKIP_UNREADABLE = 600000000
 
 -- Ends expired leases and offers of the keys that are due.
 local function reap()
@@ -87,7 +87,7 @@ local function reap()
     end)
     if problem then
       if not is_damage(problem) then return 'failed', problem end
-      redis.call('ZADD', base .. 'due', whole(now + SET_ASIDE), name)
+      redis.call('ZADD', base .. 'due', whole(now + SKIP_UNREADABLE), name)
       redis.call('HSET', base .. 'unreadable', name, problem)
       append(unreadable, name, problem)
     elseif has_unreadable then

@@ -6,7 +6,7 @@ local LONGEST_OFFER = 120
 local NEVER = 9007199254740991
 local BEGUN = 'begun'
 
-local function queue()
+local function head()
   local found = {}
   for _, entry in ipairs(order) do
     if entry.state == WAITING and not entry.left then found[#found + 1] = entry end
@@ -87,7 +87,7 @@ end
 -- line; as many may do so in a step as there are slots.
 local function offer_in_line()
   local slots, in_line = slots_to_offer(), waiting
-  for position, entry in ipairs(queue()) do
+  for position, entry in ipairs(head()) do
     if slots <= 0 then break end
     local is_last, most = position == in_line, math.min(limit, OFFERED_AT_ONCE)
     local may_step_aside = not is_last and #stepped_aside < most
@@ -125,7 +125,7 @@ local function owners()
   for _, lease in pairs(holders) do leases_by_fence[#leases_by_fence + 1] = lease end
   table.sort(leases_by_fence, function(one, other) return one.fence < other.fence end)
   for _, lease in ipairs(leases_by_fence) do append_lease(flat, lease) end
-  for position, entry in ipairs(queue()) do
+  for position, entry in ipairs(head()) do
     if position > slots_to_offer() then break end
     if entry.id ~= op.id then append(flat, entry.id, 0, entry.offer_until - now, 0, 'offered', '') end
   end
@@ -143,7 +143,7 @@ end
 
 local function due()
   local soonest = NEVER
-  for position, entry in ipairs(queue()) do
+  for position, entry in ipairs(head()) do
     if position > slots_to_offer() then break end
     soonest = math.min(soonest, entry.offer_until)
   end

@@ -8,7 +8,7 @@ from random import getrandbits
 from typing import Any, Protocol
 
 from celery_exclusive.core.operations import Acquire, Applied, Granted, KeyOperation, Release, Renew
-from celery_exclusive.core.records import SET_ASIDE, Document, Entry, Holder, Line, State, reach
+from celery_exclusive.core.records import SKIP_UNREADABLE, Document, Entry, Holder, Line, State, reach
 from celery_exclusive.core.step import step
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.stores.base import Reply
@@ -227,7 +227,7 @@ class Transaction(DocumentStore):
 
     def set_aside(self, key: str) -> None:
         """Let the reaper leave this key alone for a while."""
-        due = self.now + SET_ASIDE
+        due = self.now + SKIP_UNREADABLE
         self.cursor.execute(statements.POSTPONE_LOCK, (due, self.namespace, to_bytes(key)))
 
     def forget(self, key: str) -> None:

@@ -1,0 +1,39 @@
+"""What becomes of a signal that lands while a store is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from celery.exceptions import SoftTimeLimitExceeded
+
+from celery_exclusive.errors import StoreUnavailable
+from celery_exclusive.leases.insist import finish
+
+
+def raising(*errors: BaseException) -> Callable[[], str]:
+    """A call that raises these, one after another, and returns then."""
+    left = list(errors)
+
+    def call() -> str:
+        if left:
+            raise left.pop(0)
+        return "answer"
+
+    return call
+
+
+def test_a_call_that_a_soft_limit_interrupts_is_made_again_and_the_limit_returned():
+    answer, interruption = finish(raising(SoftTimeLimitExceeded()))
+    assert (answer, type(interruption)) == ("answer", SoftTimeLimitExceeded)
+
+
+def test_a_soft_limit_is_not_lost_when_the_store_does_not_answer_after_it():
+    with pytest.raises(StoreUnavailable) as found:
+        finish(raising(SoftTimeLimitExceeded(), StoreUnavailable("it is away")))
+    assert isinstance(found.value.interruption, SoftTimeLimitExceeded)
+
+
+def test_what_ends_the_process_goes_before_the_error_of_the_store():
+    with pytest.raises(SystemExit):
+        finish(raising(SystemExit(), StoreUnavailable("it is away")))
