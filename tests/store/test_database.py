@@ -42,7 +42,8 @@ def test_a_lease_is_readable_by_an_operator(store: ServerStore, database: Databa
     ((key, fence, ends, document),) = found
     holder = {"id": "a", "token": "token of a", "expiry": granted.fence + LIFE, "fence": granted.fence}
     assert (key, fence, ends) == (b"key", granted.fence, granted.fence + LIFE)
-    assert json.loads(document) == {"limit": 1, "holders": [{**holder, "may_have_copies": False, "phase": "running"}]}
+    holder |= {"may_have_copies": False, "phase": "running"}
+    assert json.loads(document) == {"limit": 1, "holders": [holder]}
 
 
 def test_a_free_key_is_acquired_and_released_by_one_statement_each(
