@@ -109,7 +109,7 @@ def _acquire_lock(delivery: Delivery, claim: Claim, policy: Policy) -> Plan[Outc
 
     The message is sent to the store by a second request, when the lock is known to be held: most are free.
     """
-    answer: Answer = yield Ask(claim.key, delivery.acquire(claim))
+    answer = yield from _ask(delivery, claim)
     has_to_wait = isinstance(answer, Held) and _has_to_wait(delivery, policy, answer.by)
     waits = has_to_wait or policy.on_conflict == "wait"
     if isinstance(answer, Held) and waits and delivery.can_be_parked:
@@ -127,6 +127,18 @@ def _acquire_lock(delivery: Delivery, claim: Claim, policy: Policy) -> Plan[Outc
         kind = ON_CONFLICT["wait" if has_to_wait else policy.on_conflict]
         return Outcome(kind, claim.key, answer.by, first_task_id(answer.by))
     return Outcome("drop", claim.key)
+
+
+def _ask(delivery: Delivery, claim: Claim) -> Plan[Answer]:
+    """Ask for a key, and send the message only if that replaces one that the store keeps.
+
+    The store may keep it as an earlier delivery has parked it: not redelivered yet, as its body has to know.
+    """
+    acquire = delivery.acquire(claim)
+    answer = yield Ask(claim.key, acquire)
+    if isinstance(answer, Parked) and delivery.redelivered:
+        answer = yield Ask(claim.key, acquire, park=True)
+    return answer
 
 
 def _has_to_wait(delivery: Delivery, policy: Policy, by: tuple[Owner, ...]) -> bool:
@@ -172,7 +184,7 @@ def _begin(delivery: Delivery, unique: UniqueClaim, run: Outcome) -> Plan[Outcom
 def _acquire_unique_key(delivery: Delivery, claim: Claim) -> Plan[Answer | None]:
     """Acquire the unique key, take it over, or wait in its line. None: the body runs without it."""
     acquire = delivery.acquire(claim)
-    answer = yield Ask(claim.key, acquire)
+    answer = yield from _ask(delivery, claim)
     if isinstance(answer, Held) and _may_take_over(delivery, answer.by[0]):
         answer = yield Ask(claim.key, replace(acquire, takes_over=(answer.by[0].id, answer.by[0].phase)))
     if not isinstance(answer, Held):

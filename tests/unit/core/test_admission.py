@@ -25,8 +25,10 @@ class Store:
         self.keeps_lines = keeps_lines
         self.keys = {"x": Key(), "u": Key()}
         self.lock, self.unique = self.keys["x"], self.keys["u"]
+        self.asked: list[tuple[str, bool]] = []
 
     def ask(self, asked: Ask) -> Answer:
+        self.asked.append((asked.key, asked.park))
         key, operation = self.keys[asked.key], asked.operation
         if operation is None:
             return Held(tuple(owner for owner in key.owners() if owner.remaining > 0))
@@ -148,14 +150,23 @@ def test_what_cannot_wait_for_its_unique_key_holds_no_lock_meanwhile():
 
 
 def test_a_message_goes_to_the_store_of_a_held_lock_alone():
-    store, asked = Store(), []
+    store = Store()
+    assert store.admit(delivery("first")).kind == "run"
+    assert store.asked == [("x", False), ("u", False)]
+    store.asked.clear()
+    assert store.admit(delivery("second", task="b")).kind == "wait"
+    assert store.asked[:2] == [("x", False), ("x", True)]
 
-    def ask(each: Ask) -> Answer:
-        asked.append((each.key, each.park))
-        return store.ask(each)
 
-    assert run_plan(admit(delivery("first"), Policy()), ask).kind == "run"
-    assert asked == [("x", False), ("u", False)]
-    asked.clear()
-    assert run_plan(admit(delivery("second", task="b"), Policy()), ask).kind == "wait"
-    assert asked[:2] == [("x", False), ("x", True)]
+@pytest.mark.parametrize("lock", [False, True])
+def test_a_redelivered_message_replaces_the_one_that_an_earlier_delivery_has_parked(*, lock: bool):
+    store, key = Store(), "x" if lock else "u"
+    store.keys[key].ask(Claim(key, "b/1", "of a run", TTL).acquire())
+    for again, is_sent in (
+        (promoted("first", key, lock=lock), True),
+        (promoted("second", key, lock=lock), False),
+        (redelivered("third", lock=lock), True),
+    ):
+        store.asked.clear()
+        assert store.admit(again).kind == "wait"
+        assert ((key, True) in store.asked) is is_sent
