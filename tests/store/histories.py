@@ -70,7 +70,7 @@ class ComeAgain:
 @dataclass(frozen=True)
 class Give:
     key: str
-    operation: AcquireAlone | Release | Requeue | Remove | ForceRelease | Restore
+    operation: AcquireAlone | Release | Requeue | Remove | GiveUp | ForceRelease | Restore
 
 
 @dataclass(frozen=True)
@@ -186,6 +186,12 @@ RARE: dict[str, list[Action]] = {
         take("b"),
         Finish(1),
         take("c"),
+    ],
+    "a copy has found its message running, and comes again when that is done": [
+        take("a"),
+        Take("one at a time", "a", "t 2", 30 * SECOND, None, "redelivered", None),
+        Finish(0),
+        take("a", kind="redelivered", token="t 2"),
     ],
     "a tombstone has ended, and the clock goes back": [
         take("a"),

@@ -27,8 +27,8 @@ class Holder:
     """A holder with its lease: its id and token, the expiry and the fence.
 
     `may_have_copies`: copies of its message may still arrive, since it had an entry, was redelivered or
-    promoted, or since the lease was restored, and nobody can tell; a lease that goes on with another one
-    inherits it.
+    promoted, since one has found it running, or since the lease was restored, and nobody can tell; a lease
+    that goes on with another one inherits it.
     `phase` is "running", or the state of a unique message: "queued"; queued "again", which runs even if
     another owner holds the key by then; or "period", held until the time is over. A running lease belongs to
     the delivery with its token, any other lease to its id.

@@ -100,6 +100,8 @@ class _Step(KeyState):
             return granted
         if not entry and (refusal := self._refuse(op, is_newcomer=not lease and not op.may_be_in_line)):
             self.limit = before  # a refused call does not change the limit of the others
+            if lease:  # the end of this run must end this copy, too, which may ask again after it
+                self.holders[op.id] = replace(lease, may_have_copies=True)
             self.advance()
             return refusal
         self.kept = op.message is not None

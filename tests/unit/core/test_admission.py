@@ -159,6 +159,17 @@ def test_a_message_goes_to_the_store_of_a_held_lock_alone():
 
 
 @pytest.mark.parametrize("lock", [False, True])
+def test_a_copy_does_not_run_after_its_run_that_ends_before_the_copy_is_parked(*, lock: bool):
+    store, first = Store(), delivery("first", lock=lock)
+    assert store.admit(first).kind == "run"
+    copy = Halted(store, admit(redelivered("second", lock=lock), Policy()), lambda asked: asked.park)
+    for claim in first.leases:
+        store.keys[claim.key].ask(claim.release())
+    assert copy.go_on().kind == "drop"
+    assert [key.entries for key in store.keys.values()] == [{}, {}]
+
+
+@pytest.mark.parametrize("lock", [False, True])
 def test_a_redelivered_message_replaces_the_one_that_an_earlier_delivery_has_parked(*, lock: bool):
     store, key = Store(), "x" if lock else "u"
     store.keys[key].ask(Claim(key, "b/1", "of a run", TTL).acquire())

@@ -56,7 +56,7 @@ class MemcachedStore(DocumentStore):
 
     An item per key holds its document, and is written by compare-and-swap. An item whose end is known is the
     clock: its remaining seconds are the server's. A tombstone is an item, written before the lease that it
-    follows is released. The lease remembers that a copy of its message has come while the body ran.
+    follows is released.
 
     Parameters:
         url: `memcached://host:11211`, or `memcached:///path/of/its.socket`; `?timeout=5` in seconds.
@@ -78,17 +78,6 @@ class MemcachedStore(DocumentStore):
             raise UnreadableKey(key, str(error), self.url) from error
         answer = reply.answer
         return replace(reply, answer=Held(_as_asked(answer.by))) if isinstance(answer, Held) else reply
-
-    def change(self, operation: Operation, loaded: Loaded) -> Change:
-        """Take the step, and note a copy that came during its run, which a line would have taken."""
-        change = super().change(operation, loaded)
-        to = change.transition
-        if not (isinstance(operation, Acquire) and isinstance(to.answer, Held)):
-            return change
-        holders = tuple(
-            replace(h, may_have_copies=h.may_have_copies or h.id == operation.id) for h in to.document.holders
-        )
-        return replace(change, transition=replace(to, document=replace(to.document, holders=holders)))
 
     def load(self, key: str, id: str = "", limit: int = 1) -> Loaded:  # noqa: ARG002 - there is no line
         names = self._lock(key), self._tombstone(key, id)

@@ -78,6 +78,7 @@ local function acquire()
     local refusal, number, by = refuse(not lease and not may_be_in_line)
     if refusal then
       limit = before -- a refused call does not change the limit of the others
+      if lease then lease.may_have_copies, lease.changed = '1', true end -- its end must end this copy, too
       advance()
       return refusal, number, by
     end

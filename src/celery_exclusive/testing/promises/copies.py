@@ -73,6 +73,13 @@ class CopyPromises(Subject):
         assert found(key.release("a"))
         assert isinstance(key.acquire("a", OTHER, redelivered=True).answer, Granted)
 
+    def test_a_copy_that_has_found_its_message_running_is_stale_when_that_is_done(self) -> None:
+        key = self.key()
+        key.hold("a")
+        assert isinstance(key.acquire("a", OTHER, redelivered=True).answer, Held)
+        assert found(key.release("a"))
+        assert key.is_stale("a", OTHER, redelivered=True)
+
     def test_after_a_redelivery_ran_a_further_one_is_stale(self) -> None:
         key = self.key()
         fence_of(key.acquire("a", redelivered=True))
