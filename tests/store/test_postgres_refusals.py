@@ -132,9 +132,10 @@ def test_a_url_that_cannot_be_read_is_not_shown() -> None:
     assert "hunter" not in "".join(traceback.format_exception(refused.value))
 
 
-def test_several_hosts_as_libpq_writes_them_are_refused_with_what_to_write() -> None:
+@pytest.mark.parametrize("scheme", ["postgresql", "postgres"])
+def test_several_hosts_as_libpq_writes_them_are_refused_with_what_to_write(scheme: str) -> None:
     with pytest.raises(OptionError, match=r"several hosts as \?host=one:5432&host=two:5432$"):
-        open_store("postgresql://one:5432,two:5432/db?target_session_attrs=read-write")
+        open_store(f"{scheme}://one:5432,two:5432/db?target_session_attrs=read-write")
 
 
 def test_a_store_is_shown_without_password_and_options() -> None:

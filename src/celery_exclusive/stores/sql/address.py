@@ -26,7 +26,7 @@ def read(url: str, driver: str) -> tuple[str, Callable[[], dict[str, Any]]]:
             raise ValueError("a part of the password would be read as that of another part, and shown")
         options = dict(given.get_dialect()().create_connect_args(given)[1])
     except (exc.ArgumentError, ValueError):  # its text would show the password
-        several = ", several hosts as ?host=one:5432&host=two:5432" if kind == "postgresql" else ""
+        several = ", several hosts as ?host=one:5432&host=two:5432" if driver.startswith("postgresql") else ""
         raise OptionError(
             f"exclusive_store: cannot understand this {kind}:// URL: percent-encode what is special "
             f"in its password ('/' is %2F, '@' is %40), and give the port as a number{several}"

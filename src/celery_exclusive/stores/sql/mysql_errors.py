@@ -38,7 +38,7 @@ _MISUSE = {
 }
 """What a human must change."""
 _OTHER = {
-    _NO_CODE: "check that it runs and that its disk is not full: it waits for room without a word",
+    _NO_CODE: f"{hints.ALIVE}, and that its disk is not full: it waits for room without a word",
     **dict.fromkeys((1040, 1203, 1226), hints.CLIENTS),
     1021: hints.DISK,
     1030: "look into its log",
