@@ -22,8 +22,12 @@ raft.wal_max_size_bytes = 4000000
 """
 # Erlang's name server beside it, in its process group; else one would stay behind for ever.
 START = 'epmd -address 127.0.0.1 & exec "$1"'
-# A names file instead of a helper process that looks names up; one scheduler, since others work here too.
-ERLANG_OPTIONS = '+S 1:1 -kernel inet_dist_use_interface {{127,0,0,1}} -kernel inetrc "{names}"'
+# A names file instead of a helper process that looks names up; one scheduler, which waits idly: others
+# work here too.
+ERLANG_OPTIONS = (
+    "+S 1:1 +sbwt none +sbwtdcpu none +sbwtdio none "
+    '-kernel inet_dist_use_interface {{127,0,0,1}} -kernel inetrc "{names}"'
+)
 
 
 def rabbitmq_folder() -> Path:

@@ -109,6 +109,7 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
 def warn_of_task(text: str, body: Callable[..., Any] | None, category: type[Warning] = UserWarning) -> None:
     """Warn at the line of a task's body: Celery binds tasks later, perhaps without the user on the stack."""
     if code := getattr(body and unwrap(body), "__code__", None):
-        warnings.warn_explicit(text, category, code.co_filename, code.co_firstlineno)
+        module = getattr(body, "__module__", None)  # which filters name
+        warnings.warn_explicit(text, category, code.co_filename, code.co_firstlineno, module)
     else:
         warnings.warn(text, category, stacklevel=3)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from celery_exclusive.core.claim import Claim
 from celery_exclusive.core.operations import (
     Acquire,
     Applied,
     Granted,
     Held,
+    KeyOperation,
     Parked,
     Remove,
     Renew,
@@ -220,6 +223,26 @@ def test_a_line_of_20000_costs_as_many_commands_as_one_of_ten(store: RedisStore,
     assert elsewhere == 4  # EVALSHA, TIME, HMGET, DEL
     assert store.inspect("long").waiting == 20_000
     assert cost("long", far="19998") == cost("short", far="8")
+
+
+def test_a_unique_key_costs_a_few_commands_and_a_refusal_writes_nothing(
+    store: RedisStore, redis: Any
+) -> None:
+    def cost(operation: KeyOperation) -> int:
+        before = commands(redis)
+        store.apply("key", operation)
+        return commands(redis) - before
+
+    store.apply("another", take("so that the server knows the script"))
+    first = Claim("key", "a/1", "A", LIFE)
+    assert (
+        cost(first.acquire_alone(LIFE, "queued")) == 8
+    )  # EVALSHA, TIME, HMGET, GET, GET, SET, HSET, PEXPIREAT
+    before = redis.dump("cx2:{0}:l:key")
+    assert cost(replace(first, id="b/1").acquire_alone(LIFE, "queued")) == 4  # EVALSHA, TIME, HMGET, HGETALL
+    assert redis.dump("cx2:{0}:l:key") == before
+    assert cost(first.acquire()) == 5  # EVALSHA, TIME, HMGET, HSET, PEXPIREAT
+    assert cost(first.release("if_no_copy")) == 4  # EVALSHA, TIME, HMGET, DEL
 
 
 def commands(redis: Any) -> int:

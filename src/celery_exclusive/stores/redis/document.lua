@@ -75,9 +75,13 @@ local function append(list, ...)
   for _, value in ipairs({...}) do list[#list + 1] = value end
 end
 
-local function append_lease(owners, lease)
-  local age, remaining = math.max(now - lease.fence, 0), lease.expiry - now
-  append(owners, lease.id, age, remaining, lease.fence, lease.phase, lease.token)
+-- Appends the leases as owners, in the order of their grants.
+local function append_leases(owners, list)
+  table.sort(list, function(one, other) return one.fence < other.fence end)
+  for _, lease in ipairs(list) do
+    local age, remaining = math.max(now - lease.fence, 0), lease.expiry - now
+    append(owners, lease.id, age, remaining, lease.fence, lease.phase, lease.token)
+  end
 end
 
 -- Runs a function on one key; returns the error text if it fails.

@@ -23,8 +23,7 @@ local function look()
       if lease.expiry > now then living[#living + 1] = lease end
     end
   end
-  table.sort(living, function(one, other) return one.fence < other.fence end)
-  for _, lease in ipairs(living) do append_lease(owners, lease) end
+  append_leases(owners, living)
   for _, kind in ipairs({'q:', 'a:', 'b:'}) do redis.call('ZCARD', base .. kind .. key) end
   for _, kind in ipairs({'o:', 'm:'}) do redis.call('HLEN', base .. kind .. key) end
   return {waiting, aside, owners, ''}

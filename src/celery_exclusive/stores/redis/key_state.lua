@@ -121,10 +121,9 @@ local function advance()
 end
 
 local function owners()
-  local leases_by_fence, flat = {}, {}
-  for _, lease in pairs(holders) do leases_by_fence[#leases_by_fence + 1] = lease end
-  table.sort(leases_by_fence, function(one, other) return one.fence < other.fence end)
-  for _, lease in ipairs(leases_by_fence) do append_lease(flat, lease) end
+  local list, flat = {}, {}
+  for _, lease in pairs(holders) do list[#list + 1] = lease end
+  append_leases(flat, list)
   for position, entry in ipairs(head()) do
     if position > slots_to_offer() then break end
     if entry.id ~= op.id then append(flat, entry.id, 0, entry.offer_until - now, 0, 'offered', '') end

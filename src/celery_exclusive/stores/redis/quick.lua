@@ -1,4 +1,5 @@
--- The quick ways: a grant, its repetition and a release, where there is neither an entry nor a dead lease.
+-- The quick ways: a grant, its repetition, a refusal and a release, where there is neither an entry nor a
+-- dead lease.
 
 local function quick_release(own)
   holder_count = holder_count - 1
@@ -20,25 +21,35 @@ local function quick_put(own)
 end
 
 local function quick_grant(own)
-  if own and own.phase ~= 'running' then -- a queued lease belongs to its id
-    own.expiry, own.phase, own.token = now + op.ttl, 'running', op.token
+  local phase = op.phase or 'running'
+  if own and own.phase == 'running' and verb == 'acquire' then
+    own.expiry = math.max(own.expiry, now + op.ttl)
+  elseif own then -- a queued lease belongs to its id
+    own.expiry, own.phase, own.token = now + op.ttl, phase, op.token
     minexp = math.min(minexp, own.expiry)
     if holder_count == 1 then maxexp = 0 end
-  elseif own then
-    own.expiry = math.max(own.expiry, now + op.ttl)
   else
     own = {
-      expiry = now + op.ttl, fence = next_number(), may_have_copies = '0', phase = 'running', token = op.token,
+      expiry = now + op.ttl, fence = next_number(), may_have_copies = '0', phase = phase, token = op.token,
     }
     minexp = holder_count == 0 and own.expiry or math.min(minexp, own.expiry)
     holder_count = holder_count + 1
   end
-  limit = op.limit
+  limit = op.limit or limit
   quick_put(own)
   return {'granted', own.fence}
 end
 
-if verb == 'acquire' or verb == 'release' then
+local function quick_held()
+  local flat, list, by = redis.call('HGETALL', leases), {}, {}
+  for i = 1, #flat, 2 do
+    if flat[i] ~= '' then list[#list + 1] = read_lease(flat[i], flat[i + 1]) end
+  end
+  append_leases(by, list)
+  return {'held', 0, by, '', {}, {}, {}}
+end
+
+if verb == 'acquire' or verb == 'acquire_alone' or verb == 'release' then
   local found = redis.call('HMGET', leases, '', op.id)
   read_meta(found[1])
   if not has_entries() and (holder_count == 0 or minexp > now) then
@@ -49,9 +60,17 @@ if verb == 'acquire' or verb == 'release' then
       return may and quick_release(own) or {'done', 0}
     end
     local is_mine = own and belongs_to(own, op.token)
-    local is_new = not may_be_in_line and not op.takes_over_id
-    if is_new and (is_mine or not own and holder_count < op.limit and tombstone() ~= op.token) then
-      return quick_grant(own)
+    local is_new, is_free
+    if verb == 'acquire' then
+      is_new = not may_be_in_line and not op.takes_over_id
+      is_free = not own and holder_count < op.limit and tombstone() ~= op.token
+    else
+      is_new = not op.inherits_id
+      is_free = not own and holder_count == 0 and (op.phase == 'running' or not tombstone())
     end
+    if is_new and (is_mine or is_free) then return quick_grant(own) end
+    local most = verb == 'acquire' and op.limit or 1
+    local is_stale = verb == 'acquire' and tombstone() == op.token
+    if is_new and not own and holder_count >= most and not op.message and not is_stale then return quick_held() end
   end
 end
