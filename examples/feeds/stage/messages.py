@@ -27,6 +27,11 @@ class Messages:
         """Return the ids of the tasks in the queue."""
         return {json.loads(raw)["headers"]["id"] for raw in self._channel.client.lrange(self._queue, 0, -1)}
 
+    def unacknowledged_ids(self) -> set[str]:
+        """Return the ids of the tasks whose messages workers have, and have not acknowledged."""
+        kept = self._channel.client.hvals(self._channel.unacked_key)
+        return {json.loads(raw)[0]["headers"]["id"] for raw in kept}
+
     def close(self) -> None:
         """Hang up."""
         self._connection.close()

@@ -160,7 +160,8 @@ class Show:
 
         Not while a message is between the broker and a worker: kombu takes it off the Redis list
         first and notes then that it is unacknowledged, and if it dies in between, the message dies
-        with it. That is so with and without locks, and would only blur what is shown here. For the
+        with it. That is so with and without locks, and would only blur what is shown here. A task
+        that waits by `reschedule` is on its way again and again, one that waits in line is not. For the
         same reason nobody submits before the broker has seen the dead worker's connections close.
         """
         feed, process = self._server.slow_url, self._workers[worker]
@@ -168,9 +169,12 @@ class Show:
         os.killpg(pid, signal.SIGSTOP)
         if not os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED)[1]):
             return
-        queued = self._messages.queued_ids()
+        known = self._messages.queued_ids()
+        if self._reschedules:
+            known |= self._messages.unacknowledged_ids()
         self._follow()
-        if worker not in self._board.workers_in(feed) or self._board.undelivered - queued:
+        expected = set(self._board.unsettled) if self._reschedules else self._board.undelivered
+        if worker not in self._board.workers_in(feed) or expected - known:
             os.killpg(pid, signal.SIGCONT)
             return
         waiting = self._line(feed) if self._is_protected else 0
@@ -188,13 +192,17 @@ class Show:
             return False
         return not self._is_protected or self._line(feed) >= _LINE_BEFORE_KILL
 
-    def _line(self, feed: str) -> int:
-        """Who waits for a feed, only to choose the moment of the kill: ask the library, if it has a line."""
+    @property
+    def _reschedules(self) -> bool:
         from django.conf import settings
 
+        return bool(settings.CLICKS == "reschedule")
+
+    def _line(self, feed: str) -> int:
+        """Who waits for a feed, only to choose the moment of the kill: ask the library, if it has a line."""
         from feeds.tasks import reimport_feed
 
-        if settings.CLICKS == "reschedule":
+        if self._reschedules:
             return self._board.waiting_for(feed)
         waiting = reimport_feed.lock_state(feed).waiting
         return waiting if isinstance(waiting, int) else len(waiting)
