@@ -36,12 +36,13 @@ test-all: test ## the same and the slower tiers: more states, histories, kills, 
 	@HISTORIES=5000 $(RUN)pytest -n 2 tests/store/test_differential.py
 	@$(BIN)/python -m tests.stress --store redis --store sqlite: --rounds 5
 
+# Meanwhile one process compiles the tests, where twelve would do it at the same time.
 check: ## format, lint, types, layers
 	@$(PYTHON) scripts/bootstrap dev
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
-	@$(BIN)/mypy
-	@$(BIN)/basedpyright
+	@$(RUN)pytest --collect-only -q >/dev/null & \
+		$(BIN)/mypy && $(BIN)/basedpyright; code=$$?; wait; exit $$code
 	@$(BIN)/lint-imports
 
 matrix: ## the worker suite on each Python and Celery, over an hour: [ARGS='-p 3.12 -t celery-5.4']
