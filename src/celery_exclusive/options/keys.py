@@ -31,7 +31,7 @@ _Run = Callable[..., object]
 _Args = Sequence[object] | None
 _Kwargs = Mapping[str, object] | None
 
-_signatures: WeakKeyDictionary[_Run, dict[bool, Signature]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[_Run, dict[bool, tuple[Signature, list[str]]]] = WeakKeyDictionary()
 
 
 def check(task_name: str, run: _Run, option: Option) -> None:
@@ -85,16 +85,27 @@ def named(option: Option) -> tuple[str, ...] | None:
 
 
 def _signature(run: _Run) -> Signature:
+    return _parameters(run)[0]
+
+
+def _parameters(run: _Run) -> tuple[Signature, list[str]]:
+    """Return the signature of a task, and its parameters if each can be given by place."""
     function = getattr(run, "__func__", run)  # a bound method is a new object each time it is looked up
-    cached = _signatures.setdefault(function, {})
+    cached = _known.setdefault(function, {})
     is_bound = function is not run
     if is_bound not in cached:
-        cached[is_bound] = inspect.signature(run)
+        signature = inspect.signature(run)
+        kinds = [parameter.kind for parameter in signature.parameters.values()]
+        is_by_place = all(kind < Parameter.VAR_POSITIONAL for kind in kinds)
+        cached[is_bound] = signature, list(signature.parameters) if is_by_place else []
     return cached[is_bound]
 
 
 def bind(run: _Run, args: _Args, kwargs: _Kwargs) -> BoundArguments:
-    bound = _signature(run).bind(*(args or ()), **(kwargs or {}))
+    signature, names = _parameters(run)
+    if args and not kwargs and names and len(args) == len(names):  # most calls, in a fifth of the time
+        return BoundArguments(signature, dict(zip(names, args, strict=True)))
+    bound = signature.bind(*(args or ()), **(kwargs or {}))
     bound.apply_defaults()
     return bound
 

@@ -30,7 +30,8 @@ def pop_call_options(services: Services, name: str, task: Any, options: dict[str
     would not look for any.
     """
     for word, given in options.items():
-        if word not in NAMES and (isinstance(given, KINDS) or (given is None and _is_misspelt(word))):
+        is_option = isinstance(given, KINDS)
+        if (is_option or given is None) and word not in NAMES and (is_option or _is_misspelt(word)):
             raise OptionError(
                 f"task {name}: {word}={given!r} is no option of a call{did_you_mean(word, NAMES)}"
             )

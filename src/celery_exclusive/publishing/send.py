@@ -48,11 +48,14 @@ def wrap_send_task(services: Services) -> Any:
         if header is None:
             return _with_outcome(task, send_task(name, args, kwargs, *rest, **options))
         services.settings  # noqa: B018 - wrong settings are an error for the caller
-        header = replace(header, masked=_is_masked(options, previous))
+        header = replace(
+            header,
+            masked=_is_masked(options, previous),
+            store=services.publisher_epoch.read() if header.exclusive or header.unique else None,
+            rejections=rejections(headers),
+        )
 
         def send(header: Header, id: str) -> Any:
-            epoch = services.publisher_epoch.read() if header.exclusive or header.unique else None
-            header = replace(header, store=epoch, rejections=rejections(headers))
             ours = {HEADER: services.signer.sign_header(header.write(), id)}
             completed = {**options, "task_id": id, "headers": {**headers, **ours}}
             return send_task(name, args, kwargs, *rest, **completed)
