@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 _SOON = 1
 """Seconds until the next beat while the store does not answer."""
+_LARGE = 1000
+"""Bytes of a body that is not kept while its run is tracked."""
 _FAREWELL = 10
 """Seconds for which a worker that stops waits for a renewal under way."""
 
@@ -78,8 +80,9 @@ class Heartbeat:
         `process` returns the pid of the child of which Celery knows that it has begun.
         """
         self._elsewhere.note(delivery)
-        small = replace(delivery, stored=replace(delivery.stored, body=b""))
-        self._deliveries[delivery.token] = (small, process)
+        if len(delivery.stored.body) > _LARGE:  # Celery may have forgotten the message long before its end
+            delivery = replace(delivery, stored=replace(delivery.stored, body=b""))
+        self._deliveries[delivery.token] = (delivery, process)
         if self.roster and len(self._deliveries) > self.roster.slots:
             self._untrack_one()
         period = min(

@@ -162,9 +162,10 @@ def _begins_renewal(execute_using_pool: Any) -> Any:
         self._is_green = pool.is_green
         heartbeat = parts_of(self._services).heartbeat
         if self._delivery and heartbeat and heartbeat.is_for_children:
-            tracked = replace(self._delivery, events_from=self._services.events_from())
-            self._delivery = self.request_dict[DELIVERY] = tracked
-            heartbeat.track(tracked, partial(_child_of, ref(self)))
+            if events_from := self._services.events_from():
+                self._delivery = replace(self._delivery, events_from=events_from)
+                self.request_dict[DELIVERY] = self._delivery
+            heartbeat.track(self._delivery, partial(_child_of, ref(self)))
         try:
             return execute_using_pool(self, pool, **kwargs)
         except BaseException:
