@@ -141,3 +141,15 @@ def test_several_hosts_as_libpq_writes_them_are_refused_with_what_to_write(schem
 def test_a_store_is_shown_without_password_and_options() -> None:
     store = open_store("postgresql+psycopg2://me:hunter2@db:5433/x?password=hunter3&sslmode=require")
     assert store.url == "postgresql://me@db:5433/x"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://us%3Aer:hunter2@db/x", "postgresql://us%3Aer@db/x"),
+        ("postgresql:///x?host=/run/postgresql", "postgresql:///x?host=/run/postgresql"),
+        ("postgresql:///x?host=one:1&host=two:2&user=me", "postgresql:///x?host=one:1&host=two:2"),
+    ],
+)
+def test_the_place_of_a_store_is_shown_as_one_would_write_it(url: str, shown: str) -> None:
+    assert open_store(url).url == shown

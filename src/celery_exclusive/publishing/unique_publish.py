@@ -43,9 +43,9 @@ class UniquePublish:
     ) -> None:
         assert header.unique  # noqa: S101 - else there is nothing to do here
         self.services, self.task, self.header, self.options = services, task, header, options
-        self.id: str = options.get("task_id") or uuid()
+        self.task_id: str = options.get("task_id") or uuid()
         run = current_run.get()
-        if run and run.task_id != self.id:  # another task publishes it
+        if run and run.task_id != self.task_id:  # another task publishes it
             run = None
         is_retry = bool(options.get("retries") and (previous or run))
         self.option = services.unique(task, header.values) if is_retry else option
@@ -67,7 +67,7 @@ class UniquePublish:
             kind = "replacement" if lease else "rekeyed replacement"
         queued_ttl = self.services.queued_ttl(self.option)
         return Call(
-            Claim(key, self.header.claim_id(self.id), self.header.id, queued_ttl),
+            Claim(key, self.header.claim_id(self.task_id), self.header.id, queued_ttl),
             until,
             queued_ttl=queued_ttl if until == PERIOD else _queued_ttl(queued_ttl, self.options),
             kind=kind,
@@ -93,7 +93,7 @@ class UniquePublish:
                 return self._existing_result(sending.owner)
             if sending.kind == "duplicate":
                 self.header = replace(self.header, duplicate_of=sending.owner)
-            result = publish_message(self.header, self.id)
+            result = publish_message(self.header, self.task_id)
         except StoreUnavailable:
             if self.may_hold:
                 self._owe()
@@ -114,7 +114,7 @@ class UniquePublish:
         except StoreUnavailable as error:
             if not (self.call.has_to_be_sent or self.services.allows_without(self.option)):
                 raise
-            notices.continues_without_key(self.task.name, self.id, key, error)
+            notices.continues_without_key(self.task.name, self.task_id, key, error)
             self.header = replace(self.header, unique=None)  # its worker acquires it, if it can
             return Sending()
         self.may_hold = sending.may_hold

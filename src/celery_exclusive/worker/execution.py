@@ -50,7 +50,7 @@ class Execution:
         self, task: Any, tracer: Callable[..., Any], delivery: Received, call: tuple[str, Any, Any, Any]
     ) -> None:
         self.task, self.tracer, self.call = task, tracer, call
-        self.id, _, _, request = call
+        self.task_id, _, _, request = call
         self.services: Services = task.app._celery_exclusive
         self.parts = parts_of(self.services)
         self.delivery = delivery.at_present()
@@ -65,7 +65,7 @@ class Execution:
         self.store_wait = StoreWait(self.services, task, request)
         self.asked_at = self.look_until = 0.0
         self.was_granted = False
-        self.run = Run(self.id, body_over=True)  # until it begins: Celery may end it without
+        self.run = Run(self.task_id, body_over=True)  # until it begins: Celery may end it without
         self.leases = RunLeases(self.services, self.delivery, task.name, self.run, self.store_wait)
 
     def execute(self) -> Any:
@@ -158,7 +158,7 @@ class Execution:
         """Run without a lease, if the option allows that; else end the delivery. None: try again."""
         if self.may_go_without:
             self.run.runs_without_lease = True
-            notices.runs_without_lease(self.services, self.task.name, self.id, self.delivery.key, error)
+            notices.runs_without_lease(self.services, self.task.name, self.task_id, self.delivery.key, error)
             return Outcome("run")
         ending: Ignore | Reject | None
         # RabbitMQ's quorum queues drop a message that is returned too often.
@@ -168,7 +168,7 @@ class Execution:
             pause = min(self.services.settings.exclusive_store_wait, _PAUSE)
             ending = self.publish_again(self.delivery.stored.delayed(pause))
         if ending:
-            notices.message_requeued(self.services, self.task.name, self.id, self.delivery.key, error)
+            notices.message_requeued(self.services, self.task.name, self.task_id, self.delivery.key, error)
             self.leases.owe(done=False, comes_again=True)
         return ending
 
@@ -201,7 +201,7 @@ class Execution:
         try:
             self.republisher.publish(again)
         except Exception as error:  # noqa: BLE001 - whatever it is, there is another try
-            notices.trouble(f"task {self.id} could not be published again and keeps waiting", error)
+            notices.trouble(f"task {self.task_id} could not be published again and keeps waiting", error)
             return None
         return Ignore("reschedule")
 

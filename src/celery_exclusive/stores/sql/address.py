@@ -33,4 +33,5 @@ def read(url: str, driver: str) -> tuple[str, Callable[[], dict[str, Any]]]:
         ) from None
     hosts = {"host": given.query["host"]} if "host" in given.query else {}
     shown = URL.create(kind, given.username, None, given.host, given.port, given.database, hosts)
-    return shown.render_as_string().replace("%3A", ":"), lambda: options
+    place, mark, query = shown.render_as_string().partition("?")
+    return place + mark + query.replace("%3A", ":").replace("%2F", "/"), lambda: options
