@@ -17,6 +17,7 @@ from celery_exclusive.core.claim import (
 )
 from celery_exclusive.core.delivery import Delivery
 from celery_exclusive.core.operations import (
+    Acquire,
     Answer,
     Applied,
     Full,
@@ -109,12 +110,13 @@ def _acquire_lock(delivery: Delivery, claim: Claim, policy: Policy) -> Plan[Outc
 
     The message is sent to the store by a second request, when the lock is known to be held: most are free.
     """
-    answer = yield from _ask(delivery, claim)
+    acquire = delivery.acquire(claim)
+    answer = yield from _ask(delivery, claim.key, acquire)
     has_to_wait = isinstance(answer, Held) and _has_to_wait(delivery, policy, answer.by)
     waits = has_to_wait or policy.on_conflict == "wait"
     if isinstance(answer, Held) and waits and delivery.can_be_parked:
         is_new = not (has_to_wait or delivery.was_admitted)
-        acquire = delivery.acquire(claim, policy.max_waiting if is_new else None)
+        acquire = replace(acquire, max_waiting=policy.max_waiting if is_new else None)
         answer = yield Ask(claim.key, acquire, park=True)
     if isinstance(answer, Granted):
         return Outcome("run", claim.key, fence=answer.fence)
@@ -129,15 +131,14 @@ def _acquire_lock(delivery: Delivery, claim: Claim, policy: Policy) -> Plan[Outc
     return Outcome("drop", claim.key)
 
 
-def _ask(delivery: Delivery, claim: Claim) -> Plan[Answer]:
+def _ask(delivery: Delivery, key: str, acquire: Acquire) -> Plan[Answer]:
     """Ask for a key, and send the message only if that replaces one that the store keeps.
 
     The store may keep it as an earlier delivery has parked it: not redelivered yet, as its body has to know.
     """
-    acquire = delivery.acquire(claim)
-    answer = yield Ask(claim.key, acquire)
+    answer = yield Ask(key, acquire)
     if isinstance(answer, Parked) and delivery.redelivered:
-        answer = yield Ask(claim.key, acquire, park=True)
+        answer = yield Ask(key, acquire, park=True)
     return answer
 
 
@@ -184,7 +185,7 @@ def _begin(delivery: Delivery, unique: UniqueClaim, run: Outcome) -> Plan[Outcom
 def _acquire_unique_key(delivery: Delivery, claim: Claim) -> Plan[Answer | None]:
     """Acquire the unique key, take it over, or wait in its line. None: the body runs without it."""
     acquire = delivery.acquire(claim)
-    answer = yield from _ask(delivery, claim)
+    answer = yield from _ask(delivery, claim.key, acquire)
     if isinstance(answer, Held) and _may_take_over(delivery, answer.by[0]):
         answer = yield Ask(claim.key, replace(acquire, takes_over=(answer.by[0].id, answer.by[0].phase)))
     if not isinstance(answer, Held):

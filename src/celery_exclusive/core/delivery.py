@@ -63,7 +63,7 @@ class Delivery:
         unique = self.unique.claim if self.unique and self.unique.until == FINISHED else None
         return tuple(claim for claim in (self.exclusive, unique) if claim)
 
-    def acquire(self, claim: Claim, max_waiting: int | None = None) -> Acquire:
+    def acquire(self, claim: Claim) -> Acquire:
         """Ask for one of its keys. For the key that was not offered to it, it counts as redelivered."""
         redelivered, promoted = self.may_be_in_line, None
         if self.promoted is not None and self.offered == claim.key:
@@ -73,5 +73,4 @@ class Delivery:
             redelivered=redelivered,
             promoted=promoted,
             acks_late=self.acks_late,
-            max_waiting=max_waiting,
         )

@@ -11,7 +11,7 @@ from typing import Literal
 SECOND = 1_000_000
 NEVER = 2**53 - 1
 Phase = Literal["running", "queued", "again", "period"]
-OwnerPhase = Literal["running", "queued", "again", "period", "offered"]
+OwnerPhase = Literal[Phase, "offered"]
 NOT_BEGUN: tuple[Phase, ...] = ("queued", "again")
 State = Literal["waiting", "aside", "behind"]
 OFFERED_AT_ONCE = 100

@@ -117,7 +117,7 @@ class Header:
         fields: dict[str, Any] = {"v": VERSION}
         for name, default in _DEFAULTS:
             value = getattr(self, name)
-            if value is not default and value != default:
+            if value != default:
                 fields[name] = value
         return fields
 

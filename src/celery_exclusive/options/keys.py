@@ -40,7 +40,7 @@ def check(task_name: str, run: _Run, option: Option) -> None:
     Call it once, when the task is registered.
     """
     with _as_option_error(task_name, option):
-        signature = _signature(run)
+        signature, _ = _parameters(run)
         parameters = signature.parameters
         if callable(option.key):
             _check_function(option.key, signature)
@@ -84,10 +84,6 @@ def named(option: Option) -> tuple[str, ...] | None:
     return None if option.key is not None or option.names == ("*",) else option.names or ()
 
 
-def _signature(run: _Run) -> Signature:
-    return _parameters(run)[0]
-
-
 def _parameters(run: _Run) -> tuple[Signature, list[str]]:
     """Return the signature of a task, and its parameters if each can be given by place."""
     function = getattr(run, "__func__", run)  # a bound method is a new object each time it is looked up
@@ -103,7 +99,7 @@ def _parameters(run: _Run) -> tuple[Signature, list[str]]:
 
 def bind(run: _Run, args: _Args, kwargs: _Kwargs) -> BoundArguments:
     signature, names = _parameters(run)
-    if args and not kwargs and names and len(args) == len(names):  # most calls, in a fifth of the time
+    if args and not kwargs and len(args) == len(names):  # most calls, in a fifth of the time
         return BoundArguments(signature, dict(zip(names, args, strict=True)))
     bound = signature.bind(*(args or ()), **(kwargs or {}))
     bound.apply_defaults()

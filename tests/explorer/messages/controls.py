@@ -159,8 +159,8 @@ def _newcomer(delivery: Delivery) -> Delivery:
     return replace(delivery, was_admitted=False)
 
 
-def _offered_for_all(delivery: Delivery, claim: Any, max_waiting: int | None = None) -> Acquire:
-    acquire = _acquire(delivery, claim, max_waiting)
+def _offered_for_all(delivery: Delivery, claim: Any) -> Acquire:
+    acquire = _acquire(delivery, claim)
     return replace(acquire, promoted=delivery.promoted, redelivered=delivery.redelivered)
 
 

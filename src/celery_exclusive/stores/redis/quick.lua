@@ -70,7 +70,9 @@ if verb == 'acquire' or verb == 'acquire_alone' or verb == 'release' then
     end
     if is_new and (is_mine or is_free) then return quick_grant(own) end
     local most = verb == 'acquire' and op.limit or 1
-    local is_stale = verb == 'acquire' and tombstone() == op.token
-    if is_new and not own and holder_count >= most and not op.message and not is_stale then return quick_held() end
+    if is_new and not own and holder_count >= most and not op.message then
+      local is_stale = verb == 'acquire' and tombstone() == op.token
+      if not is_stale then return quick_held() end
+    end
   end
 end
