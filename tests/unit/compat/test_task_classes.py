@@ -396,8 +396,10 @@ def test_an_option_that_nothing_reads_is_told(app: Celery, option: str, value: A
     @shared_task(name=NAME, **{option: value}, **ours)
     def load(url: str) -> None: ...
 
-    with pytest.warns(UserWarning, match=f"task {NAME}: {option}=.* does nothing.*celery_exclusive.compat"):
+    told = f"task {NAME}: {option}=.* does nothing.*celery_exclusive.compat"
+    with pytest.warns(UserWarning, match=told) as warned:
         app.finalize()
+    assert {warning.filename for warning in warned} == {__file__}
 
 
 def test_an_option_that_a_base_reads_is_not_told(app: Celery) -> None:
