@@ -19,6 +19,7 @@ _FAMILIES: Final = {
     "pyamqp": "amqp",
     "librabbitmq": "amqp",
 }
+_NOTICE_AT_ONCE: Final = ("amqp", "qpid", "memory")
 _PORTS: Final = {"redis": 6379, "sentinel": 26379, "amqp": 5672}
 _PORT_OF_AMQPS: Final = 5671
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
@@ -36,6 +37,11 @@ def broker_urls(conf: Mapping[str, Any], *, reading: bool = False) -> list[str]:
     transport = conf.get("broker_transport") or "amqp"
     urls = [str(url).strip() for url in given]
     return [url if "://" in url else f"{transport}://{url}" for url in urls]
+
+
+def redelivers_at_once(conf: Mapping[str, Any]) -> bool:
+    """Whether the broker notices a dead worker by its connection, and needs no visibility timeout."""
+    return all(family(url) in _NOTICE_AT_ONCE for url in broker_urls(conf, reading=True))
 
 
 def scheme(url: str) -> str:

@@ -7,8 +7,9 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, Protocol, cast
 
+from celery_exclusive.brokers import redelivers_at_once
 from celery_exclusive.core.operations import Acquire, KeyOperation
-from celery_exclusive.core.records import SECOND
+from celery_exclusive.core.records import NEVER, SECOND
 from celery_exclusive.options.declared import Exclusive, Unique
 from celery_exclusive.options.option import Option
 from celery_exclusive.options.settings import Settings, tombstone_ttl
@@ -131,6 +132,16 @@ class Services:
         own = unique and (unique.period or unique.queued_ttl)
         return round((own or self.settings.exclusive_queued_ttl) * SECOND)
 
+    def recovers(self, option: Exclusive) -> bool:
+        """Whether the store keeps the messages of runs with late acknowledgement until they are done."""
+        wanted = self._recovers if option.recover is None else option.recover
+        return wanted and self.store.capabilities.line
+
+    @cached_property
+    def _recovers(self) -> bool:
+        setting = self.settings.exclusive_recover
+        return not redelivers_at_once(self.app.conf) if setting is None else setting
+
     def allows_without(self, option: Option | None) -> bool:
         """Whether a task may run, or be published, without a lease while the store does not answer."""
         own = option and option.on_store_error
@@ -154,8 +165,8 @@ class PublishingStore:
         self._services.courier.follow_up(reply)
         return reply
 
-    def reap(self, limit: int = 100, every: int = 0) -> Reply:
+    def reap(self, limit: int = 100, every: int = 0, *, recovers_until: int = NEVER) -> Reply:
         """Reap without waiting for the courier: a sweep of many keys can `wait` for it."""
-        reply = self._store.reap(limit, every)
+        reply = self._store.reap(limit, every, recovers_until=recovers_until)
         self._services.courier.follow_up(reply, wait=0)
         return reply

@@ -4,7 +4,8 @@ Not modelled, on purpose:
 * lengths of time. What is kept of the clock is whether a lease or an offer has run out, so whatever may
   happen in some order of clocks does happen here. That `due` comes in time is a property test of `step`.
 * prefetch (a prefetched message that returns is one taken by a worker that dies at once), the order of
-  a queue (any message may be the next), heartbeats (a lease of somebody who lives lapses in a `pause`).
+  a queue (any message may be the next), heartbeats (a lease of somebody who lives lapses in a `pause` or in
+  an `outage` only).
 * data loss of the store, changing limits, `remove`, and conflicts that do not park: they keep nothing.
 * unfinished endings with early acknowledgement: Celery itself loses those.
 * without flags: what a copy may do that looks like a new message. With early acknowledgement: what becomes of
@@ -19,12 +20,23 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from celery_exclusive.core.key_state import OFFERS_ASIDE, OFFERS_IN_LINE
-from celery_exclusive.core.operations import Acquire, Applied, Granted, Operation, Parked, Reap, Release
+from celery_exclusive.core.operations import (
+    Acquire,
+    Applied,
+    Granted,
+    Operation,
+    Parked,
+    Reap,
+    Release,
+    Renew,
+)
 from celery_exclusive.core.records import BEGUN, NEVER, Document, Entry, Holder, Line, State
 from celery_exclusive.core.step import Transition, step
 
 NOW, LATER, LAST_FENCE, EPOCH = 0, 1, 100, "epoch"
 FRESH, PROMOTED, REDELIVERED = "fresh", "promoted", "redelivered"
+HIDDEN = "hidden"
+"""A copy that the broker hides until its visibility timeout is over: for too long to wait for it."""
 RUNNING, RETRIED, PARKING, ENDING, REQUEUEING = "running", "retried", "parking", "ending", "requeueing"
 REJECTED = "'"
 """Ends the name of a message that was rejected, and returns through a dead-letter exchange."""
@@ -46,6 +58,8 @@ class Protocol:
     lives_have_ids: bool = True
     knows_promoted: bool = True
     repeats_as_redelivered: bool = True
+    keeps_messages: bool = True
+    sweeps_wait: bool = True
 
     def id_of(self, message: str) -> str:
         if message.endswith(REJECTED):
@@ -60,7 +74,8 @@ class Setting:
     `flags`: the broker says of a message that it delivers it again. `slow`: an offer runs out although its
     copy is still underway. `pauses`: a lease lapses although its holder lives. `rejections`: a body rejects
     its message, which returns through a dead-letter exchange. `lost_replies`: the store has answered, but
-    the worker never hears it and asks again.
+    the worker never hears it and asks again. `recovers`: the broker hides the message of a run that died, and
+    the store keeps it. `outages`: the store is away for so long that all leases lapse.
     """
 
     name: str
@@ -69,6 +84,7 @@ class Setting:
     limit: int = 1
     early: bool = False
     flags: bool = True
+    recovers: bool = False
     crashes: int = 0
     lost_acks: int = 0
     unfinished: int = 0
@@ -77,6 +93,7 @@ class Setting:
     retries: int = 0
     rejections: int = 0
     lost_replies: int = 0
+    outages: int = 0
     offers_in_line: int = OFFERS_IN_LINE
     offers_aside: int = OFFERS_ASIDE
 
@@ -160,6 +177,7 @@ class Budget(NamedTuple):
     retries: int
     rejections: int
     lost_replies: int
+    outages: int
 
 
 class World(NamedTuple):
@@ -237,9 +255,13 @@ class Model:
         unexpired = {lease.id for lease in world.store.holders if not lease.lapsed}
         if len(unexpired) > self.setting.limit:
             raise Violation(f"more than {self.setting.limit} unexpired holders")
-        for slot in world.slots:
-            if slot.phase == RUNNING and not slot.paused and not (slot.owns and self._id(slot) in unexpired):
+        held = {lease.id for lease in world.store.holders} if self.setting.outages else unexpired
+        running = [slot for slot in world.slots if slot.phase == RUNNING and not slot.paused]
+        for slot in running:
+            if not (slot.owns and self._id(slot) in held):
                 raise Violation(f"{slot.message} runs without a lease, and nobody had let it lapse")
+        if len(running) > self.setting.limit:
+            raise Violation(f"more than {self.setting.limit} bodies")
 
     # The actors.
 
@@ -253,9 +275,10 @@ class Model:
                 continue  # tasks are alike until they are taken: without loss of generality in this order
             queue = list(world.queue)
             queue.remove(copy)
-            slot = Slot(message, kind, kind)
+            seen = REDELIVERED if kind == HIDDEN else kind
+            slot = Slot(message, seen, seen)
             label = f"a worker takes {message} ({kind})"
-            yield Move(label, _world(world, queue=queue, slots=[*world.slots, slot]))
+            yield Move(label, _world(world, queue=queue, slots=[*world.slots, slot]), kind != HIDDEN)
 
     def _worker_goes_on(self, world: World, slot: Slot, others: list[Slot]) -> Iterator[Move]:
         if slot.wakes:
@@ -360,7 +383,9 @@ class Model:
     def _worker_fails(self, world: World, slot: Slot, others: list[Slot]) -> Iterator[Move]:
         if world.budget.crashes:
             crashed = _mark(_spend(_world(world, slots=others), "crashes"), slot.message, excused=True)
-            if slot.unacked and not self.setting.early:
+            if slot.unacked and self.setting.recovers and slot.phase in (RUNNING, ENDING, REQUEUEING):
+                crashed = _world(crashed, queue=[*crashed.queue, (slot.message, HIDDEN)])
+            elif slot.unacked and not self.setting.early:
                 crashed = self._returns(crashed, slot)
             elif self._celery_loses(crashed, slot):
                 is_last = slot.message not in [other.message for other in others]
@@ -404,8 +429,18 @@ class Model:
     def _clock_runs(self, world: World) -> Iterator[Move]:
         store = world.store
         owners = {self._id(slot): slot for slot in world.slots if slot.owns}
+        if world.budget.outages and store.holders:
+            lapsed = store._replace(holders=tuple(lease._replace(lapsed=True) for lease in store.holders))
+            away = _world(_spend(world, "outages"), store=lapsed)
+            yield Move("the store is away for longer than all leases last", away, is_progress=False)
         for n, lease in enumerate(store.holders):
             owner = owners.get(lease.id)
+            if owner and lease.lapsed:
+                renew = Renew(lease.id, "mine", LATER - NOW)
+                renewed, _, _ = self._ask(store._replace(due=False), renew, mine=True)
+                slots = [slot._replace(paused=False) if slot is owner else slot for slot in world.slots]
+                changed = _world(world, store=renewed._replace(due=store.due), slots=slots)
+                yield Move(f"the heartbeat of {lease.id} renews its lease", changed)
             if lease.lapsed or (owner and not world.budget.pauses):
                 continue
             lapsed = store._replace(holders=_put(store.holders, n, lease._replace(lapsed=True)))
@@ -447,7 +482,10 @@ class Model:
                     f"the reaper crashes with {world.reaper[0]} in its hands", crashed, is_progress=False
                 )
         elif self.protocol.reaps and world.store.due:
-            store, _, wakes = self._ask(world.store, Reap(), mine=False)
+            living = {self._id(slot) for slot in world.slots if slot.owns and not slot.paused}
+            may_live = any(lease.lapsed and lease.id in living for lease in world.store.holders)
+            sweep = Reap(NOW - 1 if may_live and self.protocol.sweeps_wait else NEVER)
+            store, _, wakes = self._ask(world.store, sweep, mine=False)
             if store != world.store:
                 yield Move("the reaper looks", _world(world, store=store, reaper=wakes))
 
@@ -463,6 +501,7 @@ class Model:
             promoted=EPOCH if slot.phase == PROMOTED and self.protocol.knows_promoted else None,
             acks_late=not self.setting.early,
             message=None if self.protocol.parks_in_two_steps else slot.message.encode(),
+            recovers=self.setting.recovers and self.protocol.keeps_messages,
         )
 
     def _forget(self, world: World) -> World:

@@ -16,6 +16,7 @@ QUICK = (
     Setting("no flags, early ack", flags=False, early=True, crashes=1, lost_acks=1, slow=1),
     Setting("a rejected message returns, a crash", rejections=1, crashes=1, slow=1),
     Setting("early ack: a crash, a lost connection", early=True, crashes=1, lost_acks=1, slow=1),
+    Setting("recover: a crash, a slow queue", recovers=True, crashes=1, slow=1),
 )
 SETTINGS = (
     *QUICK,
@@ -26,6 +27,11 @@ SETTINGS = (
     Setting("a retry, a crash", retries=1, crashes=1, slow=1),
     Setting("three tasks, a crash", tasks=3, workers=3, crashes=1, slow=1),
     Setting("limit 2: three tasks, a crash", tasks=3, workers=3, limit=2, crashes=1, slow=1),
+    Setting("recover: the store is away, a crash", recovers=True, outages=1, crashes=1),
+    Setting("recover: a crash, a lost connection", recovers=True, workers=3, crashes=1, lost_acks=1),
+    Setting("recover: an unfinished ending, a crash", recovers=True, unfinished=1, crashes=1),
+    Setting("recover: a lost reply, a crash", recovers=True, lost_replies=1, crashes=1),
+    Setting("recover: a live lease lapses, a crash", recovers=True, workers=3, pauses=1, crashes=1),
     Setting(
         "every head steps aside: a crash, a lost connection, a slow queue",
         offers_in_line=1, offers_aside=5, crashes=1, lost_acks=1, slow=1,
@@ -33,6 +39,11 @@ SETTINGS = (
 )  # fmt: skip
 
 LARGE = (
+    Setting("recover: all", recovers=True, crashes=1, lost_acks=1, unfinished=1, slow=1, pauses=1),
+    Setting("recover: three workers", recovers=True, workers=3, crashes=2, slow=1, outages=1),
+    Setting("recover: three tasks", recovers=True, tasks=3, workers=3, crashes=1, outages=1),
+    Setting("recover: limit 2", recovers=True, tasks=3, workers=3, limit=2, crashes=1, outages=1),
+    Setting("recover: retry, replies", recovers=True, retries=1, crashes=1, lost_replies=1),
     Setting("all: late", crashes=1, lost_acks=1, unfinished=1, slow=1, pauses=1),
     Setting("all: three workers", workers=3, crashes=1, lost_acks=1, unfinished=1, slow=1),
     Setting("two crashes, two lost connections", crashes=2, lost_acks=2),
@@ -80,6 +91,11 @@ def _no_mark_of_begin(document: Document, line: Line, operation: Operation, now:
     return replace(transition, tombstone=None) if transition.tombstone == BEGUN else transition
 
 
+def _any_end(document: Document, line: Line, operation: Operation, now: int) -> Transition:
+    living = tuple(holder for holder in document.holders if holder.expiry > now)
+    return step(replace(document, holders=living), line, operation, now)
+
+
 def _no_limit(document: Document, line: Line, operation: Operation, now: int) -> Transition:
     if isinstance(operation, Acquire):
         operation = replace(operation, limit=operation.limit + 1)
@@ -112,6 +128,18 @@ CONTROLS = {
     "an early message that has begun leaves no mark": (
         Setting("early ack: a crash, a slow queue", early=True, crashes=1, slow=1),
         Protocol(_no_mark_of_begin),
+    ),
+    "a run that dies is not kept": (
+        Setting("recover: a crash", recovers=True, crashes=1),
+        Protocol(keeps_messages=False),
+    ),
+    "a sweep after an outage does not wait for those who live": (
+        Setting("recover: the store is away", recovers=True, outages=1),
+        Protocol(sweeps_wait=False),
+    ),
+    "any operation ends a lease with a copy": (
+        Setting("recover: the store is away", recovers=True, outages=1),
+        Protocol(_any_end),
     ),
     "any token will do": (Setting("a lost connection", lost_acks=1), Protocol(_any_token)),
     "nobody is woken": (Setting("no fault at all"), Protocol(_no_offer)),

@@ -18,7 +18,7 @@ from celery_exclusive.core.operations import (
     Requeue,
     Restore,
 )
-from celery_exclusive.core.records import SECOND, Phase
+from celery_exclusive.core.records import NEVER, SECOND, Phase
 
 OFFER = 5 * SECOND
 TOMBSTONE = 600 * SECOND
@@ -40,6 +40,8 @@ class Take:
     max_waiting: int | None = None
     late: bool = True
     takes_over: tuple[str, Phase] | None = None
+    at_once: bool = False
+    recovers: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,7 @@ class Keep:
 class Reap:
     limit: int
     every: int
+    recovers_until: int = NEVER
 
 
 @dataclass(frozen=True)
@@ -129,7 +132,10 @@ again_ttls = some.sampled_from((60 * SECOND, 1))
 most = some.sampled_from((None, None, 0, 1, 2, 3))
 phases = some.sampled_from(get_args(Phase))
 taken = some.none() | some.tuples(ids, phases)
-takes = some.builds(Take, keys, ids, tokens, ttls, limits, kinds, messages, most, lates, taken)
+rarely = some.sampled_from((False, False, True))
+takes = some.builds(
+    Take, keys, ids, tokens, ttls, limits, kinds, messages, most, lates, taken, rarely, rarely
+)
 arrivals = some.builds(
     Take, keys, ids, some.just("t1"), ttls, some.none(), some.just("fresh"), some.just(b"one")
 )
@@ -150,7 +156,12 @@ actions = some.one_of(
     some.builds(Give, keys, some.builds(Restore, ids, tokens, ttls, some.sampled_from((1, 1, 2)))),
     some.builds(Give, keys, some.builds(AcquireAlone, ids, tokens, ttls, inherited, phases)),
     some.builds(Keep, renewals),
-    some.builds(Reap, some.sampled_from((0, 2, 2, 100)), some.sampled_from((0, 0, SECOND))),
+    some.builds(
+        Reap,
+        some.sampled_from((0, 2, 2, 100)),
+        some.sampled_from((0, 0, SECOND)),
+        some.sampled_from((0, NEVER)),
+    ),
     some.builds(Wait, some.sampled_from(pauses)),
     some.builds(Ignore, some.sampled_from((1, 1, 1, 2, 8, 9, 9, 80)), some.booleans()),
 )
@@ -331,6 +342,33 @@ RARE: dict[str, list[Action]] = {
         *FINISHED,
         take("b"),
         take("b", kind="redelivered", token="t 2"),
+    ],
+    "a recovering run dies, and is left by a sweep, then recovered": [
+        Take("one at a time", "a", "t1", 30 * SECOND, None, "fresh", b"one", at_once=True, recovers=True),
+        Wait(30 * SECOND),
+        take("b"),
+        Reap(100, 0, recovers_until=0),
+        Wait(SECOND),
+        Reap(100, 0),
+        Follow(0, False),
+        Finish(1),
+        Follow(1, False),
+    ],
+    "a recovering run is done, and so is one that was redelivered meanwhile": [
+        Take("one at a time", "a", "t1", 30 * SECOND, None, "fresh", b"one", at_once=True, recovers=True),
+        Finish(0),
+        Take("one at a time", "b", "t1", 30 * SECOND, None, "fresh", b"one", at_once=True, recovers=True),
+        Take("one at a time", "b", "t 2", 30 * SECOND, None, "redelivered", b"two"),
+        Finish(0),
+        take("b", kind="redelivered"),
+    ],
+    "a recovering run renews its lease after it has expired": [
+        Take("one at a time", "a", "t1", 30 * SECOND, None, "fresh", b"one", at_once=True, recovers=True),
+        take("b"),
+        Wait(60 * SECOND),
+        Keep((("one at a time", Renew("a", "t1", 30 * SECOND)),)),
+        Reap(100, 0),
+        Finish(0),
     ],
     "redelivered when the tombstone ends": [*FINISHED, Wait(TOMBSTONE), take("b", kind="redelivered")],
 }

@@ -122,7 +122,10 @@ class Twin:
 
     def reap(self, reap: Reap) -> Reply:
         due = sum(time <= self.time for time in self.due().values())
-        reply = self.store.reap(reap.limit, reap.every)
+        reply = self.store.reap(reap.limit, reap.every, recovers_until=reap.recovers_until)
+        assert reply.time == self.time
+        if reply.answer == Applied(True):
+            self.drop_ended_leases()
         assert reply.more == (reply.answer == Applied(True) and 0 < reap.limit <= due)
         return reply
 
@@ -141,8 +144,10 @@ class Twin:
                 promoted,
                 take.late,
                 take.message,
-                take.max_waiting,
-                take.takes_over,
+                at_once=take.at_once,
+                recovers=take.recovers and take.late and take.message is not None,
+                max_waiting=take.max_waiting,
+                takes_over=take.takes_over,
             ),
         )
         if isinstance(reply.answer, Granted):
@@ -162,6 +167,15 @@ class Twin:
 
     def look(self) -> dict[str, Snapshot]:
         return {key: self.store.inspect(key) for key in LIMITS}
+
+    def drop_ended_leases(self) -> None:
+        """What a sweep drops of keys without a line, Redis drops by itself, in real time."""
+        if isinstance(self.store, RedisStore):
+            for key in LIMITS:
+                name = f"{self.store._base}l:{key}"
+                meta = (self.store._client.ask("HGET", name, "") or b"1 0 0 1 0 0 0").split()
+                if int(meta[3]) <= self.time and not any(map(int, meta[4:])):
+                    self.store._client.ask("DEL", name)
 
     def drop_ended_tombstones(self) -> None:
         """Which of them a sweep, or Redis by itself, has dropped already is not promised."""

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from celery_exclusive.core.operations import Acquire, Release, Remove, Renew
+from celery_exclusive.core.records import NEVER
 from celery_exclusive.stores.base import Reply, Snapshot, register
 from celery_exclusive.stores.memory import MemoryStore
 
@@ -34,9 +35,9 @@ class FileStore(MemoryStore):
         with self._loaded():
             return super().renew(leases)
 
-    def reap(self, limit: int = 100, every: int = 0) -> Reply:
+    def reap(self, limit: int = 100, every: int = 0, *, recovers_until: int = NEVER) -> Reply:
         with self._loaded():
-            return super().reap(limit, every)
+            return super().reap(limit, every, recovers_until=recovers_until)
 
     def inspect(self, key: str) -> Snapshot:
         with self._loaded():

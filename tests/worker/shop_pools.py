@@ -108,7 +108,7 @@ class _Slow:
 
     def apply(self, key: str, operation: Any) -> Any:
         kind = {Acquire: "acquire", Release: "release"}.get(type(operation))
-        if isinstance(operation, Acquire) and operation.message is not None:
+        if isinstance(operation, Acquire) and operation.message is not None and not operation.at_once:
             kind = "park"
         id = operation.id.partition("/")[0]
         self._pass(id, f"before-{kind}")

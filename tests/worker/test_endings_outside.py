@@ -217,7 +217,7 @@ def test_a_task_terminated_inside_our_own_calls_leaves_neither_lease_nor_line(st
 
 def kill(stage: Stage, *, parent_alone: bool = False) -> None:
     """Kill a worker, all of it or only its main process, while it has a body and others wait for the key."""
-    lab = stage.make_lab(OUTSIDE, exclusive_ttl=9)
+    lab = stage.make_lab(OUTSIDE, exclusive_ttl=9, exclusive_recover=False)
     doomed = stage.start_worker(lab, options=("-Q", "lab"))
     holder = hold(lab, "holder")
     other = stage.start_worker(lab, "w2", 1, options=("-Q", "side"))

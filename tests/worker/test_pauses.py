@@ -109,13 +109,28 @@ def test_a_resumed_holder_does_not_keep_the_next_ones_lease_alive(make_scene: Ca
     assert scene.lab.journal.tags("end") == ["third"]
 
 
-def test_a_lease_that_ran_out_is_lost_even_if_nobody_has_taken_the_lock(make_lab: Callable[..., Lab]) -> None:
+def test_a_lease_that_ran_out_goes_on_while_the_store_has_its_message(make_lab: Callable[..., Lab]) -> None:
     lab = make_lab(module="tests.worker.shop_fenced", task_acks_late=True, exclusive_ttl=1)
     worker = lab.start_worker("w1", 1)
     lab.send("save", "k", tag="first", hold=True, check=True)
     lab.journal.wait_for("start", tag="first")
     worker.pause()
     eventually(lambda: not lab.task("save").lock_state("k").is_running, "the end of its lease")
+    worker.resume()
+    lab.open("first")
+    lab.journal.wait_for("end", tag="first")
+    assert not lab.journal.events("lost")
+
+
+def test_a_lease_that_the_store_has_forgotten_is_lost_even_if_nobody_has_taken_the_lock(
+    make_lab: Callable[..., Lab],
+) -> None:
+    lab = make_lab(module="tests.worker.shop_fenced", task_acks_late=False, exclusive_ttl=1)
+    worker = lab.start_worker("w1", 1)
+    lab.send("save", "k", tag="first", hold=True, check=True)
+    lab.journal.wait_for("start", tag="first")
+    worker.pause()
+    eventually(lambda: not list(lab.doors.scan_iter("cx2:{0}:l:*")), "nothing of its lease")
     worker.resume()
     lab.open("first")
     lab.journal.wait_for("lost", tag="first")

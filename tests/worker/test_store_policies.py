@@ -112,7 +112,7 @@ def test_a_task_that_may_be_in_line_does_not_run_without_a_lease(
     stage: Stage, proxy: Proxy, store: RedisServer
 ) -> None:
     """Its copy there would be the next one to run."""
-    lab = make_lab(stage, proxy)
+    lab = make_lab(stage, proxy, exclusive_recover=False)
     worker = stage.start_worker(lab, slots=3)
     first = lab.send("allowed", "k", tag="first", hold=True)
     lab.journal.wait_for("start", tag="first")

@@ -154,7 +154,7 @@ def test_a_redelivered_task_waits_for_another_run_that_holds_its_key(stage: Stag
 
 @ONCE
 def test_a_redelivered_task_that_has_to_wait_keeps_its_key_in_the_line(stage: Stage) -> None:
-    lab = stage.make_lab(SHOP, exclusive_ttl=600)
+    lab = stage.make_lab(SHOP, exclusive_ttl=600, exclusive_recover=False)
     doomed = stage.start_worker(lab, options=("-Q", "side"))
     first = hold(lab, "outlived", "first", queue="side")
     stage.start_worker(lab, "w2", slots=3)

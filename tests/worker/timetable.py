@@ -44,6 +44,10 @@ ROWS: dict[str, tuple[str, str]] = {
     "child-killed": ("SIGKILL of the child", "when the worker sees it, which may take 5 s"),
     "child-killed-broker-away": ("SIGKILL of the child while the broker is unreachable", "`ttl`, or sooner"),
     "worker-killed": ("SIGKILL of the worker and its children", "`ttl` and a reaper's period"),
+    "worker-killed-again": (
+        "the same: until its own task runs again, with late acknowledgement",
+        "`ttl` and a reaper's period",
+    ),
     "terminate": ("`revoke(terminate=True)`", "when the process is gone"),
     "terminate-stubborn": ("the same, and the body catches SystemExit and runs on", "when it ends"),
     "terminate-kill": ('`revoke(terminate=True, signal="SIGKILL")`', "when the process is gone"),

@@ -36,9 +36,10 @@ CELERY_TASK_REJECT_ON_WORKER_LOST = True
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 
 # Redis gives a dead worker's task to another one after `visibility_timeout` seconds. It has to be
-# longer than the longest task; Celery's default is an hour, too long to watch. The next two make
-# kombu look every second rather than every 100, the last one makes the others look again soon if
-# a worker is killed just while it looks (default: after five minutes).
+# longer than the longest task; Celery's default is an hour, too long to watch. An import that was
+# running comes sooner, from the store of its lock; what its worker had only fetched waits for this.
+# The next two make kombu look every second rather than every 100, the last one makes the others look
+# again soon if a worker is killed just while it looks (default: after five minutes).
 CELERY_BROKER_TRANSPORT_OPTIONS = {
     "visibility_timeout": 15,
     "unacked_restore_interval": 1,

@@ -111,7 +111,8 @@ def _acquire_lock(delivery: Delivery, claim: Claim, policy: Policy) -> Plan[Outc
     The message is sent to the store by a second request, when the lock is known to be held: most are free.
     """
     acquire = delivery.acquire(claim)
-    answer = yield from _ask(delivery, claim.key, acquire)
+    first = replace(acquire, at_once=True) if acquire.recovers else acquire
+    answer = yield from _ask(delivery, claim.key, first)
     has_to_wait = isinstance(answer, Held) and _has_to_wait(delivery, policy, answer.by)
     waits = has_to_wait or policy.on_conflict == "wait"
     if isinstance(answer, Held) and waits and delivery.can_be_parked:
@@ -138,7 +139,7 @@ def _ask(delivery: Delivery, key: str, acquire: Acquire) -> Plan[Answer]:
     """
     answer = yield Ask(key, acquire)
     if isinstance(answer, Parked) and delivery.redelivered:
-        answer = yield Ask(key, acquire, park=True)
+        answer = yield Ask(key, replace(acquire, at_once=False), park=True)
     return answer
 
 

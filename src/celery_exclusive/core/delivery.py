@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from celery_exclusive.core.claim import FINISHED, Claim, UniqueClaim
 from celery_exclusive.core.operations import Acquire
@@ -14,9 +14,10 @@ class Delivery:
 
     `duplicate_of` names the key and its owner if the message was sent as a duplicate. `was_admitted` says
     that its task was admitted before: it is a retry, or is delivered again. `acks_late` says that it is
-    acknowledged at the end, and delivered again if the end is not seen. `can_be_parked` says that the
-    store can keep the message, since its queue can get it back, `is_fanout` that all queues of its exchange
-    got a copy.
+    acknowledged at the end, and delivered again if the end is not seen. `recovers` says that the store keeps
+    the message while it runs, and that it is delivered from there if its run dies. `can_be_parked` says that
+    the store can keep the message, since its queue can get it back, `is_fanout` that all queues of its
+    exchange got a copy.
     `kin` are the tasks with which it cannot conflict: itself, and the one whose end has published it.
     `follows` is the id of the run that has handed its unique key over to this message, its retry or
     replacement.
@@ -32,6 +33,7 @@ class Delivery:
     offered: str | None = None
     was_admitted: bool = False
     acks_late: bool = False
+    recovers: bool = False
     can_be_parked: bool = True
     is_fanout: bool = False
     kin: tuple[str, ...] = ()
@@ -68,9 +70,13 @@ class Delivery:
         redelivered, promoted = self.may_be_in_line, None
         if self.promoted is not None and self.offered == claim.key:
             redelivered, promoted = self.redelivered, self.promoted
-        return replace(
-            claim.acquire(),
-            redelivered=redelivered,
-            promoted=promoted,
-            acks_late=self.acks_late,
+        return Acquire(
+            claim.id,
+            claim.token,
+            claim.ttl,
+            claim.limit,
+            redelivered,
+            promoted,
+            self.acks_late,
+            recovers=self.recovers and claim is self.exclusive,
         )

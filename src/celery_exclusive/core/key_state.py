@@ -11,6 +11,8 @@ FIRST_OFFER = 5 * SECOND
 """How long the first offer lasts; each further offer lasts twice as long."""
 LONGEST_OFFER = 120
 """The longest offer, and the pause between offers to an entry aside, in first offers: 10 minutes."""
+SWEEP_AGAIN = SECOND
+"""When a sweep that does not recover looks again at a key with a lease that it has left."""
 OFFERS_IN_LINE = 8
 OFFERS_ASIDE = 64
 
@@ -18,16 +20,20 @@ OFFERS_ASIDE = 64
 def owner(lease: Holder, now: int) -> Owner:
     """Return the lease as answers show it."""
     age = max(now - lease.fence, 0)
-    return Owner(lease.id, age, lease.expiry - now, lease.fence, lease.phase, lease.token)
+    return Owner(lease.id, age, max(lease.expiry - now, 0), lease.fence, lease.phase, lease.token)
 
 
 class KeyState:
-    """A document and its line, with the changes of this step. `id` is the operation's."""
+    """A document and its line, with the changes of this step. `id` is the operation's.
+
+    `recovers`: this is a sweep that ends dead runs whose messages are kept.
+    """
 
     def __init__(self, document: Document, line: Line, id: str, now: int, first_offer: int) -> None:
         self.id = id
         self.now = now
         self.first_offer = first_offer
+        self.recovers = False
         self.epoch = document.epoch
         self.limit = document.limit
         self.fence = document.fence
@@ -52,17 +58,31 @@ class KeyState:
         self._offer_aside()
 
     def end_expired(self) -> None:
-        """Drop expired leases; a copy that stood behind a run without a lease joins the line."""
-        self.holders = {id: lease for id, lease in self.holders.items() if lease.expiry > self.now}
+        """Drop expired leases. One with a copy of its message behind it ends in a sweep that recovers only.
+
+        The store may have been away, and its holder may live: a sweep knows when it has had the time to renew
+        its lease. Until then nobody runs its copy.
+        """
+        for lease in list(self.holders.values()):
+            if lease.expiry <= self.now and (self.recovers or not self._stays_expired(lease)):
+                del self.holders[lease.id]
         for entry in sorted(self.entries.values(), key=lambda entry: entry.seq):
             if entry.state == "behind" and entry.id not in self.holders:
                 self._join_line(entry)
 
-    def _join_line(self, entry: Entry) -> None:
-        """Put a copy at the end of the line. If the broker has it, too, it has until the end of an offer."""
+    def _stays_expired(self, lease: Holder) -> bool:
+        return lease.expiry <= self.now and lease.id in self.entries
+
+    def end_run(self, id: str) -> None:
+        """Drop the lease of a run that has ended. If the broker has its copy, too, that is delivered now."""
+        self.holders.pop(id, None)
+        if (copy := self.entries.get(id)) and copy.state == "behind":
+            self._join_line(copy, self.now + self.first_offer if copy.offers else 0)
+
+    def _join_line(self, entry: Entry, offer_until: int = 0) -> None:
+        """Put a copy at the end of the line."""
         if entry.id == self.id:
             self.ahead = self.waiting
-        offer_until = self.now + self.first_offer if entry.offers else 0
         self.put(Entry(entry.id, self.next_number(), offer_until, entry.offers))
 
     def next_number(self) -> int:
@@ -158,7 +178,11 @@ class KeyState:
         times = [entry.offer_until for entry in self.head()[: self.slots_to_offer()]]
         aside = [entry.offer_until for entry in self.entries.values() if entry.state == "aside"]
         others_wait = bool(self.waiting or aside)
-        times += [lease.expiry for lease in self.holders.values() if others_wait or lease.id in self.entries]
+        times += [
+            self.now + SWEEP_AGAIN if self._stays_expired(lease) else lease.expiry
+            for lease in self.holders.values()
+            if others_wait or lease.id in self.entries
+        ]
         if len(self.holders) < self.limit:
             times += [until for until in aside if until != NEVER]
         return min(times, default=None)

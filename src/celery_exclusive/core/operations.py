@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from celery_exclusive.core.records import OwnerPhase, Phase
+from celery_exclusive.core.records import NEVER, OwnerPhase, Phase
 
 Ending = Literal["done", "open", "if_no_copy"]
 RemoveEnding = Literal["done", "open", "superseded"]
@@ -17,8 +17,10 @@ class Acquire:
 
     `promoted` is the epoch that a message carries if it was republished for an offer. `acks_late`: the
     message is acknowledged after the run, so its entry stays until the run is done. A new message is not
-    parked if `max_waiting` tasks wait already. `takes_over` is an id with a phase, not "running": if it holds
-    the key in this phase, its lease, with its fence, goes over to this id.
+    parked if `max_waiting` tasks wait already, and never if it asks to be granted `at_once`. If it
+    `recovers`, its message is kept behind its run, too, until that is done, and republished if the run dies.
+    `takes_over` is an id with a phase, not "running": if it holds the key in this phase, its lease, with its
+    fence, goes over to this id.
     """
 
     id: str
@@ -31,6 +33,8 @@ class Acquire:
     message: bytes | None = None
     max_waiting: int | None = None
     takes_over: tuple[str, OwnerPhase] | None = None
+    at_once: bool = False
+    recovers: bool = False
 
     @property
     def may_be_in_line(self) -> bool:
@@ -40,7 +44,10 @@ class Acquire:
 
 @dataclass(frozen=True, slots=True)
 class Renew:
-    """Renew the lease with this token for another `ttl`; never shorten it, never revive it."""
+    """Renew the lease with this token for another `ttl`; never shorten it.
+
+    One that has expired is revived if the store still has it: nobody has asked for its key since.
+    """
 
     id: str
     token: str
@@ -139,7 +146,9 @@ class AcquireAlone:
 
 @dataclass(frozen=True, slots=True)
 class Reap:
-    """End expired leases and offers."""
+    """End expired leases and offers, those with a copy of their message not after `recovers_until`."""
+
+    recovers_until: int = NEVER
 
 
 def is_done_if_repeated(operation: object) -> bool:

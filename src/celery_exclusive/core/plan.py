@@ -20,9 +20,9 @@ Plan = Generator["Ask", Answer, T]
 class Ask:
     """An operation that a plan asks of a key.
 
-    With `park` the message has to be sent along. Without an operation the answer names the key's
-    holders. With `may_fail` the plan goes on without an answer, as after `Applied(False)`, if the store does
-    not answer soon.
+    With `park` the message has to be sent along; so it has with an operation that recovers it. Without an
+    operation the answer names the key's holders. With `may_fail` the plan goes on without an answer, as
+    after `Applied(False)`, if the store does not answer soon.
     """
 
     key: str

@@ -51,7 +51,8 @@ class Entry:
     """A parked id, with the end of its latest offer and the number of its offers.
 
     An entry "behind" is a copy of a message whose id holds a lease: it is removed when the run is done, and
-    joins the line if the lease ends before. All others wait: in line, or "aside" since no worker accepted
+    joins the line if the lease ends before. If it had an offer, the broker has that message, too. All others
+    wait: in line, or "aside" since no worker accepted
     their offers.
     """
 

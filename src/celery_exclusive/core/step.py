@@ -78,7 +78,7 @@ def step(
     elif isinstance(operation, Restore):
         answer = state.restore(operation)
     else:
-        answer = state.reap()
+        answer = state.reap(operation)
     return state.transition(answer)
 
 
@@ -98,13 +98,13 @@ class _Step(KeyState):
             return Stale()
         if not lease and (granted := self._take_over(op) or self._grant_free_slot(op, entry)):
             return granted
+        if lease:  # the end of this run must end this copy, too, which may ask again after it
+            self.holders[op.id] = replace(lease, may_have_copies=True)
         if not entry and (refusal := self._refuse(op, is_newcomer=not lease and not op.may_be_in_line)):
             self.limit = before  # a refused call does not change the limit of the others
-            if lease:  # the end of this run must end this copy, too, which may ask again after it
-                self.holders[op.id] = replace(lease, may_have_copies=True)
             self.advance()
             return refusal
-        self.kept = op.message is not None
+        self.kept = op.message is not None and not op.at_once
         seq = entry.seq if entry else self.next_number()
         self.put(Entry(op.id, seq, state="behind" if lease else "waiting"))
         self.advance()
@@ -124,15 +124,17 @@ class _Step(KeyState):
         fence = lease.fence if lease else self.next_number()
         if lease:
             del self.holders[lease.id]
-        self._hold(op, fence, op.phase, may_have_copies=lease is not None and lease.may_have_copies)
-        if entry := self.entries.get(op.id):
+        entry = self.entries.get(op.id)
+        is_copied = entry is not None or (lease is not None and lease.may_have_copies)
+        self._hold(op, fence, op.phase, may_have_copies=is_copied)
+        if entry:
             self.put(Entry(op.id, entry.seq, state="behind"))
         self.advance()  # a copy of the message that held it joins the line
         return Granted(fence)
 
     def renew(self, op: Renew) -> Answer:
         lease = self.holders.get(op.id)
-        if not lease or lease.expiry <= self.now or lease.token != op.token:
+        if not lease or lease.token != op.token:
             return Applied(False)
         self._renew_lease(lease, op.ttl)
         return Applied(True)
@@ -141,13 +143,13 @@ class _Step(KeyState):
         self.advance()
         lease = self.holders.get(op.id)
         is_own = lease is not None and lease.belongs_to(op.token)
-        may_come_again = op.id in self.entries or (lease is not None and lease.may_have_copies)
+        may_come_again = lease.may_have_copies if lease else op.id in self.entries
         if lease and (not is_own or (op.ending == "if_no_copy" and may_come_again)):
             return Applied(False)
-        self.holders.pop(op.id, None)
         if op.ending == "done":
             self.new_tombstone = op.token if may_come_again else None
             self.leave()
+        self.end_run(op.id)
         self.advance()
         return Applied(is_own)
 
@@ -159,8 +161,8 @@ class _Step(KeyState):
         if op.id not in self.entries:
             self._renew_lease(replace(lease, phase="again"), op.ttl)
             return Applied(True)
-        del self.holders[op.id]
-        self.advance()  # its copy joins the line
+        self.end_run(op.id)
+        self.advance()
         return Applied(True)
 
     def give_up(self) -> Answer:
@@ -196,7 +198,8 @@ class _Step(KeyState):
         self._hold(op, self.next_number(), may_have_copies=True)
         return Applied(True)
 
-    def reap(self) -> Answer:
+    def reap(self, op: Reap) -> Answer:
+        self.recovers = self.now <= op.recovers_until
         self.advance()
         return Applied(True)
 
@@ -239,12 +242,13 @@ class _Step(KeyState):
         return self._enter(op, self.next_number()) if has_room else None
 
     def _enter(self, op: Acquire, fence: int) -> Answer:
-        """Grant the lease. With late acknowledgement the entry stays behind the run until its end."""
+        """Grant the lease. With late acknowledgement the message stays behind the run until its end."""
         entry, lease = self.entries.get(op.id), self.holders.get(op.id)
         is_copied = op.may_be_in_line or entry is not None or (lease is not None and lease.may_have_copies)
         self._hold(op, fence, may_have_copies=is_copied)
-        if entry and op.acks_late:
-            self.put(Entry(op.id, entry.seq, offers=1, state="behind"))
+        if op.recovers or (entry and op.acks_late):
+            self.kept = op.recovers
+            self.put(Entry(op.id, entry.seq if entry else fence, offers=1, state="behind"))
         elif entry:
             self.leave()
             self.new_tombstone = BEGUN
@@ -274,7 +278,7 @@ class _Step(KeyState):
 
     def _refuse(self, op: Acquire, *, is_newcomer: bool) -> Answer | None:
         """Return the answer to a delivery that must not be parked; None: park it."""
-        if op.message is None:
+        if op.message is None or op.at_once:
             return Held(self.owners())
         if is_newcomer and op.max_waiting is not None and self.waiting >= op.max_waiting:
             return Full(self.waiting, self.owners())

@@ -83,6 +83,10 @@ class StoredMessage:
         """Return the copy that is republished for an offer."""
         return self._with_header({**self.our_header, "promoted": wake.epoch, "offered": wake.key})
 
+    def begun(self) -> StoredMessage:
+        """Return the copy of a message whose body begins: whoever gets that, gets it again."""
+        return self._with_header({**self.our_header, "redelivered": True})
+
     def on_top(self) -> StoredMessage:
         """Return the copy that RabbitMQ delivers before others. Its own priority is in our header."""
         own = self.properties.get("priority")

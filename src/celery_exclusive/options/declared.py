@@ -57,6 +57,10 @@ class Exclusive(Option):
             "raise": its message goes back to the broker, and is delivered again later. "allow": its body runs
             without a lease, maybe beside another; a log line and an event report it. Default None: the
             setting `exclusive_on_store_error` ("raise").
+        recover: with late acknowledgement (`acks_late=True`), whether the store keeps the message while the
+            body runs, so that the task runs again as soon as `ttl` is over if its worker dies, and not when
+            the broker's visibility timeout is over. Default None: the setting `exclusive_recover`, by default
+            on where brokers have such a timeout (Redis, SQS), and off for RabbitMQ, which needs none.
         skip_result: the result of a skipped run, any constant that JSON can express (None too).
             Default: `{"skipped": {"key": ..., "existing_id": ...}}`.
 
@@ -85,6 +89,7 @@ class Exclusive(Option):
     max_waiting: int | None = None
     on_full: OnFull = "raise"
     on_store_error: OnStoreError | None = None
+    recover: bool | None = None
     skip_result: object = NOT_GIVEN
 
     def refusal(self, task: str, key: str, held: str) -> str:
@@ -108,6 +113,10 @@ class Exclusive(Option):
             "on_full", get_args(OnFull), "is neither 'raise' (LockHeld) nor 'skip' (without a run)"
         )
         self._check_max_waiting()
+        if self.recover is not None and not isinstance(self.recover, bool):
+            self.refuse(
+                f"recover={shown(self.recover)} must be True or False, or None for exclusive_recover."
+            )
 
     def _check_give_up_after(self) -> None:
         seconds = self.give_up_after

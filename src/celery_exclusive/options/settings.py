@@ -30,6 +30,8 @@ _SHORTEST: Final = 0.001
 _SECRET: Final = ("exclusive_store", "exclusive_secret")
 """Settings that may hold a secret: their values are shown nowhere."""
 _SHORTEST_SECRET: Final = 16
+_VISIBILITY: Final = {"redis": 3600, "sentinel": 3600, "sqs": 1800}
+"""kombu's own visibility timeouts, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -54,6 +56,7 @@ class Settings:
     exclusive_store_wait: float = 60
     exclusive_on_store_error: OnStoreError = "raise"
     exclusive_max_waiting: int | None = None
+    exclusive_recover: bool | None = None
     exclusive_preview: bool = True
     exclusive_broker_id: str | None = None
     exclusive_secret: str | Sequence[str | None] | None = None
@@ -86,8 +89,8 @@ class Settings:
 def tombstone_ttl(conf: Mapping[str, object]) -> float:
     """Return how many seconds the store remembers a finished id: the setting, or as long as the broker needs.
 
-    A Redis broker redelivers a message after its visibility timeout, so it is twice that and 600 s more;
-    other brokers notice a lost worker at once, and 600 s are enough.
+    Redis and SQS redeliver a message after its visibility timeout, so it is twice that and 600 s more; other
+    brokers notice a lost worker at once, and 600 s are enough.
     """
     setting = Settings.from_conf(conf).exclusive_tombstone_ttl
     if setting is not None:
@@ -97,11 +100,13 @@ def tombstone_ttl(conf: Mapping[str, object]) -> float:
 
 
 def visibility_timeout(conf: Mapping[str, object]) -> float | None:
-    """Return the seconds after which a Redis broker redelivers a message; None for other brokers."""
-    if not any(family(url) in ("redis", "sentinel") for url in broker_urls(conf, reading=True)):
+    """Return the seconds after which Redis or SQS redelivers a message; None for other brokers."""
+    families = map(family, broker_urls(conf, reading=True))
+    default = next((_VISIBILITY[name] for name in families if name in _VISIBILITY), None)
+    if default is None:
         return None
     transport_options = cast("Mapping[str, object]", conf.get("broker_transport_options") or {})
-    timeout = transport_options.get("visibility_timeout", 3600)
+    timeout = transport_options.get("visibility_timeout", default)
     if not is_number(timeout, at_least=0):
         raise OptionError(
             f"setting broker_transport_options has visibility_timeout {shown(timeout)}, expected a number "
@@ -132,7 +137,7 @@ def _check(name: str, value: object) -> None:
         good, expected = is_count(value), f"{A_COUNT}, or None"
     elif name == "exclusive_on_store_error":
         good, expected = value in get_args(OnStoreError), "'raise' or 'allow'"
-    elif name == "exclusive_preview":
+    elif name in ("exclusive_preview", "exclusive_recover"):
         good, expected = isinstance(value, bool), "True or False"
     else:
         least = MIN_TTL if name in ("exclusive_ttl", "exclusive_queued_ttl") else _SHORTEST

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from celery_exclusive.brokers import scheme
 from celery_exclusive.core.operations import Answer, KeyOperation, Owner, Renew
-from celery_exclusive.core.records import NOT_BEGUN
+from celery_exclusive.core.records import NEVER, NOT_BEGUN
 from celery_exclusive.errors import OptionError, did_you_mean
 
 
@@ -48,7 +48,8 @@ class Reply:
 
     The caller must republish the messages of `wake`; `aside` are the (key, id) of tasks that stepped aside.
     `epoch` is that of the store, given with every `wake` and by `reap`. `more`: a sweep was full, so more
-    keys may be due; `unreadable` are the (key, problem) of damaged keys.
+    keys may be due; `unreadable` are the (key, problem) of damaged keys. `time` is the instant of a sweep by
+    the store's clock, also of one that came too early.
     """
 
     answer: Answer
@@ -57,6 +58,7 @@ class Reply:
     epoch: str = ""
     more: bool = False
     unreadable: tuple[tuple[str, str], ...] = ()
+    time: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +120,11 @@ class Store(Protocol):
         """Renew leases of several keys; return for each whether it is still held."""
         ...
 
-    def reap(self, limit: int = 100, every: int = 0) -> Reply:
+    def reap(self, limit: int = 100, every: int = 0, *, recovers_until: int = NEVER) -> Reply:
         """End expired leases and offers of at most `limit` keys, and let their lines go on.
+
+        It alone ends a lease with a copy of its message behind it, and not after `recovers_until` by the
+        store's clock: the caller does not know then whether the holders had the time to renew their leases.
 
         Does nothing (`Applied(False)`) after another reap within the last `every` microseconds. If `limit`
         keys were due, the reply says that there may be `more`. A damaged key is reported as `unreadable`, and

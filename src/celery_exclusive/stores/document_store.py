@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from celery_exclusive.core.key_state import owner
 from celery_exclusive.core.operations import Acquire, Applied, KeyOperation, Operation, Reap, Renew
-from celery_exclusive.core.records import Document, Entry, Line
+from celery_exclusive.core.records import NEVER, Document, Entry, Line
 from celery_exclusive.core.step import Transition, step
 from celery_exclusive.errors import StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import Capabilities, Reply, Snapshot, Wake
@@ -71,7 +71,9 @@ class Change:
         )
 
 
-def sweep(keys: Sequence[str] | None, limit: int, look_at: Callable[[str], Reply], epoch: str) -> Reply:
+def sweep(
+    keys: Sequence[str] | None, limit: int, look_at: Callable[[str], Reply], epoch: str, time: int
+) -> Reply:
     """Reap these keys, one by one; None: another process reaped recently."""
     replies = [look_at(key) for key in keys or ()]
     return Reply(
@@ -81,6 +83,7 @@ def sweep(keys: Sequence[str] | None, limit: int, look_at: Callable[[str], Reply
         epoch,
         more=0 < limit <= len(replies),
         unreadable=tuple(pair for reply in replies for pair in reply.unreadable),
+        time=time,
     )
 
 
@@ -131,13 +134,13 @@ class DocumentStore(ABC):
     def renew(self, leases: Sequence[tuple[str, Renew]]) -> list[bool]:
         return [self._run(key, operation).answer == Applied(True) for key, operation in leases]
 
-    def reap(self, limit: int = 100, every: int = 0) -> Reply:
-        keys = self.due(limit, every)
-        return sweep(keys, limit, self.sweep_key, self.epoch())
+    def reap(self, limit: int = 100, every: int = 0, *, recovers_until: int = NEVER) -> Reply:
+        keys, empty, reap = self.due(limit, every), self.load(""), Reap(recovers_until)
+        return sweep(keys, limit, lambda key: self.sweep_key(key, reap), empty.document.epoch, empty.now)
 
-    def sweep_key(self, key: str) -> Reply:
+    def sweep_key(self, key: str, reap: Reap) -> Reply:
         """Reap one key."""
-        return self._run(key, Reap())
+        return self._run(key, reap)
 
     def forget(self, key: str) -> None:
         raise StoreUnavailable(f"store {self.url} cannot delete the data of lock {key}: delete them by hand")

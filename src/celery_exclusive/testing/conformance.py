@@ -26,6 +26,7 @@ from celery_exclusive.testing.promises.exclusion import ExclusionPromises
 from celery_exclusive.testing.promises.offers import OfferPromises
 from celery_exclusive.testing.promises.ownership import FencePromises, OwnershipPromises, RepeatPromises
 from celery_exclusive.testing.promises.owning import OwningPromises
+from celery_exclusive.testing.promises.recovery import RecoveryPromises
 from celery_exclusive.testing.promises.sharing import SharingPromises
 from celery_exclusive.testing.promises.upkeep import LookPromises, NamePromises, UpkeepPromises
 from celery_exclusive.testing.promises.waiting import RemovePromises, WaitingPromises
@@ -43,6 +44,7 @@ class StoreConformance(
     RemovePromises,
     CopyPromises,
     OfferPromises,
+    RecoveryPromises,
     LookPromises,
     NamePromises,
     UpkeepPromises,

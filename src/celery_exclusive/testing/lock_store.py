@@ -34,7 +34,7 @@ class LockStore(MemoryStore):
         self.clock = lambda: self._now
 
     def advance(self, seconds: float) -> None:
-        """Move the clock forward: no lease is renewed meanwhile.
+        """Move the clock forward: no lease is renewed meanwhile, and those that expire end.
 
         Parameters:
             seconds: how far, from 0.
@@ -42,6 +42,7 @@ class LockStore(MemoryStore):
         if seconds < 0:
             raise ValueError(f"advance({seconds}): a store's clock does not go back")
         self._now += round(seconds * SECOND)
+        self.reap()
 
     @contextmanager
     def held(self, what: Any, *args: Any, **kwargs: Any) -> Generator[None]:

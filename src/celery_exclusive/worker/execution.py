@@ -134,6 +134,8 @@ class Execution:
         if isinstance(operation, Acquire) and asked.park:
             self.may_go_without = False  # it may be in line after that, and not know it
             operation = replace(operation, message=self.delivery.stored.dump())
+        elif isinstance(operation, Acquire) and operation.recovers:
+            operation = replace(operation, message=self.delivery.stored.begun().dump())
         reply, interruption = self.store_wait.apply(asked.key, operation)
         self.note(interruption)
         self.was_granted |= isinstance(reply.answer, Granted)

@@ -20,6 +20,8 @@ _SHORTEST = 0.8
 """The shortest pause between two sweeps, as a part of the period."""
 _AFTER_OUTAGE = 3
 """Periods between two attempts while the store does not answer: when it does, releases must come first."""
+_LONG = 3
+"""Periods, besides one offer, between two answers of the store, without an outage."""
 _FAREWELL = 10
 """Seconds for which a worker that stops waits for a sweep under way."""
 
@@ -31,12 +33,16 @@ class Reaper:
     others see that somebody sweeps. It waits until the messages that it has woken are published, so that they
     do not pile up here while their offers expire; but not longer than an offer, so that a broker that blocks
     does not keep the keys from being looked after.
+
+    A dead run is recovered only when the store has answered for so long that all who live have renewed their
+    leases: after an outage, a pause, or a step of its clock it waits.
     """
 
     def __init__(self, services: Services) -> None:
         self.services = services
         self._is_over = threading.Event()
         self._unreadable: set[str] = set()
+        self._answered_since = self._answered_at = 0
         self._thread = threading.Thread(target=self._run, name="exclusive-reaper", daemon=True)
 
     def start(self) -> None:
@@ -63,12 +69,32 @@ class Reaper:
 
     def _reap(self, every: int) -> Reply:
         with forks_wait():
-            reply = self.services.store.reap(every=every)
+            reply = self.services.store.reap(every=every, recovers_until=self._recovers_until)
+            self._note_answer(reply.time)
             for key, problem in reply.unreadable:
                 self._log(key, problem)
             if heartbeat := parts_of(self.services).heartbeat:
                 heartbeat.notice_epoch(reply.epoch)
             return reply
+
+    @property
+    def _recovers_until(self) -> int:
+        """Until when, by the store's clock, each heartbeat has had the time to renew its leases."""
+        is_calm = (
+            self._answered_at - self._answered_since >= self.services.settings.exclusive_ttl / 2 * SECOND
+        )
+        return self._answered_at + self._longest if is_calm else 0
+
+    @property
+    def _longest(self) -> int:
+        """The longest time between two answers after which all leases live."""
+        settings = self.services.settings
+        return round((_LONG * settings.exclusive_reap_period + settings.exclusive_offer) * SECOND)
+
+    def _note_answer(self, time: int) -> None:
+        if not 0 <= time - self._answered_at <= self._longest:
+            self._answered_since = time
+        self._answered_at = time
 
     def _log(self, key: str, problem: str) -> None:
         """Log a key whose data are damaged, once."""

@@ -59,17 +59,20 @@ class Received(Delivery):
             (header.unique[0], header.duplicate_of) if header.unique and header.duplicate_of else None
         )
         unique = _unique_claim(services, task, header, id, token, is_acquired=is_acquired)
+        exclusive = _lock_claim(services, task, header, id, token)
+        acks_late = bool(task.acks_late) and can_be_parked
         return cls(
             id=id,
             token=token,
-            exclusive=_lock_claim(services, task, header, id, token),
+            exclusive=exclusive,
             unique=unique,
             duplicate_of=duplicate_of,
             redelivered=is_redelivered(message),
             promoted=header.promoted,
             offered=header.offered,
             was_admitted=_was_admitted(request, header),
-            acks_late=bool(task.acks_late) and can_be_parked,
+            acks_late=acks_late,
+            recovers=acks_late and exclusive is not None and _recovers(services, task, header),
             can_be_parked=can_be_parked,
             is_fanout=noted.get("is_fanout", False),
             kin=tuple(filter(None, (request.id, header.published_by))),
@@ -158,6 +161,11 @@ def _lock_claim(services: Services, task: Any, header: Header, id: str, token: s
     if option is None or header.exclusive is None or header.duplicate_of:
         return None
     return Claim(header.exclusive, id, token, services.ttl(option), option.limit)
+
+
+def _recovers(services: Services, task: Any, header: Header) -> bool:
+    option = services.exclusive(task, header.values)
+    return option is not None and services.recovers(option)
 
 
 def _unique_claim(

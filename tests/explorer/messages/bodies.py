@@ -185,8 +185,9 @@ def leaves(model: Model, world: World, slot: Slot) -> World:
         guard = guard_of(model.plans.delivery(slot))
         if guard and slot.has_body and not slot.is_paused:
             key = world.store.key(guard.key)
-            ids = [place.id for place in key.line] + [lease.id for lease in key.leases if lease.waited]
-            if slot.id in ids and not world.fate(slot.id).has_handed_over:
+            has_copies = {place.id: True for place in key.line}  # but a kept message is none
+            has_copies |= {lease.id: lease.waited for lease in key.leases}
+            if has_copies.get(slot.id) and not world.fate(slot.id).has_handed_over:
                 world = world.mark(slot.id, is_closed=True)
     leaves = slot._replace(phase="leave", answers=())
     return world.put(slot, leaves if model.plans.leave(leaves) else left_by(slot))

@@ -270,6 +270,11 @@ CONTROLS: Mapping[str, Control] = {
         "runs again, though it has finished",
         ((endings, "body_ended", _not_alone),),
     ),
+    "a run that dies is not kept": Control(
+        setting("recover: a crash", exclusive=True, recovers=True, crashes=1),
+        "not all ends well",
+        ((Delivery, "acquire", lambda delivery, claim: replace(_acquire(delivery, claim), recovers=False)),),
+    ),
     "an earlier run of the same task is no kin": Control(
         setting("the next step", calls="a", exclusive=True, on_conflict="skip", steps=1),
         "no other task has x",

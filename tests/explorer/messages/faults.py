@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from celery_exclusive.core.operations import Parked
-from tests.explorer.messages.store import KEYS, MUCH_LATER, Lease, Place, Store
+from tests.explorer.messages.store import KEYS, LOCK, MUCH_LATER, Lease, Place, Store
 from tests.explorer.messages.world import Move, Slot, World
 
 if TYPE_CHECKING:
@@ -46,7 +46,10 @@ def crashed(model: Model, world: World, slot: Slot) -> World:
     """The world in which the worker of a delivery is dead."""
     dead = excuse(world.spend("crashes").put(slot, None), slot)
     if model.setting.late:
-        return dead if slot.is_acked or not slot.is_alive else dead.send(model.returned(slot))
+        holds_lock = slot.token in [lease.token for lease in dead.store.key(LOCK).leases]
+        is_hidden = model.setting.recovers and (holds_lock or dead.store.has_parked(slot.id))
+        returned = model.returned(slot)._replace(is_hidden=is_hidden)
+        return dead if slot.is_acked or not slot.is_alive else dead.send(returned)
     elsewhere = slot.phase in ("admit", "ack", "again", "revoked") and (
         dead.store.has_parked(slot.id)
         or any(copy.message.id == slot.id for copy in dead.queue)
@@ -111,7 +114,10 @@ def _has_a_message(world: World, id: str) -> bool:
 
 def _is_underway(world: World, name: str, place: Place) -> bool:
     copies = [*world.queue, *(slot.copy for slot in world.slots if slot.phase in ("admit", "revoked"))]
-    return any(copy.message.id == place.id and copy.promoted and copy.offered == name for copy in copies)
+    return any(
+        copy.message.id == place.id and copy.promoted and copy.offered == name and not copy.is_hidden
+        for copy in copies
+    )
 
 
 def of_store(model: Model, world: World) -> Iterator[Move]:

@@ -60,8 +60,9 @@ class Model:
             queue = list(world.queue)
             queue.remove(copy)
             token = max((slot.token for slot in world.slots), default=0) + 1
-            taken = world._replace(queue=tuple(queue), slots=(*world.slots, Slot(copy, token)))
-            yield Move(f"a worker receives {copy}", taken)
+            slot = Slot(copy._replace(is_hidden=False), token)
+            taken = world._replace(queue=tuple(queue), slots=(*world.slots, slot))
+            yield Move(f"a worker receives {copy}", taken, not copy.is_hidden)
 
     def _reaper_comes(self, world: World) -> Iterator[Move]:
         for name in KEYS:

@@ -81,6 +81,7 @@ class Plans:
             offered=copy.offered or None,
             was_admitted=copy.is_redelivered or bool(copy.promoted) or message.is_retry,
             acks_late=self.setting.late,
+            recovers=self.setting.recovers and exclusive is not None,
             kin=tuple(filter(None, (message.task, message.parent))),
             follows=message.follows or None,
         )

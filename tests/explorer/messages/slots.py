@@ -36,8 +36,9 @@ def _admit(model: Model, world: World, slot: Slot) -> Iterator[Move]:
     operation = asked.operation
     if isinstance(operation, Acquire):
         is_late = operation.redelivered or slot.may_be_late
-        operation = replace(operation, redelivered=is_late, message=MESSAGE if asked.park else None)
-    after, answer, wakes = model.ask(world, asked.key, operation, slot.copy if asked.park else None)
+        is_sent = asked.park or operation.recovers
+        operation = replace(operation, redelivered=is_late, message=MESSAGE if is_sent else None)
+    after, answer, wakes = model.ask(world, asked.key, operation, slot.copy)
     label = f"{slot.copy} asks {asked.key}: {type(operation).__name__} -> {shown(answer)}"
     if isinstance(answer, Parked):
         after = after.mark(slot.id, was_admitted=True, has_waited=True)

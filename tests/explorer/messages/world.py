@@ -44,12 +44,16 @@ class Message(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """A message in the broker, or in line: `promoted` is the epoch and `offered` the key of its offer."""
+    """A message in the broker, or in line: `promoted` is the epoch and `offered` the key of its offer.
+
+    `is_hidden`: the broker hides it until its visibility timeout is over, for too long to wait for it.
+    """
 
     message: Message
     is_redelivered: bool = False
     promoted: str | None = None
     offered: str = ""
+    is_hidden: bool = False
 
     @property
     def is_back(self) -> bool:
@@ -194,7 +198,8 @@ class Setting:
     """How large the world is. `calls` has a letter for each call: capitals are members of a canvas.
 
     A call has the key `u`, or if its letter is followed by `'` the key `v`. `late`: messages are acknowledged
-    late. `flags`: the broker says of a message that it delivers it again.
+    late. `flags`: the broker says of a message that it delivers it again. `recovers`: the store keeps the
+    message of a run, and the broker hides that of a dead one.
     """
 
     name: str
@@ -205,6 +210,7 @@ class Setting:
     on_conflict: str = "wait"
     late: bool = True
     flags: bool = True
+    recovers: bool = False
     budget: Budget = _NOTHING
 
 
@@ -219,7 +225,8 @@ class World(NamedTuple):
     @property
     def is_done(self) -> bool:
         """Whether every message has ended, and nothing is left of any."""
-        return not (self.queue or self.slots or self.callers or self.owed) and self.store.is_empty
+        queue = [copy for copy in self.queue if not copy.is_hidden]
+        return not (queue or self.slots or self.callers or self.owed) and self.store.is_empty
 
     @property
     def owed(self) -> list[str]:

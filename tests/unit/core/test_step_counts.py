@@ -44,7 +44,7 @@ def test_a_later_entry_does_not_change_the_position_of_an_id_in_line(key: Key):
     key.now += TTL // 2
     key.acquire("b")
     key.acquire("c")
-    key.now += TTL // 2  # the lease of a has expired, and its copy joins the line
+    key.reap(TTL // 2)  # the lease of a has expired, and its copy joins the line
     answer = key.redelivered("c", limit=1)
     assert isinstance(answer, Parked)
     assert answer.position == 1

@@ -54,9 +54,12 @@ class AnyHistory(RuleBasedStateMachine):
         redelivered=st.booleans(),
         acks_late=st.booleans(),
         message=st.sampled_from([b"message", b"message", b"message", None]),
+        at_once=st.booleans(),
+        recovers=st.booleans(),
         max_waiting=st.sampled_from([None, None, None, 1, 4]),
     )
     def acquire(self, limit: int, **options: Any) -> None:
+        options["recovers"] &= options["acks_late"] and options["message"] is not None
         self._ask(Acquire(ttl=TTL, limit=limit or self.key.document.limit, **options))
 
     @rule(ids=st.lists(IDS, min_size=4, max_size=12, unique=True))
@@ -92,9 +95,9 @@ class AnyHistory(RuleBasedStateMachine):
     def remove(self, id: str) -> None:
         self._ask(Remove(id))
 
-    @rule()
-    def reap(self) -> None:
-        self._ask(Reap())
+    @rule(recovers_until=st.sampled_from([0, NEVER]))
+    def reap(self, recovers_until: int) -> None:
+        self._ask(Reap(recovers_until))
 
     @rule(time=TIMES)
     def time_passes(self, time: int) -> None:
@@ -141,13 +144,13 @@ class AnyHistory(RuleBasedStateMachine):
 
     def _check_answer(self, operation: Operation) -> None:
         key, last = self.key, self.key.last
-        assert not last.kept or isinstance(last.answer, Parked)
+        assert not last.kept or isinstance(last.answer, (Parked, Granted))
         assert len(set(last.wake)) == len(last.wake)
         assert set(last.wake) <= set(key.entries) - set(key.holders)
         if isinstance(last.answer, (Held, Parked)):
             assert isinstance(operation, Acquire)
             assert isinstance(last.answer, Parked) == (operation.id in key.entries)
-            assert all(owner.remaining > 0 for owner in last.answer.by)
+            assert all(owner.remaining > 0 or owner.id in key.behind for owner in last.answer.by)
         if isinstance(last.answer, (Held, Full, Parked)):
             assert last.answer.by
         if isinstance(last.answer, Parked):
@@ -165,7 +168,9 @@ class AnyHistory(RuleBasedStateMachine):
         key, limit = self.key, self.key.document.limit
         if isinstance(operation, Renew):
             return
-        assert all(holder.expiry > key.now for holder in key.document.holders)
+        recovers = isinstance(operation, Reap) and operation.recovers_until > key.now
+        holders = key.document.holders
+        assert all(it.expiry > key.now or (it.id in key.behind and not recovers) for it in holders)
         assert set(key.behind) == set(key.entries) & set(key.holders)
         waiting = [key.entries[id] for id in key.in_line]
         for entry in waiting[: max(limit - len(key.holders), 0)]:
@@ -175,7 +180,9 @@ class AnyHistory(RuleBasedStateMachine):
         """The reaper has nothing to do before it is due, and always something to do in the end."""
         due = self.key.last.due
         if due is None or due > now:
-            early = self.key.look(Reap(), now=due - 1 if due is not None else NEVER - 1)
+            is_left = any(holder.expiry <= now for holder in self.key.document.holders)
+            sweep = Reap(0 if is_left else NEVER)
+            early = self.key.look(sweep, now=due - 1 if due is not None else NEVER - 1)
             assert (early.wake, early.aside) == ((), ())
 
 

@@ -54,11 +54,18 @@ def test_renew_never_shortens(key: Key):
     assert key.document.holders[0].expiry == START + TTL
 
 
-def test_renew_never_revives(key: Key):
+def test_renew_revives_an_expired_lease_that_nobody_has_asked_for(key: Key):
     key.acquire("a")
     key.now += TTL
+    assert key.ask(Renew("a", "A", TTL)) == Applied(True)
+    assert key.document.holders[0].expiry == START + 2 * TTL
+
+
+def test_renew_never_revives_a_lease_whose_key_another_has_acquired(key: Key):
+    key.acquire("a")
+    key.now += TTL
+    assert isinstance(key.acquire("b"), Granted)
     assert key.ask(Renew("a", "A", TTL)) == Applied(False)
-    assert key.document.holders[0].expiry == START + TTL
 
 
 @pytest.mark.parametrize(("id", "token"), [("a", "B"), ("b", "A"), ("b", "B")])
@@ -108,8 +115,16 @@ def test_a_late_finisher_cannot_release_the_next_holder(busy: Key):
 def test_a_release_after_the_lease_has_expired_takes_the_waiting_copy_along(busy: Key):
     busy.release("a")
     busy.promoted("b")
-    busy.now += TTL
+    busy.reap(TTL)
     assert busy.release("b") == Applied(False)
+    assert busy.tombstones == {"b": "B"}
+
+
+def test_a_release_before_a_sweep_has_seen_that_the_lease_has_expired_counts(busy: Key):
+    busy.release("a")
+    busy.promoted("b")
+    busy.now += TTL
+    assert busy.release("b") == Applied(True)
     assert busy.tombstones == {"b": "B"}
     assert busy.last.wake == ("c",)
 
@@ -117,7 +132,7 @@ def test_a_release_after_the_lease_has_expired_takes_the_waiting_copy_along(busy
 def test_an_unfinished_release_after_the_lease_has_expired_leaves_the_copy_in_line(busy: Key):
     busy.release("a")
     busy.promoted("b")
-    busy.now += TTL
+    busy.reap(TTL)
     assert busy.release("b", ending="open") == Applied(False)
     assert not busy.tombstones
     assert busy.in_line == ["c", "d", "b"]

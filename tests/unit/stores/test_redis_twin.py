@@ -11,8 +11,8 @@ from celery_exclusive.core import key_state, step
 @pytest.mark.parametrize(
     ("script", "mirrored", "of_lua_alone", "elsewhere"),
     [
-        ("key_state.lua", key_state.KeyState, {"drop"}, {"init", "next_number"}),
-        ("step.lua", step._Step, set(), {"transition", "reap", "renew", "inherited"}),
+        ("key_state.lua", key_state.KeyState, {"drop"}, {"init", "next_number", "stays_expired"}),
+        ("step.lua", step._Step, {"add_entry"}, {"transition", "reap", "renew", "inherited"}),
     ],
 )
 def test_functions_of_a_script_have_the_names_of_the_methods_that_they_mirror(

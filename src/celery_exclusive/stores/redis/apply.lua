@@ -2,14 +2,14 @@
 --
 -- keys: base
 -- arguments: now verb key first_offer tombstone_ttl candidate field value
--- reply: answer number owners epoch wakes asides unreadable
+-- reply: answer number owners epoch wakes asides unreadable time
 --
 -- now        virtual time for tests, or "" for the server's clock
 -- first_offer  how long it lasts
 -- candidate  becomes the epoch if there is none
 -- field      a name and its value, again for each: what the operation has besides None and False. The fields
 --            are those of core/operations.py, in a table `op`, where two fields stand for each pair:
--- fields of acquire: id token ttl limit redelivered promoted acks_late message max_waiting takes_over_id takes_over_phase
+-- fields of acquire: id token ttl limit redelivered promoted acks_late message max_waiting takes_over_id takes_over_phase at_once recovers
 -- fields of acquire_alone: id token ttl inherits_id inherits_token phase
 -- fields of release: id token ending
 -- fields of requeue: id token ttl
@@ -17,7 +17,7 @@
 -- fields of give_up: id
 -- fields of force_release: id
 -- fields of restore: id token ttl limit
--- fields of reap: limit every
+-- fields of reap: limit every recovers_until
 -- limit      reap: of how many keys; every: the least time since the last reap
 -- answer     granted, parked, held, full, stale or done; number is the fence, the position, how many wait,
 --            or 1 for found; reap: 0 after another reap, 2 if more may be due; the quick ways return
@@ -25,6 +25,7 @@
 -- epoch      in a reply with wakes, and in every reply to reap
 -- owners     id, age, remaining, fence, phase, ...; wakes: key, id, message, ...; asides: key, id, ...
 -- unreadable reap: key, problem, ... of damaged keys, which it skips from now on
+-- time       the instant of it all
 
 -- include document.lua
 
@@ -111,4 +112,4 @@ else
   store()
 end
 local epoch = (#wakes > 0 or verb == 'reap') and ensure_epoch() or ''
-return {answer, number, by or {}, epoch, wakes, asides, unreadable}
+return {answer, number, by or {}, epoch, wakes, asides, unreadable, now}

@@ -35,7 +35,7 @@ FIELDS = {
     verb: [sent for name in names for sent in _PAIRS.get(name, (name,))] for verb, names in _NAMES.items()
 }
 """The fields of each verb, as the header of apply.lua lists them."""
-FIELDS["reap"] = ["limit", "every"]
+FIELDS["reap"] = ["limit", "every", "recovers_until"]
 
 
 def arguments_of(operation: KeyOperation) -> tuple[str, list[object]]:

@@ -79,7 +79,7 @@ end
 local function append_leases(owners, list)
   table.sort(list, function(one, other) return one.fence < other.fence end)
   for _, lease in ipairs(list) do
-    local age, remaining = math.max(now - lease.fence, 0), lease.expiry - now
+    local age, remaining = math.max(now - lease.fence, 0), math.max(lease.expiry - now, 0)
     append(owners, lease.id, age, remaining, lease.fence, lease.phase, lease.token)
   end
 end

@@ -1,5 +1,6 @@
 -- The twin of core/key_state.py: a differential test holds the two equal. Change both or neither.
 
+local SWEEP_AGAIN = 1000000
 local OFFERS_IN_LINE = 8
 local OFFERS_ASIDE = 64
 local LONGEST_OFFER = 120
@@ -61,26 +62,37 @@ local function drop(holder)
   holder_count = holder_count - 1
 end
 
--- Puts a copy at the end of the line. If the broker has it, too, it has until the end of an offer.
-local function join_line(entry)
+-- Puts a copy at the end of the line.
+local function join_line(entry, offer_until)
   if entry.id == op.id then ahead = waiting end
   entry.seq = next_number()
-  put(entry, WAITING, entry.offers > 0 and now + first_offer or 0, entry.offers)
+  put(entry, WAITING, offer_until, entry.offers)
 end
 
--- Drops expired leases; a copy that stood behind a run without a lease joins the line.
+-- Drops the lease of a run that has ended. If the broker has its copy, too, that is delivered now.
+local function end_run(id)
+  local copy = entries[id]
+  drop(id)
+  if copy and copy.state == BEHIND then
+    join_line(copy, copy.offers > 0 and now + first_offer or 0)
+    sort_by_seq(order)
+  end
+end
+
+-- Drops expired leases. One with a copy of its message behind it ends in a sweep that recovers only.
 local function end_expired()
   for holder, lease in pairs(holders) do
-    if lease.expiry <= now then drop(holder) end
+    local is_kept = entries[holder] and not (op.recovers_until and now <= tonumber(op.recovers_until))
+    if lease.expiry <= now and not is_kept then drop(holder) end
   end
   local has_more = false
   for _, entry in ipairs(order) do
     if entry.state == BEHIND and not entry.left and not holders[entry.id] then
-      join_line(entry)
+      join_line(entry, 0)
       has_more = true
     end
   end
-  if has_more then table.sort(order, function(one, other) return one.seq < other.seq end) end
+  if has_more then sort_by_seq(order) end
 end
 
 -- Offers each free slot to the next in line. One whose offers are spent steps aside, unless it is the last in
@@ -153,7 +165,9 @@ local function due()
     end
   end
   for _, lease in pairs(holders) do
-    if others_wait or entries[lease.id] then soonest = math.min(soonest, lease.expiry) end
+    if others_wait or entries[lease.id] then
+      soonest = math.min(soonest, lease.expiry <= now and entries[lease.id] and now + SWEEP_AGAIN or lease.expiry)
+    end
   end
   return soonest < NEVER and soonest or nil
 end

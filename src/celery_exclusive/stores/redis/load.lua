@@ -21,6 +21,10 @@ local function call(command, name, values)
   return all
 end
 
+local function sort_by_seq(list)
+  table.sort(list, function(one, other) return one.seq < other.seq end)
+end
+
 local function add_entries(kind, flat)
   for i = 1, #flat, 2 do
     local entry = {id = flat[i], seq = tonumber(flat[i + 1]), offer_until = 0, offers = 0, was = kind}
@@ -67,7 +71,7 @@ local function load_line(asked)
   if own and own.state ~= WAITING then
     ahead = redis.call('ZCOUNT', base .. WAITING .. key, '-inf', '(' .. whole(own.seq))
   end
-  table.sort(order, function(one, other) return one.seq < other.seq end)
+  sort_by_seq(order)
 end
 
 local function load(asked)

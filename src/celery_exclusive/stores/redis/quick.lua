@@ -1,5 +1,5 @@
 -- The quick ways: a grant, its repetition, a refusal and a release, where there is neither an entry nor a
--- dead lease.
+-- dead lease; and the grant and the release of the only holder with its message behind it.
 
 local function quick_release(own)
   holder_count = holder_count - 1
@@ -40,13 +40,35 @@ local function quick_grant(own)
   return {'granted', own.fence}
 end
 
+-- The message of the only holder stands behind its run; the broker has it, too.
+local function quick_keep()
+  local own = {
+    expiry = now + op.ttl, fence = next_number(), may_have_copies = '0', phase = 'running', token = op.token,
+  }
+  limit, holder_count, minexp, maxexp, behind = op.limit, 1, own.expiry, own.expiry, 1
+  redis.call('HSET', leases, '', meta(), op.id, record(own))
+  redis.call('PERSIST', leases)
+  redis.call('ZADD', base .. 'b:' .. key, whole(own.fence), op.id)
+  redis.call('HSET', base .. 'o:' .. key, op.id, '0 1 ' .. whole(own.fence))
+  redis.call('HSET', base .. 'm:' .. key, op.id, op.message)
+  redis.call('ZADD', base .. 'due', whole(own.expiry), key)
+  return {'granted', own.fence}
+end
+
+local function quick_drop(own)
+  redis.call('DEL', leases, base .. 'b:' .. key, base .. 'o:' .. key, base .. 'm:' .. key)
+  redis.call('ZREM', base .. 'due', key)
+  if own.may_have_copies == '1' then put_tombstone(op.token) end
+  return {'done', 1}
+end
+
 local function quick_held()
   local flat, list, by = redis.call('HGETALL', leases), {}, {}
   for i = 1, #flat, 2 do
     if flat[i] ~= '' then list[#list + 1] = read_lease(flat[i], flat[i + 1]) end
   end
   append_leases(by, list)
-  return {'held', 0, by, '', {}, {}, {}}
+  return {'held', 0, by, '', {}, {}, {}, now}
 end
 
 if verb == 'acquire' or verb == 'acquire_alone' or verb == 'release' then
@@ -68,11 +90,18 @@ if verb == 'acquire' or verb == 'acquire_alone' or verb == 'release' then
       is_new = not op.inherits_id
       is_free = not own and holder_count == 0 and (op.phase == 'running' or not tombstone())
     end
-    if is_new and (is_mine or is_free) then return quick_grant(own) end
+    if is_new and is_free and op.recovers and holder_count == 0 then return quick_keep() end
+    if is_new and (is_mine or is_free) and not op.recovers then return quick_grant(own) end
     local most = verb == 'acquire' and op.limit or 1
-    if is_new and not own and holder_count >= most and not op.message then
+    local is_refused = is_new and (not op.message or op.at_once)
+    if is_refused and not own and holder_count >= most then
       local is_stale = verb == 'acquire' and tombstone() == op.token
       if not is_stale then return quick_held() end
     end
+  end
+  local is_alone = holder_count == 1 and behind == 1 and waiting + aside == 0 and minexp > now
+  if verb == 'release' and op.ending == 'done' and is_alone and found[2] then
+    local own, is_behind = read_lease(op.id, found[2]), redis.call('ZSCORE', base .. 'b:' .. key, op.id)
+    if is_behind and belongs_to(own, op.token) then return quick_drop(own) end
   end
 end

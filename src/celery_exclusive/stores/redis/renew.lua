@@ -1,4 +1,4 @@
--- Renews leases of several keys: never shortens one, never revives one.
+-- Renews leases of several keys, an expired one, too, if nobody has asked for its key since; shortens none.
 --
 -- keys: base
 -- arguments: now key id token ttl
@@ -17,7 +17,7 @@ local function renew(key, id, token, ttl)
   go_to(key)
   local found = redis.call('HMGET', leases, '', id)
   local lease = found[2] and read_lease(id, found[2])
-  local is_alive = lease and lease.token == token and lease.expiry > now
+  local is_alive = lease and lease.token == token
   if is_alive and now + ttl > lease.expiry then
     lease.expiry = now + ttl
     read_meta(found[1])

@@ -16,7 +16,7 @@ _PHASES: Final[dict[bytes, OwnerPhase]] = {phase.encode(): phase for phase in ge
 
 def read_reply(reply: Any, *, is_sweep: bool, is_repeated: bool) -> Reply:
     """Read the whole reply of apply.lua. A release that `is_repeated` finds nothing, and that is no alarm."""
-    name, number, owners, epoch, wakes, asides, unreadable = reply
+    name, number, owners, epoch, wakes, asides, unreadable, time = reply
     return Reply(
         _answer(name, number or is_repeated, owners),
         tuple(
@@ -30,6 +30,7 @@ def read_reply(reply: Any, *, is_sweep: bool, is_repeated: bool) -> Reply:
             (text(unreadable[i]), shorten(unreadable[i + 1].decode(errors="replace")))
             for i in range(0, len(unreadable), 2)
         ),
+        time=time,
     )
 
 

@@ -1,5 +1,12 @@
 -- The twin of core/step.py: a differential test holds the two equal. Change both or neither.
 
+local function add_entry(seq)
+  local entry = {id = op.id, seq = seq}
+  entries[op.id] = entry
+  order[#order + 1] = entry
+  return entry
+end
+
 local function hold(fence, may_have_copies, phase)
   if not holders[op.id] then holder_count = holder_count + 1 end
   holders[op.id] = {
@@ -12,13 +19,14 @@ local function renew_lease(lease)
   lease.expiry, lease.changed = math.max(lease.expiry, now + op.ttl), true
 end
 
--- Grants the lease. With late acknowledgement the entry stays behind the run until its end.
+-- Grants the lease. With late acknowledgement the message stays behind the run until its end.
 local function enter(fence)
   local entry, lease = entries[op.id], holders[op.id]
   local is_copied = may_be_in_line or entry or lease and lease.may_have_copies == '1'
   hold(fence, is_copied and '1' or '0', 'running')
-  if entry and op.acks_late then
-    put(entry, BEHIND, 0, 1)
+  if op.recovers or entry and op.acks_late then
+    kept = op.recovers and op.message
+    put(entry or add_entry(fence), BEHIND, 0, 1)
   elseif entry then
     leave()
     new_tombstone = BEGUN
@@ -44,7 +52,7 @@ end
 
 -- The answer to a delivery that must not be parked; nil: park it.
 local function refuse(is_newcomer)
-  if not op.message then return 'held', 0, owners() end
+  if not op.message or op.at_once then return 'held', 0, owners() end
   if is_newcomer and op.max_waiting and waiting >= op.max_waiting then return 'full', waiting, owners() end
 end
 
@@ -74,19 +82,17 @@ local function acquire()
     granted, fence = grant_free_slot(entry)
     if granted then return granted, fence end
   end
+  if lease then lease.may_have_copies, lease.changed = '1', true end -- its end must end this copy, too
   if not entry then
     local refusal, number, by = refuse(not lease and not may_be_in_line)
     if refusal then
       limit = before -- a refused call does not change the limit of the others
-      if lease then lease.may_have_copies, lease.changed = '1', true end -- its end must end this copy, too
       advance()
       return refusal, number, by
     end
-    entry = {id = op.id, seq = next_number()}
-    entries[op.id] = entry
-    order[#order + 1] = entry
+    entry = add_entry(next_number())
   end
-  kept = op.message
+  kept = not op.at_once and op.message
   put(entry, lease and BEHIND or WAITING, 0, 0)
   advance()
   return 'parked', lease and 0 or ahead + 1, owners()
@@ -101,7 +107,7 @@ local function acquire_alone()
   if not lease and (holder_count + waiting > 0 or is_given_up) then return 'held', 0, owners() end
   local fence = lease and lease.fence or next_number()
   if lease then drop(lease.id) end
-  hold(fence, lease and lease.may_have_copies or '0', op.phase)
+  hold(fence, entries[op.id] and '1' or lease and lease.may_have_copies or '0', op.phase)
   if entries[op.id] then put(entries[op.id], BEHIND, 0, 0) end
   advance() -- a copy of the message that held it joins the line
   return 'granted', fence
@@ -111,13 +117,13 @@ local function release()
   advance()
   local lease = holders[op.id]
   local is_own = lease and belongs_to(lease, op.token)
-  local may_come_again = entries[op.id] or lease and lease.may_have_copies == '1'
+  local may_come_again = not lease and entries[op.id] or lease and lease.may_have_copies == '1'
   if lease and (not is_own or op.ending == 'if_no_copy' and may_come_again) then return 'done', 0 end
-  if lease then drop(op.id) end
   if op.ending == 'done' then
     if may_come_again then new_tombstone = op.token end
     leave()
   end
+  if lease then end_run(op.id) end
   advance()
   return 'done', is_own and 1 or 0
 end
@@ -131,8 +137,8 @@ local function requeue()
     renew_lease(lease)
     return 'done', 1
   end
-  drop(op.id)
-  advance() -- its copy joins the line
+  end_run(op.id)
+  advance()
   return 'done', 1
 end
 

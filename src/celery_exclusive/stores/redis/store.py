@@ -14,6 +14,7 @@ from celery_exclusive.core.operations import (
     Renew,
     is_done_if_repeated,
 )
+from celery_exclusive.core.records import NEVER
 from celery_exclusive.errors import OptionError, StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import Capabilities, Reply, Snapshot, older_version
 from celery_exclusive.stores.redis import scripts
@@ -25,7 +26,7 @@ from celery_exclusive.stores.text import to_bytes
 _APPLY = scripts.load(
     "apply.lua",
     arguments="now verb key first_offer tombstone_ttl candidate field value",
-    reply="answer number owners epoch wakes asides unreadable",
+    reply="answer number owners epoch wakes asides unreadable time",
     fields=FIELDS,
 )
 _RENEW = scripts.load("renew.lua", arguments="now key id token ttl", reply="found")
@@ -72,8 +73,8 @@ class RedisStore:
             found += map(bool, self._client.run(_RENEW, self._base, self._now(), *words))
         return found
 
-    def reap(self, limit: int = 100, every: int = 0) -> Reply:
-        return self._apply("reap", ("limit", limit, "every", every))
+    def reap(self, limit: int = 100, every: int = 0, *, recovers_until: int = NEVER) -> Reply:
+        return self._apply("reap", ("limit", limit, "every", every, "recovers_until", recovers_until))
 
     def keep_namespace(self, broker: str, life: int) -> str:
         return text(self._client.run(_NAMESPACE, self._base, broker, life))

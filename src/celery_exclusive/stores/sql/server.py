@@ -157,7 +157,8 @@ class ServerStore(SqlStore):
             claim["before"], claim["after"] = rows.around_lone_expiry(op.id, op.token)
             return RELEASED if self._database.release(session.cursor, claim) else None
         limit, phase = 1, "running"
-        if isinstance(op, Acquire) and op.limit > 0 and not op.may_be_in_line and not op.takes_over:
+        is_new = isinstance(op, Acquire) and not (op.may_be_in_line or op.takes_over or op.recovers)
+        if isinstance(op, Acquire) and is_new and op.limit > 0:
             limit = op.limit
         elif isinstance(op, AcquireAlone) and not op.inherits:
             phase = op.phase

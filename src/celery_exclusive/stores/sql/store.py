@@ -6,7 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from celery_exclusive.core.operations import Applied, KeyOperation, Renew
+from celery_exclusive.core.operations import Applied, KeyOperation, Reap, Renew
+from celery_exclusive.core.records import NEVER
 from celery_exclusive.errors import OptionError, UnreadableKey
 from celery_exclusive.stores.base import Capabilities, Reply, Snapshot
 from celery_exclusive.stores.document_store import sweep
@@ -48,14 +49,17 @@ class SqlStore(ABC):
     def renew(self, leases: Sequence[tuple[str, Renew]]) -> list[bool]:
         return self.transact(lambda transaction: transaction.renew(leases)) if leases else []
 
-    def reap(self, limit: int = 100, every: int = 0) -> Reply:
-        keys, epoch = self.transact(lambda transaction: (transaction.due(limit, every), transaction.epoch()))
-        return sweep(keys, limit, self._sweep_key, epoch)
+    def reap(self, limit: int = 100, every: int = 0, *, recovers_until: int = NEVER) -> Reply:
+        keys, epoch, time = self.transact(
+            lambda transaction: (transaction.due(limit, every), transaction.epoch(), transaction.now)
+        )
+        reap = Reap(recovers_until)
+        return sweep(keys, limit, lambda key: self._sweep_key(key, reap), epoch, time)
 
-    def _sweep_key(self, key: str) -> Reply:
+    def _sweep_key(self, key: str, reap: Reap) -> Reply:
         """In a transaction of its own: others need not wait for a whole sweep."""
         try:
-            return self._of(key, lambda transaction: transaction.sweep_key(key))
+            return self._of(key, lambda transaction: transaction.sweep_key(key, reap))
         except UnreadableKey as error:
             self.transact(lambda transaction: transaction.set_aside(key))
             return Reply(Applied(True), unreadable=((key, error.problem),))

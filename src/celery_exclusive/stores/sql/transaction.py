@@ -68,7 +68,7 @@ class Transaction(DocumentStore):
 
     def _grant_at_once(self, key: str, op: Acquire, found: Found) -> Reply | None:
         """Grant a key where nobody holds or waits, as `step` would, at a fraction of its cost."""
-        if op.limit < 1 or not found.is_free(self.now):
+        if op.limit < 1 or op.recovers or not found.is_free(self.now):
             return None
         fence, expiry = max(found.last_fence + 1, self.now), self.now + op.ttl
         lease = Holder(op.id, op.token, expiry, fence, op.may_be_in_line)

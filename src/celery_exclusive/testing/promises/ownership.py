@@ -34,6 +34,8 @@ class OwnershipPromises(Subject):
         key = self.key()
         key.hold("a", ttl=SHORT)
         key.wait_until_expired()
+        key.hold("b", OTHER)
+        assert found(key.release("b", OTHER))
         assert not key.renew("a")
         assert not found(key.release("a"))
 
@@ -112,10 +114,13 @@ class OwnershipPromises(Subject):
         key.hold("a", ttl=SHORT)
         assert key.inspect().holders[0].remaining > LONG / 2 * 1e6
 
-    def test_renewing_never_revives(self) -> None:
+    def test_renewing_never_revives_a_lease_whose_key_another_has_acquired(self) -> None:
         key = self.key()
         key.hold("a", ttl=SHORT)
         key.wait_until_expired()
+        key.hold("b", OTHER)
+        assert not key.renew("a")
+        assert found(key.release("b", OTHER))
         assert not key.renew("a")
         assert key.holders() == []
 

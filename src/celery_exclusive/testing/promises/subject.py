@@ -27,7 +27,7 @@ from celery_exclusive.core.operations import (
     Restore,
     Stale,
 )
-from celery_exclusive.core.records import Phase
+from celery_exclusive.core.records import NEVER, Phase
 from celery_exclusive.stores.base import Reply, Snapshot, Store, Wake
 
 LONG = 600.0
@@ -128,6 +128,8 @@ class Key:
         message: bytes | None = None,
         max_waiting: int | None = None,
         takes_over: tuple[str, Phase] | None = None,
+        at_once: bool = False,
+        recovers: bool = False,
     ) -> Reply:
         return self.store.apply(
             self.name,
@@ -142,6 +144,8 @@ class Key:
                 message,
                 max_waiting,
                 takes_over,
+                at_once,
+                recovers,
             ),
         )
 
@@ -210,8 +214,13 @@ class Key:
     ) -> Reply:
         return self.store.apply(self.name, AcquireAlone(id, token, int(ttl * 1e6), inherits, phase))
 
-    def reap(self) -> Reply:
-        return self.store.reap()
+    def run(self, id: str, *, ttl: float = LONG, message: bytes = b"message") -> int:
+        """Let this id acquire the key, which must be free, with its message kept behind its run."""
+        self.needs_line()
+        return fence_of(self.acquire(id, ttl=ttl, message=message, at_once=True, recovers=True))
+
+    def reap(self, *, recovers_until: int = NEVER) -> Reply:
+        return self.store.reap(recovers_until=recovers_until)
 
     def reap_until_woken(self) -> Wake:
         """Reap until there is an offer; return the only offer."""

@@ -1,0 +1,74 @@
+"""A dead run is recovered: its message is kept behind it, and republished by a sweep."""
+
+from __future__ import annotations
+
+from celery_exclusive.core.operations import Held, Parked
+from celery_exclusive.testing.promises.subject import LONG, OTHER, SHORT, Key, Subject, found, woken
+
+
+class RecoveryPromises(Subject):
+    def test_a_sweep_offers_the_message_of_a_dead_run(self) -> None:
+        key = self.dead_run()
+        wake = key.reap_until_woken()
+        assert (wake.id, wake.message) == ("a", b"the message")
+
+    def test_a_recovered_run_is_done_for_good(self) -> None:
+        key = self.dead_run()
+        wake = key.reap_until_woken()
+        key.follow(wake, OTHER)
+        assert found(key.release("a", OTHER))
+        assert key.is_stale("a", redelivered=True)
+
+    def test_a_run_that_is_done_is_not_recovered(self) -> None:
+        key = self.key()
+        key.run("a", ttl=SHORT)
+        assert found(key.release("a"))
+        assert not key.inspect().is_busy
+        key.hold("b")
+        assert not key.reap().wake
+
+    def test_those_who_wait_come_before_a_dead_run(self) -> None:
+        key = self.key()
+        key.run("a", ttl=SHORT)
+        key.park("b")
+        assert key.reap_until_woken().id == "b"
+        assert key.inspect().waiting == 2
+
+    def test_a_dead_run_holds_its_key_until_a_sweep_recovers_it(self) -> None:
+        key = self.dead_run()
+        assert isinstance(key.acquire("b", OTHER).answer, Held)
+        assert isinstance(key.park("b", OTHER).answer, Parked)
+        assert not key.reap(recovers_until=0).wake
+        assert key.reap_until_woken().id == "b"
+
+    def test_a_run_that_renews_its_lease_before_the_sweep_goes_on(self) -> None:
+        key = self.dead_run()
+        assert key.renew("a", ttl=LONG)
+        assert not key.reap().wake
+        assert key.holders() == ["a"]
+        assert found(key.release("a"))
+
+    def test_a_run_that_ends_before_the_sweep_is_done(self) -> None:
+        key = self.dead_run()
+        assert found(key.release("a"))
+        assert not key.reap().wake
+
+    def test_a_request_at_once_is_never_parked(self) -> None:
+        key = self.key()
+        key.needs_line()
+        key.hold("a")
+        refused = key.acquire("b", message=b"message", at_once=True, recovers=True)
+        assert isinstance(refused.answer, Held)
+        assert not woken(key.release("a"))
+
+    def test_a_sweep_says_what_time_it_is(self) -> None:
+        store = self.client()
+        first = store.reap().time
+        assert 0 < first <= store.reap().time
+
+    def dead_run(self) -> Key:
+        """Return a key whose only holder has not renewed its lease."""
+        key = self.key()
+        key.run("a", ttl=SHORT, message=b"the message")
+        key.wait_until_expired()
+        return key

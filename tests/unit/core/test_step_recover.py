@@ -1,0 +1,105 @@
+"""A message that is kept behind its own run, and republished when the run has died."""
+
+from __future__ import annotations
+
+from celery_exclusive.core.operations import Applied, ForceRelease, Granted, Held, Parked, Reap, Renew, Stale
+from celery_exclusive.core.records import SECOND
+from tests.unit.stepping import START, TTL, Key
+
+
+def run(key: Key, id: str = "a") -> None:
+    assert isinstance(key.acquire(id, at_once=True, recovers=True), Granted)
+
+
+def test_a_recovering_run_keeps_its_message_until_it_is_done(key: Key):
+    run(key)
+    assert key.messages == {"a": b"message of a"}
+    assert key.last.due == START + TTL
+    assert key.release("a") == Applied(True)
+    assert not key.messages
+    assert not key.holders
+    assert key.last.due is None
+
+
+def test_an_ordinary_end_of_a_recovering_run_leaves_no_tombstone(key: Key):
+    run(key)
+    key.release("a")
+    assert not key.tombstones
+
+
+def test_a_dead_run_is_offered_by_the_sweep_after_its_lease(key: Key):
+    run(key)
+    assert key.reap(TTL) == ("a",)
+    assert isinstance(key.promoted("a", "A2", recovers=True), Granted)
+    assert key.behind == ["a"]
+    key.release("a", "A2")
+    assert key.redelivered("a", "A3") == Stale()  # the broker's own copy, an hour later
+
+
+def test_a_dead_run_joins_the_line_behind_those_that_wait(key: Key):
+    run(key)
+    key.acquire("b")
+    assert key.reap(TTL) == ("b",)
+    assert key.in_line == ["b", "a"]
+
+
+def test_a_recovered_run_is_recovered_again(key: Key):
+    run(key)
+    key.reap(TTL)
+    key.promoted("a", "A2", recovers=True)
+    assert key.reap(TTL) == ("a",)
+
+
+def test_only_a_sweep_that_recovers_ends_a_run_whose_message_is_kept(key: Key):
+    run(key)
+    key.now += TTL
+    assert isinstance(key.acquire("b"), Parked)
+    assert isinstance(key.acquire("c", at_once=True), Held)
+    key.ask(Reap(recovers_until=key.now - 1))
+    assert key.holders == ["a"]
+    assert key.last.due == key.now + SECOND
+    assert key.reap() == ("b",)
+
+
+def test_a_holder_that_was_cut_off_keeps_its_lease_if_it_renews_before_the_sweep(key: Key):
+    run(key)
+    key.now += 3 * TTL
+    key.acquire("b")
+    assert key.ask(Renew("a", "A", TTL)) == Applied(True)
+    assert key.reap() == ()
+    key.release("a")
+    assert key.last.wake == ("b",)
+
+
+def test_a_request_at_once_is_never_parked(busy: Key):
+    assert isinstance(busy.acquire("e", at_once=True, recovers=True), Held)
+    assert "e" not in busy.messages
+
+
+def test_a_parked_message_that_is_granted_is_kept_in_its_newest_form(busy: Key):
+    busy.release("a")
+    busy.promoted("b", message=b"it has begun", at_once=True, recovers=True)
+    assert busy.messages["b"] == b"it has begun"
+
+
+def test_an_unfinished_end_leaves_its_message_to_the_broker_for_one_offer(key: Key):
+    run(key)
+    key.release("a", ending="open")
+    assert key.last.wake == ()
+    assert key.reap(5 * SECOND) == ("a",)
+
+
+def test_a_redelivered_copy_takes_the_place_of_the_kept_message(key: Key):
+    run(key)
+    assert isinstance(key.redelivered("a", message=b"again"), Parked)
+    assert key.messages["a"] == b"again"
+    key.release("a")
+    assert key.tombstones == {"a": "A"}
+    assert key.redelivered("a", "A3") == Stale()
+
+
+def test_a_forced_release_leaves_a_running_message_to_the_broker(key: Key):
+    run(key)
+    assert key.ask(ForceRelease("a")) == Applied(True)
+    assert not key.messages
+    assert not key.holders
