@@ -67,5 +67,6 @@ lock: ## pin the newest versions of all dependencies in requirements/
 	@$(PYTHON) scripts/bootstrap dev
 	@UV='$(BIN)/uv' scripts/lock
 
-bench: ## the figures in the docs
-	@if [ -d bench ]; then $(PYTHON) scripts/bootstrap dev && $(BIN)/python -m bench; else echo "make bench: no bench/ yet"; fi
+bench: ## measure docs/speed.md, beside other packages: [ROWS='noop pair']
+	@$(PYTHON) scripts/bootstrap dev peers
+	@$(RUN)python -m bench $(ROWS)

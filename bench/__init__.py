@@ -1,1 +1,1 @@
-"""The figures that the docs state, as ratios within one run: `make bench`. Times are of this machine."""
+"""The figures that the docs state: `make bench` writes docs/speed.md, `make bench ROWS=noop` a row of it."""

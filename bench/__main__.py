@@ -1,30 +1,57 @@
-"""Run all measurements on a server of their own."""
+"""Measure all rows of the table, or those that are named: `python -m bench publish noop`.
+
+`keys` and `stores` are no rows of it: they print figures that other pages state.
+"""
 
 from __future__ import annotations
 
-import platform
+import argparse
+import time
+from pathlib import Path
 
-from bench import cache, database, file, group, keys, line, pair
-from tests.servers import RedisServer
+from bench import (
+    capacity,
+    group,
+    keys,
+    kill,
+    makespan,
+    memory,
+    noop,
+    pair,
+    publish,
+    refuse,
+    report,
+    stores,
+)  # fmt: skip
+
+ROWS = {
+    "publish": publish.run,
+    "refuse": refuse.run,
+    "noop": noop.run,
+    "mixed": makespan.mixed,
+    "bursts": makespan.bursts,
+    "pair": pair.run,
+    "group": group.run,
+    "memory": memory.run,
+    "kill": kill.run,
+    "capacity": capacity.run,
+}
+OF_OTHER_PAGES = {"keys": keys.run, "stores": stores.run}
 
 
 def main() -> None:
-    with RedisServer() as server:
-        with server.client() as client:
-            version = client.info("server")["redis_version"]
-        print(f"{platform.machine()}, Python {platform.python_version()}, server {version}, loopback\n")
-        for measure in (pair, line, group):
-            with server.client() as client:
-                client.flushall()
-            measure.run(server)
-            print()
-    file.run()
-    print()
-    database.run()
-    print()
-    cache.run()
-    print()
-    keys.run()
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("rows", nargs="*", choices=[[], *ROWS, *OF_OTHER_PAGES], metavar="row")
+    parser.add_argument("--into", type=Path, default=report.PAGES, help="where speed.json and speed.svg are")
+    options = parser.parse_args()
+    kept = report.Report(options.into, ROWS)
+    for name in options.rows or ROWS:
+        began = time.monotonic()
+        if name in ROWS:
+            kept.add(name, ROWS[name]())
+        else:
+            OF_OTHER_PAGES[name]()
+        print(f"[{name}: {time.monotonic() - began:.0f} s]\n", flush=True)
 
 
 if __name__ == "__main__":

@@ -5,18 +5,13 @@ from __future__ import annotations
 import socket
 from functools import partial
 
-from bench.clock import medians, table
+from bench.clock import timed
 from bench.ours import pair
 from celery_exclusive.stores.base import open_store
 from tests.memcached import MemcachedServer
 
 
-def run() -> None:
-    with MemcachedServer() as server:
-        table("acquire + release of a free key, in memcached", measure(server))
-
-
-def measure(server: MemcachedServer) -> dict[str, float]:
+def measure(server: MemcachedServer) -> dict[str, list[float]]:
     store = open_store(server.url)
     with socket.create_connection(("127.0.0.1", server.port)) as bare:
         bare.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -26,6 +21,8 @@ def measure(server: MemcachedServer) -> dict[str, float]:
                 bare.sendall(command)
                 assert bare.recv(4096) == b"HD\r\n"
 
-        times = medians({"floor: add + delete, bare socket": floor, "celery-exclusive": partial(pair, store)})
+        measured = timed(
+            {"floor: add + delete, bare socket": floor, "celery-exclusive": partial(pair, store)}
+        )
     store.close()
-    return times
+    return measured

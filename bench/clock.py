@@ -8,7 +8,9 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from statistics import median
 
-ROUNDS, CALLS = 15, 200
+from bench import size
+
+SLICES = 8
 
 
 @contextmanager
@@ -29,21 +31,45 @@ def one_processor() -> Generator[None]:
         os.sched_setaffinity(0, before)
 
 
-def medians(contenders: dict[str, Callable[[], object]], calls: int = CALLS) -> dict[str, float]:
-    """Microseconds per call, the median of the rounds."""
-    rounds: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(ROUNDS):
-        for name, call in contenders.items():
-            began = time.perf_counter()
-            for _ in range(calls):
-                call()
-            rounds[name].append((time.perf_counter() - began) / calls * 1e6)
-    return {name: median(times) for name, times in rounds.items()}
+def interleaved(
+    contenders: dict[str, Callable[[], float]], rounds: int, slices: int = 1
+) -> dict[str, list[float]]:
+    """Ask each contender for its figure, in turn, in so many rounds after a first one that does not count.
+
+    In each round they have several turns, and the median of these is the figure: what else the machine does
+    for a moment is in one turn.
+    """
+    figures: dict[str, list[float]] = {name: [] for name in contenders}
+    for number in range(rounds + 1):
+        turns = [{name: measure() for name, measure in contenders.items()} for _ in range(slices)]
+        if number:
+            for name, kept in figures.items():
+                kept.append(median(turn[name] for turn in turns))
+    return figures
 
 
-def table(title: str, times: dict[str, float]) -> None:
+def per_call(call: Callable[[], object], calls: int) -> Callable[[], float]:
+    """Return what measures the microseconds of a call, over so many."""
+
+    def measure() -> float:
+        began = time.perf_counter()
+        for _ in range(calls):
+            call()
+        return (time.perf_counter() - began) / calls * 1e6
+
+    return measure
+
+
+def timed(contenders: dict[str, Callable[[], object]], calls: int = 200) -> dict[str, list[float]]:
+    """Microseconds per call, round by round."""
+    each = size.scaled(calls // SLICES)
+    measures = {name: per_call(call, each) for name, call in contenders.items()}
+    return interleaved(measures, size.scaled(15), SLICES)
+
+
+def table(title: str, times: dict[str, list[float]]) -> None:
     """Print times, and their ratios to the first."""
-    floor = next(iter(times.values()))
+    floor = median(next(iter(times.values())))
     print(title)
-    for name, microseconds in times.items():
-        print(f"  {name:<58} {microseconds:8.1f} us  {microseconds / floor:5.2f}x")
+    for name, rounds in times.items():
+        print(f"  {name:<58} {median(rounds):8.1f} us  {median(rounds) / floor:5.2f}x")

@@ -6,7 +6,7 @@ from functools import partial
 from secrets import token_hex
 from typing import Any
 
-from bench.clock import medians, one_processor, table
+from bench.clock import timed
 from bench.ours import pair
 from tests.maria import MariaServer
 from tests.postgres import PostgresServer
@@ -23,33 +23,28 @@ TAKE_IN_MARIADB = (
 GIVE = "DELETE FROM bare WHERE name = 'bench' AND token = %s"
 
 
-def run() -> None:
-    with one_processor(), PostgresServer() as postgres:
-        table("acquire + release of a free key, in PostgreSQL", in_postgres(postgres))
-    with one_processor(), MariaServer() as maria:
-        table("acquire + release of a free key, in MariaDB", in_mariadb(maria))
-
-
-def in_postgres(server: PostgresServer) -> dict[str, float]:
+def in_postgres(server: PostgresServer) -> dict[str, list[float]]:
     return measure(server, "postgresql", "bare psycopg", TAKE)
 
 
-def in_mariadb(server: MariaServer) -> dict[str, float]:
+def in_mariadb(server: MariaServer) -> dict[str, list[float]]:
     return measure(server, "mysql", "bare PyMySQL", TAKE_IN_MARIADB)
 
 
-def measure(server: PostgresServer | MariaServer, scheme: str, bare: str, take: str) -> dict[str, float]:
+def measure(
+    server: PostgresServer | MariaServer, scheme: str, bare: str, take: str
+) -> dict[str, list[float]]:
     store = server.open_store()
     with server.stranger() as cursor:
         cursor.execute(MAKE)
-        times = medians(
+        measured = timed(
             {
                 f"floor: upsert + delete, {bare}": partial(take_and_give, cursor, take),
                 f"celery-exclusive, {scheme}://": partial(pair, store),
             }
         )
     store.close()
-    return times
+    return measured
 
 
 def take_and_give(cursor: Any, take: str) -> None:

@@ -8,7 +8,7 @@ from contextlib import closing
 from functools import partial
 from secrets import token_hex
 
-from bench.clock import medians, table
+from bench.clock import timed
 from bench.ours import pair
 from celery_exclusive.stores.base import open_store
 
@@ -20,11 +20,7 @@ GIVE = "DELETE FROM bare WHERE key = 'bench' AND token = ?"
 LOOK = "SELECT token, expiry FROM bare WHERE key = 'bench'"
 
 
-def run() -> None:
-    table("acquire + release of a free key, in a file", measure())
-
-
-def measure() -> dict[str, float]:
+def measure() -> dict[str, list[float]]:
     with tempfile.TemporaryDirectory() as folder:
         store = open_store(f"sqlite:///{folder}/ours.db")
         with closing(sqlite3.connect(f"{folder}/bare.db", isolation_level=None)) as bare:
@@ -45,7 +41,7 @@ def measure() -> dict[str, float]:
                     bare.execute(statement, values)
                     bare.execute("COMMIT")
 
-            times = medians(
+            measured = timed(
                 {
                     "floor: upsert + delete, bare sqlite3": floor,
                     "each in a transaction that reads the row before": looking,
@@ -53,4 +49,4 @@ def measure() -> dict[str, float]:
                 }
             )
         store.close()
-    return times
+    return measured

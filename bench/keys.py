@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import Any
 
-from bench.clock import medians, table
+from bench.clock import table, timed
 from celery_exclusive import Exclusive
 from celery_exclusive.options.canonical import MOST_CHARACTERS
 from celery_exclusive.options.keys import key_of
@@ -38,7 +38,7 @@ def run() -> None:
         name: partial(key_of, "feeds.load", load, option, (value,), {})
         for name, (option, value) in CALLS.items()
     }
-    table("the key of a call", medians(calls))
+    table("the key of a call", timed(calls))
     print("the key of a call with as many values, or characters, as there may be")
     for name, value in LARGEST.items():
         print(f"  {name:<58} {_slowest(value):8.1f} ms")

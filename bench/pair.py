@@ -2,62 +2,65 @@
 
 from __future__ import annotations
 
-import socket
 from functools import partial
 from secrets import token_hex
 
 import redis
 
-from bench.clock import medians, table
+from bench import file, peers
+from bench.bare import DELETE_IF_MINE, Socket
+from bench.clock import one_processor, timed
 from bench.ours import pair
+from bench.row import OURS, Figure, Row, times
 from celery_exclusive.stores.base import open_store
 from tests.servers import RedisServer
 
-DELETE_IF_MINE = (
-    "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
-)
+PEER = "python-redis-lock"
+FLOOR = "floor: SET NX PX + compare-and-delete, bare socket"
 
 
-def run(server: RedisServer) -> None:
-    table("acquire + release of a free key", measure(server))
+def run() -> list[Row]:
+    with one_processor(), RedisServer() as server:
+        in_redis = measure(server)
+    with one_processor():
+        in_file = file.measure()
+    return [
+        _row("pair", "acquire and release in Redis, of a bare socket's", 2.6, in_redis),
+        _row("pair-sqlite", "acquire and release in a SQLite file, of a bare upsert and delete", 2, in_file),
+    ]
 
 
-def measure(server: RedisServer) -> dict[str, float]:
+def _row(name: str, what: str, goal: float, measured: dict[str, list[float]]) -> Row:
+    floor = next(iter(measured))
+    (ours,) = (who for who in measured if who.startswith(OURS))
+    absent = peers.missing(PEER) if name == "pair" else {}
+    notes = {f"{who}, us": Figure.of(rounds).median for who, rounds in measured.items()}
+    figures = {who: figure for who, figure in times(measured, floor).items() if who in (ours, *peers.LOCKS)}
+    return Row(name, what, "times", goal, figures, ours=ours, missing=absent, notes=notes)
+
+
+def measure(server: RedisServer) -> dict[str, list[float]]:
+    """Microseconds of each, round by round; the floor first."""
     store = open_store(server.url)
     client = redis.Redis.from_url(server.url)
-    bare = _Socket(server.port)
+    bare = Socket(server.port)
     sha = client.script_load(DELETE_IF_MINE)
-
-    def redis_py() -> None:
-        lock = client.lock("redis-py", timeout=30)
-        lock.acquire(blocking=False)
-        lock.release()
-
-    def cookbook() -> None:
-        client.set("cookbook", "1", nx=True, ex=30)
-        client.delete("cookbook")
 
     def floor() -> None:
         token = token_hex(8)
         bare.ask("SET", "floor", token, "NX", "PX", "30000")
         bare.ask("EVALSHA", sha, "1", "floor", token)
 
-    return medians(
-        {
-            "floor: SET NX PX + compare-and-delete, bare socket": floor,
-            "celery-exclusive: lease, fence, line": partial(pair, store),
-            "redis-py, SET NX + DEL (cookbook; no owner)": cookbook,
-            "redis-py Lock (no fence, no line)": redis_py,
-        }
-    )
+    def cookbook() -> None:
+        client.set("cookbook", "1", nx=True, ex=30)
+        client.delete("cookbook")
 
+    def by(lock: peers.Lock, name: str) -> None:
+        with lock(name):
+            pass
 
-class _Socket:
-    def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port))
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-    def ask(self, *words: str) -> bytes:
-        parts = "".join(f"${len(word)}\r\n{word}\r\n" for word in words)
-        self._socket.sendall(f"*{len(words)}\r\n{parts}".encode())
-        return self._socket.recv(4096)
+    absent = peers.missing(PEER)
+    locks = {
+        name: partial(by, make(server.url), name) for name, make in peers.LOCKS.items() if name not in absent
+    }
+    return timed({FLOOR: floor, OURS: partial(pair, store), "redis-py's SET NX + DEL": cookbook, **locks})

@@ -1,0 +1,63 @@
+"""What `delay()` costs with an option, against a bare one, by one producer, each with a key of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from itertools import count
+
+from bench import peers, size
+from bench.bare import lock_with_each_message
+from bench.clock import SLICES, interleaved, per_call
+from bench.row import OURS, Figure, Row, shares
+from bench.tasks import make
+from tests.servers import RedisServer
+
+CALLS, ROUNDS = 50, 9
+UNIQUE = f"{OURS}, unique"
+FLOOR = "lock and message in one script"
+
+
+def run() -> list[Row]:
+    with RedisServer() as broker, RedisServer() as other:
+        one = _measure(broker, broker, ["bare", FLOOR, UNIQUE, OURS, *peers.UNIQUE])
+        apart = _measure(broker, other, ["bare", UNIQUE, *peers.UNIQUE])
+    return [
+        _row("publish", "`delay()` with `unique=`, of a bare one; one Redis", 0.95, one, UNIQUE, FLOOR),
+        _row("publish-apart", "the same, locks in another Redis", 0.80, apart, UNIQUE),
+        _row("publish-exclusive", "`delay()` with `exclusive=`, of a bare one", 0.97, one, OURS),
+    ]
+
+
+def _measure(broker: RedisServer, store: RedisServer, names: list[str]) -> dict[str, list[float]]:
+    absent = peers.missing(*peers.UNIQUE)
+    contenders = {name: _publisher(name, broker, store) for name in names if name not in absent}
+    return interleaved(contenders, size.scaled(ROUNDS), SLICES)
+
+
+def _publisher(name: str, broker: RedisServer, store: RedisServer) -> Callable[[], float]:
+    task = make(name, broker.url, store=store.url)
+    numbers = count()
+    calls = per_call(lambda: task.delay(f"{name} {next(numbers)}"), size.scaled(CALLS))
+
+    def measure() -> float:
+        with lock_with_each_message() if name == FLOOR else nullcontext():
+            each = calls()
+        with broker.client() as client:
+            client.delete("celery")  # so that each round finds the same broker
+        return each
+
+    return measure
+
+
+def _row(
+    name: str, what: str, goal: float, measured: dict[str, list[float]], ours: str, floor: str | None = None
+) -> Row:
+    wanted = {ours, floor, *(peers.UNIQUE if ours == UNIQUE else ())}
+    figures = {who: figure for who, figure in shares(measured, "bare").items() if who in wanted}
+    absent = peers.missing("celery-once", *peers.UNIQUE) if ours == UNIQUE else {}
+    notes = {
+        "bare, us": Figure.of(measured["bare"]).median,
+        "added, us": Figure.of(measured[ours]).median - Figure.of(measured["bare"]).median,
+    }
+    return Row(name, what, "share", goal, figures, floor=floor, ours=ours, missing=absent, notes=notes)

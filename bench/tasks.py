@@ -1,0 +1,86 @@
+"""A task as each contender would protect it, on an app of its own: for publishers, and for workers."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Generator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+from celery import Celery
+
+from bench import peers
+from bench.bare import Socket
+from bench.row import OURS
+from bench.tally import Tally
+from celery_exclusive import Exclusive, Unique, install
+
+HAS_RECOVER = "recover" in inspect.signature(Exclusive).parameters
+HAS_ORDER = "order" in inspect.signature(Exclusive).parameters
+LATE = {"acks_late": True, "reject_on_worker_lost": True}
+OF_OURS: dict[str, dict[str, Any]] = {
+    f"{OURS}, unique": {"unique": Unique("key")},
+    OURS: {"exclusive": Exclusive("key")},
+    f"{OURS}, late": {"exclusive": Exclusive("key"), **LATE},
+}
+if HAS_ORDER:
+    in_order: dict[str, Any] = {"order": "published"}
+    OF_OURS[f"{OURS}, as published"] = {"exclusive": Exclusive("key", **in_order)}
+
+
+def make(contender: str, broker: str, *, store: str = "", tally: str = "", **conf: Any) -> Any:
+    """Return this contender's task `work(key, number, seconds)`, whose body notes its times in `tally`."""
+    store = store or broker
+    app = Celery("bench", broker=broker, set_as_current=False, fixups=[])
+    app.conf.update(task_ignore_result=True, worker_hijack_root_logger=True, **conf)
+    options: dict[str, Any] = {}
+    if contender in OF_OURS:
+        install(app).conf.exclusive_store = store
+        options = OF_OURS[contender]
+    elif contender in peers.UNIQUE:
+        options = peers.UNIQUE[contender](app, store)
+    elif contender == "bare, late":
+        options = LATE
+    lock = _lock(contender, store)
+    times = Tally(tally) if tally else None
+
+    @app.task(name="bench.work", shared=False, **options)
+    def work(key: str, number: int = 0, seconds: float = 0) -> None:
+        with lock(key):
+            if times:
+                times.begin(number)
+            if seconds:
+                time.sleep(seconds)
+            if times:
+                times.end(number)
+
+    app.finalize()
+    return work
+
+
+def _lock(contender: str, store: str) -> peers.Lock:
+    if contender in peers.LOCKS:
+        return peers.LOCKS[contender](store)
+    if contender == "one round trip":
+        return _RoundTrip(urlsplit(store).port or 0)
+    return _nothing
+
+
+@contextmanager
+def _nothing(_key: str) -> Generator[None]:
+    yield
+
+
+class _RoundTrip:
+    """Asks the server once per body: no lock can cost less."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._socket: Socket | None = None
+
+    def __call__(self, key: str) -> AbstractContextManager[None]:
+        self._socket = self._socket or Socket(self._port)  # in the child that uses it
+        self._socket.ask("SET", key, "1", "NX", "PX", "30000")
+        return _nothing(key)

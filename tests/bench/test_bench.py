@@ -1,0 +1,109 @@
+"""The bench measures: each row with next to nothing to do, so that it cannot rot between two releases."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from bench.__main__ import ROWS
+from bench.kill import seconds_until_it_begins_again
+from bench.makespan import disorder, least
+from bench.report import PAGES, Report, markdown, with_tables
+from bench.row import OURS, Figure, Row, shares, times
+from bench.tally import Spell, Tally
+
+PARTS = (
+    ("publish", "refuse", "pair", "group", "memory", "kill"),
+    ("noop",),
+    ("mixed", "bursts"),
+    ("capacity",),
+)
+
+
+def measure(folder: Path, *rows: str) -> list[Row]:
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", *rows, "--into", folder],
+        env={**os.environ, "BENCH_SMOKE": "1"},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return Report(folder, ROWS).rows
+
+
+@pytest.mark.parametrize("rows", PARTS, ids="-".join)
+def test_each_row_is_measured(rows: tuple[str, ...], tmp_path: Path) -> None:
+    for row in measure(tmp_path, *rows):
+        assert row.goal is None or row.ours in row.figures or row.missing[row.ours], row
+        assert all(0 <= figure.low <= figure.median <= figure.high for figure in row.figures.values()), row
+    assert ET.parse(tmp_path / "speed.svg").getroot().tag.endswith("svg")
+
+
+def test_all_rows_are_measured_here() -> None:
+    assert sorted(row for part in PARTS for row in part) == sorted(ROWS)
+
+
+def test_a_worker_that_is_killed_leaves_its_task_to_the_other() -> None:
+    soon = {"visibility_timeout": 1, "unacked_restore_interval": 1, "unacked_restore_throttle": 1}
+    assert seconds_until_it_begins_again(broker_transport_options=soon) > 0
+
+
+def row(name: str, median: float) -> Row:
+    return Row(
+        name, f"`{name}` < all", "share", 0.9, {OURS: Figure(median, 0.1, 0.7), "other": Figure(1, 1, 1)}
+    )
+
+
+def test_a_part_that_is_measured_again_leaves_the_other_rows_as_they_were(tmp_path: Path) -> None:
+    Report(tmp_path, ["a", "b"]).add("b", [row("second", 0.2)])
+    Report(tmp_path, ["a", "b"]).add("a", [row("first", 0.3)])
+    Report(tmp_path, ["a", "b"]).add("b", [row("third", 0.4)])
+    assert [each.name for each in Report(tmp_path, ["a", "b"]).rows] == ["first", "third"]
+
+
+def test_the_table_shows_median_and_spread_and_why_a_field_is_empty() -> None:
+    empty = Row("late", "late", "share", 0.86, {}, missing={OURS: "it is not there yet"})
+    table = markdown([row("noop", 0.5), empty])
+    assert "| `noop` < all | 1 | 1.00, other | **0.50 (0.10 to 0.70)** | 0.90 |" in table
+    assert "| late | 1 | - | it is not there yet | 0.86 |" in table
+
+
+def test_ratios_are_taken_within_each_round() -> None:
+    rounds = {"bare": [1.0, 10.0, 100.0], OURS: [2.0, 20.0, 400.0]}
+    assert shares(rounds, "bare") == {OURS: Figure(0.5, 0.25, 0.5)}
+    assert times(rounds, "bare") == {OURS: Figure(2.0, 2.0, 4.0)}
+
+
+def test_the_least_makespan_is_that_of_the_work_or_of_the_longest_key() -> None:
+    assert least([1, 2] * 8) == pytest.approx(8 * 0.02)
+    assert least(list(range(16))) == pytest.approx(2 * 0.02)
+
+
+def test_a_start_is_out_of_order_after_that_of_a_later_task_of_its_key(tmp_path: Path) -> None:
+    spells = [Spell(0, begun, 9) for begun in (5.0, 1.0, 2.0, 3.0, 4.0)]
+    assert disorder([1, 1, 2, 2, 1], spells) == 1
+    assert disorder([1, 2, 2, 2, 3], spells) == 0
+
+
+def test_a_tally_counts_the_tasks_that_have_ended(tmp_path: Path) -> None:
+    tally, same = Tally(tmp_path / "tally", 3), Tally(tmp_path / "tally")
+    same.begin(2)
+    assert tally.ended() == 0
+    same.end(2)
+    assert tally.ended() == 1
+    assert tally.spells()[2].ended >= tally.wait_for_begin_of(2)
+    tally.clear()
+    assert same.ended() == 0
+
+
+def test_the_page_states_what_was_measured() -> None:
+    kept, page = json.loads((PAGES / "speed.json").read_text()), (PAGES / "speed.md").read_text()
+    assert with_tables(page, kept, Report(PAGES, ROWS).rows) == page
