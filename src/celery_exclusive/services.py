@@ -15,7 +15,7 @@ from celery_exclusive.options.option import Option
 from celery_exclusive.options.settings import Settings, tombstone_ttl
 from celery_exclusive.options.signing import Signer
 from celery_exclusive.options.values import Values, option_of_call
-from celery_exclusive.stores.base import Reply, Store, open_store
+from celery_exclusive.stores.base import Reply, Store, Wake, open_store
 from celery_exclusive.stores.choose import choose
 from celery_exclusive.stores.publisher_epoch import PublisherEpoch
 
@@ -55,7 +55,8 @@ class Installer(Protocol):
 class Services:
     """The services of an app with locks, in every process.
 
-    `events_from` returns the worker's name while a monitor listens to its events. `conflicts_when_eager`: a
+    `events_from` returns the worker's name while a monitor listens to its events. `hand_on` hands messages on
+    within a worker, and returns those that have to be published. `conflicts_when_eager`: a
     test wants eager tasks to conflict, too. `is_worker`: this process runs tasks, with the state in `worker`,
     see `worker.parts`.
     """
@@ -70,6 +71,7 @@ class Services:
     def __init__(self, app: Any) -> None:
         self.app = app
         self.events_from: Callable[[], str | None] = lambda: None
+        self.hand_on: Callable[[tuple[Wake, ...]], tuple[Wake, ...]] = lambda wakes: wakes
         self.publisher_epoch = PublisherEpoch(lambda: self.store)
 
     @cached_property

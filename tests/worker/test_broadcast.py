@@ -12,6 +12,7 @@ from kombu import Exchange, Queue
 from celery_exclusive import lock
 from tests.rabbit import RabbitServer
 from tests.worker.lab import Lab, Worker, eventually
+from tests.worker.message import wait_for_lines
 from tests.worker.stage import RABBITS
 
 pytestmark = pytest.mark.timeout(240)
@@ -295,10 +296,11 @@ def test_a_routed_copy_that_is_skipped_releases_the_unique_key_of_its_publish(
     make: Callable[..., Lab], broker: str, queues: tuple[str, str], route: dict[str, str]
 ) -> None:
     lab = make(broker)
-    start(lab, ",".join(queues))
+    (worker,) = start(lab, ",".join(queues))
     with lock("busy", app=lab.app):
         skipped = lab.send("once_unless_busy", "k", tag="a", options=route)
         assert "skipped" in skipped.get(timeout=60)
+        wait_for_lines(f"[{skipped.id}] skipped: ", 2, worker)
     eventually(
         lambda: not lab.task("once_unless_busy").lock_state("k").unique_holder, "the release of the key"
     )

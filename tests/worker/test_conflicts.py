@@ -54,6 +54,7 @@ def test_it_does_not_fail_against_its_own_earlier_run(stage: Stage) -> None:
     stage.start_worker(lab)
     retried = lab.send("strict", "k", tag="a", again=True)
     assert retried.get(timeout=DEADLINE) == "a"
+    eventually(lambda: not lab.task("strict").lock_state("k").is_running, "the end of its lease")
     steps = chain(*[lab.task("strict").si("k", tag=str(number)) for number in range(3)]).apply_async()
     assert steps.get(timeout=DEADLINE) == "2"
     stage.assert_nothing_is_left(lab)

@@ -15,6 +15,7 @@ from celery_exclusive.stores.base import open_store
 from tests.proxy import Proxy
 from tests.servers import RedisServer
 from tests.worker.lab import Lab, Worker, eventually
+from tests.worker.message import consume, stop_consuming
 from tests.worker.pipe import in_the_pipe
 from tests.worker.stage import Stage, on_stages
 from tests.worker.trouble import hold
@@ -117,8 +118,10 @@ def test_a_lease_that_its_body_has_released_stays_free_while_the_next_is_called(
     with Proxy(redis_server.port) as broker:
         worker = stage.start_worker(lab, broker_url=f"redis://127.0.0.1:{broker.port}/0")
         hold(lab, "patient")
-        lab.send("patient", "k", tag="next")
+        consume(lab, worker, "side")
+        lab.send("patient", "k", tag="next", options={"queue": "side"})
         lab.wait_for_line(1, "patient", "k")
+        stop_consuming(lab, worker, "side")
         broker.withhold(b"RPUSH")
         lab.open("holder")
         eventually(lambda: broker.met, "the call of the next")
@@ -126,6 +129,7 @@ def test_a_lease_that_its_body_has_released_stays_free_while_the_next_is_called(
         worker.wait_for_log("0 of this worker's leases were restored")
         assert not holders(lab, "patient")
         broker.deliver()
+        consume(lab, worker, "side")
         lab.journal.wait_for("end", tag="next")
 
 

@@ -89,26 +89,26 @@ def received(worker: Worker, result: Any) -> int:
 def test_a_task_revoked_or_expired_in_queue_in_line_or_prefetched_lets_the_line_move_on(stage: Stage) -> None:
     lab = stage.make_lab(OUTSIDE, exclusive_ttl=600, exclusive_offer=1)
     worker = stage.start_worker(lab, slots=3, options=("-Q", "lab"))
+    lab.start_worker("holding", 2, options=("-Q", "holding"))
     team = {"stamped_headers": ["team"], "team": "blue"}
     in_queue = [
         lab.send("wait", "k", f"in-queue-{how}", options={"queue": "side", **options})
         for how, options in (("revoked", {}), ("stamped", team), ("expired", {"expires": 1}))
     ]
-    hold(lab, "k-holder")
-    hold(lab, "e-holder", key="e")
+    hold(lab, "k-holder", queue="holding")
+    hold(lab, "e-holder", key="e", queue="holding")
     revoked, _ = line_up(lab, "revoked", "k-first")
     stamped, also_stamped = line_up(lab, "stamped", "also-stamped", **team)
     line_up(lab, "k-next")
     (expiring,), sent = line_up(lab, "expiring", key="e", expires=SOON), now()  # last: its time runs
     line_up(lab, "e-next", key="e")
-    hold_plain(lab, "slot")
-    for number in range(2):
-        lab.send("plain", f"slot{number}", True)
+    for tag in ("slot", "slot0", "slot1"):
+        hold_plain(lab, tag)
     lab.open("k-holder", "e-holder")
     for result in (revoked, expiring):  # maybe once more: an offer lasts a second
         eventually(lambda result=result: received(worker, result) >= 2, "both, prefetched")
-    revoke(lab, revoked, in_queue[0])
-    assert lab.app.control.revoke_by_stamped_headers({"team": "blue"}, reply=True, timeout=60, limit=1)
+    revoke(lab, revoked, in_queue[0], workers=2)
+    assert lab.app.control.revoke_by_stamped_headers({"team": "blue"}, reply=True, timeout=60, limit=2)
     wait_until_expired(SOON, since=sent)
     assert not lab.journal.events("start", tag="k-first")
     lab.open("slot")

@@ -269,8 +269,9 @@ def test_a_task_whose_worker_dies_between_parking_and_acknowledging_it_runs_once
 
 
 def promote(lab: Lab) -> Message:
-    """Let one task wait for another, and then be running, held at its door."""
-    lab.send("wait", "k", tag="holder", hold=True)
+    """Let one task wait for that of another worker, and then be running, held at its door."""
+    lab.start_worker("other", 1, options=("-Q", "holding"))
+    lab.send("wait", "k", tag="holder", hold=True, options={"queue": "holding"})
     lab.journal.wait_for("start", tag="holder")
     id = lab.send("wait", "k", tag="a", hold=True).id
     lab.wait_for_line(1, "wait", "k")

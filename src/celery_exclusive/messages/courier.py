@@ -61,9 +61,10 @@ class Courier:
         """Republish the messages of a reply and log the tasks that stepped aside; wait for it briefly."""
         for key, id in reply.aside:
             run_in_hub(notices.stepped_aside, key, id)
-        if not reply.wake:
+        wakes = self.services.hand_on(reply.wake)
+        if not wakes:
             return
-        batch = _Batch(reply.wake, time.monotonic() + self.services.settings.exclusive_offer)
+        batch = _Batch(wakes, time.monotonic() + self.services.settings.exclusive_offer)
         run_in_hub(self._send, batch)
         if not is_outside_hub() and current_thread() is not self._thread:  # it would wait for itself
             batch.is_over.wait(wait)

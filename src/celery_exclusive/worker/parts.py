@@ -14,6 +14,7 @@ from celery_exclusive.services import Services
 if TYPE_CHECKING:
     from celery_exclusive.worker.heartbeat import Heartbeat
     from celery_exclusive.worker.received import Received
+    from celery_exclusive.worker.relay import Relay
     from celery_exclusive.worker.roster import Roster
 
 
@@ -24,6 +25,7 @@ class WorkerParts:
     heartbeat: Heartbeat | None = None
     roster: Roster | None = None
     celery: Any = None
+    relay: Relay | None = None
 
     @property
     def keeper(self) -> Roster | Heartbeat | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from celery_exclusive import notices
@@ -81,7 +82,8 @@ class RunLeases:
         if exclusive is None:
             return None
         release = exclusive.release("done" if done else "open")
-        with deadline(self.store_wait.seconds_to_end()):
+        may_hand_on = self.parts.relay.at_the_end() if self.parts.relay else nullcontext()
+        with deadline(self.store_wait.seconds_to_end()), may_hand_on:
             reply, interruption, is_repeated = insist(
                 lambda: self.services.store.apply(exclusive.key, release)
             )

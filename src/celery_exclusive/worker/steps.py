@@ -19,6 +19,7 @@ from celery_exclusive.worker.heartbeat import Heartbeat
 from celery_exclusive.worker.parts import WorkerParts, parts_of
 from celery_exclusive.worker.queues import note_queues
 from celery_exclusive.worker.reaper import Reaper
+from celery_exclusive.worker.relay import Relay
 from celery_exclusive.worker.roster import Roster
 from celery_exclusive.worker.undeclared import Undeclared
 
@@ -75,13 +76,23 @@ class Locks(bootsteps.StartStopStep):
         note_queues(parent.app)
         roster = _roster(parent)
         heartbeat = Heartbeat(services, broker, roster)
-        services.worker, services.is_worker = WorkerParts(heartbeat, roster, parent), True
+        relay = _relay(services, parent)
+        if relay:
+            services.hand_on = relay.send
+        services.worker, services.is_worker = WorkerParts(heartbeat, roster, parent, relay), True
         heartbeat.start()
         self.reaper.start()
+
+    def register_with_event_loop(self, parent: Any, hub: Any) -> None:
+        """The pool runs, and the consumer is connected."""
+        if relay := parts_of(self.services).relay:
+            relay.listen(parent.pool)
 
     def stop(self, parent: Any) -> None:
         services = self.services
         state, services.worker, services.is_worker = parts_of(services), None, False
+        if state.relay:
+            state.relay.close()
         if state.heartbeat:
             state.heartbeat.stop()
             self.reaper.stop()
@@ -132,5 +143,14 @@ def _roster(parent: Any) -> Roster | None:
     """The roster of a pool of processes."""
     if "prefork" not in parent.pool_cls.__module__:
         return None
-    is_forked = getattr(parent, "pool_start_method", "fork") == get_start_method() == "fork"
-    return Roster(max(parent.concurrency, parent.max_concurrency or 0), is_inherited=is_forked)
+    return Roster(max(parent.concurrency, parent.max_concurrency or 0), is_inherited=_is_forked(parent))
+
+
+def _relay(services: Services, parent: Any) -> Relay | None:
+    """The relay of a pool of forked processes, whose results an event loop reads."""
+    is_possible = "prefork" in parent.pool_cls.__module__ and _is_forked(parent) and parent.semaphore
+    return Relay(services, parent) if is_possible else None
+
+
+def _is_forked(parent: Any) -> bool:
+    return bool(getattr(parent, "pool_start_method", "fork") == get_start_method() == "fork")

@@ -1,0 +1,55 @@
+"""A message that a worker has from the store, and that no broker delivers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kombu.message import Message
+
+from celery_exclusive.messages.stored import StoredMessage
+from celery_exclusive.worker.queues import SOURCE
+
+
+def handed_on(stored: StoredMessage, accept: Any, at_end: Callable[..., object]) -> Message:
+    """Make what Celery gets in place of a delivery, with the content types that its consumer accepts.
+
+    `at_end` is called when Celery would acknowledge it, and with `requeue` when it would reject it.
+    """
+    queue = stored.routing_key
+    source = {"queue": queue, "auto_delete": False, "is_fanout": False, "can_be_parked": True}
+    fields: dict[str, Any] = {
+        "body": stored.body,
+        "content_type": stored.content_type,
+        "content_encoding": stored.content_encoding,
+        "delivery_info": {"exchange": "", "routing_key": queue, SOURCE: source},
+        "properties": dict(stored.properties),
+        "accept": accept,
+        "channel": _NoChannel(at_end),
+    }
+    message = Message(**fields)
+    message.headers = dict(stored.headers)  # after that: they may say that the body is compressed, as it was
+    return message
+
+
+def is_handed_on(message: Message) -> bool:
+    return isinstance(message.channel, _NoChannel)
+
+
+class _NoChannel:
+    """Has nothing to acknowledge.
+
+    The store has the message until its run begins, with late acknowledgement until it is done, and offers it
+    again if the worker does not come so far.
+    """
+
+    no_ack_consumers = None
+
+    def __init__(self, at_end: Callable[..., object]) -> None:
+        self._at_end = at_end
+
+    def basic_ack(self, *_: object, **__: object) -> None:
+        self._at_end()
+
+    def basic_reject(self, *_: object, requeue: bool) -> None:
+        self._at_end(requeue=requeue)

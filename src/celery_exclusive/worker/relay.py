@@ -1,0 +1,143 @@
+"""The relay: hands messages whose turn has come on within a worker, with no broker in between."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+from collections import deque
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import astuple
+from functools import partial
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
+
+from billiard.process import current_process
+from celery.bootsteps import RUN  # type: ignore[attr-defined]
+
+from celery_exclusive import notices
+from celery_exclusive.brokers import broker_urls, family
+from celery_exclusive.core.operations import Applied
+from celery_exclusive.messages.stored import StoredMessage
+from celery_exclusive.stores.base import Reply, Wake
+from celery_exclusive.worker.handed_on import handed_on, is_handed_on
+
+if TYPE_CHECKING:
+    from celery_exclusive.services import Services
+
+_STATE = "celery-exclusive"
+"""The first word of what a child writes, where Celery's own are numbers: it is a message to hand on."""
+_HEADER = 4
+"""Bytes that billiard writes before a message."""
+_MOST = getattr(select, "PIPE_BUF", 512)
+"""Bytes that are written into a pipe all or not at all, whatever signal comes meanwhile."""
+
+
+class Relay:
+    """Takes a message from the child that releases its key to the main process, which runs it next.
+
+    It goes through the pipe of the child's results, before the result of the run that has ended: when that
+    frees its slot, the message is the first that waits for one. What the main process cannot run now is
+    published. What is lost on the way is offered again by the store.
+    """
+
+    def __init__(self, services: Services, worker: Any) -> None:
+        self.services, self.worker = services, worker
+        self._runner: tuple[int, int] | None = None
+        self._taken: dict[str, Wake] = {}
+        self._may_dead_letter = family(broker_urls(worker.app.conf, reading=True)[0]) == "amqp"
+
+    @contextmanager
+    def at_the_end(self) -> Generator[None]:
+        """Hand on within this block: after it this child reports that its run has ended."""
+        self._runner = os.getpid(), get_ident()
+        try:
+            yield
+        finally:
+            self._runner = None
+
+    def send(self, wakes: tuple[Wake, ...]) -> tuple[Wake, ...]:
+        """Send the first of these messages to the main process; return those that have to be published.
+
+        One slot becomes free here: if there are more, they are for any worker. Nothing but the end of a run
+        writes into the pipe, no other thread of this child and no process that it has forked.
+        """
+        if wakes and self._runner == (os.getpid(), get_ident()) and _send(wakes[0]):
+            return wakes[1:]
+        return wakes
+
+    def listen(self, pool: Any) -> None:
+        """Let the event loop of the main process receive what children send, each time that it begins."""
+        self._taken.clear()  # Celery has forgotten what had no slot yet
+        pool._pool._result_handler.state_handlers[_STATE] = self.receive
+
+    def receive(self, *fields: Any) -> None:
+        """Run the message that a child has sent, or publish it."""
+        wake = Wake(*fields)
+        try:
+            is_delivered = self._deliver(wake)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the event loop goes on
+            notices.trouble(f"the message of {wake.id} was not handed on, and is published", error)
+            is_delivered = False
+        if not is_delivered:
+            self._publish(wake)
+
+    def close(self) -> None:
+        """Publish what this worker was to run and has not begun. All bodies have ended."""
+        self._publish(*self._taken.values())
+
+    def _end(self, wake: Wake, *, requeue: bool = False) -> None:
+        self._taken.pop(wake.id, None)
+        if requeue:  # its run has left it in line
+            self._publish(wake)
+
+    def _publish(self, *wakes: Wake) -> None:
+        self.services.courier.follow_up(Reply(Applied(True), wakes), wait=0)
+
+    def _deliver(self, wake: Wake) -> bool:
+        """Deliver a message as if it came from its queue, and put it before all that wait for a slot."""
+        signer = self.services.signer
+        content = signer.open_parked(wake.message, wake.key, wake.id)
+        if content is None:  # it is forged
+            return False
+        stored = StoredMessage.load(content).promoted(wake).signed(signer)
+        if not self._can_run(stored):
+            return False
+        tasks = self.worker.consumer.task_consumer
+        waiting = self.worker.semaphore._waiting
+        before = len(waiting)
+        self._taken[wake.id] = wake
+        tasks.on_message(handed_on(stored, tasks.accept, partial(self._end, wake)))
+        if len(waiting) > before:
+            _put_first(waiting)
+        return True
+
+    def _can_run(self, stored: StoredMessage) -> bool:
+        """Whether this worker consumes the queue of this message, knows its task, and does not stop.
+
+        RabbitMQ may have a place for messages that are rejected in the end: it has to have them.
+        """
+        consumer = self.worker.consumer
+        if consumer.blueprint.state != RUN or not consumer.connection or stored.exchange:
+            return False
+        name = stored.headers["task"]
+        if name not in consumer.strategies or not consumer.task_consumer.consuming_from(stored.routing_key):
+            return False
+        return not (self._may_dead_letter and self.worker.app.tasks[name].acks_late)
+
+
+def _put_first(waiting: deque[Any]) -> None:
+    """Put the request that came last before the others, and behind those that were handed on before it."""
+    last = waiting.pop()
+    others = (n for n, (_, (request, *_), _) in enumerate(waiting) if not is_handed_on(request.message))
+    waiting.insert(next(others, len(waiting)), last)
+
+
+def _send(wake: Wake) -> bool:
+    """Write a message into the pipe of this child's results; False: it is too long to be written at once."""
+    words = pickle.dumps((_STATE, astuple(wake)))
+    if len(words) + _HEADER > _MOST:
+        return False
+    current_process().outq.send_payload(words)  # type: ignore[attr-defined]
+    return True

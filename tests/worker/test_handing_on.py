@@ -1,0 +1,185 @@
+"""A message whose turn has come stays in the worker: no broker between its predecessor's end and its run."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.rabbit import RabbitServer
+from tests.worker.lab import Lab, eventually
+from tests.worker.message import stop_consuming
+from tests.worker.stage import RABBITS
+from tests.worker.test_blocked_broker import memory_alarm
+from tests.worker.test_rabbit import DEADLINE
+
+pytestmark = pytest.mark.timeout(240)
+RELAY = "tests.worker.shop_relay"
+VICTIMS = ("child that sends", "worker that receives", "worker that has received")
+
+
+def line_up(lab: Lab, count: int, name: str = "wait", **options: Any) -> list[Any]:
+    """Let so many wait behind a holder whose door is closed."""
+    lab.send(name, "k", tag="holder", hold=True)
+    lab.journal.wait_for("start", tag="holder")
+    results = []
+    for number in range(count):
+        results.append(lab.send(name, "k", tag=str(number), **options))
+        lab.wait_for_line(number + 1, name, "k")
+    return results
+
+
+def published(lab: Lab) -> int:
+    """How many messages were put into a list since the counts were reset."""
+    stats = lab.doors.info("commandstats")
+    return sum(stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("lpush", "rpush"))
+
+
+def test_a_line_in_one_worker_takes_no_message_of_the_broker(
+    make_lab: Callable[..., Lab], acks: dict[str, bool]
+) -> None:
+    lab = make_lab(**acks, task_ignore_result=True)
+    lab.start_worker("w1", 2)
+    line_up(lab, 20)
+    lab.doors.config_resetstat()
+    lab.open("holder")
+    lab.journal.wait_for("end", 21)
+    assert lab.journal.tags("start") == ["holder", *map(str, range(20))]
+    assert lab.journal.most_open() == 1
+    assert published(lab) == 1, "the door alone"
+    eventually(lambda: not lab.messages_at_the_broker(), "an empty queue")
+    assert lab.waiting("wait", "k") == 0
+
+
+def test_what_is_handed_on_runs_before_what_waits_for_a_slot(make_lab: Callable[..., Lab]) -> None:
+    lab = make_lab(task_acks_late=True)
+    lab.start_worker("w1", 2)
+    line_up(lab, 3)
+    lab.send("plain", tag="other", hold=True)
+    lab.journal.wait_for("start", tag="other")
+    reserved = [lab.send("plain", tag=f"reserved{number}") for number in range(3)]
+
+    def are_reserved() -> bool:
+        tasks = (lab.app.control.inspect(timeout=5, limit=1).reserved() or {}).get("w1@lab", ())
+        return {task["id"] for task in tasks} >= {result.id for result in reserved}
+
+    eventually(are_reserved, "three that wait for a slot")
+    lab.open("holder")
+    lab.journal.wait_for("end", tag="reserved2")
+    assert lab.journal.tags("start")[2:] == ["0", "1", "2", "reserved0", "reserved1", "reserved2"]
+    lab.open("other")
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_a_kill_while_a_message_is_handed_on_loses_nothing(
+    make_lab: Callable[..., Lab], acks: dict[str, bool], victim: str
+) -> None:
+    lab = make_lab(module=RELAY, exclusive_ttl=5, exclusive_offer=1, **acks)
+    worker = lab.start_worker("w1", 2, victim=victim)
+    results = line_up(lab, 3, "turn")
+    lab.open("holder", "holder")  # its own child may die before it is acknowledged
+    if victim != VICTIMS[0]:
+        worker.process.wait(60)
+        worker.kill()
+        lab.start_worker("w2", 2)
+    assert [result.get(timeout=120) for result in results] == ["0", "1", "2"]
+    assert [tag for tag in lab.journal.tags("start") if tag != "holder"] == ["0", "1", "2"]
+    assert lab.journal.most_open() == 1
+    eventually(lambda: lab.waiting("turn", "k") == 0, "an empty line")
+
+
+def test_a_task_that_was_handed_on_and_asks_for_another_delivery_gets_it(
+    make_lab: Callable[..., Lab],
+) -> None:
+    lab = make_lab(module=RELAY, task_acks_late=True, exclusive_offer=600)
+    lab.start_worker("w1", 2)
+    results = line_up(lab, 2, "requeue")
+    lab.open("holder")
+    assert [result.get(timeout=60) for result in results] == ["0", "1"]
+    assert sorted(lab.journal.tags("start")) == ["0", "0", "1", "1", "holder"]
+    assert lab.journal.most_open() == 1
+    eventually(lambda: lab.waiting("requeue", "k") == 0, "an empty line")
+
+
+def test_a_task_that_was_handed_on_is_retried(make_lab: Callable[..., Lab], acks: dict[str, bool]) -> None:
+    lab = make_lab(module=RELAY, **acks)
+    lab.start_worker("w1", 2)
+    results = line_up(lab, 2, "again")
+    lab.open("holder")
+    assert [result.get(timeout=60) for result in results] == ["0", "1"]
+    assert lab.journal.tags("start") == ["holder", "0", "1", "0", "1"]
+    assert lab.waiting("again", "k") == 0
+
+
+def test_a_revoked_task_in_line_is_not_run_when_it_is_handed_on(
+    make_lab: Callable[..., Lab], acks: dict[str, bool]
+) -> None:
+    lab = make_lab(**acks)
+    worker = lab.start_worker("w1", 2)
+    results = line_up(lab, 3)
+    assert lab.app.control.revoke(results[1].id, reply=True, timeout=60, limit=1)
+    lab.open("holder")
+    assert [results[number].get(timeout=60) for number in (0, 2)] == ["0", "2"]
+    assert f"Discarding revoked task: {lab.task('wait').name}[{results[1].id}]" in worker.log
+    assert lab.journal.tags("start") == ["holder", "0", "2"]
+
+
+def test_a_large_message_goes_through_the_broker(make_lab: Callable[..., Lab]) -> None:
+    lab = make_lab(task_acks_late=True, task_ignore_result=True)
+    lab.start_worker("w1", 2)
+    line_up(lab, 1)
+    tag = "x" * 100_000
+    lab.send("wait", "k", tag=tag)
+    lab.wait_for_line(2, "wait", "k")
+    lab.doors.config_resetstat()
+    lab.open("holder")
+    lab.journal.wait_for("end", tag=tag)
+    assert published(lab) == 2, "the door, and the large one"
+
+
+def test_a_message_of_a_queue_that_the_worker_has_left_goes_to_the_broker(
+    make_lab: Callable[..., Lab],
+) -> None:
+    lab = make_lab(task_acks_late=True)
+    worker = lab.start_worker("w1", 2, options=("-Q", "lab,side"))
+    lab.send("wait", "k", tag="holder", hold=True)
+    lab.journal.wait_for("start", tag="holder")
+    lab.send("wait", "k", tag="side", options={"queue": "side"})
+    lab.wait_for_line(1, "wait", "k")
+    stop_consuming(lab, worker, "side")
+    lab.open("holder")
+    eventually(lambda: lab.doors.llen("side"), "the message in its queue")
+    assert lab.journal.tags("start") == ["holder"]
+    lab.start_worker("w2", 1, options=("-Q", "side"))
+    lab.journal.wait_for("end", tag="side")
+
+
+def test_a_worker_that_stops_gives_the_next_message_to_the_others_at_once(
+    make_lab: Callable[..., Lab], acks: dict[str, bool]
+) -> None:
+    lab = make_lab(**acks, exclusive_offer=600)
+    worker = lab.start_worker("w1", 2)
+    line_up(lab, 1)
+    worker.process.send_signal(signal.SIGTERM)
+    worker.wait_for_log("Warm shutdown")
+    lab.open("holder")
+    assert worker.stop() == 0
+    assert lab.doors.llen("lab") == 1
+    lab.start_worker("w2", 2)
+    lab.journal.wait_for("end", tag="0")
+    assert lab.journal.tags("start") == ["holder", "0"]
+
+
+@RABBITS[0]
+def test_a_line_goes_on_in_a_worker_while_its_broker_blocks_publishers(
+    make_rabbit_lab: Callable[..., Lab], rabbit_server: RabbitServer, queue_type: dict[str, Any]
+) -> None:
+    lab = make_rabbit_lab(queue_type, task_acks_late=False)
+    lab.start_worker("w1", 2)
+    line_up(lab, 3)
+    with memory_alarm(rabbit_server):
+        lab.open("holder")
+        lab.journal.wait_for("end", 4, timeout=DEADLINE)
+    assert lab.journal.tags("start") == ["holder", "0", "1", "2"]
