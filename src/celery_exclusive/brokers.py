@@ -22,7 +22,7 @@ _FAMILIES: Final = {
 _NOTICE_AT_ONCE: Final = ("amqp", "qpid", "memory")
 _PORTS: Final = {"redis": 6379, "sentinel": 26379, "amqp": 5672}
 _PORT_OF_AMQPS: Final = 5671
-_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
+LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 
 def broker_urls(conf: Mapping[str, Any], *, reading: bool = False) -> list[str]:
@@ -108,7 +108,7 @@ def _parts(url: str) -> urlparts:
 
 
 def _place(kind: str, part: urlparts) -> str:
-    host = "localhost" if part.hostname in (*_LOOPBACK, None) else part.hostname
+    host = "localhost" if part.hostname in (*LOOPBACK, None) else part.hostname
     port = part.port or _PORTS.get(kind)
     if kind == "amqp" and port == _PORT_OF_AMQPS:
         port = _PORTS[kind]  # the same broker, over TLS
@@ -124,4 +124,4 @@ def _is_near(url: str) -> bool:
     if family(url) in ("memory", "filesystem") or scheme(url).endswith(("+socket", "+sqlite")):
         return True
     host = _parts(url).hostname
-    return host in (*_LOOPBACK, socket.gethostname().lower()) or (host is None and family(url) in _PORTS)
+    return host in (*LOOPBACK, socket.gethostname().lower()) or (host is None and family(url) in _PORTS)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from celery_exclusive.brokers import redelivers_at_once
-from celery_exclusive.core.operations import Acquire, KeyOperation
+from celery_exclusive.core.operations import Acquire, AcquireAlone, KeyOperation
 from celery_exclusive.core.records import NEVER, SECOND
 from celery_exclusive.options.declared import Exclusive, Unique
 from celery_exclusive.options.option import Option
@@ -18,6 +18,9 @@ from celery_exclusive.options.values import Values, option_of_call
 from celery_exclusive.stores.base import Reply, Store, Wake, open_store
 from celery_exclusive.stores.choose import choose
 from celery_exclusive.stores.publisher_epoch import PublisherEpoch
+
+if TYPE_CHECKING:
+    from celery_exclusive.stores.redis.store import RedisStore
 
 ATTRIBUTE = "_celery_exclusive"
 """The attribute of an app that has its services."""
@@ -165,6 +168,13 @@ class PublishingStore:
             operation = replace(operation, message=message)
         reply = self._store.apply(key, operation)
         self._services.courier.follow_up(reply)
+        return reply
+
+    def acquire_and_push(self, key: str, operation: AcquireAlone, to: str, message: bytes) -> Reply | None:
+        """Do the operation and push the message with it, in a store that can; None: it is refused."""
+        reply = cast("RedisStore", self._store).acquire_and_push(key, operation, to, message)
+        if reply:
+            self._services.courier.follow_up(reply)
         return reply
 
     def reap(self, limit: int = 100, every: int = 0, *, recovers_until: int = NEVER) -> Reply:

@@ -237,8 +237,10 @@ def test_each_step_is_one_call_of_the_store(stage: Stage) -> None:
     lab.send("queued", "warm up")
     calls: list[Any] = []
     store = lab.app._celery_exclusive.store
-    apply = store.apply
-    store.apply = lambda key, operation: (calls.append(operation), apply(key, operation))[1]
+    for method in ("apply", "acquire_and_push"):
+        ask = getattr(store, method)
+        spy = lambda key, operation, *rest, ask=ask: (calls.append(operation), ask(key, operation, *rest))[1]  # noqa: E731
+        setattr(store, method, spy)
     lab.send("once", "k", "first")
     assert [type(call).__name__ for call in calls] == ["AcquireAlone"]
     assert calls.pop().ttl == 86_400 * SECOND

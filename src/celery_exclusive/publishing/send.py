@@ -55,9 +55,11 @@ def wrap_send_task(services: Services) -> Any:
             rejections=rejections(headers),
         )
 
-        def send(header: Header, id: str) -> Any:
+        def send(header: Header, id: str, producer: Any = None) -> Any:
             ours = {HEADER: services.signer.sign_header(header.write(), id)}
             completed = {**options, "task_id": id, "headers": {**headers, **ours}}
+            if producer:
+                completed["producer"] = producer
             return send_task(name, args, kwargs, *rest, **completed)
 
         if header.unique is None:

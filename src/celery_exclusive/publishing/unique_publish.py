@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 from celery.signals import beat_init
 from celery.utils import uuid
+from kombu.exceptions import OperationalError
 
 from celery_exclusive import notices
 from celery_exclusive.core.claim import FINISHED, PERIOD, Claim, publish_id
-from celery_exclusive.core.operations import AcquireAlone, Answer, GiveUp, KeyOperation
+from celery_exclusive.core.operations import AcquireAlone, Answer, GiveUp, Held, KeyOperation
 from celery_exclusive.core.plan import Ask, run_plan
 from celery_exclusive.core.publishing import Call, Kind, Sending, publish, unpublished
 from celery_exclusive.errors import DuplicateTask, StoreUnavailable
@@ -22,6 +25,8 @@ from celery_exclusive.options.declared import Unique
 from celery_exclusive.run import Run, current_run, runs
 from celery_exclusive.services import Services
 
+_refused_lately: WeakSet[Any] = WeakSet()
+"""The tasks whose last call was not sent: the next one is likely to be another duplicate."""
 _OF_MEMBERS = ("chain", "group_id", "chord", "link", "link_error", "reply_to", "task_id")
 """Options of calls whose result others wait for, if their caller gives them."""
 
@@ -54,6 +59,8 @@ class UniquePublish:
             self.header = replace(header, follows=publish_id(self.call.inherits.id))
         self.may_hold = False
         self.is_unanswered = False
+        self.result: Any = None
+        """The handle of the message, if it was sent in the call that acquired its key."""
 
     def _call(self, run: Run | None, *, is_retry: bool) -> Call:
         """Describe this call to its plan. `run` is that of its own task, if that publishes it."""
@@ -78,7 +85,7 @@ class UniquePublish:
             callers=_enclosing_tasks(key),
         )
 
-    def send(self, publish_message: Callable[[Header, str], Any]) -> Any:
+    def send(self, publish_message: Callable[..., Any]) -> Any:
         """Send the message with this header and task id, or return the handle of the task that holds the key.
 
         If sending fails or is interrupted, the key is left as it was.
@@ -87,13 +94,16 @@ class UniquePublish:
             DuplicateTask: another task holds the key, and the option says "raise".
             StoreUnavailable: the store does not answer, and `on_store_error` is not "allow".
         """
+        self.publish_message = publish_message
         try:
             sending = self._acquire()
             if sending.kind == "skip":
                 return self._existing_result(sending.owner)
             if sending.kind == "duplicate":
                 self.header = replace(self.header, duplicate_of=sending.owner)
-            result = publish_message(self.header, self.task_id)
+            result = self.result
+            if result is None:
+                result = publish_message(self.header, self.task_id)
         except StoreUnavailable:
             if self.may_hold:
                 self._owe()
@@ -130,10 +140,41 @@ class UniquePublish:
 
     def _ask(self, asked: Ask) -> Answer:
         assert isinstance(asked.operation, AcquireAlone)  # noqa: S101 - a call acquires, and does nothing else
+        answer = self._ask_in_one_call(asked.key, asked.operation)
+        if answer:
+            return answer
         self.is_unanswered = True
         answer = self.services.store.apply(asked.key, asked.operation).answer
         self.is_unanswered = False
         return answer
+
+    def _ask_in_one_call(self, key: str, operation: AcquireAlone) -> Answer | None:
+        """Acquire the key and send the message at once, if both are possible; None: nothing was done."""
+        if self.call.has_to_be_sent or self.services.allows_without(self.option):
+            return None
+        if not getattr(self.services.store, "place", ""):
+            return None
+        from celery_exclusive.publishing import one_call
+
+        if not one_call.is_possible(self.services, self.options):
+            return None
+        if self.task in _refused_lately and (holders := self.services.store.inspect(key).holders):
+            return Held(holders)  # which costs less than a message that is made and not sent
+        call = one_call.OneCall(self.services, key, operation)
+        try:
+            self.result = call.send(partial(self.publish_message, self.header, self.task_id))
+        except OperationalError:
+            if call.answer or call.is_unanswered:
+                raise
+            return None  # there is no broker: the store says what is wrong with it
+        finally:
+            self.is_unanswered = call.is_unanswered
+        if self.result is None:
+            self.services.app.AsyncResult(self.task_id)  # when it goes, Celery expects no result any more
+            _refused_lately.add(self.task)
+        else:
+            _refused_lately.discard(self.task)
+        return call.answer
 
     def _existing_result(self, existing_id: str) -> Any:
         """Return the handle of the task that holds the key, for a call that is not sent."""

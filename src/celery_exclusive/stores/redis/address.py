@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from celery_exclusive.brokers import scheme
+from celery_exclusive.brokers import LOOPBACK, scheme
 from celery_exclusive.display import printable
 from celery_exclusive.errors import OptionError
 
@@ -49,6 +51,14 @@ def parse(url: str) -> Address:
             f"exclusive_store: cannot understand this {scheme(url)}:// URL: percent-encode what is special "
             "in its password ('/' is %2F, '@' is %40, '#' is %23), and give port and timeouts as numbers"
         ) from None
+
+
+def place(options: Mapping[str, Any]) -> str:
+    """Return the server and the database that a connection with these options of redis-py leads to."""
+    if path := options.get("path"):
+        return f"{path}?virtual_host={options['db']}"
+    host = str(options["host"]).lower()
+    return f"{'localhost' if host in LOOPBACK else host}:{options['port']}/{options['db']}"
 
 
 def _is_misread(parts: SplitResult) -> bool:

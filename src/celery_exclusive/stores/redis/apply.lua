@@ -10,7 +10,7 @@
 -- field      a name and its value, again for each: what the operation has besides None and False. The fields
 --            are those of core/operations.py, in a table `op`, where two fields stand for each pair:
 -- fields of acquire: id token ttl limit redelivered promoted acks_late message max_waiting takes_over_id takes_over_phase at_once recovers
--- fields of acquire_alone: id token ttl inherits_id inherits_token phase
+-- fields of acquire_alone: id token ttl inherits_id inherits_token phase list payload
 -- fields of release: id token ending
 -- fields of requeue: id token ttl
 -- fields of remove: id ending
@@ -19,9 +19,10 @@
 -- fields of restore: id token ttl limit
 -- fields of reap: limit every recovers_until
 -- limit      reap: of how many keys; every: the least time since the last reap
+-- list       acquire_alone: where the payload is pushed with a new lease; a lease that is there went with it
 -- answer     granted, parked, held, full, stale or done; number is the fence, the position, how many wait,
 --            or 1 for found; reap: 0 after another reap, 2 if more may be due; the quick ways return
---            these two alone
+--            these two alone; refused, alone: nothing could be pushed, and nothing was done
 -- epoch      in a reply with wakes, and in every reply to reap
 -- owners     id, age, remaining, fence, phase, ...; wakes: key, id, message, ...; asides: key, id, ...
 -- unreadable reap: key, problem, ... of damaged keys, which it skips from now on
@@ -57,6 +58,12 @@ end
 local function tombstone()
   local ends, by = string.match(redis.call('GET', tombstone_name()) or '', '^(%d+) (.*)$')
   return ends and tonumber(ends) > now and by or nil
+end
+
+-- Pushes the message of a new lease, before that is stored: a push that fails leaves no lease.
+local function push()
+  local reply = op.list and redis.pcall('LPUSH', op.list, op.payload)
+  if type(reply) == 'table' and reply.err then return {'refused'} end
 end
 
 -- include quick.lua
@@ -108,7 +115,10 @@ else
     acquire = acquire, acquire_alone = acquire_alone, release = release, requeue = requeue, remove = remove,
     give_up = give_up, force_release = force_release, restore = restore,
   }
+  local had_lease = holders[op.id]
   answer, number, by = verbs[verb]()
+  local refused = answer == 'granted' and not had_lease and push()
+  if refused then return refused end
   store()
 end
 local epoch = (#wakes > 0 or verb == 'reap') and ensure_epoch() or ''

@@ -36,6 +36,7 @@ FIELDS = {
 }
 """The fields of each verb, as the header of apply.lua lists them."""
 FIELDS["reap"] = ["limit", "every", "recovers_until"]
+FIELDS["acquire_alone"] += ["list", "payload"]
 
 
 def arguments_of(operation: KeyOperation) -> tuple[str, list[object]]:

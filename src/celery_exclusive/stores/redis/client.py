@@ -76,6 +76,7 @@ class Client:
     def __init__(self, url: str) -> None:
         self._address = address.parse(url)
         self.url = self._address.shown
+        self.place = address.place(self._address.options)
         self._timeout = float(self._address.options["socket_timeout"] or 0)
         self._idle = Idle[_Connection]()
 

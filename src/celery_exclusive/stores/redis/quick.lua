@@ -32,6 +32,8 @@ local function quick_grant(own)
     own = {
       expiry = now + op.ttl, fence = next_number(), may_have_copies = '0', phase = phase, token = op.token,
     }
+    local refused = push()
+    if refused then return refused end
     minexp = holder_count == 0 and own.expiry or math.min(minexp, own.expiry)
     holder_count = holder_count + 1
   end

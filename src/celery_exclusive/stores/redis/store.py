@@ -8,6 +8,7 @@ from os import urandom
 from typing import Any
 
 from celery_exclusive.core.operations import (
+    AcquireAlone,
     Applied,
     Granted,
     KeyOperation,
@@ -44,7 +45,8 @@ _DONE, _NOT_DONE = Reply(Applied(True)), Reply(Applied(False))
 class RedisStore:
     """A store on a Redis or Valkey server, whose clock decides.
 
-    `clock`, if a test sets it, returns the time in microseconds instead.
+    `clock`, if a test sets it, returns the time in microseconds instead. `place` is the database in which it
+    can also push messages; "" after it was refused.
     """
 
     capabilities = Capabilities()
@@ -54,6 +56,7 @@ class RedisStore:
     ) -> None:
         self._client = Client(url)
         self.url = self._client.url
+        self.place = self._client.place
         self.clock: Callable[[], int] | None = None
         self._base, self._older = f"{prefix}2:{{0}}:", f"{prefix}1:{{0}}:"
         self._offer = offer
@@ -62,6 +65,19 @@ class RedisStore:
     def apply(self, key: str, operation: KeyOperation) -> Reply:
         verb, named = arguments_of(operation)
         return self._apply(verb, named, key, is_done_if_repeated=is_done_if_repeated(operation))
+
+    def acquire_and_push(self, key: str, operation: AcquireAlone, to: str, message: bytes) -> Reply | None:
+        """Do the operation, and push the message onto a list of this server, if the lease is a new one.
+
+        A repetition after a lost answer pushes nothing: the message went with the lease that it finds. None:
+        the server refuses to push, and nothing was done.
+        """
+        verb, named = arguments_of(operation)
+        try:
+            return self._apply(verb, [*named, "list", to, "payload", message], key)
+        except _Refused:
+            self.place = ""
+            return None
 
     def renew(self, leases: Sequence[tuple[str, Renew]]) -> list[bool]:
         found: list[bool] = []
@@ -203,12 +219,18 @@ class RedisStore:
             raise
         # A release whose reply was lost finds nothing when it is repeated, and that is no alarm.
         is_repeated = is_done_if_repeated and isinstance(reply, Repeated)
+        if len(reply) == 1:
+            raise _Refused
         if len(reply) == 2:
             name, number = reply
             if name == GRANTED:
                 return Reply(Granted(number))
             return _DONE if number or is_repeated else _NOT_DONE
         return read_reply(reply, is_sweep=verb == "reap", is_repeated=is_repeated)
+
+
+class _Refused(Exception):
+    """A message could not be pushed: the user has no rights on the list, or it is none."""
 
 
 def _facts(info: bytes) -> dict[str, str]:

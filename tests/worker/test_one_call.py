@@ -1,0 +1,499 @@
+"""Where broker and store are one Redis database, one call acquires a unique key and sends its message."""
+
+from __future__ import annotations
+
+import copy
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery, _state
+from celery.signals import after_task_publish, before_task_publish, task_sent
+from kombu import Exchange, Queue
+from kombu.transport.redis import Channel
+
+from celery_exclusive import DuplicateTask, StoreUnavailable, Unique, install
+from celery_exclusive.publishing import one_call
+from celery_exclusive.stores.redis.store import RedisStore
+from tests.proxy import Proxy
+from tests.servers import RedisServer
+from tests.worker.journal import eventually
+
+STEP = 9
+"""Of every so many calls of functions, one is where the publisher dies."""
+
+
+@pytest.fixture
+def make_app() -> Iterator[Callable[..., Celery]]:
+    apps, finalizers = [], set(_state._on_app_finalizers)
+
+    def make(url: str, **conf: Any) -> Celery:
+        app = install(Celery("feeds", broker=url, set_as_current=False))
+        app.conf.update({"exclusive_store": url, **conf})
+        apps.append(app)
+
+        @app.task(name="feeds.load", shared=False, unique=Unique("url"))
+        def load(url: str) -> None: ...
+
+        app.finalize()
+        return app
+
+    yield make
+    for app in apps:
+        app._celery_exclusive.releaser.drain()
+        app._celery_exclusive.store.close()
+        app.close()
+    _state._on_app_finalizers &= finalizers
+
+
+@pytest.fixture
+def pushes(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Of each call that was to acquire and push: whether the server has answered, and did not refuse."""
+    seen: list[bool] = []
+    acquire_and_push = RedisStore.acquire_and_push
+
+    def see(*args: Any) -> Any:
+        reply = acquire_and_push(*args)
+        seen.append(reply is not None)
+        return reply
+
+    monkeypatch.setattr(RedisStore, "acquire_and_push", see)
+    return seen
+
+
+def load(app: Celery) -> Any:
+    return app.tasks["feeds.load"]
+
+
+def lists(server: RedisServer) -> dict[bytes, list[bytes]]:
+    with server.client() as client:
+        return {name: client.lrange(name, 0, -1) for name in client.scan_iter(_type="list")}
+
+
+def messages(server: RedisServer) -> int:
+    return sum(map(len, lists(server).values()))
+
+
+def holder(app: Celery, url: str = "a") -> Any:
+    return load(app).lock_state(url).unique_holder
+
+
+@pytest.mark.parametrize(
+    ("transport_options", "options", "conf"),
+    [
+        ({}, {}, {}),
+        ({}, {"priority": 0}, {}),
+        ({}, {"priority": 5}, {}),
+        ({}, {"priority": 9}, {}),
+        ({"priority_steps": list(range(10))}, {"priority": 7}, {}),
+        ({"priority_steps": [0, 4], "sep": ":"}, {"priority": 4}, {}),
+        ({"global_keyprefix": "broker-é:"}, {"priority": 3}, {}),
+        ({"global_keyprefix": "broker:"}, {}, {}),
+        ({}, {"compression": "zlib"}, {}),
+        ({}, {"serializer": "pickle"}, {"accept_content": ["pickle"]}),
+        ({}, {"queue": "queue-ü"}, {}),
+        ({}, {"countdown": 60, "expires": 90, "headers": {"own": "häder"}}, {}),
+        ({}, {}, {"task_send_sent_event": True}),
+        ({"body_encoding": None}, {}, {}),
+    ],
+    ids=str,
+)
+def test_what_is_pushed_is_byte_for_byte_what_kombu_pushes(
+    make_app: Any,
+    redis_url: str,
+    redis_server: RedisServer,
+    pushes: list[bool],
+    monkeypatch: pytest.MonkeyPatch,
+    transport_options: dict[str, Any],
+    options: dict[str, Any],
+    conf: dict[str, Any],
+) -> None:
+    app = make_app(redis_url, broker_transport_options=transport_options, **conf)
+    prepared: list[tuple[str, Any]] = []
+    prepare = Channel._inplace_augment_message
+
+    def see(channel: Any, message: Any, exchange: str, routing_key: str) -> None:
+        prepare(channel, message, exchange, routing_key)
+        if not exchange:
+            prepared.append((routing_key, copy.deepcopy(message)))
+
+    monkeypatch.setattr(Channel, "_inplace_augment_message", see)
+    assert load(app).apply_async(("ä",), **options).outcome == "published"
+    assert pushes == [True]
+    ours = lists(redis_server)
+    redis_server.refresh()
+    ((queue, message),) = prepared
+    with app.connection_for_write() as connection:
+        connection.default_channel._put(queue, message)
+    assert ours == lists(redis_server)
+    assert messages(redis_server) == 1
+
+
+def test_a_publish_is_one_command_and_a_duplicate_is_none_more_and_is_not_sent(
+    make_app: Any, redis_url: str, redis_server: RedisServer
+) -> None:
+    app = make_app(redis_url)
+    load(app).delay("warm up")
+    load(app).lock_state("warm up")
+    by_clients = ("evalsha", "eval", "lpush", "rpush", "sadd", "ping", "smembers", "publish")
+    with redis_server.client() as client:
+
+        def commands(url: str) -> Counter[str]:
+            client.config_resetstat()
+            load(app).delay(url)
+            stats = client.info("commandstats")
+            return Counter(
+                {name: stats[f"cmdstat_{name}"]["calls"] for name in by_clients if f"cmdstat_{name}" in stats}
+            )
+
+        assert +commands("a") == Counter(evalsha=1, lpush=1)  # the push is one of the script
+        assert +commands("a") == Counter(evalsha=1)  # made, and not sent
+        assert +commands("a") == Counter(evalsha=1)  # only looked at
+        assert +commands("b") == Counter(evalsha=2, lpush=1)  # looked at, and sent
+        assert +commands("c") == Counter(evalsha=1, lpush=1)
+    assert messages(redis_server) == 4
+
+
+def test_a_duplicate_gets_the_handle_of_the_task_that_holds_the_key_or_an_error(
+    make_app: Any, redis_url: str, redis_server: RedisServer, pushes: list[bool]
+) -> None:
+    app = make_app(redis_url)
+    first = load(app).delay("a")
+    assert (first.outcome, first.existing_id) == ("published", None)
+    assert holder(app).task_id == first.id
+    for _ in range(3):
+        other = load(app).delay("a")
+        assert (other.outcome, other.existing_id, other.key) == ("skipped", first.id, first.key)
+        assert other.id == first.id
+    with pytest.raises(DuplicateTask, match=first.id):
+        load(app).apply_async(("a",), unique=Unique("url", on_conflict="raise"))
+    assert messages(redis_server) == 1
+    assert pushes == [True, True]  # the others were known by then
+
+
+def test_what_comes_after_a_publish_does_not_come_after_a_duplicate(
+    make_app: Any, redis_url: str, redis_server: RedisServer
+) -> None:
+    app = make_app(redis_url, result_backend=redis_url, task_send_sent_event=True)
+    after: list[str] = []
+
+    def see(sender: str, **_: Any) -> None:
+        after.append(sender)
+
+    events: list[str] = []
+    app.amqp._event_dispatcher.publish = lambda name, *_, **__: events.append(name)
+    with redis_server.client() as client:
+        for signal_ in (after_task_publish, task_sent):
+            signal_.connect(see)
+        first = load(app).delay("a")
+        assert after == ["feeds.load"] * 2
+        assert events == ["task-sent"]
+        load(app).delay("a")
+        load(app).delay("a")
+        for signal_ in (after_task_publish, task_sent):
+            signal_.disconnect(see)
+        assert after == ["feeds.load"] * 2
+        assert events == ["task-sent"]
+        eventually(
+            lambda: set(client.pubsub_channels()) <= {f"celery-task-meta-{first.id}".encode()},
+            "the end of the subscription to a result that never comes",
+        )
+
+
+def test_a_receiver_that_sees_a_message_before_it_is_sent_sees_no_duplicate(
+    make_app: Any, redis_url: str, pushes: list[bool]
+) -> None:
+    app = make_app(redis_url)
+    before: list[str] = []
+
+    def see(headers: Any, **_: Any) -> None:
+        before.append(headers["id"])
+
+    before_task_publish.connect(see)
+    try:
+        results = [load(app).delay("a") for _ in range(3)]
+    finally:
+        before_task_publish.disconnect(see)
+    assert before == [results[0].id]
+    assert not pushes
+
+
+def test_a_publisher_that_is_killed_at_any_moment_leaves_a_key_with_its_message_or_neither(
+    make_app: Any, redis_url: str, redis_server: RedisServer
+) -> None:
+    app = make_app(redis_url)
+    load(app).delay("warm up")
+    outcomes: Counter[bool] = Counter()
+    for moment in range(1, 5000, STEP):
+        url = f"url {moment}"
+        base = messages(redis_server)
+        died = _publish_and_die(app, url, moment)
+        is_sent = messages(redis_server) - base == 2  # one was sent before
+        assert bool(holder(app, url)) == is_sent, f"killed at its call {moment}"
+        outcomes[is_sent] += 1
+        if not died:
+            break
+    assert not died
+    assert outcomes[True] > 2  # also right after it was sent
+    assert outcomes[False] > 10
+
+
+def _publish_and_die(app: Celery, url: str, moment: int) -> bool:
+    """Publish in a process that kills itself at its n-th call of a function; return whether it did."""
+    pid = os.fork()
+    if not pid:
+        count = 0
+
+        def die(_: Any, event: str, __: Any) -> None:
+            nonlocal count
+            count += event == "call"
+            if count == moment:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        try:
+            load(app).delay(f"{url} before")  # on connections of its own
+            sys.setprofile(die)
+            load(app).delay(url)
+            sys.setprofile(None)
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(pid, 0)
+    return os.WIFSIGNALED(status)
+
+
+@pytest.fixture
+def network(redis_url: str, redis_server: RedisServer) -> Iterator[Proxy]:
+    with Proxy(redis_server.port) as network:
+        yield network
+
+
+def test_a_message_whose_answer_is_lost_is_sent_once(
+    make_app: Any, network: Proxy, redis_server: RedisServer, pushes: list[bool]
+) -> None:
+    app = make_app(f"redis://127.0.0.1:{network.port}/0")
+    load(app).delay("warm up")
+    for number in range(3):
+        network.lose(b"\r\nacquire_alone\r\n")
+        assert load(app).delay(f"{number}").outcome == "published"
+    assert len(network.met) == 3
+    assert messages(redis_server) == 4
+    assert pushes == [True] * 4
+
+
+def test_a_repetition_finds_its_message_running_already(
+    make_app: Any, redis_url: str, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = make_app(redis_url)
+    acquire_and_push = RedisStore.acquire_and_push
+
+    def again(store: Any, key: str, operation: Any, *rest: Any) -> Any:
+        acquire_and_push(store, key, operation, *rest)
+        store.apply(key, replace(operation, token="of a delivery", phase="running"))
+        return acquire_and_push(store, key, operation, *rest)
+
+    monkeypatch.setattr(RedisStore, "acquire_and_push", again)
+    assert load(app).delay("a").outcome == "published"
+    assert messages(redis_server) == 1
+
+
+def test_a_call_that_fails_since_no_answer_comes_leaves_no_key_even_if_it_arrives_later(
+    make_app: Any, network: Proxy, redis_server: RedisServer
+) -> None:
+    app = make_app(
+        f"redis://127.0.0.1:{network.port}/0",
+        exclusive_store=f"redis://127.0.0.1:{network.port}/0?socket_timeout=0.5",
+    )
+    load(app).delay("warm up")
+    network.lose(b"\r\nacquire_alone\r\n", times=2)
+    with pytest.raises(StoreUnavailable):
+        load(app).delay("lost")
+    eventually(lambda: holder(app, "lost") is None, "a free key")
+    assert messages(redis_server) == 2  # it was sent in spite of the error
+    network.withhold(b"\r\nacquire_alone\r\n")
+    with pytest.raises(StoreUnavailable):
+        load(app).delay("late")
+    app._celery_exclusive.releaser.drain()
+    network.deliver()
+    eventually(lambda: not network.is_on_its_way, "the arrival of the request")
+    assert holder(app, "late") is None
+    assert messages(redis_server) == 2
+
+
+def test_dropped_connections_of_a_producer_are_made_anew(
+    make_app: Any, redis_url: str, redis_server: RedisServer, pushes: list[bool]
+) -> None:
+    app = make_app(redis_url)
+    load(app).delay("a")
+    with redis_server.client() as client:
+        client.client_kill_filter(_type="normal", skipme=True)
+    assert load(app).delay("b").outcome == "published"
+    assert messages(redis_server) == 2
+    assert pushes == [True, True]
+
+
+def test_without_a_server_the_error_is_that_of_the_store(make_app: Any, start_redis: Any) -> None:
+    server = start_redis()
+    app = make_app(server.url, broker_transport_options={"socket_connect_timeout": 1})
+    app.conf.task_publish_retry_policy = {"max_retries": 1, "interval_start": 0, "interval_max": 0}
+    server.kill()
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable):
+            load(app).delay("a")
+    server.start()
+    assert load(app).delay("a").outcome == "published"
+
+
+def test_a_task_that_cannot_be_sent_leaves_the_key_free(make_app: Any, redis_url: str) -> None:
+    app = make_app(redis_url)
+    with pytest.raises(TypeError):
+        load(app).apply_async(("a",), headers={"no": object()})
+    assert holder(app) is None
+
+
+def to_exchange(app: Celery, **options: Any) -> Any:
+    exchange = Exchange("news", type=options.pop("type"))
+    app.conf.task_queues = [Queue("one", exchange, "key"), Queue("two", exchange, "key")]
+    for queue in app.conf.task_queues:
+        with app.connection_for_write() as connection:
+            queue(connection.default_channel).declare()
+    return load(app).apply_async(("a",), exchange="news", routing_key="key", **options)
+
+
+@pytest.mark.parametrize("kind", ["direct", "topic"])
+def test_several_queues_get_their_message_after_the_key_was_acquired(
+    make_app: Any, redis_url: str, redis_server: RedisServer, pushes: list[bool], kind: str
+) -> None:
+    app = make_app(redis_url)
+    first = to_exchange(app, type=kind, exchange_type=kind)
+    assert holder(app).task_id == first.id
+    assert messages(redis_server) == 2
+    assert to_exchange(app, type=kind, exchange_type=kind).outcome == "skipped"
+    assert messages(redis_server) == 2
+    assert not pushes
+
+
+def test_a_broadcast_acquires_the_key_before(make_app: Any, redis_url: str, pushes: list[bool]) -> None:
+    app = make_app(redis_url)
+    first = to_exchange(app, type="fanout", exchange_type="fanout")
+    assert holder(app).task_id == first.id
+    assert to_exchange(app, type="fanout", exchange_type="fanout").outcome == "skipped"
+    assert not pushes
+
+
+def test_another_database_or_server_or_producer_goes_the_plain_way(
+    make_app: Any, redis_url: str, redis_server: RedisServer, pushes: list[bool], store: RedisServer
+) -> None:
+    for other in (redis_url.replace("/0", "/3"), store.url):
+        app = make_app(redis_url, exclusive_store=other)
+        assert load(app).delay("a").outcome == "published"
+        assert load(app).delay("a").outcome == "skipped"
+    assert messages(redis_server) == 2
+    app = make_app(redis_url)
+    with app.connection_for_write() as connection, app.amqp.Producer(connection) as producer:
+        assert load(app).apply_async(("b",), producer=producer).outcome == "published"
+        assert load(app).apply_async(("b",), connection=connection).outcome == "skipped"
+    assert messages(redis_server) == 3
+    assert not pushes
+
+
+def test_a_connection_that_leads_elsewhere_than_the_settings_say_goes_the_plain_way(
+    make_app: Any, redis_url: str, redis_server: RedisServer, pushes: list[bool], store: RedisServer
+) -> None:
+    app = make_app(redis_url)
+    elsewhere = make_app(store.url)
+    app.producer_or_acquire = elsewhere.producer_or_acquire
+    assert load(app).delay("a").outcome == "published"
+    assert load(app).delay("a").outcome == "skipped"
+    assert (messages(redis_server), messages(store)) == (0, 1)
+    assert not pushes
+
+
+def test_a_kombu_that_pushes_in_another_way_goes_the_plain_way(
+    make_app: Any,
+    redis_url: str,
+    redis_server: RedisServer,
+    pushes: list[bool],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    put = Channel._put
+
+    def other_put(*args: Any, **options: Any) -> None:
+        put(*args, **options)
+
+    monkeypatch.setattr(Channel, "_put", other_put)
+    app = make_app(redis_url)
+    assert load(app).delay("a").outcome == "published"
+    assert load(app).delay("a").outcome == "skipped"
+    assert messages(redis_server) == 1
+    assert not pushes
+
+
+def test_a_queue_that_expires_is_pushed_to_by_kombu_itself(
+    make_app: Any, redis_url: str, redis_server: RedisServer, pushes: list[bool]
+) -> None:
+    app = make_app(redis_url, task_queues=[Queue("celery", expires=60)])
+    first = load(app).delay("a")
+    assert holder(app).task_id == first.id
+    assert load(app).delay("a").outcome == "skipped"
+    assert messages(redis_server) == 1
+    with redis_server.client() as client:
+        expires = client.pttl("celery") > 0  # only a newer kombu lets it
+    assert pushes == ([] if expires else [True, True])
+
+
+def test_a_user_without_rights_on_the_queue_acquires_first_and_is_not_asked_again(
+    make_app: Any, start_redis: Any, pushes: list[bool]
+) -> None:
+    server = start_redis()
+    with server.client() as client:
+        client.execute_command("ACL SETUSER locks on >secret ~cx* &* +@all")
+    app = make_app(server.url, exclusive_store=server.url.replace("redis://", "redis://locks:secret@"))
+    for url in "abc":
+        first = load(app).delay(url)
+        assert holder(app, url).task_id == first.id
+        assert load(app).delay(url).outcome == "skipped"
+    assert messages(server) == 3
+    assert pushes == [False]
+
+
+def test_a_name_that_is_no_list_is_reported_as_by_kombu_and_leaves_no_key(
+    make_app: Any, redis_url: str, redis_server: RedisServer
+) -> None:
+    app = make_app(redis_url, task_publish_retry=False)
+    with redis_server.client() as client:
+        client.set("celery", "no list")
+        with pytest.raises(Exception, match="WRONGTYPE"):
+            load(app).delay("a")
+        assert holder(app) is None
+        client.delete("celery")
+    assert load(app).delay("a").outcome == "published"
+
+
+def test_a_server_behind_a_socket_file_is_the_same_one(
+    make_app: Any, start_redis: Any, tmp_path: Path, pushes: list[bool]
+) -> None:
+    server = start_redis(unixsocket=str(tmp_path / "redis.sock"))
+    url = f"redis+socket://{tmp_path}/redis.sock?virtual_host=2"
+    app = make_app(url)
+    assert load(app).delay("a").outcome == "published"
+    assert load(app).delay("a").outcome == "skipped"
+    assert pushes == [True, True]
+    with redis.Redis(port=server.port, db=2) as client:
+        assert client.llen("celery") == 1
+
+
+def test_one_server_has_many_names_of_this_machine(make_app: Any, redis_url: str, pushes: list[bool]) -> None:
+    app = make_app(redis_url.replace("127.0.0.1", "localhost"), exclusive_store=redis_url)
+    assert load(app).delay("a").outcome == "published"
+    assert pushes == [True]
+
+
+def test_this_version_of_kombu_is_known() -> None:
+    assert set(Channel._put.__code__.co_names) >= one_call._PUSHES
