@@ -113,10 +113,15 @@ class Services:
 
     def exclusive(self, task: Any, values: Values | None = None) -> Exclusive | None:
         """Return the option of a task, with the values that a call gave instead."""
-        return option_of_call(task, Exclusive, values, self._limits)
+        return option_of_call(task, Exclusive, values, self._limits if values else None)
 
     def unique(self, task: Any, values: Values | None = None) -> Unique | None:
-        return option_of_call(task, Unique, values, self._limits)
+        return option_of_call(task, Unique, values, self._limits if values else None)
+
+    @cached_property
+    def has_rpc_results(self) -> bool:
+        """Whether a result is sent to the caller of its task alone."""
+        return str(self.app.conf.result_backend or "").startswith("rpc")
 
     @property
     def _limits(self) -> Settings | None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, replace
 from dataclasses import fields as dataclass_fields
 from hashlib import blake2b
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -115,8 +116,7 @@ class Header:
     def write(self) -> dict[str, Any]:
         """Return the fields for a message. Most have their default, and are left out."""
         fields: dict[str, Any] = {"v": VERSION}
-        for name, default in _DEFAULTS:
-            value = getattr(self, name)
+        for (name, default), value in zip(_DEFAULTS, _values(self), strict=True):
             if value != default:
                 fields[name] = value
         return fields
@@ -126,6 +126,7 @@ _DEFAULTS = [
     (each.name, each.default if each.default_factory is MISSING else each.default_factory())
     for each in dataclass_fields(Header)
 ]
+_values = attrgetter(*(name for name, _ in _DEFAULTS))
 
 
 def read_header(services: Services, headers: Mapping[str, Any], task_id: str | None) -> Header | None:

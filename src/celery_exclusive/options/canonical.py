@@ -23,6 +23,9 @@ from kombu.utils.json import object_hook
 MOST_CHARACTERS: Final = 500_000
 _MOST: Final = {"values": 5_000, "characters": MOST_CHARACTERS}
 """The most that the arguments of a key may have together: items of lists and dicts, and characters."""
+_FEW: Final = 20
+_SHORT: Final = 10_000
+"""Characters: so many of the few need no count."""
 _LONGEST_DECIMAL: Final = 2048
 """Bits. Longer integers are written in hexadecimal: the time for decimals grows with the square of their
 length, and Python can be configured to write at most 640 digits, in one process and not in another."""
@@ -52,6 +55,26 @@ class _TooLarge(Exception):
 
 def digest(arguments: Mapping[str, object]) -> str:
     """Return 32 hex digits that these arguments share with no others."""
+    parts = _short_parts(arguments) or _parts(arguments)
+    return blake2b(b"".join(parts), digest_size=16).hexdigest()
+
+
+def _short_parts(arguments: Mapping[str, object]) -> list[bytes] | None:
+    """Return the canonical text of a few short strings and numbers, as most calls have; None for others."""
+    parts: list[bytes] = []
+    if len(arguments) > _FEW:
+        return None
+    for name in sorted(arguments):
+        value = arguments[name]
+        known = _SCALARS.get(type(value))
+        if known is None or len(text := known[1](value)) > _SHORT:
+            return None
+        for tag, data in ((b"a", name.encode()), (known[0], utf8(text))):
+            parts.append(b"%b%d:%b" % (tag, len(data), data))
+    return parts
+
+
+def _parts(arguments: Mapping[str, object]) -> list[bytes]:
     text = _Text()
     try:
         for name in sorted(arguments):
@@ -63,7 +86,7 @@ def digest(arguments: Mapping[str, object]) -> str:
         fix = "choose other arguments with by=, or name what is locked with key="
         problem = f"is too large: a key is made of at most {_MOST[unit]:,} {unit}; {fix}."
         raise Refused(problem, largest) from None
-    return blake2b(b"".join(text.parts), digest_size=16).hexdigest()
+    return text.parts
 
 
 def _decimal(value: int) -> str:

@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from inspect import BoundArguments, Parameter, Signature
 from weakref import WeakKeyDictionary
 
@@ -39,15 +38,17 @@ def check(task_name: str, run: _Run, option: Option) -> None:
 
     Call it once, when the task is registered.
     """
-    with _as_option_error(task_name, option):
-        signature, _ = _parameters(run)
-        parameters = signature.parameters
+    signature, _ = _parameters(run)
+    parameters = signature.parameters
+    try:
         if callable(option.key):
             _check_function(option.key, signature)
         takes_any = _takes_any_name(signature)
         for name in named(option) or ():
             if name not in parameters and not takes_any:
                 raise Refused(_no_parameter(name, parameters))
+    except Refused as refused:
+        raise _error(task_name, option, refused) from refused.__cause__
 
 
 def key_of(task_name: str, run: _Run, option: Option, args: _Args, kwargs: _Kwargs) -> str:
@@ -59,22 +60,19 @@ def key_of(task_name: str, run: _Run, option: Option, args: _Args, kwargs: _Kwar
     if option.names is None and option.key is None:
         return own_key(task_name, option.kind)
     bound = bind(run, args, kwargs)
-    with _as_option_error(task_name, option):
+    try:
         if option.key is not None:
             return absolute_key(_absolute_text(option.key, bound), option.kind)
         names = named(option)
         arguments = {name: argument(bound, name) for name in (bound.arguments if names is None else names)}
         return f"{own_key(task_name, option.kind)}:{digest(arguments)}"
-
-
-@contextmanager
-def _as_option_error(task_name: str, option: Option) -> Generator[None, None, None]:
-    try:
-        yield
     except Refused as refused:
-        where = refused.path and f"argument {refused.path} "
-        text = f"task {task_name!r}, {option.attribute}={option!r}: {where}{refused.problem}"
-        raise OptionError(text) from refused.__cause__
+        raise _error(task_name, option, refused) from refused.__cause__
+
+
+def _error(task_name: str, option: Option, refused: Refused) -> OptionError:
+    where = refused.path and f"argument {refused.path} "
+    return OptionError(f"task {task_name!r}, {option.attribute}={option!r}: {where}{refused.problem}")
 
 
 def named(option: Option) -> tuple[str, ...] | None:

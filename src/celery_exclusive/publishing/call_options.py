@@ -30,12 +30,15 @@ def pop_call_options(services: Services, name: str, task: Any, options: dict[str
     would not look for any.
     """
     for word, given in options.items():
-        is_option = isinstance(given, KINDS)
-        if (is_option or given is None) and word not in NAMES and (is_option or _is_misspelt(word)):
+        is_wrong = _is_misspelt(word) if given is None else isinstance(given, KINDS)
+        if is_wrong and word not in NAMES:
             raise OptionError(
                 f"task {name}: {word}={given!r} is no option of a call{did_you_mean(word, NAMES)}"
             )
-    declared = {"exclusive": services.exclusive(task), "unique": services.unique(task)}
+    exclusive, unique = services.exclusive(task), services.unique(task)
+    if options.keys().isdisjoint(NAMES):
+        return CallOptions(exclusive, unique, off=(), values={})
+    declared = {"exclusive": exclusive, "unique": unique}
     chosen: dict[str, Any] = {**declared}
     off: list[str] = []
     values: dict[str, dict[str, Any]] = {}

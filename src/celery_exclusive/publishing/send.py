@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import wraps
 from inspect import signature
 from secrets import token_hex
@@ -44,15 +43,16 @@ def wrap_send_task(services: Services) -> Any:
             headers.pop("redelivered", None)
         if headers or options.get("headers"):
             options["headers"] = headers
-        header = _header(call, task, args or (), kwargs or {}, options, previous)
-        if header is None:
+        keys = _keys(call, task, args or (), kwargs or {}, options, previous)
+        if keys is None:
             return _with_outcome(task, send_task(name, args, kwargs, *rest, **options))
         services.settings  # noqa: B018 - wrong settings are an error for the caller
-        header = replace(
-            header,
+        header = Header(
+            token_hex(4),
             masked=_is_masked(options, previous),
-            store=services.publisher_epoch.read() if header.exclusive or header.unique else None,
+            store=services.publisher_epoch.read() if keys["exclusive"] or keys["unique"] else None,
             rejections=rejections(headers),
+            **keys,
         )
 
         def send(header: Header, id: str, producer: Any = None) -> Any:
@@ -94,27 +94,31 @@ def _with_outcome(task: Any, result: Any) -> Any:
     return result
 
 
-def _header(
+def _keys(
     call: CallOptions, task: Any, args: Any, kwargs: Any, options: dict[str, Any], previous: Header | None
-) -> Header | None:
-    """Make the header of a message; None if its task has no options, or its arguments do not fit."""
+) -> dict[str, Any] | None:
+    """Return the fields of a header with its keys; None without options, or if the arguments do not fit."""
     if not (call.exclusive or call.unique or call.off):
         return None
     if previous and options.get("retries"):
         if not call.off and _same_arguments(task, args, kwargs):
-            return _header_with_same_keys(previous, call.values, options.get("task_id"))
+            return _same_keys(previous, call.values, options.get("task_id"))
         call = _with_options_of(previous, call)
-    return _header_with_new_keys(call, task, args, kwargs)
+    return _new_keys(call, task, args, kwargs)
 
 
-def _header_with_same_keys(previous: Header, values: dict[str, Any], task_id: str | None) -> Header:
-    """Make the header of a retry with the keys of its run, also of one that its worker has acquired."""
+def _same_keys(previous: Header, values: dict[str, Any], task_id: str | None) -> dict[str, Any]:
+    """Return those of a retry with the keys of its run, also of one that its worker has acquired."""
     run = current_run.get()
     unique = previous.unique
     if unique is None and run and run.task_id == task_id and run.unique:
         unique = (run.unique.claim.key, run.unique.until)
-    values = values or previous.values
-    return Header(token_hex(4), previous.exclusive, unique, previous.switched_off, values)
+    return {
+        "exclusive": previous.exclusive,
+        "unique": unique,
+        "switched_off": previous.switched_off,
+        "values": values or previous.values,
+    }
 
 
 def _with_options_of(previous: Header, call: CallOptions) -> CallOptions:
@@ -128,7 +132,7 @@ def _with_options_of(previous: Header, call: CallOptions) -> CallOptions:
     )
 
 
-def _header_with_new_keys(call: CallOptions, task: Any, args: Any, kwargs: Any) -> Header | None:
+def _new_keys(call: CallOptions, task: Any, args: Any, kwargs: Any) -> dict[str, Any] | None:
     exclusive = unique = None
     try:
         if call.exclusive:
@@ -138,8 +142,13 @@ def _header_with_new_keys(call: CallOptions, task: Any, args: Any, kwargs: Any) 
     except TypeError:
         return None  # the arguments do not fit; the worker will refuse them
     run = current_run.get()
-    parent = run.task_id if run and run.body_over else None
-    return Header(token_hex(4), exclusive, unique, call.off, call.values, published_by=parent)
+    return {
+        "exclusive": exclusive,
+        "unique": unique,
+        "switched_off": call.off,
+        "values": call.values,
+        "published_by": run.task_id if run and run.body_over else None,
+    }
 
 
 def _same_arguments(task: Any, args: Any, kwargs: Any) -> bool:

@@ -219,12 +219,11 @@ class UniquePublish:
         An rpc backend sends a result to the caller of its task alone: for the caller of a duplicate, the
         result of the task that holds the key would never come. One that gets an error waits for none.
         """
-        if any(self.options.get(name) for name in _OF_MEMBERS):
+        if any(map(self.options.get, _OF_MEMBERS)):
             return True
         wants_none = self.options.get("ignore_result", self.task.ignore_result)
         is_refused = self.option is not None and self.option.on_conflict == "raise"
-        backend = str(self.services.app.conf.result_backend or "")
-        return backend.startswith("rpc") and not (wants_none or is_refused)
+        return self.services.has_rpc_results and not (wants_none or is_refused)
 
     @property
     def _is_celery_beat(self) -> bool:

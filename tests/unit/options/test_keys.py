@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from kombu.utils.json import dumps, loads
 
 from celery_exclusive.errors import OptionError
+from celery_exclusive.options import canonical
 from celery_exclusive.options.declared import Exclusive
 from celery_exclusive.options.key_text import absolute_key
 from celery_exclusive.options.keys import check, key_of
@@ -212,6 +213,21 @@ def test_the_key_of_a_value_is_the_key_of_its_json_round_trip(value: Any):
 def test_two_values_share_a_key_only_if_json_cannot_tell_them_apart(one: Any, other: Any):
     texts = [json.dumps(json.loads(json.dumps(value)), sort_keys=True) for value in (one, other)]
     assert (key(one) == key(other)) == (texts[0] == texts[1])
+
+
+scalars = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text())
+
+
+@given(st.dictionaries(st.text(), scalars, max_size=canonical._FEW))
+def test_a_few_short_values_have_the_key_that_they_have_among_others(arguments: dict[str, Any]):
+    def text(find: Any) -> bytes | None:
+        try:
+            parts = find(arguments)
+        except UnicodeEncodeError:  # no name of a parameter
+            return None
+        return b"".join(parts)
+
+    assert text(canonical._short_parts) == text(canonical._parts)
 
 
 def test_values_that_look_alike_have_keys_of_their_own():
