@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from celery_exclusive.brokers import redelivers_at_once
-from celery_exclusive.core.operations import Acquire, AcquireAlone, KeyOperation
+from celery_exclusive.core.operations import Acquire, AcquireAlone, Enqueue, KeyOperation
 from celery_exclusive.core.records import NEVER, SECOND
 from celery_exclusive.options.declared import Exclusive, Unique
 from celery_exclusive.options.option import Option
@@ -168,7 +168,7 @@ class PublishingStore:
         return getattr(self._store, name)
 
     def apply(self, key: str, operation: KeyOperation) -> Reply:
-        if isinstance(operation, Acquire) and operation.message is not None:
+        if isinstance(operation, (Acquire, Enqueue)) and operation.message is not None:
             message = self._services.signer.sign_parked(operation.message, key, operation.id)
             operation = replace(operation, message=message)
         reply = self._store.apply(key, operation)

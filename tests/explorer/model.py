@@ -23,6 +23,7 @@ from celery_exclusive.core.key_state import OFFERS_ASIDE, OFFERS_IN_LINE
 from celery_exclusive.core.operations import (
     Acquire,
     Applied,
+    Enqueue,
     Granted,
     Operation,
     Parked,
@@ -31,7 +32,8 @@ from celery_exclusive.core.operations import (
     Renew,
 )
 from celery_exclusive.core.records import BEGUN, NEVER, Document, Entry, Holder, Line, State
-from celery_exclusive.core.step import Transition, step
+from celery_exclusive.core.step import step
+from celery_exclusive.core.transition import Transition
 
 NOW, LATER, LAST_FENCE, EPOCH = 0, 1, 100, "epoch"
 FRESH, PROMOTED, REDELIVERED = "fresh", "promoted", "redelivered"
@@ -60,6 +62,7 @@ class Protocol:
     repeats_as_redelivered: bool = True
     keeps_messages: bool = True
     sweeps_wait: bool = True
+    keeps_places: bool = True
 
     def id_of(self, message: str) -> str:
         if message.endswith(REJECTED):
@@ -75,7 +78,8 @@ class Setting:
     copy is still underway. `pauses`: a lease lapses although its holder lives. `rejections`: a body rejects
     its message, which returns through a dead-letter exchange. `lost_replies`: the store has answered, but
     the worker never hears it and asks again. `recovers`: the broker hides the message of a run that died, and
-    the store keeps it. `outages`: the store is away for so long that all leases lapse.
+    the store keeps it. `outages`: the store is away for so long that all leases lapse. `ordered`: tasks take
+    their places in line when they are published, and start in this order.
     """
 
     name: str
@@ -94,6 +98,7 @@ class Setting:
     rejections: int = 0
     lost_replies: int = 0
     outages: int = 0
+    ordered: bool = False
     offers_in_line: int = OFFERS_IN_LINE
     offers_aside: int = OFFERS_ASIDE
 
@@ -181,12 +186,15 @@ class Budget(NamedTuple):
 
 
 class World(NamedTuple):
+    """`unsent` are the messages that are not published yet, in their order."""
+
     store: Store
     queue: tuple[tuple[str, str], ...]
     slots: tuple[Slot, ...]
     reaper: tuple[str, ...]
     fates: tuple[tuple[str, Fate], ...]
     budget: Budget
+    unsent: tuple[str, ...] = ()
 
     @property
     def is_done(self) -> bool:
@@ -234,6 +242,8 @@ class Model:
         messages = "abcdef"[: self.setting.tasks]
         budget = Budget(*(getattr(self.setting, name) for name in Budget._fields))
         fates = tuple((message, Fate()) for message in messages)
+        if self.setting.ordered:
+            return World(Store(), (), (), (), fates, budget, tuple(messages))
         return World(Store(), tuple((message, FRESH) for message in messages), (), (), fates, budget)
 
     def moves(self, world: World) -> Iterator[Move]:
@@ -241,6 +251,7 @@ class Model:
             yield Move(label, self._forget(changed), is_progress)
 
     def _moves(self, world: World) -> Iterator[Move]:
+        yield from self._publisher_goes_on(world)
         yield from self._broker_delivers(world)
         for slot in dict.fromkeys(world.slots):
             others = list(world.slots)
@@ -264,6 +275,26 @@ class Model:
             raise Violation(f"more than {self.setting.limit} bodies")
 
     # The actors.
+
+    def _publisher_goes_on(self, world: World) -> Iterator[Move]:
+        if not world.unsent:
+            return
+        message, *later = world.unsent
+        operation = Enqueue(message, message.encode(), self.setting.limit)
+        store, answer, wakes = self._ask(world.store, operation, mine=False)
+        copies = [(woken, PROMOTED) for woken in wakes]
+        enqueued = _world(world, store=store, queue=[*world.queue, *copies])._replace(unsent=tuple(later))
+        if not isinstance(answer, Parked):
+            sent = _world(enqueued, queue=[*enqueued.queue, (message, PROMOTED)])
+            yield Move(f"{message} is published, and sent", sent)
+            if world.budget.crashes:
+                label = f"the publisher of {message} crashes before it has sent it"
+                yield Move(label, _spend(enqueued, "crashes"), is_progress=False)
+        else:
+            yield Move(f"{message} is published into the line", _mark(enqueued, message, waited=True))
+        if world.budget.lost_replies:
+            lost = _spend(_world(enqueued), "lost_replies")._replace(unsent=world.unsent)
+            yield Move(f"{message} is published; the reply is lost", lost, is_progress=False)
 
     def _broker_delivers(self, world: World) -> Iterator[Move]:
         if len(world.slots) == self.setting.workers:
@@ -502,6 +533,7 @@ class Model:
             acks_late=not self.setting.early,
             message=None if self.protocol.parks_in_two_steps else slot.message.encode(),
             recovers=self.setting.recovers and self.protocol.keeps_messages,
+            order="published" if self.setting.ordered and self.protocol.keeps_places else None,
         )
 
     def _forget(self, world: World) -> World:
@@ -530,7 +562,7 @@ class Model:
             raise Violation(f"the fence of {id} does not grow")
         messages = {place.id: place.message for place in store.line}
         entries = {entry.id: entry for entry in (*line.head, *line.aside, *line.behind)}
-        if isinstance(operation, Acquire) and operation.message and transition.kept:
+        if isinstance(operation, (Acquire, Enqueue)) and operation.message and transition.kept:
             messages[id] = operation.message.decode()
         for gone in transition.removed:
             entries.pop(gone, None)
@@ -552,7 +584,7 @@ class Model:
         return changed, transition.answer, tuple(messages[woken] for woken in transition.wake)
 
     def _count(self, entry: Entry) -> int:
-        return min(entry.offers, self.setting.offers_matter)
+        return entry.offers if entry.state == "behind" else min(entry.offers, self.setting.offers_matter)
 
     def _id(self, slot: Slot) -> str:
         return self.protocol.id_of(slot.message)
@@ -562,6 +594,11 @@ class Model:
         fate = dict(world.fates)[slot.message]
         if fate.closed:
             raise Violation(f"{slot.message} runs again, though it had waited and has finished")
+        if self.setting.ordered:
+            owed = [name for name in world.owed if name < slot.message]
+            begun = [other.message for other in world.slots if other.phase == RUNNING]
+            if earlier := [name for name in owed if name not in begun]:
+                raise Violation(f"{slot.message} starts before {earlier[0]}")
         if fate.entered and not fate.excused:
             raise Violation(f"{slot.message} runs a second time by our own doing")
         return _mark(
@@ -624,6 +661,7 @@ def _world(
         world.reaper if reaper is None else reaper,
         world.fates if fates is None else tuple(fates),
         world.budget,
+        world.unsent,
     )
 
 

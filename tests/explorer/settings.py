@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from celery_exclusive.core.operations import Acquire, Operation, Stale
 from celery_exclusive.core.records import BEGUN, Document, Line
-from celery_exclusive.core.step import Transition, step
+from celery_exclusive.core.step import step
+from celery_exclusive.core.transition import Transition
 from tests.explorer.model import Protocol, Setting
 
 QUICK = (
@@ -17,6 +18,7 @@ QUICK = (
     Setting("a rejected message returns, a crash", rejections=1, crashes=1, slow=1),
     Setting("early ack: a crash, a lost connection", early=True, crashes=1, lost_acks=1, slow=1),
     Setting("recover: a crash, a slow queue", recovers=True, crashes=1, slow=1),
+    Setting("order: a crash, a slow queue", ordered=True, recovers=True, crashes=1, slow=1),
 )
 SETTINGS = (
     *QUICK,
@@ -32,6 +34,10 @@ SETTINGS = (
     Setting("recover: an unfinished ending, a crash", recovers=True, unfinished=1, crashes=1),
     Setting("recover: a lost reply, a crash", recovers=True, lost_replies=1, crashes=1),
     Setting("recover: a live lease lapses, a crash", recovers=True, workers=3, pauses=1, crashes=1),
+    Setting("order: three tasks, a crash", ordered=True, tasks=3, workers=3, crashes=1),
+    Setting("order: a lost connection, a lost reply", ordered=True, workers=3, lost_acks=1, lost_replies=1),
+    Setting("order: an unfinished ending, a crash", ordered=True, unfinished=1, crashes=1),
+    Setting("order: early ack, a crash", ordered=True, early=True, tasks=3, crashes=1, slow=1),
     Setting(
         "every head steps aside: a crash, a lost connection, a slow queue",
         offers_in_line=1, offers_aside=5, crashes=1, lost_acks=1, slow=1,
@@ -39,6 +45,8 @@ SETTINGS = (
 )  # fmt: skip
 
 LARGE = (
+    Setting("order: all", ordered=True, recovers=True, tasks=3, workers=3, crashes=1, lost_acks=1, slow=1),
+    Setting("order: limit 2", ordered=True, tasks=3, workers=3, limit=2, lost_acks=1, slow=1),
     Setting("recover: all", recovers=True, crashes=1, lost_acks=1, unfinished=1, slow=1, pauses=1),
     Setting("recover: three workers", recovers=True, workers=3, crashes=2, slow=1, outages=1),
     Setting("recover: three tasks", recovers=True, tasks=3, workers=3, crashes=1, outages=1),
@@ -140,6 +148,10 @@ CONTROLS = {
     "any operation ends a lease with a copy": (
         Setting("recover: the store is away", recovers=True, outages=1),
         Protocol(_any_end),
+    ),
+    "a dead run loses its place": (
+        Setting("order: a crash", ordered=True, recovers=True, crashes=1),
+        Protocol(keeps_places=False),
     ),
     "any token will do": (Setting("a lost connection", lost_acks=1), Protocol(_any_token)),
     "nobody is woken": (Setting("no fault at all"), Protocol(_no_offer)),

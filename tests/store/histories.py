@@ -10,8 +10,10 @@ from hypothesis import strategies as some
 from celery_exclusive.core.operations import (
     AcquireAlone,
     Ending,
+    Enqueue,
     ForceRelease,
     GiveUp,
+    Order,
     Release,
     Remove,
     Renew,
@@ -42,6 +44,7 @@ class Take:
     takes_over: tuple[str, Phase] | None = None
     at_once: bool = False
     recovers: bool = False
+    order: Order | None = None
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ class ComeAgain:
 @dataclass(frozen=True)
 class Give:
     key: str
-    operation: AcquireAlone | Release | Requeue | Remove | GiveUp | ForceRelease | Restore
+    operation: AcquireAlone | Enqueue | Release | Requeue | Remove | GiveUp | ForceRelease | Restore
 
 
 @dataclass(frozen=True)
@@ -132,9 +135,10 @@ again_ttls = some.sampled_from((60 * SECOND, 1))
 most = some.sampled_from((None, None, 0, 1, 2, 3))
 phases = some.sampled_from(get_args(Phase))
 taken = some.none() | some.tuples(ids, phases)
+orders = some.sampled_from((None, None, None, "published", "any"))
 rarely = some.sampled_from((False, False, True))
 takes = some.builds(
-    Take, keys, ids, tokens, ttls, limits, kinds, messages, most, lates, taken, rarely, rarely
+    Take, keys, ids, tokens, ttls, limits, kinds, messages, most, lates, taken, rarely, rarely, orders
 )
 arrivals = some.builds(
     Take, keys, ids, some.just("t1"), ttls, some.none(), some.just("fresh"), some.just(b"one")
@@ -152,6 +156,9 @@ actions = some.one_of(
     some.builds(ComeAgain, some.integers(0, 3), again_ttls),
     some.builds(Give, keys, some.builds(Release, ids, tokens, endings) | removals),
     some.builds(Give, keys, some.builds(Requeue, ids, tokens, again_ttls)),
+    some.builds(
+        Give, keys, some.builds(Enqueue, ids, some.sampled_from((b"one", b"two")), some.integers(1, 2))
+    ),
     some.builds(Give, keys, some.builds(ForceRelease, ids) | some.builds(GiveUp, ids)),
     some.builds(Give, keys, some.builds(Restore, ids, tokens, ttls, some.sampled_from((1, 1, 2)))),
     some.builds(Give, keys, some.builds(AcquireAlone, ids, tokens, ttls, inherited, phases)),
@@ -361,6 +368,27 @@ RARE: dict[str, list[Action]] = {
         Take("one at a time", "b", "t 2", 30 * SECOND, None, "redelivered", b"two"),
         Finish(0),
         take("b", kind="redelivered"),
+    ],
+    "enqueued in order, and the first run dies": [
+        *(Give("one at a time", Enqueue(id, b"one", 1)) for id in "abcb"),
+        Take(
+            "one at a time",
+            "a",
+            "t1",
+            30 * SECOND,
+            None,
+            "promoted",
+            b"one",
+            recovers=True,
+            order="published",
+        ),
+        Wait(30 * SECOND),
+        Reap(100, 0),
+        Follow(0, False),
+        Finish(1),
+        Follow(1, False),
+        Give("one at a time", Enqueue("a", b"one", 1)),
+        Give("one at a time", Enqueue("b", b"one", 1)),
     ],
     "a recovering run renews its lease after it has expired": [
         Take("one at a time", "a", "t1", 30 * SECOND, None, "fresh", b"one", at_once=True, recovers=True),

@@ -145,9 +145,10 @@ class Twin:
                 take.late,
                 take.message,
                 at_once=take.at_once,
-                recovers=take.recovers and take.late and take.message is not None,
+                recovers=take.recovers and take.late,
                 max_waiting=take.max_waiting,
                 takes_over=take.takes_over,
+                order=take.order,
             ),
         )
         if isinstance(reply.answer, Granted):

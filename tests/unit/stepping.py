@@ -9,13 +9,15 @@ from celery_exclusive.core.operations import (
     Acquire,
     Answer,
     Ending,
+    Enqueue,
     Operation,
     Owner,
     Reap,
     Release,
 )
 from celery_exclusive.core.records import SECOND, Document, Entry, Line
-from celery_exclusive.core.step import Transition, step
+from celery_exclusive.core.step import step
+from celery_exclusive.core.transition import Transition
 
 TTL = 30 * SECOND
 START = 1_000 * SECOND
@@ -42,7 +44,7 @@ class Key:
         for id in last.removed:
             del self.entries[id], self.messages[id]
         if last.kept:
-            assert isinstance(operation, Acquire)
+            assert isinstance(operation, (Acquire, Enqueue))
             assert operation.message is not None
             self.messages[operation.id] = operation.message
         if last.tombstone is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from celery_exclusive.core.claim import FINISHED, Claim, UniqueClaim
-from celery_exclusive.core.operations import Acquire
+from celery_exclusive.core.operations import Acquire, Order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,9 +15,9 @@ class Delivery:
     `duplicate_of` names the key and its owner if the message was sent as a duplicate. `was_admitted` says
     that its task was admitted before: it is a retry, or is delivered again. `acks_late` says that it is
     acknowledged at the end, and delivered again if the end is not seen. `recovers` says that the store keeps
-    the message while it runs, and that it is delivered from there if its run dies. `can_be_parked` says that
-    the store can keep the message, since its queue can get it back, `is_fanout` that all queues of its
-    exchange got a copy.
+    the message while it runs, and that it is delivered from there if its run dies. `order` is that in which
+    the tasks of its lock start, unless as they arrive. `can_be_parked` says that the store can keep the
+    message, since its queue can get it back, `is_fanout` that all queues of its exchange got a copy.
     `kin` are the tasks with which it cannot conflict: itself, and the one whose end has published it.
     `follows` is the id of the run that has handed its unique key over to this message, its retry or
     replacement.
@@ -34,6 +34,7 @@ class Delivery:
     was_admitted: bool = False
     acks_late: bool = False
     recovers: bool = False
+    order: Order | None = None
     can_be_parked: bool = True
     is_fanout: bool = False
     kin: tuple[str, ...] = ()
@@ -79,4 +80,5 @@ class Delivery:
             promoted,
             self.acks_late,
             recovers=self.recovers and claim is self.exclusive,
+            order=self.order if claim is self.exclusive else None,
         )

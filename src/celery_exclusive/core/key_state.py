@@ -5,7 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from celery_exclusive.core.operations import Owner
-from celery_exclusive.core.records import NEVER, OFFERED_AT_ONCE, SECOND, Document, Entry, Holder, Line
+from celery_exclusive.core.records import (
+    AT_BROKER,
+    KEEPS_PLACE,
+    NEVER,
+    OFFERED_AT_ONCE,
+    SECOND,
+    Document,
+    Entry,
+    Holder,
+    Line,
+)
 
 FIRST_OFFER = 5 * SECOND
 """How long the first offer lasts; each further offer lasts twice as long."""
@@ -77,13 +87,16 @@ class KeyState:
         """Drop the lease of a run that has ended. If the broker has its copy, too, that is delivered now."""
         self.holders.pop(id, None)
         if (copy := self.entries.get(id)) and copy.state == "behind":
-            self._join_line(copy, self.now + self.first_offer if copy.offers else 0)
+            is_at_broker = copy.offers & AT_BROKER
+            self._join_line(copy, self.now + self.first_offer if is_at_broker else 0)
 
     def _join_line(self, entry: Entry, offer_until: int = 0) -> None:
-        """Put a copy at the end of the line."""
-        if entry.id == self.id:
+        """Put a copy at the end of the line, or at its old place."""
+        keeps_place = entry.offers & KEEPS_PLACE
+        if entry.id == self.id and not keeps_place:
             self.ahead = self.waiting
-        self.put(Entry(entry.id, self.next_number(), offer_until, entry.offers))
+        seq = entry.seq if keeps_place else self.next_number()
+        self.put(Entry(entry.id, seq, offer_until, entry.offers & AT_BROKER))
 
     def next_number(self) -> int:
         """Return a fence, or a place in line: both grow with the time and by at least one."""

@@ -9,6 +9,8 @@ from celery_exclusive.core.records import NEVER, OwnerPhase, Phase
 
 Ending = Literal["done", "open", "if_no_copy"]
 RemoveEnding = Literal["done", "open", "superseded"]
+Order = Literal["published", "any"]
+"""How a key's tasks start, unless in the order in which they arrive at the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,7 @@ class Acquire:
     message is acknowledged after the run, so its entry stays until the run is done. A new message is not
     parked if `max_waiting` tasks wait already, and never if it asks to be granted `at_once`. If it
     `recovers`, its message is kept behind its run, too, until that is done, and republished if the run dies.
+    `order`: "published" keeps its place in line if its run dies; "any" passes those who wait.
     `takes_over` is an id with a phase, not "running": if it holds the key in this phase, its lease, with its
     fence, goes over to this id.
     """
@@ -35,11 +38,25 @@ class Acquire:
     takes_over: tuple[str, OwnerPhase] | None = None
     at_once: bool = False
     recovers: bool = False
+    order: Order | None = None
 
     @property
     def may_be_in_line(self) -> bool:
         """Whether the store may know this id from an earlier delivery of its message."""
         return self.redelivered or self.promoted is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueue:
+    """Take a place in line for a message that is about to be published.
+
+    Applied(True): it is its turn, and the message has to be sent with the mark of an offer. Parked: the
+    store has the message, and publishes it when it is its turn. Applied(False): it has published it already.
+    """
+
+    id: str
+    message: bytes
+    limit: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +178,7 @@ def is_done_if_repeated(operation: object) -> bool:
     )
 
 
-KeyOperation = Acquire | AcquireAlone | Release | Requeue | Remove | GiveUp | ForceRelease | Restore
+KeyOperation = Acquire | AcquireAlone | Enqueue | Release | Requeue | Remove | GiveUp | ForceRelease | Restore
 """The operations on one key, besides renewals."""
 Operation = KeyOperation | Renew | Reap
 

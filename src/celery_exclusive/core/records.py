@@ -18,6 +18,8 @@ OFFERED_AT_ONCE = 100
 """How many slots of a key are offered at a time: a large limit must not fill the broker with copies."""
 SKIP_UNREADABLE = 600 * SECOND
 """For how long the reaper skips a key whose data cannot be read."""
+AT_BROKER, KEEPS_PLACE = 1, 2
+"""What `offers` says of an entry behind its run."""
 BEGUN = "begun"
 """Stands for a token in a tombstone: the id has begun and left the line, but may not have finished."""
 
@@ -51,9 +53,9 @@ class Entry:
     """A parked id, with the end of its latest offer and the number of its offers.
 
     An entry "behind" is a copy of a message whose id holds a lease: it is removed when the run is done, and
-    joins the line if the lease ends before. If it had an offer, the broker has that message, too. All others
-    wait: in line, or "aside" since no worker accepted
-    their offers.
+    joins the line if the lease ends before. Its `offers` are `AT_BROKER` if the broker has that message, too,
+    and `KEEPS_PLACE` if it joins the line at its old place, or their sum. All others wait: in line,
+    or "aside" since no worker accepted their offers.
     """
 
     id: str

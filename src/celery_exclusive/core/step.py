@@ -6,14 +6,17 @@ as compare-and-swap of one document, Redis runs a Lua twin of it, and the tests 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
-from celery_exclusive.core.key_state import FIRST_OFFER, KeyState
+from celery_exclusive.core.key_state import FIRST_OFFER, LONGEST_OFFER, KeyState
 from celery_exclusive.core.operations import (
     Acquire,
     AcquireAlone,
     Answer,
     Applied,
+    Enqueue,
     ForceRelease,
     Full,
     GiveUp,
@@ -29,28 +32,8 @@ from celery_exclusive.core.operations import (
     Restore,
     Stale,
 )
-from celery_exclusive.core.records import BEGUN, Document, Entry, Holder, Line, Phase
-
-
-@dataclass(frozen=True, slots=True)
-class Transition:
-    """The result of a step: the new document, the changes of the line, and the ids to republish.
-
-    `entries` are new or changed; `removed` leave with their messages; `kept`: store the operation's message;
-    `tombstone`: its id is finished, by the delivery of this token, or has `BEGUN`. The messages of `wake`
-    must be published now; no worker accepted the offers of `aside`. At `due` the reaper must look at the key;
-    None: not before the next operation.
-    """
-
-    document: Document
-    answer: Answer
-    entries: tuple[Entry, ...] = ()
-    removed: tuple[str, ...] = ()
-    kept: bool = False
-    tombstone: str | None = None
-    wake: tuple[str, ...] = ()
-    aside: tuple[str, ...] = ()
-    due: int | None = None
+from celery_exclusive.core.records import AT_BROKER, BEGUN, KEEPS_PLACE, Document, Entry, Holder, Line, Phase
+from celery_exclusive.core.transition import Transition
 
 
 def step(
@@ -59,27 +42,7 @@ def step(
     """Do one operation on one key, at the instant `now`. The first offer to a task lasts `first_offer`."""
     id = "" if isinstance(operation, Reap) else operation.id
     state = _Step(document, line, id, now, first_offer)
-    if isinstance(operation, Acquire):
-        answer = state.acquire(operation)
-    elif isinstance(operation, AcquireAlone):
-        answer = state.acquire_alone(operation)
-    elif isinstance(operation, Renew):
-        answer = state.renew(operation)
-    elif isinstance(operation, Release):
-        answer = state.release(operation)
-    elif isinstance(operation, Requeue):
-        answer = state.requeue(operation)
-    elif isinstance(operation, GiveUp):
-        answer = state.give_up()
-    elif isinstance(operation, Remove):
-        answer = state.remove(operation)
-    elif isinstance(operation, ForceRelease):
-        answer = state.force_release()
-    elif isinstance(operation, Restore):
-        answer = state.restore(operation)
-    else:
-        answer = state.reap(operation)
-    return state.transition(answer)
+    return state.transition(_METHODS[type(operation)](state, operation))
 
 
 class _Step(KeyState):
@@ -106,7 +69,11 @@ class _Step(KeyState):
             return refusal
         self.kept = op.message is not None and not op.at_once
         seq = entry.seq if entry else self.next_number()
-        self.put(Entry(op.id, seq, state="behind" if lease else "waiting"))
+        if lease:
+            offers = KEEPS_PLACE if op.order == "published" else 0
+            self.put(Entry(op.id, seq, offers=offers, state="behind"))
+        else:
+            self.put(Entry(op.id, seq))
         self.advance()
         return Parked(0 if lease else self.ahead + 1, self.owners())
 
@@ -131,6 +98,22 @@ class _Step(KeyState):
             self.put(Entry(op.id, entry.seq, state="behind"))
         self.advance()  # a copy of the message that held it joins the line
         return Granted(fence)
+
+    def enqueue(self, op: Enqueue) -> Answer:
+        self.limit = op.limit
+        self.advance()
+        entry = self.entries.get(op.id)
+        is_known = entry.state != "waiting" if entry else self.tombstone is not None
+        if is_known or op.id in self.holders:
+            return Applied(False)
+        if not entry:
+            self.kept = True
+            entry = Entry(op.id, self.next_number())
+            if len(self.holders) + self.ahead < self.limit:
+                entry = replace(entry, offer_until=self.now + LONGEST_OFFER * self.first_offer, offers=1)
+            self.put(entry)
+        is_its_turn = entry.offer_until > self.now
+        return Applied(True) if is_its_turn else Parked(self.ahead + 1, self.owners())
 
     def renew(self, op: Renew) -> Answer:
         lease = self.holders.get(op.id)
@@ -165,7 +148,7 @@ class _Step(KeyState):
         self.advance()
         return Applied(True)
 
-    def give_up(self) -> Answer:
+    def give_up(self, _: GiveUp) -> Answer:
         if self.tombstone is None:
             self.new_tombstone = BEGUN
         self.advance()
@@ -179,11 +162,11 @@ class _Step(KeyState):
         self.advance()
         return Applied(found)
 
-    def force_release(self) -> Answer:
+    def force_release(self, _: ForceRelease) -> Answer:
         self.end_expired()
         found = self.holders.pop(self.id, None) is not None
         copy = self.entries.get(self.id)
-        if found and copy and copy.offers:  # the broker has it, too
+        if found and copy and copy.offers & AT_BROKER:
             self.leave()
         self.advance()
         return Applied(found)
@@ -237,7 +220,7 @@ class _Step(KeyState):
 
     def _grant_free_slot(self, op: Acquire, entry: Entry | None) -> Answer | None:
         """A new id waits behind the whole line, an id aside may get any slot; None: there is none."""
-        ahead = 0 if entry and entry.state == "aside" else self.ahead
+        ahead = 0 if op.order == "any" or (entry and entry.state == "aside") else self.ahead
         has_room = len(self.holders) + ahead < self.limit
         return self._enter(op, self.next_number()) if has_room else None
 
@@ -246,9 +229,11 @@ class _Step(KeyState):
         entry, lease = self.entries.get(op.id), self.holders.get(op.id)
         is_copied = op.may_be_in_line or entry is not None or (lease is not None and lease.may_have_copies)
         self._hold(op, fence, may_have_copies=is_copied)
-        if op.recovers or (entry and op.acks_late):
-            self.kept = op.recovers
-            self.put(Entry(op.id, entry.seq if entry else fence, offers=1, state="behind"))
+        keeps_message = op.recovers and op.message is not None
+        if keeps_message or (entry and op.acks_late):
+            self.kept = keeps_message
+            offers = AT_BROKER + (KEEPS_PLACE if op.order == "published" else 0)
+            self.put(Entry(op.id, entry.seq if entry else fence, offers=offers, state="behind"))
         elif entry:
             self.leave()
             self.new_tombstone = BEGUN
@@ -296,3 +281,18 @@ class _Step(KeyState):
 
     def _renew_lease(self, lease: Holder, ttl: int) -> None:
         self.holders[lease.id] = replace(lease, expiry=max(lease.expiry, self.now + ttl))
+
+
+_METHODS: dict[type[Operation], Callable[[_Step, Any], Answer]] = {
+    Acquire: _Step.acquire,
+    AcquireAlone: _Step.acquire_alone,
+    Enqueue: _Step.enqueue,
+    Renew: _Step.renew,
+    Release: _Step.release,
+    Requeue: _Step.requeue,
+    GiveUp: _Step.give_up,
+    Remove: _Step.remove,
+    ForceRelease: _Step.force_release,
+    Restore: _Step.restore,
+    Reap: _Step.reap,
+}

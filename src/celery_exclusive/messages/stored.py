@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -41,17 +42,38 @@ class StoredMessage:
         without one, to the exchange and routing key that it came by.
         """
         came = message.delivery_info
-        body = message.body.encode() if isinstance(message.body, str) else bytes(message.body)
         headers = {name: value for name, value in message.headers.items() if name not in _NOT_KEPT}
-        properties = {name: message.properties.get(name) for name in _PROPERTIES}
-        return cls(
-            body,
+        return cls.made(
+            message.body,
             message.content_type,
             message.content_encoding,
             {**headers, HEADER: header.write()},
-            {name: value for name, value in properties.items() if value is not None},
-            "" if queue else came.get("exchange") or "",
+            message.properties,
             queue or came.get("routing_key") or "",
+            "" if queue else came.get("exchange") or "",
+        )
+
+    @classmethod
+    def made(
+        cls,
+        body: Any,
+        content_type: str,
+        content_encoding: str,
+        headers: dict[str, Any],
+        properties: Mapping[str, Any],
+        routing_key: str,
+        exchange: str = "",
+    ) -> StoredMessage:
+        """Make it of the parts of a message, with those of its properties that are kept."""
+        kept = {name: properties.get(name) for name in _PROPERTIES}
+        return cls(
+            body.encode() if isinstance(body, str) else bytes(body),
+            content_type,
+            content_encoding,
+            headers,
+            {name: value for name, value in kept.items() if value is not None},
+            exchange,
+            routing_key,
         )
 
     @property

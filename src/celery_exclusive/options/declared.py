@@ -13,6 +13,7 @@ from celery_exclusive.options.option import NOT_GIVEN, Names, OnStoreError, Opti
 
 OnConflict = Literal["wait", "skip", "raise", "reschedule"]
 OnFull = Literal["raise", "skip"]
+StartOrder = Literal["arrived", "published", "any"]
 
 
 @explain_wrong_arguments
@@ -61,6 +62,11 @@ class Exclusive(Option):
             body runs, so that the task runs again as soon as `ttl` is over if its worker dies, and not when
             the broker's visibility timeout is over. Default None: the setting `exclusive_recover`, by default
             on where brokers have such a timeout (Redis, SQS), and off for RabbitMQ, which needs none.
+        order: the order in which the tasks of a key start, with on_conflict="wait". Default "arrived": as
+            they reach the store from their workers. "published": as they were published, by all processes;
+            a call for a busy key goes from its caller into the line, and to no worker before its turn; a
+            call with an eta or a countdown takes its place when it is due. "any": whoever is there gets a
+            free slot, also before those who wait.
         skip_result: the result of a skipped run, any constant that JSON can express (None too).
             Default: `{"skipped": {"key": ..., "existing_id": ...}}`.
 
@@ -90,6 +96,7 @@ class Exclusive(Option):
     on_full: OnFull = "raise"
     on_store_error: OnStoreError | None = None
     recover: bool | None = None
+    order: StartOrder = "arrived"
     skip_result: object = NOT_GIVEN
 
     def refusal(self, task: str, key: str, held: str) -> str:
@@ -116,6 +123,25 @@ class Exclusive(Option):
         if self.recover is not None and not isinstance(self.recover, bool):
             self.refuse(
                 f"recover={shown(self.recover)} must be True or False, or None for exclusive_recover."
+            )
+
+        self._check_order()
+
+    def _check_order(self) -> None:
+        self._check_choice(
+            "order",
+            get_args(StartOrder),
+            "is none of 'arrived' (at the store), 'published' and 'any' (whoever is there)",
+        )
+        if self.order != "arrived" and self.on_conflict != "wait":
+            self.refuse(
+                f"order={self.order!r} is for on_conflict='wait': with {self.on_conflict!r} there is no "
+                "line. Leave one of them out."
+            )
+        if self.order == "published" and self.max_waiting is not None:
+            self.refuse(
+                "order='published' has no max_waiting=: calls take their places when they are published, and "
+                "none is refused. Leave one of them out."
             )
 
     def _check_give_up_after(self) -> None:

@@ -13,6 +13,7 @@ from celery.utils import uuid
 from celery_exclusive.messages.header import DELIVERY, HEADER, Header, read_header, rejections
 from celery_exclusive.options.keys import key_of
 from celery_exclusive.publishing.call_options import CallOptions, pop_call_options
+from celery_exclusive.publishing.ordered import OrderedPublish, has_order
 from celery_exclusive.publishing.unique_publish import UniquePublish
 from celery_exclusive.run import current_run
 
@@ -60,11 +61,20 @@ def wrap_send_task(services: Services) -> Any:
             completed = {**options, "task_id": id, "headers": {**headers, **ours}}
             if producer:
                 completed["producer"] = producer
-            return send_task(name, args, kwargs, *rest, **completed)
+            if call.exclusive is None or not has_order(call.exclusive, header, options):
+                return send_task(name, args, kwargs, *rest, **completed)
+
+            def publish(producer: Any) -> Any:
+                return send_task(name, args, kwargs, *rest, **{**completed, "producer": producer})
+
+            given = options.get("producer") or options.get("publisher")
+            return OrderedPublish(services, call.exclusive, header, id).send(publish, given)
 
         if header.unique is None:
             return _with_outcome(task, send(header, options.get("task_id") or uuid()))
-        return UniquePublish(services, task, call.unique, header, options, previous).send(send)
+        is_ordered = has_order(call.exclusive, header, options)
+        unique = UniquePublish(services, task, call.unique, header, options, previous)
+        return unique.send(send, is_ordered=is_ordered)
 
     return with_header
 

@@ -85,7 +85,7 @@ class UniquePublish:
             callers=_enclosing_tasks(key),
         )
 
-    def send(self, publish_message: Callable[..., Any]) -> Any:
+    def send(self, publish_message: Callable[..., Any], *, is_ordered: bool = False) -> Any:
         """Send the message with this header and task id, or return the handle of the task that holds the key.
 
         If sending fails or is interrupted, the key is left as it was.
@@ -94,7 +94,7 @@ class UniquePublish:
             DuplicateTask: another task holds the key, and the option says "raise".
             StoreUnavailable: the store does not answer, and `on_store_error` is not "allow".
         """
-        self.publish_message = publish_message
+        self.publish_message, self.is_ordered = publish_message, is_ordered
         try:
             sending = self._acquire()
             if sending.kind == "skip":
@@ -150,7 +150,7 @@ class UniquePublish:
 
     def _ask_in_one_call(self, key: str, operation: AcquireAlone) -> Answer | None:
         """Acquire the key and send the message at once, if both are possible; None: nothing was done."""
-        if self.call.has_to_be_sent or self.services.allows_without(self.option):
+        if self.call.has_to_be_sent or self.is_ordered or self.services.allows_without(self.option):
             return None
         if not getattr(self.services.store, "place", ""):
             return None

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from celery_exclusive.core.key_state import owner
-from celery_exclusive.core.operations import Acquire, Applied, KeyOperation, Operation, Reap, Renew
+from celery_exclusive.core.operations import Acquire, Applied, Enqueue, KeyOperation, Operation, Reap, Renew
 from celery_exclusive.core.records import NEVER, Document, Entry, Line
-from celery_exclusive.core.step import Transition, step
+from celery_exclusive.core.step import step
+from celery_exclusive.core.transition import Transition
 from celery_exclusive.errors import StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import Capabilities, Reply, Snapshot, Wake
 
@@ -171,7 +172,7 @@ class DocumentStore(ABC):
 
     def _run(self, key: str, operation: Operation) -> Reply:
         id = "" if isinstance(operation, Reap) else operation.id
-        limit = operation.limit if isinstance(operation, Acquire) else 1
+        limit = operation.limit if isinstance(operation, (Acquire, Enqueue)) else 1
         while True:
             if reply := self._carry_out(key, operation, self.load(key, id, limit)):
                 return reply
@@ -194,5 +195,7 @@ class DocumentStore(ABC):
         """Take the step, and return what has to be stored of it."""
         id = "" if isinstance(operation, Reap) else operation.id
         transition = step(loaded.document, loaded.line, operation, loaded.now, self.offer)
-        message = operation.message if isinstance(operation, Acquire) and transition.kept else None
+        message = None
+        if isinstance(operation, (Acquire, Enqueue)) and transition.kept:
+            message = operation.message
         return Change(loaded, transition, id, message, loaded.now + self.tombstone_ttl)

@@ -24,6 +24,7 @@ from celery_exclusive.testing.promises.amounts import AmountPromises
 from celery_exclusive.testing.promises.copies import CopyPromises
 from celery_exclusive.testing.promises.exclusion import ExclusionPromises
 from celery_exclusive.testing.promises.offers import OfferPromises
+from celery_exclusive.testing.promises.order import OrderPromises
 from celery_exclusive.testing.promises.ownership import FencePromises, OwnershipPromises, RepeatPromises
 from celery_exclusive.testing.promises.owning import OwningPromises
 from celery_exclusive.testing.promises.recovery import RecoveryPromises
@@ -45,6 +46,7 @@ class StoreConformance(
     CopyPromises,
     OfferPromises,
     RecoveryPromises,
+    OrderPromises,
     LookPromises,
     NamePromises,
     UpkeepPromises,

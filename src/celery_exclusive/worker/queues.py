@@ -29,10 +29,13 @@ def source(message: Any) -> dict[str, Any]:
 
 
 def routed(header: Header, message: Any) -> Header:
-    """The header that names the queue of this copy, if its publish may have reached others too."""
+    """The header that names the queue of this copy, if its publish may have reached others too.
+
+    The copy of an offer has the id under which its message is in line.
+    """
     info, queue = message.delivery_info, source(message).get("queue")
     came = (info.get("exchange") or "", info.get("routing_key") or "")
-    if header.route or not queue or came == ("", queue):
+    if header.route or header.promoted is not None or not queue or came == ("", queue):
         return header
     return replace(header, route=(queue, *came), auto_delete=source(message)["auto_delete"])
 

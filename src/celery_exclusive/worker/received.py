@@ -17,6 +17,7 @@ from celery_exclusive.options.values import Values
 from celery_exclusive.worker.queues import routed, source
 
 if TYPE_CHECKING:
+    from celery_exclusive.options.declared import Exclusive
     from celery_exclusive.services import Services
 
 
@@ -59,7 +60,8 @@ class Received(Delivery):
             (header.unique[0], header.duplicate_of) if header.unique and header.duplicate_of else None
         )
         unique = _unique_claim(services, task, header, id, token, is_acquired=is_acquired)
-        exclusive = _lock_claim(services, task, header, id, token)
+        option = services.exclusive(task, header.values)
+        exclusive = _lock_claim(services, option, header, id, token)
         acks_late = bool(task.acks_late) and can_be_parked
         return cls(
             id=id,
@@ -72,7 +74,8 @@ class Received(Delivery):
             offered=header.offered,
             was_admitted=_was_admitted(request, header),
             acks_late=acks_late,
-            recovers=acks_late and exclusive is not None and _recovers(services, task, header),
+            recovers=acks_late and option is not None and exclusive is not None and services.recovers(option),
+            order=None if option is None or option.order == "arrived" else option.order,
             can_be_parked=can_be_parked,
             is_fanout=noted.get("is_fanout", False),
             kin=tuple(filter(None, (request.id, header.published_by))),
@@ -155,17 +158,13 @@ def _with_keys(header: Header, services: Services, task: Any, request: Any) -> H
     return header
 
 
-def _lock_claim(services: Services, task: Any, header: Header, id: str, token: str) -> Claim | None:
+def _lock_claim(
+    services: Services, option: Exclusive | None, header: Header, id: str, token: str
+) -> Claim | None:
     """Make the claim to the lock; None for a duplicate, which competes for no key."""
-    option = services.exclusive(task, header.values)
     if option is None or header.exclusive is None or header.duplicate_of:
         return None
     return Claim(header.exclusive, id, token, services.ttl(option), option.limit)
-
-
-def _recovers(services: Services, task: Any, header: Header) -> bool:
-    option = services.exclusive(task, header.values)
-    return option is not None and services.recovers(option)
 
 
 def _unique_claim(

@@ -15,7 +15,9 @@ from celery_exclusive.core import key_state as core
 from celery_exclusive.core.key_state import OFFERS_ASIDE, OFFERS_IN_LINE
 from celery_exclusive.core.operations import (
     Acquire,
+    Applied,
     Ending,
+    Enqueue,
     Full,
     Granted,
     Held,
@@ -56,11 +58,16 @@ class AnyHistory(RuleBasedStateMachine):
         message=st.sampled_from([b"message", b"message", b"message", None]),
         at_once=st.booleans(),
         recovers=st.booleans(),
+        order=st.sampled_from([None, None, "published"]),
         max_waiting=st.sampled_from([None, None, None, 1, 4]),
     )
     def acquire(self, limit: int, **options: Any) -> None:
-        options["recovers"] &= options["acks_late"] and options["message"] is not None
+        options["recovers"] &= options["acks_late"]
         self._ask(Acquire(ttl=TTL, limit=limit or self.key.document.limit, **options))
+
+    @rule(id=IDS, limit=st.sampled_from([0, 0, 0, 1, 3]))
+    def enqueue(self, id: str, limit: int) -> None:
+        self._ask(Enqueue(id, b"message", limit or self.key.document.limit))
 
     @rule(ids=st.lists(IDS, min_size=4, max_size=12, unique=True))
     def many_come(self, ids: list[str]) -> None:
@@ -111,7 +118,7 @@ class AnyHistory(RuleBasedStateMachine):
 
     def _ask(self, operation: Operation) -> None:
         key = self.key
-        limit = operation.limit if isinstance(operation, Acquire) else 1
+        limit = operation.limit if isinstance(operation, (Acquire, Enqueue)) else 1
         assert key.look(operation) == key.look(operation, count=reach(key.document, limit))
         before, entries, now = key.document, dict(key.entries), key.now
         key.ask(operation)
@@ -144,11 +151,11 @@ class AnyHistory(RuleBasedStateMachine):
 
     def _check_answer(self, operation: Operation) -> None:
         key, last = self.key, self.key.last
-        assert not last.kept or isinstance(last.answer, (Parked, Granted))
+        assert not last.kept or isinstance(last.answer, (Parked, Granted, Applied))
         assert len(set(last.wake)) == len(last.wake)
         assert set(last.wake) <= set(key.entries) - set(key.holders)
         if isinstance(last.answer, (Held, Parked)):
-            assert isinstance(operation, Acquire)
+            assert isinstance(operation, (Acquire, Enqueue))
             assert isinstance(last.answer, Parked) == (operation.id in key.entries)
             assert all(owner.remaining > 0 or owner.id in key.behind for owner in last.answer.by)
         if isinstance(last.answer, (Held, Full, Parked)):

@@ -98,6 +98,11 @@ def test_a_redelivered_copy_takes_the_place_of_the_kept_message(key: Key):
     assert key.redelivered("a", "A3") == Stale()
 
 
+def test_a_request_without_its_message_keeps_none(key: Key):
+    assert isinstance(key.acquire("a", message=None, at_once=True, recovers=True), Granted)
+    assert not key.entries
+
+
 def test_a_forced_release_leaves_a_running_message_to_the_broker(key: Key):
     run(key)
     assert key.ask(ForceRelease("a")) == Applied(True)

@@ -9,8 +9,9 @@
 -- candidate  becomes the epoch if there is none
 -- field      a name and its value, again for each: what the operation has besides None and False. The fields
 --            are those of core/operations.py, in a table `op`, where two fields stand for each pair:
--- fields of acquire: id token ttl limit redelivered promoted acks_late message max_waiting takes_over_id takes_over_phase at_once recovers
+-- fields of acquire: id token ttl limit redelivered promoted acks_late message max_waiting takes_over_id takes_over_phase at_once recovers order
 -- fields of acquire_alone: id token ttl inherits_id inherits_token phase list payload
+-- fields of enqueue: id message limit
 -- fields of release: id token ending
 -- fields of requeue: id token ttl
 -- fields of remove: id ending
@@ -112,8 +113,8 @@ if verb == 'reap' then
 else
   load(op.limit or 1)
   local verbs = {
-    acquire = acquire, acquire_alone = acquire_alone, release = release, requeue = requeue, remove = remove,
-    give_up = give_up, force_release = force_release, restore = restore,
+    acquire = acquire, acquire_alone = acquire_alone, enqueue = enqueue, release = release,
+    requeue = requeue, remove = remove, give_up = give_up, force_release = force_release, restore = restore,
   }
   local had_lease = holders[op.id]
   answer, number, by = verbs[verb]()

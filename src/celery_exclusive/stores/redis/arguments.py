@@ -7,6 +7,7 @@ import dataclasses
 from celery_exclusive.core.operations import (
     Acquire,
     AcquireAlone,
+    Enqueue,
     ForceRelease,
     GiveUp,
     KeyOperation,
@@ -19,6 +20,7 @@ from celery_exclusive.core.operations import (
 _VERBS: dict[type[KeyOperation], str] = {
     Acquire: "acquire",
     AcquireAlone: "acquire_alone",
+    Enqueue: "enqueue",
     Release: "release",
     Requeue: "requeue",
     Remove: "remove",

@@ -6,6 +6,8 @@ local OFFERS_ASIDE = 64
 local LONGEST_OFFER = 120
 local NEVER = 9007199254740991
 local BEGUN = 'begun'
+local AT_BROKER = 1
+local KEEPS_PLACE = 2
 
 local function head()
   local found = {}
@@ -62,11 +64,13 @@ local function drop(holder)
   holder_count = holder_count - 1
 end
 
--- Puts a copy at the end of the line.
+-- Puts a copy at the end of the line, or at its old place.
 local function join_line(entry, offer_until)
-  if entry.id == op.id then ahead = waiting end
-  entry.seq = next_number()
-  put(entry, WAITING, offer_until, entry.offers)
+  if entry.offers < KEEPS_PLACE then
+    if entry.id == op.id then ahead = waiting end
+    entry.seq = next_number()
+  end
+  put(entry, WAITING, offer_until, entry.offers % 2)
 end
 
 -- Drops the lease of a run that has ended. If the broker has its copy, too, that is delivered now.
@@ -74,7 +78,7 @@ local function end_run(id)
   local copy = entries[id]
   drop(id)
   if copy and copy.state == BEHIND then
-    join_line(copy, copy.offers > 0 and now + first_offer or 0)
+    join_line(copy, copy.offers % 2 == AT_BROKER and now + first_offer or 0)
     sort_by_seq(order)
   end
 end

@@ -42,7 +42,7 @@ local function quick_grant(own)
   return {'granted', own.fence}
 end
 
--- The message of the only holder stands behind its run; the broker has it, too.
+-- The message of the only holder stands behind its run.
 local function quick_keep()
   local own = {
     expiry = now + op.ttl, fence = next_number(), may_have_copies = '0', phase = 'running', token = op.token,
@@ -51,7 +51,8 @@ local function quick_keep()
   redis.call('HSET', leases, '', meta(), op.id, record(own))
   redis.call('PERSIST', leases)
   redis.call('ZADD', base .. 'b:' .. key, whole(own.fence), op.id)
-  redis.call('HSET', base .. 'o:' .. key, op.id, '0 1 ' .. whole(own.fence))
+  local offers = op.order == 'published' and '3' or '1'
+  redis.call('HSET', base .. 'o:' .. key, op.id, '0 ' .. offers .. ' ' .. whole(own.fence))
   redis.call('HSET', base .. 'm:' .. key, op.id, op.message)
   redis.call('ZADD', base .. 'due', whole(own.expiry), key)
   return {'granted', own.fence}
@@ -92,7 +93,7 @@ if verb == 'acquire' or verb == 'acquire_alone' or verb == 'release' then
       is_new = not op.inherits_id
       is_free = not own and holder_count == 0 and (op.phase == 'running' or not tombstone())
     end
-    if is_new and is_free and op.recovers and holder_count == 0 then return quick_keep() end
+    if is_new and is_free and op.recovers and op.message and holder_count == 0 then return quick_keep() end
     if is_new and (is_mine or is_free) and not op.recovers then return quick_grant(own) end
     local most = verb == 'acquire' and op.limit or 1
     local is_refused = is_new and (not op.message or op.at_once)

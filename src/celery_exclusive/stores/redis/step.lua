@@ -24,9 +24,9 @@ local function enter(fence)
   local entry, lease = entries[op.id], holders[op.id]
   local is_copied = may_be_in_line or entry or lease and lease.may_have_copies == '1'
   hold(fence, is_copied and '1' or '0', 'running')
-  if op.recovers or entry and op.acks_late then
-    kept = op.recovers and op.message
-    put(entry or add_entry(fence), BEHIND, 0, 1)
+  kept = op.recovers and op.message
+  if kept or entry and op.acks_late then
+    put(entry or add_entry(fence), BEHIND, 0, op.order == 'published' and AT_BROKER + KEEPS_PLACE or AT_BROKER)
   elseif entry then
     leave()
     new_tombstone = BEGUN
@@ -36,7 +36,7 @@ end
 
 -- A new id waits behind the whole line, an id aside may get any slot; nil: there is none.
 local function grant_free_slot(entry)
-  local before = entry and entry.state == ASIDE and 0 or ahead
+  local before = (op.order == 'any' or entry and entry.state == ASIDE) and 0 or ahead
   if holder_count + before < limit then return enter(next_number()) end
 end
 
@@ -93,7 +93,7 @@ local function acquire()
     entry = add_entry(next_number())
   end
   kept = not op.at_once and op.message
-  put(entry, lease and BEHIND or WAITING, 0, 0)
+  put(entry, lease and BEHIND or WAITING, 0, lease and op.order == 'published' and KEEPS_PLACE or 0)
   advance()
   return 'parked', lease and 0 or ahead + 1, owners()
 end
@@ -111,6 +111,22 @@ local function acquire_alone()
   if entries[op.id] then put(entries[op.id], BEHIND, 0, 0) end
   advance() -- a copy of the message that held it joins the line
   return 'granted', fence
+end
+
+local function enqueue()
+  limit = op.limit
+  advance()
+  local entry = entries[op.id]
+  local is_known = entry and entry.state ~= WAITING or not entry and tombstone()
+  if is_known or holders[op.id] then return 'done', 0 end
+  if not entry then
+    kept = op.message
+    entry = add_entry(next_number())
+    local is_free = holder_count + ahead < limit
+    put(entry, WAITING, is_free and now + LONGEST_OFFER * first_offer or 0, is_free and 1 or 0)
+  end
+  if entry.offer_until > now then return 'done', 1 end
+  return 'parked', ahead + 1, owners()
 end
 
 local function release()
@@ -159,7 +175,7 @@ local function force_release()
   end_expired()
   local lease, copy = holders[op.id], entries[op.id]
   if lease then drop(op.id) end
-  if lease and copy and copy.offers > 0 then leave() end -- the broker has it, too
+  if lease and copy and copy.offers % 2 == AT_BROKER then leave() end
   advance()
   return 'done', lease and 1 or 0
 end

@@ -7,7 +7,7 @@ from contextlib import suppress
 from random import getrandbits
 from typing import Any, Protocol
 
-from celery_exclusive.core.operations import Acquire, Applied, Granted, KeyOperation, Release, Renew
+from celery_exclusive.core.operations import Acquire, Applied, Enqueue, Granted, KeyOperation, Release, Renew
 from celery_exclusive.core.records import SKIP_UNREADABLE, Document, Entry, Holder, Line, State, reach
 from celery_exclusive.core.step import step
 from celery_exclusive.errors import StoreUnavailable
@@ -62,7 +62,7 @@ class Transaction(DocumentStore):
         elif isinstance(operation, Release):
             reply = self._release_at_once(key, operation, found)
         if reply is None:
-            limit = operation.limit if isinstance(operation, Acquire) else 1
+            limit = operation.limit if isinstance(operation, (Acquire, Enqueue)) else 1
             reply = self._carry_out(key, operation, self._loaded(key, operation.id, limit, found))
         return reply or self._run(key, operation)
 

@@ -18,6 +18,7 @@ from celery_exclusive.core.operations import (
     GiveUp,
     Granted,
     Held,
+    Order,
     Parked,
     Release,
     Remove,
@@ -130,6 +131,7 @@ class Key:
         takes_over: tuple[str, Phase] | None = None,
         at_once: bool = False,
         recovers: bool = False,
+        order: Order | None = None,
     ) -> Reply:
         return self.store.apply(
             self.name,
@@ -146,6 +148,7 @@ class Key:
                 takes_over,
                 at_once,
                 recovers,
+                order,
             ),
         )
 

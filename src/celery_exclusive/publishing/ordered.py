@@ -1,0 +1,127 @@
+"""Publishes a message of a task whose runs start in the order of publishing: it takes its place first.
+
+Celery makes the message and kombu encodes it. Then it is put into the line of its lock, and sent only if it
+is its turn; else the store publishes it when it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from inspect import signature
+from typing import TYPE_CHECKING, Any
+
+from kombu import Producer
+from kombu.compression import decompress
+
+from celery_exclusive.core.operations import Applied, Enqueue, Remove
+from celery_exclusive.errors import StoreUnavailable
+from celery_exclusive.messages.header import HEADER, Header
+from celery_exclusive.messages.stored import StoredMessage
+
+if TYPE_CHECKING:
+    from celery_exclusive.options.declared import Exclusive
+    from celery_exclusive.services import Services
+
+
+def has_order(option: Exclusive | None, header: Header, options: dict[str, Any]) -> bool:
+    """Whether this call takes its place now: one that is due later takes it then, a duplicate takes none."""
+    if option is None or option.order != "published" or header.exclusive is None or header.duplicate_of:
+        return False
+    return not (options.get("countdown") or options.get("eta"))
+
+
+class OrderedPublish:
+    """A message that is about to be published in order.
+
+    result = OrderedPublish(services, option, header, task_id).send(publish, options.get("producer"))
+    """
+
+    def __init__(self, services: Services, option: Exclusive, header: Header, task_id: str) -> None:
+        assert header.exclusive  # noqa: S101 - else it has no line
+        self.services, self.option, self.header, self.task_id = services, option, header, task_id
+        self.key, self.id = header.exclusive, header.claim_id(task_id)
+        self.may_be_in_line = False
+
+    def send(self, publish: Callable[[Any], Any], producer: Any = None) -> Any:
+        """Let Celery publish the message through a producer, and kombu send it only if it is its turn.
+
+        Raises:
+            StoreUnavailable: the store does not answer, and `on_store_error` is not "allow".
+        """
+        with self.services.app.producer_or_acquire(producer) as used:
+            if type(used) is not Producer:
+                return publish(used)
+            used._publish = self._hooked(used, used._publish)  # type: ignore[method-assign]
+            try:
+                return publish(used)
+            except BaseException:
+                if self.may_be_in_line:  # its caller gets an error: nobody publishes it later
+                    self.services.releaser.add((self.key, Remove(self.id, "superseded")))
+                raise
+            finally:
+                del used._publish
+
+    def _hooked(self, producer: Any, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap what kombu repeats if a connection is lost."""
+
+        @wraps(original)
+        def publish(*args: Any, **options: Any) -> Any:
+            sent = signature(original).bind(*args, **options).arguments
+            if not _leads_to_a_queue(sent):
+                return original(**sent)
+            is_its_turn = self._enqueue(_stored(sent, self.header))
+            if is_its_turn is None:
+                return original(**_marked(sent, self._mark("")))
+            if is_its_turn:
+                return original(**_marked(sent, self._mark(self.header.store or "")))
+            for entity in sent["declare"] or ():
+                producer.maybe_declare(entity)
+            return None
+
+        return publish
+
+    def _enqueue(self, stored: StoredMessage) -> bool | None:
+        """Return whether the message has to be sent now; None: the store does not answer, and may have it."""
+        self.may_be_in_line = True
+        enqueue = Enqueue(self.id, stored.dump(), self.option.limit)
+        try:
+            answer = self.services.store.apply(self.key, enqueue).answer
+        except StoreUnavailable:
+            if self.services.allows_without(self.option):
+                return None
+            raise
+        return answer == Applied(True)
+
+    def _mark(self, epoch: str) -> dict[str, Any]:
+        """Return our header with the mark of an offer; without an epoch it counts as redelivered."""
+        fields = {**self.header.write(), "promoted": epoch, "offered": self.key}
+        return self.services.signer.sign_header(fields, self.task_id)
+
+
+def _leads_to_a_queue(sent: dict[str, Any]) -> bool:
+    """Whether a worker may get this message back from where it goes: not from a fanout exchange."""
+    exchange = sent["exchange"]
+    named = [getattr(entity, "exchange", None) for entity in sent["declare"] or ()]
+    return not exchange or exchange in [it.name for it in named if it and it.type != "fanout"]
+
+
+def _marked(sent: dict[str, Any], header: dict[str, Any]) -> dict[str, Any]:
+    return {**sent, "headers": {**sent["headers"], HEADER: header}}
+
+
+def _stored(sent: dict[str, Any], header: Header) -> StoredMessage:
+    """Make what a worker would make of this message when it is delivered."""
+    body, headers = sent["body"], {**sent["headers"], HEADER: header.write()}
+    if compression := headers.get("compression"):
+        body = decompress(body, compression)
+    properties = {**sent["properties"], "priority": sent["priority"]}
+    return StoredMessage.made(
+        body,
+        sent["content_type"],
+        sent["content_encoding"],
+        headers,
+        properties,
+        sent["routing_key"],
+        sent["exchange"] or "",
+    )

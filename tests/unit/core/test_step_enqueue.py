@@ -1,0 +1,106 @@
+"""A message that takes its place in line when it is published, and orders of starting."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_exclusive.core.operations import Answer, Applied, Enqueue, Granted, Parked, Stale
+from celery_exclusive.core.records import SECOND
+from tests.unit.stepping import TEN_MINUTES, TTL, Key
+
+SEND, HAS_BEGUN = Applied(True), Applied(False)
+
+
+def enqueue(key: Key, id: str, limit: int = 1) -> Answer:
+    return key.ask(Enqueue(id, f"message of {id}".encode(), limit))
+
+
+def test_a_free_key_s_message_is_sent_and_holds_its_place(key: Key):
+    assert enqueue(key, "a") == SEND
+    assert key.last.wake == ()
+    assert isinstance(key.acquire("newcomer"), Parked)
+    assert isinstance(key.promoted("a"), Granted)
+
+
+def test_a_busy_key_s_message_waits_in_the_store(key: Key):
+    key.acquire("a")
+    answer = enqueue(key, "b")
+    assert isinstance(answer, Parked)
+    assert answer.position == 1
+    key.release("a")
+    assert key.last.wake == ("b",)
+    assert key.messages["b"] == b"message of b"
+
+
+def test_messages_start_in_the_order_in_which_they_were_published(key: Key):
+    assert enqueue(key, "a") == SEND
+    assert [type(enqueue(key, id)) for id in "bc"] == [Parked, Parked]
+    assert isinstance(key.promoted("c"), Parked)  # nobody passes, however it comes
+    for id in "abc":
+        assert isinstance(key.promoted(id), Granted)
+        key.release(id)
+
+
+def test_with_a_limit_as_many_are_sent_at_once(key: Key):
+    assert [enqueue(key, id, 2) for id in "ab"] == [SEND, SEND]
+    assert isinstance(enqueue(key, "c", 2), Parked)
+
+
+def test_a_repeated_request_gets_the_same_answer(key: Key):
+    assert [enqueue(key, "a") for _ in range(2)] == [SEND, SEND]
+    assert [type(enqueue(key, "b")) for _ in range(2)] == [Parked, Parked]
+    assert key.in_line == ["a", "b"]
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_a_repeated_request_of_a_message_that_has_begun_sends_nothing(key: Key, is_over: bool):
+    enqueue(key, "a")
+    key.promoted("a", acks_late=False)
+    if is_over:
+        key.release("a")
+    assert enqueue(key, "a") == HAS_BEGUN
+
+
+def test_a_message_that_the_broker_loses_is_offered_again(key: Key):
+    enqueue(key, "a")
+    assert key.last.due == key.now + TEN_MINUTES
+    assert key.reap(TEN_MINUTES) == ("a",)
+    key.promoted("a")
+    key.release("a")
+    assert key.promoted("a", "A2") == Stale()
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_a_dead_run_is_the_next_to_start_if_the_order_is_that_of_publishing(key: Key, early: bool):
+    for id in "abc":
+        enqueue(key, id)
+    key.promoted("a", order="published", recovers=not early)
+    assert key.reap(TTL) == ("a",)
+    assert key.in_line == ["a", "b", "c"]
+
+
+def test_so_is_one_whose_copy_has_come_meanwhile(key: Key):
+    for id in "ab":
+        enqueue(key, id)
+    key.promoted("a", order="published")
+    key.redelivered("a", "A2", order="published")
+    assert key.reap(TTL) == ("a",)
+    assert key.in_line == ["a", "b"]
+
+
+def test_so_is_one_that_goes_back_to_the_broker(key: Key):
+    for id in "ab":
+        enqueue(key, id)
+    key.promoted("a", order="published")
+    key.release("a", ending="open")
+    assert key.last.wake == ()
+    assert key.reap(5 * SECOND) == ("a",)
+    assert key.in_line == ["a", "b"]
+
+
+def test_in_any_order_a_free_slot_is_for_whoever_is_there(busy: Key):
+    busy.release("a")
+    assert isinstance(busy.acquire("x", order="any"), Granted)
+    assert isinstance(busy.promoted("b", order="any"), Parked)
+    busy.release("x")
+    assert isinstance(busy.promoted("b", order="any"), Granted)

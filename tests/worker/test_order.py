@@ -1,0 +1,191 @@
+"""order="published": the tasks of a key start as they were published, whatever happens to them on the way."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from celery import chain, group
+
+from celery_exclusive.errors import StoreUnavailable
+from tests.servers import RedisServer
+from tests.worker.lab import Lab, eventually
+from tests.worker.stage import Stage, on_stages
+
+pytestmark = pytest.mark.timeout(240)
+SHOP = "tests.worker.shop_order"
+
+
+@pytest.fixture
+def lab(make_lab: Callable[..., Lab], acks: dict[str, Any]) -> Lab:
+    return make_lab(module=SHOP, **acks)
+
+
+def send(lab: Lab, *tags: str, name: str = "ordered", **more: Any) -> list[Any]:
+    return [lab.send(name, "k", tag=tag, **more) for tag in tags]
+
+
+@on_stages("prefork", "threads")
+def test_tasks_start_as_they_were_published(stage: Stage) -> None:
+    lab = stage.make_lab(SHOP)
+    tags = [f"{n:02}" for n in range(30)]
+    results = send(lab, *tags[:10])
+    for name in ("w1", "w2"):
+        stage.start_worker(lab, name, 3)
+    results += send(lab, *tags[10:])
+    assert [result.get(timeout=90) for result in results] == tags
+    assert lab.journal.tags("start") == tags
+    stage.assert_nothing_is_left(lab)
+
+
+def test_a_call_for_a_busy_key_goes_into_the_line_and_to_no_queue(lab: Lab) -> None:
+    first, second = send(lab, "a", "b")
+    assert lab.doors.llen("lab") == 1
+    assert lab.line("ordered", "k") == [first.id, second.id]
+    lab.start_worker()
+    assert second.get(timeout=60) == "b"
+    assert lab.journal.tags("start") == ["a", "b"]
+
+
+def test_of_several_producers_the_store_says_who_was_first(lab: Lab) -> None:
+    assert lab.task("ordered").exclusive
+    threads = [threading.Thread(target=send, args=(lab, f"{n}")) for n in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    names = [lab.app.AsyncResult(id) for id in lab.line("ordered", "k")]
+    lab.start_worker("w1", 4)
+    expected = [result.get(timeout=60) for result in names]
+    assert sorted(expected) == sorted(f"{n}" for n in range(12))
+    assert lab.journal.tags("start") == expected
+
+
+def test_the_task_of_a_killed_worker_starts_again_before_those_behind_it(
+    make_lab: Callable[..., Lab],
+) -> None:
+    lab = make_lab(module=SHOP, task_acks_late=True, exclusive_ttl=3)
+    doomed = lab.start_worker("doomed", 1)
+    first, *_, last = [*send(lab, "a", hold=True), *send(lab, "b", "c")]
+    lab.journal.wait_for("start", tag="a")
+    lab.start_worker("other", 2)
+    doomed.kill()
+    lab.journal.wait_for("start", 2, tag="a")
+    lab.open("a")
+    assert last.get(timeout=60) == "c"
+    assert first.get(timeout=60) == "a"
+    assert lab.journal.tags("start") == ["a", "a", "b", "c"]
+
+
+def test_a_message_that_the_broker_loses_is_offered_again_and_keeps_its_place(
+    make_lab: Callable[..., Lab],
+) -> None:
+    lab = make_lab(module=SHOP, task_acks_late=True, exclusive_offer=0.02)
+    results = send(lab, "a", "b")
+    lab.doors.delete("lab")
+    lab.start_worker()
+    assert [result.get(timeout=60) for result in results] == ["a", "b"]
+    assert lab.journal.tags("start") == ["a", "b"]
+
+
+def test_with_a_limit_as_many_run_at_once_in_order(lab: Lab) -> None:
+    lab.start_worker("w1", 4)
+    send(lab, "a", "b", name="pair", hold=True)
+    lab.journal.wait_for("start", 2)
+    third, fourth = send(lab, "c", "d", name="pair")
+    lab.wait_for_line(2, "pair", "k")
+    lab.open("b")
+    assert fourth.get(timeout=60) == "d"
+    assert third.get(timeout=60) == "c"
+    assert lab.journal.tags("start")[2:] == ["c", "d"]
+    lab.open("a")
+
+
+def test_a_task_that_is_due_later_takes_its_place_when_it_is(lab: Lab) -> None:
+    lab.start_worker("w1", 4)
+    send(lab, "later", options={"countdown": 1})
+    assert lab.line("ordered", "k") == []
+    (first,) = send(lab, "first")
+    assert first.get(timeout=60) == "first"
+    lab.journal.wait_for("end", tag="later")
+
+
+def test_a_retry_takes_its_place_behind_those_that_wait(lab: Lab) -> None:
+    send(lab, "a", "b", name="again")
+    lab.start_worker("w1", 2)
+    lab.journal.wait_for("end", 4)
+    assert lab.journal.tags("start") == ["a", "b", "a", "b"]
+
+
+def test_canvases_and_unique_tasks_come_through(lab: Lab) -> None:
+    lab.start_worker("w1", 4)
+    ordered, both = lab.task("ordered"), lab.task("both")
+    steps = chain(ordered.si("k", tag="1"), ordered.si("k", tag="2"), ordered.si("k", tag="3"))
+    members = group(ordered.si("k", tag=f"g{n}") for n in range(5))
+    assert steps.apply_async().get(timeout=60) == "3"
+    assert sorted(members.apply_async().get(timeout=60)) == [f"g{n}" for n in range(5)]
+    (holder,) = send(lab, "holder", hold=True)
+    lab.journal.wait_for("start", tag="holder")
+    results = [both.apply_async(("k2",), {"tag": "same"}) for _ in range(2)]
+    assert {result.id for result in results} == {results[0].id}
+    lab.open("holder")
+    assert holder.get(timeout=60) == "holder"
+    assert results[0].get(timeout=60) == "same"
+
+
+@pytest.mark.parametrize("options", [{"compression": "gzip"}, {"priority": 3}, {"expires": 600}])
+def test_a_message_comes_out_of_the_line_as_it_was_published(
+    make_lab: Callable[..., Lab], options: dict[str, Any]
+) -> None:
+    lab = make_lab(module=SHOP)
+    results = send(lab, "a", "ü" * 1000, options=options)
+    lab.start_worker()
+    assert [result.get(timeout=60) for result in results] == ["a", "ü" * 1000]
+
+
+def test_a_call_without_its_store_fails_or_is_sent_as_its_option_says(
+    make_lab: Callable[..., Lab], store: RedisServer
+) -> None:
+    lab = make_lab(module=SHOP, exclusive_store=f"{store.url}?socket_timeout=1")
+    assert lab.task("ordered").exclusive
+    store.stop()
+    with pytest.raises(StoreUnavailable):
+        send(lab, "refused")
+    (allowed,) = send(lab, "allowed", name="allowed")
+    store.restart()
+    lab.start_worker()
+    assert allowed.get(timeout=60) == "allowed"
+    assert lab.journal.tags("start") == ["allowed"]
+
+
+def test_a_call_whose_message_is_not_sent_leaves_no_place(
+    make_lab: Callable[..., Lab], start_redis: Callable[..., RedisServer], store: RedisServer
+) -> None:
+    broker = start_redis()
+    lab = make_lab(
+        broker.url, SHOP, exclusive_store=store.url, task_publish_retry=False,
+        broker_transport_options={"socket_connect_timeout": 1},
+    )  # fmt: skip
+    broker.stop()
+    with pytest.raises(Exception, match=r"refused|[Cc]onnect"):
+        send(lab, "a")
+    eventually(lambda: lab.waiting("ordered", "k") == 0, "an empty line")
+
+
+def test_in_any_order_whoever_is_there_gets_the_slot(make_lab: Callable[..., Lab]) -> None:
+    lab = make_lab(module=SHOP, task_acks_late=True, exclusive_offer=600)
+    lab.start_worker("w1", 2, options=("-Q", "lab"))
+    send(lab, "holder", name="whoever", hold=True)
+    lab.journal.wait_for("start", tag="holder")
+    side = lab.start_worker("w2", 1, options=("-Q", "side"))
+    send(lab, "waiting", name="whoever", options={"queue": "side"})
+    lab.wait_for_line(1, "whoever", "k")
+    side.stop()
+    lab.open("holder")
+    lab.journal.wait_for("end", tag="holder")
+    (result,) = send(lab, "newcomer", name="whoever")
+    assert result.get(timeout=60) == "newcomer"
+    lab.start_worker("w3", 1, options=("-Q", "side"))
+    lab.journal.wait_for("end", tag="waiting")
