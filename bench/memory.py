@@ -7,7 +7,7 @@ from secrets import token_hex
 from typing import Any
 
 from bench import size
-from bench.clock import timed
+from bench.clock import one_processor, timed
 from bench.ours import pair
 from bench.row import OURS, Figure, Row, times
 from celery_exclusive.core.operations import Acquire
@@ -26,7 +26,7 @@ def run() -> list[Row]:
         for number in range(held):
             pipeline.set(f"task/{number}", token_hex(16), nx=True, px=TTL)
         bare = _bytes_of(client, pipeline.execute, held)
-    with RedisServer() as server, RedisServer() as empty, server.client() as client:
+    with one_processor(), RedisServer() as server, RedisServer() as empty, server.client() as client:
         store, beside_none = open_store(server.url), open_store(empty.url)
         ours = _bytes_of(client, lambda: _hold(store, held), held)
         measured = timed({"beside none": partial(pair, beside_none), OURS: partial(pair, store)})
