@@ -16,7 +16,7 @@ from bench.tasks import HAS_RECOVER
 from bench.worker import Worker
 from tests.servers import RedisServer
 
-TASKS, ROUNDS, TURNS, SLOTS = 250, 5, 3, 2
+TASKS, ROUNDS, TURNS, SLOTS = 250, 5, 2, 2
 FLOOR, LATE = "one round trip", f"{OURS}, late"
 EARLY = [FLOOR, OURS, *peers.LOCKS]
 OF_LATE = ["bare, late", LATE] if HAS_RECOVER else []
@@ -27,6 +27,8 @@ def run() -> list[Row]:
     names = ["bare", *(name for name in EARLY if name not in absent), *OF_LATE]
     with TemporaryDirectory() as folder, RedisServer() as server, ExitStack() as stack:
         runs = {name: _Runs(name, server, folder, stack) for name in names}
+        for one in runs.values():
+            one.start()
         walls = interleaved(
             {name: one.measure for name, one in runs.items()}, size.scaled(ROUNDS), size.scaled(TURNS)
         )
@@ -64,7 +66,9 @@ class _Runs:
         self._tasks, self._aside = size.scaled(TASKS), f"{contender} aside"
         self._of_worker: list[float] = []
         self._of_redis: list[float] = []
-        self._worker.consume(contender)
+
+    def start(self) -> None:
+        self._worker.consume(self._name)
 
     @property
     def worker_cost(self) -> float:

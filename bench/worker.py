@@ -39,12 +39,6 @@ class Worker:
                 [sys.executable, "-m", "bench.worker", json.dumps(options), *words],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
-        try:
-            wait_until(lambda: " ready." in self._text(), f"{self.name}", 60)
-        except BaseException:
-            print(self._text()[-4000:])
-            self.kill()
-            raise
 
     def __enter__(self) -> Self:
         return self
@@ -53,7 +47,10 @@ class Worker:
         self.kill()
 
     def consume(self, queue: str) -> None:
-        """Let it consume this queue, too."""
+        """Let it consume this queue, too, when it is ready."""
+        wait_until(lambda: " ready." in self._text() or not self.is_up, f"{self.name} to be ready", 60)
+        if not self.is_up:
+            raise RuntimeError(f"{self.name} ended:\n{self._text()[-4_000:]}")
         self.task.app.control.broadcast(
             "add_consumer",
             arguments={"queue": queue},
@@ -63,12 +60,16 @@ class Worker:
             timeout=30,
         )
 
+    @property
+    def is_up(self) -> bool:
+        return self._process.poll() is None
+
     def spent(self) -> float:
         """Seconds of the processor, in user and kernel mode, that its processes have had."""
         return cpu.of_process(self._process.pid)
 
     def kill(self) -> None:
-        if self._process.poll() is None:
+        if self.is_up:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(30)
 
