@@ -290,12 +290,13 @@ def test_an_interrupted_call_leaves_no_answer_for_the_next(
     store.apply("key", take("a"))
     (connection,) = store._client._idle
 
-    def interrupt() -> None:
+    def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(connection, "read_response", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        store.apply("key", take("b"))
+    with monkeypatch.context() as patch:
+        patch.setattr("celery_exclusive.stores.redis.reader.read", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            store.apply("key", take("b"))
     assert store.inspect("key").waiting == 1
     assert connection not in store._client._idle
 

@@ -1,0 +1,66 @@
+"""A reply of Redis is read whole, in whatever pieces it comes."""
+
+from __future__ import annotations
+
+import socket
+from threading import Thread
+from typing import Any
+
+import pytest
+from redis.exceptions import NoScriptError, ResponseError
+
+from celery_exclusive.stores.redis.reader import read
+
+REPLIES: dict[bytes, Any] = {
+    b":7\r\n": 7,
+    b"+OK\r\n": b"OK",
+    b"$-1\r\n": None,
+    b"$0\r\n\r\n": b"",
+    b"$9\r\na\r\n$1\r\nb\r\r\n": b"a\r\n$1\r\nb\r",
+    b"*0\r\n": [],
+    b"*2\r\n$7\r\ngranted\r\n:1795477492651928\r\n": [b"granted", 1795477492651928],
+    b"*3\r\n*2\r\n:-1\r\n$1\r\nx\r\n+PONG\r\n$-1\r\n": [[-1, b"x"], b"PONG", None],
+    b"*1\r\n$200000\r\n" + b"m" * 200_000 + b"\r\n": [b"m" * 200_000],
+}
+
+
+def error(text: str) -> Exception:
+    return NoScriptError(text) if text.startswith("NOSCRIPT") else ResponseError(text)
+
+
+def read_sent(*pieces: bytes) -> Any:
+    ours, theirs = socket.socketpair()
+
+    def send() -> None:
+        with theirs:
+            for piece in pieces:
+                theirs.sendall(piece)
+
+    sender = Thread(target=send)
+    with ours:
+        sender.start()
+        try:
+            return read(ours, error)
+        finally:
+            sender.join()
+
+
+@pytest.mark.parametrize("sent", REPLIES)
+def test_a_reply_is_read_whole(sent: bytes) -> None:
+    assert read_sent(sent) == REPLIES[sent]
+    assert read_sent(*(sent[at : at + 1] for at in range(min(len(sent), 50))), sent[50:]) == REPLIES[sent]
+
+
+def test_an_error_is_raised() -> None:
+    with pytest.raises(NoScriptError, match="NOSCRIPT"):
+        read_sent(b"-NOSCRIPT No matching script\r\n")
+
+
+def test_a_connection_that_ends_in_the_middle_is_an_error() -> None:
+    with pytest.raises(EOFError):
+        read_sent(b"*2\r\n$7\r\ngran")
+
+
+def test_what_is_no_reply_is_an_error() -> None:
+    with pytest.raises(ValueError, match="HTTP"):
+        read_sent(b"HTTP/1.1 400 Bad Request\r\n")
