@@ -128,6 +128,11 @@ class Services:
         """The limits of the values in a header; None if headers are signed."""
         return None if self.signer.is_on else self.settings
 
+    @cached_property
+    def time_limits(self) -> tuple[float | None, float | None]:
+        """The hard and the soft time limit of tasks that have none of their own, in seconds."""
+        return self.app.conf.task_time_limit, self.app.conf.task_soft_time_limit
+
     @property
     def is_needed(self) -> bool:
         """Whether any task of the app has options."""

@@ -88,7 +88,7 @@ class Roster:
 
     def note_releasing(self, delivery: Delivery, claims: Collection[Claim]) -> None:
         """Note that these leases are about to be released: nobody must restore them from now on."""
-        _, _, *held = _SLOT.unpack(self._memory[self._own])
+        _, _, *held = _SLOT.unpack_from(self._memory, self._own)
         left = [was and claim not in claims for was, claim in zip(held, delivery.leases, strict=False)]
         self._write(delivery.token, left)
 
@@ -118,10 +118,12 @@ class Roster:
         return Known(epoch.rstrip(b"\0").decode(), at) if epoch.strip(b"\0") else None
 
     @property
-    def _own(self) -> slice:
-        at = _HEADER.size + cast("Any", current_process()).index * _SLOT.size
-        return slice(at, at + _SLOT.size)
+    def _own(self) -> int:
+        """Where the slot of this child begins."""
+        index: int = cast("Any", current_process()).index
+        return _HEADER.size + index * _SLOT.size
 
     def _write(self, token: str, held: Collection[bool]) -> None:
-        first, second = [*held, False, False][:2]
-        self._memory[self._own] = _SLOT.pack(os.getpid(), token.encode(), first, second)
+        first, second = (*held, False, False)[:2]
+        slot, at = _SLOT.pack(os.getpid(), token.encode(), first, second), self._own
+        self._memory[at : at + _SLOT.size] = slot  # in one piece: the main process may read it now

@@ -91,11 +91,8 @@ class StoreWait:
     def limits(self) -> tuple[float | None, float | None]:
         """The hard and the soft time limit in seconds."""
         hard, soft = self.request.get("timelimit") or (None, None)
-        task, conf = self.task, self.task.app.conf
-        return (
-            hard or task.time_limit or conf.task_time_limit,
-            soft or task.soft_time_limit or conf.task_soft_time_limit,
-        )
+        longest, longest_soft = self.services.time_limits
+        return (hard or self.task.time_limit or longest, soft or self.task.soft_time_limit or longest_soft)
 
     def _ask(self, key: str, operation: KeyOperation) -> Reply:
         """An answer may be lost after the store did its part, and a request come after all the others.
