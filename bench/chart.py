@@ -61,7 +61,7 @@ def _bar(row: Row, number: float, y: int, kind: str) -> list[str]:
     width = SCALE * min(1.1, _speed(row, number))
     return [
         f'<rect class="{kind}" x="{LEFT}" y="{y}" width="{width:.0f}" height="{BAR - 1}"/>',
-        f'<text class="small" x="{LEFT + width + 4:.0f}" y="{y + 11}">{number:.2f}</text>',
+        f'<text class="small" x="{LEFT + width + 4:.0f}" y="{y + 11}">{_shown(row, number)}</text>',
     ]
 
 
@@ -71,4 +71,9 @@ def _speed(row: Row, number: float) -> float:
 
 def _short(what: str) -> str:
     text = what.replace("`", "")
-    return text if len(text) <= 64 else f"{text[:62]}..."
+    return text if len(text) <= 58 else f"{text[:56]}..."
+
+
+def _shown(row: Row, number: float) -> str:
+    """Return what the table says: of a cost, that it is one, since the bar is its speed."""
+    return f"{number:.2f}" if row.unit == "share" else f"{number:,.3g} times"
