@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 import signal
 import sys
@@ -14,9 +15,9 @@ from typing import Any
 
 import pytest
 import redis
-from celery import Celery, _state
+from celery import Celery, _state, chain, chord, group
 from celery.signals import after_task_publish, before_task_publish, task_sent
-from kombu import Exchange, Queue
+from kombu import Exchange, Producer, Queue
 from kombu.transport.redis import Channel
 
 from celery_exclusive import DuplicateTask, StoreUnavailable, Unique, install
@@ -25,6 +26,7 @@ from celery_exclusive.stores.redis.store import RedisStore
 from tests.proxy import Proxy
 from tests.servers import RedisServer
 from tests.worker.journal import eventually
+from tests.worker.lab import disconnect
 
 STEP = 9
 """Of every so many calls of functions, one is where the publisher dies."""
@@ -48,7 +50,7 @@ def make_app() -> Iterator[Callable[..., Celery]]:
     yield make
     for app in apps:
         app._celery_exclusive.releaser.drain()
-        app._celery_exclusive.store.close()
+        disconnect(app)
         app.close()
     _state._on_app_finalizers &= finalizers
 
@@ -400,6 +402,42 @@ def test_another_database_or_server_or_producer_goes_the_plain_way(
         assert load(app).apply_async(("b",), producer=producer).outcome == "published"
         assert load(app).apply_async(("b",), connection=connection).outcome == "skipped"
     assert messages(redis_server) == 3
+    assert not pushes
+
+
+def test_members_of_canvases_are_sent_in_one_call_and_duplicates_as_duplicates(
+    make_app: Any, redis_url: str, redis_server: RedisServer, pushes: list[bool]
+) -> None:
+    app = make_app(redis_url, result_backend=redis_url)
+    group(load(app).si(url) for url in "abc").apply_async()
+    assert pushes == [True] * 3
+    chord([load(app).si("d"), load(app).si("a")], load(app).si("e")).apply_async()
+    chain(load(app).si("f"), load(app).si("g")).apply_async()
+    load(app).apply_async(("f",), task_id="by hand")
+    sent = [json.loads(message)["headers"] for message in lists(redis_server)[b"celery"]]
+    ids = {header["exclusive"]["unique"][0]: header["id"] for header in sent[::-1] if _is_first(header)}
+    assert len(ids) == 5
+    assert [holder(app, url).task_id for url in "abcdf"] == list(ids.values())
+    duplicates = [header["exclusive"].get("duplicate_of") for header in sent if not _is_first(header)]
+    assert duplicates == [holder(app, "f").task_id, holder(app, "a").task_id]
+
+
+def _is_first(header: Any) -> bool:
+    return "duplicate_of" not in header["exclusive"]
+
+
+def test_a_producer_that_sends_later_in_batches_acquires_before(
+    make_app: Any, redis_url: str, redis_server: RedisServer, pushes: list[bool]
+) -> None:
+    if not hasattr(Producer, "batch"):
+        pytest.skip("no batches in this kombu")
+    app = make_app(redis_url)
+    with app.producer_pool.acquire() as producer, producer.batch():
+        assert load(app).apply_async(("a",), producer=producer).outcome == "published"
+        assert load(app).apply_async(("a",), producer=producer).outcome == "skipped"
+        assert messages(redis_server) == 0
+        assert holder(app)
+    assert messages(redis_server) == 1
     assert not pushes
 
 

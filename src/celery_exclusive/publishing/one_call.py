@@ -25,8 +25,6 @@ from celery_exclusive.stores.base import Reply
 from celery_exclusive.stores.redis import address
 
 _SCHEMES = ("redis", "rediss", "redis+socket")
-_GIVEN = ("producer", "publisher", "connection")
-"""Options of a call that choose where its message goes."""
 _PUSHES = {"conn_or_acquire", "lpush"}
 """What kombu's code for pushing a message names; without them it is no version that we know."""
 _places: WeakKeyDictionary[Services, str] = WeakKeyDictionary()
@@ -35,8 +33,11 @@ _places: WeakKeyDictionary[Services, str] = WeakKeyDictionary()
 
 def is_possible(services: Services, options: dict[str, Any]) -> bool:
     """Whether broker and store are one database, and nobody would see a message begun that is not sent."""
-    if before_task_publish.receivers or any(options.get(name) for name in _GIVEN):
+    if before_task_publish.receivers or options.get("publisher") or options.get("connection"):
         return False  # a receiver, such as a tracer's, waits for after_task_publish
+    producer = options.get("producer")
+    if producer and producer not in getattr(services.app.producer_pool, "_dirty", ()):
+        return False  # a group has one of the pool, as its own; another one may be shared by threads
     place = getattr(services.store, "place", "")
     return bool(place) and place == _place_of_broker(services)
 
@@ -59,27 +60,30 @@ def _read_place(urls: list[str]) -> str:
 class OneCall:
     """A message that is sent together with its lease, or not at all.
 
-    result = OneCall(services, key, operation).send(publish)     # None: the key is held
+    result = OneCall(services, key, operation, producer).send(publish)     # None: the key is held
     """
 
-    def __init__(self, services: Services, key: str, operation: AcquireAlone) -> None:
+    def __init__(self, services: Services, key: str, operation: AcquireAlone, producer: Any = None) -> None:
         self._services, self._key, self._operation = services, key, operation
+        self._producer = producer
         self.answer: Answer | None = None
         self.is_unanswered = False
 
     def send(self, publish: Callable[..., Any]) -> Any:
         """Let Celery publish the message through a producer; return None if the key is held."""
-        with self._services.app.producer_or_acquire() as producer:
+        with self._services.app.producer_or_acquire(self._producer) as producer:
             try:
                 if type(producer) is Producer:
                     vars(producer)["_publish"] = self._hooked(producer)
                 else:
                     self._acquire()
-                return publish(producer=producer)
+                result = publish(producer=producer)
+                self._acquire()  # if kombu had no need of a client
             except _NotSent:
                 return None
             finally:
                 vars(producer).pop("_publish", None)
+        return result
 
     def _hooked(self, producer: Any) -> Callable[..., Any]:
         """Wrap what kombu repeats, on another channel, if a connection is lost."""
@@ -110,7 +114,7 @@ class OneCall:
         original = channel.basic_publish
 
         def basic_publish(message: Any, exchange: str, routing_key: str, **options: Any) -> Any:
-            if exchange:  # which may lead to several queues, or to none
+            if exchange or options.get("_publish_batch"):  # to several queues, or none; or later
                 self._acquire()
                 return original(message, exchange, routing_key, **options)
             channel.conn_or_acquire = lambda *_: nullcontext(_Client(self, channel))

@@ -150,9 +150,8 @@ class UniquePublish:
 
     def _ask_in_one_call(self, key: str, operation: AcquireAlone) -> Answer | None:
         """Acquire the key and send the message at once, if both are possible; None: nothing was done."""
-        if self.call.has_to_be_sent or self.is_ordered or self.services.allows_without(self.option):
-            return None
-        if not getattr(self.services.store, "place", ""):
+        is_plain = self.call.kind != "call" or self.is_ordered or self.services.allows_without(self.option)
+        if is_plain or not getattr(self.services.store, "place", ""):
             return None
         from celery_exclusive.publishing import one_call
 
@@ -160,7 +159,7 @@ class UniquePublish:
             return None
         if self.task in _refused_lately and (holders := self.services.store.inspect(key).holders):
             return Held(holders)  # which costs less than a message that is made and not sent
-        call = one_call.OneCall(self.services, key, operation)
+        call = one_call.OneCall(self.services, key, operation, self.options.get("producer"))
         try:
             self.result = call.send(partial(self.publish_message, self.header, self.task_id))
         except OperationalError:
@@ -169,11 +168,12 @@ class UniquePublish:
             return None  # there is no broker: the store says what is wrong with it
         finally:
             self.is_unanswered = call.is_unanswered
-        if self.result is None:
-            self.services.app.AsyncResult(self.task_id)  # when it goes, Celery expects no result any more
-            _refused_lately.add(self.task)
-        else:
+        if self.result is not None:
             _refused_lately.discard(self.task)
+            return call.answer
+        _refused_lately.add(self.task)
+        if not self.call.has_to_be_sent:
+            self.services.app.AsyncResult(self.task_id)  # when it goes, Celery expects no result any more
         return call.answer
 
     def _existing_result(self, existing_id: str) -> Any:
