@@ -115,7 +115,7 @@ def test_a_lease_that_ran_out_goes_on_while_the_store_has_its_message(make_lab: 
     lab.send("save", "k", tag="first", hold=True, check=True)
     lab.journal.wait_for("start", tag="first")
     worker.pause()
-    eventually(lambda: not lab.task("save").lock_state("k").is_running, "the end of its lease")
+    eventually(lambda: lab.task("save").lock_state("k").holders[0].remaining == 0, "the end of its lease")
     worker.resume()
     lab.open("first")
     lab.journal.wait_for("end", tag="first")

@@ -21,6 +21,8 @@ FIRST_OFFER = 5 * SECOND
 """How long the first offer lasts; each further offer lasts twice as long."""
 LONGEST_OFFER = 120
 """The longest offer, and the pause between offers to an entry aside, in first offers: 10 minutes."""
+ABANDONED = 600 * SECOND
+"""How long after its expiry a lease with a copy behind it ends even if no sweep has recovered its run."""
 SWEEP_AGAIN = SECOND
 """When a sweep that does not recover looks again at a key with a lease that it has left."""
 OFFERS_IN_LINE = 8
@@ -71,10 +73,11 @@ class KeyState:
         """Drop expired leases. One with a copy of its message behind it ends in a sweep that recovers only.
 
         The store may have been away, and its holder may live: a sweep knows when it has had the time to renew
-        its lease. Until then nobody runs its copy.
+        its lease. Until then nobody runs its copy; but not for ever, if no worker sweeps.
         """
         for lease in list(self.holders.values()):
-            if lease.expiry <= self.now and (self.recovers or not self._stays_expired(lease)):
+            may_stay = self._stays_expired(lease) and lease.expiry + ABANDONED > self.now
+            if lease.expiry <= self.now and (self.recovers or not may_stay):
                 del self.holders[lease.id]
         for entry in sorted(self.entries.values(), key=lambda entry: entry.seq):
             if entry.state == "behind" and entry.id not in self.holders:

@@ -125,7 +125,8 @@ class GiveUp:
 class ForceRelease:
     """Release the lease of this id without its token, as an operator may.
 
-    A copy that only the store has joins the line; one that the broker has, too, leaves: its body may live.
+    A copy that only the store has joins the line, and so does that of a run whose lease has expired; one that
+    the broker has, too, leaves: its body may live.
     Without such a lease it only ends expired leases and offers.
     """
 

@@ -164,12 +164,11 @@ class _Step(KeyState):
 
     def force_release(self, _: ForceRelease) -> Answer:
         self.end_expired()
-        found = self.holders.pop(self.id, None) is not None
-        copy = self.entries.get(self.id)
-        if found and copy and copy.offers & AT_BROKER:
+        lease, copy = self.holders.pop(self.id, None), self.entries.get(self.id)
+        if lease and lease.expiry > self.now and copy and copy.offers & AT_BROKER:
             self.leave()
         self.advance()
-        return Applied(found)
+        return Applied(lease is not None)
 
     def restore(self, op: Restore) -> Answer:
         """Ignore the line: an offer is worth less than a body that runs."""

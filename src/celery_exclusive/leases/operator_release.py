@@ -56,8 +56,9 @@ def release(services: Services, key: str, *, force: bool = False) -> Released:
 
 def _release(store: Store, key: str, *, force: bool) -> Released:
     holders = store.inspect(key).holders
-    if not force and any(holder.phase == "running" for holder in holders):
-        raise _held(key, holders)
+    living = [holder for holder in holders if holder.phase == "running" and holder.remaining > 0]
+    if living and not force:
+        raise _held(key, living)
     former, offered = [], []
     # For an id without a lease the store only ends expired leases and offers.
     for holder in holders or (Owner("", 0, 0),):

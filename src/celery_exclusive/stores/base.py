@@ -65,6 +65,7 @@ class Reply:
 class Snapshot:
     """The state of a key: its holders, and how many tasks wait in line and aside.
 
+    A holder with nothing `remaining` is dead, and holds the key until a worker recovers its run.
     With a `problem` its data are damaged, and all else is empty.
     """
 

@@ -91,8 +91,9 @@ def sweep(
 def snapshot(loaded: Loaded) -> Snapshot:
     """Return the state of a key as answers show it."""
     holders = sorted(loaded.document.holders, key=lambda holder: holder.fence)
-    living = [holder for holder in holders if holder.expiry > loaded.now]
-    return Snapshot(tuple(owner(holder, loaded.now) for holder in living), loaded.line.waiting, loaded.aside)
+    dead = {entry.id for entry in loaded.line.behind}  # a worker will recover them
+    shown = [holder for holder in holders if holder.expiry > loaded.now or holder.id in dead]
+    return Snapshot(tuple(owner(holder, loaded.now) for holder in shown), loaded.line.waiting, loaded.aside)
 
 
 class DocumentStore(ABC):

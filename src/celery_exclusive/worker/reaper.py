@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from celery_exclusive import notices
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import UnreadableKey
+from celery_exclusive.leases.lease import RENEWALS_PER_TTL
 from celery_exclusive.system.forks import forks_wait
 from celery_exclusive.worker.parts import parts_of
 
@@ -20,8 +21,10 @@ _SHORTEST = 0.8
 """The shortest pause between two sweeps, as a part of the period."""
 _AFTER_OUTAGE = 3
 """Periods between two attempts while the store does not answer: when it does, releases must come first."""
-_LONG = 3
-"""Periods, besides one offer, between two answers of the store, without an outage."""
+_SHORT = 2
+"""Seconds between two answers of the store that are no outage, however short the leases are."""
+_ASKS_PER_TTL = 6
+"""How often the store is asked what time it is."""
 _FAREWELL = 10
 """Seconds for which a worker that stops waits for a sweep under way."""
 
@@ -42,6 +45,7 @@ class Reaper:
         self.services = services
         self._is_over = threading.Event()
         self._unreadable: set[str] = set()
+        self._ttl = shortest_ttl(services)
         self._answered_since = self._answered_at = 0
         self._thread = threading.Thread(target=self._run, name="exclusive-reaper", daemon=True)
 
@@ -54,7 +58,7 @@ class Reaper:
 
     def _run(self) -> None:
         trouble = notices.Trouble("the search for expired leases")
-        period = self.services.settings.exclusive_reap_period
+        period = min(self.services.settings.exclusive_reap_period, self._ttl / _ASKS_PER_TTL)
         while not self._is_over.wait(period * _jitter() * (_AFTER_OUTAGE if trouble.lasts else 1)):
             with trouble:
                 self.sweep()
@@ -80,16 +84,14 @@ class Reaper:
     @property
     def _recovers_until(self) -> int:
         """Until when, by the store's clock, each heartbeat has had the time to renew its leases."""
-        is_calm = (
-            self._answered_at - self._answered_since >= self.services.settings.exclusive_ttl / 2 * SECOND
-        )
+        calm = self.services.settings.exclusive_ttl / 2 * SECOND
+        is_calm = self._answered_at - self._answered_since >= calm
         return self._answered_at + self._longest if is_calm else 0
 
     @property
     def _longest(self) -> int:
-        """The longest time between two answers after which all leases live."""
-        settings = self.services.settings
-        return round((_LONG * settings.exclusive_reap_period + settings.exclusive_offer) * SECOND)
+        """The longest time between two answers after which all leases live that are renewed three times."""
+        return round(max(self._ttl / RENEWALS_PER_TTL, _SHORT) * SECOND)
 
     def _note_answer(self, time: int) -> None:
         if not 0 <= time - self._answered_at <= self._longest:
@@ -102,6 +104,13 @@ class Reaper:
             self._unreadable.add(key)
             error = UnreadableKey(key, problem, self.services.store.url)
             notices.unreadable(error, len(self._unreadable))
+
+
+def shortest_ttl(services: Services) -> float:
+    """Return the shortest ttl of a lease here, in seconds."""
+    options = [services.exclusive(task) for task in services.app.tasks.values()]
+    ttls = [services.ttl(option) / SECOND for option in options if option]
+    return min([services.settings.exclusive_ttl, *ttls])
 
 
 def _jitter() -> float:

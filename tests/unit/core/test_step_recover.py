@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from celery_exclusive.core.operations import Applied, ForceRelease, Granted, Held, Parked, Reap, Renew, Stale
 from celery_exclusive.core.records import SECOND
-from tests.unit.stepping import START, TTL, Key
+from tests.unit.stepping import START, TEN_MINUTES, TTL, Key
 
 
 def run(key: Key, id: str = "a") -> None:
@@ -59,6 +59,23 @@ def test_only_a_sweep_that_recovers_ends_a_run_whose_message_is_kept(key: Key):
     assert key.holders == ["a"]
     assert key.last.due == key.now + SECOND
     assert key.reap() == ("b",)
+
+
+def test_without_a_sweep_a_dead_run_ends_after_ten_minutes(key: Key):
+    run(key)
+    key.now += TTL + TEN_MINUTES - 1
+    assert isinstance(key.acquire("b"), Parked)
+    key.now += 1
+    key.acquire("c")
+    assert key.last.wake == ("b",)
+    assert key.in_line == ["b", "a", "c"]
+
+
+def test_a_forced_release_of_a_dead_run_lets_it_run_again(key: Key):
+    run(key)
+    key.now += TTL
+    key.ask(ForceRelease("a"))
+    assert key.last.wake == ("a",)
 
 
 def test_a_holder_that_was_cut_off_keeps_its_lease_if_it_renews_before_the_sweep(key: Key):

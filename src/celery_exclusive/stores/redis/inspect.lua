@@ -13,17 +13,19 @@
 
 local function look()
   read_meta()
-  local living, owners = {}, {}
+  local shown, owners = {}, {}
   local found = redis.call('HGETALL', leases)
   for i = 1, #found, 2 do
     if found[i] == '' then
       read_meta(found[i + 1])
     else
       local lease = read_lease(found[i], found[i + 1])
-      if lease.expiry > now then living[#living + 1] = lease end
+      -- A dead one whose message is kept holds the key until a worker recovers it.
+      local is_shown = lease.expiry > now or redis.call('ZSCORE', base .. 'b:' .. key, lease.id)
+      if is_shown then shown[#shown + 1] = lease end
     end
   end
-  append_leases(owners, living)
+  append_leases(owners, shown)
   for _, kind in ipairs({'q:', 'a:', 'b:'}) do redis.call('ZCARD', base .. kind .. key) end
   for _, kind in ipairs({'o:', 'm:'}) do redis.call('HLEN', base .. kind .. key) end
   return {waiting, aside, owners, ''}

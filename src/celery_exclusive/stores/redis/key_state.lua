@@ -1,5 +1,6 @@
 -- The twin of core/key_state.py: a differential test holds the two equal. Change both or neither.
 
+local ABANDONED = 600000000
 local SWEEP_AGAIN = 1000000
 local OFFERS_IN_LINE = 8
 local OFFERS_ASIDE = 64
@@ -86,7 +87,8 @@ end
 -- Drops expired leases. One with a copy of its message behind it ends in a sweep that recovers only.
 local function end_expired()
   for holder, lease in pairs(holders) do
-    local is_kept = entries[holder] and not (op.recovers_until and now <= tonumber(op.recovers_until))
+    local recovers = op.recovers_until and now <= tonumber(op.recovers_until)
+    local is_kept = entries[holder] and lease.expiry + ABANDONED > now and not recovers
     if lease.expiry <= now and not is_kept then drop(holder) end
   end
   local has_more = false

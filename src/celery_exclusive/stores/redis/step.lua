@@ -175,7 +175,7 @@ local function force_release()
   end_expired()
   local lease, copy = holders[op.id], entries[op.id]
   if lease then drop(op.id) end
-  if lease and copy and copy.offers % 2 == AT_BROKER then leave() end
+  if lease and lease.expiry > now and copy and copy.offers % 2 == AT_BROKER then leave() end
   advance()
   return 'done', lease and 1 or 0
 end

@@ -53,6 +53,13 @@ class RecoveryPromises(Subject):
         assert found(key.release("a"))
         assert not key.reap().wake
 
+    def test_a_dead_run_is_shown_and_can_be_released_without_a_worker(self) -> None:
+        key = self.dead_run()
+        (owner,) = key.inspect().holders
+        assert (owner.id, owner.remaining) == ("a", 0)
+        assert woken(key.force_release("a")) == ["a"]
+        assert not key.holders()
+
     def test_a_request_at_once_is_never_parked(self) -> None:
         key = self.key()
         key.needs_line()

@@ -248,8 +248,8 @@ class Key:
             pytest.skip("this store keeps no line")
 
     def wait_until_expired(self) -> None:
-        """Wait until the key has no holder."""
-        until(lambda: not self.inspect().holders, "the lease has expired")
+        """Wait until the leases of the key have expired."""
+        until(lambda: not any(it.remaining for it in self.inspect().holders), "the lease has expired")
 
 
 def fence_of(reply: Reply) -> int:
