@@ -83,7 +83,7 @@ def test_a_body_does_not_begin_with_a_lease_that_has_expired_while_it_waited_for
     stage: Stage, proxy: Proxy, store: RedisServer, name: str
 ) -> None:
     """Meanwhile another worker, which has not lost the store, runs the next call."""
-    lab = stage.make_lab(SHOP, exclusive_store=store.url, exclusive_ttl=6)
+    lab = stage.make_lab(SHOP, exclusive_store=store.url, exclusive_ttl=6, exclusive_recover=False)
     worker = stage.start_worker(lab, "away", exclusive_store=away(proxy, 20))
     key = lab.task(name).lock_state("k").key
     unique_key = unique_key_of(lab, name)

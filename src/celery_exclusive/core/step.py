@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from celery_exclusive.core.key_state import FIRST_OFFER, LONGEST_OFFER, KeyState
 from celery_exclusive.core.operations import (
@@ -42,7 +41,8 @@ def step(
     """Do one operation on one key, at the instant `now`. The first offer to a task lasts `first_offer`."""
     id = "" if isinstance(operation, Reap) else operation.id
     state = _Step(document, line, id, now, first_offer)
-    return state.transition(_METHODS[type(operation)](state, operation))
+    method: Callable[[Operation], Answer] = getattr(state, _METHODS[type(operation)])
+    return state.transition(method(operation))
 
 
 class _Step(KeyState):
@@ -282,16 +282,16 @@ class _Step(KeyState):
         self.holders[lease.id] = replace(lease, expiry=max(lease.expiry, self.now + ttl))
 
 
-_METHODS: dict[type[Operation], Callable[[_Step, Any], Answer]] = {
-    Acquire: _Step.acquire,
-    AcquireAlone: _Step.acquire_alone,
-    Enqueue: _Step.enqueue,
-    Renew: _Step.renew,
-    Release: _Step.release,
-    Requeue: _Step.requeue,
-    GiveUp: _Step.give_up,
-    Remove: _Step.remove,
-    ForceRelease: _Step.force_release,
-    Restore: _Step.restore,
-    Reap: _Step.reap,
+_METHODS: dict[type[Operation], str] = {
+    Acquire: "acquire",
+    AcquireAlone: "acquire_alone",
+    Enqueue: "enqueue",
+    Renew: "renew",
+    Release: "release",
+    Requeue: "requeue",
+    GiveUp: "give_up",
+    Remove: "remove",
+    ForceRelease: "force_release",
+    Restore: "restore",
+    Reap: "reap",
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from celery_exclusive import notices
@@ -45,7 +46,6 @@ class Reaper:
         self.services = services
         self._is_over = threading.Event()
         self._unreadable: set[str] = set()
-        self._ttl = shortest_ttl(services)
         self._answered_since = self._answered_at = 0
         self._thread = threading.Thread(target=self._run, name="exclusive-reaper", daemon=True)
 
@@ -88,6 +88,14 @@ class Reaper:
         is_calm = self._answered_at - self._answered_since >= calm
         return self._answered_at + self._longest if is_calm else 0
 
+    @cached_property
+    def _ttl(self) -> float:
+        """The shortest ttl of a lease here, in seconds."""
+        services = self.services
+        options = [services.exclusive(task) for task in services.app.tasks.values()]
+        ttls = [services.ttl(option) / SECOND for option in options if option]
+        return min([services.settings.exclusive_ttl, *ttls])
+
     @property
     def _longest(self) -> int:
         """The longest time between two answers after which all leases live that are renewed three times."""
@@ -104,13 +112,6 @@ class Reaper:
             self._unreadable.add(key)
             error = UnreadableKey(key, problem, self.services.store.url)
             notices.unreadable(error, len(self._unreadable))
-
-
-def shortest_ttl(services: Services) -> float:
-    """Return the shortest ttl of a lease here, in seconds."""
-    options = [services.exclusive(task) for task in services.app.tasks.values()]
-    ttls = [services.ttl(option) / SECOND for option in options if option]
-    return min([services.settings.exclusive_ttl, *ttls])
 
 
 def _jitter() -> float:
