@@ -110,7 +110,7 @@ def test_a_resumed_holder_does_not_keep_the_next_ones_lease_alive(make_scene: Ca
 
 
 def test_a_lease_that_ran_out_goes_on_while_the_store_has_its_message(make_lab: Callable[..., Lab]) -> None:
-    lab = make_lab(module="tests.worker.shop_fenced", task_acks_late=True, exclusive_ttl=1)
+    lab = make_lab(module="tests.worker.shop_fenced", task_acks_late=True, exclusive_ttl=3)
     worker = lab.start_worker("w1", 1)
     lab.send("save", "k", tag="first", hold=True, check=True)
     lab.journal.wait_for("start", tag="first")

@@ -120,8 +120,8 @@ class Renewer:
         lost = [lease for lease, is_held in zip(leases, renew(leases), strict=True) if not is_held]
         epoch, known = store.epoch(), self._known.get(store)
         has_lost_its_data = known is not None and known.epoch != epoch
-        for lease in lost:
-            if has_lost_its_data:
+        for lease in leases if has_lost_its_data else lost:
+            if has_lost_its_data:  # maybe after it has renewed them
                 lease.restore()
             else:
                 lease.end()
