@@ -18,14 +18,18 @@ SOON = 0.02
 
 
 def live(task: Task, tag: str, *, hold: bool, key: str = "", is_stubborn: bool = False) -> str:
-    """One body, open until the test opens its tag's door; a stubborn one goes on when it is told to end."""
+    """One body, open until the test opens its tag's door; a stubborn one goes on when it is told to end.
+
+    Whoever tells it waits until it is alive: what comes right after the start ends it outside of the try.
+    """
     note = partial(journal.write, task=task.name, id=task.request.id, key=key, tag=tag)
     note("start")
     while hold:
         try:
-            note("alive")
-            time.sleep(SOON)
-            hold = not doors.lpop(f"door:{tag}")
+            while hold:
+                note("alive")
+                time.sleep(SOON)
+                hold = not doors.lpop(f"door:{tag}")
         except BaseException as told:
             note("told", to_end_by=type(told).__name__)
             if not is_stubborn:

@@ -26,7 +26,7 @@ def hold(
 ) -> Any:
     """Send a task whose body stays open until the test opens its tag's door, and wait until it runs."""
     result = lab.send(name, key, tag, True, is_stubborn, options=options)
-    lab.journal.wait_for("start", tag=tag)
+    lab.journal.wait_for("alive", tag=tag)
     return result
 
 
@@ -42,7 +42,7 @@ def line_up(lab: Lab, *tags: str, key: str = "k", **options: Any) -> list[Any]:
 def hold_plain(lab: Lab, tag: str, *, is_stubborn: bool = False, **options: Any) -> Any:
     """The same, with a task that wants no lock."""
     result = lab.send("plain", tag, True, is_stubborn, options=options)
-    lab.journal.wait_for("start", tag=tag)
+    lab.journal.wait_for("alive", tag=tag)
     return result
 
 

@@ -56,7 +56,7 @@ def busy_workers(stage: Stage, lab: Lab, *ways: str, is_stubborn: bool = False) 
         holder = lab.send(name, way, way, True, is_stubborn, options={"queue": way})
         lab.wait_for_line(1, "wait", way)
         lab.open(f"{way}-before")
-        lab.journal.wait_for("start", tag=way)
+        lab.journal.wait_for("alive", tag=way)
         busy[way] = (worker, holder, hold_plain(lab, f"{way}-twin", queue=way, is_stubborn=is_stubborn))
     return busy
 
