@@ -35,7 +35,7 @@ def lab(make_lab: Callable[..., Lab]) -> Lab:
 def fill(lab: Lab, name: str) -> Any:
     """Let one hold the key "k" and one wait for it; return the holder's result."""
     holder = lab.send(name, key="k", tag="holder", hold=True)
-    lab.journal.wait_for("start", tag="holder")
+    lab.journal.wait_for("start", id=holder.id)
     lab.send(name, key="k", tag="first")
     lab.wait_for_line(1, name, "k")
     return holder
