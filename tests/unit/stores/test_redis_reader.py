@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from redis.exceptions import NoScriptError, ResponseError
 
+from celery_exclusive.stores.redis import reader
 from celery_exclusive.stores.redis.reader import read
 
 REPLIES: dict[bytes, Any] = {
@@ -49,6 +50,20 @@ def read_sent(*pieces: bytes) -> Any:
 def test_a_reply_is_read_whole(sent: bytes) -> None:
     assert read_sent(sent) == REPLIES[sent]
     assert read_sent(*(sent[at : at + 1] for at in range(min(len(sent), 50))), sent[50:]) == REPLIES[sent]
+
+
+def test_each_part_of_a_long_reply_is_parsed_about_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts, parse, count = [b"m" * 100_000] * 100, reader._parse, 0
+
+    def counted(*args: Any) -> Any:
+        nonlocal count
+        count += 1
+        return parse(*args)
+
+    monkeypatch.setattr(reader, "_parse", counted)
+    sent = b"*100\r\n" + b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in parts)
+    assert read_sent(sent) == parts
+    assert count < 5 * len(parts), "it comes in 150 pieces or more"
 
 
 def test_an_error_is_raised() -> None:

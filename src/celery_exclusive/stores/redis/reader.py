@@ -27,6 +27,8 @@ def read(from_: socket.socket, error: Callable[[str], Exception]) -> Any:
     data = bytearray()
     while more := from_.recv(_MOST):
         data += more
+        if not data.endswith(b"\r\n"):  # it is not whole; parsed with each piece, a long one takes minutes
+            continue
         with suppress(_Incomplete):
             reply, _ = _parse(data, 0, error)
             if isinstance(reply, Exception):
