@@ -92,6 +92,10 @@ class Proxy:
         """Whether a connection with something that was withheld is still open."""
         return any(link.fate in ("withhold", "deliver") for link in self._links)
 
+    def lead_to(self, port: int) -> None:
+        """Connect those who come from now on to another server on this machine; the others stay."""
+        self._do(lambda: setattr(self, "_server", port))
+
     def close(self) -> None:
         """Close all connections and the port."""
         self._commands.put(None)

@@ -26,6 +26,7 @@ from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.stores.base import Store, open_store
 from celery_exclusive.stores.redis.client import Client
 from celery_exclusive.stores.redis.store import RedisStore
+from tests.proxy import Proxy
 from tests.servers import RedisServer
 from tests.store.forks import fork_while_threads_call, in_a_fork
 from tests.store.operations import LIFE, give, take
@@ -130,6 +131,19 @@ def test_a_connection_that_drops_in_the_middle_is_made_anew(
             redis.execute_command("CLIENT", "UNPAUSE")
         assert isinstance(answer.result().answer, Granted)
         assert store._client.ask("CLIENT", "ID") != me
+
+
+def test_after_a_failover_the_store_is_where_its_name_leads_to(start_redis: StartRedis) -> None:
+    primary, promoted = start_redis(), start_redis()
+    with Proxy(primary.port) as name, primary.client() as redis:
+        store = open_store(f"redis://127.0.0.1:{name.port}/0")
+        store.apply("before", take("a"))
+        name.lead_to(promoted.port)
+        redis.replicaof("127.0.0.1", promoted.port)  # it closes no connection
+        assert isinstance(store.apply("key", take("a")).answer, Granted)
+        store.close()
+    with promoted.client() as redis:
+        assert redis.exists("cx2:{0}:l:key")
 
 
 def test_a_grant_whose_reply_was_lost_is_the_same_grant(

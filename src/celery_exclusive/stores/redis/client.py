@@ -109,11 +109,16 @@ class Client:
             connection.disconnect()
 
     def _exchange(self, command: _Command, again: _Command) -> Any:
-        """Do one round trip; a second one on a new connection if the old one was dropped."""
+        """Do one round trip; a second one on a new connection if the old one is of no use any more."""
         try:
             return self._try(self._idle_or_new(), command)
         except (exceptions.BusyLoadingError, exceptions.AuthenticationError, exceptions.NoPermissionError):
             raise
+        except exceptions.ResponseError as error:
+            if not _is_of_replica(error):
+                raise
+            self.close()  # it keeps them open, and the name leads to another server after a failover
+            return self._try(self._idle_or_new(), command)
         except (exceptions.ConnectionError, ConnectionError):
             self.close()  # a server that dropped one has dropped all of them
             answer = self._try(self._idle_or_new(), again)
@@ -184,6 +189,12 @@ def _read(connection: _Connection) -> Any:
         raise exceptions.TimeoutError("Timeout reading from socket") from error
     except EOFError as error:
         raise exceptions.ConnectionError("Connection closed by server.") from error
+
+
+def _is_of_replica(error: exceptions.ResponseError) -> bool:
+    """Whether a server has done nothing, as it is no primary. Redis 6 says so within an error of the script."""
+    is_said = isinstance(error, (exceptions.ReadOnlyError, exceptions.MasterDownError))
+    return is_said or "-READONLY" in str(error)
 
 
 def _pack(command: _Command) -> bytes:
