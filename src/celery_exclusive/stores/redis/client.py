@@ -192,7 +192,7 @@ def _read(connection: _Connection) -> Any:
 
 
 def _is_of_replica(error: exceptions.ResponseError) -> bool:
-    """Whether a server has done nothing, as it is no primary. Redis 6 says so within an error of the script."""
+    """Whether a server has done nothing, since it is no primary. Redis 6 says so in an error of a script."""
     is_said = isinstance(error, (exceptions.ReadOnlyError, exceptions.MasterDownError))
     return is_said or "-READONLY" in str(error)
 
