@@ -12,7 +12,7 @@ from celery.exceptions import Reject
 from celery_exclusive import Exclusive
 from celery_exclusive.worker import relay
 from celery_exclusive.worker.relay import Relay
-from tests.worker.shop import CONF, act, app, doors, task
+from tests.worker.shop import CONF, act, app, doors, noted, task
 
 __all__ = ["app"]
 VICTIM = CONF.get("victim")
@@ -57,6 +57,8 @@ def turn(self: Task, key: str, tag: str = "", hold: bool = False) -> str:
 @task(exclusive=Exclusive("key"))
 def requeue(self: Task, key: str, tag: str = "", hold: bool = False) -> str:
     """Asks once to be delivered again."""
+    if self.request.delivery_info["redelivered"]:
+        noted("redelivered", self, tag)
     act(self, key, tag, hold=hold)
     if not hold and doors.set(f"requeued:{tag}", 1, nx=True):
         raise Reject(requeue=True)

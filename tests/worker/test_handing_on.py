@@ -99,6 +99,7 @@ def test_a_task_that_was_handed_on_and_asks_for_another_delivery_gets_it(
     lab.open("holder")
     assert [result.get(timeout=60) for result in results] == ["0", "1"]
     assert sorted(lab.journal.tags("start")) == ["0", "0", "1", "1", "holder"]
+    assert sorted(lab.journal.tags("redelivered")) == ["0", "1"], "of the second ones"
     assert lab.journal.most_open() == 1
     eventually(lambda: lab.waiting("requeue", "k") == 0, "an empty line")
 
@@ -170,6 +171,20 @@ def test_a_worker_that_stops_gives_the_next_message_to_the_others_at_once(
     lab.start_worker("w2", 2)
     lab.journal.wait_for("end", tag="0")
     assert lab.journal.tags("start") == ["holder", "0"]
+
+
+def test_what_a_worker_in_cold_shutdown_had_handed_on_is_redelivered(make_lab: Callable[..., Lab]) -> None:
+    lab = make_lab(module=RELAY, task_acks_late=True, exclusive_offer=600)
+    worker = lab.start_worker("w1", 2)
+    line_up(lab, 1, "requeue", hold=True)
+    lab.open("holder")
+    lab.journal.wait_for("start", tag="0")
+    worker.process.send_signal(signal.SIGQUIT)
+    worker.process.wait(60)
+    lab.open("0", "0")
+    lab.start_worker("w2", 1)
+    lab.journal.wait_for("redelivered", tag="0")
+    lab.journal.wait_for("end", tag="0")
 
 
 @RABBITS[0]

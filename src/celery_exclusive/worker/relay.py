@@ -8,7 +8,7 @@ import select
 from collections import deque
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
@@ -84,13 +84,21 @@ class Relay:
             self._publish(wake)
 
     def close(self) -> None:
-        """Publish what this worker was to run and has not begun. All bodies have ended."""
-        self._publish(*self._taken.values())
+        """Publish what this worker was to run and has not begun, or not ended. All bodies have ended."""
+        self._publish(*map(self._redelivered, self._taken.values()))
 
     def _end(self, wake: Wake, *, requeue: bool = False) -> None:
         self._taken.pop(wake.id, None)
         if requeue:  # its run has left it in line
-            self._publish(wake)
+            self._publish(self._redelivered(wake))
+
+    def _redelivered(self, wake: Wake) -> Wake:
+        """Return what is delivered again, and shows that to its body as what a broker restores."""
+        signer = self.services.signer
+        content = signer.open_parked(wake.message, wake.key, wake.id)
+        assert content is not None  # noqa: S101 - it was genuine when it came
+        again = StoredMessage.load(content).begun().dump()
+        return replace(wake, message=signer.sign_parked(again, wake.key, wake.id))
 
     def _publish(self, *wakes: Wake) -> None:
         self.services.courier.follow_up(Reply(Applied(True), wakes), wait=0)
