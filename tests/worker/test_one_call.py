@@ -9,6 +9,7 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -424,6 +425,31 @@ def test_members_of_canvases_are_sent_in_one_call_and_duplicates_as_duplicates(
 
 def _is_first(header: Any) -> bool:
     return "duplicate_of" not in header["exclusive"]
+
+
+def test_threads_may_share_a_producer_of_the_pool(
+    make_app: Any, redis_url: str, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, acquire_and_push, urls = make_app(redis_url), RedisStore.acquire_and_push, iter("bc")
+
+    def publish_meanwhile(*args: Any) -> Any:
+        if url := next(urls, None):
+            with ThreadPoolExecutor(1) as thread:
+                thread.submit(publish, url).result(timeout=30)
+        return acquire_and_push(*args)
+
+    monkeypatch.setattr(RedisStore, "acquire_and_push", publish_meanwhile)
+    with app.producer_pool.acquire() as producer:
+
+        def publish(url: str) -> None:
+            first = load(app).apply_async((url,), producer=producer)
+            assert holder(app, url).task_id == first.id
+            assert load(app).apply_async((url,), producer=producer).outcome == "skipped"
+
+        for url in "ad":
+            publish(url)
+        assert not {"_publish", "basic_publish"} & {*vars(producer), *vars(producer.channel)}
+    assert messages(redis_server) == 4
 
 
 def test_a_producer_that_sends_later_in_batches_acquires_before(

@@ -10,6 +10,7 @@ import pytest
 from celery import chain, group
 
 from celery_exclusive.errors import StoreUnavailable
+from celery_exclusive.publishing.ordered import OrderedPublish
 from tests.servers import RedisServer
 from tests.worker.lab import Lab, eventually
 from tests.worker.stage import Stage, on_stages
@@ -49,18 +50,48 @@ def test_a_call_for_a_busy_key_goes_into_the_line_and_to_no_queue(lab: Lab) -> N
     assert lab.journal.tags("start") == ["a", "b"]
 
 
-def test_of_several_producers_the_store_says_who_was_first(lab: Lab) -> None:
+def test_of_several_producers_the_store_says_who_was_first(make_lab: Callable[..., Lab]) -> None:
+    lab = make_lab(module=SHOP, task_ignore_result=True)  # Celery leaves the sockets of each thread's backend
     assert lab.task("ordered").exclusive
     threads = [threading.Thread(target=send, args=(lab, f"{n}")) for n in range(12)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    names = [lab.app.AsyncResult(id) for id in lab.line("ordered", "k")]
+    line = lab.line("ordered", "k")
     lab.start_worker("w1", 4)
-    expected = [result.get(timeout=60) for result in names]
-    assert sorted(expected) == sorted(f"{n}" for n in range(12))
-    assert lab.journal.tags("start") == expected
+    lab.journal.wait_for("end", 12)
+    assert [event["id"] for event in lab.journal.events("start")] == line
+    assert sorted(lab.journal.tags()) == sorted(f"{n}" for n in range(12))
+
+
+def test_threads_may_share_a_producer(make_lab: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = make_lab(module=SHOP, task_ignore_result=True)
+    enqueue, met, both = OrderedPublish._enqueue, list[Any](), threading.Barrier(2, timeout=30)
+
+    def meet(publish: OrderedPublish, stored: Any) -> Any:
+        met.append(publish)
+        if len(met) <= both.parties:
+            both.wait()
+        return enqueue(publish, stored)
+
+    monkeypatch.setattr(OrderedPublish, "_enqueue", meet)
+    with lab.app.connection_for_write() as connection, lab.app.amqp.Producer(connection) as producer:
+
+        def publish(tag: str) -> None:
+            lab.send("ordered", tag, tag=tag, options={"producer": producer})
+
+        assert lab.task("ordered").exclusive
+        threads = [threading.Thread(target=publish, args=(tag,)) for tag in "ab"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        publish("c")
+    assert len(met) == 3, "each once"
+    lab.start_worker()
+    lab.journal.wait_for("end", 3)
+    assert sorted(lab.journal.tags("start")) == ["a", "b", "c"]
 
 
 def test_the_task_of_a_killed_worker_starts_again_before_those_behind_it(

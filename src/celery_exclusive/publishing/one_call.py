@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import wraps
+from threading import get_ident
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -65,25 +66,30 @@ class OneCall:
 
     def __init__(self, services: Services, key: str, operation: AcquireAlone, producer: Any = None) -> None:
         self._services, self._key, self._operation = services, key, operation
-        self._producer = producer
+        self._producer, self._thread = producer, get_ident()
         self.answer: Answer | None = None
         self.is_unanswered = False
 
     def send(self, publish: Callable[..., Any]) -> Any:
         """Let Celery publish the message through a producer; return None if the key is held."""
         with self._services.app.producer_or_acquire(self._producer) as producer:
+            hook = self._hooked(producer) if type(producer) is Producer else None
             try:
-                if type(producer) is Producer:
-                    vars(producer)["_publish"] = self._hooked(producer)
-                else:
-                    self._acquire()
+                if not hook or vars(producer).setdefault("_publish", hook) is not hook:
+                    self._acquire()  # another thread publishes through this one now
                 result = publish(producer=producer)
                 self._acquire()  # if kombu had no need of a client
             except _NotSent:
                 return None
             finally:
-                vars(producer).pop("_publish", None)
+                if hook and vars(producer).get("_publish") is hook:
+                    del producer._publish
         return result
+
+    @property
+    def _is_in_its_thread(self) -> bool:
+        """Whether this is its message: another thread may use the same producer meanwhile."""
+        return get_ident() == self._thread
 
     def _hooked(self, producer: Any) -> Callable[..., Any]:
         """Wrap what kombu repeats, on another channel, if a connection is lost."""
@@ -91,6 +97,8 @@ class OneCall:
 
         @wraps(original)
         def publish(*args: Any, **options: Any) -> Any:
+            if not self._is_in_its_thread:
+                return original(*args, **options)
             channel = producer.channel
             if not self._is_known(channel):
                 self._acquire()
@@ -111,13 +119,18 @@ class OneCall:
         return address.place(channel.pool.connection_kwargs) == place
 
     def _basic_publish(self, channel: Any) -> Callable[..., Any]:
-        original = channel.basic_publish
+        original, acquire = channel.basic_publish, channel.conn_or_acquire
+
+        def client(*args: Any, **named: Any) -> Any:
+            return nullcontext(_Client(self, channel)) if self._is_in_its_thread else acquire(*args, **named)
 
         def basic_publish(message: Any, exchange: str, routing_key: str, **options: Any) -> Any:
+            if not self._is_in_its_thread:
+                return original(message, exchange, routing_key, **options)
             if exchange or options.get("_publish_batch"):  # to several queues, or none; or later
                 self._acquire()
                 return original(message, exchange, routing_key, **options)
-            channel.conn_or_acquire = lambda *_: nullcontext(_Client(self, channel))
+            channel.conn_or_acquire = client
             try:
                 return original(message, exchange, routing_key, **options)
             finally:

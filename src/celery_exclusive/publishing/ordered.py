@@ -52,15 +52,16 @@ class OrderedPublish:
         with self.services.app.producer_or_acquire(producer) as used:
             if type(used) is not Producer:
                 return publish(used)
-            used._publish = self._hooked(used, used._publish)  # type: ignore[method-assign]
+            own = _own(used)
+            own._publish = self._hooked(own, own._publish)  # type: ignore[method-assign]
             try:
-                return publish(used)
+                return publish(own)
             except BaseException:
                 if self.may_be_in_line:  # its caller gets an error: nobody publishes it later
                     self.services.releaser.add((self.key, Remove(self.id, "superseded")))
                 raise
-            finally:
-                del used._publish
+            finally:  # it may have connected anew
+                vars(used).update({name: vars(own)[name] for name in ("_channel", "exchange")})
 
     def _hooked(self, producer: Any, original: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap what kombu repeats if a connection is lost."""
@@ -97,6 +98,13 @@ class OrderedPublish:
         """Return our header with the mark of an offer; without an epoch it counts as redelivered."""
         fields = {**self.header.write(), "promoted": epoch, "offered": self.key}
         return self.services.signer.sign_header(fields, self.task_id)
+
+
+def _own(producer: Producer) -> Producer:
+    """Return a producer of this call alone, in place of one that other threads may use at the same time."""
+    own = Producer.__new__(Producer)
+    vars(own).update(vars(producer))
+    return own
 
 
 def _leads_to_a_queue(sent: dict[str, Any]) -> bool:
