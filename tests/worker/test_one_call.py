@@ -329,6 +329,25 @@ def test_a_call_that_fails_since_no_answer_comes_leaves_no_key_even_if_it_arrive
     assert messages(redis_server) == 2
 
 
+def test_a_call_that_has_to_be_sent_is_sent_once_though_no_answer_comes_or_the_request_arrives_later(
+    make_app: Any, network: Proxy, redis_server: RedisServer
+) -> None:
+    app = make_app(
+        f"redis://127.0.0.1:{network.port}/0",
+        exclusive_store=f"redis://127.0.0.1:{network.port}/0?socket_timeout=0.5",
+    )
+    load(app).delay("warm up")
+    network.lose(b"\r\nacquire_alone\r\n", times=2)
+    assert load(app).apply_async(("lost",), task_id="one").outcome == "published"
+    network.withhold(b"\r\nacquire_alone\r\n")
+    assert load(app).apply_async(("late",), task_id="other").outcome == "published"
+    network.deliver()
+    eventually(lambda: not network.is_on_its_way, "the arrival of the request")
+    assert len(network.met) == 3
+    assert messages(redis_server) == 3
+    assert [holder(app, url).task_id for url in ("lost", "late")] == ["one", "other"]
+
+
 def test_dropped_connections_of_a_producer_are_made_anew(
     make_app: Any, redis_url: str, redis_server: RedisServer, pushes: list[bool]
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from celery.signals import beat_init
@@ -24,6 +24,9 @@ from celery_exclusive.options.amounts import LONGEST, microseconds, no_longer_th
 from celery_exclusive.options.declared import Unique
 from celery_exclusive.run import Run, current_run, runs
 from celery_exclusive.services import Services
+
+if TYPE_CHECKING:
+    from celery_exclusive.publishing.one_call import OneCall
 
 _refused_lately: WeakSet[Any] = WeakSet()
 """The tasks whose last call was not sent: the next one is likely to be another duplicate."""
@@ -161,7 +164,7 @@ class UniquePublish:
             return Held(holders)  # which costs less than a message that is made and not sent
         call = one_call.OneCall(self.services, key, operation, self.options.get("producer"))
         try:
-            self.result = call.send(partial(self.publish_message, self.header, self.task_id))
+            self.result = self._send_in_one_call(call)
         except OperationalError:
             if call.answer or call.is_unanswered:
                 raise
@@ -175,6 +178,17 @@ class UniquePublish:
         if not self.call.has_to_be_sent:
             self.services.app.AsyncResult(self.task_id)  # when it goes, Celery expects no result any more
         return call.answer
+
+    def _send_in_one_call(self, call: OneCall) -> Any:
+        """Send the message with its key; None: that is held."""
+        publish_message = partial(self.publish_message, self.header, self.task_id)
+        try:
+            return call.send(publish_message)
+        except StoreUnavailable:
+            if not (call.is_unanswered and self.call.has_to_be_sent):
+                raise
+            # It may have been sent, or be sent yet: the same request does not send it twice.
+            return call.send(publish_message)
 
     def _existing_result(self, existing_id: str) -> Any:
         """Return the handle of the task that holds the key, for a call that is not sent."""
