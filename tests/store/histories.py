@@ -194,8 +194,27 @@ def take(
     return Take("one at a time", id, token, ttl, limit, kind, b"one", takes_over=seen)
 
 
+def keep(id: str, order: Order | None = None) -> Take:
+    """The first delivery of a message that stays behind its run."""
+    at_once = {"at_once": True, "recovers": True, "order": order}
+    return Take("one at a time", id, "t1", 30 * SECOND, None, "fresh", b"one", **at_once)
+
+
 FINISHED = [take("a"), take("b"), Finish(0), Follow(0, False), Finish(0)]
 RARE: dict[str, list[Action]] = {
+    "a run with its message behind it ends, and comes again": [
+        keep("a"),
+        Finish(0, "open"),
+        Wait(OFFER),
+        take("b"),
+    ],
+    "a run with its message behind it keeps its place": [
+        keep("a", "published"),
+        take("b"),
+        Finish(0, "open"),
+        Wait(OFFER),
+        Reap(9, 0),
+    ],
     "an arrival sees the head step aside": [*map(take, "abc"), Ignore(9, False), take("d")],
     "what is aside passes those in line": [
         *map(take, "abcd"),

@@ -12,6 +12,7 @@ import pytest
 from celery_exclusive.core.claim import Claim
 from celery_exclusive.core.operations import (
     Acquire,
+    AcquireAlone,
     Applied,
     Granted,
     Held,
@@ -111,6 +112,13 @@ def test_a_holder_that_leaves_the_line_behind_gives_its_key_an_end_again(
     store.apply("key", take("a"))
     store.apply("key", take("b"))
     store.apply("key", Remove("b"))
+    assert 0 < redis.pttl("cx2:{0}:l:key") <= 31_001
+
+
+def test_a_run_that_begins_ends_the_long_life_of_its_queued_lease(store: RedisStore, redis: Any) -> None:
+    store.apply("key", AcquireAlone("a", "t1", 86_400 * SECOND, phase="queued"))
+    assert redis.pttl("cx2:{0}:l:key") > 86_000_000
+    store.apply("key", AcquireAlone("a", "t2", 30 * SECOND))
     assert 0 < redis.pttl("cx2:{0}:l:key") <= 31_001
 
 

@@ -1,23 +1,21 @@
 -- Does one operation on one key, or reaps, at one instant of the server's clock.
 --
 -- keys: base
--- arguments: now verb key first_offer tombstone_ttl candidate field value
+-- arguments: now verb key id token ttl first_offer tombstone_ttl candidate field value
 -- reply: answer number owners epoch wakes asides unreadable time
 --
 -- now        virtual time for tests, or "" for the server's clock
+-- id token ttl  of the operation, "" without one
 -- first_offer  how long it lasts
 -- candidate  becomes the epoch if there is none
--- field      a name and its value, again for each: what the operation has besides None and False. The fields
+-- field      a name and its value, again for each: what the operation has besides its defaults. The fields
 --            are those of core/operations.py, in a table `op`, where two fields stand for each pair:
--- fields of acquire: id token ttl limit redelivered promoted acks_late message max_waiting takes_over_id takes_over_phase at_once recovers order
--- fields of acquire_alone: id token ttl inherits_id inherits_token phase list payload
--- fields of enqueue: id message limit
--- fields of release: id token ending
--- fields of requeue: id token ttl
--- fields of remove: id ending
--- fields of give_up: id
--- fields of force_release: id
--- fields of restore: id token ttl limit
+-- fields of acquire: limit redelivered promoted acks_late message max_waiting takes_over_id takes_over_phase at_once recovers order
+-- fields of acquire_alone: inherits_id inherits_token phase list payload
+-- fields of enqueue: message limit
+-- fields of release: ending
+-- fields of remove: ending
+-- fields of restore: limit
 -- fields of reap: limit every recovers_until
 -- limit      reap: of how many keys; every: the least time since the last reap
 -- list       acquire_alone: where the payload is pushed with a new lease; a lease that is there went with it
@@ -29,16 +27,30 @@
 -- unreadable reap: key, problem, ... of damaged keys, which it skips from now on
 -- time       the instant of it all
 
+-- include clock.lua
+
+local verb, op = ARGV[2], {id = ARGV[4], token = ARGV[5], ttl = tonumber(ARGV[6])}
+for place = 10, #ARGV, 2 do op[ARGV[place]] = ARGV[place + 1] end
+op.limit, op.ending, op.phase = op.limit or '1', op.ending or 'done', op.phase or 'running'
+
+-- include quick.lua
+
 -- include document.lua
 
-local _, verb, name, first_offer, tombstone_ttl, candidate = unpack(ARGV, 1, 6)
-first_offer, tombstone_ttl = tonumber(first_offer), tonumber(tombstone_ttl)
-local op = {}
-for place = 7, #ARGV, 2 do op[ARGV[place]] = ARGV[place + 1] end
-op.ttl, op.limit = tonumber(op.ttl), tonumber(op.limit)
-op.every, op.max_waiting = tonumber(op.every), tonumber(op.max_waiting)
+local first_offer, tombstone_ttl, candidate = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9]
+op.id = op.id ~= '' and op.id or nil
+op.limit = tonumber(op.limit)
 local may_be_in_line = op.redelivered or op.promoted
-go_to(name)
+go_to(ARGV[3])
+
+if is_refused then
+  local flat, list, by = redis.call('HGETALL', leases), {}, {}
+  for i = 1, #flat, 2 do
+    if flat[i] ~= '' then list[#list + 1] = read_lease(flat[i], flat[i + 1]) end
+  end
+  append_leases(by, list)
+  return {'held', 0, by, '', {}, {}, {}, now}
+end
 
 local function next_number()
   local fence = math.max((tonumber(redis.call('GET', base .. 'fence')) or 0) + 1, now)
@@ -57,7 +69,9 @@ end
 
 -- The token of the delivery that has finished, "" without one, or BEGUN; nil if there is no tombstone.
 local function tombstone()
-  local ends, by = string.match(redis.call('GET', tombstone_name()) or '', '^(%d+) (.*)$')
+  local text = redis.call('GET', tombstone_name())
+  if not text then return nil end
+  local ends, by = string.match(text, '^(%d+) (.*)$')
   return ends and tonumber(ends) > now and by or nil
 end
 
@@ -66,8 +80,6 @@ local function push()
   local reply = op.list and redis.pcall('LPUSH', op.list, op.payload)
   if type(reply) == 'table' and reply.err then return {'refused'} end
 end
-
--- include quick.lua
 
 -- include load.lua
 
@@ -83,7 +95,7 @@ local SKIP_UNREADABLE = 600000000
 -- Ends expired leases and offers of the keys that are due.
 local function reap()
   local last = tonumber(redis.call('GET', base .. 'reaped'))
-  if last and last <= now and now < last + op.every then return 'done', 0 end
+  if last and last <= now and now < last + tonumber(op.every) then return 'done', 0 end
   redis.call('SET', base .. 'reaped', whole(now), 'PX', 3600000)
   local names = redis.call('ZRANGEBYSCORE', base .. 'due', '-inf', whole(now), 'LIMIT', 0, op.limit)
   local has_unreadable = redis.call('HLEN', base .. 'unreadable') > 0
@@ -111,7 +123,7 @@ if verb == 'reap' then
   answer, number = reap()
   if answer == 'failed' then return redis.error_reply(number) end
 else
-  load(op.limit or 1)
+  load(op.limit)
   local verbs = {
     acquire = acquire, acquire_alone = acquire_alone, enqueue = enqueue, release = release,
     requeue = requeue, remove = remove, give_up = give_up, force_release = force_release, restore = restore,

@@ -16,15 +16,7 @@
 --
 -- minexp is not later, maxexp not earlier than the expiry of any lease: holders are read only if one may have
 -- expired, if the answer names them, or if there is a line. A key with a line stays; without one all its data
--- expire some time after its last lease. All times are whole microseconds of the server's clock,
--- or of a virtual one that a test gives: then nothing ends by itself while the test runs.
-
-local base, now = KEYS[1], tonumber(ARGV[1])
-local is_virtual = now ~= nil
-if not is_virtual then
-  local time = redis.call('TIME')
-  now = time[1] * 1000000 + time[2]
-end
+-- expire some time after its last lease.
 
 local key, leases
 local limit, holder_count, minexp, maxexp, waiting, aside, behind
@@ -33,15 +25,15 @@ local function go_to(name)
   key, leases = name, base .. 'l:' .. name
 end
 
-local function whole(number)
-  return string.format('%.0f', number)
-end
-
 local function read_meta(text)
-  local numbers = {}
-  for number in string.gmatch(text or '1 0 0 0 0 0 0', '%d+') do numbers[#numbers + 1] = tonumber(number) end
-  if #numbers ~= 7 then error('MALFORMED lock: ' .. text) end
-  limit, holder_count, minexp, maxexp, waiting, aside, behind = unpack(numbers)
+  if not text then
+    limit, holder_count, minexp, maxexp, waiting, aside, behind = 1, 0, 0, 0, 0, 0, 0
+    return
+  end
+  local a, b, c, d, e, f, g = string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
+  if not a then error('MALFORMED lock: ' .. text) end
+  limit, holder_count, minexp, maxexp = tonumber(a), tonumber(b), tonumber(c), tonumber(d)
+  waiting, aside, behind = tonumber(e), tonumber(f), tonumber(g)
 end
 
 local function has_entries()
@@ -49,7 +41,7 @@ local function has_entries()
 end
 
 local function meta()
-  local format = '%.0f %.0f %.0f %.0f %.0f %.0f %.0f'
+  local format = '%d %d %.0f %.0f %d %d %d'
   return string.format(format, limit, holder_count, minexp, maxexp, waiting, aside, behind)
 end
 
@@ -97,12 +89,4 @@ local function is_damage(problem)
     if string.find(problem, word, 1, true) then return true end
   end
   return false
-end
-
-local function expire(name, at)
-  if is_virtual then
-    redis.call('PEXPIRE', name, 3600000)
-  else
-    redis.call('PEXPIREAT', name, whole(math.ceil(at / 1000) + 1000))
-  end
 end

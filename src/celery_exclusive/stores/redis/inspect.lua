@@ -9,6 +9,8 @@
 -- problem    "", or what is wrong with the data of the key
 -- owners     id, age, remaining, fence, phase, ... of each holder
 
+-- include clock.lua
+
 -- include document.lua
 
 local function look()

@@ -9,6 +9,8 @@
 --
 -- `due` is left as it is: the reaper comes early once, and finds nothing to do.
 
+-- include clock.lua
+
 -- include document.lua
 
 local replies = {}

@@ -29,7 +29,7 @@ def load(
     """Read a script, and check that its header names the same arguments and reply, and fields of verbs."""
     text = _read(file)
     headers = [f"-- keys: base\n-- arguments: {arguments}\n-- reply: {reply}\n"]
-    headers += [f"-- fields of {verb}: {' '.join(names)}\n" for verb, names in fields.items()]
+    headers += [f"-- fields of {verb}: {' '.join(names)}\n" for verb, names in fields.items() if names]
     for header in headers:
         if header not in text:
             raise AssertionError(f"{file} and the code that runs it do not agree on\n{header}")

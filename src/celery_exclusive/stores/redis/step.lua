@@ -53,7 +53,7 @@ end
 -- The answer to a delivery that must not be parked; nil: park it.
 local function refuse(is_newcomer)
   if not op.message or op.at_once then return 'held', 0, owners() end
-  if is_newcomer and op.max_waiting and waiting >= op.max_waiting then return 'full', waiting, owners() end
+  if is_newcomer and op.max_waiting and waiting >= tonumber(op.max_waiting) then return 'full', waiting, owners() end
 end
 
 local function is_stale()

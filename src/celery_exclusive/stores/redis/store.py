@@ -19,14 +19,14 @@ from celery_exclusive.core.records import NEVER
 from celery_exclusive.errors import OptionError, StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import Capabilities, Reply, Snapshot, older_version
 from celery_exclusive.stores.redis import scripts
-from celery_exclusive.stores.redis.arguments import FIELDS, arguments_of
+from celery_exclusive.stores.redis.arguments import FIELDS, NO_HEAD, arguments_of
 from celery_exclusive.stores.redis.client import CLUSTER, Client, Repeated
 from celery_exclusive.stores.redis.reply import GRANTED, read_owners, read_reply, shorten, text
 from celery_exclusive.stores.text import to_bytes
 
 _APPLY = scripts.load(
     "apply.lua",
-    arguments="now verb key first_offer tombstone_ttl candidate field value",
+    arguments="now verb key id token ttl first_offer tombstone_ttl candidate field value",
     reply="answer number owners epoch wakes asides unreadable time",
     fields=FIELDS,
 )
@@ -63,8 +63,7 @@ class RedisStore:
         self._tombstone_ttl = tombstone_ttl
 
     def apply(self, key: str, operation: KeyOperation) -> Reply:
-        verb, named = arguments_of(operation)
-        return self._apply(verb, named, key, is_done_if_repeated=is_done_if_repeated(operation))
+        return self._apply(key, *arguments_of(operation), is_done_if_repeated=is_done_if_repeated(operation))
 
     def acquire_and_push(self, key: str, operation: AcquireAlone, to: str, message: bytes) -> Reply | None:
         """Do the operation, and push the message onto a list of this server, if the lease is a new one.
@@ -72,9 +71,9 @@ class RedisStore:
         A repetition after a lost answer pushes nothing: the message went with the lease that it finds. None:
         the server refuses to push, and nothing was done.
         """
-        verb, named = arguments_of(operation)
+        verb, head, named = arguments_of(operation)
         try:
-            return self._apply(verb, [*named, "list", to, "payload", message], key)
+            return self._apply(key, verb, head, [*named, "list", to, "payload", message])
         except _Refused:
             self.place = ""
             return None
@@ -90,7 +89,8 @@ class RedisStore:
         return found
 
     def reap(self, limit: int = 100, every: int = 0, *, recovers_until: int = NEVER) -> Reply:
-        return self._apply("reap", ("limit", limit, "every", every, "recovers_until", recovers_until))
+        named = ["limit", limit, "every", every, "recovers_until", recovers_until]
+        return self._apply("", "reap", NO_HEAD, named)
 
     def keep_namespace(self, broker: str, life: int) -> str:
         return text(self._client.run(_NAMESPACE, self._base, broker, life))
@@ -204,10 +204,16 @@ class RedisStore:
         return self.clock() if self.clock else ""
 
     def _apply(
-        self, verb: str, named: Sequence[object], key: str = "", *, is_done_if_repeated: bool = False
+        self,
+        key: str,
+        verb: str,
+        head: tuple[object, ...],
+        named: list[object],
+        *,
+        is_done_if_repeated: bool = False,
     ) -> Reply:
         own = (self._offer, self._tombstone_ttl, urandom(8).hex())
-        words = (self._now(), verb, key, *own, *named)
+        words = (self._now(), verb, key, *head, *own, *named)
         again = (*words, "redelivered", True) if verb == "acquire" else None
         try:
             reply = self._client.run(_APPLY, self._base, *words, again=again)
