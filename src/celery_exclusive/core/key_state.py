@@ -45,7 +45,7 @@ class KeyState:
         self.id = id
         self.now = now
         self.first_offer = first_offer
-        self.recovers = False
+        self.recovers: bool | None = None  # whether this sweep does; None: it is no sweep
         self.epoch = document.epoch
         self.limit = document.limit
         self.fence = document.fence
@@ -194,8 +194,9 @@ class KeyState:
         times = [entry.offer_until for entry in self.head()[: self.slots_to_offer()]]
         aside = [entry.offer_until for entry in self.entries.values() if entry.state == "aside"]
         others_wait = bool(self.waiting or aside)
+        is_sweep = self.recovers is not None  # what others ask must not put off the sweep that recovers
         times += [
-            self.now + SWEEP_AGAIN if self._stays_expired(lease) else lease.expiry
+            self.now + SWEEP_AGAIN if is_sweep and self._stays_expired(lease) else lease.expiry
             for lease in self.holders.values()
             if others_wait or lease.id in self.entries
         ]

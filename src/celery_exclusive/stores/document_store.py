@@ -181,7 +181,8 @@ class DocumentStore(ABC):
     def _carry_out(self, key: str, operation: Operation, loaded: Loaded) -> Reply | None:
         """Take the step from what was loaded; None if the key has changed since."""
         change = self.change(operation, loaded)
-        if not self.swap(key, loaded.version, change):
+        is_unchanged = isinstance(operation, Renew) and change.transition.answer == Applied(False)
+        if not (is_unchanged or self.swap(key, loaded.version, change)):
             return None
         transition, epoch = change.transition, loaded.document.epoch
         messages = self.messages(key, transition.wake) if transition.wake else {}

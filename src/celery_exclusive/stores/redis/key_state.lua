@@ -172,7 +172,8 @@ local function due()
   end
   for _, lease in pairs(holders) do
     if others_wait or entries[lease.id] then
-      soonest = math.min(soonest, lease.expiry <= now and entries[lease.id] and now + SWEEP_AGAIN or lease.expiry)
+      local is_left = verb == 'reap' and lease.expiry <= now and entries[lease.id]
+      soonest = math.min(soonest, is_left and now + SWEEP_AGAIN or lease.expiry)
     end
   end
   return soonest < NEVER and soonest or nil

@@ -41,6 +41,12 @@ class RecoveryPromises(Subject):
         assert not key.reap(recovers_until=0).wake
         assert key.reap_until_woken().id == "b"
 
+    def test_who_asks_for_the_key_of_a_dead_run_does_not_put_off_the_sweep(self) -> None:
+        key = self.dead_run()
+        assert not key.reap(recovers_until=0).wake
+        assert isinstance(key.acquire("b", OTHER).answer, Held)
+        assert [wake.id for wake in key.reap().wake] == ["a"]
+
     def test_a_run_that_renews_its_lease_before_the_sweep_goes_on(self) -> None:
         key = self.dead_run()
         assert key.renew("a", ttl=LONG)
