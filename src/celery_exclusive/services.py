@@ -67,7 +67,7 @@ class Services:
     courier: Courier
     releaser: Releaser
     installer: Installer
-    worker: object | None = None
+    worker: Any = None
     is_worker = False
     conflicts_when_eager = False
 

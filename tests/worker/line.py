@@ -7,7 +7,7 @@ from collections.abc import Callable
 from celery_exclusive.core.operations import Acquire, Parked
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.messages.header import HEADER, Header
-from celery_exclusive.messages.stored import StoredMessage
+from celery_exclusive.messages.stored import StoredMessage, content_of
 from celery_exclusive.stores.base import Store
 from tests.worker.lab import Lab
 
@@ -25,7 +25,7 @@ def park_published(lab: Lab, around: Callable[[Store, str, Callable[[], None]], 
             header = Header.of(message.headers[HEADER])
             assert header
             key, id = str(header.exclusive), header.claim_id(message.headers["id"])
-            ask = Acquire(id, "t", 600 * SECOND, message=StoredMessage.of(message, header).dump())
+            ask = Acquire(id, "t", 600 * SECOND, message=StoredMessage.of(content_of(message), header).dump())
 
             def park(key: str = key, ask: Acquire = ask) -> None:
                 assert isinstance(store.apply(key, ask).answer, Parked)

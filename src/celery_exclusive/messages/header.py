@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, replace
 from dataclasses import fields as dataclass_fields
+from functools import lru_cache, partial
 from hashlib import blake2b
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ _END_OF_TIME = 2**40
 """In seconds since 1970."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Header:
     """The header of a message; it survives redelivery and parking.
 
@@ -86,12 +87,13 @@ class Header:
         """Make a header of the fields that `write` has written; ignore invalid ones."""
         if fields.get("v") != VERSION:
             return None
-        found = {name: value for name, value in fields.items() if name in _CHECKS and _CHECKS[name](value)}
+        found: dict[str, Any] = {}
+        for name, value in fields.items():
+            check = _CHECKS.get(name)
+            if check and value is not None and check(value):
+                found[name] = tuple(value) if isinstance(value, list) else value
         if "id" not in found or found.get("promoted") != fields.get("promoted"):
             return None
-        found.update(
-            {name: tuple(found[name]) for name in ("unique", "switched_off", "route") if found.get(name)}
-        )
         return cls(**found)
 
     def as_new_publish(self, rejections: str) -> Header:
@@ -111,17 +113,23 @@ class Header:
 
     def claim_id(self, task_id: str) -> str:
         """Return the id of the message's claims; the copy of each queue has its own."""
-        return f"{task_id}/{self.id}" + (f"@{quote(self.route[0], safe='')}" if self.route else "")
+        return f"{task_id}/{self.id}@{_quoted(self.route[0])}" if self.route else f"{task_id}/{self.id}"
+
+    def as_tuple(self) -> tuple[Any, ...]:
+        """Return the values of all fields, in their order: `Header(*values)` is equal to this one."""
+        values: tuple[Any, ...] = _values(self)
+        return values
 
     def write(self) -> dict[str, Any]:
         """Return the fields for a message. Most have their default, and are left out."""
         fields: dict[str, Any] = {"v": VERSION}
-        for (name, default), value in zip(_DEFAULTS, _values(self), strict=True):
+        for (name, default), value in zip(_DEFAULTS, self.as_tuple(), strict=True):
             if value != default:
                 fields[name] = value
         return fields
 
 
+_quoted = lru_cache(partial(quote, safe=""))
 _DEFAULTS = [
     (each.name, each.default if each.default_factory is MISSING else each.default_factory())
     for each in dataclass_fields(Header)
@@ -140,9 +148,11 @@ def rejections(headers: Mapping[str, Any]) -> str | None:
     A message that merely expired in a queue, as RabbitMQ delays messages for Celery, is still the same one.
     """
     deaths = headers.get("x-death")
+    if not isinstance(deaths, list):
+        return None
     found = [
         tuple(str(death.get(name)) for name in ("queue", "count", "time"))
-        for death in (deaths if isinstance(deaths, list) else ())
+        for death in deaths
         if isinstance(death, dict) and death.get("reason") == "rejected"
     ]
     return _digest(*map(repr, sorted(found))) if found else None
@@ -156,11 +166,7 @@ def _is_text(value: object) -> bool:
     """Whether every store can keep this string: half a surrogate pair is no character."""
     if not isinstance(value, str) or len(value) > _LONGEST_TEXT:
         return False
-    return not any("\ud800" <= char <= "\udfff" for char in value)
-
-
-def _is_text_or_none(value: object) -> bool:
-    return value is None or _is_text(value)
+    return value.isascii() or not any("\ud800" <= char <= "\udfff" for char in value)
 
 
 def _is_int(value: object, most: int) -> bool:
@@ -188,9 +194,9 @@ def _has_values(value: object) -> bool:
 
 
 _CHECKS: dict[str, Callable[[object], bool]] = {
-    "id": _is_text,
     **dict.fromkeys(
         (
+            "id",
             "exclusive",
             "duplicate_of",
             "promoted",
@@ -200,15 +206,15 @@ _CHECKS: dict[str, Callable[[object], bool]] = {
             "store",
             "rejections",
         ),
-        _is_text_or_none,
+        _is_text,
     ),
-    "unique": lambda value: value is None or _is_unique_key(value),
+    "unique": _is_unique_key,
     "switched_off": _names_options,
     "values": _has_values,
-    "route": lambda value: value is None or _is_route(value),
+    "route": _is_route,
     **dict.fromkeys(("redelivered", "masked", "auto_delete"), lambda value: isinstance(value, bool)),
-    "priority": lambda value: value is None or _is_int(value, _HIGHEST_PRIORITY),
+    "priority": lambda value: _is_int(value, _HIGHEST_PRIORITY),
     "tries": lambda value: _is_int(value, _MOST_TRIES),
-    "since": lambda value: value is None or (is_number(value, at_least=0) and value < _END_OF_TIME),
+    "since": lambda value: is_number(value, at_least=0) and value < _END_OF_TIME,
 }
-"""The checks of each field."""
+"""The checks of each field, if it is given. A list of them is read as a tuple."""

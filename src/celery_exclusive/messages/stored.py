@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -22,6 +22,27 @@ TOP = 255
 """A priority above all others: RabbitMQ lowers it to a queue's highest, or ignores it in other queues."""
 
 
+Content = tuple[bytes | str, str, str, dict[str, Any], Mapping[str, Any], str, str]
+"""Body, content type and encoding, headers, properties, routing key and exchange of a message as it came."""
+
+
+def content_of(message: Any, queue: str | None = None) -> Content:
+    """Return the content of a delivered kombu message, whose body is decompressed already.
+
+    It is published to `queue` alone, or, without one, to the exchange and routing key that it came by.
+    """
+    body, came = message.body, message.delivery_info
+    return (
+        body if isinstance(body, (bytes, str)) else bytes(body),
+        message.content_type,
+        message.content_encoding,
+        message.headers,
+        message.properties,
+        queue or came.get("routing_key") or "",
+        "" if queue else came.get("exchange") or "",
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
     """A whole message: body, headers, properties, exchange and routing key."""
@@ -35,23 +56,12 @@ class StoredMessage:
     routing_key: str
 
     @classmethod
-    def of(cls, message: Any, header: Header, queue: str | None = None) -> StoredMessage:
-        """Make it of a delivered kombu message, whose body is decompressed already.
-
-        All its copies have this header, and so one key and one id. It is published to `queue` alone, or,
-        without one, to the exchange and routing key that it came by.
-        """
-        came = message.delivery_info
-        headers = {name: value for name, value in message.headers.items() if name not in _NOT_KEPT}
-        return cls.made(
-            message.body,
-            message.content_type,
-            message.content_encoding,
-            {**headers, HEADER: header.write()},
-            message.properties,
-            queue or came.get("routing_key") or "",
-            "" if queue else came.get("exchange") or "",
-        )
+    def of(cls, content: Content, header: Header) -> StoredMessage:
+        """Make it of what was delivered. All its copies have this header, and so one key and one id."""
+        body, content_type, content_encoding, came, properties, routing_key, exchange = content
+        headers = {name: value for name, value in came.items() if name not in _NOT_KEPT}
+        headers[HEADER] = header.write()
+        return cls.made(body, content_type, content_encoding, headers, properties, routing_key, exchange)
 
     @classmethod
     def made(
@@ -87,19 +97,20 @@ class StoredMessage:
             body, coding = self.body.decode(), "text"
         except UnicodeDecodeError:
             body, coding = b64encode(self.body).decode(), "base64"
-        return dumps({"v": VERSION, **asdict(self), "body": body, "coding": coding}).encode()
+        kept = {name: getattr(self, name) for name in _FIELDS}
+        return dumps({"v": VERSION, **kept, "body": body, "coding": coding}).encode()
 
     @classmethod
     def load(cls, kept: bytes) -> StoredMessage:
-        fields = loads(kept)
-        version = fields.pop("v")
+        found = loads(kept)
+        version = found.pop("v")
         if version != VERSION:
             raise ValueError(
                 f"a parked message has version {version}, but this release reads {VERSION}: upgrade it"
             )
-        body = fields.pop("body")
-        body = body.encode() if fields.pop("coding") == "text" else b64decode(body)
-        return cls(body=body, **fields)
+        body = found.pop("body")
+        body = body.encode() if found.pop("coding") == "text" else b64decode(body)
+        return cls(body=body, **found)
 
     def promoted(self, wake: Wake) -> StoredMessage:
         """Return the copy that is republished for an offer."""
@@ -134,3 +145,6 @@ class StoredMessage:
 
     def _with_header(self, header: dict[str, Any]) -> StoredMessage:
         return replace(self, headers={**self.headers, HEADER: header})
+
+
+_FIELDS = [each.name for each in fields(StoredMessage)]

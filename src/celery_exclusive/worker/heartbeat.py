@@ -80,17 +80,16 @@ class Heartbeat:
         `process` returns the pid of the child of which Celery knows that it has begun.
         """
         self._elsewhere.note(delivery)
-        if len(delivery.stored.body) > _LARGE:  # Celery may have forgotten the message long before its end
-            delivery = replace(delivery, stored=replace(delivery.stored, body=b""))
+        if len(delivery.body) > _LARGE:  # Celery may have forgotten the message long before its end
+            delivery = replace(delivery, content=(b"", *delivery.content[1:]))
         self._deliveries[delivery.token] = (delivery, process)
         if self.roster and len(self._deliveries) > self.roster.slots:
             self._untrack_one()
-        period = min(
-            (claim.ttl / SECOND / RENEWALS_PER_TTL for claim in delivery.leases), default=self.period
-        )
-        if period < self.period:
-            self.period = period
-            self._calls.put(True)
+        for claim in delivery.leases:
+            period = claim.ttl / SECOND / RENEWALS_PER_TTL
+            if period < self.period:
+                self.period = period
+                self._calls.put(True)
 
     def untrack(self, delivery: Received) -> None:
         """Renew and restore the leases of this delivery no more."""

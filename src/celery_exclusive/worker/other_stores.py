@@ -6,7 +6,6 @@ import time
 from typing import TYPE_CHECKING
 
 from celery_exclusive import notices
-from celery_exclusive.messages.header import HEADER
 from celery_exclusive.worker.received import Received
 
 if TYPE_CHECKING:
@@ -36,10 +35,9 @@ class OtherStores:
 
     def note(self, delivery: Received) -> None:
         """Look at the epoch in a message, without asking the store."""
-        headers = delivery.stored.headers
-        epoch = (headers[HEADER].get("store") or "")[:_LONGEST]
+        epoch = (delivery.header.store or "")[:_LONGEST]
         if epoch and epoch not in self._own and epoch not in self._known and len(self._new) < _MOST:
-            sender = str(headers.get("origin") or "a publisher")[:_LONGEST]
+            sender = str(delivery.headers.get("origin") or "a publisher")[:_LONGEST]
             self._new[epoch] = (sender, delivery.key[:_LONGEST])
 
     def warn(self, current: str) -> None:

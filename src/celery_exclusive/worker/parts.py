@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from celery.utils.functional import noop
 
@@ -41,7 +41,8 @@ class WorkerParts:
 def parts_of(services: Services) -> WorkerParts:
     if services.worker is None:
         services.worker = WorkerParts()
-    return cast("WorkerParts", services.worker)
+    parts: WorkerParts = services.worker
+    return parts
 
 
 def release_later(

@@ -38,7 +38,7 @@ class Report:
         _, args, kwargs, request = self.call
         shown = ""
         if self.option and self.task.app._celery_exclusive.settings.exclusive_preview:
-            is_masked = self.delivery.stored.our_header.get("masked")
+            is_masked = self.delivery.header.masked
             shown = given_preview(request) if is_masked else preview(self.task.run, self.option, args, kwargs)
         return f"{self.delivery.key} ({shown})" if shown else self.delivery.key
 

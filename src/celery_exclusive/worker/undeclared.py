@@ -38,9 +38,11 @@ class Undeclared:
         task_rejected.connect(self._refuse)
 
     def _receive(self, request: Any, **_: Any) -> None:
+        if isinstance(request.task, GatedTask) and self.services.exclusive(request.task):
+            return  # its own request has read the header
         header = read_header(self.services, request.message.headers, request.id)
         if header:
-            header = routed(header, request.message)
+            routed(header, request.message)
             self._release_unique_key(request.task, request.id, header)
             again = is_redelivered(request.message)
             if self._leave_lines(request.task, request.id, header, again=again):

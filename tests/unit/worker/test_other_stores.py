@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_exclusive.messages.header import HEADER
+from celery_exclusive.messages.header import Header
 from celery_exclusive.worker import other_stores as module
 from celery_exclusive.worker.other_stores import OtherStores
 
@@ -30,10 +30,11 @@ def stores(app: Celery, clock: list[float]) -> OtherStores:
 def arrive(stores: OtherStores, *names: str) -> None:
     """Messages with these epochs, and then a beat."""
     for name in names:
-        stored = SimpleNamespace(
-            headers={HEADER: {"store": name}, "origin": f"gen of {name[:9]}" + "x" * 999}
+        delivery: Any = SimpleNamespace(
+            header=Header("p", store=name),
+            headers={"origin": f"gen of {name[:9]}" + "x" * 999},
+            key="x:" + "k" * 9_999,
         )
-        delivery: Any = SimpleNamespace(stored=stored, key="x:" + "k" * 9_999)
         stores.note(delivery)
     stores.warn("own")
 

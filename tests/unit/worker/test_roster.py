@@ -18,7 +18,8 @@ from celery import Celery
 from celery_exclusive.core.claim import Claim, UniqueClaim
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.leases.lease import Known
-from celery_exclusive.messages.stored import StoredMessage
+from celery_exclusive.messages.header import Header
+from celery_exclusive.messages.stored import Content
 from celery_exclusive.stores.memory import MemoryStore
 from celery_exclusive.worker import roster as module
 from celery_exclusive.worker import steps
@@ -28,7 +29,7 @@ from celery_exclusive.worker.roster import Roster
 
 X = Claim("x:k", "id/p", "t" * 16, 30 * SECOND)
 U = Claim("u:k", "id/p", "t" * 16, 30 * SECOND)
-LETTER = StoredMessage(b"[]", "application/json", "utf-8", {"exclusive": {}}, {}, "", "celery")
+CONTENT: Content = (b"[]", "application/json", "utf-8", {"exclusive": {}}, {}, "celery", "")
 UNIQUE = UniqueClaim(U, "finished", SECOND, is_acquired=True)
 BOTH = Received(
     id="id/p",
@@ -37,8 +38,8 @@ BOTH = Received(
     unique=UNIQUE,
     acks_late=True,
     kin=("id",),
-    values={},
-    stored=LETTER,
+    header=Header("p"),
+    content=CONTENT,
 )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from celery import Celery
@@ -14,6 +14,7 @@ from celery_exclusive.core.claim import Claim, UniqueClaim
 from celery_exclusive.core.operations import Answer, Applied, Held, Owner, Parked
 from celery_exclusive.core.plan import Ask, run_plan
 from celery_exclusive.core.records import SECOND
+from celery_exclusive.messages.header import Header
 from celery_exclusive.worker.received import Received
 from celery_exclusive.worker.unique_lease import WorkerUniqueLease
 
@@ -21,7 +22,13 @@ CLAIM = Claim("u:k", "id/p", "p", 30 * SECOND)
 QUEUED = 1000 * SECOND
 UNIQUE = UniqueClaim(CLAIM, "finished", QUEUED, is_acquired=True)
 DELIVERY = Received(
-    id="id/p", token="t", unique=UNIQUE, acks_late=True, kin=("id",), values={}, stored=cast("Any", None)
+    id="id/p",
+    token="t",
+    unique=UNIQUE,
+    acks_late=True,
+    kin=("id",),
+    header=Header("p"),
+    content=(b"[]", "application/json", "utf-8", {}, {}, "celery", ""),
 )
 
 
