@@ -88,6 +88,11 @@ def holder(app: Celery, url: str = "a") -> Any:
     return load(app).lock_state(url).unique_holder
 
 
+def holder_of(app: Celery, key: str) -> str:
+    (owner,) = app._celery_exclusive.store.inspect(key).holders
+    return str(owner.id.partition("/")[0])
+
+
 @pytest.mark.parametrize(
     ("transport_options", "options", "conf"),
     [
@@ -529,6 +534,20 @@ def test_a_queue_that_expires_is_pushed_to_by_kombu_itself(
     with redis_server.client() as client:
         expires = client.pttl("celery") > 0  # only a newer kombu lets it
     assert pushes == ([] if expires else [True, True])
+
+
+def test_a_large_message_is_sent_without_the_timeout_of_the_store_and_not_for_a_key_that_is_held(
+    make_app: Any, redis_url: str, redis_server: RedisServer, pushes: list[bool]
+) -> None:
+    app = make_app(redis_url)
+    large = "x" * one_call._LARGE
+    first = load(app).apply_async((large,), unique=Unique(key="large"))
+    assert holder_of(app, first.key) == first.id
+    assert load(app).apply_async((large,), unique=Unique(key="large")).outcome == "skipped"
+    assert messages(redis_server) == 1
+    assert not pushes
+    assert load(app).delay("short").outcome == "published"
+    assert pushes == [True]
 
 
 def test_a_user_without_rights_on_the_queue_acquires_first_and_is_not_asked_again(

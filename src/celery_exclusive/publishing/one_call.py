@@ -28,6 +28,8 @@ from celery_exclusive.stores.redis import address
 _SCHEMES = ("redis", "rediss", "redis+socket")
 _PUSHES = {"conn_or_acquire", "lpush"}
 """What kombu's code for pushing a message names; without them it is no version that we know."""
+_LARGE = 100_000
+"""The most characters of a message that is sent within the timeout of the store, maybe in vain."""
 _places: WeakKeyDictionary[Services, str] = WeakKeyDictionary()
 """Where the brokers of apps are, as their settings say."""
 
@@ -140,7 +142,7 @@ class OneCall:
 
     def push(self, channel: Any, name: str, payload: str | bytes) -> bool:
         """Acquire the key and push the message; return False if it has to be pushed by kombu itself."""
-        if self.answer is not None:
+        if self.answer is not None or len(payload) > _LARGE:
             return False
         to, message = f"{channel.global_keyprefix}{name}", payload
         if isinstance(message, str):
