@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
@@ -52,14 +51,17 @@ class Run:
 current_run: ContextVar[Run | None] = ContextVar("celery_exclusive_run", default=None)
 
 
-@contextmanager
-def within(run: Run) -> Iterator[None]:
+class within:  # noqa: N801 - callers read it as a function
     """Make this the current run within the block."""
-    mark = current_run.set(run)
-    try:
-        yield
-    finally:
-        current_run.reset(mark)
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def __enter__(self) -> None:
+        self._mark = current_run.set(self._run)
+
+    def __exit__(self, *_: object) -> None:
+        current_run.reset(self._mark)
 
 
 def runs() -> Iterator[Run]:

@@ -177,7 +177,8 @@ class PublishingStore:
             message = self._services.signer.sign_parked(operation.message, key, operation.id)
             operation = replace(operation, message=message)
         reply = self._store.apply(key, operation)
-        self._services.courier.follow_up(reply)
+        if reply.wake or reply.aside:
+            self._services.courier.follow_up(reply)
         return reply
 
     def acquire_and_push(self, key: str, operation: AcquireAlone, to: str, message: bytes) -> Reply | None:

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
 from contextvars import ContextVar
 
 _SHORTEST = 0.01
 _until: ContextVar[float | None] = ContextVar("celery_exclusive_deadline", default=None)
 
 
-@contextmanager
-def deadline(seconds: float | None) -> Generator[None]:
-    """Limit the time of all store calls within the block together; None: no limit."""
-    mark = _until.set(None if seconds is None else time.monotonic() + seconds)
-    try:
-        yield
-    finally:
-        _until.reset(mark)
+class deadline:  # noqa: N801 - callers read it as a function
+    """Limit the time of all store calls within the block together; None: no limit.
+
+    with deadline(0.3):
+        store.apply(key, operation)
+    """
+
+    def __init__(self, seconds: float | None) -> None:
+        self._seconds = seconds
+
+    def __enter__(self) -> None:
+        self._mark = _until.set(None if self._seconds is None else time.monotonic() + self._seconds)
+
+    def __exit__(self, *_: object) -> None:
+        _until.reset(self._mark)
 
 
 def at_most(timeout: float) -> float:

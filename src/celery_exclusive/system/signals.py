@@ -3,33 +3,39 @@
 from __future__ import annotations
 
 import signal
-import threading
-from collections.abc import Generator
-from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 from celery_exclusive.system.threads import is_green
 
 _SOFT_LIMIT = getattr(signal, "SIGUSR1", None)
 """The signal of a soft time limit. Windows has none."""
+_set = import_module("_signal").signal
+"""`signal.signal` without its conversion of handlers to enums, which costs more than all else here."""
 
 
-@contextmanager
-def undisturbed() -> Generator[None]:
+class undisturbed:  # noqa: N801 - callers read it as a function
     """Ignore a soft time limit within the block: the body that it was for has ended.
 
     A handler is replaced, not masked: a signal may come by any thread, and all run the handler here. In
     threads and greenlets there are no soft limits.
     """
-    if _SOFT_LIMIT is None or is_green() or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    # Not SIG_IGN, which programs that are started here would inherit.
-    before: Any = signal.signal(_SOFT_LIMIT, _ignore)
-    try:
-        yield
-    finally:
-        signal.signal(_SOFT_LIMIT, before)
+
+    _before: Any = None
+
+    def __enter__(self) -> None:
+        if _SOFT_LIMIT is None or is_green():
+            return
+        try:
+            self._before = _set(
+                _SOFT_LIMIT, _ignore
+            )  # not SIG_IGN: programs that start here would inherit it
+        except ValueError:  # this is not the main thread
+            return
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            _set(_SOFT_LIMIT, self._before)
 
 
 def _ignore(*_: object) -> None: ...

@@ -57,11 +57,7 @@ class Execution:
         if not self.parts.runs_in_main:  # a child: only its parent sees whether somebody listens
             self.services.events_from = lambda: delivery.events_from
         self.exclusive: Exclusive | None = self.services.exclusive(task, delivery.values)
-        self.unique: Unique | None = self.services.unique(task, delivery.values)
-        option = self.exclusive if delivery.exclusive else self.unique
-        self.report = Report(task, self.delivery, option, call)
-        self.may_go_without = self.services.allows_without(option) and not delivery.may_be_in_line
-        self.republisher = Republisher(task.app)
+        self.may_be_in_line = delivery.may_be_in_line
         self.store_wait = StoreWait(self.services, task, request)
         self.asked_at = self.look_until = 0.0
         self.was_granted = False
@@ -112,6 +108,19 @@ class Execution:
         return entered
 
     @property
+    def unique(self) -> Unique | None:
+        return self.services.unique(self.task, self.delivery.values)
+
+    @property
+    def option(self) -> Exclusive | Unique | None:
+        """The option of the key that log lines name."""
+        return self.exclusive if self.delivery.exclusive else self.unique
+
+    @property
+    def report(self) -> Report:
+        return Report(self.task, self.delivery, self.option, self.call)
+
+    @property
     def policy(self) -> Policy:
         option = self.exclusive
         if option is None:
@@ -132,12 +141,13 @@ class Execution:
         if self.delivery.exclusive and asked.key == self.delivery.exclusive.key:
             self.asked_at = time.monotonic()
         if isinstance(operation, Acquire) and asked.park:
-            self.may_go_without = False  # it may be in line after that, and not know it
+            self.may_be_in_line = True  # after that, and it may not know it
             operation = replace(operation, message=self.delivery.stored.dump())
         elif isinstance(operation, Acquire) and operation.recovers:
             operation = replace(operation, message=self.delivery.stored.begun().dump())
         reply, interruption = self.store_wait.apply(asked.key, operation)
-        self.note(interruption)
+        if interruption:
+            self.note(interruption)
         self.was_granted |= isinstance(reply.answer, Granted)
         return reply.answer
 
@@ -158,13 +168,13 @@ class Execution:
 
     def enter_without_store(self, error: StoreUnavailable) -> Outcome | Ignore | Reject | None:
         """Run without a lease, if the option allows that; else end the delivery. None: try again."""
-        if self.may_go_without:
+        if self.services.allows_without(self.option) and not self.may_be_in_line:
             self.run.runs_without_lease = True
             notices.runs_without_lease(self.services, self.task.name, self.task_id, self.delivery.key, error)
             return Outcome("run")
         ending: Ignore | Reject | None
         # RabbitMQ's quorum queues drop a message that is returned too often.
-        if self.delivery.acks_late and not self.republisher.is_amqp:
+        if self.delivery.acks_late and not Republisher(self.task.app).is_amqp:
             ending = Reject("the store of the lock does not answer", requeue=True)
         else:
             pause = min(self.services.settings.exclusive_store_wait, _PAUSE)
@@ -184,6 +194,8 @@ class Execution:
                 return ending
             outcome = replace(outcome, kind="fail")
         self.leases.note_granted(outcome, self.asked_at)
+        if outcome.kind == "run":
+            return outcome
         self.report.log(outcome)
         if outcome.kind in ("wait", "drop"):
             return Ignore(outcome.kind)
@@ -201,7 +213,7 @@ class Execution:
             again = again.signed(self.services.signer)
             return DeliverAgain(again.our_header, again.headers["eta"])
         try:
-            self.republisher.publish(again)
+            Republisher(self.task.app).publish(again)
         except Exception as error:  # noqa: BLE001 - whatever it is, there is another try
             notices.trouble(f"task {self.task_id} could not be published again and keeps waiting", error)
             return None

@@ -27,25 +27,25 @@ class GatedTask(EagerTask):
     def __trace__(self, tracer: Any) -> None:
         vars(self)["_gate"] = tracer and Gate(self, tracer)
 
-    def before_start(self, *args: Any, **kwargs: Any) -> None:
+    def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
         """Mark the run as begun. If it fails here, nothing is published from inside its body."""
         run = current_run.get()
-        if run is None or run.task_id != self.request.id:
-            super().before_start(*args, **kwargs)  # type: ignore[misc]
+        if run is None or run.task_id != task_id:
+            super().before_start(task_id, args, kwargs)  # type: ignore[misc]
             return
         run.body_over = False
         try:
-            super().before_start(*args, **kwargs)  # type: ignore[misc]
+            super().before_start(task_id, args, kwargs)  # type: ignore[misc]
         except BaseException as error:
             _end(run, error)
             raise
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        run = current_run.get()
+        run, request = current_run.get(), self.request
         call = super().__call__  # type: ignore[misc]
-        if run is None or run.body_begun or run.task_id != self.request.id:
+        if run is None or run.body_begun or run.task_id != request.id:
             return call(*args, **kwargs)
-        if self.request.is_eager and getattr(call, "__func__", None) is CeleryTask.__call__:
+        if request.is_eager and getattr(call, "__func__", None) is CeleryTask.__call__:
             call = self.run  # only in a worker does Celery's own keep the request that its tracer has made
         run.body_begun = True
         ended_by: BaseException | None = None

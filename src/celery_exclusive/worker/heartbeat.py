@@ -101,11 +101,11 @@ class Heartbeat:
         self._held[delivery.token] = list(claims)
         self.track(delivery)
 
-    def note_releasing(self, delivery: Received, claims: Collection[Claim]) -> None:
-        """Restore these leases no more: they are about to be released."""
-        if delivery.token in self._held:
-            held = self._held[delivery.token]
-            self._held[delivery.token] = [claim for claim in held if claim not in claims]
+    def note_releasing(self, delivery: Received, claims: Collection[Claim] | None = None) -> None:
+        """Restore these leases, or all, no more: they are about to be released."""
+        if held := self._held.get(delivery.token):
+            released = held if claims is None else claims
+            self._held[delivery.token] = [claim for claim in held if claim not in released]
 
     def release_all(self) -> None:
         """Release the leases of the processes of the pool, now that they are gone.

@@ -35,7 +35,7 @@ class WorkerParts:
     @property
     def runs_in_main(self) -> bool:
         """Whether bodies run in the main process, which sees their ends itself."""
-        return self.heartbeat is not None and not self.heartbeat.is_for_children
+        return self.heartbeat is not None and self.roster is None
 
 
 def parts_of(services: Services) -> WorkerParts:

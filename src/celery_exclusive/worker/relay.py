@@ -6,12 +6,11 @@ import os
 import pickle
 import select
 from collections import deque
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import astuple, replace
 from functools import partial
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from billiard.process import current_process
 from celery.bootsteps import RUN  # type: ignore[attr-defined]
@@ -25,6 +24,8 @@ from celery_exclusive.worker.handed_on import handed_on, is_handed_on
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
+
+T = TypeVar("T")
 
 _STATE = "celery-exclusive"
 """The first word of what a child writes, where Celery's own are numbers: it is a message to hand on."""
@@ -48,12 +49,11 @@ class Relay:
         self._taken: dict[str, Wake] = {}
         self._may_dead_letter = family(broker_urls(worker.app.conf, reading=True)[0]) == "amqp"
 
-    @contextmanager
-    def at_the_end(self) -> Generator[None]:
-        """Hand on within this block: after it this child reports that its run has ended."""
+    def at_the_end(self, call: Callable[[], T]) -> T:
+        """Hand on within this call: after it this child reports that its run has ended."""
         self._runner = os.getpid(), get_ident()
         try:
-            yield
+            return call()
         finally:
             self._runner = None
 

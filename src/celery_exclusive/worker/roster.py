@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from billiard.process import current_process
 
@@ -42,6 +42,9 @@ class Roster:
         children: how many there may be at the start; control commands may double that.
         is_inherited: whether children are forked. Others find a file by its name in their environment.
     """
+
+    _pid = _at = 0
+    """The child that has written last, and where its slot begins."""
 
     def __init__(self, children: int, *, is_inherited: bool = True) -> None:
         self.slots = max(2 * children, _FEWEST)
@@ -80,21 +83,24 @@ class Roster:
 
     def begin(self, token: str) -> None:
         """Note that this child executes this delivery from now on. It may be granted its leases."""
-        self._write(token, ())
+        self._write(token)
 
     def note_granted(self, delivery: Delivery, claims: Collection[Claim]) -> None:
         """Note that the delivery was granted these leases."""
         self._write(delivery.token, [claim in claims for claim in delivery.leases])
 
-    def note_releasing(self, delivery: Delivery, claims: Collection[Claim]) -> None:
-        """Note that these leases are about to be released: nobody must restore them from now on."""
-        _, _, *held = _SLOT.unpack_from(self._memory, self._own)
+    def note_releasing(self, delivery: Delivery, claims: Collection[Claim] | None = None) -> None:
+        """Note that these leases, or all, are about to be released: nobody must restore them from now on."""
+        if claims is None:
+            self._write(delivery.token)
+            return
+        _, _, *held = _SLOT.unpack_from(self._memory, self._own())
         left = [was and claim not in claims for was, claim in zip(held, delivery.leases, strict=False)]
         self._write(delivery.token, left)
 
     def finish(self) -> None:
         """Note that this child executes nothing."""
-        self._write("", ())
+        self._write("")
 
     def read(self) -> dict[str, list[bool]]:
         """The tokens of what living children execute, each with which of its delivery's leases are held."""
@@ -117,13 +123,15 @@ class Roster:
         at, epoch = _HEADER.unpack(self._memory[: _HEADER.size])
         return Known(epoch.rstrip(b"\0").decode(), at) if epoch.strip(b"\0") else None
 
-    @property
     def _own(self) -> int:
-        """Where the slot of this child begins."""
-        index: int = cast("Any", current_process()).index
-        return _HEADER.size + index * _SLOT.size
+        """Return where the slot of this child begins."""
+        process: Any = current_process()
+        return _HEADER.size + int(process.index) * _SLOT.size
 
-    def _write(self, token: str, held: Collection[bool]) -> None:
+    def _write(self, token: str, held: Collection[bool] = ()) -> None:
+        pid = os.getpid()
+        if pid != self._pid:  # this child has written nothing yet
+            self._pid, self._at = pid, self._own()
         first, second = (*held, False, False)[:2]
-        slot, at = _SLOT.pack(os.getpid(), token.encode(), first, second), self._own
+        slot, at = _SLOT.pack(pid, token.encode(), first, second), self._at
         self._memory[at : at + _SLOT.size] = slot  # in one piece: the main process may read it now

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING
 
 from celery_exclusive import notices
@@ -32,13 +32,14 @@ class RunLeases:
         self.services, self.delivery, self.task = services, delivery, task
         self.run, self.store_wait = run, store_wait
         self.parts = parts_of(services)
+        self.keeper = self.parts.keeper
         self.unique: WorkerUniqueLease | None = None
         if delivery.unique:
             self.unique = run.unique = WorkerUniqueLease(services, delivery, delivery.unique, store_wait)
 
     def note_granted(self, outcome: Outcome, asked_at: float) -> None:
         """Note which leases are held: for the body, for its end, and for the heartbeat."""
-        exclusive, keeper = self.delivery.exclusive, self.parts.keeper
+        exclusive, keeper = self.delivery.exclusive, self.keeper
         held: list[Claim] = []
         if exclusive and outcome.has_lock:
             known = keeper.known if keeper else lambda: None
@@ -70,23 +71,23 @@ class RunLeases:
             return
         # If a child dies in its body, the main process knows whether the message is redelivered.
         is_over = done or (self.parts.runs_in_main and not self.delivery.acks_late)
-        if is_over:
-            self._release_unique_key()
+        if is_over and self.unique:
+            self._release_unique_key(self.unique)
         if interruption and not isinstance(interruption, Exception):
             raise interruption
 
     def _release_lock(self, *, done: bool) -> BaseException | None:
         """Release the lease of the lock; return what a signal handler raised meanwhile."""
         self._end_renewal()
-        exclusive = self.delivery.exclusive
+        exclusive, relay = self.delivery.exclusive, self.parts.relay
         if exclusive is None:
             return None
-        release = exclusive.release("done" if done else "open")
-        may_hand_on = self.parts.relay.at_the_end() if self.parts.relay else nullcontext()
-        with deadline(self.store_wait.seconds_to_end()), may_hand_on:
-            reply, interruption, is_repeated = insist(
-                lambda: self.services.store.apply(exclusive.key, release)
-            )
+        release = partial(
+            insist,
+            partial(self.services.store.apply, exclusive.key, exclusive.release("done" if done else "open")),
+        )
+        with deadline(self.store_wait.seconds_to_end()):
+            reply, interruption, is_repeated = relay.at_the_end(release) if relay else release()
         if self.run.lease and reply.answer == Applied(False) and not (is_repeated or interruption):
             notices.lease_lost(self.services, self.task, self.run.task_id, exclusive.key)
         return interruption
@@ -94,16 +95,15 @@ class RunLeases:
     def _end_renewal(self) -> None:
         if self.run.lease:
             self.run.lease.end()
-        if self.parts.keeper:
-            self.parts.keeper.note_releasing(self.delivery, self.delivery.leases)
+        if self.keeper:
+            self.keeper.note_releasing(self.delivery)
         if self.parts.heartbeat and self.parts.runs_in_main:
             self.parts.heartbeat.untrack(self.delivery)
 
-    def _release_unique_key(self) -> None:
-        if self.unique:
-            self.unique.release()
-            if self.unique.may_hold:  # the store has not answered
-                self.owe(done=True)
+    def _release_unique_key(self, unique: WorkerUniqueLease) -> None:
+        unique.release()
+        if unique.may_hold:  # the store has not answered
+            self.owe(done=True)
 
     def owe(self, *, done: bool, comes_again: bool = False) -> None:
         """Have the leases released when the store answers again.

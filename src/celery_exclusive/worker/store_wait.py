@@ -31,7 +31,7 @@ _REPORT = 0.8
 class StoreWait:
     """Asks the store for one run. While the store is down, the run waits in the worker's slot.
 
-    `failures` is how often the store did not answer.
+    `failures` is how often the store did not answer, `hard` and `soft` are the time limits in seconds.
     """
 
     def __init__(self, services: Services, task: Any, request: Any) -> None:
@@ -40,6 +40,10 @@ class StoreWait:
         self.failures = 0
         self._report_by: float | None = None
         self.began = time.monotonic()
+        hard, soft = request.get("timelimit") or (None, None)
+        longest, longest_soft = services.time_limits
+        self.hard: float | None = hard or task.time_limit or longest
+        self.soft: float | None = soft or task.soft_time_limit or longest_soft
 
     def apply(self, key: str, operation: KeyOperation) -> tuple[Reply, BaseException | None]:
         """Return the store's reply, and the exception that a signal raised meanwhile, if any."""
@@ -71,9 +75,12 @@ class StoreWait:
 
     def seconds_to_begin(self) -> float:
         """Return how long to wait: time limits run meanwhile, and must not end a task before it begins."""
-        spent = time.monotonic() - self.began
-        waits = [max(limit / 2 - spent, _SHORTEST) for limit in self.limits if limit]
-        return float(min([self.services.settings.exclusive_store_wait, *waits]))
+        seconds = float(self.services.settings.exclusive_store_wait)
+        for limit in (self.hard, self.soft):
+            if limit:
+                left = limit / 2 - (time.monotonic() - self.began)
+                seconds = min(seconds, max(left, _SHORTEST))
+        return seconds
 
     def seconds_to_end(self) -> float:
         """Return how long the store may still hold up the report of a body that has ended.
@@ -82,17 +89,9 @@ class StoreWait:
         """
         now = time.monotonic()
         if self._report_by is None:
-            hard, _ = self.limits
-            left = self.began + hard - now if hard else 0
+            left = self.began + self.hard - now if self.hard else 0
             self._report_by = now + min(_REPORT, left / 2 if left > 0 else _REPORT)
         return max(self._report_by - now, 0)
-
-    @property
-    def limits(self) -> tuple[float | None, float | None]:
-        """The hard and the soft time limit in seconds."""
-        hard, soft = self.request.get("timelimit") or (None, None)
-        longest, longest_soft = self.services.time_limits
-        return (hard or self.task.time_limit or longest, soft or self.task.soft_time_limit or longest_soft)
 
     def _ask(self, key: str, operation: KeyOperation) -> Reply:
         """An answer may be lost after the store did its part, and a request come after all the others.

@@ -27,6 +27,7 @@ from celery_exclusive.core.records import SECOND
 from celery_exclusive.leases.renewer import renewer
 from celery_exclusive.options.option import apps_with_locks
 from celery_exclusive.run import Run, current_run
+from celery_exclusive.services import PublishingStore
 from celery_exclusive.stores.base import Store
 from celery_exclusive.stores.memory import MemoryStore
 from tests.leases import is_lost
@@ -322,11 +323,14 @@ def test_an_exception_that_ends_the_block_or_the_waiting_leaves_nothing_locked(
     with pytest.raises(Interruption), lock():
         interrupt()
     assert not lock().locked()
-    guard = lock()
+    guard, apply = lock(), PublishingStore.apply
+
+    def apply_and_interrupt(*args: Any) -> None:  # granted, but not told yet
+        apply(*args)
+        interrupt()
+
     with monkeypatch.context() as patch:
-        patch.setattr(
-            "celery_exclusive.messages.courier.Courier.follow_up", interrupt
-        )  # granted, but not told yet
+        patch.setattr(PublishingStore, "apply", apply_and_interrupt)
         for take in (guard.acquire, guard.__enter__):
             with pytest.raises(Interruption):
                 take()
