@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from itertools import count
 
 from bench import peers, size
-from bench.bare import lock_with_each_message
+from bench.bare import Socket, lock_with_each_message
 from bench.clock import SLICES, interleaved, per_call
 from bench.row import OURS, Figure, Row, shares
 from bench.tasks import make
@@ -16,15 +16,16 @@ from tests.servers import RedisServer
 CALLS, ROUNDS = 50, 9
 UNIQUE = f"{OURS}, unique"
 FLOOR = "lock and message in one script"
+FLOOR_APART = "one round trip to the other Redis before"
 
 
 def run() -> list[Row]:
     with RedisServer() as broker, RedisServer() as other:
         one = _measure(broker, broker, ["bare", FLOOR, UNIQUE, OURS, *peers.UNIQUE])
-        apart = _measure(broker, other, ["bare", UNIQUE, *peers.UNIQUE])
+        apart = _measure(broker, other, ["bare", FLOOR_APART, UNIQUE, *peers.UNIQUE])
     return [
         _row("publish", "`delay()` with `unique=`, of a bare one; one Redis", 0.95, one, UNIQUE, FLOOR),
-        _row("publish-apart", "the same, locks in another Redis", 0.80, apart, UNIQUE),
+        _row("publish-apart", "the same, locks in another Redis", 0.80, apart, UNIQUE, FLOOR_APART),
         _row("publish-exclusive", "`delay()` with `exclusive=`, of a bare one", 0.97, one, OURS),
     ]
 
@@ -38,7 +39,15 @@ def _measure(broker: RedisServer, store: RedisServer, names: list[str]) -> dict[
 def _publisher(name: str, broker: RedisServer, store: RedisServer) -> Callable[[], float]:
     task = make(name, broker.url, store=store.url)
     numbers = count()
-    calls = per_call(lambda: task.delay(f"{name} {next(numbers)}"), size.scaled(CALLS))
+    other = Socket(store.port)
+
+    def call() -> None:
+        key = f"{name} {next(numbers)}"
+        if name == FLOOR_APART:
+            other.ask("SET", key, "1", "NX", "PX", "600000")
+        task.delay(key)
+
+    calls = per_call(call, size.scaled(CALLS))
 
     def measure() -> float:
         with lock_with_each_message() if name == FLOOR else nullcontext():
