@@ -53,7 +53,9 @@ def test_a_line_in_one_worker_takes_no_message_of_the_broker(
     assert lab.waiting("wait", "k") == 0
 
 
-def test_what_is_handed_on_runs_before_what_waits_for_a_slot(make_lab: Callable[..., Lab]) -> None:
+def test_what_is_handed_on_and_what_a_broker_has_delivered_get_slots_in_turn(
+    make_lab: Callable[..., Lab],
+) -> None:
     lab = make_lab(task_acks_late=True)
     lab.start_worker("w1", 2)
     line_up(lab, 3)
@@ -68,7 +70,7 @@ def test_what_is_handed_on_runs_before_what_waits_for_a_slot(make_lab: Callable[
     eventually(are_reserved, "three that wait for a slot")
     lab.open("holder")
     lab.journal.wait_for("end", tag="reserved2")
-    assert lab.journal.tags("start")[2:] == ["0", "1", "2", "reserved0", "reserved1", "reserved2"]
+    assert lab.journal.tags("start")[2:] == ["0", "reserved0", "1", "2", "reserved1", "reserved2"]
     lab.open("other")
 
 

@@ -34,12 +34,16 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """A stored message that the caller must republish now, with the store's epoch."""
+    """A stored message that the caller must republish now, with the store's epoch.
+
+    `waiting`: how many tasks wait in its line now, itself included; 0 if the store does not say.
+    """
 
     key: str
     id: str
     message: bytes
     epoch: str
+    waiting: int = 0
 
 
 @dataclass(frozen=True, slots=True)

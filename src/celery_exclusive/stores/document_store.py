@@ -186,9 +186,10 @@ class DocumentStore(ABC):
             return None
         transition, epoch = change.transition, loaded.document.epoch
         messages = self.messages(key, transition.wake) if transition.wake else {}
+        waiting = change.counts()[0] if messages else 0
         return Reply(
             transition.answer,
-            tuple(Wake(key, id, messages[id], epoch) for id in transition.wake if id in messages),
+            tuple(Wake(key, id, messages[id], epoch, waiting) for id in transition.wake if id in messages),
             tuple((key, id) for id in transition.aside),
             epoch if transition.wake else "",
         )

@@ -11,10 +11,11 @@ from celery_exclusive.messages.stored import StoredMessage
 from celery_exclusive.worker.queues import SOURCE
 
 
-def handed_on(stored: StoredMessage, accept: Any, at_end: Callable[..., object]) -> Message:
+def handed_on(stored: StoredMessage, accept: Any, line: int, at_end: Callable[..., object]) -> Message:
     """Make what Celery gets in place of a delivery, with the content types that its consumer accepts.
 
-    `at_end` is called when Celery would acknowledge it, and with `requeue` when it would reject it.
+    `line` is the number of tasks that wait for its key. `at_end` is called when Celery would acknowledge it,
+    and with `requeue` when it would reject it.
     """
     queue = stored.routing_key
     source = {"queue": queue, "auto_delete": False, "is_fanout": False, "can_be_parked": True}
@@ -25,18 +26,19 @@ def handed_on(stored: StoredMessage, accept: Any, at_end: Callable[..., object])
         "delivery_info": {"exchange": "", "routing_key": queue, SOURCE: source},
         "properties": dict(stored.properties),
         "accept": accept,
-        "channel": _NoChannel(at_end),
+        "channel": NoChannel(line, at_end),
     }
     message = Message(**fields)
     message.headers = dict(stored.headers)  # after that: they may say that the body is compressed, as it was
     return message
 
 
-def is_handed_on(message: Message) -> bool:
-    return isinstance(message.channel, _NoChannel)
+def line_of(message: Message) -> int | None:
+    """Return how long the line of a message was when it was handed on; None if a broker has delivered it."""
+    return message.channel.line if isinstance(message.channel, NoChannel) else None
 
 
-class _NoChannel:
+class NoChannel:
     """Has nothing to acknowledge.
 
     The store has the message until its run begins, with late acknowledgement until it is done, and offers it
@@ -45,7 +47,8 @@ class _NoChannel:
 
     no_ack_consumers = None
 
-    def __init__(self, at_end: Callable[..., object]) -> None:
+    def __init__(self, line: int, at_end: Callable[..., object]) -> None:
+        self.line = line
         self._at_end = at_end
 
     def basic_ack(self, *_: object, **__: object) -> None:

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import astuple, replace
 from functools import partial
+from itertools import cycle
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,7 +21,7 @@ from celery_exclusive.brokers import broker_urls, family
 from celery_exclusive.core.operations import Applied
 from celery_exclusive.messages.stored import StoredMessage
 from celery_exclusive.stores.base import Reply, Wake
-from celery_exclusive.worker.handed_on import handed_on, is_handed_on
+from celery_exclusive.worker.handed_on import handed_on, line_of
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
@@ -39,7 +40,7 @@ class Relay:
     """Takes a message from the child that releases its key to the main process, which runs it next.
 
     It goes through the pipe of the child's results, before the result of the run that has ended: when that
-    frees its slot, the message is the first that waits for one. What the main process cannot run now is
+    frees its slot, the message waits for one already. What the main process cannot run now is
     published. What is lost on the way is offered again by the store.
     """
 
@@ -47,6 +48,7 @@ class Relay:
         self.services, self.worker = services, worker
         self._runner: tuple[int, int] | None = None
         self._taken: dict[str, Wake] = {}
+        self._rules = cycle(RULES)
         self._may_dead_letter = family(broker_urls(worker.app.conf, reading=True)[0]) == "amqp"
 
     def at_the_end(self, call: Callable[[], T]) -> T:
@@ -104,7 +106,7 @@ class Relay:
         self.services.courier.follow_up(Reply(Applied(True), wakes), wait=0)
 
     def _deliver(self, wake: Wake) -> bool:
-        """Deliver a message as if it came from its queue, and put it before all that wait for a slot."""
+        """Deliver a message as if it came from its queue, and choose which request has the next free slot."""
         signer = self.services.signer
         content = signer.open_parked(wake.message, wake.key, wake.id)
         if content is None:  # it is forged
@@ -116,9 +118,9 @@ class Relay:
         waiting = self.worker.semaphore._waiting
         before = len(waiting)
         self._taken[wake.id] = wake
-        tasks.on_message(handed_on(stored, tasks.accept, partial(self._end, wake)))
+        tasks.on_message(handed_on(stored, tasks.accept, wake.waiting, partial(self._end, wake)))
         if len(waiting) > before:
-            _put_first(waiting)
+            arrange(waiting, next(self._rules))
         return True
 
     def _can_run(self, stored: StoredMessage) -> bool:
@@ -135,11 +137,39 @@ class Relay:
         return not (self._may_dead_letter and self.worker.app.tasks[name].acks_late)
 
 
-def _put_first(waiting: deque[Any]) -> None:
-    """Put the request that came last before the others, and behind those that were handed on before it."""
-    last = waiting.pop()
-    others = (n for n, (_, (request, *_), _) in enumerate(waiting) if not is_handed_on(request.message))
-    waiting.insert(next(others, len(waiting)), last)
+def longest_line(handed_on: list[Any], _delivered: list[Any]) -> Any:
+    """The tasks of the longest line end last."""
+    return max(handed_on, key=lambda waits: _line(waits) or 0)
+
+
+def next_delivered(handed_on: list[Any], delivered: list[Any]) -> Any:
+    return (delivered or handed_on)[0]
+
+
+def first_handed_on(handed_on: list[Any], _delivered: list[Any]) -> Any:
+    return handed_on[0]
+
+
+RULES = (longest_line, next_delivered, longest_line, next_delivered, first_handed_on)
+
+
+def _line(waits: Any) -> int | None:
+    """Return the line of a request that waits for a slot: a callback, with its arguments."""
+    _, (request, *_), _ = waits
+    return line_of(request.message)
+
+
+def arrange(waiting: deque[Any], rule: Callable[[list[Any], list[Any]], Any]) -> None:
+    """Put what was handed on before what a broker has delivered, and one request before all, by this rule.
+
+    Each slot that becomes free is given by another rule: so no key keeps another from its turn, however many
+    tasks wait for it.
+    """
+    handed_on = [waits for waits in waiting if _line(waits) is not None]
+    delivered = [waits for waits in waiting if _line(waits) is None]
+    chosen = rule(handed_on, delivered)
+    waiting.clear()
+    waiting.extend([chosen, *(waits for waits in (*handed_on, *delivered) if waits is not chosen)])
 
 
 def _send(wake: Wake) -> bool:

@@ -23,7 +23,7 @@
 --            or 1 for found; reap: 0 after another reap, 2 if more may be due; the quick ways return
 --            these two alone; refused, alone: nothing could be pushed, and nothing was done
 -- epoch      in a reply with wakes, and in every reply to reap
--- owners     id, age, remaining, fence, phase, ...; wakes: key, id, message, ...; asides: key, id, ...
+-- owners     id, age, remaining, fence, phase, ...; wakes: key, id, message, waiting, ...; asides: key, id, ...
 -- unreadable reap: key, problem, ... of damaged keys, which it skips from now on
 -- time       the instant of it all
 

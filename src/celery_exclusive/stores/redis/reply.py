@@ -20,8 +20,8 @@ def read_reply(reply: Any, *, is_sweep: bool, is_repeated: bool) -> Reply:
     return Reply(
         _answer(name, number or is_repeated, owners),
         tuple(
-            Wake(text(wakes[i]), text(wakes[i + 1]), wakes[i + 2], epoch.decode())
-            for i in range(0, len(wakes), 3)
+            Wake(text(wakes[i]), text(wakes[i + 1]), wakes[i + 2], epoch.decode(), wakes[i + 3])
+            for i in range(0, len(wakes), 4)
         ),
         tuple((text(asides[i]), text(asides[i + 1])) for i in range(0, len(asides), 2)),
         epoch.decode(),

@@ -68,7 +68,7 @@ local function store()
   end
   for i, text in ipairs(call('HMGET', base .. 'm:' .. key, wake)) do
     if text then
-      for _, value in ipairs({key, wake[i], text}) do wakes[#wakes + 1] = value end
+      append(wakes, key, wake[i], text, waiting)
     end
   end
   for _, gone in ipairs(stepped_aside) do
