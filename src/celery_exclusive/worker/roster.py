@@ -27,6 +27,9 @@ _HEADER = struct.Struct("=d64s")
 """The time at which the main process asked for the store's epoch, and the epoch."""
 _SLOT = struct.Struct("=q16s??6x")
 """The pid of a child, the token of the delivery that it executes, and which of its leases it holds."""
+_HELD, _NONE = struct.calcsize("=q16s"), bytes(2)
+"""Where in a slot it says which leases are held, and that none is."""
+_NOTHING = bytes(_SLOT.size)
 _FEWEST = 1024
 _PATH = "CELERY_EXCLUSIVE_ROSTER"
 """The environment variable that names the file, for children that inherit no memory."""
@@ -83,24 +86,33 @@ class Roster:
 
     def begin(self, token: str) -> None:
         """Note that this child executes this delivery from now on. It may be granted its leases."""
-        self._write(token)
+        pid = os.getpid()
+        if pid != self._pid:  # this child has written nothing yet
+            process: Any = current_process()
+            self._pid, self._at = pid, _HEADER.size + process.index * _SLOT.size
+        slot = _SLOT.pack(pid, token.encode(), False, False)
+        self._memory[self._at : self._at + _SLOT.size] = (
+            slot  # in one piece: the main process may read it now
+        )
 
     def note_granted(self, delivery: Delivery, claims: Collection[Claim]) -> None:
-        """Note that the delivery was granted these leases."""
-        self._write(delivery.token, [claim in claims for claim in delivery.leases])
+        """Note that the delivery that this child executes was granted these leases."""
+        for number, claim in enumerate(delivery.leases):
+            self._memory[self._at + _HELD + number] = claim in claims
 
     def note_releasing(self, delivery: Delivery, claims: Collection[Claim] | None = None) -> None:
         """Note that these leases, or all, are about to be released: nobody must restore them from now on."""
+        first = self._at + _HELD
         if claims is None:
-            self._write(delivery.token)
+            self._memory[first : first + len(_NONE)] = _NONE
             return
-        _, _, *held = _SLOT.unpack_from(self._memory, self._own())
-        left = [was and claim not in claims for was, claim in zip(held, delivery.leases, strict=False)]
-        self._write(delivery.token, left)
+        for number, claim in enumerate(delivery.leases):
+            if claim in claims:
+                self._memory[first + number] = False
 
     def finish(self) -> None:
         """Note that this child executes nothing."""
-        self._write("")
+        self._memory[self._at : self._at + _SLOT.size] = _NOTHING
 
     def read(self) -> dict[str, list[bool]]:
         """The tokens of what living children execute, each with which of its delivery's leases are held."""
@@ -122,16 +134,3 @@ class Roster:
         """The epoch of the store, as the main process saw it last."""
         at, epoch = _HEADER.unpack(self._memory[: _HEADER.size])
         return Known(epoch.rstrip(b"\0").decode(), at) if epoch.strip(b"\0") else None
-
-    def _own(self) -> int:
-        """Return where the slot of this child begins."""
-        process: Any = current_process()
-        return _HEADER.size + int(process.index) * _SLOT.size
-
-    def _write(self, token: str, held: Collection[bool] = ()) -> None:
-        pid = os.getpid()
-        if pid != self._pid:  # this child has written nothing yet
-            self._pid, self._at = pid, self._own()
-        first, second = (*held, False, False)[:2]
-        slot, at = _SLOT.pack(pid, token.encode(), first, second), self._at
-        self._memory[at : at + _SLOT.size] = slot  # in one piece: the main process may read it now

@@ -60,10 +60,11 @@ fields = st.fixed_dictionaries(
     {"v": st.just(1) | anything},
     optional={
         "id": st.just("p") | anything,
-        **dict.fromkeys(("x", "off", "dup", "promoted", "next", "store", "prio", "redelivered"), anything),
+        **dict.fromkeys(("exclusive", "switched_off", "duplicate_of", "promoted", "published_by"), anything),
+        **dict.fromkeys(("follows", "store", "priority", "redelivered"), anything),
         **dict.fromkeys(("offered", "route", "masked", "auto_delete"), anything),
         **dict.fromkeys(("tries", "since", "rejections", "sig", "other"), anything),
-        "u": st.tuples(st.just("u:k"), st.sampled_from(["finished", "started", "period"])) | anything,
+        "unique": st.tuples(st.just("u:k"), st.sampled_from(["finished", "started", "period"])) | anything,
         "values": values | anything,
     },
 )
