@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import astuple, replace
 from functools import partial
-from itertools import cycle
+from itertools import count
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -48,7 +48,7 @@ class Relay:
         self.services, self.worker = services, worker
         self._runner: tuple[int, int] | None = None
         self._taken: dict[str, Wake] = {}
-        self._rules = cycle(RULES)
+        self._turns = count()
         self._may_dead_letter = family(broker_urls(worker.app.conf, reading=True)[0]) == "amqp"
 
     def at_the_end(self, call: Callable[[], T]) -> T:
@@ -120,7 +120,7 @@ class Relay:
         self._taken[wake.id] = wake
         tasks.on_message(handed_on(stored, tasks.accept, wake.waiting, partial(self._end, wake)))
         if len(waiting) > before:
-            arrange(waiting, next(self._rules))
+            arrange(waiting, next(self._turns))
         return True
 
     def _can_run(self, stored: StoredMessage) -> bool:
@@ -139,15 +139,15 @@ class Relay:
 
 def longest_line(handed_on: list[Any], _delivered: list[Any]) -> Any:
     """The tasks of the longest line end last."""
-    return max(handed_on, key=lambda waits: _line(waits) or 0)
+    return max(handed_on, key=lambda waits: _line(waits) or 0, default=None)
 
 
-def next_delivered(handed_on: list[Any], delivered: list[Any]) -> Any:
-    return (delivered or handed_on)[0]
+def next_delivered(_handed_on: list[Any], delivered: list[Any]) -> Any:
+    return delivered[0] if delivered else None
 
 
 def first_handed_on(handed_on: list[Any], _delivered: list[Any]) -> Any:
-    return handed_on[0]
+    return handed_on[0] if handed_on else None
 
 
 RULES = (longest_line, next_delivered, longest_line, next_delivered, first_handed_on)
@@ -159,17 +159,21 @@ def _line(waits: Any) -> int | None:
     return line_of(request.message)
 
 
-def arrange(waiting: deque[Any], rule: Callable[[list[Any], list[Any]], Any]) -> None:
-    """Put what was handed on before what a broker has delivered, and one request before all, by this rule.
+def arrange(waiting: deque[Any], turn: int) -> None:
+    """Put those before all others that the next slots are for, each by another rule; `turn` counts them.
 
-    Each slot that becomes free is given by another rule: so no key keeps another from its turn, however many
-    tasks wait for it.
+    What was handed on comes before what a broker has delivered. So no key keeps another from its turn,
+    however many tasks wait for it.
     """
     handed_on = [waits for waits in waiting if _line(waits) is not None]
     delivered = [waits for waits in waiting if _line(waits) is None]
-    chosen = rule(handed_on, delivered)
+    chosen = []
+    for ahead in range(len(RULES)):
+        if waits := RULES[(turn + ahead) % len(RULES)](handed_on, delivered):
+            chosen.append(waits)
+            (delivered if _line(waits) is None else handed_on).remove(waits)
     waiting.clear()
-    waiting.extend([chosen, *(waits for waits in (*handed_on, *delivered) if waits is not chosen)])
+    waiting.extend([*chosen, *handed_on, *delivered])
 
 
 def _send(wake: Wake) -> bool:

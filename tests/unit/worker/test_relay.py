@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from itertools import cycle, islice
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,32 +23,33 @@ def names(waiting: deque[Any]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("rule", "expected"),
+    ("turn", "expected"),
     [
-        (relay.longest_line, ["long", "short", "shorter", "x", "y"]),
-        (relay.next_delivered, ["x", "short", "long", "shorter", "y"]),
-        (relay.first_handed_on, ["short", "long", "shorter", "x", "y"]),
+        (0, ["long", "x", "short", "y", "shorter", "z"]),
+        (1, ["x", "long", "y", "short", "shorter", "z"]),
+        (4, ["short", "long", "x", "shorter", "y", "z"]),
     ],
 )
-def test_each_rule_puts_one_request_before_all_others(rule: Callable[..., Any], expected: list[str]) -> None:
-    waiting = deque([waits("x"), waits("short", 2), waits("y"), waits("long", 9), waits("shorter", 1)])
-    relay.arrange(waiting, rule)
+def test_slots_are_for_long_lines_deliveries_and_what_waits_longest(turn: int, expected: list[str]) -> None:
+    names_and_lines = [("x", None), ("short", 2), ("y", None), ("long", 9), ("shorter", 1), ("z", None)]
+    waiting = deque([waits(name, line) for name, line in names_and_lines])
+    relay.arrange(waiting, turn)
     assert names(waiting) == expected
 
 
-def test_without_a_delivered_request_the_first_that_was_handed_on_has_its_turn() -> None:
-    waiting = deque([waits("first", 1), waits("second", 5)])
-    relay.arrange(waiting, relay.next_delivered)
-    assert names(waiting) == ["first", "second"]
+def test_without_deliveries_the_longest_line_comes_first() -> None:
+    waiting = deque([waits("short", 1), waits("long", 5)])
+    relay.arrange(waiting, 1)
+    assert names(waiting) == ["long", "short"]
 
 
 def test_neither_long_lines_nor_many_deliveries_keep_a_request_from_its_turn() -> None:
     """A long line goes on for ever, and one slot becomes free at a time."""
     waiting = deque([waits("once"), waits("x"), waits("short", 1), waits("long", 99)])
     ran = []
-    for rule in islice(cycle(relay.RULES), 15):
+    for turn in range(15):
         waiting.append(waits("long", 99))
-        relay.arrange(waiting, rule)
+        relay.arrange(waiting, turn)
         ran += names(deque([waiting.popleft()]))
     assert {"once", "x", "short"} <= {*ran}
     assert ran.count("long") > 4
