@@ -69,7 +69,7 @@ class EagerTask(TaskMixin):
             ExclusiveError: it would wait for a `lock()` that this very code holds.
         """
         id = task_id or uuid()
-        call_options = pop_call_options(self.app._celery_exclusive, self.name, self, options)
+        call_options = pop_call_options(self.name, self, options)
         unique = call_options.unique
         eager = _EagerRun(self, id, args or (), kwargs or {}, call_options.exclusive, unique)
         with eager.admitted() as run, within(run):

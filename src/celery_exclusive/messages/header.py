@@ -122,19 +122,23 @@ class Header:
 
     def write(self) -> dict[str, Any]:
         """Return the fields for a message. Most have their default, and are left out."""
-        fields: dict[str, Any] = {"v": VERSION}
-        for (name, default), value in zip(_DEFAULTS, self.as_tuple(), strict=True):
-            if value != default:
-                fields[name] = value
-        return fields
+        fields = {
+            name: value
+            for name, value, default in zip(_NAMES, self.as_tuple(), _DEFAULTS, strict=True)
+            if value is not default  # which costs less than a comparison, and differs for one of them alone
+        }
+        if not self.values:
+            del fields["values"]
+        return {"v": VERSION, **fields}
 
 
 _quoted = lru_cache(partial(quote, safe=""))
+_NAMES = [each.name for each in dataclass_fields(Header)]
 _DEFAULTS = [
-    (each.name, each.default if each.default_factory is MISSING else each.default_factory())
+    each.default if each.default_factory is MISSING else each.default_factory()
     for each in dataclass_fields(Header)
 ]
-_values = attrgetter(*(name for name, _ in _DEFAULTS))
+_values = attrgetter(*_NAMES)
 
 
 def read_header(services: Services, headers: Mapping[str, Any], task_id: str | None) -> Header | None:

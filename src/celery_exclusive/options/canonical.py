@@ -25,7 +25,7 @@ _MOST: Final = {"values": 5_000, "characters": MOST_CHARACTERS}
 """The most that the arguments of a key may have together: items of lists and dicts, and characters."""
 _FEW: Final = 20
 _SHORT: Final = 10_000
-"""Characters: so many of the few need no count."""
+"""Bytes: so many of the few need no count."""
 _LONGEST_DECIMAL: Final = 2048
 """Bits. Longer integers are written in hexadecimal: the time for decimals grows with the square of their
 length, and Python can be configured to write at most 640 digits, in one process and not in another."""
@@ -67,10 +67,16 @@ def _short_parts(arguments: Mapping[str, object]) -> list[bytes] | None:
     for name in sorted(arguments):
         value = arguments[name]
         known = _SCALARS.get(type(value))
-        if known is None or len(text := known[1](value)) > _SHORT:
+        if known is None:
             return None
-        for tag, data in ((b"a", name.encode()), (known[0], utf8(text))):
-            parts.append(b"%b%d:%b" % (tag, len(data), data))
+        tag, text_of = known
+        try:
+            by, data = name.encode(), text_of(value).encode()
+        except UnicodeEncodeError:
+            return None
+        if len(data) > _SHORT:
+            return None
+        parts.append(b"a%d:%b%b%d:%b" % (len(by), by, tag, len(data), data))
     return parts
 
 

@@ -9,7 +9,14 @@ from typing import ClassVar, Literal, get_args
 from celery_exclusive.core.claim import PERIOD, UniqueUntil
 from celery_exclusive.errors import shown
 from celery_exclusive.options.amounts import A_COUNT, LONGEST, MIN_TTL, is_count, is_duration, seconds_from
-from celery_exclusive.options.option import NOT_GIVEN, Names, OnStoreError, Option, explain_wrong_arguments
+from celery_exclusive.options.option import (
+    ALL,
+    NOT_GIVEN,
+    Names,
+    OnStoreError,
+    Option,
+    explain_wrong_arguments,
+)
 
 OnConflict = Literal["wait", "skip", "raise", "reschedule"]
 OnFull = Literal["raise", "skip"]
@@ -226,7 +233,7 @@ class Unique(Option):
     attribute: ClassVar[str] = "unique"
     kind: ClassVar[str] = "u"
     without_store: ClassVar[str] = "StoreUnavailable"
-    names_by_default: ClassVar[tuple[str, ...] | None] = ("*",)
+    names_by_default: ClassVar[tuple[str, ...] | None] = ALL
     whole_task: ClassVar[str] = "For the whole task give it one key='...'"
 
     by: Names = None

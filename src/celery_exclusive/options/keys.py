@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from inspect import BoundArguments, Parameter, Signature
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from celery_exclusive.errors import OptionError, did_you_mean
@@ -23,7 +24,7 @@ from celery_exclusive.options.canonical import (
     unwrap,
 )
 from celery_exclusive.options.key_text import TOO_LONG, absolute_key, own_key
-from celery_exclusive.options.option import Option
+from celery_exclusive.options.option import ALL, Option
 from celery_exclusive.options.templates import Field, parse_template
 
 _Run = Callable[..., object]
@@ -57,15 +58,16 @@ def key_of(task_name: str, run: _Run, option: Option, args: _Args, kwargs: _Kwar
     Raises OptionError if an argument has no stable string form, and Python's TypeError if the arguments do
     not fit.
     """
-    if option.names is None and option.key is None:
-        return own_key(task_name, option.kind)
-    bound = bind(run, args, kwargs)
     try:
         if option.key is not None:
-            return absolute_key(_absolute_text(option.key, bound), option.kind)
-        names = named(option)
-        arguments = {name: argument(bound, name) for name in (bound.arguments if names is None else names)}
-        return f"{own_key(task_name, option.kind)}:{digest(arguments)}"
+            return absolute_key(_absolute_text(option.key, bind(run, args, kwargs)), option.kind)
+        names = option.names
+        if names is None:
+            return own_key(task_name, option.kind)
+        signature, given = _arguments(run, args, kwargs)
+        if names != ALL:
+            given = {name: _argument(signature, given, name) for name in names}
+        return f"{own_key(task_name, option.kind)}:{digest(given)}"
     except Refused as refused:
         raise _error(task_name, option, refused) from refused.__cause__
 
@@ -79,14 +81,16 @@ def named(option: Option) -> tuple[str, ...] | None:
     """Return the parameters that an option names, in by= or in its template; None: all of them."""
     if isinstance(option.key, str):
         return tuple(field.path[0] for field in _fields(option.key)[0])
-    return None if option.key is not None or option.names == ("*",) else option.names or ()
+    return None if option.key is not None or option.names == ALL else option.names or ()
 
 
 def _parameters(run: _Run) -> tuple[Signature, list[str]]:
     """Return the signature of a task, and its parameters if each can be given by place."""
     function = getattr(run, "__func__", run)  # a bound method is a new object each time it is looked up
-    cached = _known.setdefault(function, {})
     is_bound = function is not run
+    cached = _known.get(function)
+    if cached is None:
+        cached = _known[function] = {}
     if is_bound not in cached:
         signature = inspect.signature(run)
         kinds = [parameter.kind for parameter in signature.parameters.values()]
@@ -95,22 +99,31 @@ def _parameters(run: _Run) -> tuple[Signature, list[str]]:
     return cached[is_bound]
 
 
-def bind(run: _Run, args: _Args, kwargs: _Kwargs) -> BoundArguments:
+def _arguments(run: _Run, args: _Args, kwargs: _Kwargs) -> tuple[Signature, dict[str, Any]]:
+    """Return the signature of a task, and its arguments by the names of their parameters."""
     signature, names = _parameters(run)
     if args and not kwargs and len(args) == len(names):  # most calls, in a fifth of the time
-        return BoundArguments(signature, dict(zip(names, args, strict=True)))
+        return signature, dict(zip(names, args, strict=True))
     bound = signature.bind(*(args or ()), **(kwargs or {}))
     bound.apply_defaults()
-    return bound
+    return signature, bound.arguments
+
+
+def bind(run: _Run, args: _Args, kwargs: _Kwargs) -> BoundArguments:
+    return BoundArguments(*_arguments(run, args, kwargs))
 
 
 def argument(bound: BoundArguments, name: str) -> object:
-    if name in bound.arguments:
-        return bound.arguments[name]
-    parameters = bound.signature.parameters
+    return _argument(bound.signature, bound.arguments, name)
+
+
+def _argument(signature: Signature, arguments: dict[str, Any], name: str) -> object:
+    if name in arguments:
+        return arguments[name]
+    parameters = signature.parameters
     for parameter in parameters.values():
         if parameter.kind is Parameter.VAR_KEYWORD:
-            return bound.arguments[parameter.name].get(name)
+            return arguments[parameter.name].get(name)
     raise Refused(_no_parameter(name, parameters))
 
 

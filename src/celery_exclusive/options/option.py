@@ -19,6 +19,8 @@ from celery_exclusive.errors import OptionError, did_you_mean, shown, warn_of_ta
 from celery_exclusive.options.amounts import MIN_TTL, is_duration, seconds_from
 
 OnStoreError = Literal["raise", "allow"]
+ALL: Final = ("*",)
+"""The names that stand for all arguments."""
 Names = str | tuple[str, ...] | list[str] | None
 
 T = TypeVar("T", bound="Option")
@@ -175,7 +177,7 @@ class Option:
         given: list[object] = [*self.by] if isinstance(self.by, (tuple, list)) else [self.by]
         names = tuple(name for name in given if isinstance(name, str) and name.isidentifier())
         if given == ["*"]:
-            return ("*",)
+            return ALL
         if not names or len(names) < len(given):
             self.refuse(
                 f"by={self.by!r} must be a parameter of the task, several of them, or '*' (identical "

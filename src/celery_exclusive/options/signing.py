@@ -37,7 +37,7 @@ class Signer:
 
     def sign_header(self, fields: Mapping[str, Any], task_id: str) -> dict[str, Any]:
         """Return the fields of a header of this task's message, with their signature."""
-        if not self.is_on:
+        if not self._secrets:
             return dict(fields)
         return {**fields, SIGNATURE: self._sign(*_of_header(fields, task_id))}
 

@@ -6,11 +6,21 @@ from collections.abc import Mapping
 from typing import Any, TypeVar, cast
 
 from celery_exclusive.options.amounts import MOST, is_number
+from celery_exclusive.options.declared import Exclusive, Unique
 from celery_exclusive.options.option import Option
 from celery_exclusive.options.settings import Settings
 
 Values = Mapping[str, Mapping[str, Any]]
 T = TypeVar("T", bound=Option)
+
+
+def declared_options(task: Any) -> tuple[Exclusive | None, Unique | None]:
+    """Return the options of a task that no call has changed."""
+    exclusive, unique = getattr(task, "exclusive", None), getattr(task, "unique", None)
+    return (
+        exclusive if isinstance(exclusive, Exclusive) else None,
+        unique if isinstance(unique, Unique) else None,
+    )
 
 
 def option_of_call(task: Any, kind: type[T], values: Values | None, limits: Settings | None) -> T | None:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from inspect import signature
+from typing import Any, NamedTuple
+
+from celery import Celery
 
 from celery_exclusive.errors import OptionError, did_you_mean
 from celery_exclusive.options.declared import KINDS, NAMES, Exclusive, Unique
+from celery_exclusive.options.values import declared_options
 
-if TYPE_CHECKING:
-    from celery_exclusive.services import Services
+_CELERYS = {"queue", "exchange", "routing_key", "priority", "serializer", "compression", "delivery_mode"}
+_CELERYS |= {"immediate", "mandatory", "ignore_result", *signature(Celery.send_task).parameters}
+"""Options that most calls have, and that Celery knows."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallOptions:
+class CallOptions(NamedTuple):
     """`off` names what the call switches off; `values` are those that it gives instead, as they travel."""
 
     exclusive: Exclusive | None
@@ -23,21 +26,16 @@ class CallOptions:
     values: dict[str, dict[str, Any]]
 
 
-def pop_call_options(services: Services, name: str, task: Any, options: dict[str, Any]) -> CallOptions:
+def pop_call_options(name: str, task: Any, options: dict[str, Any]) -> CallOptions:
     """Remove `exclusive=` and `unique=` from the options of a call, and return the options that it has.
 
     Raises OptionError if one is neither None nor such an option, or if the task declares none: its workers
     would not look for any.
     """
-    for word, given in options.items():
-        is_wrong = _is_misspelt(word) if given is None else isinstance(given, KINDS)
-        if is_wrong and word not in NAMES:
-            raise OptionError(
-                f"task {name}: {word}={given!r} is no option of a call{did_you_mean(word, NAMES)}"
-            )
-    exclusive, unique = services.exclusive(task), services.unique(task)
-    if options.keys().isdisjoint(NAMES):
-        return CallOptions(exclusive, unique, off=(), values={})
+    exclusive, unique = declared_options(task)
+    if options.keys() <= _CELERYS:
+        return CallOptions(exclusive, unique, (), {})
+    _refuse_misspelt(name, options)
     declared = {"exclusive": exclusive, "unique": unique}
     chosen: dict[str, Any] = {**declared}
     off: list[str] = []
@@ -62,6 +60,16 @@ def pop_call_options(services: Services, name: str, task: Any, options: dict[str
         else:
             values[attribute] = given.values
     return CallOptions(**chosen, off=tuple(off), values=values)
+
+
+def _refuse_misspelt(name: str, options: dict[str, Any]) -> None:
+    for word, given in options.items():
+        if word in _CELERYS or word in NAMES:
+            continue
+        if _is_misspelt(word) if given is None else isinstance(given, KINDS):
+            raise OptionError(
+                f"task {name}: {word}={given!r} is no option of a call{did_you_mean(word, NAMES)}"
+            )
 
 
 @lru_cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import wraps
 from inspect import signature
-from secrets import token_hex
+from os import urandom
 from typing import TYPE_CHECKING, Any
 
 from celery import Celery
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from celery_exclusive.services import Services
 
 
-_REPRESENTATIONS = ("argsrepr", "kwargsrepr")
 _BY_PLACE = list(signature(Celery.send_task).parameters)[4:]
 """The parameters that `send_task` accepts by position, after its name and arguments."""
 
@@ -33,28 +32,19 @@ def wrap_send_task(services: Services) -> Any:
 
     @wraps(send_task)
     def with_header(name: str, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
-        options.update(zip(_BY_PLACE, rest, strict=False))
-        rest = rest[len(_BY_PLACE) :]
+        if rest:
+            options.update(zip(_BY_PLACE, rest, strict=False))
+            rest = rest[len(_BY_PLACE) :]
         task = options.get("task_type") or _declared(app, name)
-        call = pop_call_options(services, name, task, options)
-        headers = dict(options.get("headers") or {})
-        previous = read_header(services, headers, options.get("task_id"))
-        headers.pop(DELIVERY, None)
-        if headers.pop(HEADER, None) is not None:
-            headers.pop("redelivered", None)
-        if headers or options.get("headers"):
-            options["headers"] = headers
-        keys = _keys(call, task, args or (), kwargs or {}, options, previous)
-        if keys is None:
+        call = pop_call_options(name, task, options)
+        headers: dict[str, Any] = {}
+        previous = None
+        if options.get("headers"):
+            headers = options["headers"] = dict(options["headers"])
+            previous = _pop_header(services, headers, options)
+        header = _header(services, call, task, (args or (), kwargs or {}), options, previous)
+        if header is None:
             return _with_outcome(task, send_task(name, args, kwargs, *rest, **options))
-        services.settings  # noqa: B018 - wrong settings are an error for the caller
-        header = Header(
-            token_hex(4),
-            masked=_is_masked(options, previous),
-            store=services.publisher_epoch.read() if keys["exclusive"] or keys["unique"] else None,
-            rejections=rejections(headers),
-            **keys,
-        )
 
         def send(header: Header, id: str, producer: Any = None) -> Any:
             ours = {HEADER: services.signer.sign_header(header.write(), id)}
@@ -79,6 +69,15 @@ def wrap_send_task(services: Services) -> Any:
     return with_header
 
 
+def _pop_header(services: Services, headers: dict[str, Any], options: dict[str, Any]) -> Header | None:
+    """Remove what a worker, or an earlier publish, has put among the headers; return our header, if valid."""
+    previous = read_header(services, headers, options.get("task_id"))
+    headers.pop(DELIVERY, None)
+    if headers.pop(HEADER, None) is not None:
+        headers.pop("redelivered", None)
+    return previous
+
+
 def _is_masked(options: dict[str, Any], previous: Header | None) -> bool:
     """Whether log lines must not show the arguments: the caller gives other strings for them.
 
@@ -87,7 +86,7 @@ def _is_masked(options: dict[str, Any], previous: Header | None) -> bool:
     """
     if options.get("retries"):
         return previous is None or previous.masked
-    return any(options.get(name) is not None for name in _REPRESENTATIONS)
+    return options.get("argsrepr") is not None or options.get("kwargsrepr") is not None
 
 
 def _declared(app: Any, name: str) -> Any:
@@ -104,31 +103,48 @@ def _with_outcome(task: Any, result: Any) -> Any:
     return result
 
 
-def _keys(
-    call: CallOptions, task: Any, args: Any, kwargs: Any, options: dict[str, Any], previous: Header | None
-) -> dict[str, Any] | None:
-    """Return the fields of a header with its keys; None without options, or if the arguments do not fit."""
+def _header(
+    services: Services,
+    call: CallOptions,
+    task: Any,
+    arguments: tuple[Any, Any],
+    options: dict[str, Any],
+    previous: Header | None,
+) -> Header | None:
+    """Return a new header with its keys; None without options, or if the arguments do not fit."""
     if not (call.exclusive or call.unique or call.off):
         return None
     if previous and options.get("retries"):
-        if not call.off and _same_arguments(task, args, kwargs):
-            return _same_keys(previous, call.values, options.get("task_id"))
-        call = _with_options_of(previous, call)
-    return _new_keys(call, task, args, kwargs)
+        header = _of_retry(call, task, *arguments, options.get("task_id"), previous)
+    else:
+        header = _with_new_keys(call, task, *arguments)
+    if header is None:
+        return None
+    services.settings  # noqa: B018 - wrong settings are an error for the caller
+    header.masked = _is_masked(options, previous)
+    if header.exclusive or header.unique:
+        header.store = services.publisher_epoch.read()
+    if options.get("headers"):
+        header.rejections = rejections(options["headers"])
+    return header
 
 
-def _same_keys(previous: Header, values: dict[str, Any], task_id: str | None) -> dict[str, Any]:
-    """Return those of a retry with the keys of its run, also of one that its worker has acquired."""
+def _of_retry(
+    call: CallOptions, task: Any, args: Any, kwargs: Any, task_id: str | None, previous: Header
+) -> Header | None:
+    if not call.off and _same_arguments(task, args, kwargs):
+        return _with_same_keys(previous, call.values, task_id)
+    return _with_new_keys(_with_options_of(previous, call), task, args, kwargs)
+
+
+def _with_same_keys(previous: Header, values: dict[str, Any], task_id: str | None) -> Header:
+    """Return that of a retry with the keys of its run, also of one that its worker has acquired."""
     run = current_run.get()
     unique = previous.unique
     if unique is None and run and run.task_id == task_id and run.unique:
         unique = (run.unique.claim.key, run.unique.until)
-    return {
-        "exclusive": previous.exclusive,
-        "unique": unique,
-        "switched_off": previous.switched_off,
-        "values": values or previous.values,
-    }
+    values = values or previous.values
+    return Header(_publish_id(), previous.exclusive, unique, previous.switched_off, values)
 
 
 def _with_options_of(previous: Header, call: CallOptions) -> CallOptions:
@@ -142,7 +158,7 @@ def _with_options_of(previous: Header, call: CallOptions) -> CallOptions:
     )
 
 
-def _new_keys(call: CallOptions, task: Any, args: Any, kwargs: Any) -> dict[str, Any] | None:
+def _with_new_keys(call: CallOptions, task: Any, args: Any, kwargs: Any) -> Header | None:
     exclusive = unique = None
     try:
         if call.exclusive:
@@ -151,14 +167,15 @@ def _new_keys(call: CallOptions, task: Any, args: Any, kwargs: Any) -> dict[str,
             unique = (key_of(task.name, task.run, call.unique, args, kwargs), call.unique.held_until)
     except TypeError:
         return None  # the arguments do not fit; the worker will refuse them
+    header = Header(_publish_id(), exclusive, unique, call.off, call.values)
     run = current_run.get()
-    return {
-        "exclusive": exclusive,
-        "unique": unique,
-        "switched_off": call.off,
-        "values": call.values,
-        "published_by": run.task_id if run and run.body_over else None,
-    }
+    if run and run.body_over:
+        header.published_by = run.task_id
+    return header
+
+
+def _publish_id() -> str:
+    return urandom(4).hex()
 
 
 def _same_arguments(task: Any, args: Any, kwargs: Any) -> bool:

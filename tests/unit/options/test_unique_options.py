@@ -145,10 +145,7 @@ def test_no_option_of_a_call_that_celery_knows_is_taken_for_ours(make_task: Any)
     known = {*signature(Celery.send_task).parameters, *signature(task.app.amqp.as_task_v2).parameters}
     known |= {"queue", "exchange", "routing_key", "priority", "immediate", "mandatory", "delivery_mode"}
     known |= {"declare", "compression", "serializer", "retry", "retry_policy"}
-    assert (
-        pop_call_options(task.app._celery_exclusive, task.name, task, dict.fromkeys(known)).unique
-        == task.unique
-    )
+    assert pop_call_options(task.name, task, dict.fromkeys(known)).unique == task.unique
 
 
 @pytest.mark.parametrize(
