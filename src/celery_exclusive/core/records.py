@@ -100,8 +100,9 @@ class Line:
 
 
 def reach(document: Document, limit: int = 1) -> int:
-    """Return how many entries in line a step may have to read.
+    """Return how many entries in line, and how many aside, a step may have to read.
 
-    One entry per slot gets an offer, as many may step aside first, and the operation's own may leave.
+    In line one per slot gets an offer, and as many may step aside first; aside one per slot gets an offer
+    before the operation, and one after it. The operation's own may leave, and the next says what is due.
     """
-    return 2 * min(max(limit, document.limit), OFFERED_AT_ONCE) + 1
+    return 2 * min(max(limit, document.limit), OFFERED_AT_ONCE) + 2

@@ -198,3 +198,16 @@ class AnyHistory(RuleBasedStateMachine):
 def test_any_history_keeps_what_is_promised(offers: tuple[int, int]):
     with mock.patch.multiple(core, OFFERS_IN_LINE=offers[0], OFFERS_ASIDE=offers[1]):
         run_state_machine_as_test(AnyHistory, settings=settings(max_examples=150, stateful_step_count=40))
+
+
+def test_a_step_that_offers_aside_twice_sees_who_is_next_there() -> None:
+    """Before and after the release a slot is offered, and who leaves was read, too."""
+    with mock.patch.multiple(core, OFFERS_IN_LINE=1, OFFERS_ASIDE=2):
+        history = AnyHistory()
+        history.begin(limit=2)
+        history.many_come(ids=[*"abcdefg"])
+        for _ in range(3):
+            history.the_reaper_comes_when_it_is_due()
+        history.enqueue(id="a", limit=1)
+        history.time_passes(time=700 * SECOND)
+        history.release(id="d", token="1", ending="done")

@@ -36,7 +36,7 @@ local function add_entries(kind, flat)
 end
 
 local function load_line(asked)
-  local reach = 2 * math.min(math.max(asked, limit), OFFERED_AT_ONCE) + 1
+  local reach = 2 * math.min(math.max(asked, limit), OFFERED_AT_ONCE) + 2
   add_entries(WAITING, redis.call('ZRANGE', base .. WAITING .. key, 0, reach - 1, 'WITHSCORES'))
   ahead = waiting
   for position, entry in ipairs(order) do
