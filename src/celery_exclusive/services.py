@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, cast
 
-from celery_exclusive.brokers import redelivers_at_once
+from celery_exclusive.brokers import broker_urls, redelivers_at_once, scheme
 from celery_exclusive.core.operations import Acquire, AcquireAlone, Enqueue, KeyOperation
 from celery_exclusive.core.records import NEVER, SECOND
+from celery_exclusive.errors import OptionError
 from celery_exclusive.options.declared import Exclusive, Unique
 from celery_exclusive.options.option import Option
 from celery_exclusive.options.settings import Settings, tombstone_ttl
@@ -18,9 +19,7 @@ from celery_exclusive.options.values import Values, option_of_call
 from celery_exclusive.stores.base import Reply, Store, Wake, open_store
 from celery_exclusive.stores.choose import choose
 from celery_exclusive.stores.publisher_epoch import PublisherEpoch
-
-if TYPE_CHECKING:
-    from celery_exclusive.stores.redis.store import RedisStore
+from celery_exclusive.stores.redis import address
 
 ATTRIBUTE = "_celery_exclusive"
 """The attribute of an app that has its services."""
@@ -108,6 +107,17 @@ class Services:
         return choose(self.app.conf, self.settings.exclusive_store)
 
     @cached_property
+    def broker_place(self) -> str:
+        """The Redis database of the broker, as `place` of a store; "" if it is none, or several."""
+        urls = broker_urls(self.app.conf)
+        if len(urls) != 1 or scheme(urls[0]) not in ("redis", "rediss", "redis+socket"):
+            return ""
+        try:
+            return address.place(address.parse(urls[0]).options)
+        except OptionError:
+            return ""
+
+    @cached_property
     def signer(self) -> Signer:
         return Signer(self.settings.secrets, self.settings.exclusive_prefix)
 
@@ -183,8 +193,9 @@ class PublishingStore:
 
     def acquire_and_push(self, key: str, operation: AcquireAlone, to: str, message: bytes) -> Reply | None:
         """Do the operation and push the message with it, in a store that can; None: it is refused."""
-        reply = cast("RedisStore", self._store).acquire_and_push(key, operation, to, message)
-        if reply:
+        store: Any = self._store
+        reply: Reply | None = store.acquire_and_push(key, operation, to, message)
+        if reply and (reply.wake or reply.aside):
             self._services.courier.follow_up(reply)
         return reply
 

@@ -1,37 +1,31 @@
 """Acquires a unique key in the call that pushes its message, where broker and store are one Redis database.
 
 kombu makes the message and chooses its list. Only the client through which its channel would push is another
-one, for this one message: it acquires the key and pushes in one script. A producer that dies leaves both or
-neither. Whatever is unusual goes the plain way, in which the key is acquired before the message is made.
+one, for this one message: it acquires the key and pushes in one script. Producer and channel are of this
+message alone, too: they share the state of those that kombu has, and change none. A producer that dies
+leaves both or neither. Whatever is unusual goes the plain way, in which the key is acquired before the
+message is made.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
-from functools import wraps
-from threading import get_ident
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from celery.signals import before_task_publish
 from kombu import Producer
 from kombu.transport.redis import Channel
+from typing_extensions import Self
 
-from celery_exclusive.brokers import broker_urls, scheme
 from celery_exclusive.core.operations import AcquireAlone, Answer, Granted, Held
-from celery_exclusive.errors import OptionError
 from celery_exclusive.services import Services
 from celery_exclusive.stores.base import Reply
 from celery_exclusive.stores.redis import address
 
-_SCHEMES = ("redis", "rediss", "redis+socket")
-_PUSHES = {"conn_or_acquire", "lpush"}
+_PUSHES = frozenset({"conn_or_acquire", "lpush"})
 """What kombu's code for pushing a message names; without them it is no version that we know."""
 _LARGE = 100_000
 """The most characters of a message that is sent within the timeout of the store, maybe in vain."""
-_places: WeakKeyDictionary[Services, str] = WeakKeyDictionary()
-"""Where the brokers of apps are, as their settings say."""
 
 
 def is_possible(services: Services, options: dict[str, Any]) -> bool:
@@ -41,23 +35,8 @@ def is_possible(services: Services, options: dict[str, Any]) -> bool:
     producer = options.get("producer")
     if producer and producer not in getattr(services.app.producer_pool, "_dirty", ()):
         return False  # a group has one of the pool, as its own; another one may be shared by threads
-    place = getattr(services.store, "place", "")
-    return bool(place) and place == _place_of_broker(services)
-
-
-def _place_of_broker(services: Services) -> str:
-    if services not in _places:
-        _places[services] = _read_place(broker_urls(services.app.conf))
-    return _places[services]
-
-
-def _read_place(urls: list[str]) -> str:
-    if len(urls) != 1 or scheme(urls[0]) not in _SCHEMES:
-        return ""
-    try:
-        return address.place(address.parse(urls[0]).options)
-    except OptionError:
-        return ""
+    place: str = getattr(services.store, "place", "")
+    return bool(place) and place == services.broker_place
 
 
 class OneCall:
@@ -68,97 +47,47 @@ class OneCall:
 
     def __init__(self, services: Services, key: str, operation: AcquireAlone, producer: Any = None) -> None:
         self._services, self._key, self._operation = services, key, operation
-        self._producer, self._thread = producer, get_ident()
+        self._producer = producer
         self.answer: Answer | None = None
         self.is_unanswered = False
 
     def send(self, publish: Callable[..., Any]) -> Any:
         """Let Celery publish the message through a producer; return None if the key is held."""
         with self._services.app.producer_or_acquire(self._producer) as producer:
-            hook = self._hooked(producer) if type(producer) is Producer else None
             try:
-                if not hook or vars(producer).setdefault("_publish", hook) is not hook:
-                    self._acquire()  # another thread publishes through this one now
-                result = publish(producer=producer)
-                self._acquire()  # if kombu had no need of a client
+                if type(producer) is Producer and not _has_batch(producer):
+                    result = publish(producer=_Producer(producer, self))
+                else:
+                    self.acquire()
+                    result = publish(producer=producer)
+                self.acquire()  # if kombu had no need of a client
             except _NotSent:
                 return None
-            finally:
-                if hook and vars(producer).get("_publish") is hook:
-                    del producer._publish
         return result
 
-    @property
-    def _is_in_its_thread(self) -> bool:
-        """Whether this is its message: another thread may use the same producer meanwhile."""
-        return get_ident() == self._thread
-
-    def _hooked(self, producer: Any) -> Callable[..., Any]:
-        """Wrap what kombu repeats, on another channel, if a connection is lost."""
-        original = producer._publish
-
-        @wraps(original)
-        def publish(*args: Any, **options: Any) -> Any:
-            if not self._is_in_its_thread:
-                return original(*args, **options)
-            channel = producer.channel
-            if not self._is_known(channel):
-                self._acquire()
-                return original(*args, **options)
-            channel.basic_publish = self._basic_publish(channel)
-            try:
-                return original(*args, **options)
-            finally:
-                del channel.basic_publish
-
-        return publish
-
-    def _is_known(self, channel: Any) -> bool:
+    def is_known(self, channel: Any) -> bool:
         """Whether kombu pushes through this channel as we know it, and into the database of the store."""
-        if type(channel) is not Channel or not set(Channel._put.__code__.co_names) >= _PUSHES:
+        if type(channel) is not Channel or not _PUSHES.issubset(Channel._put.__code__.co_names):
             return False
-        place: str = getattr(self._services.store, "place", "")
-        return address.place(channel.pool.connection_kwargs) == place
+        return address.place(channel.pool.connection_kwargs) == self._services.broker_place
 
-    def _basic_publish(self, channel: Any) -> Callable[..., Any]:
-        original, acquire = channel.basic_publish, channel.conn_or_acquire
+    def acquire(self) -> None:
+        """Acquire the key alone, since the message goes its plain way."""
+        if self.answer is None:
+            self.is_unanswered = True
+            self._note(self._services.store.apply(self._key, self._operation))
 
-        def client(*args: Any, **named: Any) -> Any:
-            return nullcontext(_Client(self, channel)) if self._is_in_its_thread else acquire(*args, **named)
-
-        def basic_publish(message: Any, exchange: str, routing_key: str, **options: Any) -> Any:
-            if not self._is_in_its_thread:
-                return original(message, exchange, routing_key, **options)
-            if exchange or options.get("_publish_batch"):  # to several queues, or none; or later
-                self._acquire()
-                return original(message, exchange, routing_key, **options)
-            channel.conn_or_acquire = client
-            try:
-                return original(message, exchange, routing_key, **options)
-            finally:
-                del channel.conn_or_acquire
-
-        return basic_publish
-
-    def push(self, channel: Any, name: str, payload: str | bytes) -> bool:
+    def push(self, name: str, payload: str | bytes) -> bool:
         """Acquire the key and push the message; return False if it has to be pushed by kombu itself."""
         if self.answer is not None or len(payload) > _LARGE:
             return False
-        to, message = f"{channel.global_keyprefix}{name}", payload
-        if isinstance(message, str):
-            message = message.encode()
+        message = payload.encode() if isinstance(payload, str) else payload
         store: Any = self._services.store
-        self._ask(lambda: store.acquire_and_push(self._key, self._operation, to, message))
+        self.is_unanswered = True
+        self._note(store.acquire_and_push(self._key, self._operation, name, message))
         return self.answer is not None
 
-    def _acquire(self) -> None:
-        """Acquire the key alone, since the message goes its plain way."""
-        if self.answer is None:
-            self._ask(lambda: self._services.store.apply(self._key, self._operation))
-
-    def _ask(self, ask: Callable[[], Reply | None]) -> None:
-        self.is_unanswered = True
-        reply = ask()
+    def _note(self, reply: Reply | None) -> None:
         self.is_unanswered = False
         self.answer = reply.answer if reply else None
         if isinstance(self.answer, Held):
@@ -168,19 +97,79 @@ class OneCall:
             raise _NotSent
 
 
+def _has_batch(producer: Producer) -> bool:
+    """Whether this thread's messages are sent later, all together."""
+    return getattr(getattr(producer, "_batch_local", None), "current", None) is not None
+
+
+class _Producer(Producer):
+    """A producer for one message, with the state of another one, which threads may share."""
+
+    __slots__ = ("_call", "_channel_of_call")
+
+    def __init__(self, producer: Producer, call: OneCall) -> None:
+        self.__dict__ = producer.__dict__
+        self._call = call
+        self._channel_of_call: _Channel | None = None
+
+    def _publish(self, *args: Any, **options: Any) -> Any:
+        """Do what kombu repeats, on another channel, if a connection is lost."""
+        channel: Any = self._get_channel()
+        if self._call.is_known(channel):
+            self._channel_of_call = _Channel(channel, self._call)
+        else:
+            self._call.acquire()
+        try:
+            return super()._publish(*args, **options)
+        finally:
+            self._channel_of_call = None
+
+    def _own_channel(self) -> Any:
+        return self._channel_of_call or self._get_channel()
+
+    channel: Any = property(_own_channel, Producer._set_channel)
+
+
+class _Channel(Channel):
+    """A channel for one message, with the state of another one, which threads may share."""
+
+    __slots__ = ("_call", "_is_pushing")
+
+    def __init__(self, channel: Any, call: OneCall) -> None:
+        self.__dict__ = channel.__dict__
+        self._call, self._is_pushing = call, False
+
+    def basic_publish(self, message: Any, exchange: str, routing_key: str, **options: Any) -> Any:
+        if exchange:  # to several queues, or none
+            self._call.acquire()
+        else:
+            self._is_pushing = True
+        return super().basic_publish(message, exchange, routing_key, **options)
+
+    def conn_or_acquire(self, client: Any = None) -> Any:
+        return _Client(self, self._call) if self._is_pushing else super().conn_or_acquire(client)
+
+
 class _Client:
     """Stands for the client through which a channel pushes one message."""
 
-    def __init__(self, call: OneCall, channel: Any) -> None:
-        self._call, self._channel = call, channel
+    __slots__ = ("_call", "_channel")
+
+    def __init__(self, channel: Any, call: OneCall) -> None:
+        self._channel, self._call = channel, call
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
 
     def lpush(self, name: str, payload: str | bytes) -> None:
-        if not self._call.push(self._channel, name, payload):
+        if not self._call.push(f"{self._channel.global_keyprefix}{name}", payload):
             self.__getattr__("lpush")(name, payload)
 
     def __getattr__(self, name: str) -> Any:
         """Give the channel its own client for anything else, for a pipeline of a queue that expires."""
-        self._call._acquire()
+        self._call.acquire()
         return getattr(self._channel._create_client(), name)
 
 

@@ -154,15 +154,15 @@ class UniquePublish:
     def _ask_in_one_call(self, key: str, operation: AcquireAlone) -> Answer | None:
         """Acquire the key and send the message at once, if both are possible; None: nothing was done."""
         is_plain = self.call.kind != "call" or self.is_ordered or self.services.allows_without(self.option)
-        if is_plain or not getattr(self.services.store, "place", ""):
+        if is_plain or not self.services.broker_place:
             return None
-        from celery_exclusive.publishing import one_call
+        from celery_exclusive.publishing.one_call import OneCall, is_possible
 
-        if not one_call.is_possible(self.services, self.options):
+        if not is_possible(self.services, self.options):
             return None
         if self.task in _refused_lately and (holders := self.services.store.inspect(key).holders):
             return Held(holders)  # which costs less than a message that is made and not sent
-        call = one_call.OneCall(self.services, key, operation, self.options.get("producer"))
+        call = OneCall(self.services, key, operation, self.options.get("producer"))
         try:
             self.result = self._send_in_one_call(call)
         except OperationalError:
