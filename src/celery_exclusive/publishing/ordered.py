@@ -7,6 +7,7 @@ is its turn; else the store publishes it when it is.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import wraps
 from inspect import signature
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from kombu.compression import decompress
 
 from celery_exclusive.core.operations import Applied, Enqueue, Remove
 from celery_exclusive.errors import StoreUnavailable
+from celery_exclusive.leases.insist import insist
 from celery_exclusive.messages.header import HEADER, Header
 from celery_exclusive.messages.stored import StoredMessage
 
@@ -56,9 +58,9 @@ class OrderedPublish:
             own._publish = self._hooked(own, own._publish)  # type: ignore[method-assign]
             try:
                 return publish(own)
-            except BaseException:
+            except BaseException as error:
                 if self.may_be_in_line:  # its caller gets an error: nobody publishes it later
-                    self.services.releaser.add((self.key, Remove(self.id, "superseded")))
+                    self._give_up(is_store_away=isinstance(error, StoreUnavailable))
                 raise
             finally:  # it may have connected anew
                 vars(used).update({name: vars(own)[name] for name in ("_channel", "exchange")})
@@ -93,6 +95,15 @@ class OrderedPublish:
                 return None
             raise
         return answer == Applied(True)
+
+    def _give_up(self, *, is_store_away: bool) -> None:
+        """Give its place up, in the background while the store does not answer."""
+        remove = Remove(self.id, "superseded")
+        if not is_store_away:
+            with suppress(Exception):  # the caller gets the first error
+                insist(lambda: self.services.store.apply(self.key, remove))
+                return
+        self.services.releaser.add((self.key, remove))
 
     def _mark(self, epoch: str) -> dict[str, Any]:
         """Return our header with the mark of an offer; without an epoch it counts as redelivered."""
