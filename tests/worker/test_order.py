@@ -12,7 +12,7 @@ from celery import chain, group
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.publishing.ordered import OrderedPublish
 from tests.servers import RedisServer
-from tests.worker.lab import Lab, eventually
+from tests.worker.lab import Lab
 from tests.worker.stage import Stage, on_stages
 
 pytestmark = pytest.mark.timeout(240)
