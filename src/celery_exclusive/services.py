@@ -59,8 +59,9 @@ class Services:
 
     `events_from` returns the worker's name while a monitor listens to its events. `hand_on` hands messages on
     within a worker, and returns those that have to be published. `conflicts_when_eager`: a
-    test wants eager tasks to conflict, too. `is_worker`: this process runs tasks, with the state in `worker`,
-    see `worker.parts`.
+    test wants eager tasks to conflict, too. `refused_lately`: the names of tasks whose last call was not
+    sent, so that the next one is likely to be another duplicate. `is_worker`: this process runs tasks, with
+    the state in `worker`, see `worker.parts`.
     """
 
     courier: Courier
@@ -74,6 +75,7 @@ class Services:
         self.app = app
         self.events_from: Callable[[], str | None] = lambda: None
         self.hand_on: Callable[[tuple[Wake, ...]], tuple[Wake, ...]] = lambda wakes: wakes
+        self.refused_lately: set[str] = set()
         self.publisher_epoch = PublisherEpoch(lambda: self.store)
 
     @cached_property
@@ -116,6 +118,12 @@ class Services:
             return address.place(address.parse(urls[0]).options)
         except OptionError:
             return ""
+
+    @property
+    def has_one_place(self) -> bool:
+        """Whether broker and store are one Redis database, which can do things to both in one call."""
+        place: str = getattr(self.store, "place", "")
+        return bool(place) and place == self.broker_place
 
     @cached_property
     def signer(self) -> Signer:

@@ -29,14 +29,12 @@ _LARGE = 100_000
 
 
 def is_possible(services: Services, options: dict[str, Any]) -> bool:
-    """Whether broker and store are one database, and nobody would see a message begun that is not sent."""
+    """Whether nobody would see a message begun that is not sent."""
     if before_task_publish.receivers or options.get("publisher") or options.get("connection"):
         return False  # a receiver, such as a tracer's, waits for after_task_publish
     producer = options.get("producer")
-    if producer and producer not in getattr(services.app.producer_pool, "_dirty", ()):
-        return False  # a group has one of the pool, as its own; another one may be shared by threads
-    place: str = getattr(services.store, "place", "")
-    return bool(place) and place == services.broker_place
+    # A group has one of the pool, as its own; whoever makes another one may do with it what he likes.
+    return not producer or producer in getattr(services.app.producer_pool, "_dirty", ())
 
 
 class OneCall:

@@ -4,32 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
 
 from celery.signals import beat_init
 from celery.utils import uuid
 from kombu.exceptions import OperationalError
 
 from celery_exclusive import notices
-from celery_exclusive.core.claim import FINISHED, PERIOD, Claim, publish_id
+from celery_exclusive.core.claim import FINISHED, PERIOD, Claim, UniqueUntil, publish_id
 from celery_exclusive.core.operations import AcquireAlone, Answer, GiveUp, Held, KeyOperation
 from celery_exclusive.core.plan import Ask, run_plan
 from celery_exclusive.core.publishing import Call, Kind, Sending, publish, unpublished
+from celery_exclusive.core.records import Phase
 from celery_exclusive.errors import DuplicateTask, StoreUnavailable
 from celery_exclusive.leases.insist import insist
 from celery_exclusive.messages.header import Header
 from celery_exclusive.options.amounts import LONGEST, microseconds, no_longer_than, seconds_until
 from celery_exclusive.options.declared import Unique
-from celery_exclusive.run import Run, current_run, runs
+from celery_exclusive.run import current_run, runs
 from celery_exclusive.services import Services
 
 if TYPE_CHECKING:
     from celery_exclusive.publishing.one_call import OneCall
 
-_refused_lately: WeakSet[Any] = WeakSet()
-"""The tasks whose last call was not sent: the next one is likely to be another duplicate."""
+_GRANTED = Sending(may_hold=True)
 _OF_MEMBERS = ("chain", "group_id", "chord", "link", "link_error", "reply_to", "task_id")
 """Options of calls whose result others wait for, if their caller gives them."""
 
@@ -52,34 +51,38 @@ class UniquePublish:
         assert header.unique  # noqa: S101 - else there is nothing to do here
         self.services, self.task, self.header, self.options = services, task, header, options
         self.task_id: str = options.get("task_id") or uuid()
+        self.key, self.until = header.unique
+        self.id = header.claim_id(self.task_id)
         run = current_run.get()
+        self.is_simple = not (run or options.get("retries"))
+        """Whether no run publishes it, so that it inherits nothing, and nobody's end or body has its key."""
         if run and run.task_id != self.task_id:  # another task publishes it
             run = None
-        is_retry = bool(options.get("retries") and (previous or run))
-        self.option = services.unique(task, header.values) if is_retry else option
-        self.call = self._call(run, is_retry=is_retry)
-        if self.call.inherits:
+        self.is_retry = bool(options.get("retries") and (previous or run))
+        self.option = services.unique(task, header.values) if self.is_retry else option
+        self.queued_ttl = _queued_ttl(services.queued_ttl(self.option), self.until, options)
+        self.run = run
+        if not self.is_simple and self.call.inherits:
             self.header = replace(header, follows=publish_id(self.call.inherits.id))
         self.may_hold = False
         self.is_unanswered = False
         self.result: Any = None
         """The handle of the message, if it was sent in the call that acquired its key."""
 
-    def _call(self, run: Run | None, *, is_retry: bool) -> Call:
-        """Describe this call to its plan. `run` is that of its own task, if that publishes it."""
-        assert self.header.unique  # noqa: S101 - else there is nothing to do here
-        key, until = self.header.unique
+    @cached_property
+    def call(self) -> Call:
+        """What its plan knows of this call."""
+        key, run = self.key, self.run
         lease = run.unique if run and run.unique and run.unique.claim.key == key else None
         kind: Kind = "call"
-        if is_retry:
+        if self.is_retry:
             kind = "retry"
         elif run:
             kind = "replacement" if lease else "rekeyed replacement"
-        queued_ttl = self.services.queued_ttl(self.option)
         return Call(
-            Claim(key, self.header.claim_id(self.task_id), self.header.id, queued_ttl),
-            until,
-            queued_ttl=queued_ttl if until == PERIOD else _queued_ttl(queued_ttl, self.options),
+            Claim(key, self.id, self.header.id, self.services.queued_ttl(self.option)),
+            self.until,
+            queued_ttl=self.queued_ttl,
             kind=kind,
             inherits=lease.claim if lease and lease.may_hold else None,
             is_awaited=self._is_awaited,
@@ -115,15 +118,15 @@ class UniquePublish:
             if self.may_hold:
                 self._release()
             raise
-        result.outcome, result.existing_id, result.key = "published", None, self.call.claim.key
+        result.outcome, result.existing_id, result.key = "published", None, self.key
         return result
 
     def _acquire(self) -> Sending:
-        key = self.call.claim.key
+        key = self.key
         self.services.store  # noqa: B018 - a wrong setting is an error, and leaves nothing to undo
         self.may_hold = True  # an interruption may come after the grant
         try:
-            sending = run_plan(publish(self.call), self._ask)
+            sending = self._sending()
         except StoreUnavailable as error:
             if not (self.call.has_to_be_sent or self.services.allows_without(self.option)):
                 raise
@@ -141,28 +144,41 @@ class UniquePublish:
             )
         return sending
 
+    def _sending(self) -> Sending:
+        """Run the plan of this call; a simple one needs it only if its key is held."""
+        if not self.is_simple:
+            return run_plan(publish(self.call), self._ask)
+        phase: Phase = "period" if self.until == PERIOD else "queued"
+        answer = self._answer(AcquireAlone(self.id, self.header.id, self.queued_ttl, None, phase))
+        if isinstance(answer, Held):
+            return run_plan(publish(self.call), lambda _: answer)
+        return _GRANTED
+
     def _ask(self, asked: Ask) -> Answer:
         assert isinstance(asked.operation, AcquireAlone)  # noqa: S101 - a call acquires, and does nothing else
-        answer = self._ask_in_one_call(asked.key, asked.operation)
+        return self._answer(asked.operation)
+
+    def _answer(self, operation: AcquireAlone) -> Answer:
+        answer = self._ask_in_one_call(operation)
         if answer:
             return answer
         self.is_unanswered = True
-        answer = self.services.store.apply(asked.key, asked.operation).answer
+        answer = self.services.store.apply(self.key, operation).answer
         self.is_unanswered = False
         return answer
 
-    def _ask_in_one_call(self, key: str, operation: AcquireAlone) -> Answer | None:
+    def _ask_in_one_call(self, operation: AcquireAlone) -> Answer | None:
         """Acquire the key and send the message at once, if both are possible; None: nothing was done."""
-        is_plain = self.call.kind != "call" or self.is_ordered or self.services.allows_without(self.option)
-        if is_plain or not self.services.broker_place:
+        services, name = self.services, self.task.name
+        if not services.has_one_place or self.is_ordered or services.allows_without(self.option):
             return None
         from celery_exclusive.publishing.one_call import OneCall, is_possible
 
-        if not is_possible(self.services, self.options):
+        if not (self.is_simple or self.call.kind == "call") or not is_possible(services, self.options):
             return None
-        if self.task in _refused_lately and (holders := self.services.store.inspect(key).holders):
+        if name in services.refused_lately and (holders := services.store.inspect(self.key).holders):
             return Held(holders)  # which costs less than a message that is made and not sent
-        call = OneCall(self.services, key, operation, self.options.get("producer"))
+        call = OneCall(services, self.key, operation, self.options.get("producer"))
         try:
             self.result = self._send_in_one_call(call)
         except OperationalError:
@@ -172,9 +188,9 @@ class UniquePublish:
         finally:
             self.is_unanswered = call.is_unanswered
         if self.result is not None:
-            _refused_lately.discard(self.task)
+            services.refused_lately.discard(name)
             return call.answer
-        _refused_lately.add(self.task)
+        services.refused_lately.add(name)
         if not self.call.has_to_be_sent:
             self.services.app.AsyncResult(self.task_id)  # when it goes, Celery expects no result any more
         return call.answer
@@ -192,7 +208,7 @@ class UniquePublish:
 
     def _existing_result(self, existing_id: str) -> Any:
         """Return the handle of the task that holds the key, for a call that is not sent."""
-        name, key = self.task.name, self.call.claim.key
+        name, key = self.task.name, self.key
         if self.option and self.option.on_conflict == "raise" and not self._is_celery_beat:
             raise DuplicateTask(
                 f"task {name} was not published: unique key {key} is held by {existing_id}", key, existing_id
@@ -207,7 +223,7 @@ class UniquePublish:
 
         A message that was sent in spite of the error, and runs already, keeps the key.
         """
-        key, store = self.call.claim.key, self.services.store
+        key, store = self.key, self.services.store
         undo = self._undo(unpublished(self.call, self.services.ttl(self.option)))
         try:
             insist(lambda: [store.apply(key, operation) for operation in undo])
@@ -245,10 +261,13 @@ class UniquePublish:
         return _process["is_celery_beat"] or bool((self.options.get("headers") or {}).get("celery_beat_task"))
 
 
-def _queued_ttl(ttl: int, options: dict[str, Any]) -> int:
+def _queued_ttl(ttl: int, until: UniqueUntil, options: dict[str, Any]) -> int:
     """Return how long a queued message keeps the key: `ttl` from its eta on, and not once it has expired."""
-    eta, expires = options.get("eta"), options.get("expires")
-    delay = (options.get("countdown") or 0) if eta is None else seconds_until(eta)
+    eta, expires, delay = options.get("eta"), options.get("expires"), options.get("countdown") or 0
+    if until == PERIOD or (eta is None and expires is None and not delay):
+        return ttl
+    if eta is not None:
+        delay = seconds_until(eta)
     ttl = min(ttl + microseconds(delay), microseconds(LONGEST))
     if expires is None:
         return ttl
