@@ -311,14 +311,18 @@ def test_a_repetition_finds_its_message_running_already(
     assert messages(redis_server) == 1
 
 
+def impatient_app(make_app: Any, network: Proxy) -> Any:
+    """An app that has sent a call through this network, and waits half a second for its store there."""
+    url = f"redis://127.0.0.1:{network.port}/0"
+    app = make_app(url, exclusive_store=f"{url}?socket_timeout=0.5")
+    load(app).delay("warm up")
+    return app
+
+
 def test_a_call_that_fails_since_no_answer_comes_leaves_no_key_even_if_it_arrives_later(
     make_app: Any, network: Proxy, redis_server: RedisServer
 ) -> None:
-    app = make_app(
-        f"redis://127.0.0.1:{network.port}/0",
-        exclusive_store=f"redis://127.0.0.1:{network.port}/0?socket_timeout=0.5",
-    )
-    load(app).delay("warm up")
+    app = impatient_app(make_app, network)
     network.lose(b"\r\nacquire_alone\r\n", times=2)
     with pytest.raises(StoreUnavailable):
         load(app).delay("lost")
@@ -337,11 +341,7 @@ def test_a_call_that_fails_since_no_answer_comes_leaves_no_key_even_if_it_arrive
 def test_a_call_that_has_to_be_sent_is_sent_once_though_no_answer_comes_or_the_request_arrives_later(
     make_app: Any, network: Proxy, redis_server: RedisServer
 ) -> None:
-    app = make_app(
-        f"redis://127.0.0.1:{network.port}/0",
-        exclusive_store=f"redis://127.0.0.1:{network.port}/0?socket_timeout=0.5",
-    )
-    load(app).delay("warm up")
+    app = impatient_app(make_app, network)
     network.lose(b"\r\nacquire_alone\r\n", times=2)
     assert load(app).apply_async(("lost",), task_id="one").outcome == "published"
     network.withhold(b"\r\nacquire_alone\r\n")

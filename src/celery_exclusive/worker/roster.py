@@ -91,9 +91,8 @@ class Roster:
             process: Any = current_process()
             self._pid, self._at = pid, _HEADER.size + process.index * _SLOT.size
         slot = _SLOT.pack(pid, token.encode(), False, False)
-        self._memory[self._at : self._at + _SLOT.size] = (
-            slot  # in one piece: the main process may read it now
-        )
+        # In one piece: the main process may read it now.
+        self._memory[self._at : self._at + _SLOT.size] = slot
 
     def note_granted(self, delivery: Delivery, claims: Collection[Claim]) -> None:
         """Note that the delivery that this child executes was granted these leases."""

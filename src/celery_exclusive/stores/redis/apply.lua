@@ -33,6 +33,12 @@ local verb, op = ARGV[2], {id = ARGV[4], token = ARGV[5], ttl = tonumber(ARGV[6]
 for place = 10, #ARGV, 2 do op[ARGV[place]] = ARGV[place + 1] end
 op.limit, op.ending, op.phase = op.limit or '1', op.ending or 'done', op.phase or 'running'
 
+-- Pushes the message of a new lease, before that is stored: a push that fails leaves no lease.
+local function push()
+  local reply = op.list and redis.pcall('LPUSH', op.list, op.payload)
+  if type(reply) == 'table' and reply.err then return {'refused'} end
+end
+
 -- include quick.lua
 
 -- include document.lua
@@ -73,12 +79,6 @@ local function tombstone()
   if not text then return nil end
   local ends, by = string.match(text, '^(%d+) (.*)$')
   return ends and tonumber(ends) > now and by or nil
-end
-
--- Pushes the message of a new lease, before that is stored: a push that fails leaves no lease.
-local function push()
-  local reply = op.list and redis.pcall('LPUSH', op.list, op.payload)
-  if type(reply) == 'table' and reply.err then return {'refused'} end
 end
 
 -- include load.lua

@@ -56,10 +56,8 @@ if verb == 'acquire' or verb == 'acquire_alone' or verb == 'release' then
       local ends = whole(now + op.ttl)
       fence, copies, phase, count = whole(number), '0', op.phase, count + 1
       redis.call('SET', base .. 'fence', fence)
-      if op.list then
-        local reply = redis.pcall('LPUSH', op.list, op.payload)
-        if type(reply) == 'table' and reply.err then return {'refused'} end
-      end
+      local refused = push()
+      if refused then return refused end
       if is_acquire then limit = op.limit end
       if count == 1 or now + op.ttl < tonumber(minexp) then minexp = ends end
       local is_longest = now + op.ttl > tonumber(maxexp)
