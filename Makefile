@@ -30,9 +30,10 @@ test-fast: check ## what computes, in under 90 seconds on two idle cores: units,
 	@HISTORIES=100 $(RUN)pytest -n auto -m 'not slow' $(ARGS) tests/unit tests/explorer \
 		tests/store/test_conformance.py tests/store/test_differential.py
 
-test-all: test ## the same and the slower tiers: more states, histories, kills, feeds: over half an hour
+test-all: test ## the same and the slower tiers: more states, histories, kills, feeds, brokers: over half an hour
 	@$(BIN)/python -m tests.explorer --large
 	@CORPUS=1 $(RUN)pytest tests/demo/test_corpus.py
+	@ALL_PAIRS=1 $(RUN)pytest -n auto --dist loadgroup tests/worker/test_brokers.py
 	@HISTORIES=5000 $(RUN)pytest -n 2 tests/store/test_differential.py
 	@$(BIN)/python -m tests.stress --store redis --store sqlite: --rounds 5
 

@@ -51,14 +51,19 @@ class Worker:
         wait_until(lambda: " ready." in self._text() or not self.is_up, f"{self.name} to be ready", 60)
         if not self.is_up:
             raise RuntimeError(f"{self.name} ended:\n{self._text()[-4_000:]}")
-        self.task.app.control.broadcast(
+        # Redis forgets what it is told before the worker subscribes, which is shortly after it is ready.
+        wait_until(lambda: self._hears_of(queue), f"{self.name} to consume {queue}", 60)
+
+    def _hears_of(self, queue: str) -> bool:
+        replies = self.task.app.control.broadcast(
             "add_consumer",
             arguments={"queue": queue},
             destination=[self.name],
             reply=True,
             limit=1,
-            timeout=30,
+            timeout=5,
         )
+        return bool(replies)
 
     @property
     def is_up(self) -> bool:

@@ -12,13 +12,16 @@ from typing import TypeVar
 import hypothesis
 import pytest
 
+from tests.cluster import RedisCluster
 from tests.maria import MariaDatabase, MariaServer
 from tests.memcached import MemcachedServer
 from tests.pgbouncer import PgBouncer
 from tests.postgres import PostgresDatabase, PostgresServer
 from tests.rabbit import RabbitServer
+from tests.sentinel import SentinelServer
 from tests.servers import NoServer, RedisServer
 from tests.shared import shared, wait_until_ended
+from tests.sqs import SqsServer
 
 hypothesis.settings.register_profile("house", deadline=None)  # a busy machine is no bug
 hypothesis.settings.load_profile("house")
@@ -32,7 +35,7 @@ PROCESS = os.environ.get("PYTEST_XDIST_WORKER", "alone")
 def redis_server() -> Iterator[RedisServer]:
     """The server that the tests of one process share: for what does not harm it. See `redis_url`."""
     with ExitStack() as servers:
-        yield servers.enter_context(_or_leave_out(RedisServer))
+        yield servers.enter_context(or_leave_out(RedisServer))
 
 
 @pytest.fixture
@@ -46,14 +49,43 @@ def redis_url(redis_server: RedisServer) -> str:
 def start_redis() -> Iterator[Callable[..., RedisServer]]:
     """Starts servers of the test's own, to be stopped, killed or paused: `start_redis(appendonly=True)`."""
     with ExitStack() as servers:
-        yield lambda **options: servers.enter_context(_or_leave_out(lambda: RedisServer(**options)))
+        yield lambda **options: servers.enter_context(or_leave_out(lambda: RedisServer(**options)))
+
+
+@pytest.fixture
+def start_sentinel() -> Iterator[Callable[[RedisServer], SentinelServer]]:
+    """Starts a Sentinel of the test's own for a primary."""
+    with ExitStack() as servers:
+        yield lambda primary: servers.enter_context(or_leave_out(lambda: SentinelServer(primary.port)))
+
+
+@pytest.fixture(scope="session")
+def redis_cluster_url(run_folder: Path) -> Iterator[str]:
+    """The Redis Cluster of the run: for what does not harm it, and in a namespace of its own."""
+    with ExitStack() as servers:
+        port = or_leave_out(lambda: servers.enter_context(shared(RedisCluster, run_folder)))
+        yield f"redis+cluster://127.0.0.1:{port}"
+
+
+@pytest.fixture(scope="session")
+def six_nodes() -> Iterator[RedisCluster]:
+    """The cluster that the tests of the group "redis-cluster" share, which one process runs."""
+    with ExitStack() as servers:
+        yield servers.enter_context(or_leave_out(RedisCluster))
+
+
+@pytest.fixture
+def cluster(six_nodes: RedisCluster) -> RedisCluster:
+    """That cluster, up and empty: its nodes may be killed, and its slots moved."""
+    six_nodes.refresh()
+    return six_nodes
 
 
 @pytest.fixture(scope="session")
 def memcached_server() -> Iterator[MemcachedServer]:
     """The memcached that the tests of one process share: for what does not harm it. See `memcached_url`."""
     with ExitStack() as servers:
-        yield servers.enter_context(_or_leave_out(MemcachedServer))
+        yield servers.enter_context(or_leave_out(MemcachedServer))
 
 
 @pytest.fixture
@@ -67,14 +99,14 @@ def memcached_url(memcached_server: MemcachedServer) -> str:
 def start_memcached() -> Iterator[Callable[..., MemcachedServer]]:
     """Starts servers of the test's own: `start_memcached("-M", "-m", "1")`."""
     with ExitStack() as servers:
-        yield lambda *options: servers.enter_context(_or_leave_out(lambda: MemcachedServer(*options)))
+        yield lambda *options: servers.enter_context(or_leave_out(lambda: MemcachedServer(*options)))
 
 
 @pytest.fixture(scope="session")
 def rabbit_server() -> Iterator[RabbitServer]:
     """The RabbitMQ that the tests of one process share. See `rabbit_url`."""
     with ExitStack() as servers:
-        yield servers.enter_context(_or_leave_out(RabbitServer))
+        yield servers.enter_context(or_leave_out(RabbitServer))
 
 
 @pytest.fixture
@@ -83,6 +115,20 @@ def rabbit_url(rabbit_server: RabbitServer) -> Iterator[str]:
     url = rabbit_server.new_url()
     yield url
     rabbit_server.drop(url)
+
+
+@pytest.fixture(scope="session")
+def sqs_server() -> Iterator[SqsServer]:
+    """The SQS server that the tests of one process share. See `sqs_url`."""
+    with ExitStack() as servers:
+        yield servers.enter_context(or_leave_out(SqsServer))
+
+
+@pytest.fixture
+def sqs_url(sqs_server: SqsServer) -> str:
+    """The URL of that server, up and empty."""
+    sqs_server.refresh()
+    return sqs_server.url
 
 
 @pytest.fixture(scope="session")
@@ -96,7 +142,7 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def postgres_database(run_folder: Path) -> Iterator[PostgresDatabase]:
     """A database of this process, in the run's PostgreSQL: for what does not harm it. See `postgres_url`."""
     with ExitStack() as servers:
-        port = _or_leave_out(lambda: servers.enter_context(shared(PostgresServer, run_folder)))
+        port = or_leave_out(lambda: servers.enter_context(shared(PostgresServer, run_folder)))
         yield PostgresDatabase(port, PostgresServer.name).beside(f"tests_{PROCESS}")
 
 
@@ -111,21 +157,21 @@ def postgres_url(postgres_database: PostgresDatabase) -> str:
 def pgbouncer(postgres_database: PostgresDatabase) -> Iterator[PgBouncer]:
     """A pooler of this process before that server, in transaction mode."""
     with ExitStack() as servers:
-        yield servers.enter_context(_or_leave_out(lambda: PgBouncer(postgres_database)))
+        yield servers.enter_context(or_leave_out(lambda: PgBouncer(postgres_database)))
 
 
 @pytest.fixture
 def start_postgres() -> Iterator[Callable[..., PostgresServer]]:
     """Starts servers of the test's own: `start_postgres(max_connections="5")`."""
     with ExitStack() as servers:
-        yield lambda **options: servers.enter_context(_or_leave_out(lambda: PostgresServer(**options)))
+        yield lambda **options: servers.enter_context(or_leave_out(lambda: PostgresServer(**options)))
 
 
 @pytest.fixture(scope="session")
 def maria_database(run_folder: Path) -> Iterator[MariaDatabase]:
     """A database of this process, in the run's MariaDB: for what does not harm it. See `maria_url`."""
     with ExitStack() as servers:
-        port = _or_leave_out(lambda: servers.enter_context(shared(MariaServer, run_folder)))
+        port = or_leave_out(lambda: servers.enter_context(shared(MariaServer, run_folder)))
         yield MariaDatabase(port, MariaServer.name).beside(f"locks_{PROCESS}")
 
 
@@ -140,10 +186,11 @@ def maria_url(maria_database: MariaDatabase) -> str:
 def start_maria() -> Iterator[Callable[..., MariaServer]]:
     """Starts servers of the test's own: `start_maria(max_connections="5")`."""
     with ExitStack() as servers:
-        yield lambda **options: servers.enter_context(_or_leave_out(lambda: MariaServer(**options)))
+        yield lambda **options: servers.enter_context(or_leave_out(lambda: MariaServer(**options)))
 
 
-def _or_leave_out(start: Callable[[], Server]) -> Server:
+def or_leave_out(start: Callable[[], Server]) -> Server:
+    """Start a server, or leave the test out where there is none."""
     try:
         return start()
     except NoServer as why:

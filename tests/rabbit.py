@@ -15,7 +15,7 @@ from tests.servers import NoServer, Server, free_port
 NODE = "test@localhost"
 MADE = Path(__file__).parents[1] / ".venv/rabbitmq"
 CONFIGURATION = """
-log.console.level = warning
+log.console.level = info
 disk_free_limit.absolute = 10MB
 vm_memory_high_watermark.absolute = 500MB
 raft.wal_max_size_bytes = 4000000
@@ -98,16 +98,21 @@ class RabbitServer(Server):
 
         Again if it fails: inside of it calls end after five seconds, also while the machine stands still.
         """
-        timeout, said = str(int(self.start_seconds)), ""
+        said = ""
         for _ in range(self.tries):
-            done = subprocess.run(
-                [self._erlang / "erl_call", "-c", self._cookie, "-n", NODE, "-timeout", timeout, "-e"],
-                input=f"{expression}.\n".encode(), env=self._environment, capture_output=True, check=False,
-            )  # fmt: skip
-            said = (done.stdout + done.stderr).decode(errors="replace")
-            if done.returncode == 0 and said.startswith("{ok, "):
+            said = self._call(expression, self.start_seconds)
+            if said.startswith("{ok, "):
                 return said[len("{ok, ") : -1]
         raise RuntimeError(f"RabbitMQ answers {said!r} to {expression}")
+
+    def _call(self, expression: str, seconds: float) -> str:
+        """Return what Erlang's own client prints; it waits for an answer no longer than this."""
+        timeout = str(int(seconds))
+        done = subprocess.run(
+            [self._erlang / "erl_call", "-c", self._cookie, "-n", NODE, "-timeout", timeout, "-e"],
+            input=f"{expression}.\n".encode(), env=self._environment, capture_output=True, check=False,
+        )  # fmt: skip
+        return (done.stdout + done.stderr).decode(errors="replace")
 
     @property
     def _cookie(self) -> str:
@@ -146,12 +151,14 @@ class RabbitServer(Server):
         return self._run(command, group=True, env=self._environment)
 
     def _answers(self) -> bool:
-        """Whether it is this very broker, and ready: by its cookie only it can be asked."""
+        """Whether it is this very broker, and ready: by its cookie only it can be asked.
+
+        A node that has just begun may leave a question unanswered for ever, so each one ends soon.
+        """
+        ready = "rabbit:is_running() andalso rabbit_networking:active_listeners() =/= []"
         try:
-            return (
-                self.tell("rabbit:is_running() andalso rabbit_networking:active_listeners() =/= []") == "true"
-            )
-        except (OSError, RuntimeError):
+            return self._call(ready, 5) == "{ok, true}"
+        except OSError:
             return False
 
     def _end(self, how: signal.Signals) -> None:

@@ -120,7 +120,7 @@ class Server:
 
     def start(self) -> None:
         """Start it again on the same port, after it has ended."""
-        deadline = time.monotonic() + self.start_seconds
+        deadline = time.monotonic() + 2 * self.start_seconds
         while not self._start():
             if time.monotonic() > deadline:
                 raise RuntimeError(f"the server did not come back on port {self.port}:\n{self.log()}")
@@ -148,7 +148,10 @@ class Server:
         raise RuntimeError(f"{type(self).__name__} does not start:\n{log}")
 
     def _start(self) -> bool:
-        """Start it and wait for its answer; False when it ended, since its port was taken meanwhile."""
+        """Start it and wait for its answer; False when it ended, since its port was taken, or hung.
+
+        A server that hangs is killed, as a service manager would: it may come up the next time.
+        """
         raise NotImplementedError
 
     def _run(
@@ -177,9 +180,10 @@ class Server:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        wait_until(lambda: not self.is_up or self._answers(), "the server's answer", self.start_seconds)
-        if self.is_up:
-            return True
+        with suppress(TimeoutError):
+            wait_until(lambda: not self.is_up or self._answers(), "the server's answer", self.start_seconds)
+            if self.is_up:
+                return True
         self.kill()
         return False
 
@@ -209,10 +213,18 @@ class RedisServer(Server):
             server.restart(keep_data=True)
 
     `appendonly` makes it durable; `options` are further lines of its configuration, `maxmemory="1mb"`.
+    `program` is another server than the usual one, `env` the environment that it needs.
     """
 
-    def __init__(self, *, appendonly: bool = False, **options: str) -> None:
-        self._program = redis_program()
+    def __init__(
+        self,
+        *,
+        appendonly: bool = False,
+        program: str | None = None,
+        env: dict[str, str] | None = None,
+        **options: str,
+    ) -> None:
+        self._program, self._env = program or redis_program(), env
         self._options = {"appendonly": "yes" if appendonly else "no", "save": "", **options}
         super().__init__("redis")
 
@@ -244,11 +256,12 @@ class RedisServer(Server):
             client.script_flush()
 
     def _start(self) -> bool:
-        fixed = {"bind": "127.0.0.1", "port": str(self.port), "dir": str(self._directory), "daemonize": "no"}
-        settings = {**self._options, **fixed}
-        return self._run(
-            [self._program, *(word for name, value in settings.items() for word in (f"--{name}", value))]
-        )
+        settings = {**self._options, **self._fixed()}
+        words = (word for name, value in settings.items() for word in (f"--{name}", value))
+        return self._run([self._program, *words], env=self._env)
+
+    def _fixed(self) -> dict[str, str]:
+        return {"bind": "127.0.0.1", "port": str(self.port), "dir": str(self._directory), "daemonize": "no"}
 
     def _answers(self) -> bool:
         try:

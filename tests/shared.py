@@ -9,8 +9,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
+from typing import Protocol
 
-from tests.servers import NoServer, Server, wait_until
+from typing_extensions import Self
+
+from tests.servers import NoServer, wait_until
+
+
+class Server(Protocol):
+    @property
+    def port(self) -> int: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_: object) -> None: ...
+
 
 Kind = Callable[[], Server]
 ROOT = Path(__file__).parents[1]

@@ -1,16 +1,51 @@
-"""Reads the URLs of a broker: its kind, its place, and an id that distinguishes it from others."""
+"""The brokers: what each kind does, and what the URLs of one say of its place."""
 
 from __future__ import annotations
 
 import re
 import socket
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from kombu.utils.url import url_to_parts, urlparts
 
 from celery_exclusive.errors import OptionError
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """What a kind of broker does. docs/brokers.md has the same table for people.
+
+    * `is_proven`: tests with real workers prove what the library promises on it.
+    * `visibility_timeout`: kombu's default, in seconds, after which it redelivers the message of a dead
+      worker. None: it redelivers at once, or never.
+    * `notices_at_once`: it notices a dead worker by its connection.
+    * `counts_deliveries`: its queues may drop a message that was delivered too often.
+    """
+
+    is_proven: bool = False
+    visibility_timeout: float | None = None
+    notices_at_once: bool = False
+    counts_deliveries: bool = False
+
+
+_KINDS: Final = {
+    "redis": Kind(is_proven=True, visibility_timeout=3600),
+    "sentinel": Kind(is_proven=True, visibility_timeout=3600),
+    "amqp": Kind(is_proven=True, notices_at_once=True, counts_deliveries=True),
+    "sqs": Kind(is_proven=True, visibility_timeout=1800, counts_deliveries=True),
+    "pgmq": Kind(is_proven=True, visibility_timeout=1800),
+    "sqla": Kind(is_proven=True),
+    "filesystem": Kind(is_proven=True),
+    "memory": Kind(is_proven=True, notices_at_once=True),
+    "qpid": Kind(notices_at_once=True),
+    "azurestoragequeues": Kind(visibility_timeout=1800),
+    "slmq": Kind(visibility_timeout=1800),
+}
+_UNKNOWN: Final = Kind()
+_NO_TRANSPORT: Final = ("redis+cluster", "rediss+cluster")
+"""Schemes that Celery accepts, and then connects to another server: kombu sees the part before the plus."""
 _FAMILIES: Final = {
     "rediss": "redis",
     "valkey": "redis",
@@ -18,10 +53,19 @@ _FAMILIES: Final = {
     "amqps": "amqp",
     "pyamqp": "amqp",
     "librabbitmq": "amqp",
+    "sqlalchemy": "sqla",
 }
-_NOTICE_AT_ONCE: Final = ("amqp", "qpid", "memory")
 _PORTS: Final = {"redis": 6379, "sentinel": 26379, "amqp": 5672}
 _PORT_OF_AMQPS: Final = 5671
+_PARTS_OF_BROKER: Final = (
+    "region",
+    "master_name",
+    "global_keyprefix",
+    "queue_name_prefix",
+    "queue_tablename",
+    "message_tablename",
+)
+"""Transport options by which two apps have different queues behind the same URL."""
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 
@@ -39,9 +83,35 @@ def broker_urls(conf: Mapping[str, Any], *, reading: bool = False) -> list[str]:
     return [url if "://" in url else f"{transport}://{url}" for url in urls]
 
 
+def kinds(conf: Mapping[str, Any]) -> dict[str, Kind]:
+    """Return the kinds of the brokers that an app reads from, by their families."""
+    families = map(family, broker_urls(conf, reading=True))
+    return {name: _KINDS.get(name, _UNKNOWN) for name in families}
+
+
 def redelivers_at_once(conf: Mapping[str, Any]) -> bool:
     """Whether the broker notices a dead worker by its connection, and needs no visibility timeout."""
-    return all(family(url) in _NOTICE_AT_ONCE for url in broker_urls(conf, reading=True))
+    return all(kind.notices_at_once for kind in kinds(conf).values())
+
+
+def counts_deliveries(conf: Mapping[str, Any]) -> bool:
+    """Whether a message that is returned to its queue again and again may be dropped there."""
+    return any(kind.counts_deliveries for kind in kinds(conf).values())
+
+
+def refuse_without_transport(conf: Mapping[str, Any]) -> None:
+    """Raise OptionError for a broker that Celery would not reach."""
+    for url in (*broker_urls(conf), *broker_urls(conf, reading=True)):
+        if scheme(url) in _NO_TRANSPORT:
+            raise OptionError(
+                f"broker_url: Celery has no transport for {scheme(url)}://, and would connect to a Redis on "
+                "localhost instead: name one Redis (redis://), Sentinel (sentinel://) or RabbitMQ (amqp://)"
+            )
+
+
+def unproven(conf: Mapping[str, Any]) -> list[str]:
+    """Return the families of the brokers with which nothing was proven."""
+    return [name for name, kind in kinds(conf).items() if not kind.is_proven]
 
 
 def scheme(url: str) -> str:
@@ -64,7 +134,7 @@ def data_folder(conf: Mapping[str, Any]) -> str:
 
 
 def broker_id(conf: Mapping[str, Any]) -> str:
-    """Return an id of the broker: kind, hosts and virtual host, without user and password."""
+    """Return an id of the broker: kind, hosts, virtual host and prefixes, without user and password."""
     urls = broker_urls(conf)
     kind = family(urls[0])
     if kind == "filesystem":
@@ -79,7 +149,7 @@ def broker_id(conf: Mapping[str, Any]) -> str:
         path = path.strip("/") or "0"
     elif path == "/":
         path = ""
-    return f"{kind}://{','.join(sorted({_place(kind, part) for part in parts}))}/{path}"
+    return f"{kind}://{','.join(sorted({_place(kind, part) for part in parts}))}/{path}{_parts_of(conf)}"
 
 
 def is_on_this_machine(conf: Mapping[str, Any]) -> bool:
@@ -89,12 +159,20 @@ def is_on_this_machine(conf: Mapping[str, Any]) -> bool:
 
 def is_server_of_broker(url: str, conf: Mapping[str, Any]) -> bool:
     """Whether a URL names a server of this broker, whichever of its databases."""
-    return _server(url) in [_server(broker) for broker in broker_urls(conf)]
+    if "+cluster" in scheme(url):  # which no broker is
+        return False
+    first = url.partition(";")[0] if scheme(url) == "sentinel" else url
+    return _server(first) in [_server(broker) for broker in broker_urls(conf)]
 
 
 def is_in_one_process(conf: Mapping[str, Any]) -> bool:
     """Whether the broker is the memory of a process."""
     return all(family(url) == "memory" for url in broker_urls(conf))
+
+
+def _parts_of(conf: Mapping[str, Any]) -> str:
+    options = conf.get("broker_transport_options") or {}
+    return "".join(f" {name}={options[name]}" for name in _PARTS_OF_BROKER if options.get(name))
 
 
 def _parts(url: str) -> urlparts:

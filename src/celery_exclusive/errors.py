@@ -72,6 +72,10 @@ class StoreUnavailable(ExclusiveError):
     """The store did not answer. The state of the lock is unknown; trying again is safe."""
 
 
+class LeaseUnconfirmed(StoreUnavailable):
+    """The store has done it, but fewer of its replicas have confirmed that than its URL asks for."""
+
+
 class UnreadableKey(StoreUnavailable):
     """The data of a key are damaged in the store: trying again does not help before they are repaired.
 

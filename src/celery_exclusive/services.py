@@ -126,6 +126,11 @@ class Services:
         return bool(place) and place == self.broker_place
 
     @cached_property
+    def is_redis(self) -> bool:
+        """Whether broker and store are each a Redis: the store can work while Celery makes a message."""
+        return bool(self.broker_place) and hasattr(self.store, "begin")
+
+    @cached_property
     def signer(self) -> Signer:
         return Signer(self.settings.secrets, self.settings.exclusive_prefix)
 
@@ -190,11 +195,13 @@ class PublishingStore:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    def apply(self, key: str, operation: KeyOperation) -> Reply:
+    def apply(self, key: str, operation: KeyOperation, begun: Any = None) -> Reply:
+        """Do the operation, or finish it if the store has begun it."""
         if isinstance(operation, (Acquire, Enqueue)) and operation.message is not None:
             message = self._services.signer.sign_parked(operation.message, key, operation.id)
             operation = replace(operation, message=message)
-        reply = self._store.apply(key, operation)
+        store: Any = self._store
+        reply: Reply = store.finish(key, operation, begun) if begun else store.apply(key, operation)
         if reply.wake or reply.aside:
             self._services.courier.follow_up(reply)
         return reply

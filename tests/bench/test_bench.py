@@ -39,7 +39,7 @@ def measure(folder: Path, *rows: str) -> list[Row]:
     return Report(folder, ROWS).rows
 
 
-@pytest.mark.timeout(300)  # workers of each contender
+@pytest.mark.timeout(600)  # workers of each contender
 @pytest.mark.parametrize("rows", PARTS, ids="-".join)
 def test_each_row_is_measured(rows: tuple[str, ...], tmp_path: Path) -> None:
     for row in measure(tmp_path, *rows):

@@ -69,7 +69,8 @@ def test_a_running_holder_loses_its_lock_only_by_force_and_the_next_in_line_star
     worker.wait_for_log(f"{first.id}] lost its lease")
     assert [lock["holders"][0]["id"] for lock in listed(lab)] == [second.id]
     lab.open("second")
-    eventually(lambda: not listed(lab), "an empty list")
+    eventually(lambda: not lab.task("wait").lock_state("k").holders, "a free key")
+    assert listed(lab) == []
 
 
 def test_a_task_that_had_waited_and_loses_its_lock_by_force_does_not_run_beside_itself(

@@ -14,7 +14,6 @@ from tests.worker.lab import Lab
 
 FEED, DIGEST = "bridge.import_feed", "bridge.send_digest"
 OLD_LOCKS = ("*import_feed-k", "qo_bridge.send_digest*")
-pytestmark = pytest.mark.timeout(240)
 
 
 class Deploy:

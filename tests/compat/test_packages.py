@@ -11,7 +11,6 @@ from tests.compat.recipe import Recipe
 from tests.worker.journal import eventually
 
 StartRecipe = Callable[..., Recipe]
-pytestmark = pytest.mark.timeout(240)
 
 
 def test_a_timeout_of_celery_once_lets_a_second_body_in_and_ours_does_not(start_recipe: StartRecipe) -> None:

@@ -12,7 +12,6 @@ from tests.compat.recipe import Recipe
 from tests.worker.journal import eventually
 
 StartRecipe = Callable[..., Recipe]
-pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.mark.parametrize("name", ["cookbook", "class_task", "unique_task"])

@@ -70,7 +70,6 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
     started.stop()
 
 
-@pytest.mark.timeout(300)
 def test_every_document_is_imported_or_noted_as_bad_with_the_reason_and_leaves_no_lock(
     corpus: list[server.Site],
     start_redis: Callable[[], RedisServer],

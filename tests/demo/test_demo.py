@@ -20,7 +20,6 @@ MARK = "FEEDS_DEMO_TEST"
 DEADLINE = "150"
 
 pytestmark = [
-    pytest.mark.timeout(240),
     pytest.mark.skipif(sys.platform != "linux", reason="needs /proc to see what is left running"),
 ]
 

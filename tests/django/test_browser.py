@@ -19,7 +19,7 @@ from tests.servers import NoServer
 from tests.worker.journal import eventually
 from tests.worker.nursery import DEATH_OF_PARENT
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # a browser on a busy machine is no bug
+pytestmark = pytest.mark.slow
 PREPARE = """
 import django; django.setup()
 from django.contrib.auth.models import User

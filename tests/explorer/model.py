@@ -16,7 +16,7 @@ Not modelled, on purpose:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from celery_exclusive.core.key_state import OFFERS_ASIDE, OFFERS_IN_LINE
@@ -82,7 +82,7 @@ class Setting:
     their places in line when they are published, and start in this order.
     """
 
-    name: str
+    name: str = field(compare=False)
     tasks: int = 2
     workers: int = 2
     limit: int = 1
@@ -597,7 +597,8 @@ class Model:
         if self.setting.ordered:
             owed = [name for name in world.owed if name < slot.message]
             begun = [other.message for other in world.slots if other.phase == RUNNING]
-            if earlier := [name for name in owed if name not in begun]:
+            earlier = [name for name in owed if name not in begun]
+            if len(earlier) >= self.setting.limit:  # each of fewer has a slot that is offered to it
                 raise Violation(f"{slot.message} starts before {earlier[0]}")
         if fate.entered and not fate.excused:
             raise Violation(f"{slot.message} runs a second time by our own doing")

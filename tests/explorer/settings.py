@@ -22,12 +22,9 @@ QUICK = (
 )
 SETTINGS = (
     *QUICK,
-    Setting("a crash, a lost connection, an unfinished ending", crashes=1, lost_acks=1, unfinished=1),
-    Setting("the same with three workers", workers=3, crashes=1, lost_acks=1, unfinished=1),
     Setting("a live lease lapses", workers=3, pauses=1, lost_acks=1, slow=1),
     Setting("a lost reply, a live lease lapses", lost_replies=1, pauses=1, lost_acks=1),
     Setting("a retry, a crash", retries=1, crashes=1, slow=1),
-    Setting("three tasks, a crash", tasks=3, workers=3, crashes=1, slow=1),
     Setting("limit 2: three tasks, a crash", tasks=3, workers=3, limit=2, crashes=1, slow=1),
     Setting("recover: the store is away, a crash", recovers=True, outages=1, crashes=1),
     Setting("recover: a crash, a lost connection", recovers=True, workers=3, crashes=1, lost_acks=1),
@@ -39,10 +36,9 @@ SETTINGS = (
     Setting("order: an unfinished ending, a crash", ordered=True, unfinished=1, crashes=1),
     Setting("order: early ack, a crash", ordered=True, early=True, tasks=3, crashes=1, slow=1),
     Setting(
-        "every head steps aside: a crash, a lost connection, a slow queue",
-        offers_in_line=1, offers_aside=5, crashes=1, lost_acks=1, slow=1,
+        "every head steps aside: a crash, a slow queue", offers_in_line=1, offers_aside=5, crashes=1, slow=1
     ),
-)  # fmt: skip
+)
 
 LARGE = (
     Setting("order: all", ordered=True, recovers=True, tasks=3, workers=3, crashes=1, lost_acks=1, slow=1),

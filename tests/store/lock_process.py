@@ -9,6 +9,7 @@ import os
 import random
 import signal
 import sys
+import threading
 import time
 import timeit
 from typing import Any
@@ -45,6 +46,22 @@ def contend(journal: str) -> None:
             record.write("start", id=turn, fence=lease.fence)
             time.sleep(0.001)
             record.write("end", id=turn, fence=lease.fence)
+
+
+def roam(journal: str) -> None:
+    """Hold one of three locks after the other for an instant, until told to end."""
+    record = Journal(journal)
+    is_over = threading.Event()
+    threading.Thread(target=lambda: sys.stdin.readline() and is_over.set(), daemon=True).start()
+    tell("begins")
+    turn = os.getpid()
+    while not is_over.is_set():
+        key = f"k{turn % 3}"
+        with lock(key, ttl=60) as lease:
+            record.write("start", id=turn, key=key, fence=lease.fence)
+            time.sleep(0.001)
+            record.write("end", id=turn, key=key, fence=lease.fence)
+        turn += 1
 
 
 def fork(ttl: str) -> None:
@@ -149,5 +166,5 @@ def use(guard: lock, *, in_block: bool) -> None:
 
 if __name__ == "__main__":
     app.conf.update(exclusive_store=sys.argv[1])
-    scenes = {scene.__name__: scene for scene in (hold, contend, fork, fork_in_body, be_interrupted)}
+    scenes = {scene.__name__: scene for scene in (hold, contend, roam, fork, fork_in_body, be_interrupted)}
     scenes[sys.argv[2]](*sys.argv[3:])

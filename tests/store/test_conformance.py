@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from celery_exclusive.stores.base import Store, open_store
 from celery_exclusive.stores.memory import MemoryStore
@@ -52,6 +53,28 @@ class TestRedis(StoreConformance):
     def kept_for_ever(self, prefix: str) -> list[str]:
         with self.redis_server.client(decode_responses=True) as redis:
             names = [name for name in redis.scan_iter(f"{prefix}*") if redis.ttl(name) == -1]
+        return [name for name in names if not name.endswith((":fence", ":epoch", ":run"))]
+
+
+class TestRedisCluster(StoreConformance):
+    @pytest.fixture(autouse=True)
+    def server(self, redis_cluster_url: str) -> None:
+        self.url = redis_cluster_url
+
+    def make_store(self, *, prefix: str, offer: float, tombstone_ttl: float) -> Store:
+        return open_store(self.url, prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
+
+    def lose_data(self) -> None:
+        with redis.RedisCluster.from_url(self.url.replace("+cluster", "")) as cluster:
+            for name in cluster.scan_iter(f"{self.prefix}*"):
+                cluster.delete(name)
+
+    def unreachable_store(self) -> Store:
+        return open_store("redis+cluster://127.0.0.1:1")
+
+    def kept_for_ever(self, prefix: str) -> list[str]:
+        with redis.RedisCluster.from_url(self.url.replace("+cluster", ""), decode_responses=True) as cluster:
+            names = [name for name in cluster.scan_iter(f"{prefix}*") if cluster.ttl(name) == -1]
         return [name for name in names if not name.endswith((":fence", ":epoch"))]
 
 

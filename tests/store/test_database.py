@@ -93,7 +93,7 @@ def test_what_is_answered_at_once_is_what_step_answers_and_leaves(
 
 
 def row_of(transaction: Transaction, key: str) -> list[object]:
-    columns = "fence, due, ends, waiting, aside, behind, document"
+    columns = "fence, ends, waiting, aside, behind, document"
     transaction.cursor.execute(f"SELECT {columns} FROM exclusive2_lock WHERE key = ?", (key.encode(),))
     return transaction.cursor.fetchall()
 

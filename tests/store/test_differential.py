@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
+from secrets import token_hex
 from typing import Any
 
 import pytest
@@ -19,6 +20,8 @@ from celery_exclusive.core.records import SECOND
 from celery_exclusive.stores.base import Reply, Snapshot, Wake
 from celery_exclusive.stores.document_store import Change, Loaded
 from celery_exclusive.stores.memory import MemoryStore
+from celery_exclusive.stores.redis.cluster import ClusterStore
+from celery_exclusive.stores.redis.slots import bucket_of
 from celery_exclusive.stores.redis.store import RedisStore
 from celery_exclusive.stores.sql.mysql import MysqlStore
 from celery_exclusive.stores.sql.postgres import PostgresStore
@@ -52,7 +55,7 @@ GRACE = 60 * SECOND
 """How much longer than told the reference keeps a tombstone, in case the clock is set back."""
 START = 1_700_000_000 * SECOND
 numbers = count()
-Tested = MemoryStore | RedisStore | SqliteStore | PostgresStore | MysqlStore
+Tested = MemoryStore | RedisStore | ClusterStore | SqliteStore | PostgresStore | MysqlStore
 OpenStore = Callable[[], Tested]
 
 
@@ -82,6 +85,13 @@ class FencePerKey(MemoryStore):
         return due
 
 
+class FencePerBucket(FencePerKey):
+    """Counts fences as a cluster does, where no bucket forgets the last one."""
+
+    def due(self, limit: int, every: int) -> list[str] | None:
+        return MemoryStore.due(self, limit, every)
+
+
 class Twin:
     """One store, and what its workers know."""
 
@@ -91,7 +101,15 @@ class Twin:
         self.epoch = "none yet"
         self.published: list[Wake] = []
         self.started: list[tuple[str, str, str]] = []
-        store.clock = lambda: self.time
+        for part in store.buckets if isinstance(store, ClusterStore) else [store]:
+            part.clock = lambda: self.time
+
+    def redis(self, key: str) -> RedisStore:
+        """What has the data of a key."""
+        if isinstance(self.store, ClusterStore):
+            return self.store.buckets[bucket_of(key)]
+        assert isinstance(self.store, RedisStore)
+        return self.store
 
     def do(self, action: Action) -> object:
         if isinstance(action, Keep):
@@ -171,12 +189,13 @@ class Twin:
 
     def drop_ended_leases(self) -> None:
         """What a sweep drops of keys without a line, Redis drops by itself, in real time."""
-        if isinstance(self.store, RedisStore):
+        if isinstance(self.store, (RedisStore, ClusterStore)):
             for key in LIMITS:
-                name = f"{self.store._base}l:{key}"
-                meta = (self.store._client.ask("HGET", name, "") or b"1 0 0 1 0 0 0").split()
+                store = self.redis(key)
+                name = f"{store._base}l:{key}"
+                meta = (store._client.ask("HGET", name, "") or b"1 0 0 1 0 0 0").split()
                 if int(meta[3]) <= self.time and not any(map(int, meta[4:])):
-                    self.store._client.ask("DEL", name)
+                    store._client.ask("DEL", name)
 
     def drop_ended_tombstones(self) -> None:
         """Which of them a sweep, or Redis by itself, has dropped already is not promised."""
@@ -187,10 +206,11 @@ class Twin:
             ended = "DELETE FROM exclusive2_tombstone WHERE until <= ?"
             self.store.transact(lambda transaction: transaction.cursor.execute(ended, (self.time,)))
         else:
-            ask = self.store._client.ask
-            for name in ask("KEYS", f"{self.store._base}t:*"):
-                if int(ask("GET", name).split()[0]) <= self.time:
-                    ask("DEL", name)
+            for store in map(self.redis, LIMITS):
+                ask = store._client.ask
+                for name in ask("KEYS", f"{store._base}t:*"):
+                    if int(ask("GET", name).split()[0]) <= self.time:
+                        ask("DEL", name)
 
     def due(self) -> dict[str, int]:
         """When the reaper must look at which key."""
@@ -200,8 +220,11 @@ class Twin:
         if isinstance(self.store, SqlStore):
             rows = self.store.transact(lambda transaction: rows_of(transaction, "lock", "key, due, ends"))
             return {key: due for key, due, ends in rows if due is not None and ends is None}
-        flat = self.store._client.ask("ZRANGE", f"{self.store._base}due", 0, -1, "WITHSCORES")
-        return {flat[i].decode(): int(float(flat[i + 1])) for i in range(0, len(flat), 2)}
+        due = {}
+        for store in map(self.redis, LIMITS):
+            flat = store._client.ask("ZRANGE", f"{store._base}due", 0, -1, "WITHSCORES")
+            due.update({flat[i].decode(): int(float(flat[i + 1])) for i in range(0, len(flat), 2)})
+        return due
 
 
 def rows_of(transaction: Transaction, table: str, columns: str) -> list[Any]:
@@ -246,7 +269,7 @@ def compare(reference: Twin, other: Twin, action: Action) -> None:
         assert all(early[key] > other.time or due[key] <= other.time for key in due)
 
 
-@pytest.fixture(scope="module", params=["memory", "redis", "sqlite", "postgres", "maria"])
+@pytest.fixture(scope="module", params=["memory", "redis", "cluster", "sqlite", "postgres", "maria"])
 def open_tested(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[OpenStore]:
@@ -261,6 +284,12 @@ def open_tested(
         database: Database = request.getfixturevalue(f"{request.param}_database")
         database.empty()
         yield lambda: kind(database.url, prefix=f"h{next(numbers)}", offer=OFFER, tombstone_ttl=TOMBSTONE)
+        return
+    if request.param == "cluster":
+        url = request.getfixturevalue("redis_cluster_url")
+        yield lambda: ClusterStore(
+            url, prefix=f"h{token_hex(4)}{next(numbers)}", offer=OFFER, tombstone_ttl=TOMBSTONE
+        )
         return
     server: RedisServer = request.getfixturevalue("redis_server")
     server.refresh()
@@ -277,10 +306,11 @@ def open_tested(
 def test_every_store_does_what_the_reference_does(
     open_tested: OpenStore, request: pytest.FixtureRequest
 ) -> None:
-    """A fourth of the histories on a database server, which takes longer and shares the class of SQLite."""
-    is_server = request.node.callspec.params["open_tested"] in ("postgres", "maria")
+    """A part of the histories where each takes longer, and the code of one key is that of another store."""
+    parts = {"cluster": 10, "postgres": 4, "maria": 4}
+    part = parts.get(request.node.callspec.params["open_tested"], 1)
 
-    @settings(max_examples=HISTORIES // 4 if is_server else HISTORIES)
+    @settings(max_examples=HISTORIES // part)
     @given(histories)
     def check(history: list[Action]) -> None:
         hold_to_the_reference(open_tested(), history)
@@ -294,11 +324,16 @@ def test_what_chance_finds_too_seldom(open_tested: OpenStore, history: list[Acti
 
 
 def hold_to_the_reference(store: Tested, history: list[Action]) -> None:
-    kind = FencePerKey if isinstance(store, SqlStore) else MemoryStore
+    kinds = {SqlStore: FencePerKey, ClusterStore: FencePerBucket}
+    kind = next((kind for tested, kind in kinds.items() if isinstance(store, tested)), MemoryStore)
     reference = kind(f"memory://{next(numbers)}", offer=OFFER, tombstone_ttl=TOMBSTONE)
     hold_equal(Twin(reference), Twin(store), history)
     if isinstance(store, RedisStore):
         all_ends_by_itself_but_what_waits(store)
+    if isinstance(store, ClusterStore):
+        for bucket in map(bucket_of, LIMITS):
+            all_ends_by_itself_but_what_waits(store.buckets[bucket])
+        store.close()
     if isinstance(store, SqlStore):
         store.transact(the_rows_agree)
         store.close()
@@ -314,8 +349,8 @@ def the_rows_agree(transaction: Transaction) -> None:
 
 def all_ends_by_itself_but_what_waits(store: RedisStore) -> None:
     lines = {key for key in LIMITS if store._client.ask("EXISTS", f"{store._base}m:{key}")}
-    kept = {f"{kind}:{key}" for kind in "lqabom" for key in lines} | {"due", "fence", "epoch"}
-    for name in store._client.ask("KEYS", "*"):
+    kept = {f"{kind}:{key}" for kind in "lqabom" for key in lines} | {"due", "fence", "epoch", "run"}
+    for name in store._client.ask("KEYS", f"{store._base}*"):
         if store._client.ask("PTTL", name) == -1:
             assert name.decode().removeprefix(store._base) in kept
     for key in lines:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from ssl import TLSVersion
 
 import pytest
 
 from celery_exclusive.errors import OptionError
 from celery_exclusive.stores.base import open_store
+from celery_exclusive.stores.redis import sentinel
 from celery_exclusive.stores.redis.address import Address, parse
 
 URLS = {
@@ -72,8 +74,18 @@ def test_tls_is_configured_as_celery_does(value: str) -> None:
     assert given["ssl_check_hostname"] is False
 
 
+@pytest.mark.parametrize("version", ["TLSv1_3", "772"])
+def test_the_oldest_version_of_tls_has_its_number_or_its_name(version: str) -> None:
+    assert options(f"rediss://h?ssl_min_version={version}")["ssl_min_version"] == TLSVersion.TLSv1_3
+
+
 def test_tls_checks_certificates_unless_the_url_says_otherwise() -> None:
     assert options("rediss://h")["ssl_cert_reqs"] == "required"
+
+
+def test_the_host_is_compared_with_the_certificate_whatever_the_version_of_redis_py() -> None:
+    assert options("rediss://h")["ssl_check_hostname"] is True
+    assert options("rediss://h?ssl_cert_reqs=none")["ssl_check_hostname"] is False
 
 
 def test_a_socket_has_a_path() -> None:
@@ -89,6 +101,9 @@ def test_a_socket_has_a_path() -> None:
         ("redis://:secret@h:port/1", "redis:// URL"),
         ("redis://:secret@h?socket_timeout=long", "redis:// URL"),
         ("rediss://:secret@h?ssl_cert_reqs=maybe", "none, optional, required"),
+        ("rediss://:secret@h?ssl_keyfile=/k", "ssl_keyfile needs ssl_certfile"),
+        ("rediss://:secret@h?ssl_ca_cert=/k", "no option ssl_ca_cert: did you mean 'ssl_ca_certs'"),
+        ("rediss://:secret@h?ssl_min_version=1.3", "ssl_min_version is the name of a version of TLS"),
         ("redis+socket://:secret@", "name the socket file"),
     ],
 )
@@ -119,3 +134,75 @@ def test_a_missing_driver_is_named_with_the_command_that_installs_it() -> None:
         "else: raise SystemExit(1)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown", "hosts", "database", "login"),
+    [
+        (
+            "sentinel://:se%2Fcret@a:1;sentinel://b/2?master_name=m",
+            "sentinel://:**@a:1;b:26379/2?master_name=m",
+            [("a", 1), ("b", 26379)],
+            2,
+            (None, "se/cret"),
+        ),
+        (
+            "sentinel://me:secret@a;b:3;c/0?socket_timeout=2&master_name=m",
+            "sentinel://me:**@a:26379;b:3;c:26379/0?master_name=m",
+            [("a", 26379), ("b", 3), ("c", 26379)],
+            0,
+            ("me", "secret"),
+        ),
+    ],
+)
+def test_sentinels_are_read_as_celery_reads_them(
+    url: str, shown: str, hosts: list[tuple[str, int]], database: int, login: tuple[str | None, str]
+) -> None:
+    sentinels = sentinel.parse(url)
+    assert (sentinels.shown, sentinels.hosts, sentinels.name) == (shown, hosts, "m")
+    given = options(sentinels.servers)
+    assert (given["db"], (given.get("username"), given["password"])) == (database, login)
+    assert "secret" not in repr(sentinels)
+
+
+@pytest.mark.parametrize("query", ["ssl_cert_reqs=none", "ssl_ca_certs=/ca.pem"])
+def test_servers_behind_sentinel_have_tls_if_the_url_says_something_of_it(query: str) -> None:
+    sentinels = sentinel.parse(f"sentinel://me:secret@a:1;sentinel://b:2/3?master_name=m&{query}")
+    assert parse(sentinels.servers).is_tls
+    assert sentinels.shown == "sentinel://me:**@a:1;b:2/3?master_name=m"
+    assert not parse(sentinel.parse("sentinel://a?master_name=m").servers).is_tls
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sentinel://:secret@a:port;sentinel://b?master_name=m",
+        "sentinel://a/secret?master_name=m",
+        "sentinel://a?master_name=m&sentinel_kwargs=secret",
+        "sentinel://a?master_name=m&replicas=secret",
+        "sentinel://:12#secret@a?master_name=m",
+        "sentinel://a?master_name=m&sentinel_kwargs=5&secret=1",
+        "sentinel://a?master_name=m&ssl_pasword=secret",
+        "sentinel://a?master_name=m&min_other_sentinels=secret",
+        'sentinel://a?master_name=m&sentinel_kwargs={"passwort":"secret"}',
+    ],
+)
+def test_a_url_of_sentinels_that_cannot_be_understood_shows_no_part_of_it(url: str) -> None:
+    with pytest.raises(OptionError) as refused:
+        open_store(url)
+    assert "secret" not in str(refused.value)
+
+
+def test_how_many_replicas_have_to_confirm_is_in_the_url() -> None:
+    assert (parse("redis://h?replicas=2").replicas, parse("redis://h").replicas) == (2, 0)
+    with pytest.raises(OptionError, match=r"replicas= of a Redis URL is a number, as in \?replicas=1"):
+        parse("redis://h?replicas=-1")
+
+
+def test_a_key_without_its_password_makes_nobody_type_it_in() -> None:
+    assert parse("rediss://h?ssl_certfile=a&ssl_keyfile=b").options["ssl_password"] == ""
+
+
+def test_a_cluster_refuses_an_option_that_it_would_not_keep() -> None:
+    with pytest.raises(OptionError, match=r"a Redis Cluster knows no replicas=: leave it out of the URL"):
+        open_store("redis+cluster://a:7000;b:7001?replicas=1")

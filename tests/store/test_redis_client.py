@@ -13,6 +13,7 @@ from redis import exceptions
 
 from celery_exclusive.core.operations import (
     Acquire,
+    AcquireAlone,
     Applied,
     Granted,
     Held,
@@ -26,6 +27,7 @@ from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.stores.base import Store, open_store
 from celery_exclusive.stores.redis.client import Client
 from celery_exclusive.stores.redis.store import RedisStore
+from celery_exclusive.system.deadline import deadline
 from tests.proxy import Proxy
 from tests.servers import RedisServer
 from tests.store.forks import fork_while_threads_call, in_a_fork
@@ -287,6 +289,59 @@ def test_a_forked_child_has_a_connection_of_its_own(store: RedisStore) -> None:
 
 def test_a_child_may_be_forked_while_other_threads_call(store: RedisStore) -> None:
     fork_while_threads_call(store)
+
+
+def alone(id: str) -> AcquireAlone:
+    return AcquireAlone(id, f"token of {id}", LIFE)
+
+
+def test_a_request_that_was_begun_has_a_connection_of_its_own_until_it_is_finished(store: RedisStore) -> None:
+    store.apply("key", alone("a"))
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(store._client.ask, "PING").result()
+        begun = store.begin("key", alone("b"))
+        assert begun
+        other = thread.submit(store.apply, "other", alone("b")).result()
+    assert isinstance(other.answer, Granted)
+    assert isinstance(store.finish("key", alone("b"), begun).answer, Held)
+    assert {begun} < set(store._client._idle)
+
+
+def test_a_forked_child_does_not_read_the_answer_to_its_parent(store: RedisStore) -> None:
+    granted = store.apply("key", alone("a")).answer
+    (connection,) = store._client._idle
+    begun = store.begin("key", alone("a"))
+    assert begun is connection
+    assert in_a_fork(lambda: store.finish("key", alone("a"), begun).answer == granted)
+    assert store.finish("key", alone("a"), begun).answer == granted
+    assert list(store._client._idle) == [connection]
+
+
+def test_a_request_that_was_begun_is_repeated_like_any_other(
+    store: RedisStore, redis_server: RedisServer
+) -> None:
+    assert store.begin("key", alone("a")) is None, "no connection"
+    granted = store.apply("key", alone("a")).answer
+    store._client.ask("SCRIPT", "FLUSH")
+    begun = store.begin("key", alone("a"))
+    assert begun
+    assert store.finish("key", alone("a"), begun).answer == granted
+    with redis_server.client() as redis:
+        redis.client_kill_filter(_type="normal", skipme=True)
+    lost = store.begin("key", alone("a"))
+    assert store.apply("key", alone("a")).answer == granted
+    if lost:  # the system noticed nothing yet
+        assert store.finish("key", alone("a"), lost).answer == granted
+
+
+def test_a_deadline_is_that_of_a_request_that_was_begun_and_of_no_later_one(store: RedisStore) -> None:
+    store.apply("key", alone("a"))
+    with deadline(0.3):
+        begun = store.begin("key", alone("b"))
+        assert begun
+        assert begun._sock.gettimeout() == pytest.approx(0.3, abs=0.3)
+        store.finish("key", alone("b"), begun)
+    assert begun._sock.gettimeout() == store._client.timeout > 1
 
 
 def test_a_closed_store_connects_again_when_used(store: RedisStore, redis_server: RedisServer) -> None:

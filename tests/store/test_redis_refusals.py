@@ -17,7 +17,7 @@ from tests.servers import RedisServer
 from tests.worker.journal import eventually
 
 StartRedis = Callable[..., RedisServer]
-CLUSTER = "it is a Redis Cluster, which cannot keep locks: point exclusive_store to a single server"
+CLUSTER = "it is a Redis Cluster: name it redis+cluster:// in exclusive_store, rediss+cluster:// with TLS"
 SLOT = 13907
 """In which a Redis Cluster keeps all our keys."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,11 @@ from celery_exclusive.core.operations import (
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.stores.base import Reply, Store, open_store
-from tests.servers import RedisServer
+from celery_exclusive.stores.redis import server_facts
+from tests.conftest import or_leave_out
+from tests.redis_tls import DebianRedis
+from tests.sentinel import SentinelServer
+from tests.servers import RedisServer, wait_until
 from tests.worker.journal import eventually
 
 (LINE,) = re.findall(
@@ -41,19 +45,19 @@ LONG, SHORT = 60 * SECOND, SECOND // 10
 pytestmark = pytest.mark.xdist_group("redis-user")  # one server for all of them
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[RedisServer]:
-    with RedisServer() as server:
+@pytest.fixture(scope="module", params=[RedisServer, DebianRedis], ids=["usual", "debian"])
+def server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
+    with or_leave_out(request.param) as server:
         yield server
 
 
-def store_of_user(server: RedisServer, line: str, **options: Any) -> Store:
+def store_of_user(server: RedisServer, line: str, url: str = "", **options: Any) -> Store:
     """The store as this user sees it, on an empty server."""
     with server.client() as client:
         client.flushall()
         client.script_flush()
         client.execute_command(line)
-    return open_store(url_of_user(server), offer=0.002, **options)
+    return open_store(url or url_of_user(server), offer=0.002, **options)
 
 
 def url_of_user(server: RedisServer) -> str:
@@ -119,17 +123,87 @@ def test_the_smallest_user_can_do_all_that_a_store_has_to_do(server: RedisServer
 @pytest.mark.parametrize("command", COMMANDS)
 def test_without_any_one_of_its_commands_something_fails(server: RedisServer, command: str) -> None:
     store = store_of_user(server, re.sub(rf"\+{command}(?= |$)", "", LINE))
-    with pytest.raises(StoreUnavailable, match=r"docs/security\.md"):
+    with pytest.raises(StoreUnavailable, match=r"docs/security\.md") as refused:
         live(store)
+    text = str(refused.value)
+    assert text.endswith((f": ACL SETUSER locks +{command}", "ACL LOG shows which one is missing"))
+    assert "does not answer" not in text
     store.close()
+
+
+@pytest.fixture
+def behind_sentinel(
+    server: RedisServer, start_sentinel: Callable[[RedisServer], SentinelServer]
+) -> tuple[str, str]:
+    sentinel = start_sentinel(server)
+    return "role", f"sentinel://locks:PASSWORD@127.0.0.1:{sentinel.port}/0?master_name={sentinel.name}"
+
+
+@pytest.fixture
+def with_a_replica(server: RedisServer, start_redis: Callable[..., RedisServer]) -> tuple[str, str]:
+    with server.client() as client:
+        client.config_set("repl-diskless-sync-delay", 0)
+        start_redis(program=server._program, env=server._env, replicaof=f"127.0.0.1 {server.port}")
+        wait_until(lambda: client.wait(1, 100) == 1, "the replica", 60)
+    return "wait", f"{url_of_user(server)}?replicas=1"
+
+
+@pytest.mark.parametrize("shape", ["behind_sentinel", "with_a_replica"])
+def test_the_smallest_user_needs_one_right_more_behind_sentinel_and_for_replicas(
+    server: RedisServer, request: pytest.FixtureRequest, shape: str
+) -> None:
+    right, url = request.getfixturevalue(shape)
+    store = store_of_user(server, LINE, url=url)
+    for use in (store.check, lambda: acquire(store, "a/1")):
+        with pytest.raises(StoreUnavailable, match=rf"docs/security\.md .*: ACL SETUSER locks \+{right}$"):
+            use()
+    store.close()
+    store = store_of_user(server, f"{LINE} +{right}", url=url)
+    live(store)
+    store.close()
+
+
+def test_a_missing_password_is_told_as_that(server: RedisServer) -> None:
+    with server.client() as client:
+        client.config_set("requirepass", "secret")
+        store = open_store(server.url)
+        with pytest.raises(StoreUnavailable, match=r"correct user and password in its URL$"):
+            acquire(store, "a/1")
+        store.close()
+        client.config_set("requirepass", "")
 
 
 def test_the_smallest_user_can_neither_read_nor_write_other_keys(server: RedisServer) -> None:
     store = store_of_user(server, LINE, prefix="other")
-    with pytest.raises(StoreUnavailable, match="NOPERM"):
+    with pytest.raises(
+        StoreUnavailable, match=r"NOPERM.*the keys of exclusive_prefix.*SETUSER locks ~cx2:\*"
+    ):
         store.apply("x:k", Acquire("a/1", "t", LONG))
     with pytest.raises(StoreUnavailable, match="NOPERM"):
         store.epoch()
+    store.close()
+
+
+@pytest.mark.parametrize("rights", ["", " +info"])
+def test_a_server_that_does_not_tell_of_itself_is_warned_of_nothing_that_is_not_seen(
+    server: RedisServer, rights: str
+) -> None:
+    store = store_of_user(server, LINE + rights)
+    with server.client() as client:
+        client.config_set("maxmemory-policy", "allkeys-lru")
+        client.config_set("maxmemory", 100_000_000)
+        warnings = store.check()
+        client.config_set("maxmemory", 0)
+    store.close()
+    assert ["maxmemory-policy" in warning for warning in warnings] == ([True] if rights else [])
+
+
+def test_a_server_with_fewer_facts_about_itself_is_none_the_worse(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = store_of_user(server, LINE)
+    monkeypatch.setattr(server_facts, "_ask_if_allowed", lambda *_: b"# Server\r\nredis_version:7.0\r\n")
+    assert store.check() == []
     store.close()
 
 

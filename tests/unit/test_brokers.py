@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_exclusive.brokers import broker_id, broker_urls, is_on_this_machine, is_server_of_broker
+from celery_exclusive.brokers import (
+    broker_id,
+    broker_urls,
+    is_on_this_machine,
+    is_server_of_broker,
+    refuse_without_transport,
+    unproven,
+)
+from celery_exclusive.errors import OptionError
 
 SAME: list[tuple[Any, Any]] = [
     ("redis://localhost", "redis://:secret@127.0.0.1:6379/0"),
@@ -51,6 +59,51 @@ def test_a_broker_is_recognised_by_kind_hosts_and_virtual_host(
     one, two = (broker_id(app_of(broker).conf) for broker in (url, other))
     assert (one == two) is is_same
     assert "secret" not in one + two
+
+
+@pytest.mark.parametrize(
+    ("url", "option"),
+    [
+        ("redis://mq", "global_keyprefix"),
+        ("sentinel://a", "master_name"),
+        ("sqs://", "region"),
+        ("sqs://", "queue_name_prefix"),
+        ("sqla+postgresql://db/mq", "queue_tablename"),
+    ],
+)
+def test_two_apps_with_different_queues_behind_one_url_have_two_brokers(url: str, option: str) -> None:
+    one, same, two = (broker_id(app_of(url, {option: value, "x": 1}).conf) for value in ("one", "one", "two"))
+    assert one == same != two
+    assert broker_id(app_of(url).conf) not in (one, two)
+
+
+@pytest.mark.parametrize(
+    ("url", "unknown"),
+    [
+        ("redis://", []),
+        ("sentinel://a;sentinel://b", []),
+        ("pyamqp://", []),
+        ("sqs://", []),
+        ("pgmq://localhost/mq", []),
+        ("sqlalchemy+sqlite:///mq.db", []),
+        ("filesystem://", []),
+        ("gcpubsub://projects/p", ["gcpubsub"]),
+        ("kafka://one;kafka://two", ["kafka"]),
+        ("azureservicebus://mq", ["azureservicebus"]),
+        ("qpid://mq", ["qpid"]),
+    ],
+)
+def test_it_is_known_with_which_brokers_nothing_was_proven(url: str, unknown: list[str]) -> None:
+    assert unproven(app_of(url).conf) == unknown
+
+
+@pytest.mark.parametrize("setting", ["broker_url", "broker_read_url", "broker_write_url"])
+def test_a_broker_that_celery_would_not_reach_is_refused_with_the_way_out(setting: str) -> None:
+    app = app_of("redis://mq")
+    refuse_without_transport(app.conf)
+    app.conf[setting] = "rediss+cluster://mq"
+    with pytest.raises(OptionError, match=r"no transport for rediss\+cluster://.*sentinel://"):
+        refuse_without_transport(app.conf)
 
 
 def test_a_broker_of_files_is_recognised_by_its_folder() -> None:

@@ -94,7 +94,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def eventually(look: Callable[[], Any], what: str, timeout: float = 60) -> Any:
+def eventually(look: Callable[[], Any], what: str, timeout: float = 150) -> Any:
     """Look again and again until there is something to see; a timeout is a failure, never a measurement."""
     deadline = time.monotonic() + timeout
     while True:

@@ -18,6 +18,7 @@ from celery import Celery, _state
 from kombu import pools
 from typing_extensions import Self
 
+from tests.clocks import Clock
 from tests.worker import versions
 from tests.worker.journal import Journal, eventually, is_alive
 from tests.worker.nursery import DEATH_OF_PARENT, Child, Nursery
@@ -116,9 +117,10 @@ class Lab:
             self.doors.rpush(f"door:{tag}", 1)
 
     def start_worker(self, name: str = "w1", concurrency: int = 4, *, pool: str = "prefork",
-                     options: tuple[str, ...] = (), ready: bool = True, **conf: Any) -> Worker:  # fmt: skip
+                     options: tuple[str, ...] = (), ready: bool = True, clock: Clock | None = None,
+                     **conf: Any) -> Worker:  # fmt: skip
         """Start a worker process and wait until it is ready; `conf` are settings for it alone."""
-        worker = Worker(self, name, concurrency, pool, options, conf)
+        worker = Worker(self, name, concurrency, pool, options, clock, conf)
         self._workers.callback(worker.clear_away)
         if ready:
             worker.wait_ready()
@@ -193,10 +195,10 @@ def wait_until_gone(*pids: int) -> None:
 
 
 def start(
-    words: list[str], environment: dict[str, str], folder: Path, log_path: Path, *, is_patched: bool
+    words: list[str], environment: dict[str, str], folder: Path, log_path: Path, *, is_fresh: bool
 ) -> Child | subprocess.Popen[bytes]:
-    """Start `celery WORDS`, in a process that has imported nothing if its pool patches what is imported."""
-    nursery = None if is_patched else Nursery.for_environment(environment)
+    """Start `celery WORDS`; `is_fresh`: in a process that has neither imported nor loaded anything."""
+    nursery = None if is_fresh else Nursery.for_environment(environment)
     if nursery:
         return nursery.start(words, environment, folder, log_path)
     code = f"{DEATH_OF_PARENT}; from celery.__main__ import main; main()"
@@ -211,15 +213,20 @@ class Worker:
     """A `celery worker` process, with its log."""
 
     def __init__(self, lab: Lab, name: str, concurrency: int, pool: str, options: tuple[str, ...],
-                 conf: dict[str, Any]) -> None:  # fmt: skip
+                 clock: Clock | None, conf: dict[str, Any]) -> None:  # fmt: skip
         self.lab, self.name, self.pool = lab, f"{name}@lab", pool
         self.log_path = lab.folder / f"{name}.log"
-        environment = {**lab.environment, "LAB_CONF": json.dumps({**lab.conf, **conf})}
+        environment = {
+            **(clock.env if clock else {}),
+            **lab.environment,
+            "LAB_CONF": json.dumps({**lab.conf, **conf}),
+        }
         words = [
             "-A", lab.module, "worker", "-P", pool, "-c", str(concurrency), "-n", self.name, "-l", "INFO",
             "--without-gossip", "--without-mingle", *options,
         ]  # fmt: skip
-        self.process = start(words, environment, lab.folder, self.log_path, is_patched=pool == "gevent")
+        is_fresh = clock is not None or pool == "gevent"  # its pool patches what is imported
+        self.process = start(words, environment, lab.folder, self.log_path, is_fresh=is_fresh)
 
     @property
     def pid(self) -> int:

@@ -11,7 +11,6 @@ from tests.worker.lab import Lab
 from tests.worker.message import Message
 from tests.worker.stage import Stage, on_stages
 
-pytestmark = pytest.mark.timeout(180)
 SHOP = "tests.worker.shop_again"
 DEADLINE = 60
 POLICY = pytest.mark.parametrize("policy", ["skip", "refuse"])

@@ -13,7 +13,6 @@ from datetime import datetime, timedelta, timezone
 from threading import Thread
 from typing import Any
 
-import pytest
 from celery import chain, chord
 from celery.utils import uuid
 
@@ -22,7 +21,6 @@ from tests.worker.lab import Lab, Worker, eventually
 from tests.worker.stage import Stage, on_stages
 from tests.worker.versions import needs_celery
 
-pytestmark = pytest.mark.timeout(240)
 MODULE = "tests.worker.shop_twins"
 ENDINGS = {
     "return": ("usual", "return"),

@@ -6,14 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import pytest
-
 from tests.rabbit import RabbitServer
 from tests.worker.lab import Lab
 from tests.worker.stage import RABBITS
 from tests.worker.test_rabbit import DEADLINE, LATE, wait_for_empty
 
-pytestmark = [RABBITS[0], pytest.mark.timeout(240)]
+pytestmark = RABBITS[0]
 
 
 @contextmanager

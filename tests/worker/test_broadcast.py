@@ -15,7 +15,6 @@ from tests.worker.lab import Lab, Worker, eventually
 from tests.worker.message import wait_for_lines
 from tests.worker.stage import RABBITS
 
-pytestmark = pytest.mark.timeout(240)
 LATE: dict[str, Any] = {"task_acks_late": True, "task_reject_on_worker_lost": True}
 SHOP = "tests.worker.shop_broadcast"
 BROKERS = ["redis", pytest.param("rabbitmq", marks=RABBITS[0])]

@@ -21,7 +21,6 @@ from tests.worker.message import Message, wait_for_lines
 from tests.worker.stage import Stage, on_stages
 from tests.worker.versions import leave_out_before, needs_celery
 
-pytestmark = pytest.mark.timeout(240)
 DEADLINE = 90
 PARKED = "parked: "
 SHOP = "tests.worker.shop"

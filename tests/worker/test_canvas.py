@@ -12,7 +12,6 @@ from celery.exceptions import ChordError
 
 from tests.worker.lab import Lab, eventually
 
-pytestmark = pytest.mark.timeout(240)
 DEADLINE = 90
 
 

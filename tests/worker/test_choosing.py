@@ -20,7 +20,6 @@ from celery_exclusive.worker.checks import refuse_unfit, warnings
 from tests.servers import RedisServer
 from tests.worker.lab import Lab, Worker, eventually
 
-pytestmark = pytest.mark.timeout(180)
 ELSEWHERE = "uses another store than this worker"
 
 
@@ -200,6 +199,21 @@ def test_a_store_without_a_line_is_refused_for_tasks_that_wait(monkeypatch: pyte
         OptionError, match=r"lineless:// keeps no line, and task b with Exclusive\(\) has to wait"
     ):
         app.task(name="b", shared=False, exclusive=Exclusive())(work)
+    app.close()
+
+
+def test_a_starting_worker_warns_of_a_broker_with_which_nothing_was_proven_and_refuses_one_it_cannot_reach():
+    app = install(Celery("unproven", broker="gcpubsub://projects/p", set_as_current=False))
+    app.conf.update(exclusive_store="memory://")
+    app.task(name="a", shared=False, exclusive=Exclusive())(work)
+    services: Any = app._celery_exclusive  # type: ignore[attr-defined]
+    refuse_unfit(services, TaskPool)
+    (warning,) = [text for text in warnings(services) if "not proven" in text]
+    assert warning.startswith("broker gcpubsub://: ")
+    assert "docs/brokers.md" in warning
+    app.conf.broker_url = "redis+cluster://mq"
+    with pytest.raises(OptionError, match="broker_url"):
+        refuse_unfit(services, TaskPool)
     app.close()
 
 

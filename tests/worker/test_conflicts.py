@@ -13,7 +13,6 @@ from tests.worker.lab import Lab, eventually
 from tests.worker.message import Message, wait_for_lines
 from tests.worker.stage import Stage, on_stages
 
-pytestmark = pytest.mark.timeout(240)
 DEADLINE = 90
 MODULE = "tests.worker.shop_conflicts"
 

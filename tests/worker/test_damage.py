@@ -13,8 +13,6 @@ import pytest
 from tests.cli.test_locks import listed, locks
 from tests.worker.lab import Lab
 
-pytestmark = pytest.mark.timeout(240)
-
 
 @pytest.mark.parametrize("kind", ["redis", "sqlite"])
 def test_a_damaged_lock_is_reported_once_and_holds_up_no_other_until_it_is_dropped(

@@ -23,7 +23,6 @@ from tests.worker.trouble import (
 )
 from tests.worker.watcher import SENDS_EVENTS, Watcher
 
-pytestmark = pytest.mark.timeout(240)
 DEADLINE = 90
 FORGOT = "has lost its data: the tasks that waited in line are lost"
 
@@ -164,6 +163,29 @@ def test_a_process_puts_the_lock_that_it_holds_back(
         assert not lab.journal.events("start")
     assert waiting.get(timeout=DEADLINE) == "next"
     assert lab.journal.events("start")[0]["fence"] > lease.fence
+
+
+@on_stages("prefork", "threads", brokers=("redis",), lates=(True,))
+def test_leases_that_are_younger_than_the_snapshot_of_their_store_are_restored(
+    stage: Stage, start_redis: Callable[..., RedisServer]
+) -> None:
+    store = start_redis()
+    lab = make_lab(stage, store.url)
+    worker = stage.start_worker(lab, slots=3)
+    assert lab.send("skip", "of before").get(timeout=DEADLINE) == ""
+    with store.client() as client:
+        client.save()
+    holder = hold(lab, "patient")
+    store.restart(keep_data=True)
+    worker.wait_for_log("1 of this worker's leases were restored")
+    behind = lab.send("patient", "k", tag="next")
+    lab.wait_for_line(1, "patient", "k")
+    lab.open("holder")
+    assert [result.get(timeout=DEADLINE) for result in (holder, behind)] == ["holder", "next"]
+    assert lab.journal.most_open() == 1
+    assert worker.log.count(FORGOT) == 1
+    assert "lost its lease" not in worker.log
+    assert_nothing_is_left(stage, lab, store)
 
 
 @on_stages("prefork", "threads", brokers=("redis",), lates=(True,))

@@ -7,8 +7,6 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from celery_exclusive import lock
 from celery_exclusive.core.operations import Acquire
 from celery_exclusive.stores.base import open_store
@@ -21,7 +19,6 @@ from tests.worker.stage import Stage, on_stages
 from tests.worker.trouble import hold
 from tests.worker.versions import needs_celery
 
-pytestmark = pytest.mark.timeout(180)
 PUT_BACK = "1 of this worker's leases were restored"
 NOT_NOTICED = {"exclusive_ttl": 600, "exclusive_reap_period": 600}
 """A heartbeat beats every 20 s then, and no reaper tells it of the loss."""

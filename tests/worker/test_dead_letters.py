@@ -13,7 +13,7 @@ from tests.worker.lab import Lab
 from tests.worker.stage import RABBITS
 from tests.worker.test_rabbit import DEADLINE, LATE, wait_for_empty
 
-pytestmark = [RABBITS[1], pytest.mark.timeout(240)]
+pytestmark = RABBITS[1]
 BACK = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "later"}
 
 

@@ -15,7 +15,6 @@ from tests.worker.message import Message, consume, stop_consuming
 from tests.worker.stage import Stage, on_stages
 from tests.worker.versions import needs_celery
 
-pytestmark = pytest.mark.timeout(240)
 OLD, NEW = "tests.worker.shop_deploy_old", "tests.worker.shop_deploy_new"
 DEADLINE = 90
 ALL_OFF = {"task_annotations": {"*": {"exclusive": None}}}

@@ -12,7 +12,6 @@ from tests.django.databases import configured
 from tests.worker.lab import Lab
 from tests.worker.message import Message, stop_consuming
 
-pytestmark = pytest.mark.timeout(240)
 DEADLINE = 90
 BACKENDS = {"redis": "redis.RedisCache", "memcached": "memcached.PyMemcacheCache"}
 

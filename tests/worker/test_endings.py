@@ -6,11 +6,7 @@ import os
 import signal
 from collections.abc import Callable
 
-import pytest
-
 from tests.worker.lab import Lab, eventually
-
-pytestmark = pytest.mark.timeout(180)
 
 
 def hold_with_a_line(lab: Lab) -> None:

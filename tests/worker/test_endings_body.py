@@ -8,13 +8,11 @@ from itertools import pairwise
 from typing import Any
 
 import celery
-import pytest
 
 from tests.worker.lab import Lab, eventually
 from tests.worker.stage import Stage, on_stages
 from tests.worker.versions import needs_celery
 
-pytestmark = pytest.mark.timeout(240)
 CALM: dict[str, Any] = {"exclusive_ttl": 600, "exclusive_reap_period": 20}
 """No lease runs out, and who sees the end lets the next one in, long before a reaper would.
 

@@ -7,15 +7,12 @@ import signal
 import time
 from typing import Any
 
-import pytest
-
 from tests.worker.journal import Event
 from tests.worker.lab import Lab, Worker, eventually
 from tests.worker.message import Message, consume, stop_consuming
 from tests.worker.stage import Stage, on_stages
 from tests.worker.versions import needs_celery
 
-pytestmark = pytest.mark.timeout(240)
 SOON = 7
 """Seconds until something expires: until then it has to wait in line, also on a busy machine."""
 OUTSIDE = "tests.worker.shop_outside"

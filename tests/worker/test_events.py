@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.servers import RedisServer
 from tests.worker.lab import Lab, Worker
 from tests.worker.stage import Stage, on_stages
 from tests.worker.trouble import lose
 from tests.worker.watcher import Watcher
-
-pytestmark = pytest.mark.timeout(240)
 
 
 def switch(lab: Lab, worker: Worker, command: str) -> None:

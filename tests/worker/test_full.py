@@ -22,7 +22,6 @@ from tests.worker.lab import Lab, eventually
 from tests.worker.message import Message, wait_for_lines
 from tests.worker.nursery import DEATH_OF_PARENT
 
-pytestmark = pytest.mark.timeout(180)
 DEADLINE = 60
 SECOND = 1_000_000
 

@@ -17,8 +17,6 @@ from tests.worker.message import stop_consuming
 from tests.worker.pipe import ask, in_the_pipe
 from tests.worker.stage import Stage, on_stages
 
-pytestmark = pytest.mark.timeout(240)
-
 
 def start_forgotten(lab: Lab, network: Proxy) -> Worker:
     """Start a worker, and in it a body that stays open and that Celery has forgotten.

@@ -15,7 +15,6 @@ from tests.worker.stage import RABBITS
 from tests.worker.test_blocked_broker import memory_alarm
 from tests.worker.test_rabbit import DEADLINE
 
-pytestmark = pytest.mark.timeout(240)
 RELAY = "tests.worker.shop_relay"
 VICTIMS = ("child that sends", "worker that receives", "worker that has received")
 

@@ -13,7 +13,6 @@ from tests.worker.message import Message
 from tests.worker.stage import Stage, on_stages
 from tests.worker.versions import needs_celery
 
-pytestmark = pytest.mark.timeout(180)
 SHOP = "tests.worker.shop_last_words"
 
 

@@ -12,7 +12,6 @@ from tests.worker.lab import Lab, Worker, eventually
 from tests.worker.trouble import lose
 from tests.worker.watcher import SENDS_EVENTS, Watcher
 
-pytestmark = pytest.mark.timeout(240)
 DEADLINE = 90
 MODULE = "tests.worker.shop_leaks"
 SECRET = "hunter2"

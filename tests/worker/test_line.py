@@ -11,8 +11,6 @@ import pytest
 
 from tests.worker.lab import REPOSITORY, Lab, eventually
 
-pytestmark = pytest.mark.timeout(300)
-
 
 def publish_from_processes(lab: Lab, task: str, key: str, processes: int, each: int) -> None:
     publishers = [

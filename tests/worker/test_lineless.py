@@ -13,7 +13,6 @@ from tests.memcached import MemcachedServer
 from tests.worker.lab import Lab, eventually
 from tests.worker.message import Message
 
-pytestmark = pytest.mark.timeout(240)
 DEADLINE = 90
 LATE: dict[str, Any] = {"task_acks_late": True, "task_reject_on_worker_lost": True}
 MakeLab = Callable[..., Lab]

@@ -16,7 +16,6 @@ from celery.result import AsyncResult
 from celery_exclusive.errors import ExclusiveError
 from tests.worker.lab import Lab, eventually
 
-pytestmark = pytest.mark.timeout(180)
 DEADLINE = 60
 UNICODE = "grüße, 日本語, \U0001f9ea, ￿, \x00, \u2028"
 

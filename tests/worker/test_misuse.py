@@ -14,7 +14,6 @@ from celery_exclusive import OptionError
 from tests.servers import RedisServer
 from tests.worker.lab import Lab, command
 
-pytestmark = pytest.mark.timeout(120)
 DEADLINE = 60
 
 HEAD = """
@@ -157,7 +156,7 @@ def test_a_worker_does_not_start_with_a_store_that_cannot_be_one(
     server = start_redis(**({"cluster-enabled": "yes"} if what == "a cluster" else {}))
     (tmp_path / "notes.txt").write_text("no database " * 100)
     url, words = {
-        "a cluster": (server.url, "is a Redis Cluster, which cannot keep locks: point exclusive_store to"),
+        "a cluster": (server.url, "it is a Redis Cluster: name it redis+cluster:// in exclusive_store"),
         "another password": (
             server.url.replace("//", "//me:geheim@"),
             "correct user and password in its URL",

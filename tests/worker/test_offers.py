@@ -13,7 +13,6 @@ from tests.worker.lab import Lab, Worker, eventually
 from tests.worker.message import consume, stop_consuming, wait_for_lines
 from tests.worker.versions import needs_celery
 
-pytestmark = pytest.mark.timeout(240)
 ASIDE, DROPPED = "steps aside in the line", "dropped: another copy"
 SHORT_OFFERS: dict[str, Any] = {
     "task_acks_late": True, "exclusive_offer": 0.005, "exclusive_reap_period": 0.05,

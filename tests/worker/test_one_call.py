@@ -1,4 +1,7 @@
-"""Where broker and store are one Redis database, one call acquires a unique key and sends its message."""
+"""Where broker and store are one Redis database, one call acquires a unique key and sends its message.
+
+Where they are two, the store works on the request while the message is made.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +26,7 @@ from kombu import Exchange, Producer, Queue
 from kombu.transport.redis import Channel
 
 from celery_exclusive import DuplicateTask, StoreUnavailable, Unique, install
+from celery_exclusive.core.operations import Acquire
 from celery_exclusive.publishing import one_call
 from celery_exclusive.stores.redis.store import RedisStore
 from tests.proxy import Proxy
@@ -604,3 +609,124 @@ def test_one_server_has_many_names_of_this_machine(make_app: Any, redis_url: str
 
 def test_this_version_of_kombu_is_known() -> None:
     assert set(Channel._put.__code__.co_names) >= one_call._PUSHES
+
+
+def far_app(make_app: Any, redis_url: str, proxy: Proxy, route: Callable[[], object] = int) -> Any:
+    """An app with locks in another Redis, behind this network, and a connection to it.
+
+    It calls `route` when Celery begins to make a message.
+    """
+    app = make_app(
+        redis_url,
+        exclusive_store=f"redis://127.0.0.1:{proxy.port}/0?socket_timeout=0.5",
+        task_routes=[lambda *_, **__: route() and None],
+    )
+    app._celery_exclusive.publisher_epoch.read()
+    app._celery_exclusive.store.check()  # which has the script then
+    return app
+
+
+def test_another_store_acquires_the_key_while_the_message_is_made(
+    make_app: Any, redis_url: str, redis_server: RedisServer, proxy: Proxy
+) -> None:
+    holders: list[str] = []
+
+    def look() -> None:
+        eventually(lambda: holder(app), "the key's holder")
+        holders.append(holder(app).task_id)
+        assert messages(redis_server) == 0
+
+    app = far_app(make_app, redis_url, proxy, look)
+    assert load(app).delay("a").id == holders[0]
+    assert messages(redis_server) == 1
+
+
+def test_a_message_is_not_sent_before_another_store_has_answered(
+    make_app: Any, redis_url: str, redis_server: RedisServer, proxy: Proxy
+) -> None:
+    app = far_app(make_app, redis_url, proxy)
+    proxy.withhold(b"\r\nacquire_alone\r\n")
+    with pytest.raises(StoreUnavailable):
+        load(app).delay("a")
+    app._celery_exclusive.releaser.drain()
+    proxy.deliver()
+    eventually(lambda: not proxy.is_on_its_way, "the arrival of the request")
+    assert holder(app) is None
+    assert messages(redis_server) == 0
+
+
+def test_a_lost_answer_of_another_store_is_asked_for_again(
+    make_app: Any, redis_url: str, redis_server: RedisServer, proxy: Proxy
+) -> None:
+    app = far_app(make_app, redis_url, proxy)
+    proxy.lose(b"\r\nacquire_alone\r\n")
+    assert load(app).delay("a").id == holder(app).task_id
+    assert len(proxy.met) == 1
+    proxy.lose(b"\r\nacquire_alone\r\n", times=2)
+    with pytest.raises(StoreUnavailable):
+        load(app).delay("b")
+    eventually(lambda: holder(app, "b") is None, "a free key")
+    assert messages(redis_server) == 1
+
+
+def test_a_call_that_has_to_be_sent_does_not_ask_another_store_again(
+    make_app: Any, redis_url: str, redis_server: RedisServer, proxy: Proxy
+) -> None:
+    app = far_app(make_app, redis_url, proxy)
+    proxy.lose(b"\r\nacquire_alone\r\n", times=2)
+    load(app).apply_async(("a",), task_id="one")
+    ((message,),) = lists(redis_server).values()
+    assert "unique" not in json.loads(message)["headers"]["exclusive"]
+
+
+def test_a_duplicate_in_another_store_is_made_once_and_never_sent(
+    make_app: Any, redis_url: str, redis_server: RedisServer, proxy: Proxy
+) -> None:
+    made: list[bool] = []
+    app = far_app(make_app, redis_url, proxy, lambda: made.append(True))
+    first = load(app).delay("a")
+    for count in (2, 2, 2):
+        other = load(app).delay("a")
+        assert (other.id, other.outcome, len(made)) == (first.id, "skipped", count)
+    assert load(app).delay("b").outcome == "published"
+    assert messages(redis_server) == 2
+
+
+def test_a_call_that_fails_while_another_store_works_leaves_no_key_and_no_connection(
+    make_app: Any, redis_url: str, redis_server: RedisServer, proxy: Proxy, store: RedisServer
+) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    app = far_app(make_app, redis_url, proxy, fail)
+    connection = app._celery_exclusive.store._client.ask("CLIENT", "ID")
+    proxy.withhold(b"\r\nacquire_alone\r\n")
+    with pytest.raises(ZeroDivisionError) as error:  # its traceback has the call
+        load(app).delay("a")
+    proxy.deliver()
+    eventually(lambda: not proxy.is_on_its_way, "the arrival of the request")
+    assert holder(app) is None
+    assert messages(redis_server) == 0
+    with store.client() as client:
+        eventually(
+            lambda: str(connection) not in {each["id"] for each in client.client_list()},
+            "the end of its connection",
+        )
+    assert error
+
+
+def test_stored_messages_that_the_answer_of_another_store_names_are_republished(
+    make_app: Any, redis_url: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = far_app(make_app, redis_url, proxy)
+    key, services = load(app).delay("a").key, app._celery_exclusive
+    replies: list[Any] = []
+    monkeypatch.setattr(services.courier, "follow_up", lambda reply, *_, **__: replies.append(reply))
+    store = services.store._store
+    store.forget(key)
+    for id in ("holder", "next"):
+        store.apply(key, Acquire(id, id, 60_000_000, message=b"message"))
+    now = time.time_ns() // 1000
+    store.clock = lambda: now + 90_000_000
+    load(app).delay("a")
+    assert [wake.id for reply in replies for wake in reply.wake] == ["next"]

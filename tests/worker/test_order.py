@@ -15,7 +15,6 @@ from tests.servers import RedisServer
 from tests.worker.lab import Lab
 from tests.worker.stage import Stage, on_stages
 
-pytestmark = pytest.mark.timeout(240)
 SHOP = "tests.worker.shop_order"
 
 

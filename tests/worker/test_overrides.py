@@ -8,14 +8,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-import pytest
 from celery.utils import uuid
 
 from celery_exclusive import lock
 from tests.worker.lab import Lab, eventually
 from tests.worker.stage import Stage, on_stages
 
-pytestmark = pytest.mark.timeout(240)
 MODULE = "tests.worker.shop_overrides"
 HOOKS = ("before_start", "on_success", "on_failure", "on_retry", "after_return", "__call__")
 OF_REQUESTS = ("on_failure", "on_success", "on_timeout", "execute_using_pool")

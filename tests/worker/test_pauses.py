@@ -9,8 +9,6 @@ import pytest
 
 from tests.worker.lab import Lab, Worker, eventually
 
-pytestmark = pytest.mark.timeout(180)
-
 
 @dataclass(frozen=True)
 class Scene:

@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
 from celery import chain, chord
 
 from celery_exclusive import DuplicateTask
@@ -15,7 +14,6 @@ from tests.worker.lab import Lab, Worker, eventually
 from tests.worker.stage import Stage
 from tests.worker.test_unique import ONCE
 
-pytestmark = pytest.mark.timeout(240)
 TABLE = Path(__file__).parents[2] / "docs/reference/conflicts.md"
 DEADLINE = 90
 HEAD = """# What a conflict looks like

@@ -12,7 +12,6 @@ from celery import chain, chord, group
 from tests.servers import RedisServer
 from tests.worker.lab import Lab, Worker, eventually
 
-pytestmark = pytest.mark.timeout(180)
 DEADLINE = 60
 LATE = {"task_acks_late": True, "task_reject_on_worker_lost": True}
 

@@ -9,7 +9,7 @@ import pytest
 from tests.worker.lab import Lab
 from tests.worker.message import Message, wait_for_lines
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.parametrize("pool", ["threads", "gevent", "solo"])]
+pytestmark = [pytest.mark.parametrize("pool", ["threads", "gevent", "solo"])]
 LATE = {"task_acks_late": True, "task_reject_on_worker_lost": True}
 
 

@@ -10,7 +10,6 @@ from tests.worker.lab import Lab, eventually
 from tests.worker.test_pools import assert_nothing_is_renewed
 from tests.worker.versions import needs_celery
 
-pytestmark = pytest.mark.timeout(180)
 needs_kill = needs_celery("5.5", "greenlets that are killed")
 
 

@@ -15,7 +15,6 @@ from tests.worker.versions import needs_celery
 from tests.worker.watcher import SENDS_EVENTS, Watcher
 
 pytestmark = [
-    pytest.mark.timeout(180),
     needs_celery("5.7", "spawned children"),
 ]
 

@@ -22,7 +22,7 @@ from tests.worker.stage import RABBITS
 from tests.worker.test_messages import OPTIONS
 from tests.worker.versions import needs_celery
 
-pytestmark = [RABBITS[0], pytest.mark.timeout(240)]
+pytestmark = RABBITS[0]
 DEADLINE = 90
 LATE: dict[str, Any] = {"task_acks_late": True, "task_reject_on_worker_lost": True}
 CANVAS = "tests.worker.shop_canvas"

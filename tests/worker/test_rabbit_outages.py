@@ -17,7 +17,7 @@ from tests.worker.stage import RABBITS
 from tests.worker.test_rabbit import DEADLINE, LATE, wait_for_empty
 from tests.worker.versions import needs_celery
 
-pytestmark = [RABBITS[0], pytest.mark.timeout(240)]
+pytestmark = RABBITS[0]
 
 
 def hold(lab: Lab, **options: Any) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from tests.servers import RedisServer
 from tests.worker.lab import Lab
 from tests.worker.line import park_published
 
-pytestmark = pytest.mark.timeout(300)
 LIFE = 600 * SECOND
 DEAD = ("dead/1", "token of the dead")
 

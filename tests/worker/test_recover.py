@@ -16,7 +16,6 @@ from tests.worker.lab import Lab, Worker, eventually
 from tests.worker.message import Message, wait_for_lines
 from tests.worker.stage import Stage, on_stages
 
-pytestmark = pytest.mark.timeout(240)
 TTL = 3
 
 

@@ -11,7 +11,6 @@ import pytest
 from tests.worker.lab import Lab, eventually
 from tests.worker.message import Message, stop_consuming, wait_for_lines
 
-pytestmark = pytest.mark.timeout(180)
 PARKED, DROPPED = "parked: ", "dropped: another copy"
 
 

@@ -10,8 +10,6 @@ import pytest
 from tests.servers import RedisServer
 from tests.worker.lab import Lab, command
 
-pytestmark = pytest.mark.timeout(120)
-
 SHOPS = {
     "exclusive_store": "app.conf.update(CONF)",
     "CELERY_EXCLUSIVE_STORE": (

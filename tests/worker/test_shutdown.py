@@ -7,7 +7,6 @@ from collections import Counter
 from typing import Any
 
 import celery
-import pytest
 
 from tests.worker.lab import Lab, Worker, eventually, wait_until_gone
 from tests.worker.message import consume
@@ -25,7 +24,6 @@ from tests.worker.test_endings_outside import (
 )
 from tests.worker.versions import leave_out_before, needs_celery
 
-pytestmark = pytest.mark.timeout(240)
 SAYS = {signal.SIGTERM: "Warm shutdown", signal.SIGINT: "Hitting Ctrl+C again"}
 WAYS = {
     "warm": [signal.SIGTERM],

@@ -11,7 +11,6 @@ from celery import chain, chord, group
 
 from tests.worker.lab import Lab, Worker, eventually
 
-pytestmark = pytest.mark.timeout(180)
 DEADLINE = 60
 
 

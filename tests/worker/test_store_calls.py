@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 import time
 
-import pytest
-
 from tests.proxy import Proxy
 from tests.servers import RedisServer
 from tests.worker.journal import eventually
@@ -21,7 +19,6 @@ from tests.worker.trouble import (
     repeated,
 )
 
-pytestmark = pytest.mark.timeout(240)
 DEADLINE = 90
 
 

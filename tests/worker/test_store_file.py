@@ -16,7 +16,6 @@ from tests.worker.lab import Worker
 from tests.worker.stage import Stage, on_stages
 from tests.worker.trouble import HEARTBEAT, REAPER, begun, over
 
-pytestmark = pytest.mark.timeout(240)
 DEADLINE = 90
 
 

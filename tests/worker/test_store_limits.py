@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.proxy import Proxy
 from tests.servers import RedisServer
 from tests.worker.lab import Lab
 from tests.worker.stage import Stage, on_stages
 from tests.worker.trouble import TROUBLES, assert_all_is_well, hold, make_lab
 
-pytestmark = pytest.mark.timeout(240)
 DEADLINE = 90
 LIMIT = {"time_limit": 20}
 HIT = "Hard time limit (20s) exceeded"

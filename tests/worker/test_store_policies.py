@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.proxy import Proxy
 from tests.servers import RedisServer
 from tests.worker.lab import Lab
@@ -12,7 +10,6 @@ from tests.worker.trouble import ACQUIRE, MESSAGE, assert_nobody_ran_twice_and_n
 from tests.worker.versions import leave_out_before
 from tests.worker.watcher import SENDS_EVENTS, Watcher
 
-pytestmark = pytest.mark.timeout(180)
 DEADLINE = 90
 ALWAYS = 1000
 LOCK = "x=guard:k"

@@ -26,7 +26,6 @@ from tests.worker.trouble import (
     over,
 )
 
-pytestmark = pytest.mark.timeout(240)
 DEADLINE = 90
 
 

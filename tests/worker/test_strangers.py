@@ -11,7 +11,6 @@ from celery import Celery
 from celery_exclusive import OptionError
 from tests.worker.lab import Lab
 
-pytestmark = pytest.mark.timeout(180)
 DEADLINE = 60
 SLASHED = "tenant/42"
 

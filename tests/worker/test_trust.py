@@ -17,7 +17,6 @@ from tests.worker.lab import Lab, Worker, eventually
 from tests.worker.message import Message
 from tests.worker.stage import RABBITS
 
-pytestmark = pytest.mark.timeout(240)
 DEADLINE = 60
 SECRET = "the secret of the laboratory"
 LATE = {"task_acks_late": True, "task_reject_on_worker_lost": True}

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from celery_exclusive.leases.operator_release import release
 from tests.worker.lab import Lab
 
-pytestmark = pytest.mark.timeout(180)
 DEADLINE = 60
 
 

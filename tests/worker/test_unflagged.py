@@ -11,7 +11,6 @@ import pytest
 
 from tests.worker.lab import Lab, eventually
 
-pytestmark = pytest.mark.timeout(240)
 DEADLINE = 90
 
 

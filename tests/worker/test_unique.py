@@ -14,7 +14,6 @@ from celery_exclusive.core.records import SECOND
 from tests.worker.lab import Lab, eventually
 from tests.worker.stage import Stage, on_stages
 
-pytestmark = pytest.mark.timeout(180)
 SHOP = "tests.worker.shop_unique"
 DEADLINE = 60
 PERIOD = 12

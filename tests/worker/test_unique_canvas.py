@@ -16,7 +16,6 @@ from tests.worker.message import consume
 from tests.worker.stage import Stage
 from tests.worker.test_unique import ONCE, SHOP, hold
 
-pytestmark = pytest.mark.timeout(180)
 DEADLINE = 60
 LATE = {"task_acks_late": True, "task_reject_on_worker_lost": True}
 

@@ -15,7 +15,6 @@ from tests.worker.stage import Stage, on_stages
 from tests.worker.test_unique import ONCE, SHOP, assert_skipped, hold
 from tests.worker.versions import needs_celery
 
-pytestmark = pytest.mark.timeout(180)
 DEADLINE = 60
 
 

@@ -13,7 +13,6 @@ from tests.worker.message import park_behind, stop_consuming
 from tests.worker.stage import Stage, on_stages
 from tests.worker.test_unique import ONCE, SHOP, hold
 
-pytestmark = pytest.mark.timeout(240)
 DEADLINE = 90
 OFTEN = 100
 """More than a worker repeats a call in any of these tests."""

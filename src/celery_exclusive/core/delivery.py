@@ -64,7 +64,7 @@ class Delivery:
     def leases(self) -> tuple[Claim, ...]:
         """The claims that the heartbeat renews while the body runs."""
         unique = self.unique.claim if self.unique and self.unique.until == FINISHED else None
-        return tuple(claim for claim in (self.exclusive, unique) if claim)
+        return tuple(filter(None, (self.exclusive, unique)))
 
     def acquire(self, claim: Claim) -> Acquire:
         """Ask for one of its keys. For the key that was not offered to it, it counts as redelivered."""

@@ -22,7 +22,7 @@ FIRST_OFFER = 5 * SECOND
 LONGEST_OFFER = 120
 """The longest offer, and the pause between offers to an entry aside, in first offers: 10 minutes."""
 ABANDONED = 600 * SECOND
-"""How long after its expiry a lease with a copy behind it ends even if no sweep has recovered its run."""
+"""How long after its expiry a lease with a copy behind it ends, for who asks, if no sweep has ended it."""
 SWEEP_AGAIN = SECOND
 """When a sweep that does not recover looks again at a key with a lease that it has left."""
 OFFERS_IN_LINE = 8
@@ -76,7 +76,8 @@ class KeyState:
         its lease. Until then nobody runs its copy; but not for ever, if no worker sweeps.
         """
         for lease in list(self.holders.values()):
-            may_stay = self._stays_expired(lease) and lease.expiry + ABANDONED > self.now
+            is_abandoned = self.recovers is None and lease.expiry + ABANDONED <= self.now
+            may_stay = self._stays_expired(lease) and not is_abandoned
             if lease.expiry <= self.now and (self.recovers or not may_stay):
                 del self.holders[lease.id]
         for entry in sorted(self.entries.values(), key=lambda entry: entry.seq):

@@ -174,6 +174,8 @@ def is_done_if_repeated(operation: object) -> bool:
 
     A release that is to leave copies alone may have been refused for their sake, both times.
     """
+    if isinstance(operation, ForceRelease):
+        return bool(operation.id)
     return isinstance(operation, Requeue) or (
         isinstance(operation, Release) and operation.ending != "if_no_copy"
     )

@@ -36,13 +36,6 @@ class Call:
     callers: tuple[str, ...] = ()
 
     @property
-    def phase(self) -> Phase:
-        """The phase of its lease: a task that has run before runs again, even if it loses the key."""
-        if self.until == PERIOD:
-            return "period"
-        return "queued" if self.kind == "call" else "again"
-
-    @property
     def has_to_be_sent(self) -> bool:
         return self.kind != "call" or self.is_awaited or self.parent is not None
 
@@ -60,7 +53,7 @@ def publish(call: Call) -> Plan[Sending]:
     """Acquire the unique key before a message is sent."""
     if call.kind == "retry" and call.until == PERIOD:  # the period goes on
         return Sending()
-    acquire = call.claim.acquire_alone(call.queued_ttl, call.phase, call.inherits)
+    acquire = call.claim.acquire_alone(call.queued_ttl, phase_of(call.until, call.kind), call.inherits)
     answer = yield Ask(call.claim.key, acquire)
     if not isinstance(answer, Held):
         return Sending(may_hold=True)
@@ -72,6 +65,13 @@ def publish(call: Call) -> Plan[Sending]:
     if owner in call.callers and not call.is_parallel:
         return Sending("error", owner)
     return Sending("duplicate" if call.has_to_be_sent else "skip", owner)
+
+
+def phase_of(until: str, kind: Kind) -> Phase:
+    """The phase of its lease: a task that has run before runs again, even if it loses the key."""
+    if until == PERIOD:
+        return "period"
+    return "queued" if kind == "call" else "again"
 
 
 def unpublished(call: Call, running_ttl: int) -> AcquireAlone | Release:

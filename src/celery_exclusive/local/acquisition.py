@@ -16,7 +16,7 @@ from celery_exclusive import notices
 from celery_exclusive.core.claim import Claim
 from celery_exclusive.core.operations import Applied, Granted, Held
 from celery_exclusive.core.records import SECOND
-from celery_exclusive.errors import ExclusiveError, StoreUnavailable
+from celery_exclusive.errors import ExclusiveError, LeaseUnconfirmed, StoreUnavailable
 from celery_exclusive.leases.insist import insist
 from celery_exclusive.leases.lease import Lease
 from celery_exclusive.leases.renewer import renewer
@@ -122,6 +122,9 @@ class Acquisition:
         self._may_hold = True
         try:
             reply = store.apply(self.claim.key, self.claim.acquire())
+        except LeaseUnconfirmed:
+            self.release()
+            raise
         except StoreUnavailable:
             self._may_hold = False  # it may be held all the same, until its ttl: nothing can release it now
             raise

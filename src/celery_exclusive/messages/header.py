@@ -124,7 +124,7 @@ class Header:
         """Return the fields for a message. Most have their default, and are left out."""
         fields = {
             name: value
-            for name, value, default in zip(_NAMES, self.as_tuple(), _DEFAULTS, strict=True)
+            for name, value, default in zip(_NAMES, _values(self), _DEFAULTS, strict=True)
             if value is not default  # which costs less than a comparison, and differs for one of them alone
         }
         if not self.values:

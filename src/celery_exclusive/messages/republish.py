@@ -71,8 +71,13 @@ class Republisher:
             elif at_head and _has_lists(producer, stored.exchange):
                 send = _push_to_head
             stored = stored.signed(self.app._celery_exclusive.signer)
-            policy = self.app.conf.task_publish_retry_policy
-            producer.connection.ensure(producer, send, **policy)(producer, stored)
+            send = producer.connection.ensure(producer, send, **self.app.conf.task_publish_retry_policy)
+            try:
+                send(producer, stored)
+            except Exception as error:
+                if producer.connection.transport.driver_type != "sqs" or not hasattr(error, "response"):
+                    raise
+                send(producer, stored.compressed())  # our header may have grown over the limit of SQS
 
     def close(self) -> None:
         if self._producer:

@@ -15,7 +15,10 @@ from celery_exclusive.options.signing import Signer
 from celery_exclusive.stores.base import Wake
 
 VERSION = 1
-_PROPERTIES = ("correlation_id", "reply_to", "priority", "delivery_mode", "message_id", "type", "app_id")
+_PROPERTIES = (
+    *("correlation_id", "reply_to", "priority", "delivery_mode", "message_id", "type", "app_id"),
+    "MessageGroupId",  # of SQS, whose deduplication id must be a new one
+)
 _NOT_KEPT = ("redelivered", "x-delivery-count")
 """Headers in which brokers record the history of one delivery."""
 TOP = 255
@@ -125,6 +128,10 @@ class StoredMessage:
         own = self.properties.get("priority")
         message = self._with_header({**self.our_header, "priority": own})
         return replace(message, properties={**self.properties, "priority": TOP})
+
+    def compressed(self) -> StoredMessage:
+        """Return the copy whose body kombu compresses; as it is if its publisher wanted that anyway."""
+        return replace(self, headers={"compression": "zlib", **self.headers})
 
     def signed(self, signer: Signer) -> StoredMessage:
         """Return the copy to publish. In the store its header has no signature of its own."""

@@ -79,8 +79,9 @@ class Option:
     @property
     def names(self) -> tuple[str, ...] | None:
         """The parameters that make up the key, "*" for all of them; None: the whole task has one."""
-        by = cast("tuple[str, ...] | None", self.by)
-        return self.names_by_default if by is None and self.key is None else by
+        by: Any = self.by
+        names: tuple[str, ...] | None = self.names_by_default if by is None and self.key is None else by
+        return names
 
     @property
     def values(self) -> dict[str, Any]:

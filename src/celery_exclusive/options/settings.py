@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final, cast, get_args
 
-from celery_exclusive.brokers import broker_urls, family
+from celery_exclusive.brokers import kinds
 from celery_exclusive.core.key_state import LONGEST_OFFER
 from celery_exclusive.errors import OptionError, did_you_mean, shown
 from celery_exclusive.options.amounts import (
@@ -30,8 +30,6 @@ _SHORTEST: Final = 0.001
 _SECRET: Final = ("exclusive_store", "exclusive_secret")
 """Settings that may hold a secret: their values are shown nowhere."""
 _SHORTEST_SECRET: Final = 16
-_VISIBILITY: Final = {"redis": 3600, "sentinel": 3600, "sqs": 1800}
-"""kombu's own visibility timeouts, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -100,13 +98,12 @@ def tombstone_ttl(conf: Mapping[str, object]) -> float:
 
 
 def visibility_timeout(conf: Mapping[str, object]) -> float | None:
-    """Return the seconds after which Redis or SQS redelivers a message; None for other brokers."""
-    families = map(family, broker_urls(conf, reading=True))
-    default = next((_VISIBILITY[name] for name in families if name in _VISIBILITY), None)
-    if default is None:
+    """Return the seconds after which Redis or SQS, as examples, redeliver a message; None for others."""
+    defaults = [kind.visibility_timeout for kind in kinds(conf).values() if kind.visibility_timeout]
+    if not defaults:
         return None
     transport_options = cast("Mapping[str, object]", conf.get("broker_transport_options") or {})
-    timeout = transport_options.get("visibility_timeout", default)
+    timeout = transport_options.get("visibility_timeout", defaults[0])
     if not is_number(timeout, at_least=0):
         raise OptionError(
             f"setting broker_transport_options has visibility_timeout {shown(timeout)}, expected a number "

@@ -15,6 +15,7 @@ from celery_exclusive.options.values import declared_options
 _CELERYS = {"queue", "exchange", "routing_key", "priority", "serializer", "compression", "delivery_mode"}
 _CELERYS |= {"immediate", "mandatory", "ignore_result", *signature(Celery.send_task).parameters}
 """Options that most calls have, and that Celery knows."""
+_TYPES = frozenset(KINDS)
 
 
 class CallOptions(NamedTuple):
@@ -33,7 +34,7 @@ def pop_call_options(name: str, task: Any, options: dict[str, Any]) -> CallOptio
     would not look for any.
     """
     exclusive, unique = declared_options(task)
-    if options.keys() <= _CELERYS:
+    if options.keys() <= _CELERYS and _TYPES.isdisjoint(map(type, options.values())):
         return CallOptions(exclusive, unique, (), {})
     _refuse_misspelt(name, options)
     declared = {"exclusive": exclusive, "unique": unique}
@@ -64,9 +65,9 @@ def pop_call_options(name: str, task: Any, options: dict[str, Any]) -> CallOptio
 
 def _refuse_misspelt(name: str, options: dict[str, Any]) -> None:
     for word, given in options.items():
-        if word in _CELERYS or word in NAMES:
+        if word in NAMES:
             continue
-        if _is_misspelt(word) if given is None else isinstance(given, KINDS):
+        if isinstance(given, KINDS) or (given is None and word not in _CELERYS and _is_misspelt(word)):
             raise OptionError(
                 f"task {name}: {word}={given!r} is no option of a call{did_you_mean(word, NAMES)}"
             )

@@ -1,5 +1,7 @@
 """Acquires a unique key in the call that pushes its message, where broker and store are one Redis database.
 
+Where they are two, the request is sent before the message is made, and the answer read before kombu sends it.
+
 kombu makes the message and chooses its list. Only the client through which its channel would push is another
 one, for this one message: it acquires the key and pushes in one script. Producer and channel are of this
 message alone, too: they share the state of those that kombu has, and change none. A producer that dies
@@ -38,19 +40,32 @@ def is_possible(services: Services, options: dict[str, Any]) -> bool:
 
 
 class OneCall:
-    """A message that is sent together with its lease, or not at all.
+    """A message that is sent with its lease, or not at all.
 
     result = OneCall(services, key, operation, producer).send(publish)     # None: the key is held
     """
 
     def __init__(self, services: Services, key: str, operation: AcquireAlone, producer: Any = None) -> None:
         self._services, self._key, self._operation = services, key, operation
-        self._producer = producer
+        self._producer, self._has_one_place = producer, services.has_one_place
         self.answer: Answer | None = None
         self.is_unanswered = False
+        self._begun: Any = None
 
     def send(self, publish: Callable[..., Any]) -> Any:
         """Let Celery publish the message through a producer; return None if the key is held."""
+        if not self._has_one_place:
+            store: Any = self._services.store
+            self.is_unanswered = True
+            self._begun = store.begin(self._key, self._operation)
+            self.is_unanswered = self._begun is not None
+        try:
+            return self._send(publish)
+        finally:
+            if self._begun:
+                self._begun.disconnect()
+
+    def _send(self, publish: Callable[..., Any]) -> Any:
         with self._services.app.producer_or_acquire(self._producer) as producer:
             try:
                 if type(producer) is Producer and not _has_batch(producer):
@@ -65,15 +80,19 @@ class OneCall:
 
     def is_known(self, channel: Any) -> bool:
         """Whether kombu pushes through this channel as we know it, and into the database of the store."""
-        if type(channel) is not Channel or not _PUSHES.issubset(Channel._put.__code__.co_names):
+        if not self._has_one_place or type(channel) is not Channel:
+            return False
+        if not _PUSHES.issubset(Channel._put.__code__.co_names):
             return False
         return address.place(channel.pool.connection_kwargs) == self._services.broker_place
 
     def acquire(self) -> None:
-        """Acquire the key alone, since the message goes its plain way."""
+        """Acquire the key before the message goes its plain way, or read the answer if that has begun."""
         if self.answer is None:
             self.is_unanswered = True
-            self._note(self._services.store.apply(self._key, self._operation))
+            begun, self._begun = self._begun, None
+            store: Any = self._services.store
+            self._note(store.apply(self._key, self._operation, begun))
 
     def push(self, name: str, payload: str | bytes) -> bool:
         """Acquire the key and push the message; return False if it has to be pushed by kombu itself."""

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 
 def has_order(option: Exclusive | None, header: Header, options: dict[str, Any]) -> bool:
-    """Whether this call takes its place now: one that is due later takes it then, a duplicate takes none."""
-    if option is None or option.order != "published" or header.exclusive is None or header.duplicate_of:
+    """Whether this call takes its place now: one that is due later takes it then."""
+    if option is None or option.order != "published" or header.exclusive is None:
         return False
     return not (options.get("countdown") or options.get("eta"))
 

@@ -45,26 +45,26 @@ def wrap_send_task(services: Services) -> Any:
         header = _header(services, call, task, (args or (), kwargs or {}), options, previous)
         if header is None:
             return _with_outcome(task, send_task(name, args, kwargs, *rest, **options))
+        ordered = call.exclusive if has_order(call.exclusive, header, options) else None
 
         def send(header: Header, id: str, producer: Any = None) -> Any:
-            ours = {HEADER: services.signer.sign_header(header.write(), id)}
-            completed = {**options, "task_id": id, "headers": {**headers, **ours}}
+            headers[HEADER] = services.signer.sign_header(header.write(), id)
+            completed = {**options, "task_id": id, "headers": headers}
             if producer:
                 completed["producer"] = producer
-            if call.exclusive is None or not has_order(call.exclusive, header, options):
+            if ordered is None or header.duplicate_of:
                 return send_task(name, args, kwargs, *rest, **completed)
 
             def publish(producer: Any) -> Any:
                 return send_task(name, args, kwargs, *rest, **{**completed, "producer": producer})
 
             given = options.get("producer") or options.get("publisher")
-            return OrderedPublish(services, call.exclusive, header, id).send(publish, given)
+            return OrderedPublish(services, ordered, header, id).send(publish, given)
 
         if header.unique is None:
             return _with_outcome(task, send(header, options.get("task_id") or uuid()))
-        is_ordered = has_order(call.exclusive, header, options)
         unique = UniquePublish(services, task, call.unique, header, options, previous)
-        return unique.send(send, is_ordered=is_ordered)
+        return unique.send(send, is_ordered=ordered is not None)
 
     return with_header
 

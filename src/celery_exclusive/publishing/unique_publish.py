@@ -15,8 +15,7 @@ from celery_exclusive import notices
 from celery_exclusive.core.claim import FINISHED, PERIOD, Claim, UniqueUntil, publish_id
 from celery_exclusive.core.operations import AcquireAlone, Answer, GiveUp, Held, KeyOperation
 from celery_exclusive.core.plan import Ask, run_plan
-from celery_exclusive.core.publishing import Call, Kind, Sending, publish, unpublished
-from celery_exclusive.core.records import Phase
+from celery_exclusive.core.publishing import Call, Kind, Sending, phase_of, publish, unpublished
 from celery_exclusive.errors import DuplicateTask, StoreUnavailable
 from celery_exclusive.leases.insist import insist
 from celery_exclusive.messages.header import Header
@@ -148,7 +147,7 @@ class UniquePublish:
         """Run the plan of this call; a simple one needs it only if its key is held."""
         if not self.is_simple:
             return run_plan(publish(self.call), self._ask)
-        phase: Phase = "period" if self.until == PERIOD else "queued"
+        phase = phase_of(self.until, "call")
         answer = self._answer(AcquireAlone(self.id, self.header.id, self.queued_ttl, None, phase))
         if isinstance(answer, Held):
             return run_plan(publish(self.call), lambda _: answer)
@@ -168,9 +167,9 @@ class UniquePublish:
         return answer
 
     def _ask_in_one_call(self, operation: AcquireAlone) -> Answer | None:
-        """Acquire the key and send the message at once, if both are possible; None: nothing was done."""
+        """Acquire the key while the message is made and sent, if that is possible; None: nothing was done."""
         services, name = self.services, self.task.name
-        if not services.has_one_place or self.is_ordered or services.allows_without(self.option):
+        if not services.is_redis or self.is_ordered or services.allows_without(self.option):
             return None
         from celery_exclusive.publishing.one_call import OneCall, is_possible
 
@@ -201,9 +200,9 @@ class UniquePublish:
         try:
             return call.send(publish_message)
         except StoreUnavailable:
-            if not (call.is_unanswered and self.call.has_to_be_sent):
+            if not (call.is_unanswered and self.call.has_to_be_sent and self.services.has_one_place):
                 raise
-            # It may have been sent, or be sent yet: the same request does not send it twice.
+            # The message may have been sent, or be sent yet: the same request does not send it twice.
             return call.send(publish_message)
 
     def _existing_result(self, existing_id: str) -> Any:

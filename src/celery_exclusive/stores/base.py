@@ -53,7 +53,7 @@ class Reply:
     The caller must republish the messages of `wake`; `aside` are the (key, id) of tasks that stepped aside.
     `epoch` is that of the store, given with every `wake` and by `reap`. `more`: a sweep was full, so more
     keys may be due; `unreadable` are the (key, problem) of damaged keys. `time` is the instant of a sweep by
-    the store's clock, also of one that came too early.
+    the store's clock, also of one that came too early; `times`: by each clock of a store that has several.
     """
 
     answer: Answer
@@ -63,6 +63,7 @@ class Reply:
     more: bool = False
     unreadable: tuple[tuple[str, str], ...] = ()
     time: int = 0
+    times: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +193,11 @@ _factories: dict[str, str | StoreFactory] = {
         ("redis", "rediss", "redis+socket", "valkey", "valkeys", "valkey+socket"),
         "celery_exclusive.stores.redis.store:RedisStore",
     ),
+    **dict.fromkeys(
+        ("redis+cluster", "rediss+cluster", "valkey+cluster", "valkeys+cluster"),
+        "celery_exclusive.stores.redis.cluster:ClusterStore",
+    ),
+    "sentinel": "celery_exclusive.stores.redis.sentinel:SentinelStore",
     "sqlite": "celery_exclusive.stores.sql.sqlite:SqliteStore",
     "django": "celery_exclusive.stores.django:open_django",
     "django-cache": "celery_exclusive.stores.django_cache:open_django_cache",
@@ -270,7 +276,8 @@ def _factory(url: str) -> StoreFactory:
     factory = _factories.get(kind) or _installed().get(kind)
     if factory is None:
         names = {*_factories, *_installed()}
-        known = ", ".join(f"{name}://" for name in sorted(names - {_HEROKU}) if "+" not in name)
+        shown = [name for name in sorted(names - {_HEROKU}) if "+" not in name or name == "redis+cluster"]
+        known = ", ".join(f"{name}://" for name in shown)
         hint = did_you_mean(kind, names)
         what = repr(kind) if kind else "a string that is no URL"
         raise OptionError(f"exclusive_store: no store for {what}{hint} There are {known}")

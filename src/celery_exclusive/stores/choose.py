@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import parse_qsl, urlencode
 
 from celery_exclusive.brokers import broker_urls, data_folder, family, scheme
 from celery_exclusive.errors import OptionError
 from celery_exclusive.stores.base import has_driver, knows
 from celery_exclusive.stores.django_cache import redis_of
+from celery_exclusive.stores.redis import tls
 
 DJANGO_CACHE: Final = "Django's default cache"
-_NOT_YET: Final = ("sentinel", "redis+cluster", "rediss+cluster")
+_TLS_OF: Final = {"result backend": "redis_backend_use_ssl", "broker": "broker_use_ssl"}
 _OF_SQLALCHEMY: Final = re.compile(r"^(db|sqla|sqlalchemy)\+(?=(postgresql|mysql|mariadb)\b)")
 """How the URLs of result backends and brokers in a database begin."""
 _SERVERS: Final = {"postgresql": "postgresql", "postgis": "postgresql", "mysql": "mysql"}
 """Engines of Django, and the scheme whose driver their store needs."""
+_OF_SENTINELS: Final = ("master_name", "min_other_sentinels", "sentinel_kwargs")
+"""Transport options that a URL of sentinels takes."""
 _LINES: Final = (
     'app.conf.exclusive_store = "redis://localhost:6379/0", "postgresql://localhost/db", or, if all '
     'processes are on one machine, "sqlite:////var/lib/proj/locks.db"'
@@ -37,20 +42,18 @@ def choose(conf: Any, named: str | None) -> tuple[str, str]:
         OptionError: the app uses nothing that can keep locks; the message says which setting to add.
     """
     if named:
-        if scheme(named) in _NOT_YET:
-            raise OptionError(f"exclusive_store: {scheme(named)}:// is not supported yet; name {_LINES}")
-        return named, "exclusive_store"
+        options = ("broker_transport_options", "result_backend_transport_options")
+        return _with_options(conf, named, *options), "exclusive_store"
     passed_over = []
     for origin, used in _candidates(conf):
         url = _OF_SQLALCHEMY.sub("", used)
         if knows(url) and (url == used or has_driver(url)):
-            return url, origin
+            transport = f"{origin.replace(' ', '_')}_transport_options"
+            return _with_options(conf, url, transport, use_ssl=_TLS_OF.get(origin, "")), origin
         found = re.match(r"[\w.+ -]+(?=:|$)", used)  # also if it is no URL; never a part of a password
         name = found[0] if found else "none"
         remark = ""
-        if name in _NOT_YET:
-            remark = " (not supported yet)"
-        elif name == "cache+memcached":
+        if name == "cache+memcached":
             remark = " (keeps no line: name memcached:// if no task waits for its lock)"
         elif knows(url):
             remark = f" (needs celery-exclusive[{scheme(url).partition('+')[0]}])"
@@ -68,7 +71,7 @@ def _candidates(conf: Any) -> Iterator[tuple[str, str]]:
         result_backend = _results(database)
     is_sqlite = result_backend.startswith("db+sqlite")
     if not is_sqlite:
-        yield "result backend", result_backend
+        yield "result backend", tls.with_settings(result_backend, conf.get("redis_backend_use_ssl"))
     yield "broker", _broker(conf)
     if (cache := _django_settings("CACHES")) is not None:
         yield DJANGO_CACHE, redis_of(cache) or _name(cache.get("BACKEND", ""))
@@ -79,12 +82,38 @@ def _candidates(conf: Any) -> Iterator[tuple[str, str]]:
 
 def _broker(conf: Any) -> str:
     """Return the URL of the first broker, or a store beside a broker of one machine."""
-    url = broker_urls(conf)[0]
+    url, *others = broker_urls(conf)
+    if scheme(url) == "sentinel":
+        return ";".join([url, *others])
     if family(url) == "memory":
         return "memory://"
     if family(url) == "filesystem":
         return f"sqlite:///{Path(data_folder(conf)).absolute()}/locks.db"
-    return url
+    return tls.with_settings(url, conf.get("broker_use_ssl"))
+
+
+def _with_options(conf: Any, url: str, *settings: str, use_ssl: str = "") -> str:
+    """Return a URL of sentinels with what Celery's transport options say of them, and its settings of TLS."""
+    if scheme(url) != "sentinel":
+        return url
+    given: dict[str, Any] = {}
+    for setting in settings:
+        given |= conf.get(setting) or {}
+    options = {name: given[name] for name in _OF_SENTINELS if given.get(name)}
+    if "sentinel_kwargs" in options:
+        try:
+            options["sentinel_kwargs"] = json.dumps(options["sentinel_kwargs"])
+        except (TypeError, ValueError):
+            raise OptionError(
+                "exclusive_store: sentinel_kwargs is a dictionary of options of connections, with values "
+                "that JSON can write"
+            ) from None
+    if isinstance(to_servers := conf.get(use_ssl), Mapping) and to_servers:
+        options |= {"ssl_cert_reqs": "required", **tls.of_settings(to_servers)}
+    own = dict(parse_qsl(re.sub("[?;]", "&", url)))
+    more = urlencode({name: value for name, value in options.items() if name not in own})
+    mark = "&" if "?" in url.rpartition(";")[2] else "?"
+    return f"{url}{mark}{more}" if more else url
 
 
 def _beside(result_backend: str) -> str:

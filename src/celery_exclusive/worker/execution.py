@@ -14,6 +14,7 @@ from celery.exceptions import Ignore, Reject
 from celery.states import IGNORED, REJECTED
 
 from celery_exclusive import notices
+from celery_exclusive.brokers import counts_deliveries
 from celery_exclusive.core.admission import Outcome, Policy, admit
 from celery_exclusive.core.operations import Acquire, Answer, Applied, Granted, Held
 from celery_exclusive.core.plan import Ask, run_plan
@@ -173,8 +174,7 @@ class Execution:
             notices.runs_without_lease(self.services, self.task.name, self.task_id, self.delivery.key, error)
             return Outcome("run")
         ending: Ignore | Reject | None
-        # RabbitMQ's quorum queues drop a message that is returned too often.
-        if self.delivery.acks_late and not Republisher(self.task.app).is_amqp:
+        if self.delivery.acks_late and not counts_deliveries(self.task.app.conf):
             ending = Reject("the store of the lock does not answer", requeue=True)
         else:
             pause = min(self.services.settings.exclusive_store_wait, _PAUSE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from functools import cached_property
+from operator import sub
 from typing import TYPE_CHECKING
 
 from celery_exclusive import notices
@@ -46,7 +47,9 @@ class Reaper:
         self.services = services
         self._is_over = threading.Event()
         self._unreadable: set[str] = set()
-        self._answered_since = self._answered_at = 0
+        self._time = 0
+        self._since: tuple[int, ...] = ()
+        self._times: tuple[int, ...] = ()
         self._thread = threading.Thread(target=self._run, name="exclusive-reaper", daemon=True)
 
     def start(self) -> None:
@@ -74,7 +77,8 @@ class Reaper:
     def _reap(self, every: int) -> Reply:
         with forks_wait():
             reply = self.services.store.reap(every=every, recovers_until=self._recovers_until)
-            self._note_answer(reply.time)
+            self._time = reply.time
+            self._note_answer(reply.times or (reply.time,))
             for key, problem in reply.unreadable:
                 self._log(key, problem)
             if heartbeat := parts_of(self.services).heartbeat:
@@ -85,8 +89,8 @@ class Reaper:
     def _recovers_until(self) -> int:
         """Until when, by the store's clock, each heartbeat has had the time to renew its leases."""
         calm = self.services.settings.exclusive_ttl / 2 * SECOND
-        is_calm = self._answered_at - self._answered_since >= calm
-        return self._answered_at + self._longest if is_calm else 0
+        lasted = min(map(sub, self._times, self._since), default=0)
+        return self._time + self._longest if lasted >= calm else 0
 
     @cached_property
     def _ttl(self) -> float:
@@ -101,10 +105,12 @@ class Reaper:
         """The longest time between two answers after which all leases live that are renewed three times."""
         return round(max(self._ttl / RENEWALS_PER_TTL, _SHORT) * SECOND)
 
-    def _note_answer(self, time: int) -> None:
-        if not 0 <= time - self._answered_at <= self._longest:
-            self._answered_since = time
-        self._answered_at = time
+    def _note_answer(self, times: tuple[int, ...]) -> None:
+        """Note what time it is by each clock of the store: all have to run on without a gap."""
+        gaps = [now - before for before, now in zip(self._times, times, strict=False)]
+        if not gaps or not all(0 <= gap <= self._longest for gap in gaps):
+            self._since = times
+        self._times = times
 
     def _log(self, key: str, problem: str) -> None:
         """Log a key whose data are damaged, once."""

@@ -46,7 +46,8 @@ class Received(Delivery):
         Raises OptionError or TypeError if no key can be made from its arguments.
         """
         services: Services = task.app._celery_exclusive
-        message, redelivered = request.message, is_redelivered(request.message)
+        message = request.message
+        redelivered = is_redelivered(message)
         header = read_header(services, message.headers, request.id)
         is_acquired = header is not None and header.unique is not None
         if header is None:
@@ -150,8 +151,18 @@ def _unpickled(exclusive: Any, unique: Any, header: Any, *rest: Any) -> Received
 
 
 def is_redelivered(message: Any) -> bool:
-    """Whether the broker has delivered it before. kombu's Redis transport says so in its headers alone."""
-    return bool(message.delivery_info.get("redelivered") or message.headers.get("redelivered"))
+    """Whether the broker has delivered it before.
+
+    kombu's Redis transport says so in its headers alone; SQS and PGMQ count deliveries.
+    """
+    info = message.delivery_info
+    is_flagged = info.get("redelivered") or message.headers.get("redelivered")
+    return bool(is_flagged) or _deliveries(info) > 1
+
+
+def _deliveries(info: Mapping[str, Any]) -> int:
+    by_sqs = info.get("sqs_message", {}).get("Attributes", {}).get("ApproximateReceiveCount")
+    return int(by_sqs or info.get("pgmq_message", {}).get("read_ct") or 1)
 
 
 def release_unique_key_of(services: Services, id: str, message: Any) -> None:

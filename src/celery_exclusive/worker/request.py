@@ -48,9 +48,10 @@ class RequestMixin:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._services: Services = self.task.app._celery_exclusive
+        task = self.task
+        self._services: Services = task.app._celery_exclusive
         try:
-            self._delivery = self.request_dict[DELIVERY] = Received.of(self.task, self)
+            self._delivery = self.request_dict[DELIVERY] = Received.of(task, self)
         except Exception as error:  # noqa: BLE001 - the gate raises it; here it would stop the consumer
             self.request_dict[DELIVERY] = get_pickleable_exception(error)
             release_unique_key_of(self._services, self.id, self.message)

@@ -50,7 +50,7 @@ class RunLeases:
             self.unique.may_hold = outcome.may_hold_unique
             if outcome.may_hold_unique:
                 held.append(self.unique.claim)
-        if keeper and (outcome.has_lock or outcome.kind == "run"):
+        if keeper and (outcome.kind == "run" or outcome.has_lock):
             keeper.note_granted(self.delivery, held)
 
     def release(self, outcome: Outcome | None, *, done: bool) -> None:
@@ -59,7 +59,7 @@ class RunLeases:
         `outcome` is None if the execution was interrupted while it acquired the keys. `done`: its result is
         stored, and its message is not redelivered.
         """
-        may_hold_lock = outcome is None or outcome.has_lock or outcome.kind == "run"
+        may_hold_lock = outcome is None or outcome.kind == "run" or outcome.has_lock
         try:
             interruption = self._release_lock(done=done) if may_hold_lock else None
         except Exception as error:  # noqa: BLE001 - the task has its result
@@ -88,7 +88,8 @@ class RunLeases:
         )
         with deadline(self.store_wait.seconds_to_end()):
             reply, interruption, is_repeated = relay.at_the_end(release) if relay else release()
-        if self.run.lease and reply.answer == Applied(False) and not (is_repeated or interruption):
+        found = isinstance(reply.answer, Applied) and reply.answer.is_applied
+        if self.run.lease and not (found or is_repeated or interruption):
             notices.lease_lost(self.services, self.task, self.run.task_id, exclusive.key)
         return interruption
 

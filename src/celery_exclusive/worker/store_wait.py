@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from celery.exceptions import SoftTimeLimitExceeded
@@ -56,7 +57,7 @@ class StoreWait:
         interruption: Exception | None = None
         while True:
             try:
-                reply, latest = finish(lambda: self._ask(key, operation))
+                reply, latest = finish(partial(self._ask, key, operation))
                 return reply, latest or interruption
             except StoreUnavailable as error:
                 self.failures += 1

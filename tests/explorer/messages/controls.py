@@ -261,7 +261,7 @@ CONTROLS: Mapping[str, Control] = {
         ((admission, "_keep_unique_key", lambda *_: iter(())),),
     ),
     "what waits behind its own run extends the lease of that": Control(
-        setting("a crash", exclusive=True, crashes=1),
+        setting("one call, a crash", calls="a", exclusive=True, crashes=1),
         "not all ends well any more (owed: a/1)",
         (_driven(_late_extension),),
     ),
@@ -271,7 +271,7 @@ CONTROLS: Mapping[str, Control] = {
         ((endings, "body_ended", _not_alone),),
     ),
     "a run that dies is not kept": Control(
-        setting("recover: a crash", exclusive=True, recovers=True, crashes=1),
+        setting("recover: a crash", calls="a", exclusive=True, recovers=True, crashes=1),
         "not all ends well",
         ((Delivery, "acquire", lambda delivery, claim: replace(_acquire(delivery, claim), recovers=False)),),
     ),

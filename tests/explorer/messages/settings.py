@@ -54,14 +54,27 @@ SETTINGS = (
     setting("early ack: a crash, a second delivery, a slow queue", late=False, crashes=1, repeats=1, slow=1),
     setting("early ack, two keys: a crash, a killed child", late=False, exclusive=True, crashes=1, kills=1),
     setting("no flags: a crash, a second delivery", flags=False, crashes=1, repeats=1),
-    setting("recover: a crash", exclusive=True, recovers=True, crashes=1),
+    setting("recover: one call, a crash", calls="a", exclusive=True, recovers=True, crashes=1),
     setting("recover: a second delivery", exclusive=True, recovers=True, repeats=1),
-    setting("recover: a retry, a crash", calls="a", exclusive=True, recovers=True, retries=1, crashes=1),
-    setting("recover: the store is away for long", exclusive=True, recovers=True, outages=1),
+    setting(
+        "recover: one worker: a retry, a crash",
+        calls="a",
+        workers=1,
+        exclusive=True,
+        recovers=True,
+        retries=1,
+        crashes=1,
+    ),
+    setting(
+        "recover: one call, the store is away for long", calls="a", exclusive=True, recovers=True, outages=1
+    ),
     setting("recover: a killed child comes again", calls="a", exclusive=True, recovers=True, lost_children=1),
 )
 
 LARGE = (
+    setting("large: recover: a retry, a crash", calls="a", exclusive=True, recovers=True,
+            retries=1, crashes=1),
+    setting("large: recover: the store is away", exclusive=True, recovers=True, outages=1),
     setting("large: recover: a crash, a copy", exclusive=True, recovers=True, crashes=1, repeats=1),
     setting("large: recover: lost replies", exclusive=True, recovers=True, lost_replies=1, crashes=1),
     setting("large: recover: a message goes back", exclusive=True, recovers=True, rejects=1, crashes=1),

@@ -5,7 +5,7 @@ All of them are tuples without the numbers that do not matter, so that worlds th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
@@ -202,7 +202,7 @@ class Setting:
     message of a run, and the broker hides that of a dead one.
     """
 
-    name: str
+    name: str = field(compare=False)
     calls: str = "ab"
     workers: int = 2
     until: UniqueUntil = "finished"

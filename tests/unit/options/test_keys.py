@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, IntEnum
+from inspect import signature
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -25,7 +26,7 @@ from celery_exclusive.errors import OptionError
 from celery_exclusive.options import canonical
 from celery_exclusive.options.declared import Exclusive
 from celery_exclusive.options.key_text import absolute_key
-from celery_exclusive.options.keys import check, key_of
+from celery_exclusive.options.keys import bind, check, key_of
 from celery_exclusive.options.preview import preview
 
 MONDAY = datetime(2026, 1, 5)  # noqa: DTZ001 - as many tasks are called
@@ -189,6 +190,32 @@ def test_the_task_itself_is_no_argument(options: dict[str, Any]):
         assert key(1, run=run) == key(a=1, b=2, run=free)
         assert key(app, 1, run=bound, by="a") == key(1, run=run, by="a")  # not taken for the method
         assert "there are a, b" in refusal(check, "feeds.work", run, Exclusive("self"))
+
+
+def no_arguments() -> None: ...
+def by_place_alone(a: Any, b: Any = 2, /, c: Any = 3) -> None: ...
+def by_name_alone(a: Any, *, b: Any, c: Any = 3) -> None: ...
+def with_defaults(a: Any, b: Any = 2, *, c: Any = 3) -> None: ...
+def with_rest(a: Any, *rest: Any, b: Any = 2, **others: Any) -> None: ...
+
+
+@settings(max_examples=400)
+@given(
+    st.sampled_from([no_arguments, by_place_alone, by_name_alone, with_defaults, with_rest]),
+    st.none() | st.lists(st.integers(), max_size=4),
+    st.none() | st.dictionaries(st.sampled_from("abcd"), st.integers()),
+)
+@example(with_defaults, [1], {"a": 2})
+def test_arguments_are_bound_as_python_binds_them(run: Any, args: Any, kwargs: Any):
+    try:
+        bound = signature(run).bind(*args or (), **kwargs or {})
+    except TypeError:
+        with pytest.raises(TypeError):
+            bind(run, args, kwargs)
+    else:
+        bound.apply_defaults()
+        assert bind(run, args, kwargs) == bound
+        assert [*bind(run, args, kwargs).arguments] == [*bound.arguments]
 
 
 def test_arguments_that_do_not_fit_are_pythons_type_error():

@@ -234,12 +234,15 @@ def test_celery_masks_the_secret_wherever_it_shows_its_configuration(
         ("amqp://a;redis://b", 7800),
         (["amqp://a", "redis://b"], 7800),
         ("valkey://localhost", 7800),
+        ("sqs://", 4200),
+        ("pgmq://localhost/mq", 4200),
         ("amqp://localhost", 600),
+        ("sqla+sqlite:///mq.db", 600),
         ("memory://", 600),
         (None, 600),
     ],
 )
-def test_tombstones_outlive_two_visibility_timeouts_of_a_redis_broker(app: Celery, url: Any, seconds: float):
+def test_tombstones_outlive_two_visibility_timeouts_of_the_broker(app: Celery, url: Any, seconds: float):
     app.conf.broker_url = url
     assert tombstone_ttl(app.conf) == seconds
 

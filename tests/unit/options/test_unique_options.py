@@ -138,6 +138,8 @@ def test_an_option_of_a_call_under_another_name_is_refused(make_task: Any) -> No
         task.apply_async(("a",), uniqe=Unique())
     with pytest.raises(OptionError, match=r"exclusiv=None is no .* did you mean 'exclusive'\?"):
         task.apply_async(("a",), exclusiv=None)
+    with pytest.raises(OptionError, match=r"queue=Unique.* is no option of a call"):
+        task.apply_async(("a",), queue=Unique())
 
 
 def test_no_option_of_a_call_that_celery_knows_is_taken_for_ours(make_task: Any) -> None:

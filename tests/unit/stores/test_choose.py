@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from django.conf import LazySettings
 from celery_exclusive.errors import OptionError
 from celery_exclusive.stores.base import open_store
 from celery_exclusive.stores.choose import choose
+from celery_exclusive.stores.redis import address, sentinel
 
 STORES = Path(__file__).parents[3] / "docs/stores.md"
 DJANGO_REDIS = "django.core.cache.backends.redis.RedisCache"
@@ -83,14 +85,62 @@ def test_every_line_of_the_table_is_so(line: Line, monkeypatch: pytest.MonkeyPat
     if line.cache:
         use_django(monkeypatch, {"BACKEND": DJANGO_REDIS, "LOCATION": line.cache})
     folders = dict.fromkeys(("data_folder_in", "data_folder_out"), "/var/spool/proj")
-    conf = conf_of(line.broker, line.result_backend, broker_transport_options=folders)
+    options = {**folders, "master_name": "main"}
+    conf = conf_of(
+        line.broker,
+        line.result_backend,
+        broker_transport_options=options,
+        result_backend_transport_options=options,
+    )
     if not line.store:
         with pytest.raises(OptionError, match=r'add one line: app\.conf\.exclusive_store = "redis://'):
             choose(conf, None)
         return
     url, origin = choose(conf, None)
-    assert (url, origin) == (line.store, line.origin)
+    assert (url.removesuffix("?master_name=main"), origin) == (line.store, line.origin)
     assert open_store(url).capabilities.line
+
+
+TLS = {"ssl_cert_reqs": ssl.CERT_REQUIRED, "ssl_ca_certs": "/etc/our ca.pem", "ssl_keyfile": None}
+IN_A_URL = "ssl_cert_reqs=required&ssl_ca_certs=%2Fetc%2Four+ca.pem"
+
+
+@pytest.mark.parametrize(
+    ("broker", "result_backend", "settings", "store"),
+    [
+        ("redis://mq/1", None, {"broker_use_ssl": TLS}, f"rediss://mq/1?{IN_A_URL}"),
+        ("rediss://mq", None, {"broker_use_ssl": {"ssl_cert_reqs": None}}, "rediss://mq?ssl_cert_reqs=none"),
+        (
+            "rediss://mq?ssl_ca_certs=/own",
+            None,
+            {"broker_use_ssl": TLS},
+            f"rediss://mq?{IN_A_URL}&ssl_ca_certs=/own",
+        ),
+        (
+            "redis://mq",
+            None,
+            {"broker_use_ssl": {"ssl_min_version": ssl.TLSVersion.TLSv1_3, "ssl_validate_ocsp": False}},
+            "rediss://mq?ssl_min_version=772",
+        ),
+        (
+            "redis://mq",
+            None,
+            {"broker_use_ssl": {"ssl_validate_ocsp": True}},
+            "rediss://mq?ssl_validate_ocsp=True",
+        ),
+        ("redis://mq", None, {"broker_use_ssl": True}, "redis://mq"),
+        ("redis://mq", None, {"broker_use_ssl": {}}, "redis://mq"),
+        ("redis://mq", "redis://results", {"broker_use_ssl": TLS}, "redis://results"),
+        ("redis://mq", "rediss://r", {"redis_backend_use_ssl": TLS}, f"rediss://r?{IN_A_URL}"),
+        ("redis+socket:///mq", None, {"broker_use_ssl": TLS}, "redis+socket:///mq"),
+    ],
+)
+def test_what_celerys_settings_say_of_tls_counts_for_the_store_that_is_found(
+    broker: str, result_backend: str | None, settings: dict[str, Any], store: str
+) -> None:
+    assert choose(conf_of(broker, result_backend, **settings), None)[0] == store
+    named = "redis://another"
+    assert choose(conf_of(broker, result_backend, **settings), named)[0] == named
 
 
 @pytest.mark.parametrize(
@@ -222,9 +272,9 @@ def test_the_error_lists_the_stores_that_were_looked_for(
 ) -> None:
     use_django(monkeypatch, cache, "django.db.backends.sqlite3")
     with pytest.raises(OptionError) as error:
-        choose(conf_of("amqp://me:secret@mq", "sentinel://:secret@results"), None)
+        choose(conf_of("amqp://me:secret@mq", "couchbase://:secret@results"), None)
     text = str(error.value)
-    assert "(result backend sentinel (not supported yet), broker amqp, Django's default cache " + name in text
+    assert "(result backend couchbase, broker amqp, Django's default cache " + name in text
     assert "Django's default database sqlite3)" in text
     assert '"redis://localhost:6379/0"' in text
     assert '"sqlite:////var/lib/proj/locks.db"' in text
@@ -289,15 +339,73 @@ def test_a_database_without_its_driver_is_passed_over(monkeypatch: pytest.Monkey
     ],
 )
 def test_a_scheme_that_is_not_known_is_refused_with_the_one_that_was_meant(url: str, words: str) -> None:
-    names = "django django-cache mariadb memcached memory mysql postgresql redis rediss sqlite valkey valkeys"
+    names = (
+        "django django-cache mariadb memcached memory mysql postgresql redis redis+cluster rediss sentinel "
+        "sqlite valkey valkeys"
+    )
     with pytest.raises(OptionError) as refused:
         open_store(choose(conf_of("redis://mq", None), url)[0])
     known = ", ".join(f"{name}://" for name in names.split())
     assert str(refused.value) == f"exclusive_store: no store for {words} There are {known}"
 
 
-def test_a_named_sentinel_is_refused() -> None:
+SENTINELS = "sentinel://a:1;sentinel://b:2/3"
+OF_BROKER = {"master_name": "of-broker", "sentinel_kwargs": {"password": "a&b"}}
+KWARGS = "sentinel_kwargs=%7B%22password%22%3A+%22a%26b%22%7D"
+
+
+@pytest.mark.parametrize(
+    ("broker", "results", "named", "url"),
+    [
+        ("redis://mq", SENTINELS, None, f"{SENTINELS}?master_name=of-results"),
+        (SENTINELS.split(";"), "rpc://", None, f"{SENTINELS}?master_name=of-broker&{KWARGS}"),
+        ("redis://mq", None, SENTINELS, f"{SENTINELS}?master_name=of-results&{KWARGS}"),
+        ("redis://mq", None, f"{SENTINELS}?master_name=own", f"{SENTINELS}?master_name=own&{KWARGS}"),
+    ],
+)
+def test_the_name_of_a_primary_is_found_in_the_transport_options_unless_the_url_has_one(
+    broker: Any, results: str | None, named: str | None, url: str
+) -> None:
+    conf = conf_of(
+        broker,
+        results,
+        broker_transport_options=OF_BROKER,
+        result_backend_transport_options={"master_name": "of-results", "min_other_sentinels": 0},
+    )
+    assert choose(conf, named)[0] == url
+    open_store(url)
+
+
+def test_how_many_sentinels_one_must_see_is_found_in_the_transport_options() -> None:
+    conf = conf_of(SENTINELS, None, broker_transport_options={"master_name": "m", "min_other_sentinels": 1})
+    assert choose(conf, None)[0] == f"{SENTINELS}?master_name=m&min_other_sentinels=1"
+
+
+def test_sentinels_without_the_name_of_their_primary_are_refused_with_the_fix() -> None:
     with pytest.raises(
-        OptionError, match=r"exclusive_store: sentinel:// is not supported yet; name .*redis://"
+        OptionError, match=r'set app\.conf\.broker_transport_options = \{"master_name": "mymaster"'
     ):
-        choose(conf_of("redis://mq", None), "sentinel://a;sentinel://b")
+        open_store(choose(conf_of("redis://mq", None), "sentinel://a;sentinel://b")[0])
+
+
+@pytest.mark.parametrize(
+    ("broker", "results", "settings"),
+    [
+        (SENTINELS.split(";"), None, {"broker_use_ssl": TLS}),
+        ("redis://mq", SENTINELS, {"redis_backend_use_ssl": TLS}),
+    ],
+)
+def test_servers_behind_sentinel_have_the_tls_of_celerys_settings(
+    broker: Any, results: str | None, settings: dict[str, Any]
+) -> None:
+    url, _ = choose(conf_of(broker, results, broker_transport_options=OF_BROKER, **settings), None)
+    servers = address.parse(sentinel.parse(f"{url}&master_name=m").servers)
+    assert servers.is_tls
+    assert servers.options["ssl_ca_certs"] == "/etc/our ca.pem"
+
+
+@pytest.mark.parametrize("given", [{"password": b"bytes"}, {"encoder": object()}])
+def test_options_of_sentinels_that_no_url_can_have_are_refused(given: dict[str, Any]) -> None:
+    conf = conf_of(SENTINELS, None, broker_transport_options={"master_name": "m", "sentinel_kwargs": given})
+    with pytest.raises(OptionError, match=r"sentinel_kwargs is a dictionary of options of connections, with"):
+        choose(conf, None)

@@ -10,24 +10,27 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 from celery_exclusive.brokers import LOOPBACK, scheme
 from celery_exclusive.display import printable
 from celery_exclusive.errors import OptionError
+from celery_exclusive.stores.redis import tls
 
 Option = str | int | float | bool | None
 
 TIMEOUT = 5.0
 """Seconds for connecting and for each answer, unless the URL says otherwise."""
-_TEXTS_OF_TLS = ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile", "ssl_password")
-_CHECKS_OF_TLS = ("none", "optional", "required")
 _MAY_HAVE_AT = ("username=", "password=", "ssl_password=")
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """`shown` is the URL without password and query; `options` are those of redis-py's connections."""
+    """`shown` is the URL without password and query; `options` are those of redis-py's connections.
+
+    `replicas` must confirm each lease.
+    """
 
     shown: str
     is_socket: bool
     is_tls: bool
     options: dict[str, Option] = field(repr=False)
+    replicas: int = 0
 
 
 def parse(url: str) -> Address:
@@ -47,10 +50,16 @@ def parse(url: str) -> Address:
     except OptionError:
         raise
     except ValueError:
-        raise OptionError(
-            f"exclusive_store: cannot understand this {scheme(url)}:// URL: percent-encode what is special "
-            "in its password ('/' is %2F, '@' is %40, '#' is %23), and give port and timeouts as numbers"
-        ) from None
+        raise malformed(url) from None
+
+
+def malformed(url: str) -> OptionError:
+    """Return the error about a URL that cannot be read; it shows no part of it."""
+    return OptionError(
+        f"exclusive_store: cannot understand this {scheme(url)}:// URL: percent-encode what is special "
+        "in its password ('/' is %2F, '@' is %40, '#' is %23, ';' is %3B), and give port and timeouts as "
+        "numbers"
+    )
 
 
 def place(options: Mapping[str, Any]) -> str:
@@ -93,9 +102,16 @@ def _parse(parts: SplitResult, scheme: str) -> Address:
         host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else options["host"]
         place = f"{host}:{options['port']}/{options['db']}"
     if is_tls:
-        options.update(_tls(query))
+        options.update(tls.options(query))
     secret = f"{user}:**@" if options["password"] else "**@" if user else ""  # maybe one without its colon
-    return Address(printable(f"{parts.scheme}://{secret}{place}"), is_socket, is_tls, options)
+    shown = printable(f"{parts.scheme}://{secret}{place}")
+    return Address(shown, is_socket, is_tls, options, _replicas(query.get("replicas", "0")))
+
+
+def _replicas(text: str) -> int:
+    if not text.isdecimal():
+        raise OptionError("exclusive_store: replicas= of a Redis URL is a number, as in ?replicas=1")
+    return int(text)
 
 
 def _database(text: str) -> int:
@@ -104,14 +120,3 @@ def _database(text: str) -> int:
             "exclusive_store: the database of a Redis URL is a number, as in redis://localhost/1"
         )
     return int(text or 0)
-
-
-def _tls(query: dict[str, str]) -> dict[str, Option]:
-    options: dict[str, Option] = {name: query[name] for name in _TEXTS_OF_TLS if name in query}
-    check = query.get("ssl_cert_reqs", "required").lower().removeprefix("cert_")
-    if check not in _CHECKS_OF_TLS:
-        raise OptionError(f"exclusive_store: ssl_cert_reqs is one of {', '.join(_CHECKS_OF_TLS)}")
-    options["ssl_cert_reqs"] = check
-    if "ssl_check_hostname" in query:
-        options["ssl_check_hostname"] = query["ssl_check_hostname"].lower() in ("1", "true", "yes", "on")
-    return options

@@ -1,13 +1,12 @@
 -- Does one operation on one key, or reaps, at one instant of the server's clock.
 --
 -- keys: base
--- arguments: now verb key id token ttl first_offer tombstone_ttl candidate field value
--- reply: answer number owners epoch wakes asides unreadable time
+-- arguments: now verb key id token ttl settings field value
+-- reply: answer number owners epoch wakes asides unreadable time drawn
 --
 -- now        virtual time for tests, or "" for the server's clock
 -- id token ttl  of the operation, "" without one
--- first_offer  how long it lasts
--- candidate  becomes the epoch if there is none
+-- settings   how long a first offer lasts, and a tombstone, and what becomes the epoch if there is none
 -- field      a name and its value, again for each: what the operation has besides its defaults. The fields
 --            are those of core/operations.py, in a table `op`, where two fields stand for each pair:
 -- fields of acquire: limit redelivered promoted acks_late message max_waiting takes_over_id takes_over_phase at_once recovers order
@@ -20,18 +19,20 @@
 -- limit      reap: of how many keys; every: the least time since the last reap
 -- list       acquire_alone: where the payload is pushed with a new lease; a lease that is there went with it
 -- answer     granted, parked, held, full, stale or done; number is the fence, the position, how many wait,
---            or 1 for found; reap: 0 after another reap, 2 if more may be due; the quick ways return
---            these two alone; refused, alone: nothing could be pushed, and nothing was done
+--            or 1 for found; reap: 0 after another reap, 2 if more may be due; the quick ways return the
+--            number alone, a fence or 1; refused, alone: nothing could be pushed, and nothing was done
 -- epoch      in a reply with wakes, and in every reply to reap
 -- owners     id, age, remaining, fence, phase, ...; wakes: key, id, message, waiting, ...; asides: key, id, ...
 -- unreadable reap: key, problem, ... of damaged keys, which it skips from now on
 -- time       the instant of it all
+-- drawn      the last fence, of a new lease or a new place in line; 0 if there was none
 
 -- include clock.lua
 
-local verb, op = ARGV[2], {id = ARGV[4], token = ARGV[5], ttl = tonumber(ARGV[6])}
-for place = 10, #ARGV, 2 do op[ARGV[place]] = ARGV[place + 1] end
-op.limit, op.ending, op.phase = op.limit or '1', op.ending or 'done', op.phase or 'running'
+local verb, op = ARGV[2], {
+  id = ARGV[4], token = ARGV[5], ttl = tonumber(ARGV[6]), limit = '1', ending = 'done', phase = 'running',
+}
+for place = 8, #ARGV, 2 do op[ARGV[place]] = ARGV[place + 1] end
 
 -- Pushes the message of a new lease, before that is stored: a push that fails leaves no lease.
 local function push()
@@ -43,7 +44,7 @@ end
 
 -- include document.lua
 
-local first_offer, tombstone_ttl, candidate = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9]
+local first_offer, tombstone_ttl, candidate = string.match(ARGV[7], '^(%d+) (%d+) (%x+)$')
 op.id = op.id ~= '' and op.id or nil
 op.limit = tonumber(op.limit)
 local may_be_in_line = op.redelivered or op.promoted
@@ -55,13 +56,15 @@ if is_refused then
     if flat[i] ~= '' then list[#list + 1] = read_lease(flat[i], flat[i + 1]) end
   end
   append_leases(by, list)
-  return {'held', 0, by, '', {}, {}, {}, now}
+  return {'held', 0, by, '', {}, {}, {}, now, 0}
 end
 
+local drawn = 0
+
 local function next_number()
-  local fence = math.max((tonumber(redis.call('GET', base .. 'fence')) or 0) + 1, now)
-  redis.call('SET', base .. 'fence', whole(fence))
-  return fence
+  drawn = math.max((tonumber(redis.call('GET', base .. 'fence')) or 0) + 1, now)
+  redis.call('SET', base .. 'fence', whole(drawn))
+  return drawn
 end
 
 local function tombstone_name()
@@ -94,6 +97,7 @@ local SKIP_UNREADABLE = 600000000
 
 -- Ends expired leases and offers of the keys that are due.
 local function reap()
+  write_when_full()
   local last = tonumber(redis.call('GET', base .. 'reaped'))
   if last and last <= now and now < last + tonumber(op.every) then return 'done', 0 end
   redis.call('SET', base .. 'reaped', whole(now), 'PX', 3600000)
@@ -129,10 +133,11 @@ else
     requeue = requeue, remove = remove, give_up = give_up, force_release = force_release, restore = restore,
   }
   local had_lease = holders[op.id]
+  if had_lease or entries[op.id] then write_when_full() end -- else a full line would never be done
   answer, number, by = verbs[verb]()
   local refused = answer == 'granted' and not had_lease and push()
   if refused then return refused end
   store()
 end
 local epoch = (#wakes > 0 or verb == 'reap') and ensure_epoch() or ''
-return {answer, number, by or {}, epoch, wakes, asides, unreadable, now}
+return {answer, number, by or {}, epoch, wakes, asides, unreadable, now, drawn}

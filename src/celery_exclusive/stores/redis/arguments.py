@@ -38,6 +38,7 @@ _PAIRS = {
     "inherits": ("inherits_id", "inherits_token"),
 }
 NO_HEAD = ("", "", "")
+"""The three of an operation that has none of them."""
 
 
 class _Form:

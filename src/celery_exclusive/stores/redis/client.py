@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import socket
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, NoReturn, Protocol
 
 from celery_exclusive.errors import OptionError, StoreUnavailable
 from celery_exclusive.stores import hints
 from celery_exclusive.stores.idle import Idle
-from celery_exclusive.stores.redis import address, reader
+from celery_exclusive.stores.redis import address, reader, rights, tls
 from celery_exclusive.stores.redis.scripts import Script
+from celery_exclusive.stores.redis.witness import Witness
 from celery_exclusive.system.deadline import at_most
 
 try:
@@ -20,23 +24,22 @@ except ImportError:
         "exclusive_store: redis:// and valkey:// need redis-py: pip install 'celery-exclusive[redis]'"
     ) from None
 
-CLUSTER = "it is a Redis Cluster, which cannot keep locks: point exclusive_store to a single server"
-_HINTS = {
+CLUSTER = "it is a Redis Cluster: name it redis+cluster:// in exclusive_store, rediss+cluster:// with TLS"
+HINTS = {
     "LOADING": "it is still reading its data: try again in a moment",
     "READONLY": hints.REPLICA,
     "MASTERDOWN": "it is a replica without its primary: point exclusive_store to the primary",
+    "replicas confirmed": "look for the replicas, or lower replicas= in its URL",
+    "NOREPLICAS": "fewer replicas follow it than its min-replicas-to-write: look for them",
     "OOM": "its memory is full: raise its maxmemory, or give the locks a server of their own",
-    **dict.fromkeys(
-        ("NOPERM", "ACL failure in script"),
-        "grant its user the rights on exclusive_prefix of the ACL line in docs/security.md",
-    ),
-    "NOAUTH": hints.LOGIN,
+    **dict.fromkeys(("NOAUTH", "unauthenticated"), hints.LOGIN),
     "WRONGPASS": hints.LOGIN,
     "MISCONF": "it cannot write its data to disk: read its log",
     "MOVED": CLUSTER,
     "CLUSTERDOWN": CLUSTER,
     "DB index": "name a database that the server has, 0 in a Redis Cluster",
     "unknown command": "check that it is a Redis server and allows this command",
+    **tls.HINTS,
 }
 _WORDS: tuple[tuple[type[Exception], str], ...] = (
     (exceptions.BusyLoadingError, "LOADING"),
@@ -45,15 +48,19 @@ _WORDS: tuple[tuple[type[Exception], str], ...] = (
     (exceptions.NoPermissionError, "NOPERM"),
     (exceptions.AuthenticationError, "NOAUTH"),
     (exceptions.MovedError, "MOVED"),
+    (exceptions.AskError, "ASK"),
+    (exceptions.TryAgainError, "TRYAGAIN"),
+    (exceptions.MasterDownError, "MASTERDOWN"),
     (exceptions.ClusterDownError, "CLUSTERDOWN"),
 )
 _ARGUMENTS = ", with args beginning with"
 """After these words a server repeats the arguments of a command: passwords and keys."""
 _TIMEOUTS = ("socket_timeout", "socket_connect_timeout")
-_Command = tuple[object, ...]
+Command = tuple[object, ...]
 
 
-class _Connection(Protocol):
+class Connection(Protocol):
+    pid: int
     _sock: socket.socket
     _parser: Any
 
@@ -62,8 +69,23 @@ class _Connection(Protocol):
     def disconnect(self) -> None: ...
 
 
+class Server(Protocol):
+    """What a store asks: a server, or the node of a cluster that has its data."""
+
+    url: str
+    place: str
+
+    def run(self, script: Script, base: str, *arguments: object, again: Command = ()) -> Any: ...
+    def ask(self, *command: object) -> Any: ...
+    def close(self) -> None: ...
+
+
 class Repeated(list[Any]):
     """The answer to a command that was sent twice: the first one may have been executed."""
+
+
+class Denied(StoreUnavailable):
+    """The server has answered a command with an error."""
 
 
 class Client:
@@ -73,33 +95,62 @@ class Client:
     at once. No lock guards them, so none can be held while a process forks.
     """
 
-    def __init__(self, url: str) -> None:
+    hints: Mapping[str, str] = HINTS
+    begin_tls = "begin its URL with rediss://"
+
+    def __init__(self, url: str, witness: Witness | None = None) -> None:
+        self._witness = witness
         self._address = address.parse(url)
+        self.round_trip: Callable[[Connection, Command], Any] = round_trip
         self.url = self._address.shown
         self.place = address.place(self._address.options)
-        self._timeout = float(self._address.options["socket_timeout"] or 0)
-        self._idle = Idle[_Connection]()
+        self.replicas = self._address.replicas
+        self.timeout = float(self._address.options["socket_timeout"] or 0)
+        self._idle = Idle[Connection]()
 
-    def run(self, script: Script, base: str, *arguments: object, again: _Command | None = None) -> Any:
+    def begin(self, script: Script, base: str, *arguments: object) -> Connection | None:
+        """Send a script on an idle connection, which is the caller's until `run` reads the answer from it.
+
+        None: there is no connection that works.
+        """
+        connection = self._idle.pop()
+        if connection is None:
+            return None
+        try:
+            connection._sock.settimeout(at_most(self.timeout))
+            connection.send_packed_command([pack(("EVALSHA", script.name, "1", base, *arguments))])
+        except BaseException as error:
+            connection.disconnect()
+            if isinstance(error, (exceptions.RedisError, OSError)):
+                return None
+            raise
+        return connection
+
+    def run(
+        self,
+        script: Script,
+        base: str,
+        *arguments: object,
+        again: Command = (),
+        begun: Connection | None = None,
+    ) -> Any:
         """Run a script by its name, or by its text if the server does not know it yet.
 
-        `again` replaces the arguments if they are sent a second time, since the first answer was lost.
+        `again` follows the arguments if they are sent a second time, since the first answer was lost.
+        `begun`: they were sent on this connection.
         """
-        repetition = again or arguments
         try:
             try:
-                name: _Command = ("EVALSHA", script.name, 1, base)
-                return self._exchange(name + arguments, name + repetition)
+                return self._exchange(("EVALSHA", script.name, "1", base, *arguments), again, begun)
             except exceptions.NoScriptError:
-                text: _Command = ("EVAL", script.text, 1, base)
-                return self._exchange(text + arguments, text + repetition)
+                return self._exchange(("EVAL", script.text, "1", base, *arguments), again)
         except (exceptions.RedisError, OSError) as error:
             self._explain(error)
 
     def ask(self, *command: object) -> Any:
         """Send one command."""
         try:
-            return self._exchange(command, command)
+            return self._exchange(command)
         except (exceptions.RedisError, OSError) as error:
             self._explain(error)
 
@@ -108,9 +159,11 @@ class Client:
         for connection in self._idle.drain():
             connection.disconnect()
 
-    def _exchange(self, command: _Command, again: _Command) -> Any:
+    def _exchange(self, command: Command, again: Command = (), begun: Connection | None = None) -> Any:
         """Do one round trip; a second one on a new connection if the old one is of no use any more."""
         try:
+            if begun and begun.pid == os.getpid():
+                return self._try(begun, command, is_sent=True)
             return self._try(self._idle_or_new(), command)
         except (exceptions.BusyLoadingError, exceptions.AuthenticationError, exceptions.NoPermissionError):
             raise
@@ -119,20 +172,22 @@ class Client:
                 raise
             self.close()  # it keeps them open, and the name leads to another server after a failover
             return self._try(self._idle_or_new(), command)
+        except exceptions.TimeoutError:
+            self.close()  # maybe they all lead to a server that is gone
+            raise
         except (exceptions.ConnectionError, ConnectionError):
             self.close()  # a server that dropped one has dropped all of them
-            answer = self._try(self._idle_or_new(), again)
+            answer = self._try(self._idle_or_new(), command + again)
             return Repeated(answer) if isinstance(answer, list) else answer
 
-    def _try(self, connection: _Connection, command: _Command) -> Any:
+    def _try(self, connection: Connection, command: Command, *, is_sent: bool = False) -> Any:
         """Do one round trip; keep the connection for the next call, unless an answer may be left unread."""
-        timeout = at_most(self._timeout)
-        is_hurried = timeout < self._timeout
+        timeout = at_most(self.timeout)
+        is_hurried = is_sent or timeout < self.timeout
         try:
             if is_hurried:
                 connection._sock.settimeout(timeout)
-            connection.send_packed_command([_pack(command)])
-            answer = _read(connection)
+            answer = _read(connection) if is_sent else self.round_trip(connection, command)
         except exceptions.ResponseError:
             self._keep(connection, is_hurried=is_hurried)
             raise
@@ -142,46 +197,73 @@ class Client:
         self._keep(connection, is_hurried=is_hurried)
         return answer
 
-    def _keep(self, connection: _Connection, *, is_hurried: bool) -> None:
+    def _keep(self, connection: Connection, *, is_hurried: bool) -> None:
         if is_hurried:
-            connection._sock.settimeout(self._timeout)
+            connection._sock.settimeout(self.timeout)
         self._idle.append(connection)
 
-    def _idle_or_new(self) -> _Connection:
+    def _idle_or_new(self) -> Connection:
         return self._idle.pop() or self._open()
 
-    def _open(self) -> _Connection:
+    def _open(self) -> Connection:
         to = self._address
         kind: type[Any] = driver.Connection
         if to.is_tls:
             kind = driver.SSLConnection
         elif to.is_socket:
             kind = driver.UnixDomainSocketConnection
-        options = {name: at_most(float(to.options[name] or 0)) for name in _TIMEOUTS}
-        connection: _Connection = kind(protocol=2, **{**to.options, **options})
+        limits = {name: at_most(float(to.options[name] or 0)) for name in _TIMEOUTS}
+        connection: Connection = kind(protocol=2, **{**self._options(), **limits})
         try:
             connection.connect()
         except (exceptions.BusyLoadingError, exceptions.AuthenticationError):
             raise
         except (exceptions.RedisError, OSError, UnicodeError) as error:  # UnicodeError: not a host name
             raise _Unreachable(str(error)) from error
+        try:
+            self._greet(connection)
+        except BaseException:
+            connection.disconnect()
+            raise
         return connection
+
+    def _options(self) -> dict[str, address.Option]:
+        """Return the options of redis-py for a new connection."""
+        return self._address.options
+
+    def _greet(self, connection: Connection) -> None:
+        """Do what a new connection begins with."""
+        if self._witness:
+            with suppress(exceptions.ResponseError):  # the call itself will say what is refused
+                self._witness.hear(*round_trip(connection, self._witness.statement()))
 
     def _explain(self, error: Exception) -> NoReturn:
         text, has_arguments, _ = str(error).partition(_ARGUMENTS)
         text = text.rstrip(".")
         cause = None if has_arguments else error
+        failure = Denied if isinstance(error, exceptions.ResponseError) else StoreUnavailable
         words = [word for kind, word in _WORDS if isinstance(error, kind)]
-        words += [word for word in _HINTS if word in text]
+        words += [word for word in (*rights.WORDS, *self.hints) if word in text]
         if words:
             said = text if words[0] in text else f"{words[0]} {text}"
-            raise StoreUnavailable(f"store {self.url}: {said}; {_HINTS[words[0]]}") from cause
-        if isinstance(error, exceptions.ResponseError):
-            raise StoreUnavailable(f"store {self.url} refused: {text}; read its log") from cause
-        raise StoreUnavailable(f"store {self.url} does not answer: {text}; {hints.ALIVE}") from cause
+            user = str(self._address.options["username"] or "default")
+            step = self.hints.get(words[0]) or rights.to_grant(text, user)
+            raise failure(f"store {self.url}: {said}; {step}") from cause
+        if failure is Denied:
+            raise failure(f"store {self.url} refused: {text}; read its log") from cause
+        step = hints.ALIVE
+        if isinstance(error, _Unreachable):
+            step = tls.next_step(text, is_tls=self._address.is_tls, begin=self.begin_tls)
+        raise StoreUnavailable(f"store {self.url} does not answer: {text}; {step}") from cause
 
 
-def _read(connection: _Connection) -> Any:
+def round_trip(connection: Connection, command: Command) -> Any:
+    """Send a command and return its answer."""
+    connection.send_packed_command([pack(command)])
+    return _read(connection)
+
+
+def _read(connection: Connection) -> Any:
     """Read a reply; raise what redis-py raises."""
     try:
         return reader.read(connection._sock, connection._parser.parse_error)
@@ -192,21 +274,24 @@ def _read(connection: _Connection) -> Any:
 
 
 def _is_of_replica(error: exceptions.ResponseError) -> bool:
-    """Whether a server has done nothing, since it is no primary. Redis 6 says so in an error of a script."""
+    """Whether a server has done nothing, since it is no primary, or one whose replicas have left it.
+
+    Redis 6 says so in an error of a script.
+    """
     is_said = isinstance(error, (exceptions.ReadOnlyError, exceptions.MasterDownError))
-    return is_said or "-READONLY" in str(error)
+    return is_said or "-READONLY" in str(error) or "NOREPLICAS" in str(error)
 
 
-def _pack(command: _Command) -> bytes:
-    """Encode a command like redis-py's own packer, in a sixth of the time."""
-    packed = [b"*%d\r\n" % len(command)]
-    for word in command:
-        if type(word) is str:
-            text = word.encode("utf-8", "surrogatepass")
-        else:
-            text = word if isinstance(word, bytes) else str(word).encode()
-        packed.append(b"$%d\r\n%b\r\n" % (len(text), text))
-    return b"".join(packed)
+def pack(command: Command) -> bytes:
+    """Encode a command like redis-py's own packer, but faster: a character stands for a byte."""
+    words = [word if type(word) is str and word.isascii() else _spelled(word) for word in command]
+    text = "".join([f"${len(word)}\r\n{word}\r\n" for word in words])
+    return f"*{len(words)}\r\n{text}".encode("latin-1")
+
+
+def _spelled(word: object) -> str:
+    data = word if isinstance(word, bytes) else str(word).encode("utf-8", "surrogatepass")
+    return data.decode("latin-1")
 
 
 class _Unreachable(exceptions.RedisError):

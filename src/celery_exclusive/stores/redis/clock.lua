@@ -14,6 +14,11 @@ local function whole(number)
   return string.format('%.0f', number)
 end
 
+-- Lets a script write though memory is full: Redis refuses a first write that needs memory, and no later one.
+local function write_when_full()
+  redis.call('DEL', base .. 'nothing')
+end
+
 local function expire(name, at)
   if is_virtual then
     redis.call('PEXPIRE', name, 3600000)

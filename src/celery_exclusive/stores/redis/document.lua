@@ -11,6 +11,7 @@
 --   t:<n>:<key>:<id>   "until token" of a tombstone; n is the length of the key
 --   due        ZSET key -> when the reaper must look at it, of keys with a line; may be early, never late
 --   fence, epoch, reaped   the last fence; the store's epoch; when a reaper last came
+--   run        which run of the server has the data, and the fence with which it began: see witness.lua
 --   unreadable HASH key -> problem, of keys that the reaper skips: their data are none of the above
 --   broker     the broker that this namespace is kept for, as long as its workers beat
 --

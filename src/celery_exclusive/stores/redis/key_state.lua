@@ -88,7 +88,8 @@ end
 local function end_expired()
   for holder, lease in pairs(holders) do
     local recovers = op.recovers_until and now <= tonumber(op.recovers_until)
-    local is_kept = entries[holder] and lease.expiry + ABANDONED > now and not recovers
+    local is_abandoned = not op.recovers_until and lease.expiry + ABANDONED <= now
+    local is_kept = entries[holder] and not is_abandoned and not recovers
     if lease.expiry <= now and not is_kept then drop(holder) end
   end
   local has_more = false

@@ -30,17 +30,17 @@ if verb == 'acquire' or verb == 'acquire_alone' or verb == 'release' then
   if verb == 'release' and is_quick and is_mine and copies == '0' then
     if behind == '0' and count == 1 then
       redis.call('DEL', leases)
-      return {'done', 1}
+      return 1
     end
     if behind == '0' then
       redis.call('HDEL', leases, id)
       redis.call('HSET', leases, '', limit .. ' ' .. count - 1 .. ' ' .. minexp .. ' ' .. maxexp .. ' 0 0 0')
-      return {'done', 1}
+      return 1
     end
     if op.ending == 'done' and count == 1 and redis.call('ZSCORE', base .. 'b:' .. key, id) then
       redis.call('DEL', leases, base .. 'b:' .. key, base .. 'o:' .. key, base .. 'm:' .. key)
       redis.call('ZREM', base .. 'due', key)
-      return {'done', 1}
+      return 1
     end
   end
 
@@ -72,7 +72,7 @@ if verb == 'acquire' or verb == 'acquire_alone' or verb == 'release' then
       elseif is_longest then
         expire(leases, now + op.ttl)
       end
-      return {'granted', number}
+      return number
     end
     if is_mine and not op.recovers then -- a queued lease belongs to its id
       local is_renewed = is_acquire and phase == 'running'
@@ -83,9 +83,9 @@ if verb == 'acquire' or verb == 'acquire_alone' or verb == 'release' then
       if longest < tonumber(minexp) then minexp = ends end
       local is_longest = count == 1 and not is_renewed or longest > tonumber(maxexp)
       if is_longest then maxexp = ends end
+      if is_longest then expire(leases, longest) end -- first: this write is allowed when memory is full
       put(ends)
-      if is_longest then expire(leases, longest) end
-      return {'granted', tonumber(fence)}
+      return tonumber(fence)
     end
     is_refused = not expiry and not is_known and count >= most and (not op.message or op.at_once)
   end

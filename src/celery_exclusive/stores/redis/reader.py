@@ -24,16 +24,38 @@ def read(from_: socket.socket, error: Callable[[str], Exception]) -> Any:
     Raises:
         EOFError: the server has closed the connection.
     """
+    more = from_.recv(_MOST)
+    if more.startswith(b":") and more.endswith(b"\r\n"):  # of the quick ways
+        return int(more[1:])
     data = bytearray()
+    while more:
+        data += more
+        if data.endswith(b"\r\n"):  # it may be whole; parsed with each piece, a long one takes minutes
+            with suppress(_Incomplete):
+                reply, _ = _parse(data, 0, error)
+                if isinstance(reply, Exception):
+                    raise reply
+                return reply
+        more = from_.recv(_MOST)
+    raise EOFError
+
+
+def read_all(from_: socket.socket, count: int, error: Callable[[str], Exception]) -> list[Any]:
+    """Read the replies to several requests; one that was refused has an exception among them.
+
+    Raises:
+        EOFError: the server has closed the connection.
+    """
+    data, replies, at = bytearray(), list[Any](), 0
     while more := from_.recv(_MOST):
         data += more
-        if not data.endswith(b"\r\n"):  # it is not whole; parsed with each piece, a long one takes minutes
+        if not data.endswith(b"\r\n"):
             continue
         with suppress(_Incomplete):
-            reply, _ = _parse(data, 0, error)
-            if isinstance(reply, Exception):
-                raise reply
-            return reply
+            while len(replies) < count:
+                reply, at = _parse(data, at, error)
+                replies.append(reply)
+            return replies
     raise EOFError
 
 

@@ -31,6 +31,7 @@ local function renew(key, id, token, ttl)
   replies[#replies + 1] = is_alive and 1 or 0
 end
 
+write_when_full()
 for first = 2, #ARGV, 4 do
   local answered = #replies
   local problem = try(function()

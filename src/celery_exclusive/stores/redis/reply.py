@@ -9,7 +9,6 @@ from celery_exclusive.core.operations import Answer, Applied, Full, Granted, Hel
 from celery_exclusive.core.records import OwnerPhase
 from celery_exclusive.stores.base import Reply, Wake
 
-GRANTED: Final = b"granted"
 _FULL: Final = 2
 _PHASES: Final[dict[bytes, OwnerPhase]] = {phase.encode(): phase for phase in get_args(OwnerPhase)}
 
@@ -35,7 +34,7 @@ def read_reply(reply: Any, *, is_sweep: bool, is_repeated: bool) -> Reply:
 
 
 def _answer(name: bytes, number: int, owners: list[Any]) -> Answer:
-    if name == GRANTED:
+    if name == b"granted":
         return Granted(number)
     if name == b"parked":
         return Parked(number, read_owners(owners))

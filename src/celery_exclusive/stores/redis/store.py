@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from os import urandom
 from typing import Any
 
@@ -16,18 +17,22 @@ from celery_exclusive.core.operations import (
     is_done_if_repeated,
 )
 from celery_exclusive.core.records import NEVER
-from celery_exclusive.errors import OptionError, StoreUnavailable, UnreadableKey
+from celery_exclusive.errors import LeaseUnconfirmed, OptionError, StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import Capabilities, Reply, Snapshot, older_version
 from celery_exclusive.stores.redis import scripts
 from celery_exclusive.stores.redis.arguments import FIELDS, NO_HEAD, arguments_of
-from celery_exclusive.stores.redis.client import CLUSTER, Client, Repeated
-from celery_exclusive.stores.redis.reply import GRANTED, read_owners, read_reply, shorten, text
+from celery_exclusive.stores.redis.client import CLUSTER, Client, Connection, Repeated, Server
+from celery_exclusive.stores.redis.names import literal, names_like
+from celery_exclusive.stores.redis.replicas import CONFIRMED, Confirmation, Unconfirmed
+from celery_exclusive.stores.redis.reply import read_owners, read_reply, shorten, text
+from celery_exclusive.stores.redis.server_facts import facts_of, warnings_of
+from celery_exclusive.stores.redis.witness import Witness
 from celery_exclusive.stores.text import to_bytes
 
 _APPLY = scripts.load(
     "apply.lua",
-    arguments="now verb key id token ttl first_offer tombstone_ttl candidate field value",
-    reply="answer number owners epoch wakes asides unreadable time",
+    arguments="now verb key id token ttl settings field value",
+    reply="answer number owners epoch wakes asides unreadable time drawn",
     fields=FIELDS,
 )
 _RENEW = scripts.load("renew.lua", arguments="now key id token ttl", reply="found")
@@ -39,7 +44,9 @@ _NAMES_AT_START = 10_000
 """How many names are searched for locks of an older version: all would take too long."""
 _DAMAGE = ("WRONGTYPE", "MALFORMED", "attempt to", "bad argument")
 """Words of errors that mean damaged data of a key, as in document.lua, and not a failing server."""
-_DONE, _NOT_DONE = Reply(Applied(True)), Reply(Applied(False))
+Run = tuple[Any, ...]
+"""What `Server.run` is called with: a script, the base of its names, and its arguments."""
+_RELEASED = Reply(Applied(True))
 
 
 class RedisStore:
@@ -52,18 +59,48 @@ class RedisStore:
     capabilities = Capabilities()
 
     def __init__(
-        self, url: str, *, prefix: str = "cx", offer: int = 5_000_000, tombstone_ttl: int = 600_000_000
+        self,
+        url: str,
+        *,
+        prefix: str = "cx",
+        offer: int = 5_000_000,
+        tombstone_ttl: int = 600_000_000,
+        client: Server | None = None,
+        base: str | None = None,
     ) -> None:
-        self._client = Client(url)
+        self._base, self._older = base or f"{prefix}2:{{0}}:", f"{prefix}1:{{0}}:"
+        self._witness = None if client else Witness(self._base)
+        self._client: Server = client or self.connect(url)
+        self._granting = self._client
+        if isinstance(self._client, Client) and self._client.replicas:
+            self._granting = granting = self.connect(url)
+            granting.round_trip = Confirmation(granting.replicas, granting.timeout)
+        clients = {verb: self._granting if verb in CONFIRMED else self._client for verb in FIELDS}
+        self._run: dict[str, Callable[..., Any]] = {verb: asked.run for verb, asked in clients.items()}
         self.url = self._client.url
         self.place = self._client.place
         self.clock: Callable[[], int] | None = None
-        self._base, self._older = f"{prefix}2:{{0}}:", f"{prefix}1:{{0}}:"
-        self._offer = offer
-        self._tombstone_ttl = tombstone_ttl
+        self._settings = f"{offer} {tombstone_ttl} "
+
+    def connect(self, url: str) -> Client:
+        return Client(url, self._witness)
 
     def apply(self, key: str, operation: KeyOperation) -> Reply:
         return self._apply(key, *arguments_of(operation), is_done_if_repeated=is_done_if_repeated(operation))
+
+    def begin(self, key: str, operation: AcquireAlone) -> Connection | None:
+        """Send an operation whose reply `finish` reads later, from what is returned; None: nothing was sent.
+
+        A caller that does not call `finish` disconnects the connection. The server may do the operation yet.
+        """
+        if self._granting is not self._client or not isinstance(self._client, Client):
+            return None
+        verb, head, named = arguments_of(operation)
+        return self._client.begin(_APPLY, self._base, *self._words(verb, key, head, named))
+
+    def finish(self, key: str, operation: AcquireAlone, begun: Connection) -> Reply:
+        verb, head, named = arguments_of(operation)
+        return self._apply(key, verb, head, named, run=partial(self._run[verb], begun=begun))
 
     def acquire_and_push(self, key: str, operation: AcquireAlone, to: str, message: bytes) -> Reply | None:
         """Do the operation, and push the message onto a list of this server, if the lease is a new one.
@@ -79,18 +116,23 @@ class RedisStore:
             return None
 
     def renew(self, leases: Sequence[tuple[str, Renew]]) -> list[bool]:
-        found: list[bool] = []
+        return [bool(found) for run in self.renewals(leases) for found in self._granting.run(*run)]
+
+    def renewals(self, leases: Sequence[tuple[str, Renew]]) -> Iterator[Run]:
         for first in range(0, len(leases), _LEASES_PER_CALL):
             batch = leases[first : first + _LEASES_PER_CALL]
-            words: list[object] = []
-            for key, lease in batch:
-                words += (key, lease.id, lease.token, lease.ttl)
-            found += map(bool, self._client.run(_RENEW, self._base, self._now(), *words))
-        return found
+            words = [word for key, it in batch for word in (key, it.id, it.token, it.ttl)]
+            yield _RENEW, self._base, self._now(), *words
 
     def reap(self, limit: int = 100, every: int = 0, *, recovers_until: int = NEVER) -> Reply:
+        return self.read_sweep(self._client.run(*self.sweep(limit, every, recovers_until)))
+
+    def sweep(self, limit: int, every: int, recovers_until: int) -> Run:
         named = ["limit", limit, "every", every, "recovers_until", recovers_until]
-        return self._apply("", "reap", NO_HEAD, named)
+        return _APPLY, self._base, *self._words("reap", "", NO_HEAD, named)
+
+    def read_sweep(self, reply: Any) -> Reply:
+        return self._read(reply, is_sweep=True)
 
     def keep_namespace(self, broker: str, life: int) -> str:
         return text(self._client.run(_NAMESPACE, self._base, broker, life))
@@ -102,7 +144,12 @@ class RedisStore:
         return snapshot
 
     def inspect_all(self, keys: Sequence[str]) -> list[Snapshot]:
-        seen = self._client.run(_INSPECT, self._base, self._now(), *keys)
+        return self.read_inspection(self._client.run(*self.inspection(keys)))
+
+    def inspection(self, keys: Sequence[str]) -> Run:
+        return _INSPECT, self._base, self._now(), *keys
+
+    def read_inspection(self, seen: Any) -> list[Snapshot]:
         return [
             Snapshot(read_owners(owners), waiting, aside, shorten(problem.decode(errors="replace")))
             for waiting, aside, owners, problem in seen
@@ -115,51 +162,38 @@ class RedisStore:
 
     def scan(self, prefix: str = "") -> Iterator[str]:
         start = f"{self._base}l:"
-        pattern = "".join(f"\\{char}" if char in "*?[]^-\\" else char for char in start + prefix) + "*"
         seen: set[bytes] = set()
         for key in map(text, self._client.ask("HKEYS", f"{self._base}unreadable")):
             seen.add(to_bytes(start + key))
             if key.startswith(prefix):
                 yield key
-        cursor: Any = 0
-        while True:
-            cursor, found = self._client.ask("SCAN", cursor, "MATCH", pattern, "COUNT", 1000)
-            for name in found:
-                if name not in seen:
-                    seen.add(name)
-                    yield text(name)[len(start) :]
-            if int(cursor) == 0:
-                return
+        for name in names_like(self._client, literal(start + prefix) + "*"):
+            if name not in seen:
+                seen.add(name)
+                yield text(name)[len(start) :]
 
     def epoch(self) -> str:
         name = f"{self._base}epoch"
         return text(self._client.ask("GET", name) or self._new_epoch(name))
 
     def check(self) -> list[str]:
-        facts = _facts(self._client.ask("INFO"))
+        facts = facts_of(self._client)
         if facts.get("cluster_enabled") == "1":
             raise OptionError(f"store {self.url}: {CLUSTER}")
         if facts.get("role") == "slave":
             raise StoreUnavailable(f"store {self.url} is a replica: point exclusive_store to the primary")
         self.reap(limit=0)  # raises if the scripts may not run
+        if self._granting is not self._client:
+            self._client.ask("WAIT", 0, 1)  # raises if its user may not
         warnings = []
         if self._has_older_locks():
             warnings.append(older_version(self.url, f"{self._older}*"))
-        policy = facts.get("maxmemory_policy", "noeviction")
-        if facts.get("maxmemory", "0") != "0" and policy != "noeviction":
-            warnings.append(
-                f"store {self.url}: its maxmemory-policy is {policy}, which may drop locks and waiting tasks "
-                "when memory is full; set it to noeviction"
-            )
-        if facts.get("aof_enabled") == "0" and self._saves() is False:
-            warnings.append(
-                f"store {self.url}: it writes nothing to disk, so a restart loses locks and waiting tasks; "
-                "set appendonly to yes"
-            )
+        warnings += warnings_of(self._client, facts, self.url)
         return warnings
 
     def close(self) -> None:
         self._client.close()
+        self._granting.close()
 
     def _has_older_locks(self) -> bool:
         """Whether the database has a heartbeat, a line or leases of the first version.
@@ -188,20 +222,21 @@ class RedisStore:
                     "it, and find out which program did it. Until then no lock can be acquired"
                 ) from error
 
-    def _saves(self) -> bool | None:
-        """Whether the server makes snapshots; None if it refuses to answer, as hosted servers do."""
-        try:
-            answer = self._client.ask("CONFIG", "GET", "save")
-        except StoreUnavailable:
-            return None
-        return bool(answer[1]) if answer else None
-
     def _new_epoch(self, name: str) -> Any:
         self._client.ask("SET", name, urandom(8).hex(), "NX")
         return self._client.ask("GET", name)
 
     def _now(self) -> int | str:
         return self.clock() if self.clock else ""
+
+    def _words(
+        self, verb: str, key: str, head: tuple[object, ...], named: list[object]
+    ) -> tuple[object, ...]:
+        return (self._now(), verb, key, *head, self._settings + urandom(8).hex(), *named)
+
+    def _note(self, fence: int) -> None:
+        if self._witness:
+            self._witness.note(fence)
 
     def _apply(
         self,
@@ -211,13 +246,15 @@ class RedisStore:
         named: list[object],
         *,
         is_done_if_repeated: bool = False,
+        run: Callable[..., Any] | None = None,
     ) -> Reply:
-        own = (self._offer, self._tombstone_ttl, urandom(8).hex())
-        words = (self._now(), verb, key, *head, *own, *named)
-        again = (*words, "redelivered", True) if verb == "acquire" else None
+        words = self._words(verb, key, head, named)
+        again = ("redelivered", True) if verb == "acquire" else ()
         try:
-            reply = self._client.run(_APPLY, self._base, *words, again=again)
+            reply = (run or self._run[verb])(_APPLY, self._base, *words, again=again)
         except StoreUnavailable as error:
+            if isinstance(error.__cause__, Unconfirmed):
+                raise LeaseUnconfirmed(str(error)) from error.__cause__
             problem = str(error.__cause__)
             if key and any(word in problem for word in _DAMAGE):
                 self._check_own_names()
@@ -225,20 +262,21 @@ class RedisStore:
             raise
         # A release whose reply was lost finds nothing when it is repeated, and that is no alarm.
         is_repeated = is_done_if_repeated and isinstance(reply, Repeated)
+        if isinstance(reply, int):  # a quick way
+            if verb == "release":
+                return _RELEASED
+            self._note(reply)
+            return Reply(Granted(reply))
         if len(reply) == 1:
             raise _Refused
-        if len(reply) == 2:
-            name, number = reply
-            if name == GRANTED:
-                return Reply(Granted(number))
-            return _DONE if number or is_repeated else _NOT_DONE
-        return read_reply(reply, is_sweep=verb == "reap", is_repeated=is_repeated)
+        return self._read(reply, is_repeated=is_repeated)
+
+    def _read(self, reply: Any, *, is_sweep: bool = False, is_repeated: bool = False) -> Reply:
+        *answer, drawn = reply
+        if drawn:
+            self._note(drawn)
+        return read_reply(answer, is_sweep=is_sweep, is_repeated=is_repeated)
 
 
 class _Refused(Exception):
     """A message could not be pushed: the user has no rights on the list, or it is none."""
-
-
-def _facts(info: bytes) -> dict[str, str]:
-    lines = (line.partition(":") for line in info.decode(errors="replace").splitlines())
-    return {name: value for name, _, value in lines}

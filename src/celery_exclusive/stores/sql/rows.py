@@ -37,11 +37,6 @@ class Found(NamedTuple):
     def last_fence(self) -> int:
         return self.floor if self.version is None else max(self.fence, self.floor)
 
-    def is_free(self, now: int) -> bool:
-        """Whether nobody holds the key, nobody waits there, and the id has not finished."""
-        has_ended = self.version is None or (self.ends is not None and self.ends <= now)
-        return has_ended and (self.until is None or self.until <= now)
-
     def check(self) -> None:
         """Raise Damaged if a column does not hold what it should."""
         if self.version is not None:
@@ -65,12 +60,6 @@ def end(holders: Sequence[Holder]) -> int:
 def write_document(limit: int, leases: Iterable[Holder]) -> str:
     """Put JSON together by hand: the module takes longer for it than SQLite for writing the row."""
     return f'{{"limit": {limit}{_HOLDERS}[{", ".join(map(_write, leases))}]}}'
-
-
-def without(document: str, lease: Holder) -> str | None:
-    """The document without its only lease; None if that is another one, or was written by other hands."""
-    limit, _, leases = document.partition(_HOLDERS)
-    return f"{limit}{_HOLDERS}[]}}" if leases == f"[{_write(lease)}]}}" else None
 
 
 def around_lone_expiry(id: str, token: str, phase: str = "running") -> tuple[str, str]:

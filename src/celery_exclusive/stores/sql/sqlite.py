@@ -14,6 +14,7 @@ from weakref import WeakSet, finalize
 from celery_exclusive.errors import OptionError, StoreUnavailable
 from celery_exclusive.stores.base import Capabilities, older_version
 from celery_exclusive.stores.sql import sqlite_file, sqlite_tables
+from celery_exclusive.stores.sql.sqlite_transaction import SqliteTransaction
 from celery_exclusive.stores.sql.store import SqlStore
 from celery_exclusive.stores.sql.transaction import Transaction
 from celery_exclusive.system.deadline import at_most
@@ -185,7 +186,7 @@ class SqliteStore(SqlStore):
                     "put the file on a local disk"
                 )
             cursor.execute("PRAGMA synchronous=NORMAL")
-            transaction = Transaction(
+            transaction = SqliteTransaction(
                 cursor, self.url, prefix=self.prefix, offer=self.offer, tombstone_ttl=self.tombstone_ttl
             )
             opened = _Opened(connection, transaction, path)

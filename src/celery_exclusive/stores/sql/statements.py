@@ -55,10 +55,6 @@ WHERE namespace = ? AND key = ? AND version = ?"""
 Changes no row that has another version by now.
 """
 
-CHANGE_LEASES = """UPDATE exclusive2_lock SET version = ?, fence = ?, ends = ?, document = ?
-WHERE namespace = ? AND key = ? AND version = ?"""
-"""version, fence, ends, document, namespace, key, the version that was read."""
-
 RENEWED_LOCKS = "SELECT key, version, ends, document FROM exclusive2_lock WHERE namespace = ? AND key IN (?)"
 """namespace, keys; rows: key, version, ends, document. See `repeated`."""
 

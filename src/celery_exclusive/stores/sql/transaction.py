@@ -7,8 +7,8 @@ from contextlib import suppress
 from random import getrandbits
 from typing import Any, Protocol
 
-from celery_exclusive.core.operations import Acquire, Applied, Enqueue, Granted, KeyOperation, Release, Renew
-from celery_exclusive.core.records import SKIP_UNREADABLE, Document, Entry, Holder, Line, State, reach
+from celery_exclusive.core.operations import Applied, Renew
+from celery_exclusive.core.records import SKIP_UNREADABLE, Document, Entry, Line, State, reach
 from celery_exclusive.core.step import step
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.stores.base import Reply
@@ -53,44 +53,6 @@ class Transaction(DocumentStore):
         super().__init__(url, prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
         self.cursor = cursor
         self.namespace = to_bytes(prefix)
-
-    def apply(self, key: str, operation: KeyOperation) -> Reply:
-        found = self._find(key, operation.id)
-        reply = None
-        if isinstance(operation, Acquire):
-            reply = self._grant_at_once(key, operation, found)
-        elif isinstance(operation, Release):
-            reply = self._release_at_once(key, operation, found)
-        if reply is None:
-            limit = operation.limit if isinstance(operation, (Acquire, Enqueue)) else 1
-            reply = self._carry_out(key, operation, self._loaded(key, operation.id, limit, found))
-        return reply or self._run(key, operation)
-
-    def _grant_at_once(self, key: str, op: Acquire, found: Found) -> Reply | None:
-        """Grant a key where nobody holds or waits, as `step` would, at a fraction of its cost."""
-        if op.limit < 1 or op.recovers or not found.is_free(self.now):
-            return None
-        fence, expiry = max(found.last_fence + 1, self.now), self.now + op.ttl
-        lease = Holder(op.id, op.token, expiry, fence, op.may_be_in_line)
-        document = rows.write_document(op.limit, (lease,))
-        return Reply(Granted(fence)) if self._write_leases(key, found, fence, expiry, document) else None
-
-    def _release_at_once(self, key: str, op: Release, found: Found) -> Reply | None:
-        """Release the only lease of a key where nobody waits, as `step` would, if no copy of it can come."""
-        if not found.ends or found.ends <= self.now:
-            return None
-        document = rows.without(found.document, Holder(op.id, op.token, found.ends, found.fence))
-        is_written = document and self._write_leases(key, found, found.last_fence, 0, document)
-        return RELEASED if is_written else None
-
-    def _write_leases(self, key: str, found: Found, fence: int, ends: int, document: str) -> bool:
-        """Write the leases of a key without line; a `due` that is early stays, since an index hangs on it."""
-        version = found.version or 0
-        if found.due is None or found.due > ends:
-            return self._write(key, version, found.floor, fence, ends, ends, 0, 0, 0, document)
-        values = (version + 1, fence, ends, document, self.namespace, to_bytes(key), version)
-        self.cursor.execute(statements.CHANGE_LEASES, values)
-        return self.cursor.rowcount > 0
 
     def load(self, key: str, id: str = "", limit: int = 1) -> Loaded:
         return self._loaded(key, id, limit, self._find(key, id))

@@ -39,6 +39,12 @@ class OwnershipPromises(Subject):
         assert not key.renew("a")
         assert not found(key.release("a"))
 
+    def test_a_late_finisher_learns_that_its_lease_has_expired_though_nobody_asked_for_the_key(self) -> None:
+        key = self.key()
+        key.hold("a", ttl=SHORT)
+        key.wait_until_expired()
+        assert not found(key.release("a"))
+
     def test_a_late_finisher_leaves_the_next_holder_alone(self) -> None:
         key = self.key()
         key.hold("a", ttl=SHORT)

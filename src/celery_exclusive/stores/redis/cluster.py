@@ -1,0 +1,212 @@
+"""The store of redis+cluster:// and rediss+cluster:// URLs: a Redis Cluster, in buckets of keys."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from os import urandom
+from typing import Any
+
+from celery_exclusive.core.operations import Acquire, Applied, KeyOperation, Renew
+from celery_exclusive.core.records import NEVER, SECOND
+from celery_exclusive.errors import StoreUnavailable
+from celery_exclusive.stores.base import Capabilities, Reply, Snapshot
+from celery_exclusive.stores.redis.bucket import Bucket
+from celery_exclusive.stores.redis.call import Call, script_call
+from celery_exclusive.stores.redis.marks import Marks
+from celery_exclusive.stores.redis.names import literal, names_like
+from celery_exclusive.stores.redis.nodes import Nodes
+from celery_exclusive.stores.redis.reply import text
+from celery_exclusive.stores.redis.server_facts import facts_of, warnings_of
+from celery_exclusive.stores.redis.slots import BUCKETS, bucket_of
+from celery_exclusive.stores.redis.store import RedisStore, Run
+
+_SKEW = SECOND
+"""How far the clocks of two nodes may be apart without a warning."""
+
+
+class ClusterStore:
+    """A store on a Redis Cluster.
+
+    Each key belongs to one of 64 buckets, by its name. A bucket is a store like that of a single server,
+    whose names have a hash tag and so share a slot. What is for all buckets takes one round trip per node.
+    """
+
+    capabilities = Capabilities()
+
+    def __init__(
+        self, url: str, *, prefix: str = "cx", offer: int = 5_000_000, tombstone_ttl: int = 600_000_000
+    ) -> None:
+        self._nodes = Nodes(url)
+        self.url = self._nodes.url
+        self._bases = [f"{prefix}2:{{{number}}}:" for number in range(BUCKETS)]
+        self._keys = f"{literal(prefix)}2:{{*}}:l:"
+        self._marks, self._times = Marks(), [0] * BUCKETS
+        self.buckets = [
+            RedisStore(
+                url,
+                offer=offer,
+                tombstone_ttl=tombstone_ttl,
+                client=Bucket(self._nodes, number),
+                base=base,
+            )
+            for number, base in enumerate(self._bases)
+        ]
+
+    def apply(self, key: str, operation: KeyOperation) -> Reply:
+        number = bucket_of(key)
+        if isinstance(operation, Acquire) and operation.promoted:
+            operation = replace(operation, promoted=self._mark(number, operation.promoted))
+        reply = self.buckets[number].apply(key, operation)
+        if not reply.epoch:
+            return reply
+        self._marks.note(number, reply.epoch)
+        with suppress(StoreUnavailable):  # what is done is done, and its wakes must not be lost
+            return _with_epoch(reply, self._marks.epoch or self.epoch())
+        return reply
+
+    def renew(self, leases: Sequence[tuple[str, Renew]]) -> list[bool]:
+        """Renew all leases that can be reached, and raise then if a node does not answer."""
+        places = defaultdict[int, list[int]](list)
+        for place, (key, _) in enumerate(leases):
+            places[bucket_of(key)].append(place)
+        calls = [
+            _call(number, run)
+            for number, its in places.items()
+            for run in self.buckets[number].renewals([leases[place] for place in its])
+        ]
+        found = [lives for answer in self._answers(calls) for lives in answer]
+        order = [place for its in places.values() for place in its]
+        return [bool(lives) for _, lives in sorted(zip(order, found, strict=True))]
+
+    def reap(self, limit: int = 100, every: int = 0, *, recovers_until: int = NEVER) -> Reply:
+        """Sweep all buckets, each to an equal part of `limit`, which is rounded up.
+
+        Each bucket has the clock of its node. `recovers_until` is by the `time` of the last sweep here: for
+        each bucket it is as long after its own time in that sweep. If a node does not answer, the answers of
+        the others are returned as far as they must not be lost, and its times stay as they were.
+        """
+        later = recovers_until - max(self._times)
+        untils = [its + later for its in self._times]
+        left, due, replies, problem = limit, dict.fromkeys(range(BUCKETS), every), list[Reply](), None
+        while due and (left > 0 or not limit):
+            share = -(-left // len(due))
+            shares = {number: share if place < left else 0 for place, number in enumerate(due)}
+            calls = [
+                _call(it, self.buckets[it].sweep(shares[it], pause, untils[it])) for it, pause in due.items()
+            ]
+            self._nodes.ask_all(calls)
+            due = {}
+            for call in calls:
+                if call.error:
+                    problem = call
+                    continue
+                reply = self.buckets[call.bucket].read_sweep(call.answer)
+                self._marks.note(call.bucket, reply.epoch)
+                self._times[call.bucket] = reply.time
+                replies.append(reply)
+                is_put_off = limit > 0 and not shares[call.bucket] and reply.answer == Applied(True)
+                if reply.more or is_put_off:
+                    due[call.bucket] = 0
+                    left -= shares[call.bucket]
+        if problem and not any(reply.wake or reply.aside or reply.unreadable for reply in replies):
+            self._nodes.raise_error(problem)
+        merged = Reply(
+            Applied(any(reply.answer == Applied(True) for reply in replies)),
+            tuple(wake for reply in replies for wake in reply.wake),
+            tuple(aside for reply in replies for aside in reply.aside),
+            more=bool(due),
+            unreadable=tuple(pair for reply in replies for pair in reply.unreadable),
+            time=max(self._times),
+            times=tuple(self._times),
+        )
+        return _with_epoch(merged, self._marks.epoch or ("" if problem else self.epoch()))
+
+    def keep_namespace(self, broker: str, life: int) -> str:
+        return self.buckets[0].keep_namespace(broker, life)
+
+    def inspect(self, key: str) -> Snapshot:
+        return self.buckets[bucket_of(key)].inspect(key)
+
+    def inspect_all(self, keys: Sequence[str]) -> list[Snapshot]:
+        """Return the states of several keys, those of each bucket at one instant."""
+        names = defaultdict[int, list[str]](list)
+        for key in dict.fromkeys(keys):
+            names[bucket_of(key)].append(key)
+        answers = self._answers([_call(it, self.buckets[it].inspection(its)) for it, its in names.items()])
+        seen: dict[str, Snapshot] = {}
+        for (number, its), answer in zip(names.items(), answers, strict=True):
+            seen.update(zip(its, self.buckets[number].read_inspection(answer), strict=True))
+        return [seen[key] for key in keys]
+
+    def forget(self, key: str) -> None:
+        self.buckets[bucket_of(key)].forget(key)
+
+    def scan(self, prefix: str = "") -> Iterator[str]:
+        """Yield the keys; while buckets move it may miss some of them."""
+        damaged = self._answers(
+            [Call(it, ("HKEYS", f"{base}unreadable")) for it, base in enumerate(self._bases)]
+        )
+        seen = {text(key) for keys in damaged for key in keys}
+        yield from (key for key in seen if key.startswith(prefix))
+        for node in self._nodes.primaries():
+            for name in map(text, names_like(node, f"{self._keys}{literal(prefix)}*")):
+                key = name.partition("}:l:")[2]
+                if key not in seen and name == f"{self._bases[bucket_of(key)]}l:{key}":
+                    seen.add(key)
+                    yield key
+
+    def epoch(self) -> str:
+        """Return the epoch of all buckets together: when one node has lost its data, it is another one."""
+        names = [f"{base}epoch" for base in self._bases]
+        marks = self._answers([Call(it, ("GET", name)) for it, name in enumerate(names)])
+        if not all(marks):
+            missing = [it for it, mark in enumerate(marks) if not mark]
+            self._answers([Call(it, ("SET", names[it], urandom(8).hex(), "NX")) for it in missing])
+            marks = self._answers([Call(it, ("GET", name)) for it, name in enumerate(names)])
+        for number, mark in enumerate(marks):
+            self._marks.note(number, text(mark or b""))
+        return self._marks.epoch
+
+    def check(self) -> list[str]:
+        nodes = self._nodes.primaries()
+        warnings = [text for node in nodes for text in warnings_of(node, facts_of(node), self.url)]
+        asked = time.monotonic()
+        times = self.reap(limit=0).times  # raises if the scripts may not run
+        apart = max(times) - min(times) - (time.monotonic() - asked) * SECOND
+        if apart > _SKEW:
+            warnings.append(
+                f"store {self.url}: the clocks of its nodes differ by {apart / SECOND:.0f} s or more, so a "
+                "lease ends that much too early or too late when its slot moves: let a time service set them"
+            )
+        return list(dict.fromkeys(warnings))
+
+    def close(self) -> None:
+        self._nodes.close()
+
+    def _mark(self, number: int, epoch: str) -> str:
+        """Return the mark of a bucket, if this is the epoch of the store; else what it is."""
+        if epoch != self._marks.epoch:
+            with suppress(StoreUnavailable):
+                self.epoch()
+        return self._marks[number] if epoch == self._marks.epoch else epoch
+
+    def _answers(self, calls: list[Call]) -> list[Any]:
+        """Return the answers to all calls; raise when all that can be done is done."""
+        self._nodes.ask_all(calls)
+        for call in calls:
+            self._nodes.raise_error(call)
+        return [call.answer for call in calls]
+
+
+def _call(number: int, run: Run) -> Call:
+    script, base, *arguments = run
+    return script_call(number, script, base, tuple(arguments))
+
+
+def _with_epoch(reply: Reply, epoch: str) -> Reply:
+    wakes = tuple(replace(wake, epoch=epoch or wake.epoch) for wake in reply.wake)
+    return replace(reply, wake=wakes, epoch=epoch)

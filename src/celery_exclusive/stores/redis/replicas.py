@@ -1,0 +1,34 @@
+"""The option `replicas` of a store URL: so many replicas must have a lease before it counts as granted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from celery_exclusive.stores.redis.client import Command, Connection, round_trip
+from celery_exclusive.system.deadline import at_most
+
+from redis import exceptions  # isort: skip - `client` has said what is missing
+
+CONFIRMED: Final = frozenset(("acquire", "acquire_alone", "enqueue", "restore"))
+"""The verbs whose answers let a body begin, or a message be acknowledged. So do renewals let a body go on."""
+
+
+class Unconfirmed(exceptions.RedisError):
+    """The server has done it, but too few replicas have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmation:
+    """Does a round trip, and raises if too few `replicas` confirm in half of the `timeout` what it wrote."""
+
+    replicas: int
+    timeout: float
+
+    def __call__(self, connection: Connection, command: Command) -> Any:
+        answer = round_trip(connection, command)
+        limit = max(round(at_most(self.timeout) / 2 * 1000), 1)
+        confirmed = round_trip(connection, ("WAIT", self.replicas, limit))
+        if confirmed < self.replicas:
+            raise Unconfirmed(f"{confirmed} of {self.replicas} replicas confirmed it within {limit} ms")
+        return answer

@@ -1,0 +1,176 @@
+"""The store of sentinel:// URLs: a Redis whose primary may be another one by now, as its sentinels know."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from inspect import signature
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlsplit
+
+from celery_exclusive.display import printable
+from celery_exclusive.errors import OptionError, StoreUnavailable, did_you_mean
+from celery_exclusive.stores.redis import address
+from celery_exclusive.stores.redis.client import HINTS, Client, Connection, round_trip
+from celery_exclusive.stores.redis.store import RedisStore
+from celery_exclusive.stores.redis.witness import Witness
+from celery_exclusive.system.deadline import at_most
+
+from redis import Redis, exceptions  # isort: skip - `client` has said what is missing
+from redis.sentinel import MasterNotFoundError, Sentinel  # isort: skip
+
+_PORT: Final = 26379
+_PATIENCE: Final = 1.0
+"""Seconds for which a sentinel may be silent, unless sentinel_kwargs say otherwise."""
+_FAILOVER: Final = "a failover is under way: wait until it is over"
+_NAME: Final = (
+    "have its certificate issued for the address that the sentinels announce, or let them announce its name "
+    "(resolve-hostnames and announce-hostnames)"
+)
+
+
+class SentinelStore(RedisStore):
+    """A store on the primary that the sentinels of its URL name."""
+
+    def connect(self, url: str) -> Client:
+        return SentinelClient(url, self._witness)
+
+
+class SentinelClient(Client):
+    """A client that asks the sentinels for each new connection, so it keeps no address that may be dead.
+
+    A connection that is lost, or that leads to a server that is a replica by now, is replaced by a new one.
+    """
+
+    hints: Mapping[str, str] = {
+        **HINTS,
+        **dict.fromkeys(("READONLY", "MASTERDOWN"), _FAILOVER),
+        **dict.fromkeys(("Hostname mismatch", "IP address mismatch", "doesn't match"), _NAME),
+    }
+    begin_tls = "name the authority that issued its certificate, as ssl_ca_certs in its URL"
+
+    def __init__(self, url: str, witness: Witness | None) -> None:
+        self._sentinels = parse(url)
+        super().__init__(self._sentinels.servers, witness)
+        self.url, self.place = self._sentinels.shown, ""
+
+    def _options(self) -> dict[str, address.Option]:
+        host, port = self._sentinels.find_primary()
+        return {**super()._options(), "host": host, "port": port}
+
+    def _greet(self, connection: Connection) -> None:
+        role, *_ = round_trip(connection, ("ROLE",))
+        if role != b"master":
+            raise exceptions.ReadOnlyError("the server that the sentinels name is a replica")
+        super()._greet(connection)
+
+
+@dataclass(frozen=True, slots=True)
+class Sentinels:
+    """The sentinels of a URL; that which answered last is asked first.
+
+    `shown` is the URL without its password, `servers` that of the servers whom they watch, without the host;
+    `options` are those of redis-py's connections to sentinels. Who sees fewer `others` is not believed.
+    """
+
+    shown: str
+    servers: str = field(repr=False)
+    hosts: list[tuple[str, int]]
+    name: str
+    options: dict[str, Any] = field(repr=False)
+    others: int
+
+    def find_primary(self) -> tuple[str, int]:
+        """Return the host and port of the present primary.
+
+        Raises:
+            StoreUnavailable: no sentinel names one.
+        """
+        limits = dict.fromkeys(("socket_timeout", "socket_connect_timeout"), at_most(_PATIENCE))
+        options = {"protocol": 2, "retry": None, **limits, **self.options}
+        problems = []
+        for host in list(self.hosts):
+            asked: Any = _Asked([host], self.others, options)  # type: ignore[no-untyped-call]
+            try:
+                primary: tuple[str, int] = asked.discover_master(self.name)
+            except exceptions.RedisError as error:
+                problems.append(f"{host[0]}:{host[1]} {asked.problem(self.name, error)}")
+            else:
+                self.hosts.sort(key=lambda other: other != host)
+                return primary
+            finally:
+                asked.sentinels[0].close()
+        raise StoreUnavailable(
+            f"store {self.shown}: no sentinel names its primary: {', '.join(problems)}. Wait until a "
+            "failover is over, or correct hosts and ports, master_name and sentinel_kwargs"
+        )
+
+
+class _Asked(Sentinel):
+    """One sentinel, while it is asked."""
+
+    _others: int | None = None
+
+    def check_master_state(self, state: Any, service_name: str) -> bool:
+        self._others = state["num-other-sentinels"]
+        return bool(super().check_master_state(state, service_name))  # type: ignore[no-untyped-call]
+
+    def problem(self, name: str, error: Exception) -> str:
+        """Say why it does not name the primary."""
+        if self._others is not None:
+            sees_few = self._others < self.min_other_sentinels
+            return f"sees {self._others} other sentinels" if sees_few else f"says that {name} is down"
+        _, is_silent, problem = str(error).rpartition(" - ")
+        if is_silent or not isinstance(error, MasterNotFoundError):
+            return f"says {problem}"
+        return f"knows no {name}"
+
+
+def parse(url: str) -> Sentinels:
+    """Read a URL as Celery does: of each sentinel one, with semicolons between them.
+
+    Example:
+        sentinel://:secret@host1:26379;sentinel://host2:26379/0?master_name=mymaster
+
+    Login, database and the options that begin with `ssl_`, one of which makes it TLS, are those of the
+    servers. `sentinel_kwargs` is an object of JSON; a sentinel that sees fewer than `min_other_sentinels` is
+    not believed.
+
+    Raises:
+        OptionError: the URL is malformed, or names no primary.
+    """
+    chunks = [chunk.rpartition("://")[2].partition("?") for chunk in url.strip().split(";") if chunk.strip()]
+    query = "&".join(text for _, _, text in chunks if text)
+    named = dict(parse_qsl(query))
+    try:
+        parts = [urlsplit(f"redis://{chunk}") for chunk, _, _ in chunks]
+        if any(part.fragment for part in parts):  # a password with a #
+            raise ValueError
+        hosts = [(part.hostname or "localhost", part.port or _PORT) for part in parts]
+        options = json.loads(named.get("sentinel_kwargs", "{}"))
+        if not isinstance(options, dict):
+            raise OptionError("exclusive_store: sentinel_kwargs is a dictionary of options of connections")
+        others = int(named.get("min_other_sentinels", "0"))
+    except ValueError:
+        raise address.malformed(url) from None
+    known = signature(Redis).parameters
+    for option in options:
+        if option not in known:
+            hint = did_you_mean(option, known)
+            raise OptionError(f"exclusive_store: sentinel_kwargs: redis-py has no option {option}{hint}")
+    login = next((part.netloc.rpartition("@")[0] for part in parts if "@" in part.netloc), "")
+    database = next((part.path for part in parts if part.path.strip("/")), "/0")
+    kind = "rediss" if any(option.startswith("ssl_") for option in named) else "redis"
+    servers = f"{kind}://{login}{'@' * bool(login)}sentinel{database}?{query}"
+    name = named.get("master_name")
+    if not name:
+        raise OptionError(
+            "exclusive_store: name the primary of sentinel://: set app.conf.broker_transport_options = "
+            '{"master_name": "mymaster"} (or result_backend_transport_options), or end the URL with '
+            "?master_name=mymaster"
+        )
+    secret, _, database = address.parse(servers).shown.removeprefix(f"{kind}://").rpartition("sentinel:6379")
+    places = ";".join(f"{host}:{port}" for host, port in hosts)
+    shown = printable(f"sentinel://{secret}{places}{database}?master_name={name}")
+    return Sentinels(shown, servers, hosts, name, options, others)

@@ -1,0 +1,45 @@
+"""What a server tells of itself, and what an operator should know of it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from celery_exclusive.stores.redis.client import Denied, Server
+
+
+def facts_of(server: Server) -> dict[str, str]:
+    """Return what INFO says. Hosted servers leave some of it out, or all."""
+    info: bytes = _ask_if_allowed(server, "INFO") or b""
+    lines = (line.partition(":") for line in info.decode(errors="replace").splitlines())
+    return {name: value for name, _, value in lines}
+
+
+def warnings_of(server: Server, facts: dict[str, str], url: str) -> list[str]:
+    """Return a warning of a server that may drop locks, and one of a server that loses them in a restart."""
+    warnings = []
+    policy = facts.get("maxmemory_policy", "noeviction")
+    if facts.get("maxmemory", "0") != "0" and policy != "noeviction":
+        warnings.append(
+            f"store {url}: its maxmemory-policy is {policy}, which may drop locks and waiting tasks "
+            "when memory is full; set it to noeviction"
+        )
+    if facts.get("aof_enabled") == "0" and _saves(server) is False:
+        warnings.append(
+            f"store {url}: it writes nothing to disk, so a restart loses locks and waiting tasks; "
+            "set appendonly to yes"
+        )
+    return warnings
+
+
+def _saves(server: Server) -> bool | None:
+    """Whether the server makes snapshots; None if it does not say."""
+    answer = _ask_if_allowed(server, "CONFIG", "GET", "save")
+    return bool(answer[1]) if answer else None
+
+
+def _ask_if_allowed(server: Server, *command: str) -> Any:
+    """Ask the server about itself; None: it denies that, as hosted servers do."""
+    with suppress(Denied):
+        return server.ask(*command)
+    return None

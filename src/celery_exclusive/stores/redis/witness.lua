@@ -1,0 +1,44 @@
+-- Notes which run of the server has the data now, and makes a new epoch if a process knows of data that this
+-- run does not have. Is called on each new connection, before anything else is.
+--
+-- keys: base
+-- arguments: run fence candidate
+-- reply: run fence
+--
+-- run        random id of a server process since its start, "" if it hides that: first the run that granted
+--            `fence` to the caller, then the present one
+-- fence      the highest one that the caller was granted; then the last one that the server knows of
+-- candidate  becomes the epoch if data were lost
+--
+-- A run that has begun with a lower fence than the caller was granted by another has lost data. Who comes
+-- first notes the fence with which a run begins, so that later grants do not hide it. A loss is told once.
+-- Nothing here may fail: a replica, a full server and one that hides its facts are asked nevertheless.
+
+local base, told_run, told = KEYS[1], ARGV[1], tonumber(ARGV[2])
+
+local function get(name)
+  local text = redis.pcall('GET', base .. name)
+  return type(text) == 'string' and text or ''
+end
+
+local facts = redis.pcall('INFO', 'server')
+local run = type(facts) == 'string' and string.match(facts, 'run_id:(%w+)') or ''
+local fence = tonumber(get('fence')) or 0
+if run ~= '' then
+  local known, began = string.match(get('run'), '^(%w+) ?(%d*)$')
+  if known ~= run then
+    began = fence
+    redis.pcall('SET', base .. 'run', run .. ' ' .. string.format('%.0f', fence))
+  end
+  began = tonumber(began)
+  local is_of_another = told_run ~= '' and told_run ~= run
+  if is_of_another and began and told > began then
+    redis.pcall('SET', base .. 'epoch', ARGV[3])
+    redis.pcall('SET', base .. 'run', run)
+  end
+  if is_of_another and told > fence then
+    fence = told
+    redis.pcall('SET', base .. 'fence', string.format('%.0f', told))
+  end
+end
+return {run, fence}

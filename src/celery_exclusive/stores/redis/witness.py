@@ -1,0 +1,45 @@
+"""The witness: what a process knows of a server's data, which the server may have lost when it is back."""
+
+from __future__ import annotations
+
+import mmap
+from os import urandom
+
+from celery_exclusive.stores.redis import scripts
+
+_SCRIPT = scripts.load("witness.lua", arguments="run fence candidate", reply="run fence")
+_SIZE_OF_FENCE = 8
+
+
+class Witness:
+    """Remembers the highest fence that this process and its forked children were granted, and by which run.
+
+    A run of a server is known by the random id that it makes at its start. A server that restarts from a
+    snapshot, or a replica that is promoted, may have older data, with their old epoch. Whoever connects first
+    after that tells what it was granted; if that is lost, the server gets a new epoch. So it looks like a
+    server that has lost all its data, and is treated like one. Processes note without a lock: two at the same
+    instant may lose one note, and with it a notice.
+    """
+
+    def __init__(self, base: str) -> None:
+        self._base = base
+        self._memory = mmap.mmap(-1, mmap.PAGESIZE)  # children share it: the parent connects while they work
+        self._fence = memoryview(self._memory)[:_SIZE_OF_FENCE].cast("q")
+
+    def note(self, fence: int) -> None:
+        """Remember a fence that was granted, maybe long ago."""
+        self._fence[0] = max(self._fence[0], fence)
+
+    def statement(self) -> tuple[object, ...]:
+        """Return the command by which a new connection begins."""
+        return ("EVAL", _SCRIPT.text, 1, self._base, self._run, self._fence[0], urandom(8).hex())
+
+    def hear(self, run: bytes, fence: int) -> None:
+        """Learn from the answer which run of the server grants leases from now on."""
+        if run != self._run:
+            self._memory[_SIZE_OF_FENCE:] = run.ljust(mmap.PAGESIZE - _SIZE_OF_FENCE, b"\0")
+            self._fence[0] = fence
+
+    @property
+    def _run(self) -> bytes:
+        return self._memory[_SIZE_OF_FENCE:].rstrip(b"\0")

@@ -1,0 +1,63 @@
+"""What a transaction of SQLite does in one statement: grant a free key, and release its only lease."""
+
+from __future__ import annotations
+
+from celery_exclusive.core.operations import Acquire, Granted, KeyOperation, Release
+from celery_exclusive.core.records import Holder
+from celery_exclusive.stores.base import Reply
+from celery_exclusive.stores.sql import rows
+from celery_exclusive.stores.sql.transaction import RELEASED, Transaction, new_version
+from celery_exclusive.stores.text import to_bytes
+
+GRANT = """INSERT INTO exclusive2_lock AS lock
+    (namespace, key, version, fence, due, ends, waiting, aside, behind, document)
+SELECT namespace, ?, ?, ?, 0, ?, 0, 0, 0, ? FROM exclusive2_namespace
+WHERE namespace = ? AND fence < ? AND NOT EXISTS (
+    SELECT 1 FROM exclusive2_tombstone AS stones
+    WHERE stones.namespace = exclusive2_namespace.namespace AND stones.key = ? AND id = ? AND until > ?
+)
+ON CONFLICT (namespace, key) DO UPDATE SET
+    version = version + 1, fence = excluded.fence, ends = excluded.ends, document = excluded.document
+WHERE ends <= excluded.fence AND lock.fence < excluded.fence"""
+"""key, version, time, ends, document, namespace, time, key, id, time.
+
+Writes the row if nobody holds the key, nobody waits there, the id has not finished, and the time can be the
+fence. `due` is early, so that the index on it changes neither here nor by RELEASE: the reaper corrects it, if
+the lease is there when it comes.
+"""
+
+RELEASE = """UPDATE exclusive2_lock SET version = version + 1, ends = 0,
+    document = substr(document, 1, instr(document, ', "holders": ') - 1) || ', "holders": []}'
+WHERE namespace = ? AND key = ? AND ends > ? AND due = 0
+    AND document = substr(document, 1, instr(document, ', "holders": ') - 1)
+        || ? || ends || ', "fence": ' || fence || ?"""
+"""namespace, key, time, and `rows.around_lone_expiry`.
+
+Changes the row if this is its only lease, nobody waits, and no copy of its message can come.
+"""
+
+
+class SqliteTransaction(Transaction):
+    """Looks at what a key has only if one statement does not do."""
+
+    def apply(self, key: str, operation: KeyOperation) -> Reply:
+        reply = None
+        if isinstance(operation, Acquire):
+            reply = self._grant(to_bytes(key), operation)
+        elif isinstance(operation, Release):
+            reply = self._release(to_bytes(key), operation)
+        return reply or super().apply(key, operation)
+
+    def _grant(self, key: bytes, op: Acquire) -> Reply | None:
+        if op.limit < 1 or op.recovers:
+            return None
+        now, ends = self.now, self.now + op.ttl
+        document = rows.write_document(op.limit, (Holder(op.id, op.token, ends, now, op.may_be_in_line),))
+        values = (key, new_version(), now, ends, document, self.namespace, now, key, to_bytes(op.id), now)
+        self.cursor.execute(GRANT, values)
+        return Reply(Granted(now)) if self.cursor.rowcount else None
+
+    def _release(self, key: bytes, op: Release) -> Reply | None:
+        lease = rows.around_lone_expiry(op.id, op.token)
+        self.cursor.execute(RELEASE, (self.namespace, key, self.now, *lease))
+        return RELEASED if self.cursor.rowcount else None

@@ -1,0 +1,458 @@
+"""A Redis Cluster whose slots move, whose nodes die, and which forgets a part of its data."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.crc import key_slot
+
+from celery_exclusive.core.operations import (
+    Acquire,
+    AcquireAlone,
+    Applied,
+    Granted,
+    Held,
+    Parked,
+    Release,
+    Renew,
+    Stale,
+)
+from celery_exclusive.core.records import SECOND
+from celery_exclusive.errors import StoreUnavailable
+from celery_exclusive.stores.base import open_store
+from celery_exclusive.stores.redis import reader
+from celery_exclusive.stores.redis.call import Call
+from celery_exclusive.stores.redis.cluster import ClusterStore
+from celery_exclusive.stores.redis.node import Node
+from celery_exclusive.stores.redis.slots import BUCKETS, bucket_of
+from tests.cluster import RedisCluster
+from tests.servers import RedisServer
+from tests.store.test_lock import Process
+from tests.store.test_redis_user import LINE, live
+from tests.worker.journal import Journal
+
+pytestmark = pytest.mark.xdist_group("redis-cluster")
+LIFE = 600 * SECOND
+KEY = "a key"
+RIGHTS = LINE.partition(">PASSWORD ")[2]
+SLOT = key_slot(b"%d" % bucket_of(KEY))
+
+
+@pytest.fixture
+def store(cluster: RedisCluster) -> Iterator[ClusterStore]:
+    with closing(store_of(cluster)) as opened:
+        yield opened
+
+
+def store_of(cluster: RedisCluster, timeout: float = 30) -> ClusterStore:
+    opened = open_store(f"{cluster.url}?socket_timeout={timeout}")
+    assert isinstance(opened, ClusterStore)
+    return opened
+
+
+def take(id: str, **more: Any) -> Acquire:
+    return Acquire(id, f"token of {id}", **{"ttl": LIFE, "message": b"message", **more})
+
+
+def give(id: str) -> Release:
+    return Release(id, f"token of {id}")
+
+
+def is_granted(store: ClusterStore, key: str, id: str) -> bool:
+    return isinstance(store.apply(key, take(id, message=None)).answer, Granted)
+
+
+def key_on(cluster: RedisCluster, node: RedisServer) -> str:
+    """A key whose bucket this node has."""
+    names = (f"key {number}" for number in range(10_000))
+    return next(name for name in names if cluster.owner(key_slot(b"%d" % bucket_of(name))) is node)
+
+
+def keys_of_all(cluster: RedisCluster) -> list[str]:
+    """One key on each primary."""
+    return [key_on(cluster, node) for node in cluster.primaries()]
+
+
+@pytest.fixture
+def trips(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often something was sent to which node."""
+    counted = Counter[str]()
+    send, ask = Node.send, Node.ask
+
+    def count_send(self: Node, calls: Any) -> Any:
+        counted[self.url] += 1
+        return send(self, calls)
+
+    def count_ask(self: Node, *command: object) -> Any:
+        counted[self.url] += 1
+        return ask(self, *command)
+
+    monkeypatch.setattr(Node, "send", count_send)
+    monkeypatch.setattr(Node, "ask", count_ask)
+    return counted
+
+
+def test_each_bucket_has_one_slot_and_every_process_knows_it_by_the_key_alone() -> None:
+    assert len({key_slot(b"%d" % number) for number in range(BUCKETS)}) == BUCKETS
+    assert [bucket_of(key) for key in ("repo:17", "ünïcode", "")] == [52, 42, 0]
+
+
+def test_an_operation_is_one_round_trip_and_what_is_for_all_locks_one_for_each_node(
+    cluster: RedisCluster, store: ClusterStore, trips: Counter[str]
+) -> None:
+    keys = [f"key {number}" for number in range(300)]
+    assert all(is_granted(store, key, "a") for key in keys)
+    leases = [(key, Renew("a", "token of a", LIFE)) for key in keys]
+    for work, count in (
+        (lambda: store.apply(KEY, take("a")), 1),
+        (lambda: store.renew(leases), 3),
+        (store.reap, 3),
+        (store.epoch, 3),
+        (lambda: store.inspect_all(keys), 3),
+    ):
+        work()  # from now on all nodes know the script
+        trips.clear()
+        work()
+        assert sum(trips.values()) == count
+        assert set(trips.values()) == {1}
+
+
+def test_a_key_is_found_where_its_slot_has_moved_and_the_next_call_goes_there_at_once(
+    cluster: RedisCluster, store: ClusterStore, trips: Counter[str]
+) -> None:
+    store.epoch()
+    granted = store.apply(KEY, take("a")).answer
+    store.apply(KEY, take("b"))
+    trips.clear()
+    cluster.move(SLOT, cluster.others(SLOT)[0])
+    assert store.apply(KEY, take("a")).answer == granted
+    assert sum(trips.values()) <= 3  # one node says where it is, and one may not know the script yet
+    trips.clear()
+    assert [wake.id for wake in store.apply(KEY, give("a")).wake] == ["b"]
+    assert sum(trips.values()) == 1
+
+
+def test_while_a_slot_moves_a_held_lock_is_granted_to_nobody(cluster: RedisCluster) -> None:
+    with closing(store_of(cluster, timeout=1)) as store:
+        store.apply(KEY, take("a"))
+        for _ in cluster.moving(SLOT, cluster.others(SLOT)[0]):
+            with pytest.raises(StoreUnavailable, match=r"ASK \d+ .*; its slot is on its way to another node"):
+                store.apply(KEY, take("b"))
+        assert isinstance(store.apply(KEY, take("b", message=None)).answer, Held)
+
+
+def test_who_follows_the_answer_ask_is_granted_a_lock_that_is_held(
+    cluster: RedisCluster, store: ClusterStore
+) -> None:
+    """The control of the test above: this is why our calls wait."""
+    store.apply(KEY, take("a"))
+    to = cluster.others(SLOT)[0]
+    moving = cluster.moving(SLOT, to)
+    next(moving)
+    bucket = store.buckets[bucket_of(KEY)]
+    script, base, *_ = bucket.sweep(0, 0, 0)
+    words = bucket._words("acquire", KEY, ("b", "token of b", LIFE), [])
+    with to.client(single_connection_client=True) as client:
+        client.execute_command("ASKING")
+        assert client.eval(script.text, 1, base, *words) > 0  # the fence of a grant
+        client.execute_command("ASKING")
+        client.delete(f"{base}l:{KEY}")
+        client.execute_command("ASKING")
+        client.delete(f"{base}fence")
+    for _ in moving:
+        pass
+    assert store.inspect(KEY).holders[0].id == "a"
+
+
+def test_a_call_waits_until_a_slot_has_moved(cluster: RedisCluster, store: ClusterStore) -> None:
+    store.apply(KEY, take("a"))
+    moving = cluster.moving(SLOT, cluster.others(SLOT)[0])
+    next(moving)
+    with ExitStack() as stack:
+        stack.callback(lambda: [*moving])
+        reply = in_thread(stack, lambda: store.apply(KEY, take("b")))
+        for _ in moving:
+            time.sleep(0.02)
+        assert isinstance(reply().answer, Parked)
+
+
+def test_a_refusal_to_try_again_is_tried_again(cluster: RedisCluster, store: ClusterStore) -> None:
+    """Only a command with several names gets it, which our scripts and commands never have."""
+    base = f"cx2:{{{bucket_of(KEY)}}}:"
+    store._nodes.ask(Call(bucket_of(KEY), ("MSET", f"{base}one", 1, f"{base}two", 2)))
+    moving = cluster.moving(SLOT, cluster.others(SLOT)[0])
+    next(moving)
+    next(moving)
+    with ExitStack() as stack:
+        stack.callback(lambda: [*moving])
+        with (
+            closing(store_of(cluster, timeout=1)) as hasty,
+            pytest.raises(StoreUnavailable, match="TRYAGAIN"),
+        ):
+            hasty._nodes.ask(Call(bucket_of(KEY), ("MGET", f"{base}one", f"{base}two")))
+        answer = in_thread(
+            stack, lambda: store._nodes.ask(Call(bucket_of(KEY), ("MGET", f"{base}one", f"{base}two")))
+        )
+        for _ in moving:
+            pass
+        assert answer() == [b"1", b"2"]
+
+
+def test_a_slot_that_no_node_has_is_waited_for_within_the_timeout(
+    cluster: RedisCluster, store: ClusterStore
+) -> None:
+    store.apply(KEY, take("a"))
+    owner = cluster.owner(SLOT)
+    for node in cluster.nodes:
+        cluster.ask(node, "CLUSTER", "DELSLOTS", SLOT)
+    no_primary = r"CLUSTERDOWN .*; its slot has no primary now"
+    with closing(store_of(cluster, timeout=1)) as hasty, pytest.raises(StoreUnavailable, match=no_primary):
+        hasty.apply(KEY, take("b"))
+    with ExitStack() as stack:
+        reply = in_thread(stack, lambda: store.apply(KEY, take("b")))
+        cluster.ask(owner, "CLUSTER", "ADDSLOTS", SLOT)
+        assert isinstance(reply().answer, Parked)
+
+
+def test_a_replica_takes_over_from_a_killed_primary_with_its_leases_and_lines(
+    cluster: RedisCluster, store: ClusterStore
+) -> None:
+    keys = keys_of_all(cluster)
+    for key in keys:
+        store.apply(key, take("a"))
+        store.apply(key, take("b"))
+    doomed = cluster.owner(SLOT)
+    cluster.replica_of(doomed)
+    doomed.kill()
+    leases = [(key, Renew("a", "token of a", LIFE)) for key in keys]
+    assert store.renew(leases) == [True] * 3
+    assert [wake.id for key in keys for wake in store.apply(key, give("a")).wake] == ["b"] * 3
+    assert sorted(store.scan()) == sorted(keys)
+
+
+def test_a_node_that_does_not_answer_does_not_keep_leases_on_others_from_being_renewed(
+    cluster: RedisCluster,
+) -> None:
+    with closing(store_of(cluster, timeout=2)) as store:
+        keys = keys_of_all(cluster)
+        for key in keys:
+            store.apply(key, take("a", ttl=60 * SECOND))
+        paused = cluster.owner(key_slot(b"%d" % bucket_of(keys[0])))
+        paused.pause()
+        with pytest.raises(StoreUnavailable, match=rf"node 127\.0\.0\.1:{paused.port}\) .*imeout"):
+            store.renew([(key, Renew("a", "token of a", LIFE)) for key in keys])
+        for key in keys[1:]:
+            assert store.inspect(key).holders[0].remaining > 60 * SECOND
+
+
+def test_a_sweep_returns_what_it_has_woken_though_a_node_does_not_answer(cluster: RedisCluster) -> None:
+    with closing(store_of(cluster, timeout=2)) as store:
+        before = store.reap().times
+        silent, answering, _ = keys_of_all(cluster)
+        for key in (silent, answering):
+            let_holder_die(store, key)
+        cluster.owner(key_slot(b"%d" % bucket_of(silent))).pause()
+        reply = store.reap()
+        assert [wake.key for wake in reply.wake] == [answering]
+        assert reply.times[bucket_of(silent)] == before[bucket_of(silent)]
+        assert reply.times[bucket_of(answering)] > before[bucket_of(answering)]
+        with pytest.raises(StoreUnavailable):
+            store.reap()
+
+
+@pytest.mark.parametrize("verb", ["acquire", "park", "release", "renew"])
+def test_what_is_sent_again_after_a_lost_reply_is_done_once(
+    store: ClusterStore, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    store.reap()
+    if verb == "acquire":
+        lose_the_next_reply(monkeypatch)
+        assert store.apply(KEY, take("a")).answer == store.apply(KEY, take("a")).answer
+        return
+    store.apply(KEY, take("a"))
+    lose_the_next_reply(monkeypatch)
+    if verb == "park":
+        assert isinstance(store.apply(KEY, take("b")).answer, Parked)
+        assert store.inspect(KEY).waiting == 1
+    elif verb == "release":
+        assert store.apply(KEY, give("a")).answer == Applied(True)
+        assert store.apply(KEY, give("a")).answer == Applied(False)
+    else:
+        assert store.renew([(KEY, Renew("a", "token of a", LIFE))]) == [True]
+
+
+def test_a_promoted_copy_is_not_lost_if_its_lease_ended_before_the_lost_reply_was_asked_for_again(
+    store: ClusterStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.apply(KEY, take("a"))
+    store.apply(KEY, take("b"))
+    (wake,) = store.apply(KEY, give("a")).wake
+    lose_the_next_reply(monkeypatch)
+    assert isinstance(store.apply(KEY, take("b", ttl=1, promoted=wake.epoch)).answer, Granted)
+
+
+def test_the_loss_of_one_node_s_data_is_another_epoch_which_a_sweep_tells(
+    cluster: RedisCluster, store: ClusterStore
+) -> None:
+    before = store.epoch()
+    assert store.reap().epoch == before
+    for node in cluster.primaries():
+        cluster.ask(node, "FLUSHALL")
+        after = store.reap().epoch
+        assert after not in ("", before)
+        with closing(store_of(cluster)) as other:
+            assert store.epoch() == other.epoch() == after
+        before = after
+
+
+def test_after_the_loss_of_one_node_s_data_offers_on_the_others_are_good_and_its_own_are_not(
+    cluster: RedisCluster, store: ClusterStore
+) -> None:
+    lost, kept, _ = keys_of_all(cluster)
+    wakes = {}
+    for key in (lost, kept):
+        store.apply(key, take("a"))
+        store.apply(key, take("b"))
+        (wakes[key],) = store.apply(key, give("a")).wake
+    assert wakes[lost].epoch == wakes[kept].epoch == store.epoch()
+    cluster.ask(cluster.owner(key_slot(b"%d" % bucket_of(lost))), "FLUSHALL")
+    for key in (lost, kept):
+        assert isinstance(store.apply(key, take("b", promoted=wakes[key].epoch)).answer, Granted)
+        # Of a copy that was used, a second one is stale; what comes after a loss waits behind its own run.
+        again = store.apply(key, Acquire("b", "other", LIFE, promoted=wakes[key].epoch, message=b"message"))
+        assert isinstance(again.answer, Stale if key == kept else Parked)
+
+
+def test_each_bucket_recovers_dead_runs_by_the_clock_of_its_own_node(store: ClusterStore) -> None:
+    now = 2_000_000_000 * SECOND
+    ahead, behind = "key 1", "key 2"
+    clocks = [now] * BUCKETS
+    clocks[bucket_of(ahead)] += 3600 * SECOND
+    for number, bucket in enumerate(store.buckets):
+        bucket.clock = partial(clocks.__getitem__, number)
+    for key in (ahead, behind):
+        assert isinstance(
+            store.apply(key, take("a", ttl=SECOND, at_once=True, recovers=True)).answer, Granted
+        )
+    last = store.reap(recovers_until=0)
+    assert last.time == now + 3600 * SECOND
+    assert (min(last.times), max(last.times)) == (now, last.time)
+    clocks[:] = [it + 2 * SECOND for it in clocks]
+    clocks[bucket_of(behind)] += 60 * SECOND  # its slot has moved to a node whose clock is ahead
+    assert [wake.key for wake in store.reap(recovers_until=last.time + 2 * SECOND).wake] == [ahead]
+    clocks[:] = [it + 2 * SECOND for it in clocks]
+    assert [wake.key for wake in store.reap().wake] == [behind]
+
+
+def test_clocks_of_nodes_that_differ_are_a_warning(store: ClusterStore) -> None:
+    assert not [warning for warning in store.check() if "clock" in warning]
+    store.buckets[7].clock = lambda: 2_000_000_000 * SECOND
+    (warning,) = (warning for warning in store.check() if "clock" in warning)
+    assert "the clocks of its nodes differ by" in warning
+
+
+def test_a_check_warns_once_of_what_all_nodes_have_and_needs_neither_config_nor_facts(
+    cluster: RedisCluster, store: ClusterStore
+) -> None:
+    (warning,) = store.check()
+    assert warning.startswith(f"store {store.url}: it writes nothing to disk, so a restart loses locks")
+    user = f"ACL SETUSER locks reset on >PASSWORD {RIGHTS} +cluster|slots"
+    with logged_in(cluster, user) as least:
+        assert least.check() == []  # it may not ask CONFIG
+
+
+@pytest.mark.parametrize("missing", ["cluster|slots", "evalsha", ""])
+def test_the_smallest_user_needs_one_right_more_on_a_cluster(cluster: RedisCluster, missing: str) -> None:
+    rights = " ".join(right for right in f"{RIGHTS} +cluster|slots".split() if right != f"+{missing}")
+    with logged_in(cluster, f"ACL SETUSER locks reset on >PASSWORD {rights}") as store:
+        if missing:
+            with pytest.raises(StoreUnavailable, match=r"NOPERM .*; grant its user "):
+                live(store)
+        else:
+            live(store)
+
+
+def test_a_single_server_says_that_it_is_none(redis_url: str) -> None:
+    url = redis_url.replace("redis://", "redis+cluster://")
+    with closing(open_store(url)) as store, pytest.raises(StoreUnavailable) as refused:
+        store.apply(KEY, take("a"))
+    assert str(refused.value).endswith("; it is a single server: name it redis:// in exclusive_store")
+
+
+def test_a_node_that_cannot_be_reached_is_named_and_others_tell_where_the_slots_are(
+    cluster: RedisCluster,
+) -> None:
+    url, refusal = "redis+cluster://:secret@127.0.0.1:1", r"\*\*@127\.0\.0\.1:1 \(node .*:1\) does not answer"
+    with closing(open_store(url)) as store, pytest.raises(StoreUnavailable, match=refusal):
+        store.apply(KEY, take("a"))
+    with closing(open_store(f"redis+cluster://127.0.0.1:1;127.0.0.1:{cluster.port}")) as store:
+        assert is_granted(store, KEY, "a")
+
+
+def test_eight_processes_are_never_two_at_once_while_slots_move_and_replicas_take_over(
+    cluster: RedisCluster, tmp_path: Path
+) -> None:
+    journal = Journal(tmp_path / "journal")
+    url = f"{cluster.url}?socket_timeout=60"
+    with ExitStack() as stack:
+        processes = [stack.enter_context(Process(url, "roam", journal.path)) for _ in range(8)]
+        slots = {key: key_slot(b"%d" % bucket_of(f"x={key}")) for key in ("k0", "k1", "k2")}
+        for process in processes:
+            process.hear()
+        for slot in slots.values():
+            for to in cluster.others(slot):
+                cluster.move(slot, to)
+        before = len(journal.events("start"))
+        for primary in cluster.primaries():
+            cluster.promote_replica_of(primary)
+        assert len(journal.events("start")) > before
+        for process in processes:
+            process.end()
+    assert {event["key"] for event in journal.events("start")} == set(slots)
+    assert all(journal.most_open(key=key) == 1 for key in slots)
+    fences = {key: [event["fence"] for event in journal.events("start", key=key)] for key in slots}
+    assert all(len(set(its)) == len(its) for its in fences.values())
+
+
+def let_holder_die(store: ClusterStore, key: str) -> None:
+    """Let b wait for a, whose lease has expired."""
+    store.apply(key, AcquireAlone("a", "token of a", LIFE))
+    store.apply(key, take("b"))
+    store.apply(key, AcquireAlone("a", "token of a", 1))
+
+
+def lose_the_next_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the node do what it is asked, and its connection be lost before the answer is read."""
+    read_all = reader.read_all
+
+    def lose(*arguments: Any) -> Any:
+        read_all(*arguments)
+        monkeypatch.setattr(reader, "read_all", read_all)
+        raise EOFError
+
+    monkeypatch.setattr(reader, "read_all", lose)
+
+
+@contextmanager
+def logged_in(cluster: RedisCluster, user: str) -> Iterator[ClusterStore]:
+    """The store as this user sees it."""
+    for node in cluster.nodes:
+        cluster.ask(node, *user.split())
+    url = f"redis+cluster://locks:PASSWORD@127.0.0.1:{cluster.port}"
+    opened = open_store(url, offer=0.002)
+    assert isinstance(opened, ClusterStore)
+    with closing(opened):
+        yield opened
+
+
+def in_thread(stack: ExitStack, work: Callable[[], Any]) -> Callable[[], Any]:
+    """Begin in a thread; return what waits for the result."""
+    return stack.enter_context(ThreadPoolExecutor(1)).submit(work).result

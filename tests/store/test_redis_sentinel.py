@@ -1,0 +1,345 @@
+"""A store behind real sentinels: its verbs in the middle of a failover, and what that loses and keeps."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import pytest
+from celery import Celery
+
+from celery_exclusive import install
+from celery_exclusive import lock as lock_
+from celery_exclusive.core.operations import (
+    AcquireAlone,
+    Applied,
+    Enqueue,
+    ForceRelease,
+    GiveUp,
+    Granted,
+    Held,
+    Parked,
+    Remove,
+    Renew,
+    Requeue,
+    Restore,
+)
+from celery_exclusive.errors import StoreUnavailable
+from celery_exclusive.stores.base import Store, open_store
+from celery_exclusive.stores.redis.sentinel import Sentinels
+from tests.conftest import or_leave_out
+from tests.failover import NAME, Watched
+from tests.leases import is_lost
+from tests.servers import wait_until
+from tests.store.operations import LIFE, give, take
+
+T = TypeVar("T")
+LIMIT = 60
+pytestmark = [pytest.mark.xdist_group("sentinel")]  # one set of servers for all
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Watched]:
+    with or_leave_out(Watched) as watched:
+        yield watched
+
+
+@pytest.fixture
+def watched(servers: Watched) -> Watched:
+    """Servers that are up, in sync and empty."""
+    servers.repair()
+    with servers.primary.server.client() as client:
+        client.flushall()
+        client.config_set("min-replicas-to-write", 0)
+    return servers
+
+
+@pytest.fixture
+def store(watched: Watched) -> Iterator[Store]:
+    with closing(open_store(watched.url)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def app_on() -> Iterator[Callable[[str], Any]]:
+    """Makes an app with its locks in this store."""
+    apps: list[Any] = []
+
+    def make(url: str) -> Any:
+        apps.append(install(Celery("locks", broker="memory://", set_as_current=False)))
+        apps[-1].conf.update(exclusive_store=url)
+        return apps[-1]
+
+    yield make
+    for app in apps:
+        app._celery_exclusive.store.close()
+        app.close()
+
+
+def insist(ask: Callable[[], T]) -> T:
+    """Ask until the store answers, as a worker does."""
+    deadline = time.monotonic() + LIMIT
+    while True:
+        try:
+            return ask()
+        except StoreUnavailable:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def fence_of(store: Store, key: str, id: str = "a") -> int:
+    answer = insist(lambda: store.apply(key, take(id, message=None))).answer
+    assert isinstance(answer, Granted)
+    return answer.fence
+
+
+def test_each_verb_in_the_middle_of_a_failover_is_done_by_the_new_primary(
+    watched: Watched, store: Store
+) -> None:
+    def answer(key: str, operation: Any) -> Callable[[], Any]:
+        return lambda: store.apply(key, operation).answer
+
+    verbs: dict[str, tuple[Callable[[], Any], Any]] = {
+        "k-acquire": (answer("k-acquire", take("a")), Granted),
+        "k-park": (answer("k-park", take("b")), Parked),
+        "k-alone": (answer("k-alone", AcquireAlone("a", "t", LIFE, phase="queued")), Granted),
+        "k-enqueue": (answer("k-enqueue", Enqueue("b", b"message")), Parked),
+        "k-release": (answer("k-release", give("a")), Applied(True)),
+        "k-requeue": (answer("k-requeue", Requeue("a", "token of a", LIFE)), Applied(True)),
+        "k-remove": (answer("k-remove", Remove("b")), Applied(True)),
+        "k-give-up": (answer("k-give-up", GiveUp("b")), Applied(True)),
+        "k-force": (answer("k-force", ForceRelease("a")), Applied(True)),
+        "k-restore": (answer("k-restore", Restore("a", "t", LIFE)), Applied(True)),
+        "k-renew": (lambda: store.renew([("k-renew", Renew("a", "token of a", LIFE))]), [True]),
+        "k-inspect": (lambda: len(store.inspect("k-inspect").holders), 1),
+        "\nreap": (lambda: store.reap().answer, Applied(True)),
+        "\nSCAN": (lambda: "k-renew" in list(store.scan()), True),
+        "\nGET": (store.epoch, store.epoch()),
+        "k-broker": (lambda: store.keep_namespace("k-broker", LIFE), "k-broker"),
+    }
+    for name in ("park", "enqueue", "release", "requeue", "remove", "force", "renew", "inspect"):
+        fence_of(store, f"k-{name}")
+    store.apply("k-remove", take("b"))
+    watched.catch_up()
+    network = watched.primary.network
+    with ThreadPoolExecutor(len(verbs)) as pool:
+        asked = {}
+        for number, (word, (ask, _)) in enumerate(verbs.items(), 1):
+            network.withhold(word.encode())
+            asked[word] = pool.submit(insist, ask)
+            wait_until(lambda number=number: len(network.met) == number, f"the request {word}", LIMIT)  # type: ignore[misc]
+        watched.fail_over()
+        answers = {word: future.result() for word, future in asked.items()}
+    network.met.clear()
+    for word, (_, expected) in verbs.items():
+        found = answers[word]
+        assert isinstance(found, expected) if isinstance(expected, type) else found == expected, word
+    assert isinstance(store.apply("k-acquire", take("b", message=None)).answer, Held)
+    assert [wake.id for wake in store.apply("k-park", give("a")).wake] == ["b"]
+
+
+def test_no_call_stays_at_a_dead_or_silent_address(watched: Watched, store: Store) -> None:
+    fence_of(store, "key")
+    watched.catch_up()
+    before = watched.primary
+    before.server.pause()  # it holds its connections open, as behind a network that is gone
+    after = watched.wait_for_another_primary(before)
+    began = time.monotonic()
+    with suppress(StoreUnavailable):
+        store.inspect("key")  # its timeout is 5 s
+    assert isinstance(store.apply("key", take("b", message=None)).answer, Held)
+    assert time.monotonic() - began < LIMIT
+    with after.server.client() as client:
+        client.set("here", 1)
+    before.server.resume()
+    wait_until(lambda: before in watched.replicas and before.offset() > 0, "the old primary to follow", LIMIT)
+    assert isinstance(store.apply("key", take("b", message=None)).answer, Held)
+
+
+def test_what_a_replica_that_lags_behind_has_not_heard_of_is_noticed_and_restored(
+    watched: Watched, store: Store, app_on: Callable[[str], Any]
+) -> None:
+    app = app_on(watched.url)
+    kept, free, taken = (lock_(name, app=app, ttl=60, wait=0) for name in ("kept", "free", "taken"))
+    assert kept.acquire()
+    epoch = store.epoch()
+    watched.catch_up()
+    watched.primary.stop_replication()
+    assert free.acquire()
+    assert taken.acquire()
+    assert isinstance(store.apply(kept.lease.key, take("lost")).answer, Parked)
+    watched.fail_over()
+    with closing(open_store(watched.url)) as newcomer:
+        assert fence_of(newcomer, taken.lease.key, "newcomer") > taken.lease.fence
+        assert newcomer.epoch() == epoch
+        insist(kept.lease.check)
+        assert newcomer.epoch() != epoch
+        assert newcomer.inspect(kept.lease.key).waiting == 0
+    free.lease.check()
+    assert free.locked()
+    assert is_lost(taken.lease)
+    assert fence_of(store, "another") > max(lock.lease.fence for lock in (kept, free, taken))
+    for each in (kept, free, taken):
+        each.release()
+
+
+def test_a_failover_that_loses_nothing_is_no_loss(watched: Watched, store: Store) -> None:
+    fence, epoch = fence_of(store, "key"), store.epoch()
+    watched.catch_up()
+    watched.fail_over()
+    assert insist(lambda: store.apply("key", take("a"))).answer == Granted(fence)
+    assert store.epoch() == epoch
+    assert fence_of(store, "another") > fence
+
+
+def test_the_former_primary_behind_a_partition_loses(
+    watched: Watched, store: Store, app_on: Callable[[str], Any]
+) -> None:
+    """Its clients reach it still. With min-replicas-to-write it refuses them when its replicas are gone."""
+    old = watched.primary
+    with old.server.client() as client:
+        client.config_set("min-replicas-to-write", 1)
+        client.config_set("min-replicas-max-lag", 1)
+    app = app_on(old.server.url)  # on its side
+    near = app._celery_exclusive.store
+    mine = lock_("key", app=app, ttl=3, wait=0)
+    assert mine.acquire()
+    watched.catch_up()
+    old.network.cut()
+    watched.wait_for_another_primary(old)
+    wait_until(lambda: is_lost(mine.lease), "the holder to be told", LIMIT)
+    with pytest.raises(StoreUnavailable, match=r"NOREPLICAS.*; fewer replicas follow it"):
+        near.apply("another", take("a"))
+    wait_until(
+        lambda: isinstance(insist(lambda: store.apply(mine.lease.key, take("b"))).answer, Granted),
+        "the expiry of its lease at the new primary",
+        LIMIT,
+    )
+    old.network.restore()
+    wait_until(lambda: old.offset() > 0 and old is not watched.primary, "the old primary to follow", LIMIT)
+    wait_until(lambda: _is_replica(near), "the old primary to be a replica", LIMIT)
+    assert [owner.id for owner in store.inspect(mine.lease.key).holders] == ["b"]
+    mine.release()
+
+
+def _is_replica(store: Store) -> bool:
+    with pytest.raises(StoreUnavailable) as refused:
+        store.apply("key", take("a"))
+    return "READONLY" in str(refused.value)
+
+
+def test_with_replicas_in_the_url_no_lease_that_was_granted_is_lost(watched: Watched) -> None:
+    granted: list[str] = []
+    refused: list[StoreUnavailable] = []
+    before = watched.primary
+    with (
+        closing(open_store(f"{watched.url}&replicas=1&socket_timeout=1")) as store,
+        ThreadPoolExecutor(1) as pool,
+    ):
+
+        def work() -> None:
+            for number in range(100_000):
+                try:
+                    store.apply(f"key {number}", take("a"))
+                except StoreUnavailable as error:
+                    refused.append(error)
+                else:
+                    granted.append(f"key {number}")
+                    if refused and "replicas confirmed" not in str(refused[-1]):
+                        return  # by the new primary
+
+        working = pool.submit(work)
+        wait_until(lambda: len(granted) > 50, "some leases", LIMIT)
+        before.stop_replication()
+        wait_until(lambda: bool(refused) or len(granted) > 1000, "a refusal", LIMIT)
+        before.server.kill()
+        working.result(LIMIT)
+        lost = set(granted) - set(store.scan("key "))
+        assert len(lost) == 0
+
+
+def test_a_lease_that_too_few_replicas_confirm_is_refused_and_not_held(
+    watched: Watched, app_on: Callable[[str], Any]
+) -> None:
+    app = app_on(f"{watched.url}&replicas=2&socket_timeout=1")
+    store = app._celery_exclusive.store
+    fence_of(store, "held")
+    watched.replicas[0].server.pause()
+    refused = (
+        r"store sentinel://.* 1 of 2 replicas confirmed it within 500 ms; look for the replicas, or lower"
+    )
+    with pytest.raises(StoreUnavailable, match=refused):
+        lock_("free", app=app, wait=0).acquire()
+    with pytest.raises(StoreUnavailable, match=refused):
+        store.apply("held", take("b"))
+    with pytest.raises(StoreUnavailable, match=refused):
+        store.apply("held", take("a"))  # a repetition, which leaves the lease as it is
+    with pytest.raises(StoreUnavailable, match=refused):
+        store.renew([("held", Renew("a", "token of a", LIFE))])
+    assert store.inspect("x=free").holders == ()
+    assert store.apply("held", give("a")).answer == Applied(True)
+
+
+def test_a_login_at_servers_and_sentinels_is_used(watched: Watched) -> None:
+    for node in watched.nodes:
+        with node.server.client() as client:
+            client.execute_command("ACL", "SETUSER", "locks", "on", ">se/cret", "~*", "+@all")
+    for sentinel in watched.sentinels:
+        with sentinel.client() as client:
+            client.execute_command("ACL", "SETUSER", "asker", "on", ">other", "+@all")
+    url = watched.url.replace("sentinel://", "sentinel://locks:se%2Fcret@", 1)
+    right, wrong = (
+        f"{url}&sentinel_kwargs={quote(json.dumps({'username': 'asker', 'password': password}))}"
+        for password in ("other", "hunter2")
+    )
+    with closing(open_store(right)) as store:
+        fence_of(store, "key")
+        assert "cret" not in store.url
+    with closing(open_store(wrong)) as store, pytest.raises(StoreUnavailable) as refused:
+        store.epoch()
+    assert "correct hosts and ports, master_name and sentinel_kwargs" in str(refused.value)
+    assert "hunter2" not in str(refused.value)
+
+
+def test_who_is_not_known_or_does_not_answer_is_said_with_the_fix(watched: Watched) -> None:
+    server = watched.nodes[0].server
+    problems = {
+        watched.url.replace(f"={NAME}", "=other"): "knows no other, .* knows no other",
+        f"sentinel://127.0.0.1:1/0?master_name={NAME}": r"127\.0\.0\.1:1 says .*ConnectionError",
+        f"sentinel://127.0.0.1:{server.port}/0?master_name={NAME}": "says unknown command",
+        f"{watched.url}&min_other_sentinels=7": "sees 2 other sentinels",
+    }
+    for url, problem in problems.items():
+        with closing(open_store(url)) as store, pytest.raises(StoreUnavailable, match=problem) as refused:
+            store.check()
+        assert str(refused.value).endswith(
+            "Wait until a failover is over, or correct hosts and ports, master_name and sentinel_kwargs"
+        )
+        assert str(refused.value).startswith(f"store {store.url}: no sentinel names its primary: 127.0.0.1:")
+
+
+def test_a_server_that_is_no_primary_any_more_is_not_used(
+    watched: Watched, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica = watched.replicas[0].server.port
+    with monkeypatch.context() as stale:
+        stale.setattr(Sentinels, "find_primary", lambda _: ("127.0.0.1", replica))
+        with pytest.raises(StoreUnavailable, match=r"READONLY.* is a replica; a failover is under way"):
+            store.inspect("key")
+    assert store.inspect("key").holders == ()
+
+
+def test_one_sentinel_that_answers_is_enough(watched: Watched, store: Store) -> None:
+    dead, *_ = watched.sentinels
+    dead.kill()
+    try:
+        fence_of(store, "key")
+        store.close()
+        fence_of(store, "another")
+    finally:
+        dead.start()

@@ -1,0 +1,61 @@
+"""The URL of a Redis Cluster."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_exclusive.errors import OptionError
+from celery_exclusive.stores.base import knows
+from celery_exclusive.stores.redis.slots import BUCKETS, read_table
+from celery_exclusive.stores.redis.start_nodes import parse
+
+
+@pytest.mark.parametrize(
+    ("url", "shown", "places"),
+    [
+        ("redis+cluster://a:7000", "redis+cluster://a:7000", [("a", 7000)]),
+        ("redis+cluster://a:7000;b:7001/0", "redis+cluster://a:7000;b:7001", [("a", 7000), ("b", 7001)]),
+        ("rediss+cluster://a", "rediss+cluster://a:6379", [("a", 6379)]),
+        ("valkey+cluster://[::1]:7000", "valkey+cluster://[::1]:7000", [("::1", 7000)]),
+        ("redis+cluster://me:geheim@a;b", "redis+cluster://me:**@a:6379;b:6379", [("a", 6379), ("b", 6379)]),
+        ("redis+cluster://:geheim@a?socket_timeout=2", "redis+cluster://:**@a:6379", [("a", 6379)]),
+    ],
+)
+def test_its_nodes_are_read_and_its_password_is_not_shown(
+    url: str, shown: str, places: list[tuple[str, int]]
+) -> None:
+    assert knows(url)
+    start = parse(url)
+    assert (start.shown, list(start.places)) == (shown, places)
+    assert "geheim" not in repr(start)
+
+
+def test_other_nodes_are_reached_as_the_first_ones_are() -> None:
+    start = parse("rediss+cluster://me:a%2Fb@a:7000;b:7001?ssl_ca_certs=/ca.pem&socket_timeout=2")
+    assert start.url_of(("c", 1)) == "rediss://me:a%2Fb@c:1?ssl_ca_certs=/ca.pem&socket_timeout=2"
+    assert start.url_of(("::1", 1)) == "rediss://me:a%2Fb@[::1]:1?ssl_ca_certs=/ca.pem&socket_timeout=2"
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("redis+cluster://a/1", "a Redis Cluster has no database but 0"),
+        ("redis+cluster://a?virtual_host=2", "a Redis Cluster has no database but 0"),
+        ("redis+cluster://a:7000,b:7001", "give port and timeouts as numbers"),
+        ("redis+cluster://me:gehe/im@a", "percent-encode what is special in its password"),
+        ("redis+cluster:/a", "is like redis+cluster://a:7000;b:7001"),
+    ],
+)
+def test_a_url_that_cannot_be_read_is_refused_without_a_part_of_it(url: str, words: str) -> None:
+    with pytest.raises(OptionError) as refused:
+        parse(url)
+    assert words in str(refused.value)
+    assert "gehe" not in str(refused.value)
+
+
+def test_a_node_that_does_not_know_its_own_host_is_the_one_that_was_asked() -> None:
+    members = [[b"", 7000, b"id"], [None, 7003, b"id"]]
+    table = read_table([[0, 16_383, *members, [b"b", 7001, b"id", [b"hostname", b"x"]]]], "a")
+    assert set(table.primaries) == {("a", 7000)}
+    assert table.nodes == {("a", 7000), ("a", 7003), ("b", 7001)}
+    assert read_table([], "a").primaries == (None,) * BUCKETS

@@ -1,0 +1,269 @@
+"""Each broker with a Redis and an SQL store, each store with Redis and RabbitMQ: docs/brokers.md.
+
+With ALL_PAIRS in the environment, as `make test-all` runs it, each broker with each store.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from celery.utils import uuid
+from pgmq.install import install_pgmq_from_sql
+
+from tests.conftest import PROCESS
+from tests.django.databases import configured, sqlite
+from tests.postgres import PostgresDatabase
+from tests.rabbit import RabbitServer
+from tests.servers import RedisServer
+from tests.sqs import SqsServer
+from tests.worker.lab import Lab, eventually
+from tests.worker.stage import RABBITS
+from tests.worker.versions import needs_celery
+
+DEADLINE = 90
+LATE = {"task_acks_late": True, "task_reject_on_worker_lost": True}
+TTL = 3
+TIMEOUTS = {"visibility_timeout": 8, "unacked_restore_interval": 1, "unacked_restore_throttle": 1}
+POLLS = {"visibility_timeout": 8, "wait_time_seconds": 1, "polling_interval": 0.1}
+
+
+@dataclass(frozen=True)
+class Broker:
+    """A broker: its settings, and how to count the messages that it has of the queue `lab`."""
+
+    settings: dict[str, Any]
+    count: Callable[[], int]
+
+
+def _redis(request: pytest.FixtureRequest) -> Broker:
+    url = request.getfixturevalue("redis_url")
+    return Broker({"broker_transport_options": TIMEOUTS}, lambda: _in_redis(redis.Redis.from_url(url)))
+
+
+def _sentinel(request: pytest.FixtureRequest) -> Broker:
+    primary: RedisServer = request.getfixturevalue("start_redis")()
+    sentinel = request.getfixturevalue("start_sentinel")(primary)
+    options = {**TIMEOUTS, "master_name": sentinel.name}
+    return Broker(
+        {"broker_url": sentinel.url, "broker_transport_options": options},
+        lambda: _in_redis(primary.client()),
+    )
+
+
+def _rabbitmq(request: pytest.FixtureRequest) -> Broker:
+    server: RabbitServer = request.getfixturevalue("rabbit_server")
+    url = request.getfixturevalue("rabbit_url")
+    return Broker({"broker_url": url, "broker_transport_options": {}}, lambda: server.messages(url, "lab"))
+
+
+def _sqs(request: pytest.FixtureRequest) -> Broker:
+    server: SqsServer = request.getfixturevalue("sqs_server")
+    url = request.getfixturevalue("sqs_url")
+    settings = {"broker_url": url, "broker_transport_options": POLLS, "worker_enable_remote_control": False}
+    return Broker(settings, lambda: server.messages("lab"))
+
+
+def _pgmq(request: pytest.FixtureRequest) -> Broker:
+    server: PostgresDatabase = request.getfixturevalue("postgres_database")
+    database = server.beside(f"pgmq_{PROCESS}")
+    database.ask("DROP SCHEMA IF EXISTS pgmq CASCADE")
+    install_pgmq_from_sql(dsn=database.url)
+    options = {**POLLS, "init_extension": False}
+    settings = {
+        "broker_url": database.url.replace("postgresql", "pgmq"),
+        "broker_transport_options": options,
+        "worker_enable_remote_control": False,
+    }
+    return Broker(settings, lambda: int(database.ask("SELECT count(*) FROM pgmq.q_lab")[0][0]))
+
+
+def _sqla_postgres(request: pytest.FixtureRequest) -> Broker:
+    database: PostgresDatabase = request.getfixturevalue("postgres_database").beside(f"sqla_{PROCESS}")
+    database.empty()
+    url = database.url.replace("postgresql", "sqla+postgresql+psycopg")
+    visible = "SELECT count(*) FROM kombu_message WHERE visible"
+    return Broker(
+        {"broker_url": url, "broker_transport_options": {}, "worker_enable_remote_control": False},
+        lambda: int(database.ask(visible)[0][0]),
+    )
+
+
+def _sqla_sqlite(request: pytest.FixtureRequest) -> Broker:
+    file = request.getfixturevalue("tmp_path") / "mq.db"
+
+    def count() -> int:
+        with closing(sqlite3.connect(file)) as database:
+            return int(database.execute("SELECT count(*) FROM kombu_message WHERE visible").fetchone()[0])
+
+    settings = {"broker_transport_options": {}, "worker_enable_remote_control": False}
+    return Broker({"broker_url": f"sqla+sqlite:///{file}", **settings}, count)
+
+
+def _filesystem(request: pytest.FixtureRequest) -> Broker:
+    folder: Path = request.getfixturevalue("tmp_path") / "messages"
+    folder.mkdir()
+    options = {"data_folder_in": str(folder), "data_folder_out": str(folder)}
+    settings = {
+        "broker_url": "filesystem://",
+        "broker_transport_options": {**options, "control_folder": f"{folder}-control"},
+        "worker_enable_remote_control": False,
+    }
+    return Broker(settings, lambda: len(list(folder.glob("*.lab.msg"))))
+
+
+def _in_redis(client: redis.Redis) -> int:
+    with client:
+        return int(client.llen("lab")) + int(client.hlen("unacked"))
+
+
+MAKE = {
+    "redis": _redis,
+    "sentinel": _sentinel,
+    "rabbitmq": _rabbitmq,
+    "sqs": _sqs,
+    "pgmq": _pgmq,
+    "sqla+postgres": _sqla_postgres,
+    "sqla+sqlite": _sqla_sqlite,
+    "filesystem": _filesystem,
+}
+MARKS = {
+    "rabbitmq": [RABBITS[0]],
+    "sqs": [pytest.mark.xdist_group("sqs"), needs_celery("5.7", "the SQS transport of kombu 5.7")],
+    "pgmq": [needs_celery("5.7", "kombu's transport for PGMQ")],
+    **{
+        f"sqla+{kind}": [pytest.mark.filterwarnings("ignore:The ``noload``")]
+        for kind in ("postgres", "sqlite")
+    },
+}
+STORES = ("redis", "sqlite", "postgres", "maria", "memcached", "django", "sentinel", "cluster")
+WITH_EACH_STORE = MAKE if os.environ.get("ALL_PAIRS") else ("redis", "rabbitmq")
+PAIRS = [
+    pytest.param(broker, store, marks=MARKS.get(broker, []), id=f"{broker}-{store}")
+    for broker in MAKE
+    for store in (STORES if broker in WITH_EACH_STORE else STORES[:2])
+]
+REDELIVER_NOTHING = ("sqla+postgres", "sqla+sqlite", "filesystem")
+"""The messages that a killed worker has fetched are lost there, unless the store has kept them."""
+SHOPS = {"memcached": "tests.worker.shop_lineless", "django": "tests.worker.shop_django"}
+
+
+@pytest.fixture
+def django_database(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """A Django project, here and in workers, whose default database is a file."""
+    databases = {"default": sqlite(str(tmp_path / "site.db"))}
+    monkeypatch.setenv("DJANGO_DATABASES", json.dumps(databases))
+    with configured(databases):
+        yield
+
+
+@pytest.mark.parametrize(("broker", "store"), PAIRS)
+def test_tasks_wait_in_line_and_that_of_a_killed_worker_runs_again(
+    request: pytest.FixtureRequest, broker: str, store: str
+) -> None:
+    made, has_line = MAKE[broker](request), store != "memcached"
+    make_lab: Callable[..., Lab] = request.getfixturevalue("make_lab")  # its workers end before their broker
+    lab = make_lab(
+        module=SHOPS.get(store, "tests.worker.shop"),
+        **LATE,
+        worker_prefetch_multiplier=1,
+        exclusive_ttl=TTL,
+        exclusive_prefix=uuid(),  # one Redis Cluster serves all tests
+        exclusive_store=_url(request, store),
+        **made.settings,
+    )
+    wait = lab.app.tasks["tests.worker.shop.wait" if has_line else "tests.worker.shop_lineless.later"]
+    says = "parked: " if has_line else "rescheduled"
+    doomed = lab.start_worker("doomed", 2)
+    results = {"a": wait.delay("k", tag="a", hold=True)}
+    lab.journal.wait_for("start", tag="a")
+    for tag in ("b", "c"):
+        results[tag] = wait.delay("k", tag=tag, hold=True)
+        doomed.wait_for_log(f"[{results[tag].id}] {says}")
+    other = lab.start_worker("other", 2)
+    assert "not proven" not in other.log
+    is_kept = has_line or broker not in REDELIVER_NOTHING
+    if is_kept:
+        doomed.kill()
+    lab.open("a", "b", "c")
+    assert {tag: result.get(timeout=DEADLINE) for tag, result in results.items()} == {
+        tag: tag for tag in "abc"
+    }
+    tags = lab.journal.tags("start")
+    assert tags[0] == "a"
+    assert sorted(tags) == ["a"] * is_kept + ["a", "b", "c"]
+    eventually(lambda: made.count() == 0, "an empty broker")
+    eventually(lambda: wait.lock_state("k").holders == () and not wait.lock_state("k").waiting, "a free key")
+
+
+def _url(request: pytest.FixtureRequest, store: str) -> str:
+    if store == "sqlite":
+        return f"sqlite:///{request.getfixturevalue('tmp_path')}/locks.db"
+    if store == "django":
+        request.getfixturevalue("django_database")
+        return "django://default"
+    if store == "sentinel":
+        sentinel = request.getfixturevalue("start_sentinel")(request.getfixturevalue("start_redis")())
+        return f"{sentinel.url}?master_name={sentinel.name}"
+    if store == "cluster":
+        return str(request.getfixturevalue("redis_cluster_url"))
+    return str(request.getfixturevalue(f"{store}_url"))
+
+
+@pytest.mark.parametrize(
+    ("broker", "pool"),
+    [
+        pytest.param(broker, pool, marks=MARKS[broker], id=f"{broker}-{pool}")
+        for broker, pool in (("sqs", "prefork"), ("sqs", "threads"), ("pgmq", "prefork"))
+    ],
+)
+def test_a_task_that_is_redelivered_is_not_skipped_where_the_broker_only_counts_deliveries(
+    request: pytest.FixtureRequest, make_lab: Callable[..., Lab], broker: str, pool: str
+) -> None:
+    settings = {**MAKE[broker](request).settings, **LATE, "exclusive_ttl": 2, "exclusive_recover": False}
+    lab = make_lab(**settings)
+    doomed = lab.start_worker("doomed", 1, worker_prefetch_multiplier=1)
+    again = lab.send("skip", "k", tag="again", hold=True)
+    lab.journal.wait_for("start", tag="again")
+    doomed.kill()
+    other = lab.start_worker("other", 2, pool=pool)
+    eventually(lambda: not lab.task("skip").lock_state("k").is_running, "the end of the lease")
+    lab.send("skip", "k", tag="holder", hold=True)
+    lab.journal.wait_for("start", tag="holder")
+    other.wait_for_log("parked: ")
+    lab.open("holder", "again")
+    assert again.get(timeout=DEADLINE) == "again"
+    assert lab.journal.tags("start") == ["again", "holder", "again"]
+
+
+def test_a_promoted_task_goes_to_the_head_of_a_queue_behind_sentinel(
+    request: pytest.FixtureRequest, make_lab: Callable[..., Lab]
+) -> None:
+    made = _sentinel(request)
+    lab = make_lab(worker_prefetch_multiplier=1, exclusive_offer=60, **made.settings)
+    lab.start_worker("w1", 1, options=("-Q", "side"))
+    lab.start_worker("w2", 1, options=("-Q", "lab"))
+    lab.send("wait", "k", tag="holder", hold=True, options={"queue": "side"})
+    lab.journal.wait_for("start", tag="holder")
+    waiting = lab.send("wait", "k", tag="a")
+    lab.wait_for_line(1, "wait", "k")
+    lab.send("plain", tag="busy", hold=True)
+    lab.journal.wait_for("start", tag="busy")
+    for number in range(20):
+        lab.send("plain", tag=f"{number}")
+    lab.open("holder")
+    lab.journal.wait_for("end", tag="holder")
+    eventually(lambda: made.count() >= 20 + 1, "the promoted message")
+    lab.open("busy")
+    assert waiting.get(timeout=DEADLINE) == "a"
+    lab.journal.wait_for("end", 20 + 3)
+    tags = lab.journal.tags("start")
+    assert tags.index("a") < tags.index("3")  # some are fetched already
