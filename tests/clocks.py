@@ -19,7 +19,8 @@ class Clock:
         clock.step(-3600)
 
     After a step, `time.sleep` raises OSError in a Python process: libfaketime moves the monotonic time until
-    which it sleeps, too.
+    which it sleeps, too. It is the library without a lock: one that another thread holds while a worker forks
+    would stay locked in the child, which would hang as soon as it reads the clock.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -42,6 +43,6 @@ class Clock:
 
 def _library() -> Path:
     for folder in (Path(sys.prefix, "faketime"), MADE, Path("/")):
-        if found := list(folder.glob("usr/lib/*/faketime/libfaketimeMT.so.1")):
+        if found := list(folder.glob("usr/lib/*/faketime/libfaketime.so.1")):
             return found[0]
     raise NoServer("no libfaketime here: scripts/bootstrap unpacks it from Debian's package")

@@ -122,6 +122,7 @@ def test_a_unique_task_is_queued_once_through_its_countdown_and_the_end_of_its_w
     lab.start_worker("other", 2)
     lab.open("a")
     assert first.get(timeout=DEADLINE) == "a"
+    eventually(lambda: lab.task("once").lock_state("k").unique_holder is None, "a free key")
     assert lab.send("once", "k", tag="d").get(timeout=DEADLINE) == "d"
     assert lab.journal.tags("start") == ["a", "a", "d"]
     eventually(lambda: sqs_server.messages("lab") == 0, "an empty queue")
