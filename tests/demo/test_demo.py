@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from stage.processes import Processes
+
 DEMO = Path(__file__).parents[2] / "examples" / "feeds" / "demo.py"
 MARK = "FEEDS_DEMO_TEST"
 DEADLINE = "150"
@@ -124,6 +126,14 @@ def test_an_interrupted_demo_leaves_nothing_behind(demos: list[Demo], number: si
     assert status == 130
     assert demo.left() == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_processes_are_stopped_though_an_interrupt_came_while_one_was_looked_at(tmp_path: Path):
+    processes = Processes(tmp_path, DEMO.parent)
+    sleeper = processes.start("sleeper", ["sleep", "600"], os.environ)
+    sleeper._waitpid_lock.acquire()  # type: ignore[attr-defined] # between this line of `poll` and its `try`
+    processes.stop()
+    assert sleeper.returncode == -signal.SIGKILL
 
 
 def test_a_killed_demo_leaves_nothing_running(demos: list[Demo], tmp_path: Path):

@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,14 @@ import redis
 from celery.utils import uuid
 from pgmq.install import install_pgmq_from_sql
 
-from tests.conftest import PROCESS
+from tests.conftest import PROCESS, or_leave_out
 from tests.django.databases import configured, sqlite
+from tests.failover import NAME, Watched
 from tests.postgres import PostgresDatabase
 from tests.rabbit import RabbitServer
 from tests.servers import RedisServer
 from tests.sqs import SqsServer
-from tests.worker.lab import Lab, eventually
+from tests.worker.lab import Lab, Worker, eventually
 from tests.worker.stage import RABBITS
 from tests.worker.versions import needs_celery
 
@@ -204,6 +206,10 @@ def test_tasks_wait_in_line_and_that_of_a_killed_worker_runs_again(
     eventually(lambda: wait.lock_state("k").holders == () and not wait.lock_state("k").waiting, "a free key")
 
 
+def _has_connected_again(worker: Worker) -> bool:
+    return worker.log.count("Connected to ") > 1
+
+
 def _url(request: pytest.FixtureRequest, store: str) -> str:
     if store == "sqlite":
         return f"sqlite:///{request.getfixturevalue('tmp_path')}/locks.db"
@@ -242,6 +248,32 @@ def test_a_task_that_is_redelivered_is_not_skipped_where_the_broker_only_counts_
     lab.open("holder", "again")
     assert again.get(timeout=DEADLINE) == "again"
     assert lab.journal.tags("start") == ["again", "holder", "again"]
+
+
+def test_after_a_failover_of_the_broker_tasks_that_wait_run_and_a_running_one_keeps_its_key(
+    make_lab: Callable[..., Lab], store: RedisServer
+) -> None:
+    with or_leave_out(Watched) as watched:
+        options = {**TIMEOUTS, "master_name": NAME, "socket_timeout": 5}
+        url, _, _ = watched.url.partition("/0?")
+        settings = {"broker_url": url, "broker_transport_options": options}
+        lab = make_lab(**settings, **LATE, exclusive_store=store.url, exclusive_ttl=TTL, exclusive_offer=90)
+        workers = [lab.start_worker(queue, 1, options=("-Q", queue)) for queue in ("side", "lab")]
+        results = [lab.send("wait", "k", tag="a", hold=True, options={"queue": "side"})]
+        lab.journal.wait_for("start", tag="a")
+        for tag in "bc":
+            results.append(lab.send("wait", "k", tag=tag))
+            lab.wait_for_line(len(results) - 1, "wait", "k")
+        watched.catch_up()
+        primary = watched.fail_over()
+        for worker in workers:
+            eventually(partial(_has_connected_again, worker), "the new primary")
+        lab.assert_kept("wait", "k", renewals=2)
+        lab.open("a")
+        results.append(lab.send("wait", "k", tag="d"))
+        assert [result.get(timeout=DEADLINE) for result in results] == list("abcd")
+        assert lab.journal.tags("start") == list("abcd")
+        eventually(lambda: _in_redis(primary.server.client()) == 0, "an empty broker")
 
 
 def test_a_promoted_task_goes_to_the_head_of_a_queue_behind_sentinel(

@@ -65,6 +65,13 @@ class Processes:
                 with suppress(OSError):
                     process.stdin.close()
         for process in self._started:
-            process.wait()
+            _reap(process)
             os.close(self._signs_of_life.pop(process.pid))
         self._started.clear()
+
+
+def _reap(process: subprocess.Popen[bytes]) -> None:
+    """Wait for its end. `Popen.wait` hangs if Ctrl-C came inside a `poll`, between its lock and its `try`."""
+    if process.returncode is None:
+        with suppress(ChildProcessError):
+            process.returncode = os.waitstatus_to_exitcode(os.waitpid(process.pid, 0)[1])
