@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Generator
 from contextlib import contextmanager
+from secrets import token_hex
 from typing import Any
 
 from kombu.transport.redis import Channel
@@ -25,11 +26,23 @@ class Socket:
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._token = self._script = ""
 
     def ask(self, *words: str) -> bytes:
         parts = "".join(f"${len(word)}\r\n{word}\r\n" for word in words)
         self._socket.sendall(f"*{len(words)}\r\n{parts}".encode())
         return self._socket.recv(4096)
+
+    def acquire(self, key: str) -> None:
+        """Take a lock that lasts for half a minute."""
+        self._token = token_hex(8)
+        self.ask("SET", key, self._token, "NX", "PX", "30000")
+
+    def release(self, key: str) -> None:
+        """Delete the lock, if it is the one that was acquired last."""
+        if not self._script:
+            self._script = self.ask("SCRIPT", "LOAD", DELETE_IF_MINE).split()[1].decode()
+        self.ask("EVALSHA", self._script, "1", key, self._token)
 
     def close(self) -> None:
         self._socket.close()

@@ -12,13 +12,13 @@ from bench import cpu, peers, size
 from bench.clock import interleaved
 from bench.row import OURS, Row, shares
 from bench.tally import Tally
-from bench.tasks import HAS_RECOVER
+from bench.tasks import BARE_LOCK, HAS_RECOVER
 from bench.worker import Worker
 from tests.servers import RedisServer
 
 TASKS, ROUNDS, TURNS, SLOTS = 250, 5, 2, 2
-FLOOR, LATE = "one round trip", f"{OURS}, late"
-EARLY = [FLOOR, OURS, *peers.LOCKS]
+LATE = f"{OURS}, late"
+EARLY = [BARE_LOCK, OURS, *peers.LOCKS]
 OF_LATE = ["bare, late", LATE] if HAS_RECOVER else []
 
 
@@ -37,7 +37,7 @@ def run() -> list[Row]:
     rows = [
         Row(
             "noop", "no-op task with `exclusive=`, prefork, of a bare", "share", 0.92, shares(early, "bare"),
-            floor=FLOOR, missing=absent, notes=_notes(runs, list(early)),
+            floor=BARE_LOCK, missing=absent, notes=_notes(runs, list(early)),
         )
     ]  # fmt: skip
     late = Row("noop-late", "the same with late acknowledgement and `recover`", "share", 0.86, {}, ours=LATE)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from functools import partial
-from secrets import token_hex
 
 import redis
 
 from bench import file, peers
-from bench.bare import DELETE_IF_MINE, Socket
+from bench.bare import Socket
 from bench.clock import one_processor, timed
 from bench.ours import pair
 from bench.row import OURS, Figure, Row, times
+from bench.tasks import BARE_LOCK
 from celery_exclusive.stores.base import open_store
 from tests.servers import RedisServer
 
 PEER = "python-redis-lock"
-FLOOR = "floor: SET NX PX + compare-and-delete, bare socket"
+FLOOR = f"floor: {BARE_LOCK}"
 
 
 def run() -> list[Row]:
@@ -44,12 +44,10 @@ def measure(server: RedisServer) -> dict[str, list[float]]:
     store = open_store(server.url)
     client = redis.Redis.from_url(server.url)
     bare = Socket(server.port)
-    sha = client.script_load(DELETE_IF_MINE)
 
     def floor() -> None:
-        token = token_hex(8)
-        bare.ask("SET", "floor", token, "NX", "PX", "30000")
-        bare.ask("EVALSHA", sha, "1", "floor", token)
+        bare.acquire("floor")
+        bare.release("floor")
 
     def cookbook() -> None:
         client.set("cookbook", "1", nx=True, ex=30)

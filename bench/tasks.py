@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Generator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,6 +19,7 @@ from celery_exclusive import Exclusive, Unique, install
 
 HAS_RECOVER = "recover" in inspect.signature(Exclusive).parameters
 HAS_ORDER = "order" in inspect.signature(Exclusive).parameters
+BARE_LOCK = "SET NX PX + compare-and-delete, bare socket"
 LATE = {"acks_late": True, "reject_on_worker_lost": True}
 OF_OURS: dict[str, dict[str, Any]] = {
     f"{OURS}, unique": {"unique": Unique("key")},
@@ -63,8 +64,8 @@ def make(contender: str, broker: str, *, store: str = "", tally: str = "", **con
 def _lock(contender: str, store: str) -> peers.Lock:
     if contender in peers.LOCKS:
         return peers.LOCKS[contender](store)
-    if contender == "one round trip":
-        return _RoundTrip(urlsplit(store).port or 0)
+    if contender == BARE_LOCK:
+        return _BareLock(urlsplit(store).port or 0)
     return _nothing
 
 
@@ -73,14 +74,16 @@ def _nothing(_key: str) -> Generator[None]:
     yield
 
 
-class _RoundTrip:
-    """Asks the server once per body: no lock can cost less."""
+class _BareLock:
+    """Acquires a key and releases it on a bare socket: no lock of a body can cost less."""
 
     def __init__(self, port: int) -> None:
         self._port = port
         self._socket: Socket | None = None
 
-    def __call__(self, key: str) -> AbstractContextManager[None]:
+    @contextmanager
+    def __call__(self, key: str) -> Generator[None]:
         self._socket = self._socket or Socket(self._port)  # in the child that uses it
-        self._socket.ask("SET", key, "1", "NX", "PX", "30000")
-        return _nothing(key)
+        self._socket.acquire(key)
+        yield
+        self._socket.release(key)

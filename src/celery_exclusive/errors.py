@@ -106,8 +106,13 @@ def shown(value: object) -> str:
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """Return a hint that ends a sentence: ": did you mean 'skip'?", or "." if no choice is similar."""
-    close = difflib.get_close_matches(word, list(choices), n=1)
-    return f": did you mean {close[0]!r}?" if close else "."
+    close = closest(word, choices)
+    return f": did you mean {close!r}?" if close else "."
+
+
+def closest(word: str, choices: Iterable[str]) -> str | None:
+    """Return the choice that a word was probably meant to be."""
+    return next(iter(difflib.get_close_matches(word, list(choices), n=1)), None)
 
 
 def warn_of_task(text: str, body: Callable[..., Any] | None, category: type[Warning] = UserWarning) -> None:

@@ -121,7 +121,7 @@ class Releaser:
 
     def _run(self) -> None:
         trouble = notices.Trouble("the release of leases")
-        while self._is_needed():
+        while self._goes_on():
             pending = self._next()
             with trouble, forks_wait():
                 if pending:
@@ -131,7 +131,8 @@ class Releaser:
             elif pending is None:
                 time.sleep(_WATCH)
 
-    def _is_needed(self) -> bool:
+    def _goes_on(self) -> bool:
+        """Whether anything is pending; if not, note that the thread ends, so that `add` starts a new one."""
         with forks_wait(), self._changes:
             if self._pending:
                 return True

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from celery import Celery
 
-from celery_exclusive.errors import OptionError, did_you_mean
+from celery_exclusive.errors import OptionError, closest, did_you_mean
 from celery_exclusive.options.declared import KINDS, NAMES, Exclusive, Unique
 from celery_exclusive.options.values import declared_options
 
@@ -75,4 +75,4 @@ def _refuse_misspelt(name: str, options: dict[str, Any]) -> None:
 
 @lru_cache
 def _is_misspelt(word: str) -> bool:
-    return did_you_mean(word, NAMES) != "."
+    return closest(word, NAMES) is not None

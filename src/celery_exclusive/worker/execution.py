@@ -181,7 +181,7 @@ class Execution:
             ending = self.publish_again(self.delivery.stored.delayed(pause))
         if ending:
             notices.message_requeued(self.services, self.task.name, self.task_id, self.delivery.key, error)
-            self.leases.owe(done=False, comes_again=True)
+            self.leases.owe(done=False, will_be_redelivered=True)
         return ending
 
     def carry_out(self, outcome: Outcome) -> Outcome | Ignore | None:

@@ -23,7 +23,7 @@ _SHORTEST = 0.8
 """The shortest pause between two sweeps, as a part of the period."""
 _AFTER_OUTAGE = 3
 """Periods between two attempts while the store does not answer: when it does, releases must come first."""
-_SHORT = 2
+_NO_OUTAGE = 2
 """Seconds between two answers of the store that are no outage, however short the leases are."""
 _ASKS_PER_TTL = 6
 """How often the store is asked what time it is."""
@@ -48,6 +48,7 @@ class Reaper:
         self._is_over = threading.Event()
         self._unreadable: set[str] = set()
         self._time = 0
+        # By each clock of the store: since when it has run on without a gap, and what it said last.
         self._since: tuple[int, ...] = ()
         self._times: tuple[int, ...] = ()
         self._thread = threading.Thread(target=self._run, name="exclusive-reaper", daemon=True)
@@ -96,14 +97,15 @@ class Reaper:
     def _ttl(self) -> float:
         """The shortest ttl of a lease here, in seconds."""
         services = self.services
-        options = [services.exclusive(task) for task in services.app.tasks.values()]
+        tasks = services.app.tasks.values()
+        options = [option for task in tasks for option in (services.exclusive(task), services.unique(task))]
         ttls = [services.ttl(option) / SECOND for option in options if option]
         return min([services.settings.exclusive_ttl, *ttls])
 
     @property
     def _longest(self) -> int:
         """The longest time between two answers after which all leases live that are renewed three times."""
-        return round(max(self._ttl / RENEWALS_PER_TTL, _SHORT) * SECOND)
+        return round(max(self._ttl / RENEWALS_PER_TTL, _NO_OUTAGE) * SECOND)
 
     def _note_answer(self, times: tuple[int, ...]) -> None:
         """Note what time it is by each clock of the store: all have to run on without a gap."""

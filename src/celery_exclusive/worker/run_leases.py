@@ -106,10 +106,10 @@ class RunLeases:
         if unique.may_hold:  # the store has not answered
             self.owe(done=True)
 
-    def owe(self, *, done: bool, comes_again: bool = False) -> None:
+    def owe(self, *, done: bool, will_be_redelivered: bool = False) -> None:
         """Have the leases released when the store answers again.
 
         A message that comes again, however it was acknowledged, keeps its unique key.
         """
-        comes_again = comes_again or (not done and self.delivery.acks_late)
-        release_later(self.services, self.delivery, done=done, will_be_redelivered=comes_again)
+        will_be_redelivered = will_be_redelivered or (not done and self.delivery.acks_late)
+        release_later(self.services, self.delivery, done=done, will_be_redelivered=will_be_redelivered)

@@ -38,11 +38,13 @@ class WorkerUniqueLease(UniqueLease):
             return
         if keeper := parts_of(self.services).keeper:
             keeper.note_releasing(self.delivery, [self.claim])
-        is_requeued = causes_redelivery(self.delivery, error)
-        release = body_ended(self.delivery.at_present(), will_be_redelivered=is_requeued)
+        will_be_redelivered = causes_redelivery(self.delivery, error)
+        release = body_ended(self.delivery.at_present(), will_be_redelivered=will_be_redelivered)
         with undisturbed():
             if release and self._ask(release) == Applied(True):
-                self.may_hold = is_requeued  # if Celery does not requeue it after all, its end releases it
+                self.may_hold = (
+                    will_be_redelivered  # if Celery does not requeue it after all, its end releases it
+                )
 
     def release(self) -> None:
         """Release the key of this delivery, and that of the publish, which holds it until a body begins."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from celery_exclusive import Exclusive, Unique
 from celery_exclusive.core.operations import Applied
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.stores.base import Reply
@@ -29,13 +30,16 @@ class Told:
         return Reply(Applied(True), time=max(self.times), times=self.times if len(self.times) > 1 else ())
 
 
-def recovers(sweeps: list[tuple[int, ...]]) -> list[int]:
+def recovers(sweeps: list[tuple[int, ...]], **options: Exclusive | Unique) -> list[int]:
     """How many seconds after the sweep before each one recovers; 0: it does not. The last one has no time."""
     store = Told()
     services: Any = SimpleNamespace(
         store=store,
         settings=SimpleNamespace(exclusive_ttl=TTL, exclusive_reap_period=1, exclusive_offer=5),
-        app=SimpleNamespace(tasks={}),
+        app=SimpleNamespace(tasks={"task": options}),
+        exclusive=lambda task: task.get("exclusive"),
+        unique=lambda task: task.get("unique"),
+        ttl=lambda option: option.ttl * SECOND,
         courier=SimpleNamespace(wait=lambda seconds: None),
         worker=SimpleNamespace(heartbeat=None),
     )
@@ -71,3 +75,13 @@ def test_a_node_that_does_not_answer_for_long_lets_all_wait() -> None:
 
 def test_each_clock_has_to_run_on_for_half_a_ttl() -> None:
     assert recovers([(1000, 5000), (1008, 5004), (1015, 5008)]) == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "options", [{"exclusive": Exclusive(ttl=9)}, {"unique": Unique(ttl=9)}], ids=["exclusive", "unique"]
+)
+def test_the_shortest_ttl_of_a_task_says_which_silence_lets_all_wait(
+    options: dict[str, Exclusive | Unique],
+) -> None:
+    assert recovers([(1000 + 3 * time,) for time in range(7)], **options)[-1] == 3
+    assert recovers([*((1000 + 3 * time,) for time in range(6)), (1019,)], **options)[-1] == 0
