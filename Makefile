@@ -27,14 +27,14 @@ test: check ## everything that has to pass: [ARGS='-k name']
 	@$(RUN)pytest -n auto --dist loadgroup $(ARGS)
 
 test-fast: check ## what computes, in under 90 seconds on two idle cores: units, stores but databases, small explorers: [ARGS='-k name']
-	@HISTORIES=100 $(RUN)pytest -n auto -m 'not slow' $(ARGS) tests/unit tests/explorer \
+	@$(RUN)pytest -n auto -m 'not slow' $(ARGS) tests/unit tests/explorer \
 		tests/store/test_conformance.py tests/store/test_differential.py
 
 test-all: test ## the same and the slower tiers: more states, histories, kills, feeds, brokers: over half an hour
 	@$(BIN)/python -m tests.explorer --large
-	@CORPUS=1 $(RUN)pytest tests/demo/test_corpus.py
+	@CORPUS=1 ALL_STORES=1 $(RUN)pytest -n 2 tests/demo
 	@ALL_PAIRS=1 $(RUN)pytest -n auto --dist loadgroup tests/worker/test_brokers.py
-	@HISTORIES=5000 $(RUN)pytest -n 2 tests/store/test_differential.py
+	@HISTORIES=5000 STRESS=1 $(RUN)pytest -n 2 tests/store/test_differential.py tests/store/test_stress.py
 	@$(BIN)/python -m tests.stress --store redis --store sqlite: --rounds 5
 
 # Meanwhile one process compiles the tests, where twelve would do it at the same time.

@@ -51,14 +51,14 @@ print(json.dumps({
 def corpus(pytestconfig: pytest.Config) -> list[server.Site]:
     """Documents, each on a site that sends it with the type that the document itself asks for.
 
-    Every tenth of them; CORPUS=1 takes each.
+    Every twentieth of them; CORPUS=1 takes each.
     """
     assert pytestconfig.cache
     try:
         found = documents(pytestconfig.cache.mkdir("feedparser"))
     except NoCorpus as why:
         pytest.skip(str(why))
-    sample = islice(sorted(found.items()), None, None, int(os.environ.get("CORPUS", "10")))
+    sample = islice(sorted(found.items()), None, None, int(os.environ.get("CORPUS", "20")))
     return [server.Site(path, body, _content_type(body), delay=0.02) for path, body in sample]
 
 

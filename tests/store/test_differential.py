@@ -50,7 +50,7 @@ from tests.store.histories import (
 )
 
 pytestmark = pytest.mark.timeout(600)  # it computes, and a busy machine is no bug
-HISTORIES = int(os.environ.get("HISTORIES", "200"))
+HISTORIES = int(os.environ.get("HISTORIES", "100"))
 GRACE = 60 * SECOND
 """How much longer than told the reference keeps a tombstone, in case the clock is set back."""
 START = 1_700_000_000 * SECOND

@@ -49,13 +49,13 @@ class Plan:
     deadline: float = 90.0
 
     def scaled(self, factor: float) -> Plan:
-        """The same with more of everything but processes."""
+        """The same with so much more, or less, of everything but processes."""
         return replace(
             self,
             tasks=round(self.tasks * factor),
             kills=round(self.kills * factor),
             pauses=round(self.pauses * factor),
-            deadline=self.deadline * factor,
+            deadline=self.deadline * max(1, factor),
         )
 
     def key(self, task: int) -> str:
