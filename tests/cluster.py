@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -24,13 +24,22 @@ class RedisCluster:
 
     with RedisCluster() as cluster:
         cluster.nodes[0].kill()
+
+    `make` starts one of them.
     """
 
-    def __init__(self, *, replicas: bool = True, appendonly: bool = False, **options: Any) -> None:
+    def __init__(
+        self,
+        make: Callable[..., RedisServer] = RedisServer,
+        *,
+        replicas: bool = True,
+        appendonly: bool = False,
+        **options: Any,
+    ) -> None:
         self._servers = ExitStack()
         try:
             self.nodes = [
-                self._servers.enter_context(RedisServer(appendonly=appendonly, **OPTIONS, **options))
+                self._servers.enter_context(make(appendonly=appendonly, **OPTIONS, **options))
                 for _ in range(6 if replicas else 3)
             ]
             self._join()
@@ -79,6 +88,12 @@ class RedisCluster:
             client.wait(1, 10_000)
             port = client.info("replication")["slave0"]["port"]
         return next(node for node in self.nodes if node.port == port)
+
+    def stop_replication(self, primary: RedisServer) -> None:
+        """Let its replica fall behind, until the primary starts again."""
+        with primary.client() as client:
+            client.execute_command("ACL", "SETUSER", "default", "-psync", "-sync")
+            client.client_kill_filter(_type="replica")
 
     def promote_replica_of(self, primary: RedisServer) -> None:
         """Let a replica become the primary in order, without a loss, and wait until all know it."""

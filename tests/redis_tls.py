@@ -130,11 +130,12 @@ class RedisWithTls(DebianRedis):
         shows: str = "server",
         asks: bool = False,
         speaks: str = "TLSv1.2 TLSv1.3",
+        appendonly: bool = False,
         **options: str,
     ) -> None:
         self._certificates = certificates
         own = {"tls-auth-clients": "yes" if asks else "no", "tls-protocols": speaks}
-        super().__init__(appendonly=False, **certificates.server_options(shows), **own, **options)
+        super().__init__(appendonly=appendonly, **certificates.server_options(shows), **own, **options)
 
     @property
     def url(self) -> str:

@@ -34,7 +34,7 @@ from celery_exclusive.stores.redis.cluster import ClusterStore
 from celery_exclusive.stores.redis.node import Node
 from celery_exclusive.stores.redis.slots import BUCKETS, bucket_of
 from tests.cluster import RedisCluster
-from tests.servers import RedisServer
+from tests.servers import RedisServer, wait_until
 from tests.store.test_lock import Process
 from tests.store.test_redis_user import LINE, live
 from tests.worker.journal import Journal
@@ -68,6 +68,15 @@ def give(id: str) -> Release:
 
 def is_granted(store: ClusterStore, key: str, id: str) -> bool:
     return isinstance(store.apply(key, take(id, message=None)).answer, Granted)
+
+
+def fence_of(store: ClusterStore, key: str, id: str, *, on: int) -> int:
+    """The fence of a new lease on a key like this one, whose bucket has this slot."""
+    names = (f"{key} {number}" for number in range(10_000))
+    name = next(name for name in names if key_slot(b"%d" % bucket_of(name)) == on)
+    answer = store.apply(name, take(id, message=None)).answer
+    assert isinstance(answer, Granted)
+    return answer.fence
 
 
 def key_on(cluster: RedisCluster, node: RedisServer) -> str:
@@ -329,6 +338,69 @@ def test_after_the_loss_of_one_node_s_data_offers_on_the_others_are_good_and_its
         # Of a copy that was used, a second one is stale; what comes after a loss waits behind its own run.
         again = store.apply(key, Acquire("b", "other", LIFE, promoted=wakes[key].epoch, message=b"message"))
         assert isinstance(again.answer, Stale if key == kept else Parked)
+
+
+def test_a_grant_that_a_new_primary_does_not_have_is_another_epoch_and_told_once(
+    cluster: RedisCluster, store: ClusterStore
+) -> None:
+    epoch, doomed = store.epoch(), cluster.owner(SLOT)
+    replica = cluster.replica_of(doomed)
+    assert is_granted(store, KEY, "early")
+    cluster.stop_replication(doomed)
+    lost = fence_of(store, "another key", "a", on=SLOT)
+    doomed.kill()
+    cluster.ask(replica, "CLUSTER", "FAILOVER", "TAKEOVER")
+    wait_until(lambda: cluster.owner(SLOT) is replica, "the new primary", 30)
+    assert fence_of(store, "another key", "b", on=SLOT) > lost
+    after = store.reap().epoch
+    assert after not in ("", epoch)
+    with closing(store_of(cluster)) as other:
+        assert fence_of(other, "a third key", "c", on=SLOT) > lost
+        assert store.epoch() == other.epoch() == after
+
+
+def test_older_data_of_a_node_that_was_restarted_are_told(cluster: RedisCluster, store: ClusterStore) -> None:
+    epoch, node = store.epoch(), cluster.owner(SLOT)
+    replica = cluster.replica_of(node)
+    assert is_granted(store, KEY, "a")
+    cluster.ask(node, "SAVE")
+    lost = fence_of(store, "another key", "a", on=SLOT)
+    cluster.ask(replica, "CONFIG", "SET", "cluster-replica-no-failover", "yes")
+    try:
+        node.restart(keep_data=True)
+        wait_until(cluster.is_whole, "a whole cluster", 30)
+        assert cluster.owner(SLOT) is node
+        assert fence_of(store, "another key", "b", on=SLOT) > lost
+        assert store.reap().epoch not in ("", epoch)
+    finally:
+        cluster.ask(replica, "CONFIG", "SET", "cluster-replica-no-failover", "no")
+
+
+def test_what_a_node_lost_while_another_one_had_its_slots_is_told_over_the_same_connection(
+    cluster: RedisCluster, store: ClusterStore
+) -> None:
+    epoch, first = store.epoch(), cluster.owner(SLOT)
+    second = cluster.replica_of(first)
+    assert is_granted(store, KEY, "a")
+    cluster.promote_replica_of(first)
+    assert not is_granted(store, KEY, "b")
+    cluster.stop_replication(second)
+    lost = fence_of(store, "another key", "a", on=SLOT)
+    second.kill()
+    cluster.ask(first, "CLUSTER", "FAILOVER", "TAKEOVER")
+    wait_until(lambda: cluster.owner(SLOT) is first, "the first primary", 30)
+    assert fence_of(store, "another key", "b", on=SLOT) > lost
+    assert store.reap().epoch not in ("", epoch)
+
+
+def test_what_moves_without_a_loss_keeps_its_epoch(cluster: RedisCluster, store: ClusterStore) -> None:
+    epoch = store.epoch()
+    assert is_granted(store, KEY, "a")
+    cluster.move(SLOT, cluster.others(SLOT)[0])
+    assert store.reap().epoch == epoch
+    cluster.promote_replica_of(cluster.owner(SLOT))
+    assert store.renew([(KEY, Renew("a", "token of a", LIFE))]) == [True]
+    assert store.reap().epoch == epoch
 
 
 def test_each_bucket_recovers_dead_runs_by_the_clock_of_its_own_node(store: ClusterStore) -> None:

@@ -7,6 +7,7 @@ import re
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -14,12 +15,15 @@ from urllib.parse import quote
 import pytest
 import redis
 from celery import Celery
+from redis.crc import key_slot
 
 from celery_exclusive import Unique, install
 from celery_exclusive.core.operations import Applied, Granted
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.publishing.one_call import OneCall
 from celery_exclusive.stores.base import open_store
+from celery_exclusive.stores.redis.slots import bucket_of
+from tests.cluster import RedisCluster
 from tests.conftest import or_leave_out
 from tests.redis_tls import Certificates, RedisWithTls, SentinelWithTls
 from tests.sentinel import SentinelServer
@@ -266,6 +270,24 @@ def primary(sentinel: redis.Redis) -> int:
     """The port of a primary that says itself that it is one."""
     state = sentinel.sentinel_master(SentinelWithTls.name)
     return int(state["port"]) if state["flags"] == "master" and state["role-reported"] == "master" else 0
+
+
+def test_the_nodes_of_a_cluster_are_found_and_followed_with_tls(certificates: Certificates) -> None:
+    options = certificates.options(client="client")
+    made = partial(RedisWithTls, certificates, asks=True, **{"tls-cluster": "yes"})
+    with or_leave_out(lambda: RedisCluster(made)) as cluster:
+        url = f"rediss+cluster://localhost:{cluster.port}?{options}"
+        slot = key_slot(b"%d" % bucket_of("key"))
+        with closing(open_store(f"{url}&socket_timeout={LIMIT}")) as store:
+            store.check()
+            epoch = store.epoch()
+            assert isinstance(store.apply("key", take("a")).answer, Granted)
+            cluster.promote_replica_of(cluster.owner(slot))
+            assert store.apply("key", give("a")).answer == Applied(True)
+            assert store.epoch() == epoch
+        assert "ssl_ca_certs in its URL" in refusal(url.replace("authority.crt", "stranger.crt"))
+        assert CLIENT in refusal(f"{url.partition('?')[0]}?{certificates.options()}")
+        assert "begin its URL with rediss+cluster://" in refusal(f"redis+cluster://localhost:{cluster.port}")
 
 
 def test_a_refusal_behind_a_sentinel_says_what_to_correct_there(certificates: Certificates) -> None:

@@ -10,6 +10,7 @@ from redis import exceptions
 from celery_exclusive.stores.redis.client import Repeated
 from celery_exclusive.stores.redis.scripts import Script
 from celery_exclusive.stores.redis.start_nodes import Place
+from celery_exclusive.stores.redis.witness import Witness
 
 PASSING = (
     exceptions.AskError,  # MOVED, too
@@ -28,7 +29,7 @@ class Call:
 
     `again` follows the arguments if they are sent a second time, since the first answer was lost. `place` is
     that of the node which was asked last. `is_open`: it has to be sent, and `error` is why it has to be sent
-    again; else that is the refusal of the node.
+    again; else that is the refusal of the node. `witness` is the one whose statement this is.
     """
 
     bucket: int
@@ -40,6 +41,7 @@ class Call:
     error: Exception | None = None
     is_open: bool = True
     is_repeated: bool = False
+    witness: Witness | None = None
 
     @property
     def is_sent_on(self) -> bool:

@@ -23,6 +23,7 @@ from celery_exclusive.stores.redis.reply import text
 from celery_exclusive.stores.redis.server_facts import facts_of, warnings_of
 from celery_exclusive.stores.redis.slots import BUCKETS, bucket_of
 from celery_exclusive.stores.redis.store import RedisStore, Run
+from celery_exclusive.stores.redis.witness import witnesses
 
 _SKEW = SECOND
 """How far the clocks of two nodes may be apart without a warning."""
@@ -40,9 +41,10 @@ class ClusterStore:
     def __init__(
         self, url: str, *, prefix: str = "cx", offer: int = 5_000_000, tombstone_ttl: int = 600_000_000
     ) -> None:
-        self._nodes = Nodes(url)
-        self.url = self._nodes.url
         self._bases = [f"{prefix}2:{{{number}}}:" for number in range(BUCKETS)]
+        its_witnesses = witnesses(self._bases)
+        self._nodes = Nodes(url, its_witnesses)
+        self.url = self._nodes.url
         self._keys = f"{literal(prefix)}2:{{*}}:l:"
         self._marks, self._times = Marks(), [0] * BUCKETS
         self.buckets = [
@@ -52,8 +54,9 @@ class ClusterStore:
                 tombstone_ttl=tombstone_ttl,
                 client=Bucket(self._nodes, number),
                 base=base,
+                witness=witness,
             )
-            for number, base in enumerate(self._bases)
+            for number, (base, witness) in enumerate(zip(self._bases, its_witnesses, strict=True))
         ]
 
     def apply(self, key: str, operation: KeyOperation) -> Reply:

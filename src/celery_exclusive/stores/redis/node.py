@@ -10,8 +10,9 @@ from redis import exceptions
 
 from celery_exclusive.stores.redis import reader
 from celery_exclusive.stores.redis.call import Call
-from celery_exclusive.stores.redis.client import HINTS, Client, pack
+from celery_exclusive.stores.redis.client import HINTS, Client, Connection, pack
 from celery_exclusive.stores.redis.start_nodes import Place
+from celery_exclusive.stores.redis.witness import Witness
 from celery_exclusive.system.deadline import at_most
 
 _MOVES = "its slot is on its way to another node: if that lasts, run redis-cli --cluster fix"
@@ -22,6 +23,7 @@ class Node(Client):
     """A client of one node.
 
     `has_failed`: the last attempt to reach it failed, so others are asked first where any node will do.
+    `heard` are the buckets whose witness has made its statement since the last connection was opened.
     """
 
     hints = MappingProxyType(
@@ -32,15 +34,21 @@ class Node(Client):
             **dict.fromkeys(("CLUSTERDOWN", "MOVED", "READONLY", "MASTERDOWN"), _DOWN),
         }
     )
+    begin_tls = "begin its URL with rediss+cluster://"
     has_failed = False
 
-    def __init__(self, url: str, place: Place, cluster: str) -> None:
+    def __init__(self, url: str, place: Place, cluster: str, witnesses: Sequence[Witness]) -> None:
         super().__init__(url)
+        self._witnesses = witnesses
+        self.heard = set[int]()
         self.host, port = place
         self.url = f"{cluster} (node {self.host}:{port})"
 
-    def send(self, calls: Sequence[Call]) -> Any:
-        """Send the commands of all calls; return the connection for `receive`, None if there is none."""
+    def send(self, calls: list[Call]) -> Any:
+        """Send the commands of all calls; return the connection for `receive`, None if there is none.
+
+        The statements of witnesses that were not heard yet are put before them.
+        """
         try:
             connection = self._idle_or_new()
         except exceptions.AuthenticationError as error:
@@ -52,6 +60,8 @@ class Node(Client):
             for call in calls:
                 call.error = error
             return None
+        unheard = {call.bucket for call in calls} - self.heard
+        calls[:0] = [Call(it, self._witnesses[it].statement(), witness=self._witnesses[it]) for it in unheard]
         try:
             connection._sock.settimeout(at_most(self.timeout))
             connection.send_packed_command([pack(call.command) for call in calls])
@@ -79,6 +89,17 @@ class Node(Client):
             self.has_failed = False
             for call, answer in zip(calls, answers, strict=True):
                 call.note(answer)
+                if call.witness and not call.is_open:
+                    self._hear(call.witness, call)
+
+    def _hear(self, witness: Witness, call: Call) -> None:
+        self.heard.add(call.bucket)
+        if not call.error:
+            witness.hear(*call.answer)
+
+    def _greet(self, connection: Connection) -> None:
+        super()._greet(connection)
+        self.heard.clear()
 
     def explain(self, error: Exception) -> NoReturn:
         """Raise StoreUnavailable, with the next step."""

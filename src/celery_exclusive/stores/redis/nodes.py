@@ -17,6 +17,7 @@ from celery_exclusive.stores.redis.call import Call
 from celery_exclusive.stores.redis.node import Node
 from celery_exclusive.stores.redis.slots import Table, read_table
 from celery_exclusive.stores.redis.start_nodes import Place
+from celery_exclusive.stores.redis.witness import Witness
 from celery_exclusive.system.deadline import at_most, deadline
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.25
@@ -32,7 +33,8 @@ class Nodes:
     call waits until the slot has moved.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, witnesses: Sequence[Witness]) -> None:
+        self._witnesses = witnesses
         self._start = start_nodes.parse(url)
         self.url = self._start.shown
         self._clients: dict[Place, Node] = {}
@@ -114,7 +116,8 @@ class Nodes:
         for call in calls:
             error = call.error
             if isinstance(error, exceptions.MovedError) and call.place:
-                self._table = table = table.move(call.bucket, (error.host or call.place[0], error.port))
+                table = table.move(call.bucket, (error.host or call.place[0], error.port))
+                self._note(table)
             elif call.is_open and not call.is_sent_on:
                 self._table = None
                 return
@@ -133,10 +136,17 @@ class Nodes:
             except StoreUnavailable as error:
                 node.has_failed, problem = True, error
                 continue
-            self._table = table = read_table(reply, node.host)
+            table = read_table(reply, node.host)
+            self._note(table)
             self._places = table.nodes
             return table
         raise problem or AssertionError
+
+    def _note(self, table: Table) -> None:
+        """Note where the buckets are. One that comes back to a node may have lost data meanwhile."""
+        self._table = table
+        for place, node in list(self._clients.items()):
+            node.heard.intersection_update(it for it, at in enumerate(table.primaries) if at == place)
 
     def _any(self) -> Node:
         return self._client(self._start.places[0])
@@ -144,7 +154,7 @@ class Nodes:
     def _client(self, place: Place) -> Node:
         node = self._clients.get(place)
         if node is None:
-            made = Node(self._start.url_of(place), place, self.url)
+            made = Node(self._start.url_of(place), place, self.url, self._witnesses)
             node = self._clients.setdefault(place, made)
         return node
 

@@ -67,9 +67,10 @@ class RedisStore:
         tombstone_ttl: int = 600_000_000,
         client: Server | None = None,
         base: str | None = None,
+        witness: Witness | None = None,
     ) -> None:
         self._base, self._older = base or f"{prefix}2:{{0}}:", f"{prefix}1:{{0}}:"
-        self._witness = None if client else Witness(self._base)
+        self._witness = witness or Witness(self._base)
         self._client: Server = client or self.connect(url)
         self._granting = self._client
         if isinstance(self._client, Client) and self._client.replicas:
@@ -235,8 +236,7 @@ class RedisStore:
         return (self._now(), verb, key, *head, self._settings + urandom(8).hex(), *named)
 
     def _note(self, fence: int) -> None:
-        if self._witness:
-            self._witness.note(fence)
+        self._witness.note(fence)
 
     def _apply(
         self,

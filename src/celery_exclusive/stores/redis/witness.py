@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import mmap
+from collections.abc import Sequence
 from os import urandom
 
 from celery_exclusive.stores.redis import scripts
 
 _SCRIPT = scripts.load("witness.lua", arguments="run fence candidate", reply="run fence")
-_SIZE_OF_FENCE = 8
+_SIZE, _SIZE_OF_FENCE = 64, 8
+"""Bytes of a witness, and of them the fence; the others are for the id of a run, which has 40."""
 
 
 class Witness:
@@ -19,12 +21,14 @@ class Witness:
     after that tells what it was granted; if that is lost, the server gets a new epoch. So it looks like a
     server that has lost all its data, and is treated like one. Processes note without a lock: two at the same
     instant may lose one note, and with it a notice.
+
+    `memory` is shared with children: the parent connects while they work. None: it is made here.
     """
 
-    def __init__(self, base: str) -> None:
+    def __init__(self, base: str, memory: memoryview | None = None) -> None:
         self._base = base
-        self._memory = mmap.mmap(-1, mmap.PAGESIZE)  # children share it: the parent connects while they work
-        self._fence = memoryview(self._memory)[:_SIZE_OF_FENCE].cast("q")
+        memory = memoryview(mmap.mmap(-1, _SIZE)) if memory is None else memory
+        self._fence, self._id = memory[:_SIZE_OF_FENCE].cast("q"), memory[_SIZE_OF_FENCE:_SIZE]
 
     def note(self, fence: int) -> None:
         """Remember a fence that was granted, maybe long ago."""
@@ -37,9 +41,15 @@ class Witness:
     def hear(self, run: bytes, fence: int) -> None:
         """Learn from the answer which run of the server grants leases from now on."""
         if run != self._run:
-            self._memory[_SIZE_OF_FENCE:] = run.ljust(mmap.PAGESIZE - _SIZE_OF_FENCE, b"\0")
+            self._id[:] = run.ljust(_SIZE - _SIZE_OF_FENCE, b"\0")
             self._fence[0] = fence
 
     @property
     def _run(self) -> bytes:
-        return self._memory[_SIZE_OF_FENCE:].rstrip(b"\0")
+        return bytes(self._id).rstrip(b"\0")
+
+
+def witnesses(bases: Sequence[str]) -> list[Witness]:
+    """Return a witness for each bucket of a cluster, which moves and is lost on its own."""
+    memory = memoryview(mmap.mmap(-1, _SIZE * len(bases)))
+    return [Witness(base, memory[_SIZE * number :]) for number, base in enumerate(bases)]
