@@ -257,7 +257,7 @@ def test_after_a_failover_of_the_broker_tasks_that_wait_run_and_a_running_one_ke
         options = {**TIMEOUTS, "master_name": NAME, "socket_timeout": 5}
         url, _, _ = watched.url.partition("/0?")
         settings = {"broker_url": url, "broker_transport_options": options}
-        lab = make_lab(**settings, **LATE, exclusive_store=store.url, exclusive_ttl=TTL, exclusive_offer=90)
+        lab = make_lab(**settings, exclusive_store=store.url, exclusive_ttl=TTL, exclusive_offer=90)
         workers = [lab.start_worker(queue, 1, options=("-Q", queue)) for queue in ("side", "lab")]
         results = [lab.send("wait", "k", tag="a", hold=True, options={"queue": "side"})]
         lab.journal.wait_for("start", tag="a")

@@ -103,6 +103,7 @@ class Execution:
                 self.note(error.interruption)
                 entered = self.enter_without_store(error)
                 continue
+            # It acquired its keys one after the other, and the store was away in between: ask once more.
             may_have_expired = outcome.kind == "run" and self.store_wait.failures > failures_before
             if not may_have_expired:
                 entered = self.carry_out(outcome)
@@ -132,13 +133,8 @@ class Execution:
     def ask(self, asked: Ask) -> Answer:
         """Ask the store what a plan asks."""
         operation = asked.operation
-        if asked.may_fail:
-            self.look_until = self.look_until or time.monotonic() + _LOOK
-            with deadline(self.look_until - time.monotonic()):
-                answer, interruption = finish(lambda: self.ask_once(asked))
-            self.note(interruption)
-            return answer
-        assert operation is not None  # noqa: S101 - a plan looks only if that may fail
+        if operation is None or asked.may_fail:
+            return self.look(asked)
         if self.delivery.exclusive and asked.key == self.delivery.exclusive.key:
             self.asked_at = time.monotonic()
         if isinstance(operation, Acquire) and asked.park:
@@ -151,6 +147,14 @@ class Execution:
             self.note(interruption)
         self.was_granted |= isinstance(reply.answer, Granted)
         return reply.answer
+
+    def look(self, asked: Ask) -> Answer:
+        """Ask what the plan can do without, for a short time."""
+        self.look_until = self.look_until or time.monotonic() + _LOOK
+        with deadline(self.look_until - time.monotonic()):
+            answer, interruption = finish(lambda: self.ask_once(asked))
+        self.note(interruption)
+        return answer
 
     def ask_once(self, asked: Ask) -> Answer:
         store, operation = self.services.store, asked.operation
