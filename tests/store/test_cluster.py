@@ -33,6 +33,7 @@ from celery_exclusive.stores.redis.call import Call
 from celery_exclusive.stores.redis.cluster import ClusterStore
 from celery_exclusive.stores.redis.node import Node
 from celery_exclusive.stores.redis.slots import BUCKETS, bucket_of
+from celery_exclusive.system.deadline import at_most
 from tests.cluster import RedisCluster
 from tests.servers import RedisServer, wait_until
 from tests.store.test_lock import Process
@@ -261,6 +262,23 @@ def test_a_node_that_does_not_answer_does_not_keep_leases_on_others_from_being_r
             store.renew([(key, Renew("a", "token of a", LIFE)) for key in keys])
         for key in keys[1:]:
             assert store.inspect(key).holders[0].remaining > 60 * SECOND
+
+
+def test_renewals_wait_for_a_silent_node_only_until_the_next_ones_are_due(
+    cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits, receive = list[float](), Node.receive
+
+    def note(self: Node, connection: Any, calls: Any) -> None:
+        waits.append(at_most(60))
+        receive(self, connection, calls)
+
+    with closing(store_of(cluster, timeout=60)) as store:
+        for key in (keys := keys_of_all(cluster)):
+            store.apply(key, take("a", ttl=3 * SECOND))
+        monkeypatch.setattr(Node, "receive", note)
+        assert store.renew([(key, Renew("a", "token of a", 3 * SECOND)) for key in keys]) == [True] * 3
+    assert 0 < max(waits) <= 1
 
 
 def test_a_sweep_returns_what_it_has_woken_though_a_node_does_not_answer(cluster: RedisCluster) -> None:

@@ -12,6 +12,7 @@ from celery import Celery
 from celery_exclusive import install
 from celery_exclusive import lock as lock_
 from celery_exclusive.core.operations import Acquire, Granted, Held, Parked
+from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.stores.base import Store, open_store
 from tests.leases import is_lost
 from tests.servers import RedisServer
@@ -70,6 +71,30 @@ def test_a_lost_grant_is_told_although_others_were_granted_leases_since(
     assert isinstance(first.apply("key", take("a", message=None)).answer, Held)
     assert first.epoch() == newcomer.epoch() != epoch
     assert first.inspect("before").holders
+
+
+@pytest.mark.parametrize("setting", ["min-replicas-to-write", "maxmemory"])
+def test_a_lost_grant_is_told_once_though_the_server_could_note_nothing_at_first(
+    server: RedisServer, open_: Callable[[], Store], setting: str
+) -> None:
+    store = open_()
+    fence_of(store, "a", "before")
+    epoch = store.epoch()
+    save(server)
+    lost = fence_of(store, "a")
+    restart(server)
+    with server.client() as redis:
+        redis.config_set(setting, 1)
+        with pytest.raises(StoreUnavailable):
+            store.apply("key", take("b"))
+        redis.config_set(setting, 0)
+    assert fence_of(store, "b") > lost
+    told = store.epoch()
+    assert told != epoch
+    save(server)
+    restart(server)
+    fence_of(store, "c", "other key")
+    assert store.epoch() == open_().epoch() == told
 
 
 def test_a_lost_place_in_line_is_told(server: RedisServer, open_: Callable[[], Store]) -> None:

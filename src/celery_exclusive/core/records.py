@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 SECOND = 1_000_000
+RENEWALS_PER_TTL = 3
+"""How often a heartbeat renews a lease before it would expire: two of them may fail."""
 NEVER = 2**53 - 1
 Phase = Literal["running", "queued", "again", "period"]
 OwnerPhase = Literal[Phase, "offered"]

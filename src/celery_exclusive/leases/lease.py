@@ -15,9 +15,6 @@ from celery_exclusive.errors import LeaseLost, StoreUnavailable
 if TYPE_CHECKING:
     from celery_exclusive.stores.base import Store
 
-RENEWALS_PER_TTL = 3
-"""How often a heartbeat renews a lease before it would expire: two of them may fail."""
-
 
 @dataclass(frozen=True, slots=True)
 class Known:
@@ -71,12 +68,13 @@ class Lease:
                 have another owner; or it was lost with the store's data, and the key has another owner; or
                 the store does not answer, and has not for `ttl`.
         """
-        asked = time.monotonic()
+        asked, is_refused = time.monotonic(), False
         try:
             (lives,) = renew([self])
+            is_refused = not lives
             lives = lives or (self._is_lost_with_data(asked) and self.restore())
         except StoreUnavailable as error:
-            if asked < self._certain_until:
+            if asked < self._certain_until and not is_refused:
                 return
             raise LeaseLost(
                 f"the lease on {self.key} cannot be confirmed: {error}. Stop this work"

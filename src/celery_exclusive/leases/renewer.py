@@ -11,7 +11,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from celery_exclusive import notices
-from celery_exclusive.leases.lease import RENEWALS_PER_TTL, Known, Lease, renew
+from celery_exclusive.core.records import RENEWALS_PER_TTL
+from celery_exclusive.leases.lease import Known, Lease, renew
+from celery_exclusive.system.deadline import deadline
 from celery_exclusive.system.threads import NativeThread, original
 
 if TYPE_CHECKING:
@@ -118,7 +120,9 @@ class Renewer:
     def _renew(self, store: Store, leases: list[Lease]) -> None:
         now = time.monotonic()
         lost = [lease for lease, is_held in zip(leases, renew(leases), strict=True) if not is_held]
-        epoch, known = store.epoch(), self._known.get(store)
+        period = min(lease.ttl for lease in leases) / RENEWALS_PER_TTL
+        with deadline(period):  # of a cluster each node is asked, and the next beat must not be late
+            epoch, known = store.epoch(), self._known.get(store)
         has_lost_its_data = known is not None and known.epoch != epoch
         for lease in leases if has_lost_its_data else lost:
             if has_lost_its_data:  # maybe after it has renewed them

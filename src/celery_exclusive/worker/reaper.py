@@ -9,9 +9,8 @@ from operator import sub
 from typing import TYPE_CHECKING
 
 from celery_exclusive import notices
-from celery_exclusive.core.records import SECOND
+from celery_exclusive.core.records import RENEWALS_PER_TTL, SECOND
 from celery_exclusive.errors import UnreadableKey
-from celery_exclusive.leases.lease import RENEWALS_PER_TTL
 from celery_exclusive.system.forks import forks_wait
 from celery_exclusive.worker.parts import parts_of
 

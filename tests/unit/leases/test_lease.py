@@ -12,11 +12,14 @@ from celery import Celery
 from celery_exclusive import Lease, LeaseLost
 from celery_exclusive.core.claim import Claim
 from celery_exclusive.core.operations import Acquire, Release
-from celery_exclusive.core.records import SECOND
+from celery_exclusive.core.records import RENEWALS_PER_TTL, SECOND
+from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.leases.lease import Known
+from celery_exclusive.leases.renewer import Renewer
 from celery_exclusive.services import PublishingStore
 from celery_exclusive.stores.base import Store, Wake, open_store
 from celery_exclusive.stores.memory import MemoryStore
+from celery_exclusive.system.deadline import at_most
 
 NOBODY = "redis://127.0.0.1:1/0"
 OURS = Acquire("a", "token", 30 * SECOND)
@@ -96,6 +99,27 @@ def test_a_check_restores_no_lease_whose_key_has_a_new_holder(store: MemoryStore
     assert store.inspect("key").holders == ()
 
 
+def test_a_check_believes_a_store_that_says_no_though_it_does_not_answer_the_next_question(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = lease(store, certain_for=60, known=Known(store.epoch(), LATER))
+    store.clear()
+    store.apply("key", Acquire("b", "another", 30 * SECOND))
+    monkeypatch.setattr(store, "epoch", _fail)
+    with pytest.raises(LeaseLost):
+        mine.check()
+
+
+def test_a_beat_of_the_renewer_waits_for_the_epoch_only_until_the_next_one_is_due(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = lease(store, certain_for=60, known=Known(store.epoch(), LATER))
+    waits, epoch = list[float](), store.epoch
+    monkeypatch.setattr(store, "epoch", lambda: waits.append(at_most(600)) or epoch())
+    Renewer()._renew(store, [mine])
+    assert 0 < waits[0] <= mine.ttl / RENEWALS_PER_TTL
+
+
 def test_a_check_of_a_lease_that_was_released_puts_nothing_back(store: MemoryStore) -> None:
     mine = lease(store, certain_for=60, known=Known(store.epoch(), LATER))
     mine.end()
@@ -117,6 +141,10 @@ def test_a_lease_released_while_it_is_restored_is_released_again_and_wakes_the_n
     assert mine.restore()
     assert store.inspect("key").holders == ()
     assert [wake.id for wake in woken] == ["next"]
+
+
+def _fail() -> str:
+    raise StoreUnavailable("it does not answer")
 
 
 def _then(call: Callable[..., Any], act: Callable[[], None]) -> Callable[..., Any]:

@@ -21,6 +21,7 @@ from celery_exclusive.leases.lease import Known
 from celery_exclusive.messages.header import Header
 from celery_exclusive.messages.stored import Content
 from celery_exclusive.stores.memory import MemoryStore
+from celery_exclusive.system.deadline import at_most
 from celery_exclusive.worker import roster as module
 from celery_exclusive.worker import steps
 from celery_exclusive.worker.heartbeat import Heartbeat
@@ -170,6 +171,15 @@ def test_a_heartbeat_remembers_what_is_executed_and_as_much_else_as_there_are_sl
     for number in range(10):
         heartbeat.track(nth(number))
     assert list(heartbeat._deliveries) == [nth(number).token for number in (1, 8, 9)]
+
+
+def test_a_beat_waits_for_the_epoch_only_until_the_next_one_is_due(
+    heartbeat: Heartbeat, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits, epoch = list[float](), store.epoch
+    monkeypatch.setattr(store, "epoch", lambda: waits.append(at_most(600)) or epoch())
+    heartbeat.beat()
+    assert 0 < waits[0] <= heartbeat.period
 
 
 def test_an_expired_lease_is_not_restored_when_the_store_loses_its_data(

@@ -29,7 +29,8 @@ class Call:
 
     `again` follows the arguments if they are sent a second time, since the first answer was lost. `place` is
     that of the node which was asked last. `is_open`: it has to be sent, and `error` is why it has to be sent
-    again; else that is the refusal of the node. `witness` is the one whose statement this is.
+    again; else that is the refusal of the node. `told`: it is the statement of this witness, and
+    these are the buckets whose witnesses were heard.
     """
 
     bucket: int
@@ -41,7 +42,7 @@ class Call:
     error: Exception | None = None
     is_open: bool = True
     is_repeated: bool = False
-    witness: Witness | None = None
+    told: tuple[Witness, set[int]] | None = None
 
     @property
     def is_sent_on(self) -> bool:

@@ -12,6 +12,7 @@ from celery_exclusive.errors import OptionError, StoreUnavailable
 from celery_exclusive.stores import hints
 from celery_exclusive.stores.idle import Idle
 from celery_exclusive.stores.redis import address, reader, rights, tls
+from celery_exclusive.stores.redis.packer import Command, pack
 from celery_exclusive.stores.redis.scripts import Script
 from celery_exclusive.stores.redis.witness import Witness
 from celery_exclusive.system.deadline import at_most
@@ -56,11 +57,13 @@ _WORDS: tuple[tuple[type[Exception], str], ...] = (
 _ARGUMENTS = ", with args beginning with"
 """After these words a server repeats the arguments of a command: passwords and keys."""
 _TIMEOUTS = ("socket_timeout", "socket_connect_timeout")
-Command = tuple[object, ...]
 
 
 class Connection(Protocol):
+    """A connection of redis-py. One on which the witness could note nothing serves a single call."""
+
     pid: int
+    is_witnessed: bool
     _sock: socket.socket
     _parser: Any
 
@@ -198,6 +201,9 @@ class Client:
         return answer
 
     def _keep(self, connection: Connection, *, is_hurried: bool) -> None:
+        if not connection.is_witnessed:
+            connection.disconnect()
+            return
         if is_hurried:
             connection._sock.settimeout(self.timeout)
         self._idle.append(connection)
@@ -214,6 +220,7 @@ class Client:
             kind = driver.UnixDomainSocketConnection
         limits = {name: at_most(float(to.options[name] or 0)) for name in _TIMEOUTS}
         connection: Connection = kind(protocol=2, **{**self._options(), **limits})
+        connection.is_witnessed = True
         try:
             connection.connect()
         except (exceptions.BusyLoadingError, exceptions.AuthenticationError):
@@ -235,7 +242,8 @@ class Client:
         """Do what a new connection begins with."""
         if self._witness:
             with suppress(exceptions.ResponseError):  # the call itself will say what is refused
-                self._witness.hear(*round_trip(connection, self._witness.statement()))
+                answer = round_trip(connection, self._witness.statement())
+                connection.is_witnessed = self._witness.hear(*answer)
 
     def _explain(self, error: Exception) -> NoReturn:
         text, has_arguments, _ = str(error).partition(_ARGUMENTS)
@@ -280,18 +288,6 @@ def _is_of_replica(error: exceptions.ResponseError) -> bool:
     """
     is_said = isinstance(error, (exceptions.ReadOnlyError, exceptions.MasterDownError))
     return is_said or "-READONLY" in str(error) or "NOREPLICAS" in str(error)
-
-
-def pack(command: Command) -> bytes:
-    """Encode a command like redis-py's own packer, but faster: a character stands for a byte."""
-    words = [word if type(word) is str and word.isascii() else _spelled(word) for word in command]
-    text = "".join([f"${len(word)}\r\n{word}\r\n" for word in words])
-    return f"*{len(words)}\r\n{text}".encode("latin-1")
-
-
-def _spelled(word: object) -> str:
-    data = word if isinstance(word, bytes) else str(word).encode("utf-8", "surrogatepass")
-    return data.decode("latin-1")
 
 
 class _Unreachable(exceptions.RedisError):

@@ -11,7 +11,7 @@ from os import urandom
 from typing import Any
 
 from celery_exclusive.core.operations import Acquire, Applied, KeyOperation, Renew
-from celery_exclusive.core.records import NEVER, SECOND
+from celery_exclusive.core.records import NEVER, RENEWALS_PER_TTL, SECOND
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.stores.base import Capabilities, Reply, Snapshot
 from celery_exclusive.stores.redis.bucket import Bucket
@@ -24,6 +24,7 @@ from celery_exclusive.stores.redis.server_facts import facts_of, warnings_of
 from celery_exclusive.stores.redis.slots import BUCKETS, bucket_of
 from celery_exclusive.stores.redis.store import RedisStore, Run
 from celery_exclusive.stores.redis.witness import witnesses
+from celery_exclusive.system.deadline import at_most, deadline
 
 _SKEW = SECOND
 """How far the clocks of two nodes may be apart without a warning."""
@@ -72,7 +73,10 @@ class ClusterStore:
         return reply
 
     def renew(self, leases: Sequence[tuple[str, Renew]]) -> list[bool]:
-        """Renew all leases that can be reached, and raise then if a node does not answer."""
+        """Renew all leases that can be reached, and raise then if a node does not answer.
+
+        It waits for that a third of the shortest ttl at most: then the others have to be renewed again.
+        """
         places = defaultdict[int, list[int]](list)
         for place, (key, _) in enumerate(leases):
             places[bucket_of(key)].append(place)
@@ -81,7 +85,9 @@ class ClusterStore:
             for number, its in places.items()
             for run in self.buckets[number].renewals([leases[place] for place in its])
         ]
-        found = [lives for answer in self._answers(calls) for lives in answer]
+        shortest = min((lease.ttl for _, lease in leases), default=0) / SECOND
+        with deadline(at_most(shortest / RENEWALS_PER_TTL)):
+            found = [lives for answer in self._answers(calls) for lives in answer]
         order = [place for its in places.values() for place in its]
         return [bool(lives) for _, lives in sorted(zip(order, found, strict=True))]
 

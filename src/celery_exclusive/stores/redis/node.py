@@ -10,7 +10,8 @@ from redis import exceptions
 
 from celery_exclusive.stores.redis import reader
 from celery_exclusive.stores.redis.call import Call
-from celery_exclusive.stores.redis.client import HINTS, Client, Connection, pack
+from celery_exclusive.stores.redis.client import HINTS, Client, Connection
+from celery_exclusive.stores.redis.packer import pack
 from celery_exclusive.stores.redis.start_nodes import Place
 from celery_exclusive.stores.redis.witness import Witness
 from celery_exclusive.system.deadline import at_most
@@ -60,8 +61,11 @@ class Node(Client):
             for call in calls:
                 call.error = error
             return None
-        unheard = {call.bucket for call in calls} - self.heard
-        calls[:0] = [Call(it, self._witnesses[it].statement(), witness=self._witnesses[it]) for it in unheard]
+        heard = self.heard
+        unheard = {call.bucket for call in calls} - heard
+        calls[:0] = [
+            Call(it, self._witnesses[it].statement(), told=(self._witnesses[it], heard)) for it in unheard
+        ]
         try:
             connection._sock.settimeout(at_most(self.timeout))
             connection.send_packed_command([pack(call.command) for call in calls])
@@ -84,22 +88,20 @@ class Node(Client):
             self._lose(connection, calls, exceptions.ConnectionError("Connection closed by server."))
         except OSError as error:
             self._lose(connection, calls, error)
+        except BaseException:
+            connection.disconnect()
+            raise
         else:
             self._keep(connection, is_hurried=True)
             self.has_failed = False
             for call, answer in zip(calls, answers, strict=True):
                 call.note(answer)
-                if call.witness and not call.is_open:
-                    self._hear(call.witness, call)
-
-    def _hear(self, witness: Witness, call: Call) -> None:
-        self.heard.add(call.bucket)
-        if not call.error:
-            witness.hear(*call.answer)
+                if call.told and not call.is_open:
+                    _hear(call, *call.told)
 
     def _greet(self, connection: Connection) -> None:
         super()._greet(connection)
-        self.heard.clear()
+        self.heard = set()  # an answer that is under way adds to the one before
 
     def explain(self, error: Exception) -> NoReturn:
         """Raise StoreUnavailable, with the next step."""
@@ -111,3 +113,9 @@ class Node(Client):
         self.has_failed = True
         for call in calls:
             call.note_lost(error)
+
+
+def _hear(call: Call, witness: Witness, heard: set[int]) -> None:
+    """Note the answer to a statement. A refusal is for good, but that of a server that cannot write now."""
+    if call.error or witness.hear(*call.answer):
+        heard.add(call.bucket)

@@ -59,7 +59,8 @@ class Nodes:
             return
         timeout = at_most(self._any().timeout)
         until = time.monotonic() + timeout
-        self._exchange(calls)
+        with deadline(timeout):
+            self._exchange(calls)
         for pause in _pauses():
             left = until - time.monotonic() - pause
             # A node that does not answer uses up the time of all: what others only sent on goes once more.
@@ -98,14 +99,13 @@ class Nodes:
                 call.error = exceptions.ClusterDownError("Hash slot not served")
         under_way: list[tuple[Node, Any, list[Call]]] = []
         try:
-            for place, group in groups.items():
-                node = self._client(place)
+            nodes = [(self._client(place), group) for place, group in groups.items()]
+            for node, group in sorted(nodes, key=lambda it: it[0].has_failed):
                 if connection := node.send(group):
                     under_way.append((node, connection, group))
             while under_way:
-                node, connection, group = under_way[-1]
+                node, connection, group = under_way.pop()
                 node.receive(connection, group)
-                under_way.pop()
         finally:
             for _, connection, _ in under_way:
                 connection.disconnect()
@@ -146,7 +146,10 @@ class Nodes:
         """Note where the buckets are. One that comes back to a node may have lost data meanwhile."""
         self._table = table
         for place, node in list(self._clients.items()):
-            node.heard.intersection_update(it for it, at in enumerate(table.primaries) if at == place)
+            node.heard &= {it for it, at in enumerate(table.primaries) if at == place}
+            if place not in table.nodes and place not in self._start.places:  # it has left the cluster
+                del self._clients[place]
+                node.close()
 
     def _any(self) -> Node:
         return self._client(self._start.places[0])

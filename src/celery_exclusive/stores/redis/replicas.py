@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from celery_exclusive.stores.redis.client import Command, Connection, round_trip
+from celery_exclusive.stores.redis.client import Connection, round_trip
+from celery_exclusive.stores.redis.packer import Command
 from celery_exclusive.system.deadline import at_most
 
 from redis import exceptions  # isort: skip - `client` has said what is missing

@@ -87,17 +87,18 @@ class Sentinels:
         Raises:
             StoreUnavailable: no sentinel names one.
         """
-        limits = dict.fromkeys(("socket_timeout", "socket_connect_timeout"), at_most(_PATIENCE))
-        options = {"protocol": 2, "retry": None, **limits, **self.options}
         problems = []
         for host in list(self.hosts):
+            limits = dict.fromkeys(("socket_timeout", "socket_connect_timeout"), at_most(_PATIENCE))
+            options = {"protocol": 2, "retry": None, **limits, **self.options}
             asked: Any = _Asked([host], self.others, options)  # type: ignore[no-untyped-call]
             try:
                 primary: tuple[str, int] = asked.discover_master(self.name)
             except exceptions.RedisError as error:
                 problems.append(f"{host[0]}:{host[1]} {asked.problem(self.name, error)}")
             else:
-                self.hosts.sort(key=lambda other: other != host)
+                # Not `sort`: it empties the list meanwhile, and another thread may read it.
+                self.hosts[:] = sorted(self.hosts, key=lambda other: other != host)
                 return primary
             finally:
                 asked.sentinels[0].close()

@@ -3,7 +3,7 @@
 --
 -- keys: base
 -- arguments: run fence candidate
--- reply: run fence
+-- reply: run fence is_noted
 --
 -- run        random id of a server process since its start, "" if it hides that: first the run that granted
 --            `fence` to the caller, then the present one
@@ -12,7 +12,8 @@
 --
 -- A run that has begun with a lower fence than the caller was granted by another has lost data. Who comes
 -- first notes the fence with which a run begins, so that later grants do not hide it. A loss is told once.
--- Nothing here may fail: a replica, a full server and one that hides its facts are asked nevertheless.
+-- Nothing here may fail: a replica, a full server and one that hides its facts are asked nevertheless. Where
+-- nothing can be noted, the caller keeps what it knows, and says it again.
 
 local base, told_run, told = KEYS[1], ARGV[1], tonumber(ARGV[2])
 
@@ -21,6 +22,11 @@ local function get(name)
   return type(text) == 'string' and text or ''
 end
 
+local function set(name, value)
+  return type(redis.pcall('SET', base .. name, value).err) == 'nil'
+end
+
+redis.pcall('DEL', base .. 'nothing') -- a script that has written goes on writing when memory is full
 local facts = redis.pcall('INFO', 'server')
 local run = type(facts) == 'string' and string.match(facts, 'run_id:(%w+)') or ''
 local fence = tonumber(get('fence')) or 0
@@ -28,17 +34,17 @@ if run ~= '' then
   local known, began = string.match(get('run'), '^(%w+) ?(%d*)$')
   if known ~= run then
     began = fence
-    redis.pcall('SET', base .. 'run', run .. ' ' .. string.format('%.0f', fence))
+    if not set('run', run .. ' ' .. string.format('%.0f', fence)) then return {told_run, told, 0} end
   end
   began = tonumber(began)
   local is_of_another = told_run ~= '' and told_run ~= run
   if is_of_another and began and told > began then
-    redis.pcall('SET', base .. 'epoch', ARGV[3])
-    redis.pcall('SET', base .. 'run', run)
+    if not set('epoch', ARGV[3]) then return {told_run, told, 0} end
+    set('run', run)
   end
   if is_of_another and told > fence then
     fence = told
-    redis.pcall('SET', base .. 'fence', string.format('%.0f', told))
+    if not set('fence', string.format('%.0f', told)) then return {told_run, told, 0} end
   end
 end
-return {run, fence}
+return {run, fence, 1}

@@ -8,7 +8,7 @@ from os import urandom
 
 from celery_exclusive.stores.redis import scripts
 
-_SCRIPT = scripts.load("witness.lua", arguments="run fence candidate", reply="run fence")
+_SCRIPT = scripts.load("witness.lua", arguments="run fence candidate", reply="run fence is_noted")
 _SIZE, _SIZE_OF_FENCE = 64, 8
 """Bytes of a witness, and of them the fence; the others are for the id of a run, which has 40."""
 
@@ -38,11 +38,15 @@ class Witness:
         """Return the command by which a new connection begins."""
         return ("EVAL", _SCRIPT.text, 1, self._base, self._run, self._fence[0], urandom(8).hex())
 
-    def hear(self, run: bytes, fence: int) -> None:
-        """Learn from the answer which run of the server grants leases from now on."""
+    def hear(self, run: bytes, fence: int, is_noted: int) -> bool:
+        """Learn from the answer which run of the server grants leases from now on.
+
+        False: it could note nothing, and the statement has to be made again before it grants any.
+        """
         if run != self._run:
             self._id[:] = run.ljust(_SIZE - _SIZE_OF_FENCE, b"\0")
             self._fence[0] = fence
+        return bool(is_noted)
 
     @property
     def _run(self) -> bytes:
