@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from bench.row import OURS, Row
-from celery_exclusive.leases.lease import RENEWALS_PER_TTL
+from celery_exclusive.core.records import RENEWALS_PER_TTL
 
 TTL = 30
 TASKS = {"bare": "a bare task", OURS: "with `exclusive=`"}
