@@ -16,6 +16,13 @@ if TYPE_CHECKING:
     from celery_exclusive.stores.base import Store
 
 
+SHORTEST_LOOK = 0.5
+"""Seconds that a heartbeat waits for the epoch, however short the shortest lease is.
+
+Not as long as the store may take, since a cluster asks all of its nodes, and one may be silent.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Known:
     """The epoch of a store, as a heartbeat has read it, in most cases just after the instant `at`.

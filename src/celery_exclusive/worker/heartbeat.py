@@ -19,7 +19,7 @@ from celery_exclusive.core.claim import Claim
 from celery_exclusive.core.endings import run_ended
 from celery_exclusive.core.operations import Applied
 from celery_exclusive.core.records import RENEWALS_PER_TTL, SECOND
-from celery_exclusive.leases.lease import Known
+from celery_exclusive.leases.lease import SHORTEST_LOOK, Known
 from celery_exclusive.messages.namespace import LIFE, keep_namespace
 from celery_exclusive.system.deadline import deadline
 from celery_exclusive.system.forks import forks_wait
@@ -139,7 +139,7 @@ class Heartbeat:
         """Renew all leases; if the store has lost its data, restore those that are held."""
         now, executed = time.monotonic(), self._executed()
         renewed = self._renew([claim for delivery, _ in executed.values() for claim in delivery.leases])
-        with deadline(self.period):  # of a cluster each node is asked, and the next beat must not be late
+        with deadline(max(self.period, SHORTEST_LOOK)):  # the next beat must be in time
             epoch = self.services.store.epoch()
         if epoch == self._known.epoch:
             self._expired = {claim for _, held in executed.values() for claim in held} - renewed

@@ -113,9 +113,10 @@ def test_dropped_releases_are_logged_at_the_first_one_and_when_the_store_answers
     assert caplog.text.count("could not be released: ") == 1
     store.is_silent = False
     releaser.drain()
-    assert store.got == ["key 298", "key 299"]
+    assert sorted(store.got) == ["key 298", "key 299"]
     assert caplog.text.count("could not be released: ") == 2
-    assert "could not be released: 298, the first on key key 0." in caplog.text
+    # The thread may have tried key 0 already, and put it behind key 1.
+    assert re.search(r"could not be released: 298, the first on key key [01]\.", caplog.text)
 
 
 def test_leases_that_are_not_released_at_shutdown_are_logged(

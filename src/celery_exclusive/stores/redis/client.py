@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any, NoReturn, Protocol
 
 from celery_exclusive.errors import OptionError, StoreUnavailable
@@ -241,8 +240,11 @@ class Client:
     def _greet(self, connection: Connection) -> None:
         """Do what a new connection begins with."""
         if self._witness:
-            with suppress(exceptions.ResponseError):  # the call itself will say what is refused
+            try:
                 answer = round_trip(connection, self._witness.statement())
+            except exceptions.ResponseError as error:  # the call itself will say what is refused
+                connection.is_witnessed = isinstance(error, exceptions.NoPermissionError)
+            else:
                 connection.is_witnessed = self._witness.hear(*answer)
 
     def _explain(self, error: Exception) -> NoReturn:

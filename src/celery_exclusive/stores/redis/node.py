@@ -116,6 +116,8 @@ class Node(Client):
 
 
 def _hear(call: Call, witness: Witness, heard: set[int]) -> None:
-    """Note the answer to a statement. A refusal is for good, but that of a server that cannot write now."""
-    if call.error or witness.hear(*call.answer):
+    """Note the answer to a statement. One that was refused for another reason than rights is made again."""
+    if isinstance(call.error, exceptions.NoPermissionError) or (
+        not call.error and witness.hear(*call.answer)
+    ):
         heard.add(call.bucket)

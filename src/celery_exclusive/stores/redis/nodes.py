@@ -131,7 +131,7 @@ class Nodes:
         problem = None
         for node in sorted(nodes, key=lambda node: (node.has_failed, random.random())):
             try:
-                with deadline(at_most(node.timeout / 2)):  # another one may answer
+                with deadline(at_most(node.timeout) / 2):  # another one may answer
                     reply = node.ask("CLUSTER", "SLOTS")
             except StoreUnavailable as error:
                 node.has_failed, problem = True, error
@@ -146,9 +146,10 @@ class Nodes:
         """Note where the buckets are. One that comes back to a node may have lost data meanwhile."""
         self._table = table
         for place, node in list(self._clients.items()):
-            node.heard &= {it for it, at in enumerate(table.primaries) if at == place}
+            its = {it for it, at in enumerate(table.primaries) if at == place}
+            node.heard.intersection_update(its)  # not `&=`: another thread may have begun a new set
             if place not in table.nodes and place not in self._start.places:  # it has left the cluster
-                del self._clients[place]
+                self._clients.pop(place, None)
                 node.close()
 
     def _any(self) -> Node:

@@ -36,14 +36,15 @@ class Witness:
 
     def statement(self) -> tuple[object, ...]:
         """Return the command by which a new connection begins."""
-        return ("EVAL", _SCRIPT.text, 1, self._base, self._run, self._fence[0], urandom(8).hex())
+        fence = self._fence[0]  # before the run: if another process hears of a new one now, it is too low
+        return ("EVAL", _SCRIPT.text, 1, self._base, self._run, fence, urandom(8).hex())
 
     def hear(self, run: bytes, fence: int, is_noted: int) -> bool:
         """Learn from the answer which run of the server grants leases from now on.
 
         False: it could note nothing, and the statement has to be made again before it grants any.
         """
-        if run != self._run:
+        if is_noted and run != self._run:
             self._id[:] = run.ljust(_SIZE - _SIZE_OF_FENCE, b"\0")
             self._fence[0] = fence
         return bool(is_noted)
