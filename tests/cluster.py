@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
+from redis.crc import key_slot
 from typing_extensions import Self
 
+from celery_exclusive.stores.redis.slots import bucket_of
 from tests.servers import RedisServer, wait_until
 
 SLOTS = 16_384
@@ -17,6 +19,11 @@ OPTIONS: dict[str, Any] = {
     "cluster-replica-validity-factor": "0",
     "repl-diskless-sync-delay": "0",
 }
+
+
+def slot_of(key: str) -> int:
+    """Return the slot of a key's bucket."""
+    return int(key_slot(b"%d" % bucket_of(key)))
 
 
 class RedisCluster:
@@ -89,11 +96,11 @@ class RedisCluster:
             port = client.info("replication")["slave0"]["port"]
         return next(node for node in self.nodes if node.port == port)
 
-    def stop_replication(self, primary: RedisServer) -> None:
-        """Let its replica fall behind, until the primary starts again."""
-        with primary.client() as client:
-            client.execute_command("ACL", "SETUSER", "default", "-psync", "-sync")
-            client.client_kill_filter(_type="replica")
+    def lose_owner(self, slot: int, replica: RedisServer) -> None:
+        """Kill the owner, and let a replica take over that may have been behind."""
+        self.owner(slot).kill()
+        self.ask(replica, "CLUSTER", "FAILOVER", "TAKEOVER")
+        wait_until(lambda: self.owner(slot) is replica, "the new primary", 30)
 
     def promote_replica_of(self, primary: RedisServer) -> None:
         """Let a replica become the primary in order, without a loss, and wait until all know it."""

@@ -43,12 +43,6 @@ class Node:
         with self.server.client() as client:
             client.replicaof("127.0.0.1", str(primary.network.port))
 
-    def stop_replication(self) -> None:
-        """Let its replicas fall behind, until it starts again."""
-        with self.server.client() as client:
-            client.execute_command("ACL", "SETUSER", "default", "-psync", "-sync")
-            client.client_kill_filter(_type="replica")
-
     def offset(self) -> int:
         with self.server.client() as client:
             facts = client.info("replication")

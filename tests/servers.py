@@ -235,6 +235,12 @@ class RedisServer(Server):
     def client(self, **options: Any) -> redis.Redis:
         return redis.Redis.from_url(self.url, **options)
 
+    def stop_replication(self) -> None:
+        """Let its replicas fall behind, until it starts again."""
+        with self.client() as client:
+            client.execute_command("ACL", "SETUSER", "default", "-psync", "-sync")
+            client.client_kill_filter(_type="replica")
+
     def stop(self) -> None:
         self.resume()
         super().stop()

@@ -34,7 +34,7 @@ from celery_exclusive.stores.redis.cluster import ClusterStore
 from celery_exclusive.stores.redis.node import Node
 from celery_exclusive.stores.redis.slots import BUCKETS, bucket_of
 from celery_exclusive.system.deadline import at_most
-from tests.cluster import RedisCluster
+from tests.cluster import RedisCluster, slot_of
 from tests.servers import RedisServer, wait_until
 from tests.store.test_lock import Process
 from tests.store.test_redis_user import LINE, live
@@ -44,7 +44,7 @@ pytestmark = pytest.mark.xdist_group("redis-cluster")
 LIFE = 600 * SECOND
 KEY = "a key"
 RIGHTS = LINE.partition(">PASSWORD ")[2]
-SLOT = key_slot(b"%d" % bucket_of(KEY))
+SLOT = slot_of(KEY)
 
 
 @pytest.fixture
@@ -71,10 +71,13 @@ def is_granted(store: ClusterStore, key: str, id: str) -> bool:
     return isinstance(store.apply(key, take(id, message=None)).answer, Granted)
 
 
+def names_like(key: str) -> Iterator[str]:
+    return (f"{key} {number}" for number in range(10_000))
+
+
 def fence_of(store: ClusterStore, key: str, id: str, *, on: int) -> int:
     """The fence of a new lease on a key like this one, whose bucket has this slot."""
-    names = (f"{key} {number}" for number in range(10_000))
-    name = next(name for name in names if key_slot(b"%d" % bucket_of(name)) == on)
+    name = next(name for name in names_like(key) if slot_of(name) == on)
     answer = store.apply(name, take(id, message=None)).answer
     assert isinstance(answer, Granted)
     return answer.fence
@@ -82,8 +85,7 @@ def fence_of(store: ClusterStore, key: str, id: str, *, on: int) -> int:
 
 def key_on(cluster: RedisCluster, node: RedisServer) -> str:
     """A key whose bucket this node has."""
-    names = (f"key {number}" for number in range(10_000))
-    return next(name for name in names if cluster.owner(key_slot(b"%d" % bucket_of(name))) is node)
+    return next(name for name in names_like("key") if cluster.owner(slot_of(name)) is node)
 
 
 def keys_of_all(cluster: RedisCluster) -> list[str]:
@@ -256,7 +258,7 @@ def test_a_node_that_does_not_answer_does_not_keep_leases_on_others_from_being_r
         keys = keys_of_all(cluster)
         for key in keys:
             store.apply(key, take("a", ttl=60 * SECOND))
-        paused = cluster.owner(key_slot(b"%d" % bucket_of(keys[0])))
+        paused = cluster.owner(slot_of(keys[0]))
         paused.pause()
         with pytest.raises(StoreUnavailable, match=rf"node 127\.0\.0\.1:{paused.port}\) .*imeout"):
             store.renew([(key, Renew("a", "token of a", LIFE)) for key in keys])
@@ -287,7 +289,7 @@ def test_a_sweep_returns_what_it_has_woken_though_a_node_does_not_answer(cluster
         silent, answering, _ = keys_of_all(cluster)
         for key in (silent, answering):
             let_holder_die(store, key)
-        cluster.owner(key_slot(b"%d" % bucket_of(silent))).pause()
+        cluster.owner(slot_of(silent)).pause()
         reply = store.reap()
         assert [wake.key for wake in reply.wake] == [answering]
         assert reply.times[bucket_of(silent)] == before[bucket_of(silent)]
@@ -351,7 +353,7 @@ def test_after_the_loss_of_one_node_s_data_offers_on_the_others_are_good_and_its
         store.apply(key, take("b"))
         (wakes[key],) = store.apply(key, give("a")).wake
     assert wakes[lost].epoch == wakes[kept].epoch == store.epoch()
-    cluster.ask(cluster.owner(key_slot(b"%d" % bucket_of(lost))), "FLUSHALL")
+    cluster.ask(cluster.owner(slot_of(lost)), "FLUSHALL")
     for key in (lost, kept):
         assert isinstance(store.apply(key, take("b", promoted=wakes[key].epoch)).answer, Granted)
         # Of a copy that was used, a second one is stale; what comes after a loss waits behind its own run.
@@ -365,11 +367,9 @@ def test_a_grant_that_a_new_primary_does_not_have_is_another_epoch_and_told_once
     epoch, doomed = store.epoch(), cluster.owner(SLOT)
     replica = cluster.replica_of(doomed)
     assert is_granted(store, KEY, "early")
-    cluster.stop_replication(doomed)
+    doomed.stop_replication()
     lost = fence_of(store, "another key", "a", on=SLOT)
-    doomed.kill()
-    cluster.ask(replica, "CLUSTER", "FAILOVER", "TAKEOVER")
-    wait_until(lambda: cluster.owner(SLOT) is replica, "the new primary", 30)
+    cluster.lose_owner(SLOT, replica)
     assert fence_of(store, "another key", "b", on=SLOT) > lost
     after = store.reap().epoch
     assert after not in ("", epoch)
@@ -403,11 +403,9 @@ def test_what_a_node_lost_while_another_one_had_its_slots_is_told_over_the_same_
     assert is_granted(store, KEY, "a")
     cluster.promote_replica_of(first)
     assert not is_granted(store, KEY, "b")
-    cluster.stop_replication(second)
+    second.stop_replication()
     lost = fence_of(store, "another key", "a", on=SLOT)
-    second.kill()
-    cluster.ask(first, "CLUSTER", "FAILOVER", "TAKEOVER")
-    wait_until(lambda: cluster.owner(SLOT) is first, "the first primary", 30)
+    cluster.lose_owner(SLOT, first)
     assert fence_of(store, "another key", "b", on=SLOT) > lost
     assert store.reap().epoch not in ("", epoch)
 
@@ -495,7 +493,7 @@ def test_eight_processes_are_never_two_at_once_while_slots_move_and_replicas_tak
     url = f"{cluster.url}?socket_timeout=60"
     with ExitStack() as stack:
         processes = [stack.enter_context(Process(url, "roam", journal.path)) for _ in range(8)]
-        slots = {key: key_slot(b"%d" % bucket_of(f"x={key}")) for key in ("k0", "k1", "k2")}
+        slots = {key: slot_of(f"x={key}") for key in ("k0", "k1", "k2")}
         for process in processes:
             process.hear()
         for slot in slots.values():

@@ -169,7 +169,7 @@ def test_what_a_replica_that_lags_behind_has_not_heard_of_is_noticed_and_restore
     assert kept.acquire()
     epoch = store.epoch()
     watched.catch_up()
-    watched.primary.stop_replication()
+    watched.primary.server.stop_replication()
     assert free.acquire()
     assert taken.acquire()
     assert isinstance(store.apply(kept.lease.key, take("lost")).answer, Parked)
@@ -255,7 +255,7 @@ def test_with_replicas_in_the_url_no_lease_that_was_granted_is_lost(watched: Wat
 
         working = pool.submit(work)
         wait_until(lambda: len(granted) > 50, "some leases", LIMIT)
-        before.stop_replication()
+        before.server.stop_replication()
         wait_until(lambda: bool(refused) or len(granted) > 1000, "a refusal", LIMIT)
         before.server.kill()
         working.result(LIMIT)

@@ -15,15 +15,13 @@ from urllib.parse import quote
 import pytest
 import redis
 from celery import Celery
-from redis.crc import key_slot
 
 from celery_exclusive import Unique, install
 from celery_exclusive.core.operations import Applied, Granted
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.publishing.one_call import OneCall
 from celery_exclusive.stores.base import open_store
-from celery_exclusive.stores.redis.slots import bucket_of
-from tests.cluster import RedisCluster
+from tests.cluster import RedisCluster, slot_of
 from tests.conftest import or_leave_out
 from tests.redis_tls import Certificates, RedisWithTls, SentinelWithTls
 from tests.sentinel import SentinelServer
@@ -277,7 +275,7 @@ def test_the_nodes_of_a_cluster_are_found_and_followed_with_tls(certificates: Ce
     made = partial(RedisWithTls, certificates, asks=True, **{"tls-cluster": "yes"})
     with or_leave_out(lambda: RedisCluster(made)) as cluster:
         url = f"rediss+cluster://localhost:{cluster.port}?{options}"
-        slot = key_slot(b"%d" % bucket_of("key"))
+        slot = slot_of("key")
         with closing(open_store(f"{url}&socket_timeout={LIMIT}")) as store:
             store.check()
             epoch = store.epoch()

@@ -6,10 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from redis.crc import key_slot
 
-from celery_exclusive.stores.redis.slots import bucket_of
-from tests.cluster import RedisCluster
+from tests.cluster import RedisCluster, slot_of
 from tests.servers import RedisServer, wait_until
 from tests.worker.lab import Lab, Worker, eventually
 
@@ -30,7 +28,7 @@ def lab(make_lab: Callable[..., Lab], cluster: RedisCluster) -> Lab:
 
 def owner(lab: Lab, cluster: RedisCluster, argument: str) -> RedisServer:
     """The node that has the lock of this argument."""
-    return cluster.owner(key_slot(b"%d" % bucket_of(lab.task("wait").lock_state(argument).key)))
+    return cluster.owner(slot_of(lab.task("wait").lock_state(argument).key))
 
 
 def hold_on_each(lab: Lab, cluster: RedisCluster) -> tuple[Worker, Results]:

@@ -30,7 +30,7 @@ def test_after_a_failover_bodies_have_their_leases_and_tasks_that_wait_run(
     waiting = [lab.send("patient", "k", tag=f"waiting {number}") for number in range(2)]
     lab.wait_for_line(2, "patient", "k")
     watched.catch_up()
-    watched.primary.stop_replication()
+    watched.primary.server.stop_replication()
     lost = lab.send("patient", "l", tag="lost", hold=True, check=True)
     lab.journal.wait_for("start", tag="lost")
     primary = watched.fail_over()

@@ -11,16 +11,13 @@ from celery_exclusive.core.claim import Claim
 from celery_exclusive.core.operations import Applied
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import LeaseLost, StoreUnavailable
+from celery_exclusive.system.deadline import deadline
 
 if TYPE_CHECKING:
     from celery_exclusive.stores.base import Store
 
-
-SHORTEST_LOOK = 0.5
-"""Seconds that a heartbeat waits for the epoch, however short the shortest lease is.
-
-Not as long as the store may take, since a cluster asks all of its nodes, and one may be silent.
-"""
+_SHORTEST_LOOK = 0.5
+"""Seconds that a heartbeat waits for the epoch, however short the shortest lease is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +125,15 @@ class Lease:
         if was_read_before_grant and may_have_expired:
             return False
         return self._store.epoch() != known.epoch
+
+
+def epoch_in_time(store: Store, period: float) -> str:
+    """Return the epoch of a store, or raise in time for the next beat, which is due in so many seconds.
+
+    A store may take longer: a cluster asks all of its nodes, and one of them may be silent.
+    """
+    with deadline(max(period, _SHORTEST_LOOK)):
+        return store.epoch()
 
 
 def renew(leases: list[Lease]) -> list[bool]:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from celery_exclusive import notices
 from celery_exclusive.core.records import RENEWALS_PER_TTL
-from celery_exclusive.leases.lease import SHORTEST_LOOK, Known, Lease, renew
-from celery_exclusive.system.deadline import deadline
+from celery_exclusive.leases.lease import Known, Lease, epoch_in_time, renew
 from celery_exclusive.system.threads import NativeThread, original
 
 if TYPE_CHECKING:
@@ -121,8 +120,7 @@ class Renewer:
         now = time.monotonic()
         lost = [lease for lease, is_held in zip(leases, renew(leases), strict=True) if not is_held]
         period = min(lease.ttl for lease in leases) / RENEWALS_PER_TTL
-        with deadline(max(period, SHORTEST_LOOK)):  # the next beat must be in time
-            epoch, known = store.epoch(), self._known.get(store)
+        epoch, known = epoch_in_time(store, period), self._known.get(store)
         has_lost_its_data = known is not None and known.epoch != epoch
         for lease in leases if has_lost_its_data else lost:
             if has_lost_its_data:  # maybe after it has renewed them

@@ -19,9 +19,8 @@ from celery_exclusive.core.claim import Claim
 from celery_exclusive.core.endings import run_ended
 from celery_exclusive.core.operations import Applied
 from celery_exclusive.core.records import RENEWALS_PER_TTL, SECOND
-from celery_exclusive.leases.lease import SHORTEST_LOOK, Known
+from celery_exclusive.leases.lease import Known, epoch_in_time
 from celery_exclusive.messages.namespace import LIFE, keep_namespace
-from celery_exclusive.system.deadline import deadline
 from celery_exclusive.system.forks import forks_wait
 from celery_exclusive.system.threads import NativeThread, original, run_in_hub
 from celery_exclusive.worker.other_stores import OtherStores
@@ -139,8 +138,7 @@ class Heartbeat:
         """Renew all leases; if the store has lost its data, restore those that are held."""
         now, executed = time.monotonic(), self._executed()
         renewed = self._renew([claim for delivery, _ in executed.values() for claim in delivery.leases])
-        with deadline(max(self.period, SHORTEST_LOOK)):  # the next beat must be in time
-            epoch = self.services.store.epoch()
+        epoch = epoch_in_time(self.services.store, self.period)
         if epoch == self._known.epoch:
             self._expired = {claim for _, held in executed.values() for claim in held} - renewed
         else:
