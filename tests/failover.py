@@ -24,7 +24,6 @@ _PERIODS = {
 }
 """Milliseconds; sentinels take up to ten seconds for these steps otherwise."""
 NAME = SentinelServer.name
-_OPTIONS = {"down-after-milliseconds": "700", "failover-timeout": "1500"}
 
 
 @dataclass(eq=False)
@@ -57,11 +56,12 @@ class Watched:
             watched.fail_over()
             watched.repair()
 
-    `options` are those of its servers.
+    A server is down when it has been silent for `down_after` seconds; `options` are those of the servers.
     """
 
-    def __init__(self, replicas: int = 2, **options: str) -> None:
+    def __init__(self, replicas: int = 2, down_after: float = 0.7, **options: str) -> None:
         self._stack = ExitStack()
+        self._down_after = down_after
         try:
             self.nodes = [self._start_node(options) for _ in range(1 + replicas)]
             for node in self.nodes[1:]:
@@ -149,7 +149,11 @@ class Watched:
         return node
 
     def _start_sentinel(self, primary: int) -> SentinelServer:
-        sentinel = self._stack.enter_context(SentinelServer(primary, quorum=2, **_OPTIONS))
+        options = {
+            "down-after-milliseconds": str(round(self._down_after * 1000)),
+            "failover-timeout": "1500",
+        }
+        sentinel = self._stack.enter_context(SentinelServer(primary, quorum=2, **options))
         with sentinel.client() as client:
             client.execute_command("SENTINEL", "DEBUG", *chain(*_PERIODS.items()))
         return sentinel

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlencode
 
 import redis
@@ -142,10 +141,6 @@ class RedisWithTls(DebianRedis):
     def url(self) -> str:
         """The URL for a client that is let in by every such server."""
         return self.url_with(self._certificates.options(client="client").replace("required", "none"))
-
-    def client(self, **options: Any) -> redis.Redis:
-        """A handshake that takes too long would leave its socket open."""
-        return super().client(**{**options, "socket_timeout": 60})
 
     def url_with(self, options: str, host: str = "localhost") -> str:
         return f"rediss://{host}:{self.port}/0?{options}"

@@ -253,7 +253,7 @@ def test_a_task_that_is_redelivered_is_not_skipped_where_the_broker_only_counts_
 def test_after_a_failover_of_the_broker_tasks_that_wait_run_and_a_running_one_keeps_its_key(
     make_lab: Callable[..., Lab], store: RedisServer
 ) -> None:
-    with or_leave_out(Watched) as watched:
+    with or_leave_out(lambda: Watched(down_after=3)) as watched:
         options = {**TIMEOUTS, "master_name": NAME, "socket_timeout": 5}
         url, _, _ = watched.url.partition("/0?")
         settings = {"broker_url": url, "broker_transport_options": options}
