@@ -46,7 +46,7 @@ class Outcome:
     run: its body may begin. skip, fail: it ends without its body, as SUCCESS or with LockHeld. wait: the
     store has its message. reschedule: it is delivered again later. drop: another copy of its message has run.
 
-    `key` is the one that decided, `by` are its owners, `owner` the task that is first of them, `reason` is
+    `key` is the one that decided, `by` are its owners, `existing_id` the task of the first, `reason` is
     why. `fence` is that of the lock if it was granted, `position` that of a waiting task in line, `waiting`
     how many wait in a full line. `may_hold_unique` says that the end has to release the unique key.
     """
@@ -54,7 +54,7 @@ class Outcome:
     kind: Literal["run", "skip", "fail", "wait", "reschedule", "drop"]
     key: str = ""
     by: tuple[Owner, ...] = ()
-    owner: str = ""
+    existing_id: str = ""
     reason: Literal["held", "full", "duplicate"] = "held"
     fence: int = 0
     position: int = 0
@@ -67,7 +67,7 @@ class Outcome:
 
     def as_duplicate(self, key: str, by: tuple[Owner, ...]) -> Outcome:
         """Return the outcome of a run whose unique key these owners hold. It keeps its lock."""
-        return replace(self, kind="skip", key=key, by=by, owner=first_task_id(by), reason="duplicate")
+        return replace(self, kind="skip", key=key, by=by, existing_id=first_task_id(by), reason="duplicate")
 
 
 ON_CONFLICT: dict[str, Literal["skip", "fail", "reschedule"]] = {
@@ -82,8 +82,8 @@ def admit(delivery: Delivery, policy: Policy) -> Plan[Outcome]:
     """Decide whether the body of a delivery may begin: first by its lock, and only then by its unique key."""
     unique = delivery.unique
     if delivery.duplicate_of:
-        key, owner = delivery.duplicate_of
-        return Outcome("skip", key, owner=owner, reason="duplicate")
+        key, existing_id = delivery.duplicate_of
+        return Outcome("skip", key, existing_id=existing_id, reason="duplicate")
     may_hold = unique is not None and not unique.ends_by_clock
     if unique and not (unique.is_acquired or delivery.has_asked_before):
         held = yield from _acquire_as_publisher(delivery, unique)

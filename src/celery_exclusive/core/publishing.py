@@ -42,10 +42,10 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """What becomes of a call: sent, sent as a duplicate of a task, not sent, or an error of its task."""
+    """What becomes of a call: sent, sent as a duplicate, not sent, or an error; `existing_id` has its key."""
 
     kind: Literal["send", "duplicate", "skip", "error"] = "send"
-    owner: str = ""
+    existing_id: str = ""
     may_hold: bool = False
 
 
@@ -57,14 +57,14 @@ def publish(call: Call) -> Plan[Sending]:
     answer = yield Ask(call.claim.key, acquire)
     if not isinstance(answer, Held):
         return Sending(may_hold=True)
-    owner = first_task_id(answer.by)
+    existing_id = first_task_id(answer.by)
     has_lost_it = call.kind in ("retry", "replacement")  # its run has begun with the key
-    ends_before = owner in (task_id(call.claim.id), call.parent)  # its kin
+    ends_before = existing_id in (task_id(call.claim.id), call.parent)  # its kin
     if has_lost_it or ends_before:
         return Sending()
-    if owner in call.callers and not call.is_parallel:
-        return Sending("error", owner)
-    return Sending("duplicate" if call.has_to_be_sent else "skip", owner)
+    if existing_id in call.callers and not call.is_parallel:
+        return Sending("error", existing_id)
+    return Sending("duplicate" if call.has_to_be_sent else "skip", existing_id)
 
 
 def phase_of(until: str, kind: Kind) -> Phase:

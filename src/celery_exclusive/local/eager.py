@@ -199,19 +199,19 @@ class _EagerRun:
         elif outcome.kind == "skip":
             assert self.exclusive  # noqa: S101 - no other lock conflicts
             notices.skipped(self.task.name, self.id, outcome.key, outcome.by)
-            self.run.skipped = (self.exclusive.skipped(outcome.key, outcome.owner),)
+            self.run.skipped = (self.exclusive.skipped(outcome.key, outcome.existing_id),)
         elif outcome.kind == "reschedule" and self.services.conflicts_when_eager:
             raise LockHeld(
                 f"task {self.task.name} would wait for lock {outcome.key}, which is "
                 f"{notices.held(outcome.by)}. In a test with lock_store nothing would release it: end the "
                 "block that holds it, or advance the clock",
                 outcome.key,
-                outcome.owner,
+                outcome.existing_id,
             )
         else:
             assert self.exclusive  # noqa: S101 - as above
             text = self.exclusive.refusal(self.task.name, outcome.key, notices.held(outcome.by))
-            self.run.failure = LockHeld(text, outcome.key, outcome.owner)
+            self.run.failure = LockHeld(text, outcome.key, outcome.existing_id)
 
     def note_lock(self, claims: DirectRun) -> None:
         if claims.exclusive:
@@ -220,15 +220,16 @@ class _EagerRun:
     def skip_duplicate(self, outcome: Outcome) -> None:
         """Skip the body, since another task has the unique key; or raise, as its option says."""
         assert self.unique  # noqa: S101 - only its key makes duplicates
-        self.duplicate_of = outcome.owner
+        key, existing_id = outcome.key, outcome.existing_id
+        self.duplicate_of = existing_id
         if self.unique.on_conflict == "raise":
             raise DuplicateTask(
-                f"task {self.task.name} did not run: unique key {outcome.key} is held by {outcome.owner}",
-                outcome.key,
-                outcome.owner,
+                f"task {self.task.name} did not run: unique key {key} is held by {existing_id}",
+                key,
+                existing_id,
             )
-        notices.duplicate(self.task.name, self.id, outcome.key, outcome.owner)
-        self.run.skipped = (self.unique.skipped(outcome.key, outcome.owner),)
+        notices.duplicate(self.task.name, self.id, key, existing_id)
+        self.run.skipped = (self.unique.skipped(key, existing_id),)
 
 
 @dataclass(slots=True)

@@ -55,12 +55,10 @@ class UniquePublish:
         run = current_run.get()
         self.is_simple = not (run or options.get("retries"))
         """Whether no run publishes it, so that it inherits nothing, and nobody's end or body has its key."""
-        if run and run.task_id != self.task_id:  # another task publishes it
-            run = None
-        self.is_retry = bool(options.get("retries") and (previous or run))
+        self.run = run if run and run.task_id == self.task_id else None  # else another task publishes it
+        self.is_retry = bool(options.get("retries") and (previous or self.run))
         self.option = services.unique(task, header.values) if self.is_retry else option
         self.queued_ttl = _queued_ttl(services.queued_ttl(self.option), self.until, options)
-        self.run = run
         if not self.is_simple and self.call.inherits:
             self.header = replace(header, follows=publish_id(self.call.inherits.id))
         self.may_hold = False
@@ -103,9 +101,9 @@ class UniquePublish:
         try:
             sending = self._acquire()
             if sending.kind == "skip":
-                return self._existing_result(sending.owner)
+                return self._existing_result(sending.existing_id)
             if sending.kind == "duplicate":
-                self.header = replace(self.header, duplicate_of=sending.owner)
+                self.header = replace(self.header, duplicate_of=sending.existing_id)
             result = self.result
             if result is None:
                 result = publish_message(self.header, self.task_id)
@@ -139,7 +137,7 @@ class UniquePublish:
                 "body, which would be skipped each time: use Unique(until='started'), or publish it with "
                 "unique=None",
                 key,
-                sending.owner,
+                sending.existing_id,
             )
         return sending
 

@@ -67,10 +67,11 @@ class Execution:
 
     def execute(self) -> Any:
         """Execute the delivery, and return what Celery's tracer returns."""
-        entered, done = None, False
+        entered: Outcome | Ignore | Reject | None = None
+        done = False
         try:
             entered = self.enter()
-            if not isinstance(entered, Outcome):
+            if isinstance(entered, (Ignore, Reject)):
                 return _traced(entered)
             with within(self.run):
                 result = self.tracer(*self.call)
@@ -80,7 +81,7 @@ class Execution:
             done = entered is not None and not causes_redelivery(self.delivery, error)
             raise
         finally:
-            if entered is None or isinstance(entered, Outcome):
+            if not isinstance(entered, (Ignore, Reject)):
                 with undisturbed():
                     self.leases.release(entered, done=done)
 
@@ -92,8 +93,7 @@ class Execution:
         broker or store answers. It asks for its keys anew if the store did not answer meanwhile: what it was
         granted before may have expired.
         """
-        entered: Outcome | Ignore | Reject | None = None
-        while entered is None:
+        while True:
             self.look_until, failures_before = 0.0, self.store_wait.failures
             if self.was_granted:  # for all that the store knows, it may have begun
                 self.delivery = replace(self.delivery, redelivered=True)
@@ -102,12 +102,12 @@ class Execution:
             except StoreUnavailable as error:
                 self.note(error.interruption)
                 entered = self.enter_without_store(error)
-                continue
-            # It acquired its keys one after the other, and the store was away in between: ask once more.
-            may_have_expired = outcome.kind == "run" and self.store_wait.failures > failures_before
-            if not may_have_expired:
-                entered = self.carry_out(outcome)
-        return entered
+            else:
+                # It acquires its keys one after the other: the store may have been away in between.
+                may_have_expired = outcome.kind == "run" and self.store_wait.failures > failures_before
+                entered = None if may_have_expired else self.carry_out(outcome)
+            if entered:
+                return entered
 
     @property
     def unique(self) -> Unique | None:
@@ -177,25 +177,25 @@ class Execution:
             self.run.runs_without_lease = True
             notices.runs_without_lease(self.services, self.task.name, self.task_id, self.delivery.key, error)
             return Outcome("run")
-        ending: Ignore | Reject | None
+        end: Ignore | Reject | None
         if self.delivery.acks_late and not counts_deliveries(self.task.app.conf):
-            ending = Reject("the store of the lock does not answer", requeue=True)
+            end = Reject("the store of the lock does not answer", requeue=True)
         else:
             pause = min(self.services.settings.exclusive_store_wait, _PAUSE)
-            ending = self.publish_again(self.delivery.stored.delayed(pause))
-        if ending:
+            end = self.publish_again(self.delivery.stored.delayed(pause))
+        if end:
             notices.message_requeued(self.services, self.task.name, self.task_id, self.delivery.key, error)
             self.leases.owe(done=False, will_be_redelivered=True)
-        return ending
+        return end
 
     def carry_out(self, outcome: Outcome) -> Outcome | Ignore | None:
         """Prepare the run for its outcome, or end the delivery. None: try again, it was not published."""
         if outcome.kind == "reschedule":
             if later := next_try(self.delivery.stored, self.gives_up_after(outcome)):
                 again, pause = later
-                if ending := self.publish_again(again):
+                if end := self.publish_again(again):
                     self.report.rescheduled(outcome, pause)
-                return ending
+                return end
             outcome = replace(outcome, kind="fail")
         self.leases.note_granted(outcome, self.asked_at)
         if outcome.kind == "run":
@@ -228,19 +228,17 @@ class Execution:
         if outcome.kind == "fail":
             assert self.exclusive  # noqa: S101 - a delivery without it competes for no lock
             text = refusal(self.task.name, self.exclusive, outcome)
-            self.run.failure = LockHeld(text, outcome.key, outcome.owner)
+            self.run.failure = LockHeld(text, outcome.key, outcome.existing_id)
         elif outcome.kind == "skip":
             option = (self.unique or Unique()) if outcome.reason == "duplicate" else self.exclusive
             assert option  # noqa: S101 - as above
-            self.run.skipped = (option.skipped(outcome.key, outcome.owner),)
+            self.run.skipped = (option.skipped(outcome.key, outcome.existing_id),)
 
 
-def _traced(ending: Ignore | Reject) -> Any:
+def _traced(end: Ignore | Reject) -> Any:
     """Return what Celery's tracer returns for a task that raised this."""
     try:
-        raise ending
-    except type(ending):
+        raise end
+    except type(end):
         info = ExceptionInfo(internal=True)
-    return trace_ok_t(
-        info, TraceInfo(REJECTED if isinstance(ending, Reject) else IGNORED, ending), None, None
-    )
+    return trace_ok_t(info, TraceInfo(REJECTED if isinstance(end, Reject) else IGNORED, end), None, None)

@@ -87,7 +87,11 @@ class Reaper:
 
     @property
     def _recovers_until(self) -> int:
-        """Until when, by the store's clock, each heartbeat has had the time to renew its leases."""
+        """Return until when, by the store's clock, a sweep may recover dead runs; 0: not yet.
+
+        The store has to answer without a gap until each living heartbeat has renewed its leases, and from then
+        up to the sweep.
+        """
         calm = self.services.settings.exclusive_ttl / 2 * SECOND
         lasted = min(map(sub, self._times, self._since), default=0)
         return self._time + self._longest if lasted >= calm else 0

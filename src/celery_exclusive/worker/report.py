@@ -54,7 +54,7 @@ class Report:
         elif outcome.kind == "drop":
             notices.stale(task, id, lock)
         elif outcome.reason == "duplicate":
-            notices.duplicate(task, id, outcome.key, outcome.owner)
+            notices.duplicate(task, id, outcome.key, outcome.existing_id)
         elif outcome.reason == "full":
             notices.full(task, id, lock, outcome.waiting, outcome.by)
         else:

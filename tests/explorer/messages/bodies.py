@@ -102,7 +102,7 @@ def publish(model: Model, world: World, slot: Slot) -> Iterator[Move]:
     if sending.kind in ("skip", "error"):
         yield Move(label, awoken.put(slot, slot._replace(phase="body", next=None)))
     else:
-        told_of = message._replace(duplicate_of=sending.owner if sending.kind == "duplicate" else "")
+        told_of = message._replace(duplicate_of=sending.existing_id if sending.kind == "duplicate" else "")
         sends = slot._replace(phase="send", next=(how, told_of), next_holds=sending.may_hold)
         hands_over = sending.may_hold and call.inherits is not None
         handed = awoken.mark(slot.id, has_handed_over=True) if hands_over else awoken

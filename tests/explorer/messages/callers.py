@@ -58,7 +58,7 @@ def _calls(model: Model, world: World, caller: Caller) -> Iterator[Move]:
             model.is_skipped(acquired, message, message.key)
         else:
             model.is_published(acquired, message)
-        marked = message._replace(duplicate_of=sending.owner if sending.kind == "duplicate" else "")
+        marked = message._replace(duplicate_of=sending.existing_id if sending.kind == "duplicate" else "")
         yield Move(label, awoken.put_caller(caller, Caller(caller.how, marked, "send", sending.may_hold)))
     if world.may("lost_replies"):
         untaken = message._replace(is_acquired=False)

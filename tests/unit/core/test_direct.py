@@ -67,7 +67,7 @@ def test_a_held_lock_decides_before_the_unique_key_is_asked_for(
     store = Store()
     store.admit("a", None)
     outcome = store.admit("b", on_conflict=on_conflict)
-    assert (outcome.kind, outcome.owner, outcome.reason) == (kind, "a", "held")
+    assert (outcome.kind, outcome.existing_id, outcome.reason) == (kind, "a", "held")
     assert (store.asked[-1].key, store.asked[-1].park) == ("x", waits)
 
 
@@ -77,6 +77,6 @@ def test_a_held_unique_key_skips_whoever_has_it(until: str, phase: str) -> None:
     store = Store()
     store.keys["u"].ask(Claim("u", "a/1", "a", TTL).acquire_alone(TTL, phase))  # type: ignore[arg-type]
     outcome = store.admit("b", until)
-    assert (outcome.kind, outcome.key, outcome.owner, outcome.reason) == ("skip", "u", "a", "duplicate")
+    assert (outcome.kind, outcome.key, outcome.existing_id, outcome.reason) == ("skip", "u", "a", "duplicate")
     assert not outcome.may_hold_unique
     assert store.owners("u") == [("a/1", phase)]

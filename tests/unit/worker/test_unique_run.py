@@ -129,7 +129,7 @@ def test_a_message_that_has_lost_its_key_to_one_that_runs_or_will_run_does_not_r
     owner = replace(CLAIM, id="owner/p", token="t")
     store.apply(CLAIM.key, owner.acquire_alone(QUEUED, phase))
     outcome = admitted(store, DELIVERY)
-    assert (outcome.kind, outcome.reason, outcome.owner) == ("skip", "duplicate", "owner")
+    assert (outcome.kind, outcome.reason, outcome.existing_id) == ("skip", "duplicate", "owner")
 
 
 @pytest.mark.parametrize("unanswered", ["u:k", "x:k"])
