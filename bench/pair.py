@@ -39,9 +39,9 @@ def _row(name: str, what: str, goal: float, measured: dict[str, list[float]]) ->
     return Row(name, what, "times", goal, figures, ours=ours, missing=absent, notes=notes)
 
 
-def measure(server: RedisServer) -> dict[str, list[float]]:
-    """Microseconds of each, round by round; the floor first."""
-    store = open_store(server.url)
+def measure(server: RedisServer, options: str = "") -> dict[str, list[float]]:
+    """Microseconds of each, round by round; the floor first. `options` are those of our URL."""
+    store = open_store(server.url + options)
     client = redis.Redis.from_url(server.url)
     bare = Socket(server.port)
 

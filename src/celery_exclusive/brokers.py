@@ -55,6 +55,8 @@ _FAMILIES: Final = {
     "librabbitmq": "amqp",
     "sqlalchemy": "sqla",
 }
+_PROVEN_DATABASES: Final = re.compile(r"\w+\+(postgresql|sqlite)\b")
+"""Of `sqla+` brokers."""
 _PORTS: Final = {"redis": 6379, "sentinel": 26379, "amqp": 5672}
 _PORT_OF_AMQPS: Final = 5671
 _PARTS_OF_BROKER: Final = (
@@ -110,8 +112,10 @@ def refuse_without_transport(conf: Mapping[str, Any]) -> None:
 
 
 def unproven(conf: Mapping[str, Any]) -> list[str]:
-    """Return the families of the brokers with which nothing was proven."""
-    return [name for name, kind in kinds(conf).items() if not kind.is_proven]
+    """Return the families of the brokers with which nothing was proven, and the databases."""
+    families = [name for name, kind in kinds(conf).items() if not kind.is_proven]
+    databases = {scheme(url) for url in broker_urls(conf, reading=True) if family(url) == "sqla"}
+    return families + [name for name in sorted(databases) if not _PROVEN_DATABASES.match(name)]
 
 
 def scheme(url: str) -> str:

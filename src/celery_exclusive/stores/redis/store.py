@@ -72,14 +72,13 @@ class RedisStore:
         self._base, self._older = base or f"{prefix}2:{{0}}:", f"{prefix}1:{{0}}:"
         self._witness = witness or Witness(self._base)
         self._client: Server = client or self.connect(url)
-        self._granting = self._client
+        self._granting, self.place = self._client, self._client.place
         if isinstance(self._client, Client) and self._client.replicas:
-            self._granting = granting = self.connect(url)
-            granting.round_trip = Confirmation(granting.replicas, granting.timeout)
+            self._granting, self.place = self.connect(url), ""  # a message would go before it is confirmed
+            self._granting.round_trip = Confirmation(self._client.replicas, self._client.timeout)
         clients = {verb: self._granting if verb in CONFIRMED else self._client for verb in FIELDS}
         self._run: dict[str, Callable[..., Any]] = {verb: asked.run for verb, asked in clients.items()}
         self.url = self._client.url
-        self.place = self._client.place
         self.clock: Callable[[], int] | None = None
         self._settings = f"{offer} {tombstone_ttl} "
 
