@@ -206,6 +206,19 @@ def test_tasks_wait_in_line_and_that_of_a_killed_worker_runs_again(
     eventually(lambda: wait.lock_state("k").holders == () and not wait.lock_state("k").waiting, "a free key")
 
 
+@pytest.mark.parametrize("store", STORES)
+def test_a_worker_does_not_start_with_a_broker_that_celery_would_not_reach(
+    request: pytest.FixtureRequest, store: str
+) -> None:
+    url = _url(request, store)
+    make_lab: Callable[..., Lab] = request.getfixturevalue("make_lab")
+    lab = make_lab(module=SHOPS.get(store, "tests.worker.shop"), exclusive_prefix=uuid(), exclusive_store=url)
+    refused = lab.start_worker("refused", 1, ready=False, broker_url="redis+cluster://mq.invalid:7000")
+    assert refused.process.wait(60) == 1
+    assert "broker_url: Celery has no transport for redis+cluster://" in refused.log
+    assert "Connected to" not in refused.log
+
+
 def _has_connected_again(worker: Worker) -> bool:
     return worker.log.count("Connected to ") > 1
 

@@ -89,8 +89,8 @@ class Reaper:
     def _recovers_until(self) -> int:
         """Return until when, by the store's clock, a sweep may recover dead runs; 0: not yet.
 
-        The store has to answer without a gap until each living heartbeat has renewed its leases, and from then
-        up to the sweep.
+        The store has to answer without a gap until each living heartbeat has renewed its leases, and then up
+        to the sweep.
         """
         calm = self.services.settings.exclusive_ttl / 2 * SECOND
         lasted = min(map(sub, self._times, self._since), default=0)
