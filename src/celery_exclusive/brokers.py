@@ -36,7 +36,8 @@ _KINDS: Final = {
     "amqp": Kind(is_proven=True, notices_at_once=True, counts_deliveries=True),
     "sqs": Kind(is_proven=True, visibility_timeout=1800, counts_deliveries=True),
     "pgmq": Kind(is_proven=True, visibility_timeout=1800),
-    "sqla": Kind(is_proven=True),
+    "sqla+postgresql": Kind(is_proven=True),
+    "sqla+sqlite": Kind(is_proven=True),
     "filesystem": Kind(is_proven=True),
     "memory": Kind(is_proven=True, notices_at_once=True),
     "qpid": Kind(notices_at_once=True),
@@ -55,8 +56,6 @@ _FAMILIES: Final = {
     "librabbitmq": "amqp",
     "sqlalchemy": "sqla",
 }
-_PROVEN_DATABASES: Final = re.compile(r"\w+\+(postgresql|sqlite)\b")
-"""Of `sqla+` brokers."""
 _PORTS: Final = {"redis": 6379, "sentinel": 26379, "amqp": 5672}
 _PORT_OF_AMQPS: Final = 5671
 _PARTS_OF_BROKER: Final = (
@@ -86,9 +85,9 @@ def broker_urls(conf: Mapping[str, Any], *, reading: bool = False) -> list[str]:
 
 
 def kinds(conf: Mapping[str, Any]) -> dict[str, Kind]:
-    """Return the kinds of the brokers that an app reads from, by their families."""
-    families = map(family, broker_urls(conf, reading=True))
-    return {name: _KINDS.get(name, _UNKNOWN) for name in families}
+    """Return the kinds of the brokers that an app reads from, by families; `sqla` has one per database."""
+    names = map(_kind, broker_urls(conf, reading=True))
+    return {name: _KINDS.get(name, _UNKNOWN) for name in names}
 
 
 def redelivers_at_once(conf: Mapping[str, Any]) -> bool:
@@ -112,10 +111,8 @@ def refuse_without_transport(conf: Mapping[str, Any]) -> None:
 
 
 def unproven(conf: Mapping[str, Any]) -> list[str]:
-    """Return the families of the brokers with which nothing was proven, and the databases."""
-    families = [name for name, kind in kinds(conf).items() if not kind.is_proven]
-    databases = {scheme(url) for url in broker_urls(conf, reading=True) if family(url) == "sqla"}
-    return families + [name for name in sorted(databases) if not _PROVEN_DATABASES.match(name)]
+    """Return the kinds of the brokers with which nothing was proven."""
+    return [name for name, kind in kinds(conf).items() if not kind.is_proven]
 
 
 def scheme(url: str) -> str:
@@ -128,6 +125,11 @@ def family(url: str) -> str:
     """Return the kind of a broker, whatever the transport to it: "redis", "amqp", "sqs"."""
     name = scheme(url).partition("+")[0]
     return _FAMILIES.get(name, name)
+
+
+def _kind(url: str) -> str:
+    name, database = family(url), scheme(url).split("+")[1:2]
+    return "+".join([name, *database]) if name == "sqla" else name
 
 
 def data_folder(conf: Mapping[str, Any]) -> str:
