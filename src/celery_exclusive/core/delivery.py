@@ -12,8 +12,8 @@ from celery_exclusive.core.operations import Acquire, Order
 class Delivery:
     """The facts of one delivery of a message: its claims, and how it came.
 
-    `duplicate_of` names the key and its owner if the message was sent as a duplicate. `was_admitted` says
-    that its task was admitted before: it is a retry, or is delivered again. `acks_late` says that it is
+    `duplicate_of` names the key and its task if the message was sent as a duplicate. `was_admitted` says
+    that its own task was admitted before: it is a retry, or is delivered again. `acks_late` says that it is
     acknowledged at the end, and delivered again if the end is not seen. `recovers` says that the store keeps
     the message while it runs, and that it is delivered from there if its run dies. `order` is that in which
     the tasks of its lock start, unless as they arrive. `can_be_parked` says that the store can keep the
