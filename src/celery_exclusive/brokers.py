@@ -110,9 +110,16 @@ def refuse_without_transport(conf: Mapping[str, Any]) -> None:
             )
 
 
-def unproven(conf: Mapping[str, Any]) -> list[str]:
-    """Return the kinds of the brokers with which nothing was proven."""
-    return [name for name, kind in kinds(conf).items() if not kind.is_proven]
+def refuse_unproven(conf: Mapping[str, Any]) -> None:
+    """Raise OptionError for a broker with which nothing was proven."""
+    for name, kind in kinds(conf).items():
+        if not kind.is_proven:
+            proven = ", ".join(f"{known}://" for known, kind in _KINDS.items() if kind.is_proven)
+            raise OptionError(
+                f"broker_url: {name}:// is not proven with this library: that waiting tasks come back, and "
+                f"that those of a dead worker run again, was tested with {proven} only. Use one of them, or "
+                "test it and set exclusive_unproven_broker = True: see docs/brokers.md"
+            )
 
 
 def scheme(url: str) -> str:

@@ -13,8 +13,8 @@ from celery_exclusive.brokers import (
     broker_urls,
     is_on_this_machine,
     is_server_of_broker,
+    refuse_unproven,
     refuse_without_transport,
-    unproven,
 )
 from celery_exclusive.errors import OptionError
 
@@ -78,26 +78,41 @@ def test_two_apps_with_different_queues_behind_one_url_have_two_brokers(url: str
 
 
 @pytest.mark.parametrize(
-    ("url", "unknown"),
+    "url",
     [
-        ("redis://", []),
-        ("sentinel://a;sentinel://b", []),
-        ("pyamqp://", []),
-        ("sqs://", []),
-        ("pgmq://localhost/mq", []),
-        ("sqlalchemy+sqlite:///mq.db", []),
-        ("sqla+postgresql+psycopg://mq", []),
-        ("sqla+mysql://mq;sqla+mysql://other", ["sqla+mysql"]),
-        ("sqla://mq", ["sqla"]),
-        ("filesystem://", []),
-        ("gcpubsub://projects/p", ["gcpubsub"]),
-        ("kafka://one;kafka://two", ["kafka"]),
-        ("azureservicebus://mq", ["azureservicebus"]),
-        ("qpid://mq", ["qpid"]),
+        "redis://",
+        "sentinel://a;sentinel://b",
+        "pyamqp://",
+        "sqs://",
+        "pgmq://localhost/mq",
+        "sqlalchemy+sqlite:///mq.db",
+        "sqla+postgresql+psycopg://mq",
+        "filesystem://",
+        "memory://",
     ],
 )
-def test_it_is_known_with_which_brokers_nothing_was_proven(url: str, unknown: list[str]) -> None:
-    assert unproven(app_of(url).conf) == unknown
+def test_a_broker_that_is_proven_is_not_refused(url: str) -> None:
+    refuse_unproven(app_of(url).conf)
+
+
+@pytest.mark.parametrize(
+    ("url", "kind"),
+    [
+        ("sqla+mysql://mq;sqla+mysql://other", "sqla+mysql"),
+        ("sqla://mq", "sqla"),
+        ("redis://one;kafka://two", "kafka"),
+        *(
+            (f"{name}://mq", name)
+            for name in ("gcpubsub", "confluentkafka", "azureservicebus", "azurestoragequeues", "mongodb")
+        ),
+        *((f"{name}://mq", name) for name in ("zookeeper", "consul", "etcd", "qpid", "pyro", "slmq", "our")),
+    ],
+)
+def test_a_broker_with_which_nothing_was_proven_is_refused_with_the_way_out(url: str, kind: str) -> None:
+    with pytest.raises(OptionError) as refused:
+        refuse_unproven(app_of(url).conf)
+    assert str(refused.value).startswith(f"broker_url: {kind}:// is not proven with this library")
+    assert "set exclusive_unproven_broker = True" in str(refused.value)
 
 
 @pytest.mark.parametrize("setting", ["broker_url", "broker_read_url", "broker_write_url"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -17,9 +18,12 @@ from typing import Any
 
 import pytest
 import redis
+from celery import Celery
+from celery.contrib.testing.worker import start_worker
 from celery.utils import uuid
 from pgmq.install import install_pgmq_from_sql
 
+from celery_exclusive import Exclusive, install
 from tests.conftest import PROCESS, or_leave_out
 from tests.django.databases import configured, sqlite
 from tests.failover import NAME, Watched
@@ -27,7 +31,7 @@ from tests.postgres import PostgresDatabase
 from tests.rabbit import RabbitServer
 from tests.servers import RedisServer
 from tests.sqs import SqsServer
-from tests.worker.lab import Lab, Worker, eventually
+from tests.worker.lab import Lab, Worker, disconnect, eventually
 from tests.worker.stage import RABBITS
 from tests.worker.versions import needs_celery
 
@@ -155,6 +159,10 @@ PAIRS = [
 ]
 REDELIVER_NOTHING = ("sqla+postgres", "sqla+sqlite", "filesystem")
 """The messages that a killed worker has fetched are lost there, unless the store has kept them."""
+REFUSED = {
+    "redis+cluster://mq.invalid:7000": "Celery has no transport for redis+cluster://",
+    "sqla+mysql://mq.invalid/mq": "sqla+mysql:// is not proven with this library",
+}
 SHOPS = {"memcached": "tests.worker.shop_lineless", "django": "tests.worker.shop_django"}
 
 
@@ -190,8 +198,7 @@ def test_tasks_wait_in_line_and_that_of_a_killed_worker_runs_again(
     for tag in ("b", "c"):
         results[tag] = wait.delay("k", tag=tag, hold=True)
         doomed.wait_for_log(f"[{results[tag].id}] {says}")
-    other = lab.start_worker("other", 2)
-    assert "not proven" not in other.log
+    lab.start_worker("other", 2)
     is_kept = has_line or broker not in REDELIVER_NOTHING
     if is_kept:
         doomed.kill()
@@ -207,16 +214,49 @@ def test_tasks_wait_in_line_and_that_of_a_killed_worker_runs_again(
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_a_worker_does_not_start_with_a_broker_that_celery_would_not_reach(
+def test_tasks_wait_in_line_in_a_worker_whose_broker_is_its_memory(
+    request: pytest.FixtureRequest, store: str
+) -> None:
+    app = install(Celery("memory", broker="memory://", backend="cache+memory://", set_as_current=False))
+    app.conf.update(exclusive_store=_url(request, store), exclusive_prefix=uuid())
+    has_line, started, doors = store != "memcached", list[str](), {tag: threading.Event() for tag in "abc"}
+
+    @app.task(shared=False, exclusive=Exclusive("key", on_conflict="wait" if has_line else "reschedule"))
+    def hold(key: str, tag: str = "") -> str:
+        started.append(tag)
+        assert doors[tag].wait(DEADLINE)
+        return tag
+
+    with start_worker(
+        app, pool="threads", concurrency=2, perform_ping_check=False, shutdown_timeout=DEADLINE
+    ):
+        results = [hold.delay("k", "a")]
+        eventually(lambda: started == ["a"], "the holder")
+        results += [hold.delay("k", tag) for tag in "bc"]
+        if has_line:
+            eventually(lambda: hold.lock_state("k").waiting == len("bc"), "both in line")
+        for tag in "abc":
+            doors[tag].set()
+        assert [result.get(timeout=DEADLINE) for result in results] == list("abc")
+        eventually(lambda: not hold.lock_state("k").holders, "a free key")
+    assert sorted(started) == list("abc")
+    assert app.connection().default_channel._size("celery") == 0
+    disconnect(app)
+    app.close()
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_a_worker_does_not_start_with_a_broker_that_is_not_proven_or_that_celery_would_not_reach(
     request: pytest.FixtureRequest, store: str
 ) -> None:
     url = _url(request, store)
     make_lab: Callable[..., Lab] = request.getfixturevalue("make_lab")
     lab = make_lab(module=SHOPS.get(store, "tests.worker.shop"), exclusive_prefix=uuid(), exclusive_store=url)
-    refused = lab.start_worker("refused", 1, ready=False, broker_url="redis+cluster://mq.invalid:7000")
-    assert refused.process.wait(60) == 1
-    assert "broker_url: Celery has no transport for redis+cluster://" in refused.log
-    assert "Connected to" not in refused.log
+    for broker, why in REFUSED.items():
+        refused = lab.start_worker("refused", 1, ready=False, broker_url=broker)
+        assert refused.process.wait(60) == 1
+        assert f"broker_url: {why}" in refused.log
+        assert "Connected to" not in refused.log
 
 
 def _has_connected_again(worker: Worker) -> bool:

@@ -202,19 +202,23 @@ def test_a_store_without_a_line_is_refused_for_tasks_that_wait(monkeypatch: pyte
     app.close()
 
 
-def test_a_starting_worker_warns_of_a_broker_with_which_nothing_was_proven_and_refuses_one_it_cannot_reach():
+def test_a_starting_worker_refuses_a_broker_with_which_nothing_was_proven_until_a_setting_accepts_it():
     app = install(Celery("unproven", broker="gcpubsub://projects/p", set_as_current=False))
     app.conf.update(exclusive_store="memory://")
     app.task(name="a", shared=False, exclusive=Exclusive())(work)
     services: Any = app._celery_exclusive  # type: ignore[attr-defined]
-    refuse_unfit(services, TaskPool)
-    (warning,) = [text for text in warnings(services) if "not proven" in text]
-    assert warning.startswith("broker gcpubsub://: ")
-    assert "docs/brokers.md" in warning
-    app.conf.broker_url = "redis+cluster://mq"
-    with pytest.raises(OptionError, match="broker_url"):
+    with pytest.raises(OptionError, match="gcpubsub:// is not proven"):
         refuse_unfit(services, TaskPool)
     app.close()
+    accepted = install(Celery("accepted", broker="gcpubsub://projects/p", set_as_current=False))
+    accepted.conf.update(exclusive_store="memory://", exclusive_unproven_broker=True)
+    accepted.task(name="a", shared=False, exclusive=Exclusive())(work)
+    services = accepted._celery_exclusive  # type: ignore[attr-defined]
+    refuse_unfit(services, TaskPool)
+    accepted.conf.broker_url = "redis+cluster://mq"
+    with pytest.raises(OptionError, match="Celery has no transport"):
+        refuse_unfit(services, TaskPool)
+    accepted.close()
 
 
 def test_a_store_without_a_line_that_was_not_named_is_refused_when_the_worker_starts(

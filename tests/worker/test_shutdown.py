@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import celery
+import pytest
+from celery import Celery
+from celery.contrib.testing.worker import start_worker
 
-from tests.worker.lab import Lab, Worker, eventually, wait_until_gone
+from celery_exclusive import Exclusive, install
+from tests.servers import RedisServer
+from tests.worker.lab import Lab, Worker, disconnect, eventually, wait_until_gone
 from tests.worker.message import consume
 from tests.worker.stage import Stage, on_stages
 from tests.worker.test_endings_outside import (
@@ -190,3 +196,25 @@ def test_in_a_pool_of_one_process_too_a_worker_that_goes_lets_its_keys_go_on(sta
     stage.assert_nothing_is_left(lab)
     assert lab.journal.tags("start", key="warm") == ["warm", "warm-next"]
     assert_never_two(lab, "warm", "cold")
+
+
+@pytest.mark.parametrize("pool", ["threads", "solo"])
+def test_an_embedded_worker_that_is_stopped_talks_to_the_store_no_more(
+    redis_url: str, start_redis: Callable[..., RedisServer], pool: str
+) -> None:
+    server = start_redis()
+    app = install(Celery("embedded", broker=redis_url, backend="cache+memory://", set_as_current=False))
+    app.conf.update(exclusive_store=server.url, exclusive_reap_period=0.1)
+
+    @app.task(shared=False, exclusive=Exclusive("key"))
+    def echo(key: str) -> str:
+        return key
+
+    with server.client() as client:
+        with start_worker(app, pool=pool, perform_ping_check=False):
+            assert echo.delay("k").get(timeout=60) == "k"
+            assert len(client.client_list()) > 1
+        eventually(lambda: len(client.client_list()) == 1, "no client but this one")
+        assert not client.keys("cx2:{0}:l:*")
+    disconnect(app)
+    app.close()

@@ -30,6 +30,8 @@ _SHORTEST: Final = 0.001
 _SECRET: Final = ("exclusive_store", "exclusive_secret")
 """Settings that may hold a secret: their values are shown nowhere."""
 _SHORTEST_SECRET: Final = 16
+_LONGEST_SLIP: Final = 3
+"""Characters too many or too few, with which a name is still like "exclusive"."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -57,6 +59,7 @@ class Settings:
     exclusive_recover: bool | None = None
     exclusive_preview: bool = True
     exclusive_broker_id: str | None = None
+    exclusive_unproven_broker: bool = False
     exclusive_secret: str | Sequence[str | None] | None = None
 
     def __post_init__(self) -> None:
@@ -134,7 +137,7 @@ def _check(name: str, value: object) -> None:
         good, expected = is_count(value), f"{A_COUNT}, or None"
     elif name == "exclusive_on_store_error":
         good, expected = value in get_args(OnStoreError), "'raise' or 'allow'"
-    elif name in ("exclusive_preview", "exclusive_recover"):
+    elif name in ("exclusive_preview", "exclusive_recover", "exclusive_unproven_broker"):
         good, expected = isinstance(value, bool), "True or False"
     else:
         least = MIN_TTL if name in ("exclusive_ttl", "exclusive_queued_ttl") else _SHORTEST
@@ -193,7 +196,9 @@ def _is_meant_for_us(key: str, namespace: str) -> bool:
 def _is_like_exclusive(name: str) -> bool:
     """Whether a name begins like "exclusive_"; a single word is an imported module, not a setting."""
     word, underscore, _ = name.partition("_")
-    return bool(underscore and difflib.get_close_matches(word, ["exclusive"], cutoff=0.85))
+    if not underscore or abs(len(word) - len("exclusive")) > _LONGEST_SLIP:
+        return False  # so most of Celery's own settings cost nothing
+    return bool(difflib.get_close_matches(word, ["exclusive"], cutoff=0.85))
 
 
 def _namespace(conf: Mapping[str, object]) -> str:

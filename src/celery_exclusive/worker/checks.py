@@ -9,8 +9,8 @@ from celery_exclusive.brokers import (
     is_in_one_process,
     is_on_this_machine,
     is_server_of_broker,
+    refuse_unproven,
     refuse_without_transport,
-    unproven,
 )
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import OptionError
@@ -30,6 +30,8 @@ _FILE = "sqlite:////path/to/locks.db"
 def refuse_unfit(services: Services, pool: Any) -> None:
     """Raise OptionError if broker or store cannot keep the promises of the tasks' options in this pool."""
     refuse_without_transport(services.app.conf)
+    if not services.settings.exclusive_unproven_broker:
+        refuse_unproven(services.app.conf)
     store, capabilities = services.store, services.store.capabilities
     if capabilities.one_process and "prefork" in pool.__module__:
         raise OptionError(
@@ -94,12 +96,6 @@ def warnings(services: Services) -> list[str]:
             f"store {store.url}: cache.clear() empties the whole database of {DJANGO_CACHE}, and locks and "
             "waiting tasks are in it: set exclusive_store to another database"
         )
-    found += [
-        f"broker {name}://: not proven with this library. Locks do not depend on the broker; that waiting "
-        "tasks come back, and that those of a dead worker run again, was not tested with it: see "
-        "docs/brokers.md"
-        for name in unproven(services.app.conf)
-    ]
     timeout = visibility_timeout(services.app.conf)
     for task, option in _exclusive_tasks(services):
         if timeout is not None and timeout * SECOND < services.ttl(option):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from billiard import get_start_method
 from celery import bootsteps
 from celery.platforms import EX_FAILURE
+from celery.worker import state as requests
 
 from celery_exclusive import notices
 from celery_exclusive.display import printable
@@ -103,11 +104,16 @@ class Locks(bootsteps.StartStopStep):
             state.roster.close()
 
     def terminate(self, parent: Any) -> None:
-        """Bodies in threads cannot be ended: the process waits for them, and keeps their leases meanwhile."""
+        """Stop, unless there are tasks in threads, which cannot be ended: the process keeps their leases.
+
+        It waits for them, and ends. A process that goes on, without tasks, is a test's, with its own worker.
+        """
         heartbeat = parts_of(self.services).heartbeat
         if heartbeat and heartbeat.is_for_children:
             heartbeat.release_all()
-            self.stop(parent)
+        elif requests.reserved_requests:
+            return
+        self.stop(parent)
 
     def banner(self, startup_info: Callable[..., str], *args: Any, **kwargs: Any) -> str:
         text = startup_info(*args, **kwargs)
