@@ -197,15 +197,23 @@ def test_a_failover_that_loses_nothing_is_no_loss(watched: Watched, store: Store
     assert fence_of(store, "another") > fence
 
 
+@pytest.mark.parametrize(
+    ("least", "query", "refused"),
+    [
+        (1, "", r"NOREPLICAS.*; fewer replicas follow it"),
+        (0, "?replicas=1&socket_timeout=1", r"0 of 1 replicas confirmed it"),
+    ],
+    ids=["min-replicas-to-write", "replicas"],
+)
 def test_the_former_primary_behind_a_partition_loses(
-    watched: Watched, store: Store, app_on: Callable[[str], Any]
+    watched: Watched, store: Store, app_on: Callable[[str], Any], least: int, query: str, refused: str
 ) -> None:
-    """Its clients reach it still. With min-replicas-to-write it refuses them when its replicas are gone."""
+    """Its clients reach it still. They are refused when its replicas are gone."""
     old = watched.primary
     with old.server.client() as client:
-        client.config_set("min-replicas-to-write", 1)
+        client.config_set("min-replicas-to-write", least)
         client.config_set("min-replicas-max-lag", 1)
-    app = app_on(old.server.url)  # on its side
+    app = app_on(f"{old.server.url}{query}")  # on its side
     near = app._celery_exclusive.store
     mine = lock_("key", app=app, ttl=3, wait=0)
     assert mine.acquire()
@@ -213,7 +221,7 @@ def test_the_former_primary_behind_a_partition_loses(
     old.network.cut()
     watched.wait_for_another_primary(old)
     wait_until(lambda: is_lost(mine.lease), "the holder to be told", LIMIT)
-    with pytest.raises(StoreUnavailable, match=r"NOREPLICAS.*; fewer replicas follow it"):
+    with pytest.raises(StoreUnavailable, match=refused):
         near.apply("another", take("a"))
     wait_until(
         lambda: isinstance(insist(lambda: store.apply(mine.lease.key, take("b"))).answer, Granted),
@@ -283,6 +291,22 @@ def test_a_lease_that_too_few_replicas_confirm_is_refused_and_not_held(
         store.renew([("held", Renew("a", "token of a", LIFE))])
     assert store.inspect("x=free").holders == ()
     assert store.apply("held", give("a")).answer == Applied(True)
+
+
+def test_a_renewal_that_prolongs_nothing_is_confirmed_by_replicas_too(watched: Watched) -> None:
+    url = f"{watched.url}&replicas=1&socket_timeout=1"
+    with closing(open_store(url)) as store, closing(open_store(url)) as other:
+        store.clock = other.clock = lambda: LIFE
+        store.apply("key", take("a"))
+        other.clock = lambda: LIFE - 1  # set back
+        renewal = Renew("a", "token of a", LIFE)
+        assert other.renew([("key", renewal)]) == [True]
+        assert store.inspect("key").holders[0].remaining == LIFE
+        other.close()  # a connection that has written nothing
+        for replica in watched.replicas:
+            replica.server.pause()
+        with pytest.raises(StoreUnavailable, match="0 of 1 replicas confirmed it"):
+            other.renew([("key", renewal)])
 
 
 def test_a_login_at_servers_and_sentinels_is_used(watched: Watched) -> None:

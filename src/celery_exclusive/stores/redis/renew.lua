@@ -20,8 +20,8 @@ local function renew(key, id, token, ttl)
   local found = redis.call('HMGET', leases, '', id)
   local lease = found[2] and read_lease(id, found[2])
   local is_alive = lease and lease.token == token
-  if is_alive and now + ttl > lease.expiry then
-    lease.expiry = now + ttl
+  if is_alive then
+    lease.expiry = math.max(lease.expiry, now + ttl) -- written even if it is the same: WAIT counts writes only
     read_meta(found[1])
     local is_longest = lease.expiry > maxexp
     maxexp = math.max(maxexp, lease.expiry)
