@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 import redis
 from celery import Celery
-from celery.contrib.testing.worker import start_worker
 from celery.utils import uuid
 from pgmq.install import install_pgmq_from_sql
 
@@ -31,6 +30,7 @@ from tests.postgres import PostgresDatabase
 from tests.rabbit import RabbitServer
 from tests.servers import RedisServer
 from tests.sqs import SqsServer
+from tests.worker.embedded import embedded
 from tests.worker.lab import Lab, Worker, disconnect, eventually
 from tests.worker.stage import RABBITS
 from tests.worker.versions import needs_celery
@@ -227,9 +227,7 @@ def test_tasks_wait_in_line_in_a_worker_whose_broker_is_its_memory(
         assert doors[tag].wait(DEADLINE)
         return tag
 
-    with start_worker(
-        app, pool="threads", concurrency=2, perform_ping_check=False, shutdown_timeout=DEADLINE
-    ):
+    with embedded(app, "threads", slots=2):
         results = [hold.delay("k", "a")]
         eventually(lambda: started == ["a"], "the holder")
         results += [hold.delay("k", tag) for tag in "bc"]

@@ -10,10 +10,10 @@ from typing import Any
 import celery
 import pytest
 from celery import Celery
-from celery.contrib.testing.worker import start_worker
 
 from celery_exclusive import Exclusive, install
 from tests.servers import RedisServer
+from tests.worker.embedded import embedded
 from tests.worker.lab import Lab, Worker, disconnect, eventually, wait_until_gone
 from tests.worker.message import consume
 from tests.worker.stage import Stage, on_stages
@@ -211,7 +211,7 @@ def test_an_embedded_worker_that_is_stopped_talks_to_the_store_no_more(
         return key
 
     with server.client() as client:
-        with start_worker(app, pool=pool, perform_ping_check=False):
+        with embedded(app, pool):
             assert echo.delay("k").get(timeout=60) == "k"
             assert len(client.client_list()) > 1
         eventually(lambda: len(client.client_list()) == 1, "no client but this one")

@@ -1,0 +1,28 @@
+"""A worker in the test's own process, as `celery.contrib.testing` starts it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from celery import Celery, _state, signals
+from celery.contrib.testing.worker import start_worker
+
+
+@contextmanager
+def embedded(app: Celery, pool: str, slots: int = 1) -> Iterator[None]:
+    """Run a worker of this app in a thread; the other tests keep their logging and their current app."""
+    default, current = _state.default_app, _state._tls.current_app
+    signals.setup_logging.connect(_leave_logging)
+    try:
+        with start_worker(app, slots, pool, perform_ping_check=False, shutdown_timeout=60):
+            yield
+    finally:
+        signals.setup_logging.disconnect(_leave_logging)
+        _state.set_default_app(default)
+        _state._set_current_app(current)
+
+
+def _leave_logging(**_: Any) -> None:
+    """Celery configures logging only if nobody listens to this signal."""
