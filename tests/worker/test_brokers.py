@@ -219,6 +219,7 @@ def test_tasks_wait_in_line_in_a_worker_whose_broker_is_its_memory(
 ) -> None:
     app = install(Celery("memory", broker="memory://", backend="cache+memory://", set_as_current=False))
     app.conf.update(exclusive_store=_url(request, store), exclusive_prefix=uuid())
+    app.conf.broker_transport_options = {"polling_interval": 0.02}
     has_line, started, doors = store != "memcached", list[str](), {tag: threading.Event() for tag in "abc"}
 
     @app.task(shared=False, exclusive=Exclusive("key", on_conflict="wait" if has_line else "reschedule"))
