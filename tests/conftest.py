@@ -15,6 +15,7 @@ import pytest
 from tests.cluster import RedisCluster
 from tests.maria import MariaDatabase, MariaServer
 from tests.memcached import MemcachedServer
+from tests.nursery import read_versions_once
 from tests.pgbouncer import PgBouncer
 from tests.postgres import PostgresDatabase, PostgresServer
 from tests.rabbit import RabbitServer
@@ -23,6 +24,7 @@ from tests.servers import NoServer, RedisServer
 from tests.shared import shared, wait_until_ended
 from tests.sqs import SqsServer
 
+read_versions_once()
 hypothesis.settings.register_profile("house", deadline=None)  # a busy machine is no bug
 hypothesis.settings.load_profile("house")
 Server = TypeVar("Server")

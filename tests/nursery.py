@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import importlib.metadata
 import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from threading import Lock
 from typing import Any
 
@@ -39,3 +41,8 @@ def questions() -> Iterator[list[Any]]:
 def answer(value: object) -> None:
     sys.stdout.write(f"{json.dumps(value)}\n")
     sys.stdout.flush()
+
+
+def read_versions_once() -> None:
+    """Let this process remember the versions of packages: redis-py looks for its own at each connection."""
+    importlib.metadata.version = cache(importlib.metadata.version)

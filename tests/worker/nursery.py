@@ -16,6 +16,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import ClassVar
 
+from celery.app.backends import by_name
+
 from tests import nursery
 
 DEATH_OF_PARENT = "import ctypes, signal; ctypes.CDLL(None).prctl(1, signal.SIGKILL)"
@@ -28,7 +30,8 @@ MODULES = (
     *("celery.__main__", "celery.apps.worker", "celery.bin.celery", "celery.worker.consumer"),
     *("celery.concurrency.prefork", "celery.concurrency.thread", "celery.concurrency.solo"),
     *("celery.worker.strategy", "celery.app.control", "celery.app.events", "celery.app.log"),
-    *("billiard.popen_fork", "billiard.sharedctypes"),
+    *("celery.events", "celery.events.receiver", "celery.fixups.django", "encodings.idna"),
+    *("billiard.popen_fork", "billiard.sharedctypes", "billiard.synchronize"),
     *("celery.worker.autoscale", "celery.backends.redis", "kombu.transport.redis", "kombu.transport.pyamqp"),
     *("celery_exclusive.install", "celery_exclusive.worker.steps"),
     *("celery_exclusive.stores.redis.store", "celery_exclusive.stores.sql.sqlite"),
@@ -93,8 +96,10 @@ class Child:
 def main() -> None:
     """Serve until the test process is gone; in a child, be a `celery` command."""
     exec(DEATH_OF_PARENT)
+    nursery.read_versions_once()
     for module in MODULES:
         import_module(module)
+    by_name("redis")  # Celery looks through all packages for extensions, once per process
     if _serve():
         sys.modules["celery.__main__"].main()
 

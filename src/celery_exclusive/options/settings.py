@@ -30,8 +30,9 @@ _SHORTEST: Final = 0.001
 _SECRET: Final = ("exclusive_store", "exclusive_secret")
 """Settings that may hold a secret: their values are shown nowhere."""
 _SHORTEST_SECRET: Final = 16
-_LONGEST_SLIP: Final = 3
-"""Characters too many or too few, with which a name is still like "exclusive"."""
+_LIKENESS: Final = 0.85
+_LENGTHS: Final = range(7, 13)
+"""Those of words that can be so much like "exclusive": others are not compared, as most of Celery's."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -196,9 +197,8 @@ def _is_meant_for_us(key: str, namespace: str) -> bool:
 def _is_like_exclusive(name: str) -> bool:
     """Whether a name begins like "exclusive_"; a single word is an imported module, not a setting."""
     word, underscore, _ = name.partition("_")
-    if not underscore or abs(len(word) - len("exclusive")) > _LONGEST_SLIP:
-        return False  # so most of Celery's own settings cost nothing
-    return bool(difflib.get_close_matches(word, ["exclusive"], cutoff=0.85))
+    is_near = bool(underscore) and len(word) in _LENGTHS
+    return is_near and bool(difflib.get_close_matches(word, ["exclusive"], cutoff=_LIKENESS))
 
 
 def _namespace(conf: Mapping[str, object]) -> str:
