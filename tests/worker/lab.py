@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
@@ -144,19 +145,28 @@ class Lab:
 
     def assert_kept(self, name: str, *args: Any, renewals: int = 2) -> None:
         """What these arguments lock stays held until the heartbeat has renewed its lease so often."""
-        left = [math.inf]
-        for number in range(renewals):
 
-            def is_renewed() -> bool:
-                (holder,) = self.task(name).lock_state(*args).holders
-                left.append(holder.remaining)
-                return left[-1] > left[-2]
+        def remaining() -> float:
+            (holder,) = self.task(name).lock_state(*args).holders
+            return float(holder.remaining)
 
-            eventually(is_renewed, f"renewal {number + 1} of {renewals}")
+        assert_renewed(remaining, renewals)
 
     def wait_for_line(self, count: int, name: str, *args: Any, timeout: float = 60) -> None:
         """Wait until so many wait in line for what these arguments lock."""
         eventually(lambda: self.waiting(name, *args) == count, f"{count} in line", timeout)
+
+
+def assert_renewed(remaining: Callable[[], float], renewals: int = 2) -> None:
+    """Wait until a lease has been renewed so often, of which this tells the seconds that are left."""
+    left = [math.inf]
+    for number in range(renewals):
+
+        def is_renewed() -> bool:
+            left.append(remaining())
+            return left[-1] > left[-2]
+
+        eventually(is_renewed, f"renewal {number + 1} of {renewals}")
 
 
 def command(lab: Lab, *words: str, **conf: Any) -> subprocess.CompletedProcess[str]:

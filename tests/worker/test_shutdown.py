@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +15,7 @@ from celery import Celery
 from celery_exclusive import Exclusive, install
 from tests.servers import RedisServer
 from tests.worker.embedded import embedded
-from tests.worker.lab import Lab, Worker, disconnect, eventually, wait_until_gone
+from tests.worker.lab import Lab, Worker, assert_renewed, disconnect, eventually, wait_until_gone
 from tests.worker.message import consume
 from tests.worker.stage import Stage, on_stages
 from tests.worker.test_endings_outside import (
@@ -217,4 +218,30 @@ def test_an_embedded_worker_that_is_stopped_talks_to_the_store_no_more(
         eventually(lambda: len(client.client_list()) == 1, "no client but this one")
         assert not client.keys("cx2:{0}:l:*")
     disconnect(app)
+    app.close()
+
+
+def test_an_embedded_worker_keeps_the_key_of_a_task_that_outlives_it_and_ends_with_it(
+    redis_url: str, start_redis: Callable[..., RedisServer]
+) -> None:
+    server, door, began = start_redis(), threading.Event(), threading.Event()
+    app = install(Celery("embedded", broker=redis_url, backend="cache+memory://", set_as_current=False))
+    app.conf.update(exclusive_store=server.url, exclusive_ttl=3)
+
+    @app.task(shared=False, exclusive=Exclusive("key"))
+    def hold(key: str) -> None:
+        began.set()
+        assert door.wait(60)
+
+    with embedded(app, "threads"):
+        hold.delay("k")
+        assert began.wait(60)
+    try:
+        assert_renewed(lambda: hold.lock_state("k").holders[0].remaining)
+    finally:
+        door.set()
+    eventually(lambda: not hold.lock_state("k").holders, "a free key")
+    disconnect(app)
+    with server.client() as client:
+        eventually(lambda: len(client.client_list()) == 1, "no client but this one")
     app.close()

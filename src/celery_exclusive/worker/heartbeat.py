@@ -63,6 +63,10 @@ class Heartbeat:
         """Whether tasks run in children of this process."""
         return self.roster is not None
 
+    @property
+    def keeps_leases(self) -> bool:
+        return bool(self._deliveries)
+
     def start(self) -> None:
         self._thread.start()
 

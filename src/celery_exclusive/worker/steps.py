@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from billiard import get_start_method
@@ -27,6 +29,8 @@ from celery_exclusive.worker.undeclared import Undeclared
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
 
+_LOOK = 0.5
+"""Seconds between two looks whether the last task has ended."""
 _FIXUP = "celery_exclusive.install:install_copy"
 """What Celery calls for the copy of the app that a child which is not forked makes."""
 
@@ -104,15 +108,27 @@ class Locks(bootsteps.StartStopStep):
             state.roster.close()
 
     def terminate(self, parent: Any) -> None:
-        """Stop, unless there are tasks in threads, which cannot be ended: the process keeps their leases.
+        """Stop; with tasks in threads, which cannot be ended, keep their leases until the last of them ends.
 
-        It waits for them, and ends. A process that goes on, without tasks, is a test's, with its own worker.
+        A worker's process waits for them and ends then; a test with an embedded worker goes on.
         """
         heartbeat = parts_of(self.services).heartbeat
         if heartbeat and heartbeat.is_for_children:
             heartbeat.release_all()
-        elif requests.reserved_requests:
+        elif self.is_busy:
+            Thread(target=self.stop_later, args=(parent,), name="exclusive-stop", daemon=True).start()
             return
+        self.stop(parent)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the pool has tasks, or leases are renewed; Celery forgets a task that it has cancelled."""
+        heartbeat = parts_of(self.services).heartbeat
+        return bool(requests.reserved_requests or (heartbeat and heartbeat.keeps_leases))
+
+    def stop_later(self, parent: Any) -> None:
+        while self.is_busy:
+            time.sleep(_LOOK)
         self.stop(parent)
 
     def banner(self, startup_info: Callable[..., str], *args: Any, **kwargs: Any) -> str:
