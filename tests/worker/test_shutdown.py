@@ -240,8 +240,8 @@ def test_an_embedded_worker_keeps_the_key_of_a_task_that_outlives_it_and_ends_wi
         assert_renewed(lambda: hold.lock_state("k").holders[0].remaining)
     finally:
         door.set()
-    eventually(lambda: not hold.lock_state("k").holders, "a free key")
-    disconnect(app)
     with server.client() as client:
+        eventually(lambda: not client.keys("cx2:{0}:l:*"), "a free key")
         eventually(lambda: len(client.client_list()) == 1, "no client but this one")
+    disconnect(app)
     app.close()
