@@ -12,7 +12,10 @@ from celery.contrib.testing.worker import start_worker
 
 @contextmanager
 def embedded(app: Celery, pool: str, slots: int = 1) -> Iterator[None]:
-    """Run a worker of this app in a thread; the other tests keep their logging and their current app."""
+    """Run a worker of this app in a thread; the other tests keep their logging and their current app.
+
+    Let its broker be memory:// - Celery leaves the connections of a worker that is terminated open.
+    """
     default, current = _state.default_app, _state._tls.current_app
     signals.setup_logging.connect(_leave_logging)
     try:

@@ -201,10 +201,10 @@ def test_in_a_pool_of_one_process_too_a_worker_that_goes_lets_its_keys_go_on(sta
 
 @pytest.mark.parametrize("pool", ["threads", "solo"])
 def test_an_embedded_worker_that_is_stopped_talks_to_the_store_no_more(
-    redis_url: str, start_redis: Callable[..., RedisServer], pool: str
+    start_redis: Callable[..., RedisServer], pool: str
 ) -> None:
     server = start_redis()
-    app = install(Celery("embedded", broker=redis_url, backend="cache+memory://", set_as_current=False))
+    app = install(Celery("embedded", broker="memory://", backend="cache+memory://", set_as_current=False))
     app.conf.update(exclusive_store=server.url, exclusive_reap_period=0.1)
 
     @app.task(shared=False, exclusive=Exclusive("key"))
@@ -222,10 +222,10 @@ def test_an_embedded_worker_that_is_stopped_talks_to_the_store_no_more(
 
 
 def test_an_embedded_worker_keeps_the_key_of_a_task_that_outlives_it_and_ends_with_it(
-    redis_url: str, start_redis: Callable[..., RedisServer]
+    start_redis: Callable[..., RedisServer],
 ) -> None:
     server, door, began = start_redis(), threading.Event(), threading.Event()
-    app = install(Celery("embedded", broker=redis_url, backend="cache+memory://", set_as_current=False))
+    app = install(Celery("embedded", broker="memory://", backend="cache+memory://", set_as_current=False))
     app.conf.update(exclusive_store=server.url, exclusive_ttl=3)
 
     @app.task(shared=False, exclusive=Exclusive("key"))
