@@ -221,27 +221,37 @@ def test_an_embedded_worker_that_is_stopped_talks_to_the_store_no_more(
     app.close()
 
 
-def test_an_embedded_worker_keeps_the_key_of_a_task_that_outlives_it_and_ends_with_it(
+def test_an_embedded_worker_keeps_the_key_of_a_task_that_outlives_it_and_ends_with_it_beside_the_next(
     start_redis: Callable[..., RedisServer],
 ) -> None:
-    server, door, began = start_redis(), threading.Event(), threading.Event()
+    server, keys = start_redis(), ("first", "second")
+    doors, began = ({key: threading.Event() for key in keys} for _ in range(2))
     app = install(Celery("embedded", broker="memory://", backend="cache+memory://", set_as_current=False))
     app.conf.update(exclusive_store=server.url, exclusive_ttl=3)
 
     @app.task(shared=False, exclusive=Exclusive("key"))
     def hold(key: str) -> None:
-        began.set()
-        assert door.wait(60)
+        began[key].set()
+        assert doors[key].wait(60)
+
+    def run(key: str) -> None:
+        hold.delay(key)
+        assert began[key].wait(60)
+
+    def assert_kept(key: str) -> None:
+        assert_renewed(lambda: hold.lock_state(key).holders[0].remaining)
 
     with embedded(app, "threads"):
-        hold.delay("k")
-        assert began.wait(60)
-    try:
-        assert_renewed(lambda: hold.lock_state("k").holders[0].remaining)
-    finally:
-        door.set()
+        run("first")
+    with embedded(app, "threads"):
+        assert_kept("first")
+        doors["first"].set()
+        eventually(lambda: not [it for it in threading.enumerate() if it.name == "exclusive-stop"], "its end")
+        run("second")
+        assert_kept("second")
+        doors["second"].set()
     with server.client() as client:
-        eventually(lambda: not client.keys("cx2:{0}:l:*"), "a free key")
+        eventually(lambda: not client.keys("cx2:{0}:l:*"), "free keys")
         eventually(lambda: len(client.client_list()) == 1, "no client but this one")
     disconnect(app)
     app.close()

@@ -19,7 +19,7 @@ from celery_exclusive.errors import ExclusiveError, OptionError
 from celery_exclusive.messages.namespace import keep_namespace, own_broker
 from celery_exclusive.worker.checks import refuse_unfit, warnings
 from celery_exclusive.worker.heartbeat import Heartbeat
-from celery_exclusive.worker.parts import WorkerParts, parts_of
+from celery_exclusive.worker.parts import WorkerParts
 from celery_exclusive.worker.queues import note_queues
 from celery_exclusive.worker.reaper import Reaper
 from celery_exclusive.worker.relay import Relay
@@ -47,6 +47,7 @@ class Locks(bootsteps.StartStopStep):
         startup_info = getattr(worker, "startup_info", None)
         self.undeclared = Undeclared(self.services)
         self.reaper = Reaper(self.services)
+        self.parts = WorkerParts()
         if startup_info:
             worker.startup_info = partial(self.banner, startup_info)
 
@@ -84,35 +85,37 @@ class Locks(bootsteps.StartStopStep):
         relay = _relay(services, parent)
         if relay:
             services.hand_on = relay.send
-        services.worker, services.is_worker = WorkerParts(heartbeat, roster, parent, relay), True
+        self.parts = WorkerParts(heartbeat, roster, parent, relay)
+        services.worker, services.is_worker = self.parts, True
         heartbeat.start()
         self.reaper.start()
 
     def register_with_event_loop(self, parent: Any, hub: Any) -> None:
         """The pool runs, and the consumer is connected."""
-        if relay := parts_of(self.services).relay:
+        if relay := self.parts.relay:
             relay.listen(parent.pool)
 
     def stop(self, parent: Any) -> None:
-        services = self.services
-        state, services.worker, services.is_worker = parts_of(services), None, False
-        if state.relay:
-            state.relay.close()
-        if state.heartbeat:
-            state.heartbeat.stop()
+        services, parts = self.services, self.parts
+        if services.worker is parts:  # else a test has begun another worker of this app
+            services.worker, services.is_worker = None, False
+        if parts.relay:
+            parts.relay.close()
+        if parts.heartbeat:
+            parts.heartbeat.stop()
             self.reaper.stop()
             services.releaser.drain()
             services.courier.close()
             services.store.close()
-        if state.roster:
-            state.roster.close()
+        if parts.roster:
+            parts.roster.close()
 
     def terminate(self, parent: Any) -> None:
         """Stop; with tasks in threads, which cannot be ended, keep their leases until the last of them ends.
 
         A worker's process waits for them and ends then; a test with an embedded worker goes on.
         """
-        heartbeat = parts_of(self.services).heartbeat
+        heartbeat = self.parts.heartbeat
         if heartbeat and heartbeat.is_for_children:
             heartbeat.release_all()
         elif self.is_busy:
@@ -123,7 +126,7 @@ class Locks(bootsteps.StartStopStep):
     @property
     def is_busy(self) -> bool:
         """Whether the pool has tasks, or leases are renewed; Celery forgets a task that it has cancelled."""
-        heartbeat = parts_of(self.services).heartbeat
+        heartbeat = self.parts.heartbeat
         return bool(requests.reserved_requests or (heartbeat and heartbeat.keeps_leases))
 
     def stop_later(self, parent: Any) -> None:
