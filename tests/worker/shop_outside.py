@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from functools import partial
+from urllib.parse import urlsplit
 
-import redis
 from celery import Task
 
 from celery_exclusive import Exclusive
@@ -40,9 +41,18 @@ def live(task: Task, tag: str, *, hold: bool, key: str = "", is_stubborn: bool =
 
 
 def _opens(tag: str) -> bool:
-    """Look by a client of its own: one that was interrupted may wait for ever for what it has not asked."""
-    with redis.Redis.from_url(os.environ["LAB_DOORS"], socket_timeout=None) as client:
-        return bool(client.lpop(f"door:{tag}"))
+    """Look over a new connection: one that was interrupted may wait for ever for what it has not asked.
+
+    A client would not do: Python swallows what is raised while its `__del__` runs, and nobody is told.
+    """
+    place = urlsplit(os.environ["LAB_DOORS"])
+    with (
+        socket.create_connection((place.hostname, place.port)) as connection,
+        connection.makefile("rb") as answer,
+    ):
+        connection.sendall(f"SELECT {place.path[1:] or 0}\r\nLPOP door:{tag}\r\n".encode())
+        answer.readline()
+        return int(answer.readline()[1:]) > 0
 
 
 @task(exclusive=Exclusive(key="{key}"))
