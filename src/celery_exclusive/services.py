@@ -67,16 +67,23 @@ class Services:
     courier: Courier
     releaser: Releaser
     installer: Installer
-    worker: Any = None
-    is_worker = False
+    worker: Any
+    is_worker: bool
+    events_from: Callable[[], str | None]
+    hand_on: Callable[[tuple[Wake, ...]], tuple[Wake, ...]]
     conflicts_when_eager = False
 
     def __init__(self, app: Any) -> None:
         self.app = app
-        self.events_from: Callable[[], str | None] = lambda: None
-        self.hand_on: Callable[[tuple[Wake, ...]], tuple[Wake, ...]] = lambda wakes: wakes
+        self.leave_worker()
         self.refused_lately: set[str] = set()
         self.publisher_epoch = PublisherEpoch(lambda: self.store)
+
+    def leave_worker(self) -> None:
+        """Be the services of a process that runs no tasks, or no longer."""
+        self.worker, self.is_worker = None, False
+        self.events_from = lambda: None
+        self.hand_on = lambda wakes: wakes
 
     @cached_property
     def settings(self) -> Settings:

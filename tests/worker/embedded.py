@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from celery import Celery, _state, signals
@@ -11,16 +11,21 @@ from celery.contrib.testing.worker import start_worker
 
 
 @contextmanager
-def embedded(app: Celery, pool: str, slots: int = 1) -> Iterator[None]:
+def embedded(app: Celery, pool: str, slots: int = 1) -> Iterator[Callable[[], None]]:
     """Run a worker of this app in a thread; the other tests keep their logging and their current app.
+
+    Yields what ends the worker while this app is still the current one, as its tasks expect.
 
     Let its broker be memory:// - Celery leaves the connections of a worker that is terminated open.
     """
     default, current = _state.default_app, _state._tls.current_app
     signals.setup_logging.connect(_leave_logging)
     try:
-        with start_worker(app, slots, pool, perform_ping_check=False, shutdown_timeout=60):
-            yield
+        with ExitStack() as worker:
+            worker.enter_context(
+                start_worker(app, slots, pool, perform_ping_check=False, shutdown_timeout=60)
+            )
+            yield worker.close
     finally:
         signals.setup_logging.disconnect(_leave_logging)
         _state.set_default_app(default)

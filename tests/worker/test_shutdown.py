@@ -5,12 +5,12 @@ from __future__ import annotations
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import celery
 import pytest
-from celery import Celery
+from celery import Celery, signals
 
 from celery_exclusive import Exclusive, install
 from tests.servers import RedisServer
@@ -76,11 +76,11 @@ def prefetch(lab: Lab, worker: Worker, way: str) -> None:
     eventually(lambda: all(received(worker, task) for task in tasks), "both, prefetched")
 
 
-def tell(worker: Worker, *signals: signal.Signals) -> int:
+def tell(worker: Worker, *signals: signal.Signals, says: Mapping[signal.Signals, str] = SAYS) -> int:
     """Send these one after the other; returns when the last was sent."""
     for number in signals[:-1]:
         worker.process.send_signal(number)
-        worker.wait_for_log(SAYS[number])
+        worker.wait_for_log(says[number])
     at = now()
     worker.process.send_signal(signals[-1])
     return at
@@ -178,25 +178,29 @@ def test_in_a_pool_of_one_process_too_a_worker_that_goes_lets_its_keys_go_on(sta
     lab = stage.make_lab(OUTSIDE, exclusive_ttl=600)
     other = stage.start_worker(lab, "other", 1)
     told = {}
-    for way in ("warm", "cold"):
-        worker = stage.start_worker(lab, way, options=("-Q", way))
+    # A signal that comes while Celery waits for the threads ends the wait.
+    waits = {signal.SIGTERM: "Stopping Pool"}
+    colds = ("cold", "cold-after-warm") if stage.pool == "threads" else ("cold",)
+    for way in ("warm", *colds):
+        worker = stage.start_worker(lab, way, options=("-Q", way, "-l", "DEBUG"))
         hold(lab, way, name="brief" if is_awaited or way == "warm" else "wait", key=way, queue=way)
         line_up(lab, f"{way}-next", key=way)
         consume(lab, other, way)
-        told[way] = tell(worker, *WAYS[way])
-    if is_awaited:
-        lab.assert_kept("brief", "cold")
-    else:
-        lab.journal.wait_for("told", tag="cold")
-    lab.open("cold")
-    began = end_of(lab, "cold") if is_awaited else told["cold"]
-    stage.note("cold-shutdown", began, start_of(lab, "cold-next")["at"])
+        told[way] = tell(worker, *WAYS[way], says=waits)
+    for way in colds:
+        if is_awaited:
+            lab.assert_kept("brief", way)
+        else:
+            lab.journal.wait_for("told", tag=way)
+        lab.open(way)
+        began = end_of(lab, way) if is_awaited else told[way]
+        stage.note("cold-shutdown", began, start_of(lab, f"{way}-next")["at"])
     lab.assert_kept("brief", "warm")
     lab.open("warm")
     stage.note("warm-shutdown", end_of(lab, "warm"), start_of(lab, "warm-next")["at"])
     stage.assert_nothing_is_left(lab)
     assert lab.journal.tags("start", key="warm") == ["warm", "warm-next"]
-    assert_never_two(lab, "warm", "cold")
+    assert_never_two(lab, "warm", *colds)
 
 
 @pytest.mark.parametrize("pool", ["threads", "solo"])
@@ -252,6 +256,45 @@ def test_an_embedded_worker_keeps_the_key_of_a_task_that_outlives_it_and_ends_wi
         doors["second"].set()
     with server.client() as client:
         eventually(lambda: not client.keys("cx2:{0}:l:*"), "free keys")
+        eventually(lambda: len(client.client_list()) == 1, "no client but this one")
+    disconnect(app)
+    app.close()
+
+
+def test_a_task_that_begins_after_the_end_of_its_embedded_worker_keeps_its_key(
+    start_redis: Callable[..., RedisServer],
+) -> None:
+    server = start_redis()
+    door, began, ended, prefetched = (threading.Event() for _ in range(4))
+    app = install(Celery("embedded", broker="memory://", backend="cache+memory://", set_as_current=False))
+    app.conf.update(exclusive_store=server.url, exclusive_ttl=3)
+
+    @app.task(shared=False)
+    def plain() -> None:
+        assert door.wait(60)
+
+    @app.task(shared=False, exclusive=Exclusive())
+    def hold() -> None:
+        began.set()
+        assert ended.wait(60)
+
+    def note(sender: Any, request: Any, **_: Any) -> None:
+        if request.name == hold.name:
+            prefetched.set()
+
+    signals.task_received.connect(note)
+    with server.client() as client, embedded(app, "threads") as end:
+        plain.delay()
+        hold.delay()
+        assert prefetched.wait(60)
+        end()
+        client.client_pause(2000)  # while it acquires its key, it holds none
+        door.set()
+        assert began.wait(60)
+        assert_renewed(lambda: hold.lock_state().holders[0].remaining)
+        ended.set()
+        signals.task_received.disconnect(note)
+        eventually(lambda: not client.keys("cx2:{0}:l:*"), "a free key")
         eventually(lambda: len(client.client_list()) == 1, "no client but this one")
     disconnect(app)
     app.close()

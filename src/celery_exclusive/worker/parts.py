@@ -46,10 +46,16 @@ def parts_of(services: Services) -> WorkerParts:
 
 
 def release_later(
-    services: Services, delivery: Received, *, done: bool, will_be_redelivered: bool, dying: int | None = None
+    services: Services,
+    parts: WorkerParts,
+    delivery: Received,
+    *,
+    done: bool,
+    will_be_redelivered: bool,
+    dying: int | None = None,
 ) -> None:
     """Let the background releaser end a delivery that could not do so itself, once `dying` is gone."""
-    heartbeat = parts_of(services).heartbeat
+    heartbeat = parts.heartbeat
     services.releaser.add(
         *run_ended(delivery.at_present(), done=done, will_be_redelivered=will_be_redelivered),
         dying=dying,

@@ -50,6 +50,7 @@ class RequestMixin:
         super().__init__(*args, **kwargs)
         task = self.task
         self._services: Services = task.app._celery_exclusive
+        self._parts = parts_of(self._services)  # of its worker: a test may begin another one
         try:
             self._delivery = self.request_dict[DELIVERY] = Received.of(task, self)
         except Exception as error:  # noqa: BLE001 - the gate raises it; here it would stop the consumer
@@ -94,7 +95,7 @@ class RequestMixin:
                 self._release_later(self._child if issubclass(exc_info.type, _DEATHS) else None)
         error = getattr(exc_info.exception, "exc", exc_info.exception)
         if isinstance(error, DeliverAgain):
-            deliver_again(parts_of(self._services).celery.consumer, self.task.name, self.message, error)
+            deliver_again(self._parts.celery.consumer, self.task.name, self.message, error)
 
     def _announce_revoked(self, reason: Any, terminated: bool, signum: Any, expired: bool) -> None:
         """Release the leases of a revoked or expired task; one that is terminated ends in `on_failure`."""
@@ -142,7 +143,12 @@ class RequestMixin:
         if self._delivery:
             done = self.acknowledged and not self._requeued
             release_later(
-                self._services, self._delivery, done=done, will_be_redelivered=not done, dying=dying
+                self._services,
+                self._parts,
+                self._delivery,
+                done=done,
+                will_be_redelivered=not done,
+                dying=dying,
             )
 
 
@@ -161,7 +167,7 @@ def _begins_renewal(execute_using_pool: Any) -> Any:
     @wraps(execute_using_pool)
     def execute(self: RequestMixin, pool: Any, **kwargs: Any) -> Any:
         self._is_green = pool.is_green
-        heartbeat = parts_of(self._services).heartbeat
+        heartbeat = self._parts.heartbeat
         if self._delivery and heartbeat and heartbeat.is_for_children:
             if events_from := self._services.events_from():
                 self._delivery = replace(self._delivery, events_from=events_from)
@@ -186,7 +192,7 @@ def _child_of(request: ref[RequestMixin]) -> int | None:
 def _ends_renewal(on_success: Any) -> Any:
     @wraps(on_success)
     def succeed(self: RequestMixin, *args: Any, **kwargs: Any) -> Any:
-        heartbeat = parts_of(self._services).heartbeat
+        heartbeat = self._parts.heartbeat
         if self._delivery and heartbeat:
             heartbeat.untrack(self._delivery)
         self._has_ended = True

@@ -112,4 +112,6 @@ class RunLeases:
         A message that comes again, however it was acknowledged, keeps its unique key.
         """
         will_be_redelivered = will_be_redelivered or (not done and self.delivery.acks_late)
-        release_later(self.services, self.delivery, done=done, will_be_redelivered=will_be_redelivered)
+        release_later(
+            self.services, self.parts, self.delivery, done=done, will_be_redelivered=will_be_redelivered
+        )

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from billiard import get_start_method
 from celery import bootsteps
 from celery.platforms import EX_FAILURE
-from celery.worker import state as requests
 
 from celery_exclusive import notices
 from celery_exclusive.display import printable
@@ -31,6 +30,9 @@ if TYPE_CHECKING:
 
 _LOOK = 0.5
 """Seconds between two looks whether the last task has ended."""
+_PATIENCE = 0.5
+"""Seconds for which a worker that stops waits for the tasks of its pool itself."""
+_END = "exclusive-stop"
 _FIXUP = "celery_exclusive.install:install_copy"
 """What Celery calls for the copy of the app that a child which is not forked makes."""
 
@@ -96,43 +98,52 @@ class Locks(bootsteps.StartStopStep):
             relay.listen(parent.pool)
 
     def stop(self, parent: Any) -> None:
+        """End what `start` has begun, as soon as the pool has no task any more.
+
+        Celery does not always wait for tasks in threads, which nobody can end: a second signal ends its wait,
+        and a test with an embedded worker goes on. They keep their leases until the last of them ends.
+        """
+        heartbeat = self.parts.heartbeat
+        if heartbeat is None or heartbeat.is_for_children:
+            self._end()
+            return
+        executor = getattr(parent.pool, "executor", None)  # the pool's own `stop` would cancel what it has
+        pool = Thread(target=executor.shutdown if executor else parent.pool.stop, daemon=True)
+        pool.start()
+        pool.join(_PATIENCE)
+        if pool.is_alive() or heartbeat.keeps_leases:
+            is_green = parent.pool.is_green  # greenlets end with their process, which waits for threads
+            end = Thread(target=self._end_after, args=(pool, heartbeat), name=_END, daemon=is_green)
+            end.start()
+        else:
+            self._end()
+
+    def terminate(self, parent: Any) -> None:
+        heartbeat = self.parts.heartbeat
+        if heartbeat and heartbeat.is_for_children:
+            heartbeat.release_all()
+        self.stop(parent)
+
+    def _end_after(self, pool: Thread, heartbeat: Heartbeat) -> None:
+        pool.join()
+        while heartbeat.keeps_leases:  # before 3.13 Python takes a thread for ended if a signal ends a `join`
+            time.sleep(_LOOK)
+        self._end()
+
+    def _end(self) -> None:
         services, parts = self.services, self.parts
-        if services.worker is parts:  # else a test has begun another worker of this app
-            services.worker, services.is_worker = None, False
         if parts.relay:
             parts.relay.close()
         if parts.heartbeat:
             parts.heartbeat.stop()
             self.reaper.stop()
+        if services.worker is parts:  # else a test has begun another worker of this app
             services.releaser.drain()
             services.courier.close()
             services.store.close()
+            services.leave_worker()
         if parts.roster:
             parts.roster.close()
-
-    def terminate(self, parent: Any) -> None:
-        """Stop; with tasks in threads, which cannot be ended, keep their leases until the last of them ends.
-
-        A worker's process waits for them and ends then; a test with an embedded worker goes on.
-        """
-        heartbeat = self.parts.heartbeat
-        if heartbeat and heartbeat.is_for_children:
-            heartbeat.release_all()
-        elif self.is_busy:
-            Thread(target=self.stop_later, args=(parent,), name="exclusive-stop", daemon=True).start()
-            return
-        self.stop(parent)
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether the pool has tasks, or leases are renewed; Celery forgets a task that it has cancelled."""
-        heartbeat = self.parts.heartbeat
-        return bool(requests.reserved_requests or (heartbeat and heartbeat.keeps_leases))
-
-    def stop_later(self, parent: Any) -> None:
-        while self.is_busy:
-            time.sleep(_LOOK)
-        self.stop(parent)
 
     def banner(self, startup_info: Callable[..., str], *args: Any, **kwargs: Any) -> str:
         text = startup_info(*args, **kwargs)

@@ -27,6 +27,7 @@ class WorkerUniqueLease(UniqueLease):
         super().__init__(unique.claim, unique.until, may_hold=not unique.ends_by_clock)
         self.services, self.delivery, self.store_wait = services, delivery, store_wait
         self.claims = unique.claims
+        self.keeper = parts_of(services).keeper
 
     def end(self, error: BaseException | None) -> None:
         """Release the key, since the body has ended: what is published from now on finds it free.
@@ -36,8 +37,8 @@ class WorkerUniqueLease(UniqueLease):
         """
         if not self.may_hold or not (error is None or isinstance(error, Exception)):
             return
-        if keeper := parts_of(self.services).keeper:
-            keeper.note_releasing(self.delivery, [self.claim])
+        if self.keeper:
+            self.keeper.note_releasing(self.delivery, [self.claim])
         will_be_redelivered = causes_redelivery(self.delivery, error)
         release = body_ended(self.delivery.at_present(), will_be_redelivered=will_be_redelivered)
         with undisturbed():
