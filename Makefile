@@ -34,6 +34,8 @@ test-all: test ## the same and the slower tiers: more states, histories, kills, 
 	@$(BIN)/python -m tests.explorer --large
 	@CORPUS=1 ALL_STORES=1 $(RUN)pytest -n 2 tests/demo
 	@ALL_PAIRS=1 $(RUN)pytest -n auto --dist loadgroup tests/worker/test_brokers.py
+	@$(PYTHON) scripts/bootstrap dev pubsub
+	@$(RUN)pytest tests/worker/test_pubsub.py
 	@HISTORIES=5000 STRESS=1 $(RUN)pytest -n 2 tests/store/test_differential.py tests/store/test_stress.py
 	@$(BIN)/python -m tests.stress --store redis --store sqlite: --rounds 5
 

@@ -19,6 +19,7 @@ from tests.nursery import read_versions_once
 from tests.pgbouncer import PgBouncer
 from tests.postgres import PostgresDatabase, PostgresServer
 from tests.rabbit import RabbitServer
+from tests.redis_tls import Certificates
 from tests.sentinel import SentinelServer
 from tests.servers import NoServer, RedisServer
 from tests.shared import shared, wait_until_ended
@@ -52,6 +53,12 @@ def start_redis() -> Iterator[Callable[..., RedisServer]]:
     """Starts servers of the test's own, to be stopped, killed or paused: `start_redis(appendonly=True)`."""
     with ExitStack() as servers:
         yield lambda **options: servers.enter_context(or_leave_out(lambda: RedisServer(**options)))
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """Certificates of each kind, for servers with TLS and their clients."""
+    return or_leave_out(lambda: Certificates(tmp_path_factory.mktemp("certificates")))
 
 
 @pytest.fixture

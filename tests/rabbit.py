@@ -10,6 +10,7 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
+from tests.redis_tls import Certificates
 from tests.servers import NoServer, Server, free_port
 
 NODE = "test@localhost"
@@ -19,6 +20,14 @@ log.console.level = info
 disk_free_limit.absolute = 10MB
 vm_memory_high_watermark.absolute = 500MB
 raft.wal_max_size_bytes = 4000000
+"""
+TLS = """
+listeners.ssl.1 = 127.0.0.1:{}
+ssl_options.cacertfile = {}
+ssl_options.certfile = {}
+ssl_options.keyfile = {}
+ssl_options.verify = verify_peer
+ssl_options.fail_if_no_peer_cert = true
 """
 # Erlang's name server beside it, in its process group; else one would stay behind for ever.
 START = 'epmd -address 127.0.0.1 & exec "$1"'
@@ -46,14 +55,16 @@ class RabbitServer(Server):
             server.close_connections()
             server.restart()
 
-    What is durable survives a restart.
+    What is durable survives a restart. With `certificates` it speaks TLS too, on `tls_port`, with clients
+    that have one of the same authority.
     """
 
     start_seconds = 60.0
     tries = 3
 
-    def __init__(self) -> None:
+    def __init__(self, certificates: Certificates | None = None) -> None:
         folder = rabbitmq_folder()
+        self._certificates = certificates
         self._program = folder / "usr/lib/rabbitmq/bin/rabbitmq-server"
         self._erlang = folder / "usr/lib/erlang/bin"
         self._virtual_hosts = count(1)
@@ -141,10 +152,14 @@ class RabbitServer(Server):
         }
 
     def _choose_ports(self) -> None:
-        self.port, self._names_port, self._peer_port = free_port(), free_port(), free_port()
+        self.port, self._names_port, self._peer_port, self.tls_port = (free_port() for _ in range(4))
 
     def _start(self) -> bool:
-        (self._directory / "rabbitmq.conf").write_text(CONFIGURATION)
+        tls = ""
+        if self._certificates:
+            path = self._certificates.path
+            tls = TLS.format(self.tls_port, path("authority.crt"), path("server.crt"), path("server.key"))
+        (self._directory / "rabbitmq.conf").write_text(CONFIGURATION + tls)
         (self._directory / "plugins").write_text("[].")
         (self._directory / "names").write_text('{lookup, [file]}. {host, {127,0,0,1}, ["localhost"]}.')
         command = ["/bin/sh", "-c", START, "start", str(self._program)]

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import redis
@@ -104,10 +105,11 @@ class SentinelWithTls(SentinelServer):
         folder = redis_folder()
         program = str(folder / "usr/bin/redis-server")
         self._tls = {**certificates.server_options(), "tls-auth-clients": "no"}
-        super().__init__(primary, program=program, env=environment(folder), **options)
+        super().__init__(primary, 1, program=program, env=environment(folder), **options)
 
     def client(self) -> redis.Redis:
-        return redis.Redis(port=self.port, socket_timeout=1, retry=None, ssl=True, ssl_cert_reqs="none")
+        options: dict[str, Any] = {"socket_timeout": 1, "retry": None, "ssl": True, "ssl_cert_reqs": "none"}
+        return redis.Redis(port=self.port, **options)
 
     def _settings(self) -> dict[str, str]:
         return {**super()._settings(), **self._tls, "port": "0", "tls-port": str(self.port)}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
+import celery
 from kombu.utils.url import url_to_parts, urlparts
 
 from celery_exclusive.errors import OptionError
@@ -17,34 +18,48 @@ from celery_exclusive.errors import OptionError
 class Kind:
     """What a kind of broker does. docs/brokers.md has the same table for people.
 
-    * `is_proven`: tests with real workers prove what the library promises on it.
+    * `proven_since`: the oldest Celery with which tests with real workers prove what the library promises.
     * `visibility_timeout`: kombu's default, in seconds, after which it redelivers the message of a dead
       worker. None: it redelivers at once, or never.
     * `notices_at_once`: it notices a dead worker by its connection.
     * `counts_deliveries`: its queues may drop a message that was delivered too often.
+    * `shown`: what tests have shown of one that is not proven.
     """
 
-    is_proven: bool = False
+    proven_since: tuple[int, int] | None = None
     visibility_timeout: float | None = None
     notices_at_once: bool = False
     counts_deliveries: bool = False
+    shown: str = ""
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether it is proven with the Celery that is installed."""
+        return self.proven_since is not None and self.proven_since <= celery.VERSION
 
 
 _KINDS: Final = {
-    "redis": Kind(is_proven=True, visibility_timeout=3600),
-    "sentinel": Kind(is_proven=True, visibility_timeout=3600),
-    "amqp": Kind(is_proven=True, notices_at_once=True, counts_deliveries=True),
-    "sqs": Kind(is_proven=True, visibility_timeout=1800, counts_deliveries=True),
-    "pgmq": Kind(is_proven=True, visibility_timeout=1800),
-    "sqla+postgresql": Kind(is_proven=True),
-    "sqla+sqlite": Kind(is_proven=True),
-    "filesystem": Kind(is_proven=True),
-    "memory": Kind(is_proven=True, notices_at_once=True),
+    "redis": Kind(proven_since=(5, 4), visibility_timeout=3600),
+    "sentinel": Kind(proven_since=(5, 4), visibility_timeout=3600),
+    "amqp": Kind(proven_since=(5, 4), notices_at_once=True, counts_deliveries=True),
+    "sqs": Kind(proven_since=(5, 7), visibility_timeout=1800, counts_deliveries=True),
+    "pgmq": Kind(proven_since=(5, 7), visibility_timeout=1800),
+    "sqla+postgresql": Kind(proven_since=(5, 4)),
+    "sqla+mysql": Kind(proven_since=(5, 4)),
+    "sqla+sqlite": Kind(proven_since=(5, 4)),
+    "filesystem": Kind(proven_since=(5, 4)),
+    "memory": Kind(proven_since=(5, 4), notices_at_once=True),
+    "librabbitmq": Kind(notices_at_once=True, counts_deliveries=True),
     "qpid": Kind(notices_at_once=True),
     "azurestoragequeues": Kind(visibility_timeout=1800),
     "slmq": Kind(visibility_timeout=1800),
+    "gcpubsub": Kind(
+        shown="with kombu 5.7 a redelivered task looks like a new one and may be skipped, a message that was "
+        "rejected comes back, and a call does not wait until the server has its message"
+    ),
 }
 _UNKNOWN: Final = Kind()
+_NOT_SHOWN: Final = "no test has shown that waiting tasks come back, and those of a dead worker run again"
 _NO_TRANSPORT: Final = ("redis+cluster", "rediss+cluster")
 """Schemes that Celery accepts, and then connects to another server: kombu sees the part before the plus."""
 _FAMILIES: Final = {
@@ -102,24 +117,34 @@ def counts_deliveries(conf: Mapping[str, Any]) -> bool:
 
 def refuse_without_transport(conf: Mapping[str, Any]) -> None:
     """Raise OptionError for a broker that Celery would not reach."""
-    for url in (*broker_urls(conf), *broker_urls(conf, reading=True)):
+    for setting, url in _named(conf):
         if scheme(url) in _NO_TRANSPORT:
             raise OptionError(
-                f"broker_url: Celery has no transport for {scheme(url)}://, and would connect to a Redis on "
+                f"{setting}: Celery has no transport for {scheme(url)}://, and would connect to a Redis on "
                 "localhost instead: name one Redis (redis://), Sentinel (sentinel://) or RabbitMQ (amqp://)"
             )
 
 
+def unproven(conf: Mapping[str, Any]) -> str | None:
+    """Return what to say of a broker with which nothing was proven; None: all are."""
+    for setting, url in _named(conf):
+        name = _kind(url)
+        kind = _KINDS.get(name, _UNKNOWN)
+        if not kind.is_proven:
+            version = f" and Celery {celery.__version__}" if kind.proven_since else ""
+            what = f"{name or url.partition('://')[0]}:// is not proven with this library{version}"
+            return f"{setting}: {what}: {kind.shown or _NOT_SHOWN}"
+    return None
+
+
 def refuse_unproven(conf: Mapping[str, Any]) -> None:
     """Raise OptionError for a broker with which nothing was proven."""
-    for name, kind in kinds(conf).items():
-        if not kind.is_proven:
-            proven = ", ".join(f"{known}://" for known, kind in _KINDS.items() if kind.is_proven)
-            raise OptionError(
-                f"broker_url: {name}:// is not proven with this library: that waiting tasks come back, and "
-                f"that those of a dead worker run again, was tested with {proven} only. Use one of them, or "
-                "test it and set exclusive_unproven_broker = True: see docs/brokers.md"
-            )
+    if found := unproven(conf):
+        proven = ", ".join(f"{name}://" for name, kind in _KINDS.items() if kind.is_proven)
+        raise OptionError(
+            f"{found}. Use one of {proven}; or try it and set exclusive_unproven_broker = True: see "
+            "docs/brokers.md"
+        )
 
 
 def scheme(url: str) -> str:
@@ -134,8 +159,19 @@ def family(url: str) -> str:
     return _FAMILIES.get(name, name)
 
 
+def _named(conf: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the URLs of all brokers, each with the setting that has it."""
+    for setting, reading in (("broker_write_url", False), ("broker_read_url", True)):
+        common = getattr(conf, "broker_url", None) or conf.get("broker_url")
+        has_own = getattr(conf, setting, None) not in (None, common)
+        for url in broker_urls(conf, reading=reading):
+            yield setting if has_own else "broker_url", url
+
+
 def _kind(url: str) -> str:
     name, database = family(url), scheme(url).split("+")[1:2]
+    if scheme(url) in _KINDS:  # also librabbitmq: another client of RabbitMQ
+        return scheme(url)
     return "+".join([name, *database]) if name == "sqla" else name
 
 

@@ -37,11 +37,6 @@ pytestmark = pytest.mark.xdist_group("redis-tls")  # one set of certificates for
 
 
 @pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return or_leave_out(lambda: Certificates(tmp_path_factory.mktemp("certificates")))
-
-
-@pytest.fixture(scope="module")
 def start(certificates: Certificates) -> Iterator[Start]:
     """Starts a server of each kind once."""
     started: dict[str, RedisWithTls] = {}

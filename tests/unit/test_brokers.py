@@ -17,7 +17,9 @@ from celery_exclusive.brokers import (
     refuse_without_transport,
 )
 from celery_exclusive.errors import OptionError
+from tests.worker.versions import needs_celery
 
+SINCE_5_7 = needs_celery("5.7", "what was proven since")
 SAME: list[tuple[Any, Any]] = [
     ("redis://localhost", "redis://:secret@127.0.0.1:6379/0"),
     ("redis://cache/3", "rediss://me:secret@cache:6379/3?ssl_cert_reqs=none"),
@@ -83,8 +85,9 @@ def test_two_apps_with_different_queues_behind_one_url_have_two_brokers(url: str
         "redis://",
         "sentinel://a;sentinel://b",
         "pyamqp://",
-        "sqs://",
-        "pgmq://localhost/mq",
+        pytest.param("sqs://", marks=SINCE_5_7),
+        pytest.param("pgmq://localhost/mq", marks=SINCE_5_7),
+        "sqla+mysql+pymysql://mq",
         "sqlalchemy+sqlite:///mq.db",
         "sqla+postgresql+psycopg://mq",
         "filesystem://",
@@ -98,14 +101,17 @@ def test_a_broker_that_is_proven_is_not_refused(url: str) -> None:
 @pytest.mark.parametrize(
     ("url", "kind"),
     [
-        ("sqla+mysql://mq;sqla+mysql://other", "sqla+mysql"),
+        ("sqla+oracle://mq;sqla+oracle://other", "sqla+oracle"),
         ("sqla://mq", "sqla"),
         ("redis://one;kafka://two", "kafka"),
         *(
             (f"{name}://mq", name)
             for name in ("gcpubsub", "confluentkafka", "azureservicebus", "azurestoragequeues", "mongodb")
         ),
-        *((f"{name}://mq", name) for name in ("zookeeper", "consul", "etcd", "qpid", "pyro", "slmq", "our")),
+        *(
+            (f"{name}://mq", name)
+            for name in ("zookeeper", "consul", "etcd", "qpid", "pyro", "slmq", "our", "librabbitmq")
+        ),
     ],
 )
 def test_a_broker_with_which_nothing_was_proven_is_refused_with_the_way_out(url: str, kind: str) -> None:
@@ -115,12 +121,55 @@ def test_a_broker_with_which_nothing_was_proven_is_refused_with_the_way_out(url:
     assert "set exclusive_unproven_broker = True" in str(refused.value)
 
 
+def test_a_broker_that_was_tested_and_not_proven_is_refused_with_what_the_tests_have_shown() -> None:
+    with pytest.raises(
+        OptionError, match="may be skipped, a message that was rejected comes back"
+    ) as refused:
+        refuse_unproven(app_of("gcpubsub://projects/mq").conf)
+    assert "no test has shown" not in str(refused.value)
+
+
+@pytest.mark.parametrize("setting", ["broker_read_url", "broker_write_url"])
+def test_a_broker_for_one_direction_is_refused_by_its_own_setting(
+    monkeypatch: pytest.MonkeyPatch, setting: str
+) -> None:
+    app = app_of("redis://mq")
+    app.conf[setting] = "kafka://mq"
+    with pytest.raises(OptionError, match=f"^{setting}: kafka:// is not proven"):
+        refuse_unproven(app.conf)
+    app.conf[setting] = None
+    refuse_unproven(app.conf)
+    monkeypatch.setenv(f"CELERY_{setting.upper()}", "pyro://mq")
+    with pytest.raises(OptionError, match=f"^{setting}: pyro:// is not proven"):
+        refuse_unproven(app.conf)
+
+
+def test_a_transport_that_is_named_beside_the_url_is_refused_by_its_name() -> None:
+    app = app_of("mq")
+    app.conf.broker_transport = "our.module:Transport"
+    with pytest.raises(OptionError, match=r"^broker_url: our\.module:Transport:// is not proven"):
+        refuse_unproven(app.conf)
+    app.conf.broker_transport = "redis"
+    refuse_unproven(app.conf)
+
+
+@pytest.mark.parametrize(
+    ("url", "version"), [("sqs://", (5, 6, 9)), ("pgmq://mq", (5, 6)), ("amqp://", (5, 3))]
+)
+def test_a_broker_is_refused_with_a_celery_with_which_nothing_was_proven(
+    monkeypatch: pytest.MonkeyPatch, url: str, version: tuple[int, ...]
+) -> None:
+    monkeypatch.setattr("celery.VERSION", version)
+    with pytest.raises(OptionError, match="is not proven with this library and Celery 5"):
+        refuse_unproven(app_of(url).conf)
+
+
 @pytest.mark.parametrize("setting", ["broker_url", "broker_read_url", "broker_write_url"])
 def test_a_broker_that_celery_would_not_reach_is_refused_with_the_way_out(setting: str) -> None:
     app = app_of("redis://mq")
     refuse_without_transport(app.conf)
     app.conf[setting] = "rediss+cluster://mq"
-    with pytest.raises(OptionError, match=r"no transport for rediss\+cluster://.*sentinel://"):
+    with pytest.raises(OptionError, match=rf"^{setting}: .*no transport for rediss\+cluster://.*sentinel://"):
         refuse_without_transport(app.conf)
 
 

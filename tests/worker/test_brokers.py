@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import redis
@@ -26,8 +27,10 @@ from celery_exclusive import Exclusive, install
 from tests.conftest import PROCESS, or_leave_out
 from tests.django.databases import configured, sqlite
 from tests.failover import NAME, Watched
+from tests.maria import MariaDatabase
 from tests.postgres import PostgresDatabase
 from tests.rabbit import RabbitServer
+from tests.redis_tls import Certificates, RedisWithTls
 from tests.servers import RedisServer
 from tests.sqs import SqsServer
 from tests.worker.embedded import embedded
@@ -35,6 +38,7 @@ from tests.worker.lab import Lab, Worker, disconnect, eventually
 from tests.worker.stage import RABBITS
 from tests.worker.versions import needs_celery
 
+Server = TypeVar("Server", RedisWithTls, RabbitServer)
 DEADLINE = 90
 LATE = {"task_acks_late": True, "task_reject_on_worker_lost": True}
 TTL = 3
@@ -103,6 +107,17 @@ def _sqla_postgres(request: pytest.FixtureRequest) -> Broker:
     )
 
 
+def _sqla_maria(request: pytest.FixtureRequest) -> Broker:
+    database: MariaDatabase = request.getfixturevalue("maria_database").beside(f"locks_sqla_{PROCESS}")
+    database.ask("DROP TABLE IF EXISTS kombu_message, kombu_queue")
+    url = database.url.replace("mysql", "sqla+mysql+pymysql")
+    visible = "SELECT count(*) FROM kombu_message WHERE visible"
+    return Broker(
+        {"broker_url": url, "broker_transport_options": {}, "worker_enable_remote_control": False},
+        lambda: int(database.ask(visible)[0][0]),
+    )
+
+
 def _sqla_sqlite(request: pytest.FixtureRequest) -> Broker:
     file = request.getfixturevalue("tmp_path") / "mq.db"
 
@@ -126,6 +141,44 @@ def _filesystem(request: pytest.FixtureRequest) -> Broker:
     return Broker(settings, lambda: len(list(folder.glob("*.lab.msg"))))
 
 
+def _redis_with_tls(request: pytest.FixtureRequest) -> Broker:
+    certificates: Certificates = request.getfixturevalue("certificates")
+    server = _started(request, lambda: RedisWithTls(certificates, asks=True))
+    url = server.url_with(certificates.options(client="client"))
+    return Broker(
+        {"broker_url": url, "broker_transport_options": TIMEOUTS}, lambda: _in_redis(server.client())
+    )
+
+
+def _redis_by_file(request: pytest.FixtureRequest) -> Broker:
+    file = str(request.getfixturevalue("tmp_path") / "redis.sock")
+    server: RedisServer = request.getfixturevalue("start_redis")(unixsocket=file)
+    settings = {"broker_url": f"redis+socket://{file}", "broker_transport_options": TIMEOUTS}
+    return Broker(settings, lambda: _in_redis(server.client()))
+
+
+def _rabbitmq_with_tls(request: pytest.FixtureRequest) -> Broker:
+    certificates: Certificates = request.getfixturevalue("certificates")
+    server = _started(request, lambda: RabbitServer(certificates))
+    url = server.new_url()
+    tls = {
+        "ca_certs": certificates.path("authority.crt"),
+        "certfile": certificates.path("client.crt"),
+        "keyfile": certificates.path("client.key"),
+        "cert_reqs": ssl.CERT_REQUIRED,
+    }
+    over_tls = url.replace("amqp:", "amqps:").replace(f":{server.port}/", f":{server.tls_port}/")
+    settings = {"broker_url": over_tls, "broker_use_ssl": tls, "broker_transport_options": {}}
+    return Broker(settings, lambda: server.messages(url, "lab"))
+
+
+def _started(request: pytest.FixtureRequest, start: Callable[[], Server]) -> Server:
+    """Start a server for this test alone."""
+    server = or_leave_out(start).__enter__()
+    request.addfinalizer(server.stop)
+    return server
+
+
 def _in_redis(client: redis.Redis) -> int:
     with client:
         return int(client.llen("lab")) + int(client.hlen("unacked"))
@@ -138,16 +191,20 @@ MAKE = {
     "sqs": _sqs,
     "pgmq": _pgmq,
     "sqla+postgres": _sqla_postgres,
+    "sqla+maria": _sqla_maria,
     "sqla+sqlite": _sqla_sqlite,
     "filesystem": _filesystem,
 }
+OTHER_WAYS = {"rediss": _redis_with_tls, "redis+socket": _redis_by_file, "amqps": _rabbitmq_with_tls}
+"""To brokers of which each store was tested: these are tested with one."""
 MARKS = {
     "rabbitmq": [RABBITS[0]],
+    "amqps": [RABBITS[0]],
     "sqs": [pytest.mark.xdist_group("sqs"), needs_celery("5.7", "the SQS transport of kombu 5.7")],
     "pgmq": [needs_celery("5.7", "kombu's transport for PGMQ")],
     **{
         f"sqla+{kind}": [pytest.mark.filterwarnings("ignore:The ``noload``")]
-        for kind in ("postgres", "sqlite")
+        for kind in ("postgres", "maria", "sqlite")
     },
 }
 STORES = ("redis", "sqlite", "postgres", "maria", "memcached", "django", "sentinel", "cluster")
@@ -156,12 +213,14 @@ PAIRS = [
     pytest.param(broker, store, marks=MARKS.get(broker, []), id=f"{broker}-{store}")
     for broker in MAKE
     for store in (STORES if broker in WITH_EACH_STORE else STORES[:2])
+] + [
+    pytest.param(broker, "redis", marks=MARKS.get(broker, []), id=f"{broker}-redis") for broker in OTHER_WAYS
 ]
-REDELIVER_NOTHING = ("sqla+postgres", "sqla+sqlite", "filesystem")
+REDELIVER_NOTHING = ("sqla+postgres", "sqla+maria", "sqla+sqlite", "filesystem")
 """The messages that a killed worker has fetched are lost there, unless the store has kept them."""
 REFUSED = {
     "redis+cluster://mq.invalid:7000": "Celery has no transport for redis+cluster://",
-    "sqla+mysql://mq.invalid/mq": "sqla+mysql:// is not proven with this library",
+    "sqla+oracle://mq.invalid/mq": "sqla+oracle:// is not proven with this library",
 }
 SHOPS = {"memcached": "tests.worker.shop_lineless", "django": "tests.worker.shop_django"}
 
@@ -179,7 +238,7 @@ def django_database(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator
 def test_tasks_wait_in_line_and_that_of_a_killed_worker_runs_again(
     request: pytest.FixtureRequest, broker: str, store: str
 ) -> None:
-    made, has_line = MAKE[broker](request), store != "memcached"
+    made, has_line = (MAKE | OTHER_WAYS)[broker](request), store != "memcached"
     make_lab: Callable[..., Lab] = request.getfixturevalue("make_lab")  # its workers end before their broker
     lab = make_lab(
         module=SHOPS.get(store, "tests.worker.shop"),
@@ -202,6 +261,8 @@ def test_tasks_wait_in_line_and_that_of_a_killed_worker_runs_again(
     is_kept = has_line or broker not in REDELIVER_NOTHING
     if is_kept:
         doomed.kill()
+        (cut_off,) = lab.journal.events("start", tag="a")
+        lab.journal.write("end", **{name: cut_off[name] for name in ("pid", "id", "tag")})
     lab.open("a", "b", "c")
     assert {tag: result.get(timeout=DEADLINE) for tag, result in results.items()} == {
         tag: tag for tag in "abc"
@@ -209,32 +270,40 @@ def test_tasks_wait_in_line_and_that_of_a_killed_worker_runs_again(
     tags = lab.journal.tags("start")
     assert tags[0] == "a"
     assert sorted(tags) == ["a"] * is_kept + ["a", "b", "c"]
+    assert lab.journal.most_open() == 1
     eventually(lambda: made.count() == 0, "an empty broker")
     eventually(lambda: wait.lock_state("k").holders == () and not wait.lock_state("k").waiting, "a free key")
 
 
 @pytest.mark.parametrize("store", STORES)
 def test_tasks_wait_in_line_in_a_worker_whose_broker_is_its_memory(
-    request: pytest.FixtureRequest, store: str
+    request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture, store: str
 ) -> None:
+    caplog.set_level("INFO")
     app = install(Celery("memory", broker="memory://", backend="cache+memory://", set_as_current=False))
     app.conf.update(exclusive_store=_url(request, store), exclusive_prefix=uuid())
     app.conf.broker_transport_options = {"polling_interval": 0.02}
-    has_line, started, doors = store != "memcached", list[str](), {tag: threading.Event() for tag in "abc"}
+    has_line, started, inside = store != "memcached", list[str](), list[str]()
+    doors = {tag: threading.Event() for tag in "abc"}
 
     @app.task(shared=False, exclusive=Exclusive("key", on_conflict="wait" if has_line else "reschedule"))
     def hold(key: str, tag: str = "") -> str:
         started.append(tag)
+        inside.append(tag)
+        assert inside == [tag]
         assert doors[tag].wait(DEADLINE)
+        inside.remove(tag)
         return tag
 
     with embedded(app, "threads", slots=2):
         results = [hold.delay("k", "a")]
         eventually(lambda: started == ["a"], "the holder")
         results += [hold.delay("k", tag) for tag in "bc"]
-        if has_line:
-            eventually(lambda: hold.lock_state("k").waiting == len("bc"), "both in line")
+        says = "parked: " if has_line else "rescheduled"
+        eventually(lambda: caplog.text.count(says) == len("bc"), "both, and that they have to wait")
         for tag in "abc":
+            if has_line:  # one after the other, in order
+                eventually(lambda tag=tag: started[-1] == tag, f"the start of {tag}")
             doors[tag].set()
         assert [result.get(timeout=DEADLINE) for result in results] == list("abc")
         eventually(lambda: not hold.lock_state("k").holders, "a free key")
@@ -256,6 +325,20 @@ def test_a_worker_does_not_start_with_a_broker_that_is_not_proven_or_that_celery
         assert refused.process.wait(60) == 1
         assert f"broker_url: {why}" in refused.log
         assert "Connected to" not in refused.log
+
+
+def test_a_worker_starts_with_a_broker_that_is_accepted_and_says_what_is_not_proven(
+    make_lab: Callable[..., Lab], redis_url: str
+) -> None:
+    lab = make_lab(broker_transport_options={"visibility_timeout": 600})
+    accepted = {"exclusive_unproven_broker": True, "imports": ["tests.worker.our_transport"]}
+    worker = lab.start_worker("w1", 1, broker_url=redis_url.replace("redis:", "our:"), **accepted)
+    says = (
+        "broker_url: our:// is not proven with this library: no test has shown that waiting tasks come back"
+    )
+    assert says in worker.wait_for_log("exclusive_unproven_broker accepts it")
+    assert lab.send("wait", "k", tag="a").get(timeout=DEADLINE) == "a"
+    assert not lab.task("wait").lock_state("k").holders
 
 
 def _has_connected_again(worker: Worker) -> bool:

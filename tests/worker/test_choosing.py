@@ -215,6 +215,8 @@ def test_a_starting_worker_refuses_a_broker_with_which_nothing_was_proven_until_
     accepted.task(name="a", shared=False, exclusive=Exclusive())(work)
     services = accepted._celery_exclusive  # type: ignore[attr-defined]
     refuse_unfit(services, TaskPool)
+    (warning,) = (text for text in warnings(services) if "gcpubsub" in text)
+    assert warning.endswith("exclusive_unproven_broker accepts it")
     accepted.conf.broker_url = "redis+cluster://mq"
     with pytest.raises(OptionError, match="Celery has no transport"):
         refuse_unfit(services, TaskPool)

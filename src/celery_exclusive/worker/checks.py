@@ -11,6 +11,7 @@ from celery_exclusive.brokers import (
     is_server_of_broker,
     refuse_unproven,
     refuse_without_transport,
+    unproven,
 )
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import OptionError
@@ -96,6 +97,8 @@ def warnings(services: Services) -> list[str]:
             f"store {store.url}: cache.clear() empties the whole database of {DJANGO_CACHE}, and locks and "
             "waiting tasks are in it: set exclusive_store to another database"
         )
+    if found_unproven := unproven(services.app.conf):  # and accepted, else no worker would start
+        found.append(f"{found_unproven}. exclusive_unproven_broker accepts it")
     timeout = visibility_timeout(services.app.conf)
     for task, option in _exclusive_tasks(services):
         if timeout is not None and timeout * SECOND < services.ttl(option):
