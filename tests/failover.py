@@ -112,10 +112,16 @@ class Watched:
         wait_until(is_promoted, "its promotion", _LIMIT)
         return primary
 
-    def fail_over(self) -> Node:
-        """Kill the primary; return the new one."""
+    def fail_over(self, how: str = "killed") -> Node:
+        """Let another one take over from a primary that is "killed", "silent", or lives on: "in order"."""
         before = self.primary
-        before.server.kill()
+        if how == "killed":
+            before.server.kill()
+        elif how == "silent":
+            before.server.pause()
+        else:
+            with self.sentinels[0].client() as client:
+                client.execute_command("SENTINEL", "FAILOVER", NAME)
         return self.wait_for_another_primary(before)
 
     def catch_up(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -43,6 +44,7 @@ from tests.worker.journal import Journal
 pytestmark = pytest.mark.xdist_group("redis-cluster")
 LIFE = 600 * SECOND
 KEY = "a key"
+LIMIT = 60
 RIGHTS = LINE.partition(">PASSWORD ")[2]
 SLOT = slot_of(KEY)
 
@@ -503,12 +505,31 @@ def test_eight_processes_are_never_two_at_once_while_slots_move_and_replicas_tak
         for primary in cluster.primaries():
             cluster.promote_replica_of(primary)
         assert len(journal.events("start")) > before
+        doomed = cluster.owner(slots["k0"])
+        with stopped(processes):
+            for _ in range(2):  # what they had sent before may come after the first
+                cluster.replica_of(doomed)
+            doomed.kill()
+        before = len(journal.events("start", key="k0"))
+        wait_until(
+            lambda: len(journal.events("start", key="k0")) > before + len(processes), "k0 again", LIMIT
+        )
         for process in processes:
             process.end()
     assert {event["key"] for event in journal.events("start")} == set(slots)
     assert all(journal.most_open(key=key) == 1 for key in slots)
     fences = {key: [event["fence"] for event in journal.events("start", key=key)] for key in slots}
     assert all(len(set(its)) == len(its) for its in fences.values())
+
+
+@contextmanager
+def stopped(processes: list[Process]) -> Iterator[None]:
+    """Let them stand still meanwhile."""
+    for process in processes:
+        process.process.send_signal(signal.SIGSTOP)
+    yield
+    for process in processes:
+        process.process.send_signal(signal.SIGCONT)
 
 
 def let_holder_die(store: ClusterStore, key: str) -> None:

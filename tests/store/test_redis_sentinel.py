@@ -98,8 +98,9 @@ def fence_of(store: Store, key: str, id: str = "a") -> int:
     return answer.fence
 
 
+@pytest.mark.parametrize("how", ["killed", "silent", "in order"])
 def test_each_verb_in_the_middle_of_a_failover_is_done_by_the_new_primary(
-    watched: Watched, store: Store
+    watched: Watched, store: Store, how: str
 ) -> None:
     def answer(key: str, operation: Any) -> Callable[[], Any]:
         return lambda: store.apply(key, operation).answer
@@ -133,7 +134,7 @@ def test_each_verb_in_the_middle_of_a_failover_is_done_by_the_new_primary(
             network.withhold(word.encode())
             asked[word] = pool.submit(insist, ask)
             wait_until(lambda number=number: len(network.met) == number, f"the request {word}", LIMIT)  # type: ignore[misc]
-        watched.fail_over()
+        watched.fail_over(how)
         answers = {word: future.result() for word, future in asked.items()}
     network.met.clear()
     for word, (_, expected) in verbs.items():
