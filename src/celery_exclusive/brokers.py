@@ -60,8 +60,6 @@ _KINDS: Final = {
 }
 _UNKNOWN: Final = Kind()
 _NOT_SHOWN: Final = "no test has shown that waiting tasks come back, and those of a dead worker run again"
-_NO_TRANSPORT: Final = ("redis+cluster", "rediss+cluster")
-"""Schemes that Celery accepts, and then connects to another server: kombu sees the part before the plus."""
 _FAMILIES: Final = {
     "rediss": "redis",
     "valkey": "redis",
@@ -118,10 +116,12 @@ def counts_deliveries(conf: Mapping[str, Any]) -> bool:
 def refuse_without_transport(conf: Mapping[str, Any]) -> None:
     """Raise OptionError for a broker that Celery would not reach."""
     for setting, url in _named(conf):
-        if scheme(url) in _NO_TRANSPORT:
+        # kombu takes what is before the plus, and the rest for the name of a host.
+        if "+" in scheme(url) and family(url) in _KINDS and scheme(url) != "redis+socket":
             raise OptionError(
-                f"{setting}: Celery has no transport for {scheme(url)}://, and would connect to a Redis on "
-                "localhost instead: name one Redis (redis://), Sentinel (sentinel://) or RabbitMQ (amqp://)"
+                f"{setting}: Celery has no transport for {scheme(url)}://, and would connect to another "
+                "server, such as a Redis on localhost: name one Redis (redis://), Sentinel (sentinel://) or "
+                "RabbitMQ (amqp://)"
             )
 
 
@@ -169,10 +169,11 @@ def _named(conf: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _kind(url: str) -> str:
-    name, database = family(url), scheme(url).split("+")[1:2]
     if scheme(url) in _KINDS:  # also librabbitmq: another client of RabbitMQ
         return scheme(url)
-    return "+".join([name, *database]) if name == "sqla" else name
+    if (name := family(url)) != "sqla":
+        return name
+    return "+".join([name, *scheme(url).split("+")[1:2]]).replace("mariadb", "mysql")
 
 
 def data_folder(conf: Mapping[str, Any]) -> str:

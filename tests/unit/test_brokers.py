@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from typing import Any
 
@@ -88,6 +89,7 @@ def test_two_apps_with_different_queues_behind_one_url_have_two_brokers(url: str
         pytest.param("sqs://", marks=SINCE_5_7),
         pytest.param("pgmq://localhost/mq", marks=SINCE_5_7),
         "sqla+mysql+pymysql://mq",
+        "sqla+mariadb+pymysql://mq",
         "sqlalchemy+sqlite:///mq.db",
         "sqla+postgresql+psycopg://mq",
         "filesystem://",
@@ -165,11 +167,15 @@ def test_a_broker_is_refused_with_a_celery_with_which_nothing_was_proven(
 
 
 @pytest.mark.parametrize("setting", ["broker_url", "broker_read_url", "broker_write_url"])
-def test_a_broker_that_celery_would_not_reach_is_refused_with_the_way_out(setting: str) -> None:
-    app = app_of("redis://mq")
+@pytest.mark.parametrize(
+    "name", ["rediss+cluster", "redis+sentinel", "amqp+tls", "sentinel+tls", "sqs+https"]
+)
+def test_a_broker_that_celery_would_not_reach_is_refused_with_the_way_out(setting: str, name: str) -> None:
+    app = app_of("redis+socket:///run/r.sock")
     refuse_without_transport(app.conf)
-    app.conf[setting] = "rediss+cluster://mq"
-    with pytest.raises(OptionError, match=rf"^{setting}: .*no transport for rediss\+cluster://.*sentinel://"):
+    app.conf[setting] = f"{name}://mq"
+    refused = rf"^{setting}: .*no transport for {re.escape(name)}://.*sentinel://"
+    with pytest.raises(OptionError, match=refused):
         refuse_without_transport(app.conf)
 
 

@@ -89,6 +89,20 @@ def test_a_redelivered_task_looks_new_and_is_skipped(make_pubsub_lab: Callable[.
     assert lab.journal.tags("end") == ["holder"]
 
 
+def test_a_task_of_a_killed_worker_runs_again_when_its_acknowledgement_is_overdue(
+    make_pubsub_lab: Callable[..., Lab],
+) -> None:
+    lab = make_pubsub_lab(exclusive_ttl=2, exclusive_offer=3)
+    doomed = lab.start_worker("doomed", 1)
+    result = lab.send("wait", "k", tag="a", hold=True)
+    lab.journal.wait_for("start", tag="a")
+    lab.start_worker("other", 1)
+    doomed.kill()
+    lab.open("a")
+    assert result.get(timeout=DEADLINE) == "a"
+    assert lab.journal.tags("start") == ["a", "a"]
+
+
 def test_a_child_cannot_publish_the_next_task_in_line_so_that_waits_for_an_offer(
     make_pubsub_lab: Callable[..., Lab],
 ) -> None:

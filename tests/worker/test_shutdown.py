@@ -250,7 +250,7 @@ def test_an_embedded_worker_keeps_the_key_of_a_task_that_outlives_it_and_ends_wi
     with embedded(app, "threads"):
         assert_kept("first")
         doors["first"].set()
-        eventually(lambda: not [it for it in threading.enumerate() if it.name == "exclusive-stop"], "its end")
+        eventually(lambda: not _ending(), "its end")
         run("second")
         assert_kept("second")
         doors["second"].set()
@@ -259,6 +259,51 @@ def test_an_embedded_worker_keeps_the_key_of_a_task_that_outlives_it_and_ends_wi
         eventually(lambda: len(client.client_list()) == 1, "no client but this one")
     disconnect(app)
     app.close()
+
+
+def test_a_worker_that_begins_while_the_last_one_still_ends_renews_its_leases(
+    start_redis: Callable[..., RedisServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, keys = start_redis(), ("first", "second")
+    doors, began = ({key: threading.Event() for key in keys} for _ in range(2))
+    ends, goes_on = threading.Event(), threading.Event()
+    app: Any = install(
+        Celery("embedded", broker="memory://", backend="cache+memory://", set_as_current=False)
+    )
+    app.conf.update(exclusive_store=server.url, exclusive_ttl=3)
+
+    @app.task(shared=False, exclusive=Exclusive("key"))  # type: ignore[untyped-decorator]
+    def hold(key: str) -> None:
+        began[key].set()
+        assert doors[key].wait(60)
+
+    def close_slowly() -> None:  # as if the broker took its time
+        ends.set()
+        assert goes_on.wait(60)
+
+    def run(key: str) -> None:
+        hold.delay(key)
+        assert began[key].wait(60)
+
+    with embedded(app, "threads") as end:
+        run("first")
+        end()
+        with monkeypatch.context() as patch:
+            patch.setattr(app._celery_exclusive.courier, "close", close_slowly)
+            doors["first"].set()
+            assert ends.wait(60)
+        with embedded(app, "threads"):
+            goes_on.set()
+            eventually(lambda: not _ending(), "the end of the first")
+            run("second")
+            assert_renewed(lambda: hold.lock_state("second").holders[0].remaining)
+            doors["second"].set()
+    disconnect(app)
+    app.close()
+
+
+def _ending() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "exclusive-stop"]
 
 
 def test_a_task_that_begins_after_the_end_of_its_embedded_worker_keeps_its_key(

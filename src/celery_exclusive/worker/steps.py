@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from billiard import get_start_method
 from celery import bootsteps
 from celery.platforms import EX_FAILURE
+from celery.utils.functional import noop
 
 from celery_exclusive import notices
 from celery_exclusive.display import printable
@@ -32,7 +33,6 @@ _LOOK = 0.5
 """Seconds between two looks whether the last task has ended."""
 _PATIENCE = 0.5
 """Seconds for which a worker that stops waits for the tasks of its pool itself."""
-_END = "exclusive-stop"
 _FIXUP = "celery_exclusive.install:install_copy"
 """What Celery calls for the copy of the app that a child which is not forked makes."""
 
@@ -108,12 +108,12 @@ class Locks(bootsteps.StartStopStep):
             self._end()
             return
         executor = getattr(parent.pool, "executor", None)  # the pool's own `stop` would cancel what it has
-        pool = Thread(target=executor.shutdown if executor else parent.pool.stop, daemon=True)
+        pool = Thread(target=executor.shutdown if executor else noop, daemon=True)
         pool.start()
         pool.join(_PATIENCE)
         if pool.is_alive() or heartbeat.keeps_leases:
-            is_green = parent.pool.is_green  # greenlets end with their process, which waits for threads
-            end = Thread(target=self._end_after, args=(pool, heartbeat), name=_END, daemon=is_green)
+            end = Thread(target=self._end_after, args=(pool, heartbeat), name="exclusive-stop")
+            end.daemon = parent.pool.is_green  # greenlets end with their process, which waits for threads
             end.start()
         else:
             self._end()
@@ -128,6 +128,7 @@ class Locks(bootsteps.StartStopStep):
         pool.join()
         while heartbeat.keeps_leases:  # before 3.13 Python takes a thread for ended if a signal ends a `join`
             time.sleep(_LOOK)
+        time.sleep(_LOOK)  # in which the last of them releases its lease, and Celery acknowledges it
         self._end()
 
     def _end(self) -> None:
@@ -138,10 +139,10 @@ class Locks(bootsteps.StartStopStep):
             parts.heartbeat.stop()
             self.reaper.stop()
         if services.worker is parts:  # else a test has begun another worker of this app
+            services.leave_worker()
             services.releaser.drain()
             services.courier.close()
             services.store.close()
-            services.leave_worker()
         if parts.roster:
             parts.roster.close()
 
