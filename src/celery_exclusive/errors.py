@@ -76,6 +76,11 @@ class LeaseUnconfirmed(StoreUnavailable):
     """The store has done it, but fewer of its replicas have confirmed that than its URL asks for."""
 
 
+def is_away(error: BaseException) -> bool:
+    """Whether this says that the store has not answered: nothing can be released now."""
+    return isinstance(error, StoreUnavailable) and not isinstance(error, LeaseUnconfirmed)
+
+
 class UnreadableKey(StoreUnavailable):
     """The data of a key are damaged in the store: trying again does not help before they are repaired.
 

@@ -16,7 +16,16 @@ from typing import Any
 
 from celery import Celery
 
-from celery_exclusive import Exclusive, ExclusiveError, LeaseLost, LockHeld, install, lock
+from celery_exclusive import (
+    Exclusive,
+    ExclusiveError,
+    LeaseLost,
+    LockHeld,
+    StoreUnavailable,
+    Unique,
+    install,
+    lock,
+)
 from tests.worker.journal import Journal
 
 app = install(Celery("process", broker="memory://"))
@@ -108,6 +117,25 @@ def fork_in_body(ttl: str) -> None:
     tell(body.apply(throw=True).get())
 
 
+def call(which: str) -> None:
+    """Call a task once, and end as soon as that has failed."""
+
+    @app.task(name="one", unique=Unique())
+    def one() -> None: ...
+
+    @app.task(name="ordered", exclusive=Exclusive(order="published"))
+    def ordered() -> None: ...
+
+    task = app.tasks[which]
+    task.lock_state()
+    tell("connected")
+    sys.stdin.readline()
+    try:
+        task.delay()
+    except StoreUnavailable as error:
+        tell("refused:", error)
+
+
 class Alarm(Exception):
     """What a signal raises, at any place, while it `may_ring`."""
 
@@ -166,5 +194,7 @@ def use(guard: lock, *, in_block: bool) -> None:
 
 if __name__ == "__main__":
     app.conf.update(exclusive_store=sys.argv[1])
-    scenes = {scene.__name__: scene for scene in (hold, contend, roam, fork, fork_in_body, be_interrupted)}
+    scenes = {
+        scene.__name__: scene for scene in (hold, contend, roam, fork, fork_in_body, call, be_interrupted)
+    }
     scenes[sys.argv[2]](*sys.argv[3:])

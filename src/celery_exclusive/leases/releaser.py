@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import time
 from collections import deque
@@ -32,7 +33,7 @@ _WATCH = 0.02
 _MOST = 100_000
 """The most pending releases; beyond that the oldest is dropped."""
 _FAREWELL = 10
-"""Seconds for which a worker that stops waits for the store."""
+"""Seconds for which a process that ends waits for the store."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,6 +103,7 @@ class Releaser:
             self._pending.append(_Pending(operations, dying, before))
             if not self._runs:
                 worker_process_shutdown.connect(self.drain)  # a child may be replaced, and end for good
+                atexit.register(self.drain)  # a script may end as soon as its call has failed
                 self._thread = Thread(target=self._run, name="exclusive-releaser", daemon=True)
                 with suppress(RuntimeError):  # no more threads: the process ends
                     self._thread.start()
@@ -116,6 +118,7 @@ class Releaser:
             if all(not pending.is_ready for pending in list(self._pending)):
                 break
             self._thread.join(_WATCH)
+        atexit.unregister(self.drain)  # once is enough
         if left := [pending.key for pending in list(self._pending) if pending.is_ready]:
             notices.releases_dropped(left[0], len(left))
 
@@ -137,6 +140,7 @@ class Releaser:
             if self._pending:
                 return True
             self._runs = False
+            atexit.unregister(self.drain)
             dropped, self._dropped = self._dropped, 0
         if dropped > 1:
             notices.releases_dropped(self._first, dropped)

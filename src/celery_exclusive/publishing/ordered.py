@@ -16,7 +16,7 @@ from kombu import Producer
 from kombu.compression import decompress
 
 from celery_exclusive.core.operations import Applied, Enqueue, Remove
-from celery_exclusive.errors import StoreUnavailable
+from celery_exclusive.errors import StoreUnavailable, is_away
 from celery_exclusive.leases.insist import insist
 from celery_exclusive.messages.header import HEADER, Header
 from celery_exclusive.messages.stored import StoredMessage
@@ -60,7 +60,7 @@ class OrderedPublish:
                 return publish(own)
             except BaseException as error:
                 if self.may_be_in_line:  # its caller gets an error: nobody publishes it later
-                    self._give_up(is_store_away=isinstance(error, StoreUnavailable))
+                    self._give_up(is_store_away=is_away(error))
                 raise
             finally:  # it may have connected anew
                 vars(used).update({name: vars(own)[name] for name in ("_channel", "exchange")})

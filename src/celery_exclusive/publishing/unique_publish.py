@@ -16,7 +16,7 @@ from celery_exclusive.core.claim import FINISHED, PERIOD, Claim, UniqueUntil, pu
 from celery_exclusive.core.operations import AcquireAlone, Answer, GiveUp, Held, KeyOperation
 from celery_exclusive.core.plan import Ask, run_plan
 from celery_exclusive.core.publishing import Call, Kind, Sending, phase_of, publish, unpublished
-from celery_exclusive.errors import DuplicateTask, StoreUnavailable
+from celery_exclusive.errors import DuplicateTask, StoreUnavailable, is_away
 from celery_exclusive.leases.insist import insist
 from celery_exclusive.messages.header import Header
 from celery_exclusive.options.amounts import LONGEST, microseconds, no_longer_than, seconds_until
@@ -107,12 +107,10 @@ class UniquePublish:
             result = self.result
             if result is None:
                 result = publish_message(self.header, self.task_id)
-        except StoreUnavailable:
-            if self.may_hold:
+        except BaseException as error:
+            if self.may_hold and is_away(error):
                 self._owe()
-            raise
-        except BaseException:
-            if self.may_hold:
+            elif self.may_hold:
                 self._release()
             raise
         result.outcome, result.existing_id, result.key = "published", None, self.key

@@ -1,0 +1,49 @@
+"""A script that ends as soon as its call has failed: it leaves no key held, and no message in line."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+
+from celery_exclusive.stores.base import open_store
+from tests.proxy import Proxy
+from tests.servers import RedisServer
+from tests.store.test_lock import Process
+
+WHICH = pytest.mark.parametrize("which", ["one", "ordered"])
+
+
+def assert_nothing_left(server: RedisServer) -> None:
+    with closing(open_store(server.url)) as store:
+        assert list(store.scan()) == []
+
+
+@WHICH
+def test_what_a_server_without_its_replicas_has_granted_is_released(
+    redis_server: RedisServer, redis_url: str, which: str
+) -> None:
+    with Process(f"{redis_url}?replicas=1&socket_timeout=0.2", "call", which) as script:
+        assert script.hear() == "connected"
+        script.go_on()
+        assert "0 of 1 replicas confirmed it" in script.hear()
+        script.end()
+    assert_nothing_left(redis_server)
+
+
+@WHICH
+def test_what_was_granted_in_a_reply_that_is_lost_is_released_when_the_store_answers_again(
+    redis_server: RedisServer, redis_url: str, which: str
+) -> None:
+    with (
+        Proxy(redis_server.port) as network,
+        Process(f"redis://127.0.0.1:{network.port}/0?socket_timeout=1", "call", which) as script,
+    ):
+        assert script.hear() == "connected"
+        network.lose(which.encode(), times=2)  # which the client asks for a second time
+        network.withhold(which.encode())
+        script.go_on()
+        assert "does not answer" in script.hear()
+        script.end()
+        assert len(network.met) == 3
+    assert_nothing_left(redis_server)
