@@ -105,6 +105,8 @@ def test_a_socket_has_a_path() -> None:
         ("rediss://:secret@h?ssl_ca_cert=/k", "no option ssl_ca_cert: did you mean 'ssl_ca_certs'"),
         ("rediss://:secret@h?ssl_min_version=1.3", "ssl_min_version is the name of a version of TLS"),
         ("redis+socket://:secret@", "name the socket file"),
+        ("redis://:secret@h?replica=1", "no option replica: did you mean 'replicas'"),
+        ("redis://:secret@h?socket_timeouts=1", "no option socket_timeouts: did you mean 'socket_timeout'"),
     ],
 )
 def test_a_url_that_cannot_be_understood_is_an_option_error_without_password(url: str, message: str) -> None:

@@ -278,6 +278,7 @@ def test_a_lease_that_too_few_replicas_confirm_is_refused_and_not_held(
     app = app_on(f"{watched.url}&replicas=2&socket_timeout=1")
     store = app._celery_exclusive.store
     fence_of(store, "held")
+    assert not [text for text in store.check() if "replicas=" in text]
     watched.replicas[0].server.pause()
     refused = (
         r"store sentinel://.* 1 of 2 replicas confirmed it within 500 ms; look for the replicas, or lower"
@@ -292,6 +293,14 @@ def test_a_lease_that_too_few_replicas_confirm_is_refused_and_not_held(
         store.renew([("held", Renew("a", "token of a", LIFE))])
     assert store.inspect("x=free").holders == ()
     assert store.apply("held", give("a")).answer == Applied(True)
+
+
+def test_a_starting_worker_warns_of_a_server_with_fewer_replicas_than_have_to_confirm(
+    watched: Watched,
+) -> None:
+    with closing(open_store(f"{watched.url}&replicas=3")) as store:
+        (warning,) = (text for text in store.check() if "replicas=" in text)
+    assert "replicas=3 of its URL have to confirm each lease, and 2 follow it: no lease is granted" in warning
 
 
 def test_a_renewal_that_prolongs_nothing_is_confirmed_by_replicas_too(watched: Watched) -> None:
@@ -334,7 +343,7 @@ def test_a_login_at_servers_and_sentinels_is_used(watched: Watched) -> None:
 def test_who_is_not_known_or_does_not_answer_is_said_with_the_fix(watched: Watched) -> None:
     server = watched.nodes[0].server
     problems = {
-        watched.url.replace(f"={NAME}", "=other"): "knows no other, .* knows no other",
+        watched.url.replace(f"={NAME}", "=other"): "knows no 'other', .* knows no 'other'",
         f"sentinel://127.0.0.1:1/0?master_name={NAME}": r"127\.0\.0\.1:1 says .*ConnectionError",
         f"sentinel://127.0.0.1:{server.port}/0?master_name={NAME}": "says unknown command",
         f"{watched.url}&min_other_sentinels=7": "sees 2 other sentinels",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,8 @@ Option = str | int | float | bool | None
 
 TIMEOUT = 5.0
 """Seconds for connecting and for each answer, unless the URL says otherwise."""
+_NAMES = ("replicas", "socket_timeout", "socket_connect_timeout", "virtual_host", "master_name")
+"""The options of a URL that change what the store does; `ssl_...` are in `tls`."""
 _MAY_HAVE_AT = ("username=", "password=", "ssl_password=")
 
 
@@ -79,6 +82,7 @@ def _is_misread(parts: SplitResult) -> bool:
 
 def _parse(parts: SplitResult, scheme: str) -> Address:
     query = dict(parse_qsl(parts.query))
+    _refuse_misspelt(query)
     is_socket, is_tls = scheme == "redis+socket", scheme == "rediss"
     path = unquote(parts.path)
     database = query.get("virtual_host") or query.get("db") or ("" if is_socket else path)
@@ -106,6 +110,14 @@ def _parse(parts: SplitResult, scheme: str) -> Address:
     secret = f"{user}:**@" if options["password"] else "**@" if user else ""  # maybe one without its colon
     shown = printable(f"{parts.scheme}://{secret}{place}")
     return Address(shown, is_socket, is_tls, options, _replicas(query.get("replicas", "0")))
+
+
+def _refuse_misspelt(query: Mapping[str, str]) -> None:
+    """Refuse a name that is nearly one of ours: what it wants would silently not be."""
+    for name in query:
+        close = difflib.get_close_matches(name, _NAMES, n=1, cutoff=0.85)
+        if close and name not in _NAMES:
+            raise OptionError(f"exclusive_store: there is no option {name}: did you mean {close[0]!r}?")
 
 
 def _replicas(text: str) -> int:

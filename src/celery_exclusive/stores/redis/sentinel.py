@@ -125,7 +125,7 @@ class _Asked(Sentinel):
         _, is_silent, problem = str(error).rpartition(" - ")
         if is_silent or not isinstance(error, MasterNotFoundError):
             return f"says {problem}"
-        return f"knows no {name}"
+        return f"knows no {name!r}"
 
 
 def parse(url: str) -> Sentinels:

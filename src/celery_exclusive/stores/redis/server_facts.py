@@ -32,6 +32,17 @@ def warnings_of(server: Server, facts: dict[str, str], url: str) -> list[str]:
     return warnings
 
 
+def too_few_replicas(facts: dict[str, str], wanted: int, url: str) -> list[str]:
+    """Return a warning of a server that has fewer replicas than its URL wants to confirm each lease."""
+    found = int(facts.get("connected_slaves", wanted))
+    if found >= wanted:
+        return []
+    text = f"replicas={wanted} of its URL have to confirm each lease, and {found} follow it"
+    return [
+        f"store {url}: {text}: no lease is granted before they do; look for the replicas, or lower replicas="
+    ]
+
+
 def _saves(server: Server) -> bool | None:
     """Whether the server makes snapshots; None if it does not say."""
     answer = _ask_if_allowed(server, "CONFIG", "GET", "save")

@@ -25,7 +25,7 @@ from celery_exclusive.stores.redis.client import CLUSTER, Client, Connection, Re
 from celery_exclusive.stores.redis.names import literal, names_like
 from celery_exclusive.stores.redis.replicas import CONFIRMED, Confirmation, Unconfirmed
 from celery_exclusive.stores.redis.reply import read_owners, read_reply, shorten, text
-from celery_exclusive.stores.redis.server_facts import facts_of, warnings_of
+from celery_exclusive.stores.redis.server_facts import facts_of, too_few_replicas, warnings_of
 from celery_exclusive.stores.redis.witness import Witness
 from celery_exclusive.stores.text import to_bytes
 
@@ -73,9 +73,11 @@ class RedisStore:
         self._witness = witness or Witness(self._base)
         self._client: Server = client or self.connect(url)
         self._granting, self.place = self._client, self._client.place
-        if isinstance(self._client, Client) and self._client.replicas:
+        self._replicas = 0
+        if isinstance(self._client, Client) and (replicas := self._client.replicas):
+            self._replicas = replicas
             self._granting, self.place = self.connect(url), ""  # a message would go before it is confirmed
-            self._granting.round_trip = Confirmation(self._client.replicas, self._client.timeout)
+            self._granting.round_trip = Confirmation(replicas, self._client.timeout)
         clients = {verb: self._granting if verb in CONFIRMED else self._client for verb in FIELDS}
         self._run: dict[str, Callable[..., Any]] = {verb: asked.run for verb, asked in clients.items()}
         self.url = self._client.url
@@ -185,7 +187,7 @@ class RedisStore:
         self.reap(limit=0)  # raises if the scripts may not run
         if self._granting is not self._client:
             self._client.ask("WAIT", 0, 1)  # raises if its user may not
-        warnings = []
+        warnings = too_few_replicas(facts, self._replicas, self.url)
         if self._has_older_locks():
             warnings.append(older_version(self.url, f"{self._older}*"))
         warnings += warnings_of(self._client, facts, self.url)
