@@ -23,7 +23,7 @@ def assert_nothing_left(server: RedisServer) -> None:
 def test_what_a_server_without_its_replicas_has_granted_is_released(
     redis_server: RedisServer, redis_url: str, which: str
 ) -> None:
-    with Process(f"{redis_url}?replicas=1&socket_timeout=0.2", "call", which) as script:
+    with Process(f"{redis_url}?replicas=1&socket_timeout=4", "call", which) as script:
         assert script.hear() == "connected"
         script.go_on()
         assert "0 of 1 replicas confirmed it" in script.hear()
@@ -37,7 +37,7 @@ def test_what_was_granted_in_a_reply_that_is_lost_is_released_when_the_store_ans
 ) -> None:
     with (
         Proxy(redis_server.port) as network,
-        Process(f"redis://127.0.0.1:{network.port}/0?socket_timeout=1", "call", which) as script,
+        Process(f"redis://127.0.0.1:{network.port}/0?socket_timeout=2", "call", which) as script,
     ):
         assert script.hear() == "connected"
         network.lose(which.encode(), times=2)  # which the client asks for a second time

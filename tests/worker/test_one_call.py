@@ -102,7 +102,7 @@ def test_a_call_whose_lease_no_replica_confirms_sends_nothing(
     make_app: Any, redis_url: str, redis_server: RedisServer
 ) -> None:
     """Its caller gets an error and calls again: each message would run."""
-    app = make_app(redis_url, exclusive_store=f"{redis_url}?replicas=1&socket_timeout=0.2")
+    app = make_app(redis_url, exclusive_store=f"{redis_url}?replicas=1&socket_timeout=4")
     for _ in range(2):
         with pytest.raises(StoreUnavailable, match="0 of 1 replicas confirmed it"):
             load(app).delay("a")
