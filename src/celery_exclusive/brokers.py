@@ -99,8 +99,7 @@ def broker_urls(conf: Mapping[str, Any], *, reading: bool = False) -> list[str]:
 
 def kinds(conf: Mapping[str, Any]) -> dict[str, Kind]:
     """Return the kinds of the brokers that an app reads from, by families; `sqla` has one per database."""
-    names = map(_kind, broker_urls(conf, reading=True))
-    return {name: _KINDS.get(name, _UNKNOWN) for name in names}
+    return dict(map(_kind, broker_urls(conf, reading=True)))
 
 
 def redelivers_at_once(conf: Mapping[str, Any]) -> bool:
@@ -128,8 +127,7 @@ def refuse_without_transport(conf: Mapping[str, Any]) -> None:
 def unproven(conf: Mapping[str, Any]) -> str | None:
     """Return what to say of a broker with which nothing was proven; None: all are."""
     for setting, url in _named(conf):
-        name = _kind(url)
-        kind = _KINDS.get(name, _UNKNOWN)
+        name, kind = _kind(url)
         if not kind.is_proven:
             version = f" and Celery {celery.__version__}" if kind.proven_since else ""
             what = f"{name or url.partition('://')[0]}:// is not proven with this library{version}"
@@ -161,19 +159,21 @@ def family(url: str) -> str:
 
 def _named(conf: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the URLs of all brokers, each with the setting that has it."""
+    common = getattr(conf, "broker_url", None) or conf.get("broker_url")
     for setting, reading in (("broker_write_url", False), ("broker_read_url", True)):
-        common = getattr(conf, "broker_url", None) or conf.get("broker_url")
         has_own = getattr(conf, setting, None) not in (None, common)
         for url in broker_urls(conf, reading=reading):
             yield setting if has_own else "broker_url", url
 
 
-def _kind(url: str) -> str:
-    if scheme(url) in _KINDS:  # also librabbitmq: another client of RabbitMQ
-        return scheme(url)
-    if (name := family(url)) != "sqla":
-        return name
-    return "+".join([name, *scheme(url).split("+")[1:2]]).replace("mariadb", "mysql")
+def _kind(url: str) -> tuple[str, Kind]:
+    """Return the kind of a broker, and its name there: `sqla` has one per database."""
+    name = scheme(url)
+    if name not in _KINDS:  # librabbitmq is: another client of RabbitMQ
+        name = family(url)
+    if name == "sqla":
+        name = "+".join([name, *scheme(url).split("+")[1:2]]).replace("mariadb", "mysql")
+    return name, _KINDS.get(name, _UNKNOWN)
 
 
 def data_folder(conf: Mapping[str, Any]) -> str:

@@ -115,9 +115,9 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
     return f": did you mean {close!r}?" if close else "."
 
 
-def closest(word: str, choices: Iterable[str]) -> str | None:
-    """Return the choice that a word was probably meant to be."""
-    return next(iter(difflib.get_close_matches(word, list(choices), n=1)), None)
+def closest(word: str, choices: Iterable[str], likeness: float = 0.6) -> str | None:
+    """Return the choice that a word was probably meant to be; at a `likeness` of 1 only the word itself."""
+    return next(iter(difflib.get_close_matches(word, list(choices), n=1, cutoff=likeness)), None)
 
 
 def warn_of_task(text: str, body: Callable[..., Any] | None, category: type[Warning] = UserWarning) -> None:

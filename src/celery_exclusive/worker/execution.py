@@ -63,7 +63,9 @@ class Execution:
         self.asked_at = self.look_until = 0.0
         self.was_granted = False
         self.run = Run(self.task_id, body_over=True)  # until it begins: Celery may end it without
-        self.leases = RunLeases(self.services, self.delivery, task.name, self.run, self.store_wait)
+        self.leases = RunLeases(
+            self.services, self.parts, self.delivery, task.name, self.run, self.store_wait
+        )
 
     def execute(self) -> Any:
         """Execute the delivery, and return what Celery's tracer returns."""

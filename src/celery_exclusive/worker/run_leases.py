@@ -11,7 +11,7 @@ from celery_exclusive.core.records import SECOND
 from celery_exclusive.leases.insist import insist
 from celery_exclusive.leases.lease import Lease
 from celery_exclusive.system.deadline import deadline
-from celery_exclusive.worker.parts import parts_of, release_later
+from celery_exclusive.worker.parts import WorkerParts, release_later
 from celery_exclusive.worker.unique_lease import WorkerUniqueLease
 
 if TYPE_CHECKING:
@@ -27,15 +27,22 @@ class RunLeases:
     """Notes the leases that an execution is granted in its run, and releases them at its end."""
 
     def __init__(
-        self, services: Services, delivery: Received, task: str, run: Run, store_wait: StoreWait
+        self,
+        services: Services,
+        parts: WorkerParts,
+        delivery: Received,
+        task: str,
+        run: Run,
+        store_wait: StoreWait,
     ) -> None:
         self.services, self.delivery, self.task = services, delivery, task
         self.run, self.store_wait = run, store_wait
-        self.parts = parts_of(services)
-        self.keeper = self.parts.keeper
+        self.parts, self.keeper = parts, parts.keeper
         self.unique: WorkerUniqueLease | None = None
         if delivery.unique:
-            self.unique = run.unique = WorkerUniqueLease(services, delivery, delivery.unique, store_wait)
+            self.unique = run.unique = WorkerUniqueLease(
+                services, self.keeper, delivery, delivery.unique, store_wait
+            )
 
     def note_granted(self, outcome: Outcome, asked_at: float) -> None:
         """Note which leases are held: for the body, for its end, and for the heartbeat."""

@@ -13,8 +13,9 @@ from celery_exclusive.run import UniqueLease
 from celery_exclusive.services import Services
 from celery_exclusive.system.deadline import deadline
 from celery_exclusive.system.signals import undisturbed
-from celery_exclusive.worker.parts import parts_of
+from celery_exclusive.worker.heartbeat import Heartbeat
 from celery_exclusive.worker.received import Received
+from celery_exclusive.worker.roster import Roster
 from celery_exclusive.worker.store_wait import StoreWait
 
 
@@ -22,12 +23,17 @@ class WorkerUniqueLease(UniqueLease):
     """The unique lease of one delivery. `may_hold` says that its end has to release it."""
 
     def __init__(
-        self, services: Services, delivery: Received, unique: UniqueClaim, store_wait: StoreWait
+        self,
+        services: Services,
+        keeper: Roster | Heartbeat | None,
+        delivery: Received,
+        unique: UniqueClaim,
+        store_wait: StoreWait,
     ) -> None:
         super().__init__(unique.claim, unique.until, may_hold=not unique.ends_by_clock)
-        self.services, self.delivery, self.store_wait = services, delivery, store_wait
+        self.services, self.keeper = services, keeper
+        self.delivery, self.store_wait = delivery, store_wait
         self.claims = unique.claims
-        self.keeper = parts_of(services).keeper
 
     def end(self, error: BaseException | None) -> None:
         """Release the key, since the body has ended: what is published from now on finds it free.

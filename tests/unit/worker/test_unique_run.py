@@ -50,7 +50,7 @@ def unique(app: Celery, store: Any) -> WorkerUniqueLease:
     """Of a message that its publisher has acquired the key for, and that runs."""
     store_wait: Any = StoreWait()
     store.apply(CLAIM.key, CLAIM.acquire_alone(CLAIM.ttl, "running"))
-    return WorkerUniqueLease(app._celery_exclusive, DELIVERY, UNIQUE, store_wait)  # type: ignore[attr-defined]
+    return WorkerUniqueLease(app._celery_exclusive, None, DELIVERY, UNIQUE, store_wait)  # type: ignore[attr-defined]
 
 
 def left(store: Any) -> float:

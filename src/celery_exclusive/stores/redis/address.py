@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +9,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from celery_exclusive.brokers import LOOPBACK, scheme
 from celery_exclusive.display import printable
-from celery_exclusive.errors import OptionError
+from celery_exclusive.errors import OptionError, closest
 from celery_exclusive.stores.redis import tls
 
 Option = str | int | float | bool | None
@@ -19,6 +18,8 @@ TIMEOUT = 5.0
 """Seconds for connecting and for each answer, unless the URL says otherwise."""
 _NAMES = ("replicas", "socket_timeout", "socket_connect_timeout", "virtual_host", "master_name")
 """The options of a URL that change what the store does; `ssl_...` are in `tls`."""
+_ALIKE = 0.85
+"""How like one of them an unknown name is refused: options that only Celery knows are ignored."""
 _MAY_HAVE_AT = ("username=", "password=", "ssl_password=")
 
 
@@ -115,9 +116,9 @@ def _parse(parts: SplitResult, scheme: str) -> Address:
 def _refuse_misspelt(query: Mapping[str, str]) -> None:
     """Refuse a name that is nearly one of ours: what it wants would silently not be."""
     for name in query:
-        close = difflib.get_close_matches(name, _NAMES, n=1, cutoff=0.85)
-        if close and name not in _NAMES:
-            raise OptionError(f"exclusive_store: there is no option {name}: did you mean {close[0]!r}?")
+        ours = closest(name, _NAMES, _ALIKE)
+        if ours and name not in _NAMES:
+            raise OptionError(f"exclusive_store: there is no option {name}: did you mean {ours!r}?")
 
 
 def _replicas(text: str) -> int:

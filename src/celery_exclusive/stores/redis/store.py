@@ -95,7 +95,7 @@ class RedisStore:
 
         A caller that does not call `finish` disconnects the connection. The server may do the operation yet.
         """
-        if self._granting is not self._client or not isinstance(self._client, Client):
+        if self._replicas or not isinstance(self._client, Client):
             return None
         verb, head, named = arguments_of(operation)
         return self._client.begin(_APPLY, self._base, *self._words(verb, key, head, named))
@@ -185,7 +185,7 @@ class RedisStore:
         if facts.get("role") == "slave":
             raise StoreUnavailable(f"store {self.url} is a replica: point exclusive_store to the primary")
         self.reap(limit=0)  # raises if the scripts may not run
-        if self._granting is not self._client:
+        if self._replicas:
             self._client.ask("WAIT", 0, 1)  # raises if its user may not
         warnings = too_few_replicas(facts, self._replicas, self.url)
         if self._has_older_locks():
