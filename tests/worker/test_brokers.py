@@ -96,25 +96,15 @@ def _pgmq(request: pytest.FixtureRequest) -> Broker:
     return Broker(settings, lambda: int(database.ask("SELECT count(*) FROM pgmq.q_lab")[0][0]))
 
 
-def _sqla_postgres(request: pytest.FixtureRequest) -> Broker:
-    database: PostgresDatabase = request.getfixturevalue("postgres_database").beside(f"sqla_{PROCESS}")
-    database.empty()
-    url = database.url.replace("postgresql", "sqla+postgresql+psycopg")
+def _sqla(server: str, database: str, scheme: str, request: pytest.FixtureRequest) -> Broker:
+    """A database of this name, of the server of this fixture."""
+    made: PostgresDatabase | MariaDatabase = request.getfixturevalue(server).beside(f"{database}_{PROCESS}")
+    made.empty()
+    url = f"sqla+{scheme}:{made.url.partition(':')[2]}"
     visible = "SELECT count(*) FROM kombu_message WHERE visible"
     return Broker(
         {"broker_url": url, "broker_transport_options": {}, "worker_enable_remote_control": False},
-        lambda: int(database.ask(visible)[0][0]),
-    )
-
-
-def _sqla_maria(request: pytest.FixtureRequest) -> Broker:
-    database: MariaDatabase = request.getfixturevalue("maria_database").beside(f"locks_sqla_{PROCESS}")
-    database.ask("DROP TABLE IF EXISTS kombu_message, kombu_queue")
-    url = database.url.replace("mysql", "sqla+mysql+pymysql")
-    visible = "SELECT count(*) FROM kombu_message WHERE visible"
-    return Broker(
-        {"broker_url": url, "broker_transport_options": {}, "worker_enable_remote_control": False},
-        lambda: int(database.ask(visible)[0][0]),
+        lambda: int(made.ask(visible)[0][0]),
     )
 
 
@@ -190,8 +180,8 @@ MAKE = {
     "rabbitmq": _rabbitmq,
     "sqs": _sqs,
     "pgmq": _pgmq,
-    "sqla+postgres": _sqla_postgres,
-    "sqla+maria": _sqla_maria,
+    "sqla+postgres": partial(_sqla, "postgres_database", "sqla", "postgresql+psycopg"),
+    "sqla+maria": partial(_sqla, "maria_database", "locks_sqla", "mysql+pymysql"),
     "sqla+sqlite": _sqla_sqlite,
     "filesystem": _filesystem,
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import celery
@@ -203,13 +203,29 @@ def test_in_a_pool_of_one_process_too_a_worker_that_goes_lets_its_keys_go_on(sta
     assert_never_two(lab, "warm", *colds)
 
 
+@pytest.fixture
+def make_embedded_app() -> Iterator[Callable[..., Any]]:
+    """Makes an app for embedded workers, with these settings."""
+    apps: list[Any] = []
+
+    def make(**conf: Any) -> Any:
+        app = install(Celery("embedded", broker="memory://", backend="cache+memory://", set_as_current=False))
+        app.conf.update(conf)
+        apps.append(app)
+        return app
+
+    yield make
+    for app in apps:
+        disconnect(app)
+        app.close()
+
+
 @pytest.mark.parametrize("pool", ["threads", "solo"])
 def test_an_embedded_worker_that_is_stopped_talks_to_the_store_no_more(
-    start_redis: Callable[..., RedisServer], pool: str
+    start_redis: Callable[..., RedisServer], make_embedded_app: Callable[..., Any], pool: str
 ) -> None:
     server = start_redis()
-    app = install(Celery("embedded", broker="memory://", backend="cache+memory://", set_as_current=False))
-    app.conf.update(exclusive_store=server.url, exclusive_reap_period=0.1)
+    app = make_embedded_app(exclusive_store=server.url, exclusive_reap_period=0.1)
 
     @app.task(shared=False, exclusive=Exclusive("key"))
     def echo(key: str) -> str:
@@ -221,17 +237,14 @@ def test_an_embedded_worker_that_is_stopped_talks_to_the_store_no_more(
             assert len(client.client_list()) > 1
         eventually(lambda: len(client.client_list()) == 1, "no client but this one")
         assert not client.keys("cx2:{0}:l:*")
-    disconnect(app)
-    app.close()
 
 
 def test_an_embedded_worker_keeps_the_key_of_a_task_that_outlives_it_and_ends_with_it_beside_the_next(
-    start_redis: Callable[..., RedisServer],
+    start_redis: Callable[..., RedisServer], make_embedded_app: Callable[..., Any]
 ) -> None:
     server, keys = start_redis(), ("first", "second")
     doors, began = ({key: threading.Event() for key in keys} for _ in range(2))
-    app = install(Celery("embedded", broker="memory://", backend="cache+memory://", set_as_current=False))
-    app.conf.update(exclusive_store=server.url, exclusive_ttl=3)
+    app = make_embedded_app(exclusive_store=server.url, exclusive_ttl=3)
 
     @app.task(shared=False, exclusive=Exclusive("key"))
     def hold(key: str) -> None:
@@ -257,22 +270,19 @@ def test_an_embedded_worker_keeps_the_key_of_a_task_that_outlives_it_and_ends_wi
     with server.client() as client:
         eventually(lambda: not client.keys("cx2:{0}:l:*"), "free keys")
         eventually(lambda: len(client.client_list()) == 1, "no client but this one")
-    disconnect(app)
-    app.close()
 
 
 def test_a_worker_that_begins_while_the_last_one_still_ends_renews_its_leases(
-    start_redis: Callable[..., RedisServer], monkeypatch: pytest.MonkeyPatch
+    start_redis: Callable[..., RedisServer],
+    make_embedded_app: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     server, keys = start_redis(), ("first", "second")
     doors, began = ({key: threading.Event() for key in keys} for _ in range(2))
     ends, goes_on = threading.Event(), threading.Event()
-    app: Any = install(
-        Celery("embedded", broker="memory://", backend="cache+memory://", set_as_current=False)
-    )
-    app.conf.update(exclusive_store=server.url, exclusive_ttl=3)
+    app = make_embedded_app(exclusive_store=server.url, exclusive_ttl=3)
 
-    @app.task(shared=False, exclusive=Exclusive("key"))  # type: ignore[untyped-decorator]
+    @app.task(shared=False, exclusive=Exclusive("key"))
     def hold(key: str) -> None:
         began[key].set()
         assert doors[key].wait(60)
@@ -298,8 +308,6 @@ def test_a_worker_that_begins_while_the_last_one_still_ends_renews_its_leases(
             run("second")
             assert_renewed(lambda: hold.lock_state("second").holders[0].remaining)
             doors["second"].set()
-    disconnect(app)
-    app.close()
 
 
 def _ending() -> list[threading.Thread]:
@@ -307,12 +315,11 @@ def _ending() -> list[threading.Thread]:
 
 
 def test_a_task_that_begins_after_the_end_of_its_embedded_worker_keeps_its_key(
-    start_redis: Callable[..., RedisServer],
+    start_redis: Callable[..., RedisServer], make_embedded_app: Callable[..., Any]
 ) -> None:
     server = start_redis()
     door, began, ended, prefetched = (threading.Event() for _ in range(4))
-    app = install(Celery("embedded", broker="memory://", backend="cache+memory://", set_as_current=False))
-    app.conf.update(exclusive_store=server.url, exclusive_ttl=3)
+    app = make_embedded_app(exclusive_store=server.url, exclusive_ttl=3)
 
     @app.task(shared=False)
     def plain() -> None:
@@ -341,5 +348,3 @@ def test_a_task_that_begins_after_the_end_of_its_embedded_worker_keeps_its_key(
         signals.task_received.disconnect(note)
         eventually(lambda: not client.keys("cx2:{0}:l:*"), "a free key")
         eventually(lambda: len(client.client_list()) == 1, "no client but this one")
-    disconnect(app)
-    app.close()
