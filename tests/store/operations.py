@@ -5,7 +5,7 @@ from __future__ import annotations
 from celery_exclusive.core.operations import Acquire, Ending, Release
 from celery_exclusive.core.records import SECOND
 
-LIFE = 30 * SECOND
+LIFE = 600 * SECOND
 
 
 def take(id: str, ttl: int = LIFE, *, limit: int = 1, message: bytes | None = b"message") -> Acquire:

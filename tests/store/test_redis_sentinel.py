@@ -140,7 +140,10 @@ def test_each_verb_in_the_middle_of_a_failover_is_done_by_the_new_primary(
     network.met.clear()
     for word, (_, expected) in verbs.items():
         found = answers[word]
-        assert isinstance(found, expected) if isinstance(expected, type) else found == expected, word
+        assert isinstance(found, expected) if isinstance(expected, type) else found == expected, (
+            word,
+            answers,
+        )
     assert isinstance(store.apply("k-acquire", take("b", message=None)).answer, Held)
     assert [wake.id for wake in store.apply("k-park", give("a")).wake] == ["b"]
 
