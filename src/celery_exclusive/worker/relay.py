@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 import pickle
 import select
-from collections import deque
 from collections.abc import Callable
 from dataclasses import astuple, replace
 from functools import partial
-from itertools import count
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,7 +19,8 @@ from celery_exclusive.brokers import broker_urls, family
 from celery_exclusive.core.operations import Applied
 from celery_exclusive.messages.stored import StoredMessage
 from celery_exclusive.stores.base import Reply, Wake
-from celery_exclusive.worker.handed_on import handed_on, line_of
+from celery_exclusive.worker.handed_on import handed_on
+from celery_exclusive.worker.slots import Slots
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
@@ -48,7 +47,6 @@ class Relay:
         self.services, self.worker = services, worker
         self._runner: tuple[int, int] | None = None
         self._taken: dict[str, Wake] = {}
-        self._turns = count()
         self._may_dead_letter = family(broker_urls(worker.app.conf, reading=True)[0]) == "amqp"
 
     def at_the_end(self, call: Callable[[], T]) -> T:
@@ -72,6 +70,7 @@ class Relay:
     def listen(self, pool: Any) -> None:
         """Let the event loop of the main process receive what children send, each time that it begins."""
         self._taken.clear()  # Celery has forgotten what had no slot yet
+        Slots(self.worker.semaphore)
         pool._pool._result_handler.state_handlers[_STATE] = self.receive
 
     def receive(self, *fields: Any) -> None:
@@ -106,7 +105,7 @@ class Relay:
         self.services.courier.follow_up(Reply(Applied(True), wakes), wait=0)
 
     def _deliver(self, wake: Wake) -> bool:
-        """Deliver a message as if it came from its queue, and choose which request has the next free slot."""
+        """Deliver a message as if it came from its queue."""
         signer = self.services.signer
         content = signer.open_parked(wake.message, wake.key, wake.id)
         if content is None:  # it is forged
@@ -115,12 +114,8 @@ class Relay:
         if not self._can_run(stored):
             return False
         tasks = self.worker.consumer.task_consumer
-        waiting = self.worker.semaphore._waiting
-        before = len(waiting)
         self._taken[wake.id] = wake
         tasks.on_message(handed_on(stored, tasks.accept, wake.waiting, partial(self._end, wake)))
-        if len(waiting) > before:
-            arrange(waiting, next(self._turns))
         return True
 
     def _can_run(self, stored: StoredMessage) -> bool:
@@ -135,45 +130,6 @@ class Relay:
         if name not in consumer.strategies or not consumer.task_consumer.consuming_from(stored.routing_key):
             return False
         return not (self._may_dead_letter and self.worker.app.tasks[name].acks_late)
-
-
-def longest_line(handed_on: list[Any], _delivered: list[Any]) -> Any:
-    """The tasks of the longest line end last."""
-    return max(handed_on, key=lambda waits: _line(waits) or 0, default=None)
-
-
-def next_delivered(_handed_on: list[Any], delivered: list[Any]) -> Any:
-    return delivered[0] if delivered else None
-
-
-def first_handed_on(handed_on: list[Any], _delivered: list[Any]) -> Any:
-    return handed_on[0] if handed_on else None
-
-
-RULES = (longest_line, next_delivered, longest_line, next_delivered, first_handed_on)
-
-
-def _line(waits: Any) -> int | None:
-    """Return the line of a request that waits for a slot: a callback, with its arguments."""
-    _, (request, *_), _ = waits
-    return line_of(request.message)
-
-
-def arrange(waiting: deque[Any], turn: int) -> None:
-    """Put those before all others that the next slots are for, each by another rule; `turn` counts them.
-
-    What was handed on comes before what a broker has delivered. So no key keeps another from its turn,
-    however many tasks wait for it.
-    """
-    handed_on = [waits for waits in waiting if _line(waits) is not None]
-    delivered = [waits for waits in waiting if _line(waits) is None]
-    chosen = []
-    for ahead in range(len(RULES)):
-        if waits := RULES[(turn + ahead) % len(RULES)](handed_on, delivered):
-            chosen.append(waits)
-            (delivered if _line(waits) is None else handed_on).remove(waits)
-    waiting.clear()
-    waiting.extend([*chosen, *handed_on, *delivered])
 
 
 def _send(wake: Wake) -> bool:

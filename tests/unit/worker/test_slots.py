@@ -1,0 +1,72 @@
+"""Which request gets the next slot."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kombu.asynchronous.semaphore import LaxBoundedSemaphore
+
+from celery_exclusive.worker.handed_on import NoChannel
+from celery_exclusive.worker.slots import Slots
+
+
+class Worker:
+    """Gives its slots as Celery does: each request begins when it gets one."""
+
+    def __init__(self, slots: int = 1) -> None:
+        self.semaphore = LaxBoundedSemaphore(slots)
+        Slots(self.semaphore)
+        self.begun: list[str] = []
+
+    def deliver(self, *names: str) -> None:
+        self._receive(names, channel=None)
+
+    def hand_on(self, name: str, line: int) -> None:
+        self._receive([name], NoChannel(line, print))
+
+    def end(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.semaphore.release()
+
+    def _receive(self, names: Any, channel: Any) -> None:
+        for name in names:
+            request = SimpleNamespace(name=name, message=SimpleNamespace(channel=channel))
+            self.semaphore.acquire(lambda request: self.begun.append(request.name), request)
+
+
+@pytest.fixture
+def worker() -> Worker:
+    """A worker whose slots are taken."""
+    worker = Worker()
+    worker.deliver("first")
+    worker.begun.clear()
+    return worker
+
+
+def test_deliveries_alone_get_slots_as_they_come(worker: Worker) -> None:
+    worker.deliver("x", "y", "z")
+    worker.end(4)
+    assert worker.begun == ["x", "y", "z"]
+    assert worker.semaphore.value == 1
+
+
+def test_what_was_handed_on_and_deliveries_get_slots_in_turn(worker: Worker) -> None:
+    worker.deliver("x", "y", "z")
+    for name, line in (("short", 1), ("long", 9), ("middle", 5)):
+        worker.hand_on(name, line)
+    worker.end(6)
+    assert worker.begun == ["long", "x", "middle", "y", "short", "z"]
+
+
+def test_neither_long_lines_nor_many_deliveries_keep_a_request_from_its_turn(worker: Worker) -> None:
+    """A long line goes on for ever, and one slot becomes free at a time."""
+    worker.deliver("once", "x")
+    worker.hand_on("short", 1)
+    for _ in range(15):
+        worker.hand_on("long", 99)
+        worker.deliver("another")
+        worker.end()
+    assert {"once", "x", "short"} <= {*worker.begun}
+    assert worker.begun.count("long") > 4
