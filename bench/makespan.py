@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
@@ -13,13 +14,15 @@ from typing import NamedTuple
 from bench import peers, size
 from bench.row import OURS, Figure, Row
 from bench.tally import Spell, Tally
-from bench.tasks import HAS_ORDER
+from bench.tasks import BARE_LOCK, HAS_ORDER
 from bench.worker import Worker
 from tests.servers import RedisServer
 
 TASKS, KEYS, SLOTS, SECONDS, ROUNDS = 2_000, 200, 8, 0.02, 3
 ORDERED = f"{OURS}, as published"
 NAMES = [OURS, *([ORDERED] if HAS_ORDER else []), *peers.LOCKS]
+FLOOR = "a bare lock in each body, and the longest key never waits for a slot"
+HOPS, PASSES = 100, 500
 
 
 class Outcome(NamedTuple):
@@ -55,13 +58,16 @@ def _rows(name: str, what: str, goal: float, keys: list[int]) -> list[Row]:
             for team in teams:
                 if team.name.startswith(OURS) or number == 0 or size.FULL:  # others take half a minute each
                     outcomes[team.name].append(team.outcome(keys))
+        floors = _Floor(server, folder, stack).measure(keys)
     figures = {
         field: {who: Figure.of([getattr(one, field) for one in rounds]) for who, rounds in outcomes.items()}
         for field in Outcome._fields
     }
+    figures["times"][FLOOR] = Figure.of(floors)
+    makespan = f"{what}: makespan, of the least"
     ours = ORDERED if HAS_ORDER else OURS
     return [
-        Row(name, f"{what}: makespan, of the least", "times", goal, figures["times"], missing=absent),
+        Row(name, makespan, "times", goal, figures["times"], floor=FLOOR, missing=absent),
         Row(f"{name}-blocked", "share of the slots that waited", "percent", 0, figures["blocked"]),
         Row(f"{name}-order", "starts out of order", "count", 0, figures["disorder"], ours=ours),
     ]
@@ -70,26 +76,59 @@ def _rows(name: str, what: str, goal: float, keys: list[int]) -> list[Row]:
 class _Team:
     """A contender's worker."""
 
-    def __init__(self, name: str, server: RedisServer, folder: str, stack: ExitStack, tasks: int) -> None:
+    def __init__(
+        self, name: str, server: RedisServer, folder: str, stack: ExitStack, tasks: int, slots: int = SLOTS
+    ) -> None:
         self.name = name
         self._tally = Tally(Path(folder, name), tasks)
         self._worker = stack.enter_context(
-            Worker(name, server.url, folder, slots=SLOTS, tally=self._tally.path)
+            Worker(name, server.url, folder, slots=slots, tally=self._tally.path)
         )
         self._numbers = count()
 
-    def outcome(self, keys: list[int]) -> Outcome:
+    def spells(self, keys: Sequence[int], seconds: float = SECONDS) -> list[Spell]:
         """Publish all, then let the worker begin."""
         queue = f"{self.name} {next(self._numbers)}"
         for number, key in enumerate(keys):
-            self._worker.task.apply_async((f"{queue} {key}", number, SECONDS), queue=queue)
+            self._worker.task.apply_async((f"{queue} {key}", number, seconds), queue=queue)
         self._tally.clear()
         self._worker.consume(queue)
         self._tally.wait_for_end(len(keys))
-        spells = self._tally.spells()
+        return self._tally.spells()
+
+    def outcome(self, keys: list[int]) -> Outcome:
+        spells = self.spells(keys)
         makespan = max(spell.ended for spell in spells) - min(spell.taken for spell in spells)
         waited = sum(spell.begun - spell.taken for spell in spells)
         return Outcome(makespan / least(keys), waited / (SLOTS * makespan), disorder(keys, spells))
+
+
+class _Floor:
+    """Measures how soon a worker can come to the longest key, and how soon its next task can begin.
+
+    Every message before it passes through the worker, as a bare task that does nothing. Then the tasks of the
+    key follow each other as those of a worker with one slot do, which has the next message already.
+    """
+
+    def __init__(self, server: RedisServer, folder: str, stack: ExitStack) -> None:
+        self._hops, self._passes = size.scaled(HOPS), size.scaled(PASSES)
+        self._one = _Team(BARE_LOCK, server, folder, stack, self._hops, slots=1)
+        self._bare = _Team("bare", server, folder, stack, self._passes)
+
+    def measure(self, keys: list[int]) -> list[float]:
+        """Return the makespan of the least, round by round."""
+        longest, tasks = Counter(keys).most_common(1)[0]
+        ahead = keys.index(longest)
+        floors = []
+        for _ in range(size.scaled(ROUNDS)):
+            per_pass = _span(self._bare.spells(range(self._passes), seconds=0)) / self._passes
+            per_task = _span(self._one.spells([0] * self._hops)) / self._hops
+            floors.append(max(ahead * per_pass + tasks * per_task, least(keys)) / least(keys))
+        return floors
+
+
+def _span(spells: list[Spell]) -> float:
+    return max(spell.ended for spell in spells) - min(spell.begun for spell in spells)
 
 
 def least(keys: list[int]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -53,6 +54,13 @@ def start_redis() -> Iterator[Callable[..., RedisServer]]:
     """Starts servers of the test's own, to be stopped, killed or paused: `start_redis(appendonly=True)`."""
     with ExitStack() as servers:
         yield lambda **options: servers.enter_context(or_leave_out(lambda: RedisServer(**options)))
+
+
+@pytest.fixture
+def socket_file() -> Iterator[str]:
+    """A path for a server's socket, which may have some 100 characters: `tmp_path` can be longer."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield str(Path(folder, "socket"))
 
 
 @pytest.fixture(scope="session")

@@ -239,7 +239,7 @@ class RedisServer(Server):
         """Let its replicas fall behind, until it starts again."""
         with self.client() as client:
             client.execute_command("ACL", "SETUSER", "default", "-psync", "-sync")
-            client.client_kill_filter(_type="replica")
+            client.execute_command("CLIENT", "KILL", "TYPE", "replica")
 
     def stop(self) -> None:
         self.resume()

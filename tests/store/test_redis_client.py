@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -370,9 +369,9 @@ def test_an_interrupted_call_leaves_no_answer_for_the_next(
     assert connection not in store._client._idle
 
 
-def test_a_socket_file_will_do(start_redis: StartRedis, tmp_path: Path) -> None:
-    server = start_redis(unixsocket=str(tmp_path / "s"))
-    store = open_store(f"redis+socket://{tmp_path}/s?virtual_host=3")
+def test_a_socket_file_will_do(start_redis: StartRedis, socket_file: str) -> None:
+    server = start_redis(unixsocket=socket_file)
+    store = open_store(f"redis+socket://{socket_file}?virtual_host=3")
     store.apply("key", take("a"))
     with server.client() as redis:
         assert set(redis.info("keyspace")) == {"db3"}

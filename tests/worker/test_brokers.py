@@ -141,7 +141,7 @@ def _redis_with_tls(request: pytest.FixtureRequest) -> Broker:
 
 
 def _redis_by_file(request: pytest.FixtureRequest) -> Broker:
-    file = str(request.getfixturevalue("tmp_path") / "redis.sock")
+    file: str = request.getfixturevalue("socket_file")
     server: RedisServer = request.getfixturevalue("start_redis")(unixsocket=file)
     settings = {"broker_url": f"redis+socket://{file}", "broker_transport_options": TIMEOUTS}
     return Broker(settings, lambda: _in_redis(server.client()))

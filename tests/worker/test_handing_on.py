@@ -14,6 +14,7 @@ from tests.worker.message import stop_consuming
 from tests.worker.stage import RABBITS
 from tests.worker.test_blocked_broker import memory_alarm
 from tests.worker.test_rabbit import DEADLINE
+from tests.worker.versions import needs_celery
 
 RELAY = "tests.worker.shop_relay"
 VICTIMS = ("child that sends", "worker that receives", "worker that has received")
@@ -174,6 +175,7 @@ def test_a_worker_that_stops_gives_the_next_message_to_the_others_at_once(
     assert lab.journal.tags("start") == ["holder", "0"]
 
 
+@needs_celery("5.5", "a cold shutdown that gives back what it cuts off")
 def test_what_a_worker_in_cold_shutdown_had_handed_on_is_redelivered(make_lab: Callable[..., Lab]) -> None:
     lab = make_lab(module=RELAY, task_acks_late=True, exclusive_offer=600)
     worker = lab.start_worker("w1", 2)

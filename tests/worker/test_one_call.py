@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -601,10 +600,10 @@ def test_a_name_that_is_no_list_is_reported_as_by_kombu_and_leaves_no_key(
 
 
 def test_a_server_behind_a_socket_file_is_the_same_one(
-    make_app: Any, start_redis: Any, tmp_path: Path, pushes: list[bool]
+    make_app: Any, start_redis: Any, socket_file: str, pushes: list[bool]
 ) -> None:
-    server = start_redis(unixsocket=str(tmp_path / "redis.sock"))
-    url = f"redis+socket://{tmp_path}/redis.sock?virtual_host=2"
+    server = start_redis(unixsocket=socket_file)
+    url = f"redis+socket://{socket_file}?virtual_host=2"
     app = make_app(url)
     assert load(app).delay("a").outcome == "published"
     assert load(app).delay("a").outcome == "skipped"
