@@ -12,13 +12,13 @@ from bench import cpu, peers, size
 from bench.clock import interleaved
 from bench.row import OURS, Row, shares
 from bench.tally import Tally
-from bench.tasks import BARE_LOCK, HAS_RECOVER
+from bench.tasks import BARE_LOCK, HAS_RECOVER, OUR_CLIENT
 from bench.worker import Worker
 from tests.servers import RedisServer
 
 TASKS, ROUNDS, TURNS, SLOTS = 250, 5, 2, 2
 LATE = f"{OURS}, late"
-EARLY = [BARE_LOCK, OURS, *peers.LOCKS]
+EARLY = [BARE_LOCK, OUR_CLIENT, OURS, *peers.LOCKS]
 OF_LATE = ["bare, late", LATE] if HAS_RECOVER else []
 
 

@@ -16,10 +16,14 @@ from bench.bare import Socket
 from bench.row import OURS
 from bench.tally import Tally
 from celery_exclusive import Exclusive, Unique, install
+from celery_exclusive.core.operations import Acquire, Release
+from celery_exclusive.core.records import SECOND
+from celery_exclusive.stores.base import open_store
 
 HAS_RECOVER = "recover" in inspect.signature(Exclusive).parameters
 HAS_ORDER = "order" in inspect.signature(Exclusive).parameters
 BARE_LOCK = "SET NX PX + compare-and-delete, bare socket"
+OUR_CLIENT = f"{OURS}'s client alone, in the body"
 LATE = {"acks_late": True, "reject_on_worker_lost": True}
 OF_OURS: dict[str, dict[str, Any]] = {
     f"{OURS}, unique": {"unique": Unique("key")},
@@ -66,6 +70,8 @@ def _lock(contender: str, store: str) -> peers.Lock:
         return peers.LOCKS[contender](store)
     if contender == BARE_LOCK:
         return _BareLock(urlsplit(store).port or 0)
+    if contender == OUR_CLIENT:
+        return _ClientLock(store)
     return _nothing
 
 
@@ -87,3 +93,16 @@ class _BareLock:
         self._socket.acquire(key)
         yield
         self._socket.release(key)
+
+
+class _ClientLock:
+    """Acquires a key and releases it, without all that a worker does besides to keep a lease."""
+
+    def __init__(self, url: str) -> None:
+        self._store = open_store(url)
+
+    @contextmanager
+    def __call__(self, key: str) -> Generator[None]:
+        self._store.apply(key, Acquire(key, "token", 30 * SECOND))
+        yield
+        self._store.apply(key, Release(key, "token"))

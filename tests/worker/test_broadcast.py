@@ -14,6 +14,7 @@ from tests.rabbit import RabbitServer
 from tests.worker.lab import Lab, Worker, eventually
 from tests.worker.message import wait_for_lines
 from tests.worker.stage import RABBITS
+from tests.worker.versions import needs_celery
 
 LATE: dict[str, Any] = {"task_acks_late": True, "task_reject_on_worker_lost": True}
 SHOP = "tests.worker.shop_broadcast"
@@ -137,6 +138,7 @@ def test_each_of_two_queues_runs_its_copy_of_one_publish(
 
 
 @RABBITS[0]
+@needs_celery("5.7", "a message after a lost connection that goes to a free process")
 def test_a_redelivered_copy_stands_behind_its_own_run_and_not_behind_that_of_another_queue(
     make: Callable[..., Lab], rabbit_server: RabbitServer
 ) -> None:

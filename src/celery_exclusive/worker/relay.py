@@ -70,7 +70,7 @@ class Relay:
     def listen(self, pool: Any) -> None:
         """Let the event loop of the main process receive what children send, each time that it begins."""
         self._taken.clear()  # Celery has forgotten what had no slot yet
-        Slots(self.worker.semaphore)
+        Slots().serve(self.worker.semaphore)
         pool._pool._result_handler.state_handlers[_STATE] = self.receive
 
     def receive(self, *fields: Any) -> None:

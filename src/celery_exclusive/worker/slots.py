@@ -2,51 +2,61 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 from celery_exclusive.worker.handed_on import line_of
 
-_OLDEST = 3
-"""One of so many slots for what was handed on is for what waits longest, the others for the longest line."""
+_EVERY = 3
+"""Each third slot for what was handed on is for what waits longest, the others are for the longest line."""
 
 
 class Slots:
-    """Gives slots in turn to what was handed on and to what a broker has delivered.
+    """The requests that wait for a slot: those that were handed on, and those that a broker has delivered.
 
-    So no key keeps another from its turn, however many tasks wait for it. The tasks of the longest line
-    end last, so its next one goes first.
+    The two take turns. So no key keeps another from its turn, however many tasks wait for it. The tasks of
+    the longest line end last, so its next one goes first.
     """
 
-    def __init__(self, semaphore: Any) -> None:
-        self._delivered = semaphore._waiting
-        self._handed_on: list[Any] = []
+    def __init__(self) -> None:
+        self._delivered: deque[Any] = deque()
+        self._handed_on: list[tuple[int, Any]] = []
         self._turns = 0  # of what was handed on
         self._is_turn_of_delivered = False
-        semaphore._add_waiter, semaphore._pop_waiter = self._add, self._next
 
-    def _add(self, waiting: Any) -> None:
-        (self._delivered if _line(waiting) is None else self._handed_on).append(waiting)
+    def serve(self, semaphore: Any) -> None:
+        """Take the place of the queue of this semaphore, in which nothing waits."""
+        semaphore._waiting = self
+        semaphore._add_waiter, semaphore._pop_waiter = self.append, self.popleft
 
-    def _next(self) -> Any:
-        """Raises IndexError if nothing waits."""
-        if not self._handed_on:
-            return self._delivered.popleft()
-        if self._delivered and self._is_turn_of_delivered:
+    def append(self, waiting: Any) -> None:
+        """Add a request as Celery keeps it: a callback with its arguments."""
+        _, (request, *_), _ = waiting
+        line = line_of(request.message)
+        if line is None:
+            self._delivered.append(waiting)
+        else:
+            self._handed_on.append((line, waiting))
+
+    def popleft(self) -> Any:
+        """Remove and return the request that gets the next slot; raise IndexError if there is none."""
+        if not self._handed_on or (self._delivered and self._is_turn_of_delivered):
             self._is_turn_of_delivered = False
             return self._delivered.popleft()
         self._is_turn_of_delivered = True
         self._turns += 1
-        is_turn_of_longest = self._turns % _OLDEST
-        chosen = max(self._handed_on, key=_length) if is_turn_of_longest else self._handed_on[0]
+        is_turn_of_oldest = self._turns % _EVERY == 0
+        chosen = self._handed_on[0] if is_turn_of_oldest else max(self._handed_on, key=_line)
         self._handed_on.remove(chosen)
-        return chosen
+        return chosen[1]
+
+    def clear(self) -> None:
+        self._delivered.clear()
+        self._handed_on.clear()
+
+    def __len__(self) -> int:
+        return len(self._delivered) + len(self._handed_on)
 
 
-def _line(waiting: Any) -> int | None:
-    """Return the line of a request that waits for a slot: a callback, with its arguments."""
-    _, (request, *_), _ = waiting
-    return line_of(request.message)
-
-
-def _length(waiting: Any) -> int:
-    return _line(waiting) or 0
+def _line(handed_on: tuple[int, Any]) -> int:
+    return handed_on[0]

@@ -17,7 +17,7 @@ class Worker:
 
     def __init__(self, slots: int = 1) -> None:
         self.semaphore = LaxBoundedSemaphore(slots)
-        Slots(self.semaphore)
+        Slots().serve(self.semaphore)
         self.begun: list[str] = []
 
     def deliver(self, *names: str) -> None:
@@ -58,6 +58,24 @@ def test_what_was_handed_on_and_deliveries_get_slots_in_turn(worker: Worker) -> 
         worker.hand_on(name, line)
     worker.end(6)
     assert worker.begun == ["long", "x", "middle", "y", "short", "z"]
+
+
+def test_after_deliveries_alone_it_is_the_turn_of_what_is_handed_on(worker: Worker) -> None:
+    worker.hand_on("a", 1)
+    worker.deliver("x", "y")
+    worker.end(2)
+    worker.hand_on("b", 1)
+    worker.end()
+    assert worker.begun == ["a", "x", "b"]
+
+
+def test_nothing_gets_a_slot_that_waited_when_celery_forgot_all(worker: Worker) -> None:
+    worker.deliver("x")
+    worker.hand_on("a", 1)
+    worker.semaphore.clear()
+    worker.end()
+    assert not worker.begun
+    assert "waiting:0" in repr(worker.semaphore)
 
 
 def test_neither_long_lines_nor_many_deliveries_keep_a_request_from_its_turn(worker: Worker) -> None:
