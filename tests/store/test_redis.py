@@ -127,7 +127,7 @@ def test_a_line_that_lost_its_lock_gets_its_turn_from_the_reaper(store: RedisSto
     store.apply("key", take("a"))
     store.apply("key", take("b"))
     redis.delete("cx2:{0}:l:key")
-    store.clock = lambda: 100 * SECOND
+    store.clock = lambda: 11 * SECOND + LIFE
     assert [wake.id for wake in store.reap().wake] == ["b"]
     assert store.inspect("key").waiting == 1
 
