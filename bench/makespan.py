@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from bench import peers, size
 from bench.row import OURS, Figure, Row
-from bench.tally import Spell, Tally
+from bench.tally import Spell, Tally, span
 from bench.tasks import BARE_LOCK, HAS_ORDER
 from bench.worker import Worker
 from tests.servers import RedisServer
@@ -121,14 +121,10 @@ class _Floor:
         ahead = keys.index(longest)
         floors = []
         for _ in range(size.scaled(ROUNDS)):
-            per_pass = _span(self._bare.spells(range(self._passes), seconds=0)) / self._passes
-            per_task = _span(self._one.spells([0] * self._hops)) / self._hops
-            floors.append(max(ahead * per_pass + tasks * per_task, least(keys)) / least(keys))
+            per_pass = span(self._bare.spells(range(self._passes), seconds=0)) / self._passes
+            per_task = span(self._one.spells([0] * self._hops)) / self._hops
+            floors.append(max((ahead * per_pass + tasks * per_task) / least(keys), 1))
         return floors
-
-
-def _span(spells: list[Spell]) -> float:
-    return max(spell.ended for spell in spells) - min(spell.begun for spell in spells)
 
 
 def least(keys: list[int]) -> float:

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from bench import cpu, peers, size
 from bench.clock import interleaved
 from bench.row import OURS, Row, shares
-from bench.tally import Tally
+from bench.tally import Tally, span
 from bench.tasks import BARE_LOCK, HAS_RECOVER, OUR_CLIENT
 from bench.worker import Worker
 from tests.servers import RedisServer
@@ -92,5 +92,4 @@ class _Runs:
         self._tally.wait_for_end(self._tasks)
         self._of_worker.append(self._worker.spent() - worker)
         self._of_redis.append(cpu.of_redis(self._server) - redis)
-        spells = self._tally.spells()
-        return max(spell.ended for spell in spells) - min(spell.begun for spell in spells)
+        return span(self._tally.spells())

@@ -25,6 +25,11 @@ class Spell(NamedTuple):
     ended: float
 
 
+def span(spells: list[Spell]) -> float:
+    """Seconds from the first begin to the last end."""
+    return max(spell.ended for spell in spells) - min(spell.begun for spell in spells)
+
+
 class Tally:
     """As many spells as the file has room for, each at the number of its task."""
 

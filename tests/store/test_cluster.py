@@ -22,7 +22,6 @@ from celery_exclusive.core.operations import (
     Granted,
     Held,
     Parked,
-    Release,
     Renew,
     Stale,
 )
@@ -37,12 +36,12 @@ from celery_exclusive.stores.redis.slots import BUCKETS, bucket_of
 from celery_exclusive.system.deadline import at_most
 from tests.cluster import RedisCluster, slot_of
 from tests.servers import RedisServer, wait_until
+from tests.store.operations import LIFE, give
 from tests.store.test_lock import Process
 from tests.store.test_redis_user import LINE, live
 from tests.worker.journal import Journal
 
 pytestmark = pytest.mark.xdist_group("redis-cluster")
-LIFE = 600 * SECOND
 KEY = "a key"
 LIMIT = 60
 RIGHTS = LINE.partition(">PASSWORD ")[2]
@@ -63,10 +62,6 @@ def store_of(cluster: RedisCluster, timeout: float = 30) -> ClusterStore:
 
 def take(id: str, **more: Any) -> Acquire:
     return Acquire(id, f"token of {id}", **{"ttl": LIFE, "message": b"message", **more})
-
-
-def give(id: str) -> Release:
-    return Release(id, f"token of {id}")
 
 
 def is_granted(store: ClusterStore, key: str, id: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from operator import itemgetter
 from typing import Any
 
 from celery_exclusive.worker.handed_on import line_of
@@ -46,7 +47,7 @@ class Slots:
         self._is_turn_of_delivered = True
         self._turns += 1
         is_turn_of_oldest = self._turns % _EVERY == 0
-        chosen = self._handed_on[0] if is_turn_of_oldest else max(self._handed_on, key=_line)
+        chosen = self._handed_on[0] if is_turn_of_oldest else max(self._handed_on, key=itemgetter(0))
         self._handed_on.remove(chosen)
         return chosen[1]
 
@@ -56,7 +57,3 @@ class Slots:
 
     def __len__(self) -> int:
         return len(self._delivered) + len(self._handed_on)
-
-
-def _line(handed_on: tuple[int, Any]) -> int:
-    return handed_on[0]
