@@ -57,7 +57,7 @@ class Execution:
         self.delivery = delivery.at_present()
         if not self.parts.runs_in_main:  # a child: only its parent sees whether somebody listens
             self.services.events_from = lambda: delivery.events_from
-        self.exclusive: Exclusive | None = self.services.exclusive(task, delivery.values)
+        self.exclusive = delivery.exclusive_option
         self.may_be_in_line = delivery.may_be_in_line
         self.store_wait = StoreWait(self.services, task, request)
         self.asked_at = self.look_until = 0.0
@@ -113,7 +113,7 @@ class Execution:
 
     @property
     def unique(self) -> Unique | None:
-        return self.services.unique(self.task, self.delivery.values)
+        return self.delivery.unique_option
 
     @property
     def option(self) -> Exclusive | Unique | None:

@@ -76,9 +76,11 @@ class Gate:
         self.tracer = tracer
 
     def __call__(self, uuid: str, args: Any, kwargs: Any, request: Any = None) -> Any:
-        delivery = request.pop(DELIVERY, None) if request else None
-        if isinstance(delivery, Exception):  # there is no key for this message: the body must not begin
-            with within(Run(uuid, failure=delivery)):
+        unread = request.pop(DELIVERY, None) if request else None
+        try:
+            delivery = unread and unread.read(self.task, request, args, kwargs)
+        except Exception as error:  # noqa: BLE001 - there is no key for this message: the body must not begin
+            with within(Run(uuid, failure=error)):
                 return self.tracer(uuid, args, kwargs, request)
         if delivery is None:
             return self.tracer(uuid, args, kwargs, request)

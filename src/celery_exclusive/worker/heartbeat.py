@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from celery_exclusive import notices
 from celery_exclusive.core.claim import Claim
@@ -21,15 +21,20 @@ from celery_exclusive.core.operations import Applied
 from celery_exclusive.core.records import RENEWALS_PER_TTL, SECOND
 from celery_exclusive.leases.lease import Known, epoch_in_time
 from celery_exclusive.messages.namespace import LIFE, keep_namespace
+from celery_exclusive.options.values import declared_options
 from celery_exclusive.system.forks import forks_wait
 from celery_exclusive.system.threads import NativeThread, original, run_in_hub
 from celery_exclusive.worker.other_stores import OtherStores
 from celery_exclusive.worker.received import Received
 from celery_exclusive.worker.roster import Roster
+from celery_exclusive.worker.unread import Unread
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
 
+
+Read = Callable[[], "Received | None"]
+Process = Callable[[], "int | None"]
 
 _SOON = 1
 """Seconds until the next beat while the store does not answer."""
@@ -52,7 +57,8 @@ class Heartbeat:
         self.period = min(services.settings.exclusive_ttl, LIFE) / RENEWALS_PER_TTL
         self._see(Known(services.store.epoch(), time.monotonic()))
         self._elsewhere = OtherStores(services, self._known.epoch)
-        self._deliveries: dict[str, tuple[Received, Callable[[], int | None]]] = {}
+        self._deliveries: dict[str, tuple[Read, Process]] = {}
+        self._tasks: set[str] = set()
         self._held: dict[str, list[Claim]] = {}
         self._expired: set[Claim] = set()
         self._calls: queue.SimpleQueue[bool] = original("queue", "SimpleQueue")()
@@ -78,27 +84,51 @@ class Heartbeat:
         """The epoch of the store, as it was last seen."""
         return self._known
 
-    def track(self, delivery: Received, process: Callable[[], int | None] = lambda: None) -> None:
-        """Renew the leases of this delivery whenever it is executed, until it is untracked.
+    def expect(self, task: Any, unread: Unread, read: Read, process: Process) -> None:
+        """Renew the leases of this delivery whenever a child executes it, until it is untracked.
 
-        `process` returns the pid of the child of which Celery knows that it has begun.
+        It is read now if it says more than its task, or is too large to be kept; else if it is executed when
+        the heart beats, which few are.
+
+        Parameters:
+            read: reads the delivery.
+            process: returns the pid of the child of which Celery knows that it has begun.
         """
+        if task.name not in self._tasks:
+            self._tasks.add(task.name)
+            for option in filter(None, declared_options(task)):
+                self._keep_up(self.services.ttl(option))
+        fields = unread.our_header
+        if "values" not in fields and len(unread.body) <= _LARGE and self._elsewhere.is_own(fields):
+            self._track(unread.token, read, process)
+        elif delivery := read():
+            self.track(delivery, process)
+
+    def track(self, delivery: Received, process: Process = lambda: None) -> None:
+        """Renew the leases of this delivery whenever it is executed, until it is untracked."""
         self._elsewhere.note(delivery)
         if len(delivery.body) > _LARGE:  # Celery may have forgotten the message long before its end
             delivery = replace(delivery, content=(b"", *delivery.content[1:]))
-        self._deliveries[delivery.token] = (delivery, process)
+        self._track(delivery.token, lambda: delivery, process)
+        for claim in delivery.leases:
+            self._keep_up(claim.ttl)
+
+    def _keep_up(self, ttl: int) -> None:
+        """Beat often enough for leases that last for so many microseconds."""
+        period = ttl / SECOND / RENEWALS_PER_TTL
+        if period < self.period:
+            self.period = period
+            self._calls.put(True)
+
+    def _track(self, token: str, read: Read, process: Process) -> None:
+        self._deliveries[token] = (read, process)
         if self.roster and len(self._deliveries) > self.roster.slots:
             self._untrack_one()
-        for claim in delivery.leases:
-            period = claim.ttl / SECOND / RENEWALS_PER_TTL
-            if period < self.period:
-                self.period = period
-                self._calls.put(True)
 
-    def untrack(self, delivery: Received) -> None:
-        """Renew and restore the leases of this delivery no more."""
-        self._deliveries.pop(delivery.token, None)
-        self._held.pop(delivery.token, None)
+    def untrack(self, token: str) -> None:
+        """Renew and restore the leases of the delivery with this token no more."""
+        self._deliveries.pop(token, None)
+        self._held.pop(token, None)
 
     def note_granted(self, delivery: Received, claims: Collection[Claim]) -> None:
         """Renew these leases, which a body in this process was granted."""
@@ -117,8 +147,8 @@ class Heartbeat:
         A child that lives all the same keeps its leases.
         """
         executed = self._executed()
-        for token, (delivery, process) in list(self._deliveries.items()):
-            if token not in executed:
+        for token, (read, process) in list(self._deliveries.items()):
+            if token not in executed and (delivery := read()):
                 self._release_later(delivery, will_be_redelivered=delivery.acks_late or process() is None)
 
     def notice_epoch(self, epoch: str) -> None:
@@ -168,10 +198,12 @@ class Heartbeat:
         """What is executed now, by its token: the delivery, and the leases that it holds."""
         found = self.roster.read() if self.roster else None
         executed = {}
-        for token, (delivery, _) in list(self._deliveries.items()):
+        for token, (read, _) in list(self._deliveries.items()):
+            if (found is not None and token not in found) or not (delivery := read()):
+                continue
             if found is None:
                 executed[token] = (delivery, self._held.get(token, []))
-            elif token in found:
+            else:
                 flags = zip(delivery.leases, found[token], strict=False)
                 executed[token] = (delivery, [claim for claim, is_held in flags if is_held])
         return executed
@@ -205,4 +237,4 @@ class Heartbeat:
 
     def _release_later(self, delivery: Received, *, will_be_redelivered: bool = False) -> None:
         operations = run_ended(delivery.at_present(), done=False, will_be_redelivered=will_be_redelivered)
-        run_in_hub(self.services.releaser.add, *operations, before=partial(self.untrack, delivery))
+        run_in_hub(self.services.releaser.add, *operations, before=partial(self.untrack, delivery.token))

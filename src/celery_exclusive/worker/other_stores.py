@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from celery_exclusive import notices
 from celery_exclusive.worker.received import Received
@@ -32,6 +33,11 @@ class OtherStores:
         self._known: dict[str, None] = {}
         self._new: dict[str, tuple[str, str]] = {}
         self._hour, self._named, self._more = time.monotonic(), 0, 0
+
+    def is_own(self, fields: Mapping[str, Any]) -> bool:
+        """Whether the fields of a header name this store, or none."""
+        epoch = fields.get("store")
+        return not isinstance(epoch, str) or epoch in self._own
 
     def note(self, delivery: Received) -> None:
         """Look at the epoch in a message, without asking the store."""

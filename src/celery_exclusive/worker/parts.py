@@ -59,5 +59,5 @@ def release_later(
     services.releaser.add(
         *run_ended(delivery.at_present(), done=done, will_be_redelivered=will_be_redelivered),
         dying=dying,
-        before=partial(heartbeat.untrack, delivery) if heartbeat else noop,
+        before=partial(heartbeat.untrack, delivery.token) if heartbeat else noop,
     )

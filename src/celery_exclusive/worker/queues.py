@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from celery_exclusive.messages.header import Header
-
 SOURCE = "exclusive_source"
 """The key in the delivery info of a message under which its queue stands."""
 
@@ -25,17 +23,6 @@ def source(message: Any) -> dict[str, Any]:
     """Return what the worker has noted; nothing if a consumer of the user's own received the message."""
     noted = message.delivery_info.get(SOURCE)
     return noted if isinstance(noted, dict) else {}
-
-
-def routed(header: Header, message: Any) -> None:
-    """Let the header name the queue of this copy, if its publish may have reached others too.
-
-    The copy of an offer has the id under which its message is in line.
-    """
-    info, noted = message.delivery_info, source(message)
-    queue, came = noted.get("queue"), (info.get("exchange") or "", info.get("routing_key") or "")
-    if not (header.route or header.promoted is not None or not queue or came == ("", queue)):
-        header.route, header.auto_delete = (queue, *came), noted["auto_delete"]
 
 
 class _NotingConsumer:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cached_property, partial, wraps
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
-from celery.utils.serialization import get_pickleable_exception
 from celery.worker.request import Request as CeleryRequest
 from celery.worker.state import task_ready
 from kombu.utils.imports import symbol_by_name
@@ -21,8 +19,9 @@ from celery_exclusive.messages.header import DELIVERY
 from celery_exclusive.run import Run, UniqueLease, within
 from celery_exclusive.system.deadline import deadline
 from celery_exclusive.worker.parts import parts_of, release_later
-from celery_exclusive.worker.received import Received, release_unique_key_of
+from celery_exclusive.worker.received import Received
 from celery_exclusive.worker.reschedule import DeliverAgain, deliver_again
+from celery_exclusive.worker.unread import Unread
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
@@ -37,7 +36,6 @@ _DEATHS = (WorkerLostError, Terminated, TimeLimitExceeded)
 class RequestMixin:
     """What a Celery request of a task with options does besides."""
 
-    _delivery: Received | None = None
     _requeued = False
     _is_green = False
     _has_ended = False
@@ -48,14 +46,9 @@ class RequestMixin:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        task = self.task
-        self._services: Services = task.app._celery_exclusive
+        self._services: Services = self.task.app._celery_exclusive
         self._parts = parts_of(self._services)  # of its worker: a test may begin another one
-        try:
-            self._delivery = self.request_dict[DELIVERY] = Received.of(task, self)
-        except Exception as error:  # noqa: BLE001 - the gate raises it; here it would stop the consumer
-            self.request_dict[DELIVERY] = get_pickleable_exception(error)
-            release_unique_key_of(self._services, self.id, self.message)
+        self._unread = self.request_dict[DELIVERY] = Unread.of(self.id, self.message)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Celery defines these two in a subclass made per task, without calling ours: wrap them there."""
@@ -63,6 +56,18 @@ class RequestMixin:
         if "execute_using_pool" in vars(cls):
             cls.execute_using_pool = _begins_renewal(cls.execute_using_pool)  # type: ignore[attr-defined]
             cls.on_success = _ends_renewal(cls.on_success)  # type: ignore[attr-defined]
+
+    @property
+    def _delivery(self) -> Received | None:
+        """The facts of its delivery, which are read when the main process has to end it.
+
+        None if its task has no options, or if no key can be made from its arguments, which the gate says.
+        """
+        return self._read()
+
+    @property
+    def _read(self) -> Callable[[], Received | None]:
+        return partial(self._unread.try_to_read, self.task, self.request_dict, self.args, self.kwargs)
 
     @cached_property
     def _context(self) -> Any:
@@ -168,16 +173,14 @@ def _begins_renewal(execute_using_pool: Any) -> Any:
     def execute(self: RequestMixin, pool: Any, **kwargs: Any) -> Any:
         self._is_green = pool.is_green
         heartbeat = self._parts.heartbeat
-        if self._delivery and heartbeat and heartbeat.is_for_children:
-            if events_from := self._services.events_from():
-                self._delivery = replace(self._delivery, events_from=events_from)
-                self.request_dict[DELIVERY] = self._delivery
-            heartbeat.track(self._delivery, partial(_child_of, ref(self)))
+        if heartbeat and heartbeat.is_for_children:
+            self._unread.events_from = self._services.events_from()
+            heartbeat.expect(self.task, self._unread, self._read, partial(_child_of, ref(self)))
         try:
             return execute_using_pool(self, pool, **kwargs)
         except BaseException:
-            if self._delivery and heartbeat:
-                heartbeat.untrack(self._delivery)
+            if heartbeat:
+                heartbeat.untrack(self._unread.token)
             raise
 
     return execute
@@ -193,8 +196,8 @@ def _ends_renewal(on_success: Any) -> Any:
     @wraps(on_success)
     def succeed(self: RequestMixin, *args: Any, **kwargs: Any) -> Any:
         heartbeat = self._parts.heartbeat
-        if self._delivery and heartbeat:
-            heartbeat.untrack(self._delivery)
+        if heartbeat:
+            heartbeat.untrack(self._unread.token)
         self._has_ended = True
         result = on_success(self, *args, **kwargs)
         if self._already_revoked:  # a greenlet that was killed, maybe while it parked

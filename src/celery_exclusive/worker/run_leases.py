@@ -106,7 +106,7 @@ class RunLeases:
         if self.keeper:
             self.keeper.note_releasing(self.delivery)
         if self.parts.heartbeat and self.parts.runs_in_main:
-            self.parts.heartbeat.untrack(self.delivery)
+            self.parts.heartbeat.untrack(self.delivery.token)
 
     def _release_unique_key(self, unique: WorkerUniqueLease) -> None:
         unique.release()

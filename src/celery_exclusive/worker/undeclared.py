@@ -19,8 +19,7 @@ from celery_exclusive.messages.header import Header, read_header
 from celery_exclusive.options.declared import Exclusive
 from celery_exclusive.system.forks import forks_wait
 from celery_exclusive.worker.gate import GatedTask
-from celery_exclusive.worker.queues import routed
-from celery_exclusive.worker.received import is_redelivered, release_unique_key_of, restore_route
+from celery_exclusive.worker.unread import Unread, is_redelivered, release_unique_key_of, restore_route
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
@@ -42,11 +41,11 @@ class Undeclared:
             return  # its own request has read the header
         header = read_header(self.services, request.message.headers, request.id)
         if header:
-            routed(header, request.message)
+            unread = Unread.of(request.id, request.message)
+            unread.note_route(header)
             self._release_unique_key(request.task, request.id, header)
-            again = is_redelivered(request.message)
-            if self._leave_lines(request.task, request.id, header, again=again):
-                restore_route(request, header)
+            if self._leave_lines(request.task, request.id, header, again=unread.redelivered):
+                restore_route(request.request_dict, header)
 
     def _revoke(self, sender: Any, request: Any, **_: Any) -> None:
         """Celery announces a message that is revoked or expires before it is received only here."""
@@ -58,7 +57,9 @@ class Undeclared:
 
     def _refuse(self, message: Any, **_: Any) -> None:
         """Celery drops it: no worker of this release knows its task, or can read it."""
-        release_unique_key_of(self.services, str((message.headers or {}).get("id")), message)
+        headers = message.headers or {}
+        redelivered = is_redelivered(message)
+        release_unique_key_of(self.services, str(headers.get("id")), headers, redelivered=redelivered)
 
     def _release_unique_key(self, task: Any, id: str, header: Header) -> None:
         if not isinstance(task, GatedTask):

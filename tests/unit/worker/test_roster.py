@@ -150,20 +150,6 @@ def test_an_epoch_that_is_too_long_for_the_roster_is_not_known() -> None:
 # What the heartbeat makes of it -------------------------------------------------------------------------
 
 
-@pytest.fixture
-def roster(monkeypatch: pytest.MonkeyPatch) -> Roster:
-    """One of three slots, in which this process is a child."""
-    monkeypatch.setattr(current_process(), "index", 0, raising=False)
-    monkeypatch.setattr(module, "_FEWEST", 3)
-    return Roster(1)
-
-
-@pytest.fixture
-def heartbeat(app: Celery, store: MemoryStore, roster: Roster) -> Iterator[Heartbeat]:
-    yield Heartbeat(app._celery_exclusive, "broker", roster)  # type: ignore[attr-defined]
-    store.clear()
-
-
 def test_a_heartbeat_remembers_what_is_executed_and_as_much_else_as_there_are_slots(
     heartbeat: Heartbeat, roster: Roster
 ) -> None:

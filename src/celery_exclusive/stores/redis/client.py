@@ -67,7 +67,6 @@ class Connection(Protocol):
     _parser: Any
 
     def connect(self) -> None: ...
-    def send_packed_command(self, command: list[bytes]) -> None: ...
     def disconnect(self) -> None: ...
 
 
@@ -120,7 +119,7 @@ class Client:
             return None
         try:
             connection._sock.settimeout(at_most(self.timeout))
-            connection.send_packed_command([pack(("EVALSHA", script.name, "1", base, *arguments))])
+            connection._sock.sendall(pack(("EVALSHA", script.name, "1", base, *arguments)))
         except BaseException as error:
             connection.disconnect()
             if isinstance(error, (exceptions.RedisError, OSError)):
@@ -174,10 +173,10 @@ class Client:
                 raise
             self.close()  # it keeps them open, and the name leads to another server after a failover
             return self._try(self._idle_or_new(), command)
-        except exceptions.TimeoutError:
+        except (exceptions.TimeoutError, TimeoutError):
             self.close()  # maybe they all lead to a server that is gone
             raise
-        except (exceptions.ConnectionError, ConnectionError):
+        except (exceptions.ConnectionError, OSError):
             self.close()  # a server that dropped one has dropped all of them
             answer = self._try(self._idle_or_new(), command + again)
             return Repeated(answer) if isinstance(answer, list) else answer
@@ -269,7 +268,7 @@ class Client:
 
 def round_trip(connection: Connection, command: Command) -> Any:
     """Send a command and return its answer."""
-    connection.send_packed_command([pack(command)])
+    connection._sock.sendall(pack(command))
     return _read(connection)
 
 

@@ -68,7 +68,7 @@ class Node(Client):
         ]
         try:
             connection._sock.settimeout(at_most(self.timeout))
-            connection.send_packed_command([pack(call.command) for call in calls])
+            connection._sock.sendall(b"".join([pack(call.command) for call in calls]))
         except (exceptions.RedisError, OSError) as error:
             self._lose(connection, calls, error)
             return None

@@ -234,10 +234,8 @@ class RedisStore:
     def _words(
         self, verb: str, key: str, head: tuple[object, ...], named: list[object]
     ) -> tuple[object, ...]:
-        return (self._now(), verb, key, *head, self._settings + urandom(8).hex(), *named)
-
-    def _note(self, fence: int) -> None:
-        self._witness.note(fence)
+        now = self.clock() if self.clock else ""
+        return (now, verb, key, *head, self._settings + urandom(8).hex(), *named)
 
     def _apply(
         self,
@@ -266,7 +264,7 @@ class RedisStore:
         if isinstance(reply, int):  # a quick way
             if verb == "release":
                 return _RELEASED
-            self._note(reply)
+            self._witness.note(reply)
             return Reply(Granted(reply))
         if len(reply) == 1:
             raise _Refused
@@ -275,7 +273,7 @@ class RedisStore:
     def _read(self, reply: Any, *, is_sweep: bool = False, is_repeated: bool = False) -> Reply:
         *answer, drawn = reply
         if drawn:
-            self._note(drawn)
+            self._witness.note(drawn)
         return read_reply(answer, is_sweep=is_sweep, is_repeated=is_repeated)
 
 

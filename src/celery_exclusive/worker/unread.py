@@ -1,0 +1,243 @@
+"""A delivery as it came: whoever needs its facts reads them, the child that runs it before all others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from os import urandom
+from typing import TYPE_CHECKING, Any
+
+from celery_exclusive import notices
+from celery_exclusive.core.claim import Claim, UniqueClaim
+from celery_exclusive.messages.header import HEADER, Header, read_header, rejections
+from celery_exclusive.messages.stored import TOP, Content, content_of
+from celery_exclusive.options.keys import key_of
+from celery_exclusive.worker.queues import source
+from celery_exclusive.worker.received import Received
+
+if TYPE_CHECKING:
+    from celery_exclusive.options.declared import Exclusive, Unique
+    from celery_exclusive.services import Services
+
+
+@dataclass(slots=True, eq=False)
+class Unread:
+    """A delivery of a message whose header this process has not read yet.
+
+    The main process of a worker makes it of each Celery request, and gives it to the child that runs the
+    task. It reads it itself only if it has to end it.
+
+    * `id`: that of the task. `token`: a new one for every delivery, so that two copies of one message are
+      never taken for each other.
+    * `noted`: what the worker has noted of its queue, see `queues`. `redelivered`: what the broker says.
+    * `events_from`: the name of its worker, if somebody listens to its events when a child gets the delivery.
+    """
+
+    id: str
+    token: str
+    content: Content
+    noted: dict[str, Any]
+    redelivered: bool
+    events_from: str | None = None
+    _read: list[Received | None] = field(init=False, default_factory=list)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Unread, (self.id, self.token, self.content, self.noted, self.redelivered, self.events_from)
+
+    @classmethod
+    def of(cls, id: str, message: Any) -> Unread:
+        """Make it of a message of a task."""
+        return cls(id, urandom(8).hex(), content_of(message), source(message), is_redelivered(message))
+
+    @property
+    def body(self) -> bytes | str:
+        """The body of the message."""
+        return self.content[0]
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        """All headers of the message."""
+        return self.content[3]
+
+    @property
+    def our_header(self) -> dict[str, Any]:
+        """The fields of our header as they came; anybody may have written them."""
+        fields = self.headers.get(HEADER)
+        return fields if isinstance(fields, dict) else {}
+
+    def read(self, task: Any, request: dict[str, Any], args: Any, kwargs: Any) -> Received | None:
+        """Return the facts of this delivery; None if its task has no options.
+
+        `request` is Celery's request as a dict; from then on it shows what the publisher has sent.
+
+        Raises OptionError or TypeError if no key can be made from its arguments. Then its unique key is
+        released.
+        """
+        if not self._read:
+            services: Services = task.app._celery_exclusive
+            try:
+                self._read.append(self._facts(services, task, request, args, kwargs))
+            except Exception:
+                release_unique_key_of(services, self.id, self.headers, redelivered=self.redelivered)
+                raise
+        return self._read[0]
+
+    def try_to_read(self, *of: Any) -> Received | None:
+        """Return the facts of this delivery; None also if no key can be made: its child says so."""
+        with suppress(Exception):
+            return self.read(*of)
+        return None
+
+    def _facts(
+        self, services: Services, task: Any, request: dict[str, Any], args: Any, kwargs: Any
+    ) -> Received | None:
+        headers = self.content[3]
+        header = read_header(services, headers, self.id)
+        is_acquired = header is not None and header.unique is not None
+        if header is None:
+            _log_if_unsigned(services, headers)
+            header = Header(self._publish_id(request), masked=True)
+        option = services.exclusive(task, header.values)
+        unique_option = services.unique(task, header.values)
+        rejected = rejections(headers) if "x-death" in headers else None
+        if rejected and rejected != header.rejections:
+            header = header.as_new_publish(rejected)
+        if self.redelivered:
+            header.redelivered = True
+        _add_keys(header, option, unique_option, task, args, kwargs)
+        self.note_route(header)
+        if header.exclusive is None and header.unique is None:
+            return None
+        if header.route or header.promoted is not None:
+            restore_route(request, header)
+        if header.redelivered:  # worker_deduplicate_successful_tasks asks, and bodies may
+            request["delivery_info"]["redelivered"] = True
+        id, token = header.claim_id(self.id), self.token
+        can_be_parked = self.noted.get("can_be_parked", True)
+        duplicate_of = (
+            (header.unique[0], header.duplicate_of) if header.unique and header.duplicate_of else None
+        )
+        unique = None
+        if header.unique:
+            unique = _unique_claim(services, unique_option, header, id, token, is_acquired=is_acquired)
+        exclusive = _lock_claim(services, option, header, id, token)
+        acks_late = bool(task.acks_late) and can_be_parked
+        return Received(
+            id=id,
+            token=token,
+            exclusive=exclusive,
+            unique=unique,
+            duplicate_of=duplicate_of,
+            redelivered=self.redelivered,
+            promoted=header.promoted,
+            offered=header.offered,
+            was_admitted=bool(header.redelivered or header.promoted or rejected or request.get("retries")),
+            acks_late=acks_late,
+            recovers=acks_late and option is not None and exclusive is not None and services.recovers(option),
+            order=None if option is None or option.order == "arrived" else option.order,
+            can_be_parked=can_be_parked,
+            is_fanout=self.noted.get("is_fanout", False),
+            kin=tuple(filter(None, (self.id, header.published_by))),
+            follows=f"{self.id}/{header.follows}" if header.follows else None,
+            header=header,
+            content=self._of_its_queue() if header.route else self.content,
+            events_from=self.events_from,
+            exclusive_option=option,
+            unique_option=unique_option,
+            longest_queued_ttl=unique.queued_ttl if unique else 0,
+            expires=headers.get("expires"),
+        )
+
+    def note_route(self, header: Header) -> None:
+        """Let the header name the queue of this copy, if its publish may have reached others too.
+
+        The copy of an offer has the id under which its message is in line.
+        """
+        queue, (routing_key, exchange) = self.noted.get("queue"), self.content[5:]
+        if not (header.route or header.promoted is not None or not queue or (queue, "") == self.content[5:]):
+            header.route, header.auto_delete = (queue, exchange, routing_key), self.noted["auto_delete"]
+
+    def _of_its_queue(self) -> Content:
+        """What is published if it has to wait: to its own queue alone, since others may have a copy."""
+        queue = self.noted.get("queue")
+        return (*self.content[:5], queue, "") if queue else self.content
+
+    def _publish_id(self, request: dict[str, Any]) -> str:
+        """Return the publish id of a message from a publisher without this library: its copies share it."""
+        return str(self.content[4].get("delivery_tag") or request.get("retries") or 0)
+
+
+def is_redelivered(message: Any) -> bool:
+    """Whether the broker has delivered it before.
+
+    kombu's Redis transport says so in its headers alone; SQS and PGMQ count deliveries.
+    """
+    info = message.delivery_info
+    is_flagged = info.get("redelivered") or message.headers.get("redelivered")
+    return bool(is_flagged) or _deliveries(info) > 1
+
+
+def _deliveries(info: Mapping[str, Any]) -> int:
+    by_sqs = info.get("sqs_message", {}).get("Attributes", {}).get("ApproximateReceiveCount")
+    return int(by_sqs or info.get("pgmq_message", {}).get("read_ct") or 1)
+
+
+def release_unique_key_of(
+    services: Services, id: str, headers: Mapping[str, Any], *, redelivered: bool
+) -> None:
+    """Release the unique key of a message for which no body will run, unless it may still be in line."""
+    header = read_header(services, headers, id)
+    if header and not header.promoted and (header.exclusive is None or not redelivered):
+        services.releaser.add_message(id, header)
+
+
+def restore_route(request: dict[str, Any], header: Header) -> None:
+    """Show the body the priority, exchange and routing key of the publisher, not those of an offer."""
+    info, properties = request["delivery_info"], request["properties"]
+    if header.route:
+        _, info["exchange"], info["routing_key"] = header.route
+    if header.promoted is not None and properties.get("priority") == TOP:
+        properties["priority"] = info["priority"] = header.priority
+
+
+def _log_if_unsigned(services: Services, headers: Mapping[str, Any]) -> None:
+    """Log it once per process."""
+    signer = services.signer
+    if signer.is_on and HEADER in headers and not signer.has_warned_unsigned:
+        signer.has_warned_unsigned = True
+        notices.unsigned(str(headers.get("task")), str(headers.get("origin") or "unknown"))
+
+
+def _add_keys(
+    header: Header, exclusive: Exclusive | None, unique: Unique | None, task: Any, args: Any, kwargs: Any
+) -> None:
+    """Add the keys of options that the publisher did not know of."""
+    if exclusive is None or exclusive.attribute in header.switched_off:
+        header.exclusive = None
+    elif header.exclusive is None:
+        header.exclusive = key_of(task.name, task.run, exclusive, args, kwargs)
+    if unique and header.unique is None and unique.attribute not in header.switched_off:
+        key = key_of(task.name, task.run, unique, args, kwargs)
+        header.unique = (key, unique.held_until)
+
+
+def _lock_claim(
+    services: Services, option: Exclusive | None, header: Header, id: str, token: str
+) -> Claim | None:
+    """Make the claim to the lock; None for a duplicate, which competes for no key."""
+    if option is None or header.exclusive is None or header.duplicate_of:
+        return None
+    return Claim(header.exclusive, id, token, services.ttl(option), option.limit)
+
+
+def _unique_claim(
+    services: Services, option: Unique | None, header: Header, id: str, token: str, *, is_acquired: bool
+) -> UniqueClaim | None:
+    """Make the claim to the unique key; None for a duplicate, which competes for no key."""
+    if header.unique is None or header.duplicate_of:
+        return None
+    key, until = header.unique
+    return UniqueClaim(
+        Claim(key, id, token, services.ttl(option)), until, services.queued_ttl(option), is_acquired
+    )

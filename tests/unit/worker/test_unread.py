@@ -1,0 +1,111 @@
+"""What the main process gives to the child that runs a task, and reads itself only when it has to."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+from celery import Celery
+from kombu.message import Message
+
+from celery_exclusive import Exclusive, Unique
+from celery_exclusive.core.operations import Acquire
+from celery_exclusive.core.records import SECOND
+from celery_exclusive.errors import OptionError
+from celery_exclusive.messages.header import HEADER
+from celery_exclusive.messages.stored import TOP
+from celery_exclusive.worker.queues import SOURCE
+from celery_exclusive.worker.unread import Unread
+
+BODY = b"x" * 1_000_000
+OF_QUEUE = {"queue": "q", "auto_delete": False, "is_fanout": False, "can_be_parked": True}
+OURS: dict[str, Any] = {"v": 1, "id": "p", "exclusive": "x:k", "unique": ["u:k", "finished"]}
+
+
+def work(n: int) -> int:
+    return n
+
+
+@pytest.fixture
+def task(app: Celery) -> Any:
+    app.task(name="work", shared=False, exclusive=Exclusive("n"), unique=Unique("n"))(work)
+    app.finalize()
+    return app.tasks["work"]
+
+
+def message(header: Any = OURS, **info: Any) -> Any:
+    headers = {"task": "work", "id": "id", **({HEADER: header} if header else {})}
+    info = {"exchange": "", "routing_key": "q", SOURCE: OF_QUEUE, **info}
+    properties = {"priority": 3, "delivery_tag": "tag"}
+    return Message(
+        body=BODY, content_type="json", content_encoding="utf-8", headers=headers,
+        properties=properties, delivery_info=info,
+    )  # fmt: skip
+
+
+def request(of: Any) -> dict[str, Any]:
+    """What Celery makes of a message for its child."""
+    info = {"exchange": "e", "routing_key": "r", "priority": of.properties["priority"], "redelivered": False}
+    return {**of.headers, "properties": of.properties, "delivery_info": info, "retries": 0}
+
+
+@pytest.mark.parametrize(
+    "came",
+    [
+        message(),
+        message(None),
+        message({**OURS, "values": {"exclusive": {"ttl": 3}}}),
+        message({**OURS, "promoted": "epoch", "offered": "x:k"}),
+        message(exchange="a", routing_key="b"),
+        message(redelivered=True),
+    ],
+)
+def test_the_child_reads_what_the_main_process_would(task: Any, came: Any) -> None:
+    unread = Unread.of("id", came)
+    sent, in_child = pickle.loads(pickle.dumps((request(came), unread)))
+    here = unread.read(task, request(came), [1], {})
+    there = in_child.read(task, sent, [1], {})
+    assert here is not None
+    assert here == there
+    assert here.token == unread.token
+
+
+def test_it_is_read_once_and_a_child_is_not_told_what_was_read(task: Any) -> None:
+    unread = Unread.of("id", message())
+    first = unread.read(task, request(message()), [1], {})
+    assert unread.read(task, {}, [2], {}) is first
+    assert not pickle.loads(pickle.dumps(unread))._read
+
+
+def test_the_body_of_a_message_goes_to_the_child_once() -> None:
+    came = message()
+    to_child = pickle.dumps((request(came), came.body, Unread.of("id", came)))
+    assert len(to_child) < 1.01 * len(BODY)
+
+
+def test_whoever_reads_it_shows_the_body_what_the_publisher_has_sent(task: Any) -> None:
+    came = message(
+        {**OURS, "promoted": "epoch", "priority": 5, "route": ["q", "a", "b"], "redelivered": True}
+    )
+    came.properties["priority"] = TOP
+    sent, unread = pickle.loads(pickle.dumps((request(came), Unread.of("id", came))))
+    delivery = unread.read(task, sent, [1], {})
+    shown = {"exchange": "a", "routing_key": "b", "priority": 5, "redelivered": True}
+    assert sent["delivery_info"] == shown
+    assert sent["properties"]["priority"] == 5
+    assert delivery.stored.properties["priority"] == 5
+
+
+def test_a_message_without_a_key_is_an_error_in_each_process_and_its_unique_key_is_released(
+    app: Celery, task: Any
+) -> None:
+    services: Any = app._celery_exclusive  # type: ignore[attr-defined]
+    services.store.apply("u:k", Acquire("id/p", "p", 30 * SECOND))
+    unread = Unread.of("id", message({"v": 1, "id": "p", "unique": ["u:k", "finished"]}))
+    for _ in range(2):
+        with pytest.raises(OptionError, match="work"):
+            unread.read(task, request(message()), [object()], {})
+    assert unread.try_to_read(task, request(message()), [object()], {}) is None
+    services.releaser.drain()
+    assert not services.store.inspect("u:k").holders
