@@ -12,14 +12,14 @@ from bench import cpu, peers, size
 from bench.clock import interleaved
 from bench.row import OURS, Row, shares
 from bench.tally import Tally, span
-from bench.tasks import BARE_LOCK, HAS_RECOVER, OUR_CLIENT
+from bench.tasks import BARE_LOCK, HAS_RECOVER, OUR_CLIENT, OUR_CLIENT_LATE
 from bench.worker import Worker
 from tests.servers import RedisServer
 
 TASKS, ROUNDS, TURNS, SLOTS = 250, 5, 2, 2
 LATE = f"{OURS}, late"
 EARLY = [BARE_LOCK, OUR_CLIENT, OURS, *peers.LOCKS]
-OF_LATE = ["bare, late", LATE] if HAS_RECOVER else []
+OF_LATE = ["bare, late", OUR_CLIENT_LATE, LATE] if HAS_RECOVER else []
 
 
 def run() -> list[Row]:
@@ -40,7 +40,15 @@ def run() -> list[Row]:
             floor=BARE_LOCK, missing=absent, notes=_notes(runs, list(early)),
         )
     ]  # fmt: skip
-    late = Row("noop-late", "the same with late acknowledgement and `recover`", "share", 0.86, {}, ours=LATE)
+    late = Row(
+        "noop-late",
+        "the same with late acknowledgement and `recover`",
+        "share",
+        0.86,
+        {},
+        ours=LATE,
+        floor=OUR_CLIENT_LATE,
+    )
     if HAS_RECOVER:
         late.figures = shares({name: walls[name] for name in OF_LATE}, "bare, late")
         late.notes = _notes(runs, OF_LATE)

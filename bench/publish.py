@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import nullcontext
+from hashlib import blake2b
 from itertools import count
+from os import urandom
+from typing import Any
 
 from bench import peers, size
 from bench.bare import Socket, lock_with_each_message
@@ -17,16 +21,24 @@ CALLS, ROUNDS = 50, 9
 UNIQUE = f"{OURS}, unique"
 FLOOR = "lock and message in one script"
 FLOOR_APART = "one round trip to the other Redis before"
+FLOOR_EXCLUSIVE = "a bare one, with a key and a header by hand"
 
 
 def run() -> list[Row]:
     with RedisServer() as broker, RedisServer() as other:
-        one = _measure(broker, broker, ["bare", FLOOR, UNIQUE, OURS, *peers.UNIQUE])
+        one = _measure(broker, broker, ["bare", FLOOR, UNIQUE, FLOOR_EXCLUSIVE, OURS, *peers.UNIQUE])
         apart = _measure(broker, other, ["bare", FLOOR_APART, UNIQUE, *peers.UNIQUE])
     return [
         _row("publish", "`delay()` with `unique=`, of a bare one; one Redis", 0.95, one, UNIQUE, FLOOR),
         _row("publish-apart", "the same, locks in another Redis", 0.80, apart, UNIQUE, FLOOR_APART),
-        _row("publish-exclusive", "`delay()` with `exclusive=`, of a bare one", 0.97, one, OURS),
+        _row(
+            "publish-exclusive",
+            "`delay()` with `exclusive=`, of a bare one",
+            0.97,
+            one,
+            OURS,
+            FLOOR_EXCLUSIVE,
+        ),
     ]
 
 
@@ -45,7 +57,10 @@ def _publisher(name: str, broker: RedisServer, store: RedisServer) -> Callable[[
         key = f"{name} {next(numbers)}"
         if name == FLOOR_APART:
             other.ask("SET", key, "1", "NX", "PX", "600000")
-        task.delay(key)
+        if name == FLOOR_EXCLUSIVE:
+            task.apply_async((key,), headers={"exclusive": _header_by_hand(key)})
+        else:
+            task.delay(key)
 
     calls = per_call(call, size.scaled(CALLS))
 
@@ -57,6 +72,12 @@ def _publisher(name: str, broker: RedisServer, store: RedisServer) -> Callable[[
         return each
 
     return measure
+
+
+def _header_by_hand(key: str) -> dict[str, Any]:
+    """What a worker has to know of a call: its key, its own id, and in which store the key is."""
+    digest = blake2b(json.dumps([key]).encode(), digest_size=16).hexdigest()
+    return {"v": 1, "id": urandom(4).hex(), "exclusive": f"x:bench.work:{digest}", "store": "0" * 16}
 
 
 def _row(

@@ -24,6 +24,9 @@ HAS_RECOVER = "recover" in inspect.signature(Exclusive).parameters
 HAS_ORDER = "order" in inspect.signature(Exclusive).parameters
 BARE_LOCK = "SET NX PX + compare-and-delete, bare socket"
 OUR_CLIENT = f"{OURS}'s client alone, in the body"
+OUR_CLIENT_LATE = f"{OUR_CLIENT}, late"
+_MESSAGE = b"x" * 1000
+"""As long as what the store keeps of a message of this task."""
 LATE = {"acks_late": True, "reject_on_worker_lost": True}
 OF_OURS: dict[str, dict[str, Any]] = {
     f"{OURS}, unique": {"unique": Unique("key")},
@@ -46,7 +49,7 @@ def make(contender: str, broker: str, *, store: str = "", tally: str = "", **con
         options = OF_OURS[contender]
     elif contender in peers.UNIQUE:
         options = peers.UNIQUE[contender](app, store)
-    elif contender == "bare, late":
+    elif contender in ("bare, late", OUR_CLIENT_LATE):
         options = LATE
     lock = _lock(contender, store)
     times = Tally(tally) if tally else None
@@ -72,6 +75,8 @@ def _lock(contender: str, store: str) -> peers.Lock:
         return _BareLock(urlsplit(store).port or 0)
     if contender == OUR_CLIENT:
         return _ClientLock(store)
+    if contender == OUR_CLIENT_LATE:
+        return _ClientLock(store, {"acks_late": True, "recovers": True, "message": _MESSAGE})
     return _nothing
 
 
@@ -98,11 +103,11 @@ class _BareLock:
 class _ClientLock:
     """Acquires a key and releases it, without all that a worker does besides to keep a lease."""
 
-    def __init__(self, url: str) -> None:
-        self._store = open_store(url)
+    def __init__(self, url: str, late: dict[str, Any] | None = None) -> None:
+        self._store, self._late = open_store(url), late or {}
 
     @contextmanager
     def __call__(self, key: str) -> Generator[None]:
-        self._store.apply(key, Acquire(key, "token", 30 * SECOND))
+        self._store.apply(key, Acquire(key, "token", 30 * SECOND, **self._late))
         yield
         self._store.apply(key, Release(key, "token"))

@@ -115,11 +115,6 @@ class Header:
         """Return the id of the message's claims; the copy of each queue has its own."""
         return f"{task_id}/{self.id}@{_quoted(self.route[0])}" if self.route else f"{task_id}/{self.id}"
 
-    def as_tuple(self) -> tuple[Any, ...]:
-        """Return the values of all fields, in their order: `Header(*values)` is equal to this one."""
-        values: tuple[Any, ...] = _values(self)
-        return values
-
     def write(self) -> dict[str, Any]:
         """Return the fields for a message. Most have their default, and are left out."""
         fields = {
@@ -132,6 +127,18 @@ class Header:
         return {"v": VERSION, **fields}
 
 
+def is_plain(fields: Mapping[str, Any], *, exclusive: bool, unique: bool) -> bool:
+    """Whether they are those of a first publish, with all keys: the task says all else."""
+    return (
+        fields.keys() <= _PLAIN
+        and fields.get("v") == VERSION
+        and _is_text(fields.get("id"))
+        and (not exclusive or _is_text(fields.get("exclusive")))
+        and (not unique or _is_unique_key(fields.get("unique")))
+    )
+
+
+_PLAIN = {"v", "id", "exclusive", "unique", "duplicate_of", "published_by", "follows", "store", "masked"}
 _quoted = lru_cache(partial(quote, safe=""))
 _NAMES = [each.name for each in dataclass_fields(Header)]
 _DEFAULTS = [

@@ -29,11 +29,8 @@ Content = tuple[bytes | str, str, str, dict[str, Any], Mapping[str, Any], str, s
 """Body, content type and encoding, headers, properties, routing key and exchange of a message as it came."""
 
 
-def content_of(message: Any, queue: str | None = None) -> Content:
-    """Return the content of a delivered kombu message, whose body is decompressed already.
-
-    It is published to `queue` alone, or, without one, to the exchange and routing key that it came by.
-    """
+def content_of(message: Any) -> Content:
+    """Return the content of a delivered kombu message, whose body is decompressed already."""
     body, came = message.body, message.delivery_info
     return (
         body if isinstance(body, (bytes, str)) else bytes(body),
@@ -41,8 +38,8 @@ def content_of(message: Any, queue: str | None = None) -> Content:
         message.content_encoding,
         message.headers,
         message.properties,
-        queue or came.get("routing_key") or "",
-        "" if queue else came.get("exchange") or "",
+        came.get("routing_key") or "",
+        came.get("exchange") or "",
     )
 
 

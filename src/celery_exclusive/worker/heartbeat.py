@@ -87,8 +87,8 @@ class Heartbeat:
     def expect(self, task: Any, unread: Unread, read: Read, process: Process) -> None:
         """Renew the leases of this delivery whenever a child executes it, until it is untracked.
 
-        It is read now if it says more than its task, or is too large to be kept; else if it is executed when
-        the heart beats, which few are.
+        A plain one is read if it is executed when the heart beats, which few are; now if it is too large to
+        be kept, or names another store.
 
         Parameters:
             read: reads the delivery.
@@ -98,8 +98,7 @@ class Heartbeat:
             self._tasks.add(task.name)
             for option in filter(None, declared_options(task)):
                 self._keep_up(self.services.ttl(option))
-        fields = unread.our_header
-        if "values" not in fields and len(unread.body) <= _LARGE and self._elsewhere.is_own(fields):
+        if unread.is_new and len(unread.body) <= _LARGE and self._elsewhere.is_own(unread.our_header):
             self._track(unread.token, read, process)
         elif delivery := read():
             self.track(delivery, process)

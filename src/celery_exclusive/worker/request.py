@@ -1,4 +1,4 @@
-"""The main process's view of a delivery: it makes the claim, and learns of endings that no child sees."""
+"""The main process's view of a delivery: it learns of endings that no child sees."""
 
 from __future__ import annotations
 
@@ -49,6 +49,8 @@ class RequestMixin:
         self._services: Services = self.task.app._celery_exclusive
         self._parts = parts_of(self._services)  # of its worker: a test may begin another one
         self._unread = self.request_dict[DELIVERY] = Unread.of(self.id, self.message)
+        if not self._unread.is_plain(self.task):
+            self._read()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Celery defines these two in a subclass made per task, without calling ours: wrap them there."""
@@ -59,10 +61,7 @@ class RequestMixin:
 
     @property
     def _delivery(self) -> Received | None:
-        """The facts of its delivery, which are read when the main process has to end it.
-
-        None if its task has no options, or if no key can be made from its arguments, which the gate says.
-        """
+        """The facts of its delivery, read when needed; None without options, or if no key can be made."""
         return self._read()
 
     @property
@@ -134,7 +133,8 @@ class RequestMixin:
     def _at_its_end(self) -> Iterator[None]:
         """Mark what is published now as published by the end of a run: errbacks, hooks, a retry."""
         run = Run(self.id, body_over=True)
-        if self._delivery and (unique := self._delivery.unique):
+        is_unique = getattr(self.task, "unique", None) or "unique" in self._unread.our_header
+        if is_unique and self._delivery and (unique := self._delivery.unique):
             run.unique = UniqueLease(unique.claim, unique.until, may_hold=not unique.ends_by_clock)
         with within(run):
             yield
@@ -145,16 +145,13 @@ class RequestMixin:
         return None if self._is_green else self.worker_pid
 
     def _release_later(self, dying: int | None) -> None:
-        if self._delivery:
+        if delivery := self._delivery:
             done = self.acknowledged and not self._requeued
             release_later(
-                self._services,
-                self._parts,
-                self._delivery,
-                done=done,
-                will_be_redelivered=not done,
-                dying=dying,
+                self._services, self._parts, delivery, done=done, will_be_redelivered=not done, dying=dying
             )
+        elif heartbeat := self._parts.heartbeat:
+            heartbeat.untrack(self._unread.token)
 
 
 class Request(RequestMixin, CeleryRequest):

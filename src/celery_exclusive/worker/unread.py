@@ -8,16 +8,20 @@ from dataclasses import dataclass, field
 from os import urandom
 from typing import TYPE_CHECKING, Any
 
+from celery.utils.serialization import get_pickleable_exception
+
 from celery_exclusive import notices
 from celery_exclusive.core.claim import Claim, UniqueClaim
-from celery_exclusive.messages.header import HEADER, Header, read_header, rejections
+from celery_exclusive.messages.header import HEADER, Header, is_plain, read_header, rejections
 from celery_exclusive.messages.stored import TOP, Content, content_of
 from celery_exclusive.options.keys import key_of
+from celery_exclusive.options.values import declared_options
 from celery_exclusive.worker.queues import source
 from celery_exclusive.worker.received import Received
 
 if TYPE_CHECKING:
     from celery_exclusive.options.declared import Exclusive, Unique
+    from celery_exclusive.options.option import Option
     from celery_exclusive.services import Services
 
 
@@ -26,12 +30,14 @@ class Unread:
     """A delivery of a message whose header this process has not read yet.
 
     The main process of a worker makes it of each Celery request, and gives it to the child that runs the
-    task. It reads it itself only if it has to end it.
+    task. A plain one it reads itself only when it has to: to end it, or to renew its leases.
 
     * `id`: that of the task. `token`: a new one for every delivery, so that two copies of one message are
       never taken for each other.
     * `noted`: what the worker has noted of its queue, see `queues`. `redelivered`: what the broker says.
     * `events_from`: the name of its worker, if somebody listens to its events when a child gets the delivery.
+    * `keys`: those that its first reader has made, by their options, or the `error` that prevented it: a
+      function of the user's may make other ones the next time. `is_new`: nobody has read it.
     """
 
     id: str
@@ -40,10 +46,14 @@ class Unread:
     noted: dict[str, Any]
     redelivered: bool
     events_from: str | None = None
+    keys: dict[str, str] = field(default_factory=dict)
+    error: Exception | None = None
+    is_new: bool = True
     _read: list[Received | None] = field(init=False, default_factory=list)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Unread, (self.id, self.token, self.content, self.noted, self.redelivered, self.events_from)
+        came = (self.id, self.token, self.content, self.noted, self.redelivered)
+        return Unread, (*came, self.events_from, self.keys, self.error, self.is_new)
 
     @classmethod
     def of(cls, id: str, message: Any) -> Unread:
@@ -66,6 +76,16 @@ class Unread:
         fields = self.headers.get(HEADER)
         return fields if isinstance(fields, dict) else {}
 
+    def is_plain(self, task: Any) -> bool:
+        """Whether it is a first delivery that brings its keys, so that all who read it read the same."""
+        exclusive, unique = declared_options(task)
+        return (
+            is_plain(self.our_header, exclusive=exclusive is not None, unique=unique is not None)
+            and not self.redelivered
+            and "x-death" not in self.content[3]
+            and not task.app._celery_exclusive.signer.is_on
+        )
+
     def read(self, task: Any, request: dict[str, Any], args: Any, kwargs: Any) -> Received | None:
         """Return the facts of this delivery; None if its task has no options.
 
@@ -74,17 +94,22 @@ class Unread:
         Raises OptionError or TypeError if no key can be made from its arguments. Then its unique key is
         released.
         """
+        if self.error:
+            raise self.error
         if not self._read:
             services: Services = task.app._celery_exclusive
             try:
                 self._read.append(self._facts(services, task, request, args, kwargs))
-            except Exception:
+            except Exception as error:
+                self.error = get_pickleable_exception(error)
                 release_unique_key_of(services, self.id, self.headers, redelivered=self.redelivered)
                 raise
+            finally:
+                self.is_new = False
         return self._read[0]
 
     def try_to_read(self, *of: Any) -> Received | None:
-        """Return the facts of this delivery; None also if no key can be made: its child says so."""
+        """Return the facts of this delivery; None also if no key can be made: the gate raises the error."""
         with suppress(Exception):
             return self.read(*of)
         return None
@@ -96,7 +121,8 @@ class Unread:
         header = read_header(services, headers, self.id)
         is_acquired = header is not None and header.unique is not None
         if header is None:
-            _log_if_unsigned(services, headers)
+            if self.is_new:
+                _log_if_unsigned(services, headers)
             header = Header(self._publish_id(request), masked=True)
         option = services.exclusive(task, header.values)
         unique_option = services.unique(task, header.values)
@@ -105,7 +131,7 @@ class Unread:
             header = header.as_new_publish(rejected)
         if self.redelivered:
             header.redelivered = True
-        _add_keys(header, option, unique_option, task, args, kwargs)
+        self._add_keys(header, option, unique_option, task, args, kwargs)
         self.note_route(header)
         if header.exclusive is None and header.unique is None:
             return None
@@ -149,6 +175,30 @@ class Unread:
             expires=headers.get("expires"),
         )
 
+    def _add_keys(
+        self,
+        header: Header,
+        exclusive: Exclusive | None,
+        unique: Unique | None,
+        task: Any,
+        args: Any,
+        kwargs: Any,
+    ) -> None:
+        """Add the keys of options that the publisher did not know of."""
+        if exclusive is None or exclusive.attribute in header.switched_off:
+            header.exclusive = None
+        elif header.exclusive is None:
+            header.exclusive = self._key(exclusive, task, args, kwargs)
+        if unique and header.unique is None and unique.attribute not in header.switched_off:
+            header.unique = (self._key(unique, task, args, kwargs), unique.held_until)
+
+    def _key(self, option: Option, task: Any, args: Any, kwargs: Any) -> str:
+        """Make a key once, whoever else reads this delivery."""
+        key = self.keys.get(option.attribute)
+        if key is None:
+            key = self.keys[option.attribute] = key_of(task.name, task.run, option, args, kwargs)
+        return key
+
     def note_route(self, header: Header) -> None:
         """Let the header name the queue of this copy, if its publish may have reached others too.
 
@@ -179,7 +229,7 @@ def is_redelivered(message: Any) -> bool:
 
 
 def _deliveries(info: Mapping[str, Any]) -> int:
-    by_sqs = info.get("sqs_message", {}).get("Attributes", {}).get("ApproximateReceiveCount")
+    by_sqs = (info.get("sqs_message", {}).get("Attributes") or {}).get("ApproximateReceiveCount")
     return int(by_sqs or info.get("pgmq_message", {}).get("read_ct") or 1)
 
 
@@ -207,19 +257,6 @@ def _log_if_unsigned(services: Services, headers: Mapping[str, Any]) -> None:
     if signer.is_on and HEADER in headers and not signer.has_warned_unsigned:
         signer.has_warned_unsigned = True
         notices.unsigned(str(headers.get("task")), str(headers.get("origin") or "unknown"))
-
-
-def _add_keys(
-    header: Header, exclusive: Exclusive | None, unique: Unique | None, task: Any, args: Any, kwargs: Any
-) -> None:
-    """Add the keys of options that the publisher did not know of."""
-    if exclusive is None or exclusive.attribute in header.switched_off:
-        header.exclusive = None
-    elif header.exclusive is None:
-        header.exclusive = key_of(task.name, task.run, exclusive, args, kwargs)
-    if unique and header.unique is None and unique.attribute not in header.switched_off:
-        key = key_of(task.name, task.run, unique, args, kwargs)
-        header.unique = (key, unique.held_until)
 
 
 def _lock_claim(

@@ -10,6 +10,7 @@ import pytest
 from celery import Celery
 
 from celery_exclusive import Exclusive
+from celery_exclusive.core.claim import Claim
 from celery_exclusive.core.records import RENEWALS_PER_TTL, SECOND
 from celery_exclusive.messages.header import HEADER
 from celery_exclusive.stores.memory import MemoryStore
@@ -26,55 +27,67 @@ def work(n: int) -> int:
 
 
 @pytest.fixture
-def tell(app: Celery, heartbeat: Heartbeat) -> Callable[..., tuple[Unread, list[Unread]]]:
-    """Tell the heartbeat of a delivery; return it, and the deliveries that were read so far."""
-    options = {"slow": Exclusive("n"), "quick": Exclusive("n", ttl=6)}
-    for name, option in options.items():
+def were_read(monkeypatch: pytest.MonkeyPatch) -> list[Unread]:
+    """The deliveries that were read, in their order."""
+    read, facts = list[Unread](), Unread._facts
+
+    def note(self: Unread, *of: Any) -> Received | None:
+        read.append(self)
+        return facts(self, *of)
+
+    monkeypatch.setattr(Unread, "_facts", note)
+    return read
+
+
+@pytest.fixture
+def tell(app: Celery, heartbeat: Heartbeat) -> Callable[..., Unread]:
+    """Tell the heartbeat of a delivery, as a request does that goes to the pool."""
+    for name, option in {"slow": Exclusive("n"), "quick": Exclusive("n", ttl=6)}.items():
         app.task(name=name, shared=False, exclusive=option)(work)
     app.finalize()
-    were_read: list[Unread] = []
 
-    def read(unread: Unread, task: Any) -> Received | None:
-        were_read.append(unread)
-        request = {"delivery_info": {}, "properties": {}}
-        return unread.try_to_read(task, request, [1], {})
-
-    def tell(name: str = "slow", *, body: bytes = b"", **fields: Any) -> tuple[Unread, list[Unread]]:
+    def tell(name: str = "slow", *, body: bytes = b"", **fields: Any) -> Unread:
         number = len(heartbeat._deliveries)
         header = {"v": 1, "id": "p", "exclusive": f"x:{number}", **fields}
         content = (body, "json", "utf-8", {"task": name, HEADER: header}, {}, "q", "")
         unread = Unread(f"{number}", f"{number:016}", content, OF_QUEUE, redelivered=False)
         task = app.tasks[name]
-        heartbeat.expect(task, unread, partial(read, unread, task), lambda: None)
-        return unread, were_read
+        read = partial(unread.try_to_read, task, {"delivery_info": {}, "properties": {}}, [1], {})
+        if not unread.is_plain(task):
+            read()
+        heartbeat.expect(task, unread, read, lambda: None)
+        return unread
 
     return tell
 
 
 def test_only_what_is_executed_is_read_when_the_heart_beats(
-    heartbeat: Heartbeat, roster: Roster, store: MemoryStore, tell: Any, monkeypatch: pytest.MonkeyPatch
+    heartbeat: Heartbeat,
+    roster: Roster,
+    store: MemoryStore,
+    tell: Callable[..., Unread],
+    were_read: list[Unread],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = store.clock()
     monkeypatch.setattr(store._store, "clock", lambda: now)  # type: ignore[attr-defined]
-    others = [tell()[0] for _ in range(2)]
-    executed, were_read = tell()
-    assert not were_read
-    delivery = executed.read(heartbeat.services.app.tasks["slow"], {"delivery_info": {}}, [1], {})
-    assert delivery is not None
-    assert delivery.exclusive
-    store.apply(delivery.exclusive.key, delivery.exclusive.acquire())
+    claim = Claim("x:2", "2/p", f"{2:016}", 30 * SECOND)
+    others, executed = [tell() for _ in range(2)], tell()
+    store.apply(claim.key, claim.acquire())
     roster.begin(executed.token)
     now += 20 * SECOND
+    assert not were_read
     heartbeat.beat()
     assert were_read == [executed]
-    assert store.inspect(delivery.exclusive.key).holders[0].remaining == 30 * SECOND
-    assert others[0].token in heartbeat._deliveries
+    assert store.inspect(claim.key).holders[0].remaining == 30 * SECOND
+    assert list(heartbeat._deliveries) == [others[0].token, others[1].token, executed.token]
 
 
 def test_the_first_delivery_of_a_task_tells_how_often_its_leases_are_renewed(
-    heartbeat: Heartbeat, tell: Any
+    heartbeat: Heartbeat, tell: Callable[..., Unread], were_read: list[Unread]
 ) -> None:
-    tell("quick", switched_off=["exclusive"])
+    tell("quick")
+    assert not were_read
     assert heartbeat.period == 6 / RENEWALS_PER_TTL
 
 
@@ -87,26 +100,37 @@ def test_the_first_delivery_of_a_task_tells_how_often_its_leases_are_renewed(
     ],
 )
 def test_what_says_more_than_its_task_is_read_at_once(
-    heartbeat: Heartbeat, tell: Any, said: dict[str, Any], period: float
+    heartbeat: Heartbeat,
+    tell: Callable[..., Unread],
+    were_read: list[Unread],
+    said: dict[str, Any],
+    period: float,
 ) -> None:
-    unread, were_read = tell(**said)
+    unread = tell(**said)
     assert were_read == [unread]
     assert heartbeat.period == period / RENEWALS_PER_TTL
 
 
-def test_a_large_body_is_not_kept_while_its_task_runs(heartbeat: Heartbeat, tell: Any) -> None:
-    unread, _ = tell(body=b"x" * 1_001)
-    read, _ = heartbeat._deliveries[unread.token]
-    delivery = read()
-    assert delivery is not None
-    assert delivery.body == b""
-    kept, _ = tell(body=b"x" * 1_000)
-    assert kept.token in heartbeat._deliveries
+def test_a_large_body_is_not_kept_while_its_task_runs(
+    heartbeat: Heartbeat, tell: Callable[..., Unread]
+) -> None:
+    bodies = []
+    for size in (1_001, 1_000):
+        read, _ = heartbeat._deliveries[tell(body=b"x" * size).token]
+        delivery = read()
+        assert delivery is not None
+        bodies.append(delivery.body)
+    assert bodies == [b"", b"x" * 1_000]
 
 
-def test_a_delivery_without_a_key_stops_no_beat(heartbeat: Heartbeat, roster: Roster, tell: Any) -> None:
-    without, _ = tell(exclusive=None, values={"exclusive": {"ttl": -1}})
-    assert without.token not in heartbeat._deliveries
-    unread, _ = tell(exclusive=None, unique=None)
-    roster.begin(unread.token)
-    heartbeat.beat()
+def test_a_delivery_without_a_key_stops_no_beat(
+    heartbeat: Heartbeat, roster: Roster, tell: Callable[..., Unread]
+) -> None:
+    for fields in (
+        {"exclusive": None, "values": {"exclusive": {"ttl": -1}}},
+        {"switched_off": ["exclusive"]},
+    ):
+        without = tell(**fields)
+        assert without.token not in heartbeat._deliveries
+        roster.begin(without.token)
+        heartbeat.beat()

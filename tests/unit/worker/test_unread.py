@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import pytest
 from celery import Celery
 from kombu.message import Message
 
-from celery_exclusive import Exclusive, Unique
+from celery_exclusive import Exclusive, Unique, install
 from celery_exclusive.core.operations import Acquire
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import OptionError
@@ -103,9 +105,74 @@ def test_a_message_without_a_key_is_an_error_in_each_process_and_its_unique_key_
     services: Any = app._celery_exclusive  # type: ignore[attr-defined]
     services.store.apply("u:k", Acquire("id/p", "p", 30 * SECOND))
     unread = Unread.of("id", message({"v": 1, "id": "p", "unique": ["u:k", "finished"]}))
-    for _ in range(2):
-        with pytest.raises(OptionError, match="work"):
-            unread.read(task, request(message()), [object()], {})
     assert unread.try_to_read(task, request(message()), [object()], {}) is None
     services.releaser.drain()
     assert not services.store.inspect("u:k").holders
+    for there in (unread, pickle.loads(pickle.dumps(unread))):
+        with pytest.raises(OptionError, match="work"):  # also where a key could be made
+            there.read(task, request(message()), [1], {})
+
+
+def test_a_key_is_made_once_whoever_reads_the_delivery(app: Celery) -> None:
+    """A function of the user's may say something else in the child, or at the next beat."""
+    said = count()
+    app.task(name="clock", shared=False, exclusive=Exclusive(key=lambda _: f"day {next(said)}"))(work)
+    app.finalize()
+    clock: Any = app.tasks["clock"]
+    unread = Unread.of("id", message(None))
+    assert not unread.is_plain(clock)
+    read = unread.read(clock, request(message()), [1], {})
+    in_child = pickle.loads(pickle.dumps(unread)).read(clock, request(message()), [1], {})
+    assert read.exclusive.key.endswith("day 0")  # type: ignore[union-attr]
+    assert in_child.exclusive == read.exclusive  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("came", "is_plain"),
+    [
+        (message(), True),
+        (message({**OURS, "store": "epoch", "published_by": "another", "duplicate_of": "first"}), True),
+        (message(None), False),
+        (message("no header"), False),
+        (message({**OURS, "v": 2}), False),
+        (message({**OURS, "id": 7}), False),
+        (message({**OURS, "exclusive": None}), False),
+        (message({**OURS, "unique": ["u:k", "some day"]}), False),
+        (message({"v": 1, "id": "p", "unique": ["u:k", "finished"]}), False),
+        (message({"v": 1, "id": "p", "exclusive": "x:k"}), False),
+        (message({**OURS, "values": {}}), False),
+        (message({**OURS, "promoted": "epoch"}), False),
+        (message({**OURS, "route": ["q", "a", "b"]}), False),
+        (message(redelivered=True), False),
+    ],
+)
+def test_only_a_first_delivery_that_brings_its_keys_is_left_unread(
+    task: Any, came: Any, is_plain: bool
+) -> None:
+    assert Unread.of("id", came).is_plain(task) is is_plain
+
+
+def test_nothing_is_plain_that_was_rejected_or_has_to_be_signed(
+    make_app: Callable[..., Celery], task: Any
+) -> None:
+    rejected = message()
+    rejected.headers["x-death"] = [{"reason": "rejected", "queue": "q", "count": 1}]
+    assert not Unread.of("id", rejected).is_plain(task)
+    app = install(make_app(exclusive_secret="s" * 32))
+    app.task(name="work", shared=False, exclusive=Exclusive("n"))(work)
+    app.finalize()
+    assert not Unread.of("id", message()).is_plain(app.tasks["work"])
+
+
+def test_only_its_first_reader_warns_of_a_message_without_a_signature(
+    make_app: Callable[..., Celery], caplog: pytest.LogCaptureFixture
+) -> None:
+    for reader in ("first", "child"):
+        app = install(make_app(exclusive_secret="s" * 32))
+        app.task(name="work", shared=False, exclusive=Exclusive("n"))(work)
+        app.finalize()
+        if reader == "first":
+            unread = Unread.of("id", message())
+        unread.read(app.tasks["work"], request(message()), [1], {})
+        unread = pickle.loads(pickle.dumps(unread))
+    assert len([line for line in caplog.messages if "signature" in line]) == 1
