@@ -98,7 +98,7 @@ class Heartbeat:
             self._tasks.add(task.name)
             for option in filter(None, declared_options(task)):
                 self._keep_up(self.services.ttl(option))
-        if unread.is_new and len(unread.body) <= _LARGE and self._elsewhere.is_own(unread.our_header):
+        if unread.is_new and len(unread.content[0]) <= _LARGE and self._elsewhere.is_own(unread.our_header):
             self._track(unread.token, read, process)
         elif delivery := read():
             self.track(delivery, process)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property, partial, wraps
 from typing import TYPE_CHECKING, Any
@@ -46,10 +46,12 @@ class RequestMixin:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._services: Services = self.task.app._celery_exclusive
+        task, request = self.task, self.request_dict
+        self._services: Services = task.app._celery_exclusive
         self._parts = parts_of(self._services)  # of its worker: a test may begin another one
-        self._unread = self.request_dict[DELIVERY] = Unread.of(self.id, self.message)
-        if not self._unread.is_plain(self.task):
+        self._unread = request[DELIVERY] = Unread.of(self.id, self.message)
+        self._read = partial(self._unread.try_to_read, task, request, self.args, self.kwargs)
+        if not self._unread.is_plain(task):
             self._read()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -63,10 +65,6 @@ class RequestMixin:
     def _delivery(self) -> Received | None:
         """The facts of its delivery, read when needed; None without options, or if no key can be made."""
         return self._read()
-
-    @property
-    def _read(self) -> Callable[[], Received | None]:
-        return partial(self._unread.try_to_read, self.task, self.request_dict, self.args, self.kwargs)
 
     @cached_property
     def _context(self) -> Any:

@@ -61,19 +61,9 @@ class Unread:
         return cls(id, urandom(8).hex(), content_of(message), source(message), is_redelivered(message))
 
     @property
-    def body(self) -> bytes | str:
-        """The body of the message."""
-        return self.content[0]
-
-    @property
-    def headers(self) -> dict[str, Any]:
-        """All headers of the message."""
-        return self.content[3]
-
-    @property
     def our_header(self) -> dict[str, Any]:
         """The fields of our header as they came; anybody may have written them."""
-        fields = self.headers.get(HEADER)
+        fields = self.content[3].get(HEADER)
         return fields if isinstance(fields, dict) else {}
 
     def is_plain(self, task: Any) -> bool:
@@ -102,7 +92,7 @@ class Unread:
                 self._read.append(self._facts(services, task, request, args, kwargs))
             except Exception as error:
                 self.error = get_pickleable_exception(error)
-                release_unique_key_of(services, self.id, self.headers, redelivered=self.redelivered)
+                release_unique_key_of(services, self.id, self.content[3], redelivered=self.redelivered)
                 raise
             finally:
                 self.is_new = False
@@ -224,8 +214,9 @@ def is_redelivered(message: Any) -> bool:
     kombu's Redis transport says so in its headers alone; SQS and PGMQ count deliveries.
     """
     info = message.delivery_info
-    is_flagged = info.get("redelivered") or message.headers.get("redelivered")
-    return bool(is_flagged) or _deliveries(info) > 1
+    if info.get("redelivered") or message.headers.get("redelivered"):
+        return True
+    return ("sqs_message" in info or "pgmq_message" in info) and _deliveries(info) > 1
 
 
 def _deliveries(info: Mapping[str, Any]) -> int:
