@@ -205,8 +205,10 @@ class PublishingStore:
     def apply(self, key: str, operation: KeyOperation, begun: Any = None) -> Reply:
         """Do the operation, or finish it if the store has begun it."""
         if isinstance(operation, (Acquire, Enqueue)) and operation.message is not None:
-            message = self._services.signer.sign_parked(operation.message, key, operation.id)
-            operation = replace(operation, message=message)
+            signer = self._services.signer
+            if signer.is_on:
+                signed = signer.sign_parked(operation.message, key, operation.id)
+                operation = replace(operation, message=signed)
         store: Any = self._store
         reply: Reply = store.finish(key, operation, begun) if begun else store.apply(key, operation)
         if reply.wake or reply.aside:

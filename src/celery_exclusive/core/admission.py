@@ -110,14 +110,13 @@ def _acquire_lock(delivery: Delivery, claim: Claim, policy: Policy) -> Plan[Outc
 
     The message is sent to the store by a second request, when the lock is known to be held: most are free.
     """
-    acquire = delivery.acquire(claim)
-    first = replace(acquire, at_once=True) if acquire.recovers else acquire
-    answer = yield from _ask(delivery, claim.key, first)
+    acquire = delivery.acquire(claim, at_once=True)
+    answer = yield from _ask(delivery, claim.key, acquire)
     has_to_wait = isinstance(answer, Held) and _has_to_wait(delivery, policy, answer.by)
     waits = has_to_wait or policy.on_conflict == "wait"
     if isinstance(answer, Held) and waits and delivery.can_be_parked:
         is_new = not (has_to_wait or delivery.was_admitted)
-        acquire = replace(acquire, max_waiting=policy.max_waiting if is_new else None)
+        acquire = replace(acquire, at_once=False, max_waiting=policy.max_waiting if is_new else None)
         answer = yield Ask(claim.key, acquire, park=True)
     if isinstance(answer, Granted):
         return Outcome("run", claim.key, fence=answer.fence)

@@ -66,8 +66,12 @@ class Delivery:
         unique = self.unique.claim if self.unique and self.unique.until == FINISHED else None
         return tuple(filter(None, (self.exclusive, unique)))
 
-    def acquire(self, claim: Claim) -> Acquire:
-        """Ask for one of its keys. For the key that was not offered to it, it counts as redelivered."""
+    def acquire(self, claim: Claim, *, at_once: bool = False) -> Acquire:
+        """Ask for one of its keys. For the key that was not offered to it, it counts as redelivered.
+
+        With `at_once` a message that the store would keep, to recover it, does not wait in line.
+        """
+        recovers = self.recovers and claim is self.exclusive
         redelivered, promoted = self.may_be_in_line, None
         if self.promoted is not None and self.offered == claim.key:
             redelivered, promoted = self.redelivered, self.promoted
@@ -79,6 +83,7 @@ class Delivery:
             redelivered,
             promoted,
             self.acks_late,
-            recovers=self.recovers and claim is self.exclusive,
+            at_once=at_once and recovers,
+            recovers=recovers,
             order=self.order if claim is self.exclusive else None,
         )

@@ -159,8 +159,12 @@ def _newcomer(delivery: Delivery) -> Delivery:
     return replace(delivery, was_admitted=False)
 
 
-def _offered_for_all(delivery: Delivery, claim: Any) -> Acquire:
-    acquire = _acquire(delivery, claim)
+def _not_recovered(delivery: Delivery, claim: Any, **asked: Any) -> Acquire:
+    return replace(_acquire(delivery, claim, **asked), recovers=False)
+
+
+def _offered_for_all(delivery: Delivery, claim: Any, **asked: Any) -> Acquire:
+    acquire = _acquire(delivery, claim, **asked)
     return replace(acquire, promoted=delivery.promoted, redelivered=delivery.redelivered)
 
 
@@ -273,7 +277,7 @@ CONTROLS: Mapping[str, Control] = {
     "a run that dies is not kept": Control(
         setting("recover: a crash", calls="a", exclusive=True, recovers=True, crashes=1),
         "not all ends well",
-        ((Delivery, "acquire", lambda delivery, claim: replace(_acquire(delivery, claim), recovers=False)),),
+        ((Delivery, "acquire", _not_recovered),),
     ),
     "an earlier run of the same task is no kin": Control(
         setting("the next step", calls="a", exclusive=True, on_conflict="skip", steps=1),
