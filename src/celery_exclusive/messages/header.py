@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     from celery_exclusive.services import Services
 
 HEADER = "exclusive"
-DELIVERY = "exclusive_delivery"
-"""The field of a request in which a worker passes a delivery to its child; never published."""
+DELIVERY = ("exclusive_delivery",)
+"""The field of a request in which a worker passes a delivery to its child; never published.
+
+Celery adds to that request what the body of the message says. No body can say this: it is no string.
+"""
 VERSION = 1
 _LONGEST_TEXT = 1000
 _HIGHEST_PRIORITY = 255
@@ -127,10 +130,10 @@ class Header:
         return {"v": VERSION, **fields}
 
 
-def is_plain(fields: Mapping[str, Any], *, exclusive: bool, unique: bool) -> bool:
-    """Whether they are those of a first publish, with all keys: the task says all else."""
+def has_all(fields: Mapping[str, Any], *, exclusive: bool, unique: bool) -> bool:
+    """Whether they have these keys, and none that marks a copy or changes options."""
     return (
-        fields.keys() <= _PLAIN
+        fields.keys() <= _OF_ANY_CALL
         and fields.get("v") == VERSION
         and _is_text(fields.get("id"))
         and (not exclusive or _is_text(fields.get("exclusive")))
@@ -138,7 +141,8 @@ def is_plain(fields: Mapping[str, Any], *, exclusive: bool, unique: bool) -> boo
     )
 
 
-_PLAIN = {"v", "id", "exclusive", "unique", "duplicate_of", "published_by", "follows", "store", "masked"}
+_OF_ANY_CALL = {"v", "id", "exclusive", "unique", "duplicate_of"}
+_OF_ANY_CALL |= {"published_by", "follows", "store", "masked"}
 _quoted = lru_cache(partial(quote, safe=""))
 _NAMES = [each.name for each in dataclass_fields(Header)]
 _DEFAULTS = [

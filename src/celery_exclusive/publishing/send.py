@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from celery import Celery
 from celery.utils import uuid
 
-from celery_exclusive.messages.header import DELIVERY, HEADER, Header, read_header, rejections
+from celery_exclusive.messages.header import HEADER, Header, read_header, rejections
 from celery_exclusive.options.keys import key_of
 from celery_exclusive.publishing.call_options import CallOptions, pop_call_options
 from celery_exclusive.publishing.ordered import OrderedPublish, has_order
@@ -72,7 +72,6 @@ def wrap_send_task(services: Services) -> Any:
 def _pop_header(services: Services, headers: dict[str, Any], options: dict[str, Any]) -> Header | None:
     """Remove what a worker, or an earlier publish, has put among the headers; return our header, if valid."""
     previous = read_header(services, headers, options.get("task_id"))
-    headers.pop(DELIVERY, None)
     if headers.pop(HEADER, None) is not None:
         headers.pop("redelivered", None)
     return previous

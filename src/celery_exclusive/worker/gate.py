@@ -77,8 +77,11 @@ class Gate:
 
     def __call__(self, uuid: str, args: Any, kwargs: Any, request: Any = None) -> Any:
         unread = request.pop(DELIVERY, None) if request else None
+        if unread is None:
+            return self.tracer(uuid, args, kwargs, request)
+        request["id"] = uuid  # the body of the message may have said another one
         try:
-            delivery = unread and unread.read(self.task, request, args, kwargs)
+            delivery = unread.read(self.task, request, args, kwargs)
         except Exception as error:  # noqa: BLE001 - there is no key for this message: the body must not begin
             with within(Run(uuid, failure=error)):
                 return self.tracer(uuid, args, kwargs, request)

@@ -87,8 +87,8 @@ class Heartbeat:
     def expect(self, task: Any, unread: Unread, read: Read, process: Process) -> None:
         """Renew the leases of this delivery whenever a child executes it, until it is untracked.
 
-        A plain one is read if it is executed when the heart beats, which few are; now if it is too large to
-        be kept, or names another store.
+        A beat reads those that are executed then: few are. One that is too large to be kept, or that names
+        another store, is read now.
 
         Parameters:
             read: reads the delivery.

@@ -49,7 +49,7 @@ class RequestMixin:
         task, request = self.task, self.request_dict
         self._services: Services = task.app._celery_exclusive
         self._parts = parts_of(self._services)  # of its worker: a test may begin another one
-        self._unread = request[DELIVERY] = Unread.of(self.id, self.message)
+        self._unread = request[DELIVERY] = Unread.of(self)
         self._read = partial(self._unread.try_to_read, task, request, self.args, self.kwargs)
         if not self._unread.is_plain(task):
             self._read()
@@ -131,8 +131,9 @@ class RequestMixin:
     def _at_its_end(self) -> Iterator[None]:
         """Mark what is published now as published by the end of a run: errbacks, hooks, a retry."""
         run = Run(self.id, body_over=True)
-        is_unique = getattr(self.task, "unique", None) or "unique" in self._unread.our_header
-        if is_unique and self._delivery and (unique := self._delivery.unique):
+        has_been_read = not self._unread.is_new
+        may_be_unique = has_been_read or "unique" in self._unread.our_header
+        if may_be_unique and self._delivery and (unique := self._delivery.unique):
             run.unique = UniqueLease(unique.claim, unique.until, may_hold=not unique.ends_by_clock)
         with within(run):
             yield

@@ -41,7 +41,7 @@ class Undeclared:
             return  # its own request has read the header
         header = read_header(self.services, request.message.headers, request.id)
         if header:
-            unread = Unread.of(request.id, request.message)
+            unread = Unread.of(request)
             unread.note_route(header)
             self._release_unique_key(request.task, request.id, header)
             if self._leave_lines(request.task, request.id, header, again=unread.redelivered):

@@ -12,7 +12,7 @@ from celery.utils.serialization import get_pickleable_exception
 
 from celery_exclusive import notices
 from celery_exclusive.core.claim import Claim, UniqueClaim
-from celery_exclusive.messages.header import HEADER, Header, is_plain, read_header, rejections
+from celery_exclusive.messages.header import HEADER, Header, has_all, read_header, rejections
 from celery_exclusive.messages.stored import TOP, Content, content_of
 from celery_exclusive.options.keys import key_of
 from celery_exclusive.options.values import declared_options
@@ -34,7 +34,8 @@ class Unread:
 
     * `id`: that of the task. `token`: a new one for every delivery, so that two copies of one message are
       never taken for each other.
-    * `noted`: what the worker has noted of its queue, see `queues`. `redelivered`: what the broker says.
+    * `noted`: what the worker has noted of its queue, see `queues`. `redelivered`: what the broker says;
+      `retries`: what the request said when it came, before Celery adds to it what the body says.
     * `events_from`: the name of its worker, if somebody listens to its events when a child gets the delivery.
     * `keys`: those that its first reader has made, by their options, or the `error` that prevented it: a
       function of the user's may make other ones the next time. `is_new`: nobody has read it.
@@ -44,6 +45,7 @@ class Unread:
     token: str
     content: Content
     noted: dict[str, Any]
+    retries: int
     redelivered: bool
     events_from: str | None = None
     keys: dict[str, str] = field(default_factory=dict)
@@ -52,13 +54,20 @@ class Unread:
     _read: list[Received | None] = field(init=False, default_factory=list)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        came = (self.id, self.token, self.content, self.noted, self.redelivered)
+        came = (self.id, self.token, self.content, self.noted, self.retries, self.redelivered)
         return Unread, (*came, self.events_from, self.keys, self.error, self.is_new)
 
     @classmethod
-    def of(cls, id: str, message: Any) -> Unread:
-        """Make it of a message of a task."""
-        return cls(id, urandom(8).hex(), content_of(message), source(message), is_redelivered(message))
+    def of(cls, request: Any) -> Unread:
+        """Make it of a Celery request. Whatever is wrong with it, the gate raises: the consumer goes on."""
+        message, token = request.message, urandom(8).hex()
+        retries = request.request_dict.get("retries") or 0
+        try:
+            content, redelivered = content_of(message), is_redelivered(message)
+        except Exception as error:  # noqa: BLE001 - as above
+            content, redelivered = (b"", "", "", message.headers, {}, "", ""), False
+            return cls(request.id, token, content, {}, retries, redelivered, error=_for_child(error))
+        return cls(request.id, token, content, source(message), retries, redelivered)
 
     @property
     def our_header(self) -> dict[str, Any]:
@@ -70,7 +79,7 @@ class Unread:
         """Whether it is a first delivery that brings its keys, so that all who read it read the same."""
         exclusive, unique = declared_options(task)
         return (
-            is_plain(self.our_header, exclusive=exclusive is not None, unique=unique is not None)
+            has_all(self.our_header, exclusive=exclusive is not None, unique=unique is not None)
             and not self.redelivered
             and "x-death" not in self.content[3]
             and not task.app._celery_exclusive.signer.is_on
@@ -84,15 +93,16 @@ class Unread:
         Raises OptionError or TypeError if no key can be made from its arguments. Then its unique key is
         released.
         """
-        if self.error:
-            raise self.error
         if not self._read:
             services: Services = task.app._celery_exclusive
             try:
+                if self.error:
+                    raise self.error
                 self._read.append(self._facts(services, task, request, args, kwargs))
             except Exception as error:
-                self.error = get_pickleable_exception(error)
-                release_unique_key_of(services, self.id, self.content[3], redelivered=self.redelivered)
+                self.error = _for_child(error)
+                if self.is_new:
+                    release_unique_key_of(services, self.id, self.content[3], redelivered=self.redelivered)
                 raise
             finally:
                 self.is_new = False
@@ -113,7 +123,7 @@ class Unread:
         if header is None:
             if self.is_new:
                 _log_if_unsigned(services, headers)
-            header = Header(self._publish_id(request), masked=True)
+            header = Header(self._publish_id(), masked=True)
         option = services.exclusive(task, header.values)
         unique_option = services.unique(task, header.values)
         rejected = rejections(headers) if "x-death" in headers else None
@@ -148,7 +158,7 @@ class Unread:
             redelivered=self.redelivered,
             promoted=header.promoted,
             offered=header.offered,
-            was_admitted=bool(header.redelivered or header.promoted or rejected or request.get("retries")),
+            was_admitted=bool(header.redelivered or header.promoted or rejected or self.retries),
             acks_late=acks_late,
             recovers=acks_late and option is not None and exclusive is not None and services.recovers(option),
             order=None if option is None or option.order == "arrived" else option.order,
@@ -203,9 +213,14 @@ class Unread:
         queue = self.noted.get("queue")
         return (*self.content[:5], queue, "") if queue else self.content
 
-    def _publish_id(self, request: dict[str, Any]) -> str:
+    def _publish_id(self) -> str:
         """Return the publish id of a message from a publisher without this library: its copies share it."""
-        return str(self.content[4].get("delivery_tag") or request.get("retries") or 0)
+        return str(self.content[4].get("delivery_tag") or self.retries)
+
+
+def _for_child(error: Exception) -> Exception:
+    can_be_pickled: Exception = get_pickleable_exception(error)
+    return can_be_pickled
 
 
 def is_redelivered(message: Any) -> bool:

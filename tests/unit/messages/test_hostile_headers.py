@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 from celery import Celery
-from celery.app.trace import build_tracer
+from celery.app.trace import build_tracer, trace_task_ret
 from celery.utils import uuid
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -99,6 +100,19 @@ def work(n: int) -> int:
     return n
 
 
+@pytest.fixture
+def ran(shop: Celery, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The bodies that have run, by their argument."""
+    known: list[int] = []
+
+    def run(n: int) -> None:
+        known.append(n)
+
+    for name in ("wait", "once"):
+        monkeypatch.setattr(shop.tasks[name], "run", run)
+    return known
+
+
 @contextmanager
 def held(store: Any, keys: list[str]) -> Iterator[None]:
     """While somebody else has these locks."""
@@ -109,24 +123,30 @@ def held(store: Any, keys: list[str]) -> Iterator[None]:
         store.apply(key, Release("holder/1", "t"))
 
 
+def message(name: str, body: Any = "[[1], {}, {}]", **changes: Any) -> Any:
+    """A message of a publisher without this library."""
+    fields = {
+        "body": body,
+        "content_type": "application/json",
+        "content_encoding": "utf-8",
+        "headers": {"lang": "py", "task": name, "id": uuid(), "retries": 0},
+        "properties": {"priority": 255},
+        "delivery_info": {"exchange": "", "routing_key": "celery"},
+    }
+    return Message(**{**fields, **changes})
+
+
 def deliver(app: Celery, name: str, header: Any) -> None:
     """What a worker does with a message, from its receipt to its end."""
-    headers = {"lang": "py", "task": name, "id": uuid(), "retries": 0, HEADER: header}
-    message = Message(
-        body="[[1], {}, {}]",
-        content_type="application/json",
-        content_encoding="utf-8",
-        headers=headers,
-        properties={"priority": 255},
-        delivery_info={"exchange": "", "routing_key": "celery"},
-    )
+    came = message(name)
+    came.headers[HEADER] = header
     task: Any = app.tasks[name]
     unlocked = Undeclared(app._celery_exclusive)  # type: ignore[attr-defined]
-    request = symbol_by_name(task.Request)(message, app=app, task=task, hostname="w")
+    request = symbol_by_name(task.Request)(came, app=app, task=task, hostname="w")
     unlocked._receive(request)
     unlocked._revoke(task, request)
     unread = request.request_dict.get(DELIVERY)
-    unlocked._refuse(message)
+    unlocked._refuse(came)
     with suppress(ExclusiveError, TypeError):
         if unread and (delivery := unread.read(task, request.request_dict, [1], {})):
             delivery.stored.dump()
@@ -189,3 +209,39 @@ def test_a_time_that_the_task_declares_may_be_given_by_a_call_too(make_app: Call
 
 def test_a_deeply_nested_header_is_what_a_message_can_bring() -> None:
     assert json.loads(json.dumps(deep)) == deep
+
+
+@pytest.mark.parametrize("name", ["once", "wait"])
+@pytest.mark.parametrize(
+    "said",
+    [{"exclusive_delivery": None}, {"exclusive_delivery": {"a": 1}}, {"id": "another"}, {"is_eager": True}],
+)
+def test_whatever_a_body_says_its_task_does_not_run_beside_the_holder(
+    shop: Celery, name: str, said: dict[str, Any], ran: list[int]
+) -> None:
+    """Celery adds what stands in the body beside the arguments to the request that the child gets."""
+    task: Any = shop.tasks[name]
+    body = json.dumps([[1], {}, said])
+    made = symbol_by_name(task.Request)(message(name, body), app=shop, task=task, hostname="w")
+    with held(shop._celery_exclusive.store, [task.lock_state(1).key]):  # type: ignore[attr-defined]
+        trace_task_ret(name, made.id, made.request_dict, body, "application/json", "utf-8", app=shop)
+    assert not ran
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"delivery_info": {"sqs_message": 5}},
+        {"delivery_info": {"sqs_message": {"Attributes": {"ApproximateReceiveCount": "x"}}}},
+        {"delivery_info": {"pgmq_message": {"read_ct": "x"}}},
+        {"body": [[1], {}, {}], "content_type": "application/data", "content_encoding": "binary"},
+    ],
+)
+def test_a_message_that_cannot_be_read_fails_and_the_consumer_goes_on(
+    shop: Celery, broken: dict[str, Any], ran: list[int]
+) -> None:
+    task: Any = shop.tasks["wait"]
+    came = message("wait", **broken)
+    made = symbol_by_name(task.Request)(came, app=shop, task=task, hostname="w")
+    task.__trace__(made.id, [1], {}, pickle.loads(pickle.dumps(made.request_dict)))
+    assert not ran

@@ -50,7 +50,7 @@ def tell(app: Celery, heartbeat: Heartbeat) -> Callable[..., Unread]:
         number = len(heartbeat._deliveries)
         header = {"v": 1, "id": "p", "exclusive": f"x:{number}", **fields}
         content = (body, "json", "utf-8", {"task": name, HEADER: header}, {}, "q", "")
-        unread = Unread(f"{number}", f"{number:016}", content, OF_QUEUE, redelivered=False)
+        unread = Unread(f"{number}", f"{number:016}", content, OF_QUEUE, retries=0, redelivered=False)
         task = app.tasks[name]
         read = partial(unread.try_to_read, task, {"delivery_info": {}, "properties": {}}, [1], {})
         if not unread.is_plain(task):
@@ -91,24 +91,17 @@ def test_the_first_delivery_of_a_task_tells_how_often_its_leases_are_renewed(
     assert heartbeat.period == 6 / RENEWALS_PER_TTL
 
 
-@pytest.mark.parametrize(
-    ("said", "period"),
-    [
-        ({"values": {"exclusive": {"ttl": 3}}}, 3),
-        ({"values": {"exclusive": {"ttl": 60}}}, 30),
-        ({"store": "of another server"}, 30),
-    ],
-)
-def test_what_says_more_than_its_task_is_read_at_once(
-    heartbeat: Heartbeat,
-    tell: Callable[..., Unread],
-    were_read: list[Unread],
-    said: dict[str, Any],
-    period: float,
+def test_what_a_call_says_of_its_ttl_tells_how_often_its_lease_is_renewed(
+    heartbeat: Heartbeat, tell: Callable[..., Unread]
 ) -> None:
-    unread = tell(**said)
-    assert were_read == [unread]
-    assert heartbeat.period == period / RENEWALS_PER_TTL
+    tell(values={"exclusive": {"ttl": 3}})
+    assert heartbeat.period == 3 / RENEWALS_PER_TTL
+
+
+def test_what_names_another_store_is_read_at_once(
+    tell: Callable[..., Unread], were_read: list[Unread]
+) -> None:
+    assert were_read == [tell(store="of another server")]
 
 
 def test_a_large_body_is_not_kept_while_its_task_runs(
@@ -123,14 +116,18 @@ def test_a_large_body_is_not_kept_while_its_task_runs(
     assert bodies == [b"", b"x" * 1_000]
 
 
-def test_a_delivery_without_a_key_stops_no_beat(
-    heartbeat: Heartbeat, roster: Roster, tell: Callable[..., Unread]
+def test_a_delivery_without_options_is_not_tracked(heartbeat: Heartbeat, tell: Callable[..., Unread]) -> None:
+    tell(switched_off=["exclusive"])
+    assert not heartbeat._deliveries
+
+
+def test_a_delivery_that_cannot_be_read_stops_no_beat(
+    heartbeat: Heartbeat, roster: Roster, store: MemoryStore, tell: Callable[..., Unread]
 ) -> None:
-    for fields in (
-        {"exclusive": None, "values": {"exclusive": {"ttl": -1}}},
-        {"switched_off": ["exclusive"]},
-    ):
-        without = tell(**fields)
-        assert without.token not in heartbeat._deliveries
-        roster.begin(without.token)
-        heartbeat.beat()
+    unread, claim = tell(), Claim("x:0", "0/p", f"{0:016}", 30 * SECOND)
+    store.apply(claim.key, claim.acquire())
+    unread.error = ValueError("no key")
+    roster.begin(unread.token)
+    heartbeat.beat()
+    heartbeat.release_all()
+    assert list(heartbeat._deliveries) == [unread.token]

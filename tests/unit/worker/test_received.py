@@ -4,23 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from celery_exclusive.core.claim import Claim
 from celery_exclusive.messages.header import HEADER, Header
 from celery_exclusive.messages.stored import Content, StoredMessage
 from celery_exclusive.worker.received import Received
 
-BODY = b"x" * 1_000_000
 HEADERS: dict[str, Any] = {"id": "id", "task": "work", "redelivered": True, HEADER: {"v": 1, "id": "p"}}
-CONTENT: Content = (BODY, "application/json", "utf-8", HEADERS, {"priority": 3}, "q", "")
-UNIQUE = Claim("u:k", "id/p", "t", 2)
-
-
-def received(**facts: Any) -> Received:
-    return Received(**{"id": "id/p", "token": "t", "header": Header("p"), "content": CONTENT, **facts})
+CONTENT: Content = (b"[]", "application/json", "utf-8", HEADERS, {"priority": 3}, "q", "")
 
 
 def test_a_stored_message_has_the_completed_header_and_not_the_history_of_a_delivery() -> None:
     header = Header("p", exclusive="x:k")
-    stored = received(header=header).stored
+    stored = Received(id="id/p", token="t", header=header, content=CONTENT).stored
     assert stored.headers == {"id": "id", "task": "work", HEADER: header.write()}
     assert StoredMessage.load(stored.dump()) == stored

@@ -5,11 +5,14 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from celery import Celery
+from celery.app.trace import build_tracer
 from kombu.message import Message
+from kombu.utils.imports import symbol_by_name
 
 from celery_exclusive import Exclusive, Unique, install
 from celery_exclusive.core.operations import Acquire
@@ -36,14 +39,18 @@ def task(app: Celery) -> Any:
     return app.tasks["work"]
 
 
-def message(header: Any = OURS, **info: Any) -> Any:
+def message(header: Any = OURS, *, body: bytes = BODY, **info: Any) -> Any:
     headers = {"task": "work", "id": "id", **({HEADER: header} if header else {})}
     info = {"exchange": "", "routing_key": "q", SOURCE: OF_QUEUE, **info}
     properties = {"priority": 3, "delivery_tag": "tag"}
     return Message(
-        body=BODY, content_type="json", content_encoding="utf-8", headers=headers,
+        body=body, content_type="application/json", content_encoding="utf-8", headers=headers,
         properties=properties, delivery_info=info,
     )  # fmt: skip
+
+
+def unread_of(came: Any) -> Unread:
+    return Unread.of(SimpleNamespace(id="id", message=came, request_dict=came.headers))
 
 
 def request(of: Any) -> dict[str, Any]:
@@ -64,7 +71,7 @@ def request(of: Any) -> dict[str, Any]:
     ],
 )
 def test_the_child_reads_what_the_main_process_would(task: Any, came: Any) -> None:
-    unread = Unread.of("id", came)
+    unread = unread_of(came)
     sent, in_child = pickle.loads(pickle.dumps((request(came), unread)))
     here = unread.read(task, request(came), [1], {})
     there = in_child.read(task, sent, [1], {})
@@ -74,7 +81,7 @@ def test_the_child_reads_what_the_main_process_would(task: Any, came: Any) -> No
 
 
 def test_it_is_read_once_and_a_child_is_not_told_what_was_read(task: Any) -> None:
-    unread = Unread.of("id", message())
+    unread = unread_of(message())
     first = unread.read(task, request(message()), [1], {})
     assert unread.read(task, {}, [2], {}) is first
     assert not pickle.loads(pickle.dumps(unread))._read
@@ -82,7 +89,7 @@ def test_it_is_read_once_and_a_child_is_not_told_what_was_read(task: Any) -> Non
 
 def test_the_body_of_a_message_goes_to_the_child_once() -> None:
     came = message()
-    to_child = pickle.dumps((request(came), came.body, Unread.of("id", came)))
+    to_child = pickle.dumps((request(came), came.body, unread_of(came)))
     assert len(to_child) < 1.01 * len(BODY)
 
 
@@ -91,7 +98,7 @@ def test_whoever_reads_it_shows_the_body_what_the_publisher_has_sent(task: Any) 
         {**OURS, "promoted": "epoch", "priority": 5, "route": ["q", "a", "b"], "redelivered": True}
     )
     came.properties["priority"] = TOP
-    sent, unread = pickle.loads(pickle.dumps((request(came), Unread.of("id", came))))
+    sent, unread = pickle.loads(pickle.dumps((request(came), unread_of(came))))
     delivery = unread.read(task, sent, [1], {})
     shown = {"exchange": "a", "routing_key": "b", "priority": 5, "redelivered": True}
     assert sent["delivery_info"] == shown
@@ -104,7 +111,7 @@ def test_a_message_without_a_key_is_an_error_in_each_process_and_its_unique_key_
 ) -> None:
     services: Any = app._celery_exclusive  # type: ignore[attr-defined]
     services.store.apply("u:k", Acquire("id/p", "p", 30 * SECOND))
-    unread = Unread.of("id", message({"v": 1, "id": "p", "unique": ["u:k", "finished"]}))
+    unread = unread_of(message({"v": 1, "id": "p", "unique": ["u:k", "finished"]}))
     assert unread.try_to_read(task, request(message()), [object()], {}) is None
     services.releaser.drain()
     assert not services.store.inspect("u:k").holders
@@ -119,12 +126,28 @@ def test_a_key_is_made_once_whoever_reads_the_delivery(app: Celery) -> None:
     app.task(name="clock", shared=False, exclusive=Exclusive(key=lambda _: f"day {next(said)}"))(work)
     app.finalize()
     clock: Any = app.tasks["clock"]
-    unread = Unread.of("id", message(None))
+    unread = unread_of(message(None))
     assert not unread.is_plain(clock)
     read = unread.read(clock, request(message()), [1], {})
     in_child = pickle.loads(pickle.dumps(unread)).read(clock, request(message()), [1], {})
     assert read.exclusive.key.endswith("day 0")  # type: ignore[union-attr]
     assert in_child.exclusive == read.exclusive  # type: ignore[union-attr]
+
+
+def test_a_request_makes_the_key_of_a_message_and_its_child_runs_under_that(app: Celery) -> None:
+    services: Any = app._celery_exclusive  # type: ignore[attr-defined]
+    said, asked = count(), list[str]()
+    apply = services.store.apply
+    services.store.apply = lambda key, *of: asked.append(key) or apply(key, *of)
+    app.task(name="clock", shared=False, exclusive=Exclusive(key=lambda _: f"day {next(said)}"))(work)
+    app.finalize()
+    clock: Any = app.tasks["clock"]
+    clock.__trace__ = build_tracer("clock", clock, app=app)
+    came = message(None, body=b"[[1], {}, {}]")
+    made = symbol_by_name(clock.Request)(came, app=app, task=clock, hostname="w")
+    clock.__trace__("id", [1], {}, pickle.loads(pickle.dumps(made.request_dict)))
+    assert asked == [made._delivery.exclusive.key] * 2
+    assert next(said) == 1
 
 
 @pytest.mark.parametrize(
@@ -149,7 +172,7 @@ def test_a_key_is_made_once_whoever_reads_the_delivery(app: Celery) -> None:
 def test_only_a_first_delivery_that_brings_its_keys_is_left_unread(
     task: Any, came: Any, is_plain: bool
 ) -> None:
-    assert Unread.of("id", came).is_plain(task) is is_plain
+    assert unread_of(came).is_plain(task) is is_plain
 
 
 def test_nothing_is_plain_that_was_rejected_or_has_to_be_signed(
@@ -157,11 +180,11 @@ def test_nothing_is_plain_that_was_rejected_or_has_to_be_signed(
 ) -> None:
     rejected = message()
     rejected.headers["x-death"] = [{"reason": "rejected", "queue": "q", "count": 1}]
-    assert not Unread.of("id", rejected).is_plain(task)
+    assert not unread_of(rejected).is_plain(task)
     app = install(make_app(exclusive_secret="s" * 32))
     app.task(name="work", shared=False, exclusive=Exclusive("n"))(work)
     app.finalize()
-    assert not Unread.of("id", message()).is_plain(app.tasks["work"])
+    assert not unread_of(message()).is_plain(app.tasks["work"])
 
 
 def test_only_its_first_reader_warns_of_a_message_without_a_signature(
@@ -172,7 +195,7 @@ def test_only_its_first_reader_warns_of_a_message_without_a_signature(
         app.task(name="work", shared=False, exclusive=Exclusive("n"))(work)
         app.finalize()
         if reader == "first":
-            unread = Unread.of("id", message())
+            unread = unread_of(message())
         unread.read(app.tasks["work"], request(message()), [1], {})
         unread = pickle.loads(pickle.dumps(unread))
     assert len([line for line in caplog.messages if "signature" in line]) == 1
