@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from contextlib import nullcontext
-from hashlib import blake2b
 from itertools import count
-from os import urandom
-from typing import Any
 
-from bench import peers, size
+from bench import by_hand, peers, size
 from bench.bare import Socket, lock_with_each_message
 from bench.clock import SLICES, interleaved, per_call
 from bench.row import OURS, Figure, Row, shares
@@ -58,7 +54,7 @@ def _publisher(name: str, broker: RedisServer, store: RedisServer) -> Callable[[
         if name == FLOOR_APART:
             other.ask("SET", key, "1", "NX", "PX", "600000")
         if name == FLOOR_EXCLUSIVE:
-            task.apply_async((key,), headers={"exclusive": _header_by_hand(key)})
+            task.apply_async((key,), headers={"exclusive": by_hand.header(key)})
         else:
             task.delay(key)
 
@@ -72,12 +68,6 @@ def _publisher(name: str, broker: RedisServer, store: RedisServer) -> Callable[[
         return each
 
     return measure
-
-
-def _header_by_hand(key: str) -> dict[str, Any]:
-    """What a worker has to know of a call: its key, its own id, and in which store the key is."""
-    digest = blake2b(json.dumps([key]).encode(), digest_size=16).hexdigest()
-    return {"v": 1, "id": urandom(4).hex(), "exclusive": f"x:bench.work:{digest}", "store": "0" * 16}
 
 
 def _row(
