@@ -141,8 +141,9 @@ def has_all(fields: Mapping[str, Any], *, exclusive: bool, unique: bool) -> bool
     )
 
 
-_OF_ANY_CALL = {"v", "id", "exclusive", "unique", "duplicate_of"}
-_OF_ANY_CALL |= {"published_by", "follows", "store", "masked"}
+_OF_ANY_CALL = {
+    *("v", "id", "exclusive", "unique", "duplicate_of", "published_by", "follows", "store", "masked"),
+}
 _quoted = lru_cache(partial(quote, safe=""))
 _NAMES = [each.name for each in dataclass_fields(Header)]
 _DEFAULTS = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from celery_exclusive.system.threads import is_green, original
@@ -24,33 +25,33 @@ class Idle(Generic[T]):
         self._pid = os.getpid()
 
     def __iter__(self) -> Iterator[T]:
-        if self._pid != os.getpid():
-            self._leave_to_parent()
-        return iter(self._local.connections)
+        return iter(self._connections)
 
     def pop(self) -> T | None:
         """Remove and return the connection that was used last."""
-        if self._pid != os.getpid():
-            self._leave_to_parent()
         try:
-            connection: T = self._local.connections.pop()
-            return connection
+            return self._connections.pop()
         except IndexError:
             return None
 
     def append(self, connection: T) -> None:
-        if self._pid != os.getpid():
-            self._leave_to_parent()
-        self._local.connections.append(connection)
+        self._connections.append(connection)
 
     def drain(self) -> Iterator[T]:
         """Remove and yield all connections."""
-        while (connection := self.pop()) is not None:
-            yield connection
+        connections = self._connections
+        with suppress(IndexError):  # another thread may remove some meanwhile
+            while True:
+                yield connections.pop()
 
-    def _leave_to_parent(self) -> None:
-        _inherited.append(self._local)
-        self._local, self._pid = _new_local(), os.getpid()  # in this order: another thread may look now
+    @property
+    def _connections(self) -> list[T]:
+        pid = os.getpid()
+        if self._pid != pid:
+            _inherited.append(self._local)
+            self._local, self._pid = _new_local(), pid  # in this order: another thread may look now
+        connections: list[T] = self._local.connections
+        return connections
 
 
 def _new_local() -> Any:

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from celery_exclusive.services import Services
 
 
-Read = Callable[[], "Received | None"]
-Process = Callable[[], "int | None"]
+Read = Callable[[], Received | None]
+Process = Callable[[], int | None]
 
 _SOON = 1
 """Seconds until the next beat while the store does not answer."""

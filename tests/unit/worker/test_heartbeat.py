@@ -19,8 +19,6 @@ from celery_exclusive.worker.received import Received
 from celery_exclusive.worker.roster import Roster
 from celery_exclusive.worker.unread import Unread
 
-OF_QUEUE = {"queue": "q", "auto_delete": False, "is_fanout": False, "can_be_parked": True}
-
 
 def work(n: int) -> int:
     return n
@@ -50,7 +48,7 @@ def tell(app: Celery, heartbeat: Heartbeat) -> Callable[..., Unread]:
         number = len(heartbeat._deliveries)
         header = {"v": 1, "id": "p", "exclusive": f"x:{number}", **fields}
         content = (body, "json", "utf-8", {"task": name, HEADER: header}, {}, "q", "")
-        unread = Unread(f"{number}", f"{number:016}", content, OF_QUEUE, retries=0, redelivered=False)
+        unread = Unread(f"{number}", f"{number:016}", content, {}, retries=0, redelivered=False)
         task = app.tasks[name]
         read = partial(unread.try_to_read, task, {"delivery_info": {}, "properties": {}}, [1], {})
         if not unread.is_plain(task):

@@ -234,8 +234,7 @@ class RedisStore:
     def _words(
         self, verb: str, key: str, head: tuple[object, ...], named: list[object]
     ) -> tuple[object, ...]:
-        now = self.clock() if self.clock else ""
-        return (now, verb, key, *head, self._settings + urandom(8).hex(), *named)
+        return (self._now(), verb, key, *head, self._settings + urandom(8).hex(), *named)
 
     def _apply(
         self,
