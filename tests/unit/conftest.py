@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
+from uuid import uuid4
 from weakref import WeakKeyDictionary
 
 import pytest
@@ -27,10 +28,11 @@ def make_app(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Celery]]
     ):  # the package shows `install` the function, not the module
         monkeypatch.setattr(sys.modules[f"celery_exclusive.{module}"], "apps_with_locks", known)
     apps, finalizers = [], set(_state._on_app_finalizers)
+    store = f"memory://{uuid4()}"  # for the apps of this test alone
 
     def make(**conf: Any) -> Celery:
         app = Celery("feeds", broker="memory://", set_as_current=False)
-        app.conf.update({"exclusive_store": "memory://", "result_backend": "cache+memory://", **conf})
+        app.conf.update({"exclusive_store": store, "result_backend": "cache+memory://", **conf})
         apps.append(app)
         return app
 

@@ -20,7 +20,7 @@ from kombu.utils.imports import symbol_by_name
 from kombu.utils.json import dumps, loads
 
 from celery_exclusive import Exclusive, Unique, install
-from celery_exclusive.core.operations import Acquire, Release
+from celery_exclusive.core.operations import Acquire, Granted, Release
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import ExclusiveError
 from celery_exclusive.messages.header import DELIVERY, HEADER
@@ -115,9 +115,11 @@ def ran(shop: Celery, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @contextmanager
 def held(store: Any, keys: list[str]) -> Iterator[None]:
-    """While somebody else has these locks."""
+    """While somebody else has these locks; what an earlier message left in their lines is gone."""
     for key in keys:
-        store.apply(key, Acquire("holder/1", "t", 30 * SECOND))
+        store.forget(key)
+        answer = store.apply(key, Acquire("holder/1", "t", 30 * SECOND)).answer
+        assert isinstance(answer, Granted), answer
     yield
     for key in keys:
         store.apply(key, Release("holder/1", "t"))
