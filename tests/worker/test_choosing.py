@@ -195,6 +195,11 @@ def test_a_store_without_a_line_is_refused_for_tasks_that_wait(monkeypatch: pyte
     app.task(name="a", shared=False, exclusive=Exclusive(on_conflict="skip"))(work)
     refuse_unfit(services, TaskPool)
     assert not warnings(services)
+    app.task(name="c", shared=False, acks_late=True, exclusive=Exclusive(on_conflict="skip", recover=True))(
+        work
+    )
+    with pytest.raises(OptionError, match=r"lineless:// keeps no messages, and task c with .*recover=True"):
+        refuse_unfit(services, TaskPool)
     with pytest.raises(
         OptionError, match=r"lineless:// keeps no line, and task b with Exclusive\(\) has to wait"
     ):

@@ -72,6 +72,10 @@ DECLARATIONS = {
         '@install(app).task(name="feeds.load", exclusive=Exclusive(key="feed:{ulr}"))\ndef load(url): ...',
         ["OptionError", "feeds.load", "key='feed:{ulr}'", "did you mean 'url'?"],
     ),
+    "recover for a task that is acknowledged when it begins": (
+        '@install(app).task(name="feeds.load", exclusive=Exclusive(recover=True))\ndef load(url): ...',
+        ["feeds.load", "recover=True", "acks_late=True"],
+    ),
     "a function task of an app without install": (
         '@app.task(name="feeds.load", exclusive=Exclusive())\ndef load(url): ...',
         ["OptionError", "feeds.load", "exclusive=", "celery_exclusive.install(app)"],

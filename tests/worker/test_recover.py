@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import redis
 
+from celery_exclusive import Exclusive
 from tests.servers import RedisServer
 from tests.worker.lab import Lab, Worker, eventually
 from tests.worker.message import Message, wait_for_lines
@@ -112,6 +113,18 @@ def test_with_early_acknowledgement_or_switched_off_the_store_keeps_no_message_o
     lab = late(**conf)
     start_pair(lab)
     assert kept(lab) == []
+
+
+@pytest.mark.parametrize("recover", [True, False])
+def test_what_an_option_says_goes_before_the_setting(late: Callable[..., Lab], recover: bool) -> None:
+    lab = late(exclusive_recover=not recover)
+    lab.start_worker("only", 1)
+    option = {"exclusive": Exclusive("key", recover=recover)}
+    result = lab.send("wait", "k", tag="a", hold=True, options=option)
+    lab.journal.wait_for("start", tag="a")
+    assert len(kept(lab)) == recover
+    lab.open("a")
+    assert result.get(timeout=60) == "a"
 
 
 @on_stages("prefork", brokers=("rabbitmq",), lates=(True,))

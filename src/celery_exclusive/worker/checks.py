@@ -43,6 +43,8 @@ def refuse_unfit(services: Services, pool: Any) -> None:
     for task, option in _exclusive_tasks(services):
         if option.on_conflict == "wait":
             _refuse_wait(store, task.name, option)
+        if option.recover:
+            _refuse_recover(store, task, option)
 
 
 def refuse_declared(conf: Any, task_name: str, option: Option) -> None:
@@ -66,6 +68,19 @@ def _refuse_wait(store: Store, task_name: str, option: Exclusive) -> None:
             f"exclusive_store: {store.url} keeps no line, and task {task_name} with {option!r} has "
             "to wait in one: give it on_conflict='skip' or 'reschedule', or name a redis://, "
             "postgresql:// or sqlite:// URL"
+        )
+
+
+def _refuse_recover(store: Store, task: Any, option: Exclusive) -> None:
+    if not task.acks_late:
+        raise OptionError(
+            f"task {task.name} with {option!r} acknowledges its message when it begins, and so it is never "
+            "recovered: give it acks_late=True, or leave recover=True out"
+        )
+    if not store.capabilities.line:
+        raise OptionError(
+            f"exclusive_store: {store.url} keeps no messages, and task {task.name} with {option!r} needs its "
+            "own there: leave recover=True out, or name a redis://, postgresql:// or sqlite:// URL"
         )
 
 
