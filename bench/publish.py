@@ -6,23 +6,23 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from itertools import count
 
-from bench import by_hand, peers, size
+from bench import peers, size
 from bench.bare import Socket, lock_with_each_message
 from bench.clock import SLICES, interleaved, per_call
 from bench.row import OURS, Figure, Row, shares
-from bench.tasks import make
+from bench.tasks import KEPT, make
+from celery_exclusive.publishing.own_channel import own_producer
 from tests.servers import RedisServer
 
 CALLS, ROUNDS = 50, 9
 UNIQUE = f"{OURS}, unique"
 FLOOR = "lock and message in one script"
 FLOOR_APART = "one round trip to the other Redis before"
-FLOOR_EXCLUSIVE = "a bare one, with a key and a header by hand"
 
 
 def run() -> list[Row]:
     with RedisServer() as broker, RedisServer() as other:
-        one = _measure(broker, broker, ["bare", FLOOR, UNIQUE, FLOOR_EXCLUSIVE, OURS, *peers.UNIQUE])
+        one = _measure(broker, broker, ["bare", FLOOR, UNIQUE, KEPT, OURS, *peers.UNIQUE])
         apart = _measure(broker, other, ["bare", FLOOR_APART, UNIQUE, *peers.UNIQUE])
     return [
         _row("publish", "`delay()` with `unique=`, of a bare one; one Redis", 0.95, one, UNIQUE, FLOOR),
@@ -33,7 +33,7 @@ def run() -> list[Row]:
             0.97,
             one,
             OURS,
-            FLOOR_EXCLUSIVE,
+            KEPT,
         ),
     ]
 
@@ -53,8 +53,9 @@ def _publisher(name: str, broker: RedisServer, store: RedisServer) -> Callable[[
         key = f"{name} {next(numbers)}"
         if name == FLOOR_APART:
             other.ask("SET", key, "1", "NX", "PX", "600000")
-        if name == FLOOR_EXCLUSIVE:
-            task.apply_async((key,), headers={"exclusive": by_hand.header(key)})
+        if name == KEPT:
+            with task.app.producer_or_acquire() as producer:
+                task.apply_async((key,), producer=own_producer(producer))
         else:
             task.delay(key)
 

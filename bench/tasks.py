@@ -20,12 +20,14 @@ from celery_exclusive import Exclusive, Unique, install
 from celery_exclusive.core.operations import Acquire, Release
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.stores.base import open_store
+from celery_exclusive.worker.queues import note_queues
 
 HAS_RECOVER = "recover" in inspect.signature(Exclusive).parameters
 HAS_ORDER = "order" in inspect.signature(Exclusive).parameters
 BARE_LOCK = "SET NX PX + compare-and-delete, bare socket"
 OUR_CLIENT = f"{OURS}'s client alone, in the body"
 OUR_CLIENT_LATE = f"{OUR_CLIENT}, late"
+KEPT = f"{OURS}'s channel under a bare task"
 BY_HAND = f"{OURS}'s client in a worker by hand"
 BY_HAND_LATE = f"{BY_HAND}, late"
 _MESSAGE = b"x" * 1000
@@ -56,6 +58,8 @@ def make(contender: str, broker: str, *, store: str = "", tally: str = "", **con
         options = {"base": HandTask, "url": store, **(LATE if contender == BY_HAND_LATE else {})}
     elif contender in ("bare, late", OUR_CLIENT_LATE):
         options = LATE
+    elif contender == KEPT:
+        note_queues(app)
     lock = _lock(contender, store)
     times = Tally(tally) if tally else None
 

@@ -20,6 +20,7 @@ from kombu.transport.redis import Channel
 from typing_extensions import Self
 
 from celery_exclusive.core.operations import AcquireAlone, Answer, Granted, Held
+from celery_exclusive.publishing.own_channel import OwnChannel, OwnProducer, own_channel
 from celery_exclusive.services import Services
 from celery_exclusive.stores.base import Reply
 from celery_exclusive.stores.redis import address
@@ -69,7 +70,7 @@ class OneCall:
         with self._services.app.producer_or_acquire(self._producer) as producer:
             try:
                 if type(producer) is Producer and not _has_batch(producer):
-                    result = publish(producer=_Producer(producer, self))
+                    result = publish(producer=OwnProducer(producer, self._choose))
                 else:
                     self.acquire()
                     result = publish(producer=producer)
@@ -78,7 +79,13 @@ class OneCall:
                 return None
         return result
 
-    def is_known(self, channel: Any) -> bool:
+    def _choose(self, channel: Any) -> Any:
+        if self._is_known(channel):
+            return _Channel(channel, self)
+        self.acquire()
+        return own_channel(channel)
+
+    def _is_known(self, channel: Any) -> bool:
         """Whether kombu pushes through this channel as we know it, and into the database of the store."""
         if not self._has_one_place or type(channel) is not Channel:
             return False
@@ -119,41 +126,13 @@ def _has_batch(producer: Producer) -> bool:
     return getattr(getattr(producer, "_batch_local", None), "current", None) is not None
 
 
-class _Producer(Producer):
-    """A producer for one message, with the state of another one, which threads may share."""
-
-    __slots__ = ("_call", "_channel_of_call")
-
-    def __init__(self, producer: Producer, call: OneCall) -> None:
-        self.__dict__ = producer.__dict__
-        self._call = call
-        self._channel_of_call: _Channel | None = None
-
-    def _publish(self, *args: Any, **options: Any) -> Any:
-        """Do what kombu repeats, on another channel, if a connection is lost."""
-        channel: Any = self._get_channel()
-        if self._call.is_known(channel):
-            self._channel_of_call = _Channel(channel, self._call)
-        else:
-            self._call.acquire()
-        try:
-            return super()._publish(*args, **options)
-        finally:
-            self._channel_of_call = None
-
-    def _own_channel(self) -> Any:
-        return self._channel_of_call or self._get_channel()
-
-    channel: Any = property(_own_channel, Producer._set_channel)
-
-
-class _Channel(Channel):
-    """A channel for one message, with the state of another one, which threads may share."""
+class _Channel(OwnChannel):
+    """A channel that acquires the key of its message."""
 
     __slots__ = ("_call", "_is_pushing")
 
     def __init__(self, channel: Any, call: OneCall) -> None:
-        self.__dict__ = channel.__dict__
+        super().__init__(channel)
         self._call, self._is_pushing = call, False
 
     def basic_publish(self, message: Any, exchange: str, routing_key: str, **options: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import wraps
 from inspect import signature
 from os import urandom
@@ -50,15 +51,15 @@ def wrap_send_task(services: Services) -> Any:
         def send(header: Header, id: str, producer: Any = None) -> Any:
             headers[HEADER] = services.signer.sign_header(header.write(), id)
             completed = {**options, "task_id": id, "headers": headers}
-            if producer:
-                completed["producer"] = producer
-            if ordered is None or header.duplicate_of:
-                return send_task(name, args, kwargs, *rest, **completed)
 
             def publish(producer: Any) -> Any:
                 return send_task(name, args, kwargs, *rest, **{**completed, "producer": producer})
 
+            if producer:
+                return publish(producer)
             given = options.get("producer") or options.get("publisher")
+            if ordered is None or header.duplicate_of:
+                return _publish(services, publish, given, options)
             return OrderedPublish(services, ordered, header, id).send(publish, given)
 
         if header.unique is None:
@@ -67,6 +68,16 @@ def wrap_send_task(services: Services) -> Any:
         return unique.send(send, is_ordered=ordered is not None)
 
     return with_header
+
+
+def _publish(services: Services, publish: Callable[[Any], Any], given: Any, options: dict[str, Any]) -> Any:
+    """Let Celery publish a message, where the broker is a Redis through a channel that keeps its client."""
+    if not services.broker_place or options.get("connection"):
+        return publish(given)
+    from celery_exclusive.publishing.own_channel import own_producer
+
+    with services.app.producer_or_acquire(given) as producer:
+        return publish(own_producer(producer))
 
 
 def _pop_header(services: Services, headers: dict[str, Any], options: dict[str, Any]) -> Header | None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from celery_exclusive.messages.kept_client import keep_client
+
 SOURCE = "exclusive_source"
 """The key in the delivery info of a message under which its queue stands."""
 
@@ -31,6 +33,7 @@ class _NotingConsumer:
     def _basic_consume(self: Any, queue: Any, *args: Any, **kwargs: Any) -> Any:
         """Consume from a queue by a callback of its own: kombu looks its method up when it begins."""
         receive, channel = self._receive_callback, self.channel
+        keep_client(channel)
         exchanges = [queue.exchange, *(binding.exchange for binding in queue.bindings or ())]
         fanouts = {known.name for known in exchanges if known and known.type == "fanout"}
         noted = {

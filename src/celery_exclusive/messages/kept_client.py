@@ -1,0 +1,29 @@
+"""Keeps the client of redis-py through which a channel of kombu's Redis transport asks its server.
+
+kombu makes a new one for each thing that a channel asks: one for each message that is published, several for
+each that a worker receives and acknowledges. To make one takes longer than to ask. They differ in nothing:
+all use the connections of the channel's pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+
+def keep_client(channel: Any) -> None:
+    """Let this channel keep its client, if it is one of kombu's own for Redis."""
+    is_known = type(channel).__module__ == "kombu.transport.redis" and hasattr(channel, "_create_client")
+    if is_known and "_create_client" not in vars(channel):
+        channel._create_client = partial(kept_client, channel, channel._create_client)
+
+
+def kept_client(channel: Any, make: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Return the client that this channel keeps, or what `make` makes now."""
+    if args or options:  # for the pool of an event loop, once per channel
+        return make(*args, **options)
+    kept = vars(channel).get("_exclusive_client")
+    if kept is None or kept.connection_pool is not channel.pool:  # a new pool, as after a fork
+        kept = channel._exclusive_client = make()
+    return kept
