@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from celery import Celery, _state
-from kombu.transport import redis as transport
+from kombu import Connection, Producer
 from kombu.transport.redis import Channel
 
 from celery_exclusive import Exclusive, Unique, install
@@ -76,6 +76,29 @@ def test_calls_of_our_tasks_share_a_client_and_those_of_others_have_one_each_as_
     assert counted(made, app.tasks["plain"].delay) == 5
     with app.connection_for_write() as connection:
         assert connection.default_channel.queue_purge("celery") == 18
+
+
+def test_messages_that_are_sent_later_in_a_batch_go_through_the_channel_of_the_first(
+    app: Celery, redis_server: RedisServer
+) -> None:
+    if not hasattr(Producer, "batch"):
+        pytest.skip("no batches in this kombu")
+    with app.producer_pool.acquire() as producer, producer.batch():
+        for name in ("exclusive", "plain", "apart", "exclusive"):
+            app.tasks[name].apply_async((1,), producer=producer)
+    with app.connection_for_write() as connection:
+        assert connection.default_channel.queue_purge("celery") == 4
+
+
+def test_a_provider_of_passwords_gets_to_know_each_client(redis_url: str, made: list[Channel]) -> None:
+    provider = "redis.credentials.UsernamePasswordCredentialProvider"
+    with Connection(f"{redis_url}?credential_provider={provider}") as connection:
+        channel: Any = connection.default_channel
+        keep_client(channel)
+        for number in range(1, 4):
+            with channel.conn_or_acquire() as client:
+                assert client.lpush("list", 1) == number
+        assert made.count(channel) == 3
 
 
 def test_a_worker_receives_and_acknowledges_with_one_client(app: Celery, made: list[Channel]) -> None:
@@ -158,4 +181,3 @@ def test_a_channel_of_another_transport_is_left_alone(app: Celery) -> None:
     channel = Other()
     keep_client(channel)
     assert not vars(channel)
-    assert hasattr(transport.Channel, "_create_client")  # else no channel is one that we know

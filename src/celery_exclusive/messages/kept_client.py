@@ -2,7 +2,8 @@
 
 kombu makes a new one for each thing that a channel asks: one for each message that is published, several for
 each that a worker receives and acknowledges. To make one takes longer than to ask. They differ in nothing:
-all use the connections of the channel's pool.
+all use the connections of the channel's pool. But where a credential provider changes the password of open
+connections, each new client tells it of its pool.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ def keep_client(channel: Any) -> None:
 
 def kept_client(channel: Any, make: Callable[..., Any], *args: Any, **options: Any) -> Any:
     """Return the client that this channel keeps, or what `make` makes now."""
-    if args or options:  # for the pool of an event loop, once per channel
-        return make(*args, **options)
+    if args or options or channel.pool.connection_kwargs.get("credential_provider"):
+        return make(*args, **options)  # with arguments for the pool of an event loop, which is rare
     kept = vars(channel).get("_exclusive_client")
     if kept is None or kept.connection_pool is not channel.pool:  # a new pool, as after a fork
         kept = channel._exclusive_client = make()

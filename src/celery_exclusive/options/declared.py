@@ -69,7 +69,7 @@ class Exclusive(Option):
             body runs, so that the task runs again as soon as `ttl` is over if its worker dies, and not when
             the broker's visibility timeout is over. Default None: the setting `exclusive_recover`, by default
             on where brokers have such a timeout (Redis, SQS), and off for RabbitMQ, which needs none. A
-            worker does not start if a task has True without late acknowledgement.
+            worker does not start if a task is declared with True and has early acknowledgement.
         order: the order in which the tasks of a key start, with on_conflict="wait". Default "arrived": as
             they reach the store from their workers. "published": as they were published, by all processes;
             a call for a busy key goes from its caller into the line, and to no worker before its turn; a

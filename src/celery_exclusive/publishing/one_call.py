@@ -20,7 +20,7 @@ from kombu.transport.redis import Channel
 from typing_extensions import Self
 
 from celery_exclusive.core.operations import AcquireAlone, Answer, Granted, Held
-from celery_exclusive.publishing.own_channel import OwnChannel, OwnProducer, own_channel
+from celery_exclusive.publishing.own_channel import OwnChannel, OwnProducer, has_batch, own_channel
 from celery_exclusive.services import Services
 from celery_exclusive.stores.base import Reply
 from celery_exclusive.stores.redis import address
@@ -69,8 +69,8 @@ class OneCall:
     def _send(self, publish: Callable[..., Any]) -> Any:
         with self._services.app.producer_or_acquire(self._producer) as producer:
             try:
-                if type(producer) is Producer and not _has_batch(producer):
-                    result = publish(producer=OwnProducer(producer, self._choose))
+                if type(producer) is Producer and not has_batch(producer):
+                    result = publish(producer=OwnProducer(producer, self._choose_channel))
                 else:
                     self.acquire()
                     result = publish(producer=producer)
@@ -79,7 +79,7 @@ class OneCall:
                 return None
         return result
 
-    def _choose(self, channel: Any) -> Any:
+    def _choose_channel(self, channel: Any) -> Any:
         if self._is_known(channel):
             return _Channel(channel, self)
         self.acquire()
@@ -119,11 +119,6 @@ class OneCall:
                 self.answer = Granted(self.answer.by[0].fence)  # it was sent before, and runs already
                 return
             raise _NotSent
-
-
-def _has_batch(producer: Producer) -> bool:
-    """Whether this thread's messages are sent later, all together."""
-    return getattr(getattr(producer, "_batch_local", None), "current", None) is not None
 
 
 class _Channel(OwnChannel):

@@ -26,11 +26,9 @@ if TYPE_CHECKING:
     from celery_exclusive.services import Services
 
 
-def has_order(option: Exclusive | None, header: Header, options: dict[str, Any]) -> bool:
-    """Whether this call takes its place now: one that is due later takes it then."""
-    if option is None or option.order != "published" or header.exclusive is None:
-        return False
-    return not (options.get("countdown") or options.get("eta"))
+def takes_its_place_now(header: Header, options: dict[str, Any]) -> bool:
+    """Whether this call takes its place when it is published: one that is due later takes it then."""
+    return header.exclusive is not None and not (options.get("countdown") or options.get("eta"))
 
 
 class OrderedPublish:

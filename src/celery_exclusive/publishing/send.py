@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import wraps
 from inspect import signature
 from os import urandom
@@ -14,7 +13,7 @@ from celery.utils import uuid
 from celery_exclusive.messages.header import HEADER, Header, read_header, rejections
 from celery_exclusive.options.keys import key_of
 from celery_exclusive.publishing.call_options import CallOptions, pop_call_options
-from celery_exclusive.publishing.ordered import OrderedPublish, has_order
+from celery_exclusive.publishing.ordered import OrderedPublish, takes_its_place_now
 from celery_exclusive.publishing.unique_publish import UniquePublish
 from celery_exclusive.run import current_run
 
@@ -46,20 +45,22 @@ def wrap_send_task(services: Services) -> Any:
         header = _header(services, call, task, (args or (), kwargs or {}), options, previous)
         if header is None:
             return _with_outcome(task, send_task(name, args, kwargs, *rest, **options))
-        ordered = call.exclusive if has_order(call.exclusive, header, options) else None
+        _use_own_channels(services)
+        has_order = call.exclusive and call.exclusive.order == "published"
+        ordered = call.exclusive if has_order and takes_its_place_now(header, options) else None
 
         def send(header: Header, id: str, producer: Any = None) -> Any:
             headers[HEADER] = services.signer.sign_header(header.write(), id)
             completed = {**options, "task_id": id, "headers": headers}
+            if producer:
+                completed["producer"] = producer
+            if ordered is None or header.duplicate_of:
+                return send_task(name, args, kwargs, *rest, **completed)
 
             def publish(producer: Any) -> Any:
                 return send_task(name, args, kwargs, *rest, **{**completed, "producer": producer})
 
-            if producer:
-                return publish(producer)
             given = options.get("producer") or options.get("publisher")
-            if ordered is None or header.duplicate_of:
-                return _publish(services, publish, given, options)
             return OrderedPublish(services, ordered, header, id).send(publish, given)
 
         if header.unique is None:
@@ -70,14 +71,12 @@ def wrap_send_task(services: Services) -> Any:
     return with_header
 
 
-def _publish(services: Services, publish: Callable[[Any], Any], given: Any, options: dict[str, Any]) -> Any:
-    """Let Celery publish a message, where the broker is a Redis through a channel that keeps its client."""
-    if not services.broker_place or options.get("connection"):
-        return publish(given)
-    from celery_exclusive.publishing.own_channel import own_producer
+def _use_own_channels(services: Services) -> None:
+    """Let our messages go through channels that keep their client, where the broker is a Redis."""
+    if services.broker_place:
+        from celery_exclusive.publishing.own_channel import use_own_channels
 
-    with services.app.producer_or_acquire(given) as producer:
-        return publish(own_producer(producer))
+        use_own_channels(services.app.amqp)
 
 
 def _pop_header(services: Services, headers: dict[str, Any], options: dict[str, Any]) -> Header | None:

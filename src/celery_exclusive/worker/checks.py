@@ -75,7 +75,7 @@ def _refuse_recover(store: Store, task: Any, option: Exclusive) -> None:
     if not task.acks_late:
         raise OptionError(
             f"task {task.name} with {option!r} acknowledges its message when it begins, and so it is never "
-            "recovered: give it acks_late=True, or leave recover=True out"
+            "recovered: give it acks_late=True, or set task_acks_late, or leave recover=True out"
         )
     if not store.capabilities.line:
         raise OptionError(
