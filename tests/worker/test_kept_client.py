@@ -11,6 +11,7 @@ import pytest
 from celery import Celery, _state
 from kombu import Connection, Producer
 from kombu.transport.redis import Channel
+from redis.credentials import CredentialProvider
 
 from celery_exclusive import Exclusive, Unique, install
 from celery_exclusive.messages.kept_client import keep_client
@@ -90,9 +91,20 @@ def test_messages_that_are_sent_later_in_a_batch_go_through_the_channel_of_the_f
         assert connection.default_channel.queue_purge("celery") == 4
 
 
-def test_a_provider_of_passwords_gets_to_know_each_client(redis_url: str, made: list[Channel]) -> None:
-    provider = "redis.credentials.UsernamePasswordCredentialProvider"
-    with Connection(f"{redis_url}?credential_provider={provider}") as connection:
+class Passwords(CredentialProvider):
+    def get_credentials(self) -> tuple[str, str]:
+        return "me", "secret"
+
+
+def test_a_provider_of_passwords_gets_to_know_each_client(
+    start_redis: Callable[..., RedisServer], made: list[Channel]
+) -> None:
+    if not hasattr(Channel, "_process_credential_provider"):
+        pytest.skip("no credential providers in this kombu")
+    server = start_redis()
+    with server.client() as admin:
+        admin.acl_setuser("me", enabled=True, passwords=["+secret"], keys=["*"], commands=["+@all"])
+    with Connection(f"{server.url}?credential_provider={__name__}.Passwords") as connection:
         channel: Any = connection.default_channel
         keep_client(channel)
         for number in range(1, 4):
