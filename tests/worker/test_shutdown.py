@@ -314,9 +314,11 @@ def _ending() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "exclusive-stop"]
 
 
+@pytest.mark.parametrize("others", [0, 2])
 def test_a_task_that_begins_after_the_end_of_its_embedded_worker_keeps_its_key(
-    start_redis: Callable[..., RedisServer], make_embedded_app: Callable[..., Any]
+    start_redis: Callable[..., RedisServer], make_embedded_app: Callable[..., Any], others: int
 ) -> None:
+    """And so it does when other workers of its app have come and gone meanwhile."""
     server = start_redis()
     door, began, ended, prefetched = (threading.Event() for _ in range(4))
     app = make_embedded_app(exclusive_store=server.url, exclusive_ttl=3)
@@ -340,6 +342,9 @@ def test_a_task_that_begins_after_the_end_of_its_embedded_worker_keeps_its_key(
         hold.delay()
         assert prefetched.wait(60)
         end()
+        for _ in range(others):
+            with embedded(app, "threads"):
+                pass
         client.client_pause(2000)  # while it acquires its key, it holds none
         door.set()
         assert began.wait(60)

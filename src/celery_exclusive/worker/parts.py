@@ -20,12 +20,25 @@ if TYPE_CHECKING:
 
 @dataclass
 class WorkerParts:
-    """The parts of a worker that a body's process can reach; `celery` is Celery's own worker object."""
+    """The parts of a worker that a body's process can reach; `celery` is Celery's own worker object.
+
+    `before` are those of a worker of this app that had not ended when this one began, as in a test.
+    """
 
     heartbeat: Heartbeat | None = None
     roster: Roster | None = None
     celery: Any = None
     relay: Relay | None = None
+    before: WorkerParts | None = None
+    has_ended: bool = False
+
+    @property
+    def earlier(self) -> WorkerParts | None:
+        """Those of an earlier worker that has not ended yet: tasks in its pool may begin."""
+        before = self.before
+        while before and (before.has_ended or before.heartbeat is None):
+            before = before.before
+        return before
 
     @property
     def keeper(self) -> Roster | Heartbeat | None:

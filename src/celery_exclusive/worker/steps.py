@@ -87,7 +87,7 @@ class Locks(bootsteps.StartStopStep):
         relay = _relay(services, parent)
         if relay:
             services.hand_on = relay.send
-        self.parts = WorkerParts(heartbeat, roster, parent, relay)
+        self.parts = WorkerParts(heartbeat, roster, parent, relay, before=services.worker)
         services.worker, services.is_worker = self.parts, True
         heartbeat.start()
         self.reaper.start()
@@ -138,11 +138,15 @@ class Locks(bootsteps.StartStopStep):
         if parts.heartbeat:
             parts.heartbeat.stop()
             self.reaper.stop()
+        parts.has_ended = True
         if services.worker is parts:  # else a test has begun another worker of this app
             services.leave_worker()
-            services.releaser.drain()
-            services.courier.close()
-            services.store.close()
+            if earlier := parts.earlier:
+                services.worker, services.is_worker = earlier, True
+            else:
+                services.releaser.drain()
+                services.courier.close()
+                services.store.close()
         if parts.roster:
             parts.roster.close()
 
