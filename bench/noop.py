@@ -12,14 +12,14 @@ from bench import cpu, peers, size
 from bench.clock import interleaved
 from bench.row import OURS, Row, shares
 from bench.tally import Tally, span
-from bench.tasks import BARE_LOCK, BY_HAND, BY_HAND_LATE, HAS_RECOVER, KEPT, OUR_CLIENT, OUR_CLIENT_LATE
+from bench.tasks import BARE_LOCK, HAS_RECOVER, KEPT, OUR_CLIENT, OUR_CLIENT_LATE
 from bench.worker import Worker
 from tests.servers import RedisServer
 
 TASKS, ROUNDS, TURNS, SLOTS = 250, 5, 2, 2
 LATE = f"{OURS}, late"
-EARLY = [KEPT, BARE_LOCK, OUR_CLIENT, BY_HAND, OURS, *peers.LOCKS]
-OF_LATE = ["bare, late", OUR_CLIENT_LATE, BY_HAND_LATE, LATE] if HAS_RECOVER else []
+EARLY = [KEPT, BARE_LOCK, OUR_CLIENT, OURS, *peers.LOCKS]
+OF_LATE = ["bare, late", OUR_CLIENT_LATE, LATE] if HAS_RECOVER else []
 
 
 def run() -> list[Row]:

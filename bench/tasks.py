@@ -13,7 +13,6 @@ from celery import Celery
 
 from bench import peers
 from bench.bare import Socket
-from bench.by_hand import HandTask
 from bench.row import OURS
 from bench.tally import Tally
 from celery_exclusive import Exclusive, Unique, install
@@ -28,8 +27,6 @@ BARE_LOCK = "SET NX PX + compare-and-delete, bare socket"
 OUR_CLIENT = f"{OURS}'s client alone, in the body"
 OUR_CLIENT_LATE = f"{OUR_CLIENT}, late"
 KEPT = f"{OURS}'s channel under a bare task"
-BY_HAND = f"{OURS}'s client in a worker by hand"
-BY_HAND_LATE = f"{BY_HAND}, late"
 _MESSAGE = b"x" * 1000
 """As long as what the store keeps of a message of this task."""
 LATE = {"acks_late": True, "reject_on_worker_lost": True}
@@ -54,8 +51,6 @@ def make(contender: str, broker: str, *, store: str = "", tally: str = "", **con
         options = OF_OURS[contender]
     elif contender in peers.UNIQUE:
         options = peers.UNIQUE[contender](app, store)
-    elif contender in (BY_HAND, BY_HAND_LATE):
-        options = {"base": HandTask, "url": store, **(LATE if contender == BY_HAND_LATE else {})}
     elif contender in ("bare, late", OUR_CLIENT_LATE):
         options = LATE
     elif contender == KEPT:
