@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -510,6 +511,21 @@ def test_a_producer_that_sends_later_in_batches_acquires_before(
         assert holder(app)
     assert messages(redis_server) == 1
     assert not pushes
+
+
+def test_a_batch_that_is_discarded_leaves_its_keys_held_until_somebody_releases_them(
+    make_app: Any, redis_url: str, redis_server: RedisServer
+) -> None:
+    if not hasattr(Producer, "batch"):
+        pytest.skip("no batches in this kombu")
+    app = make_app(redis_url)
+    with app.producer_pool.acquire() as producer, suppress(ZeroDivisionError), producer.batch():
+        load(app).apply_async(("a",), producer=producer)
+        raise ZeroDivisionError
+    assert messages(redis_server) == 0
+    assert load(app).delay("a").outcome == "skipped"
+    assert load(app).release_lock("a")
+    assert load(app).delay("a").outcome == "published"
 
 
 def test_a_connection_that_leads_elsewhere_than_the_settings_say_goes_the_plain_way(
