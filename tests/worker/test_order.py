@@ -12,7 +12,7 @@ from celery import chain, group
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.publishing.ordered import OrderedPublish
 from tests.servers import RedisServer
-from tests.worker.lab import Lab
+from tests.worker.lab import Lab, eventually
 from tests.worker.stage import Stage, on_stages
 
 SHOP = "tests.worker.shop_order"
@@ -214,7 +214,7 @@ def test_in_any_order_whoever_is_there_gets_the_slot(make_lab: Callable[..., Lab
     lab.wait_for_line(1, "whoever", "k")
     side.stop()
     lab.open("holder")
-    lab.journal.wait_for("end", tag="holder")
+    eventually(lambda: not lab.task("whoever").lock_state("k").holders, "the release after its body")
     (result,) = send(lab, "newcomer", name="whoever")
     assert result.get(timeout=60) == "newcomer"
     lab.start_worker("w3", 1, options=("-Q", "side"))
