@@ -11,7 +11,6 @@ from typing import Any
 from bench import size
 from bench.row import OURS, Figure, Row
 from bench.tally import Tally
-from bench.tasks import HAS_RECOVER
 from bench.worker import Worker
 from tests.servers import RedisServer
 
@@ -23,14 +22,9 @@ HOUR = 3600.0
 
 def run() -> list[Row]:
     what = f"a killed worker's late-ack task begins again, in times of its ttl ({TTL} s); plain: an hour"
-    row = Row("kill", what, "times", 1 + 1 / TTL, {"plain Celery": Figure.of([HOUR / TTL])}, ours=LATE)
-    if HAS_RECOVER:
-        row.figures[LATE] = Figure.of(
-            [seconds_until_it_begins_again() / TTL for _ in range(size.scaled(ROUNDS))]
-        )
-    else:
-        row.missing[LATE] = "Exclusive has no `recover`"
-    return [row]
+    rounds = [seconds_until_it_begins_again() / TTL for _ in range(size.scaled(ROUNDS))]
+    figures = {"plain Celery": Figure.of([HOUR / TTL]), LATE: Figure.of(rounds)}
+    return [Row("kill", what, "times", 1 + 1 / TTL, figures, ours=LATE)]
 
 
 def seconds_until_it_begins_again(**conf: Any) -> float:

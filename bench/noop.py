@@ -12,14 +12,14 @@ from bench import cpu, peers, size
 from bench.clock import interleaved
 from bench.row import OURS, Row, shares
 from bench.tally import Tally, span
-from bench.tasks import BARE_LOCK, HAS_RECOVER, KEPT, OUR_CLIENT, OUR_CLIENT_LATE
+from bench.tasks import BARE_LOCK, KEPT, OUR_CLIENT, OUR_CLIENT_LATE
 from bench.worker import Worker
 from tests.servers import RedisServer
 
 TASKS, ROUNDS, TURNS, SLOTS = 250, 5, 2, 2
 LATE = f"{OURS}, late"
 EARLY = [KEPT, BARE_LOCK, OUR_CLIENT, OURS, *peers.LOCKS]
-OF_LATE = ["bare, late", OUR_CLIENT_LATE, LATE] if HAS_RECOVER else []
+OF_LATE = ["bare, late", OUR_CLIENT_LATE, LATE]
 
 
 def run() -> list[Row]:
@@ -34,27 +34,17 @@ def run() -> list[Row]:
         )
     absent |= peers.missing("celery-once")
     early = {name: wall for name, wall in walls.items() if name not in OF_LATE}
-    rows = [
+    late = {name: walls[name] for name in OF_LATE}
+    return [
         Row(
             "noop", "no-op task with `exclusive=`, prefork, of a bare", "share", 0.92, shares(early, "bare"),
             floor=BARE_LOCK, missing=absent, notes=_notes(runs, list(early)),
-        )
+        ),
+        Row(
+            "noop-late", "the same with late acknowledgement and `recover`", "share", 0.86,
+            shares(late, "bare, late"), floor=OUR_CLIENT_LATE, ours=LATE, notes=_notes(runs, OF_LATE),
+        ),
     ]  # fmt: skip
-    late = Row(
-        "noop-late",
-        "the same with late acknowledgement and `recover`",
-        "share",
-        0.86,
-        {},
-        ours=LATE,
-        floor=OUR_CLIENT_LATE,
-    )
-    if HAS_RECOVER:
-        late.figures = shares({name: walls[name] for name in OF_LATE}, "bare, late")
-        late.notes = _notes(runs, OF_LATE)
-    else:
-        late.missing[LATE] = "Exclusive has no `recover`"
-    return [*rows, late]
 
 
 def _notes(runs: dict[str, _Runs], names: list[str]) -> dict[str, float]:

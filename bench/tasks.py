@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -21,8 +20,6 @@ from celery_exclusive.core.records import SECOND
 from celery_exclusive.stores.base import open_store
 from celery_exclusive.worker.queues import note_queues
 
-HAS_RECOVER = "recover" in inspect.signature(Exclusive).parameters
-HAS_ORDER = "order" in inspect.signature(Exclusive).parameters
 BARE_LOCK = "SET NX PX + compare-and-delete, bare socket"
 OUR_CLIENT = f"{OURS}'s client alone, in the body"
 OUR_CLIENT_LATE = f"{OUR_CLIENT}, late"
@@ -34,10 +31,8 @@ OF_OURS: dict[str, dict[str, Any]] = {
     f"{OURS}, unique": {"unique": Unique("key")},
     OURS: {"exclusive": Exclusive("key")},
     f"{OURS}, late": {"exclusive": Exclusive("key"), **LATE},
+    f"{OURS}, as published": {"exclusive": Exclusive("key", order="published")},
 }
-if HAS_ORDER:
-    in_order: dict[str, Any] = {"order": "published"}
-    OF_OURS[f"{OURS}, as published"] = {"exclusive": Exclusive("key", **in_order)}
 
 
 def make(contender: str, broker: str, *, store: str = "", tally: str = "", **conf: Any) -> Any:

@@ -79,9 +79,7 @@ def test_calls_of_our_tasks_share_a_client_and_those_of_others_have_one_each_as_
         assert connection.default_channel.queue_purge("celery") == 18
 
 
-def test_messages_that_are_sent_later_in_a_batch_go_through_the_channel_of_the_first(
-    app: Celery, redis_server: RedisServer
-) -> None:
+def test_messages_that_are_sent_later_in_a_batch_go_through_the_channel_of_the_first(app: Celery) -> None:
     if not hasattr(Producer, "batch"):
         pytest.skip("no batches in this kombu")
     with app.producer_pool.acquire() as producer, producer.batch():
@@ -136,7 +134,7 @@ def test_a_worker_receives_and_acknowledges_with_one_client(app: Celery, made: l
 
 
 def test_a_client_is_kept_no_longer_than_the_connections_of_its_channel(
-    app: Celery, made: list[Channel], redis_server: RedisServer
+    app: Celery, made: list[Channel]
 ) -> None:
     with app.connection_for_write() as connection:
         channel: Any = connection.default_channel
@@ -168,7 +166,7 @@ def test_calls_go_on_when_the_broker_has_restarted(
         assert connection.default_channel.queue_purge("celery") == 2
 
 
-def test_a_forked_child_has_connections_of_its_own(app: Celery, redis_server: RedisServer) -> None:
+def test_a_forked_child_has_connections_of_its_own(app: Celery) -> None:
     app.tasks["exclusive"].delay(1)
     reader, writer = socket.socketpair()
     with reader, writer:
@@ -186,7 +184,7 @@ def test_a_forked_child_has_connections_of_its_own(app: Celery, redis_server: Re
         assert connection.default_channel.queue_purge("celery") == 3
 
 
-def test_a_channel_of_another_transport_is_left_alone(app: Celery) -> None:
+def test_a_channel_of_another_transport_is_left_alone() -> None:
     class Other:
         def _create_client(self) -> None: ...
 

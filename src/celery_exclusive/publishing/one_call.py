@@ -15,12 +15,11 @@ from collections.abc import Callable
 from typing import Any
 
 from celery.signals import before_task_publish
-from kombu import Producer
 from kombu.transport.redis import Channel
 from typing_extensions import Self
 
 from celery_exclusive.core.operations import AcquireAlone, Answer, Granted, Held
-from celery_exclusive.publishing.own_channel import OwnChannel, OwnProducer, has_batch, own_channel
+from celery_exclusive.publishing.own_channel import OwnChannel, OwnProducer, is_replaceable, own_channel
 from celery_exclusive.services import Services
 from celery_exclusive.stores.base import Reply
 from celery_exclusive.stores.redis import address
@@ -69,7 +68,7 @@ class OneCall:
     def _send(self, publish: Callable[..., Any]) -> Any:
         with self._services.app.producer_or_acquire(self._producer) as producer:
             try:
-                if type(producer) is Producer and not has_batch(producer):
+                if is_replaceable(producer):
                     result = publish(producer=OwnProducer(producer, self._choose_channel))
                 else:
                     self.acquire()

@@ -18,9 +18,13 @@ def use_own_channels(amqp: Any) -> None:
         amqp.send_task_message = _SendTaskMessage(amqp.send_task_message)
 
 
-def has_batch(producer: Producer) -> bool:
-    """Whether this thread's messages are sent later, all together, by the channel of the first."""
-    return getattr(getattr(producer, "_batch_local", None), "current", None) is not None
+def is_replaceable(producer: Any) -> bool:
+    """Whether a message may go through a producer of its own in place of this one.
+
+    Not one of a batch: this thread's messages are sent later then, all together, by the channel of the first.
+    """
+    batch = getattr(getattr(producer, "_batch_local", None), "current", None)
+    return type(producer) is Producer and batch is None
 
 
 def own_channel(channel: Any) -> Any:
@@ -37,7 +41,7 @@ class _SendTaskMessage:
     def __call__(
         self, producer: Any, *message: Any, headers: Mapping[str, Any] | None = None, **options: Any
     ) -> Any:
-        if headers and HEADER in headers and type(producer) is Producer and not has_batch(producer):
+        if headers and HEADER in headers and is_replaceable(producer):
             producer = OwnProducer(producer, own_channel)
         return self._send(producer, *message, headers=headers, **options)
 

@@ -45,7 +45,6 @@ def wrap_send_task(services: Services) -> Any:
         header = _header(services, call, task, (args or (), kwargs or {}), options, previous)
         if header is None:
             return _with_outcome(task, send_task(name, args, kwargs, *rest, **options))
-        _use_own_channels(services)
         has_order = call.exclusive and call.exclusive.order == "published"
         ordered = call.exclusive if has_order and takes_its_place_now(header, options) else None
 
@@ -54,6 +53,8 @@ def wrap_send_task(services: Services) -> Any:
             completed = {**options, "task_id": id, "headers": headers}
             if producer:
                 completed["producer"] = producer
+            else:
+                _use_own_channels(services)
             if ordered is None or header.duplicate_of:
                 return send_task(name, args, kwargs, *rest, **completed)
 
