@@ -225,11 +225,10 @@ def test_a_worker_warns_once_if_its_store_is_another_server_than_its_broker(
 
 
 @RABBITS[1]
-@pytest.mark.parametrize("rank", [{"x-max-priority": 9}, {}], ids=["priorities", "no priorities"])
 def test_with_a_secret_tasks_wait_on_rabbitmq_and_calls_give_values(
-    make_rabbit_lab: Callable[..., Lab], rabbit_server: RabbitServer, rank: dict[str, Any]
+    make_rabbit_lab: Callable[..., Lab], rabbit_server: RabbitServer
 ) -> None:
-    lab = make_rabbit_lab(rank, exclusive_secret=SECRET, **LATE)
+    lab = make_rabbit_lab({"x-max-priority": 9}, exclusive_secret=SECRET, **LATE)
     worker = lab.start_worker("w1", 2)
     hold(lab)
     odd = {"1": [0.1, 2**40, -1, "日本", None, True, {}], "a": 1e300}

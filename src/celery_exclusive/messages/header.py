@@ -27,7 +27,6 @@ Celery adds to that request what the body of the message says. No body can say t
 """
 VERSION = 1
 _LONGEST_TEXT = 1000
-_HIGHEST_PRIORITY = 255
 _MOST_TRIES = 2**31
 _END_OF_TIME = 2**40
 """In seconds since 1970."""
@@ -48,7 +47,6 @@ class Header:
     * `follows`: the publish id, with its queue, of the run that this message goes on with, as its retry or
       replacement that inherits its unique key.
     * `store`: the epoch of the store that the publisher uses. None: it does not know.
-    * `priority`: that of the publisher, where a promoted copy has one above all others.
     * `redelivered`: the broker had delivered it before it was parked.
     * `masked`: its caller gave other strings to show instead of the arguments.
     * `tries`, `since`: how often it was rescheduled, and when it first found its key held, in seconds
@@ -70,7 +68,6 @@ class Header:
     published_by: str | None = None
     follows: str | None = None
     store: str | None = None
-    priority: int | None = None
     redelivered: bool = False
     masked: bool = False
     tries: int = 0
@@ -229,7 +226,6 @@ _CHECKS: dict[str, Callable[[object], bool]] = {
     "values": _has_values,
     "route": _is_route,
     **dict.fromkeys(("redelivered", "masked", "auto_delete"), lambda value: isinstance(value, bool)),
-    "priority": lambda value: _is_int(value, _HIGHEST_PRIORITY),
     "tries": lambda value: _is_int(value, _MOST_TRIES),
     "since": lambda value: is_number(value, at_least=0) and value < _END_OF_TIME,
 }

@@ -60,15 +60,13 @@ class Republisher:
         return lost
 
     def publish(self, stored: StoredMessage, *, at_head: bool = False) -> None:
-        """Publish a message unchanged; `at_head` of its queue, if the broker can do that.
+        """Publish a message unchanged; `at_head` of those of its priority, if the broker can do that.
 
         When this returns, the broker has confirmed the message, if it can.
         """
         with self._acquire_producer() as producer:
             send = _send
-            if at_head and self.is_amqp:
-                stored = stored.on_top()
-            elif at_head and _has_lists(producer, stored.exchange):
+            if at_head and _has_lists(producer, stored.exchange):
                 send = _push_to_head
             stored = stored.signed(self.app._celery_exclusive.signer)
             send = producer.connection.ensure(producer, send, **self.app.conf.task_publish_retry_policy)
@@ -157,9 +155,10 @@ def _push_to_head(producer: Any, stored: StoredMessage) -> None:
         body, properties.get("priority"), content_type, content_encoding, headers, properties
     )
     channel._inplace_augment_message(message, stored.exchange, stored.routing_key)
+    priority = channel._get_message_priority(message)
     with channel.conn_or_acquire() as client:
         for queue in channel._lookup(stored.exchange, stored.routing_key):
-            client.rpush(channel._q_for_pri(queue, 0), dumps(message))
+            client.rpush(channel._q_for_pri(queue, priority), dumps(message))
 
 
 def _time_left(expires: str | None) -> float | None:

@@ -21,9 +21,6 @@ _PROPERTIES = (
 )
 _NOT_KEPT = ("redelivered", "x-delivery-count")
 """Headers in which brokers record the history of one delivery."""
-TOP = 255
-"""A priority above all others: RabbitMQ lowers it to a queue's highest, or ignores it in other queues."""
-
 
 Content = tuple[bytes | str, str, str, dict[str, Any], Mapping[str, Any], str, str]
 """Body, content type and encoding, headers, properties, routing key and exchange of a message as it came."""
@@ -119,12 +116,6 @@ class StoredMessage:
     def begun(self) -> StoredMessage:
         """Return the copy of a message whose body begins: whoever gets that, gets it again."""
         return self._with_header({**self.our_header, "redelivered": True})
-
-    def on_top(self) -> StoredMessage:
-        """Return the copy that RabbitMQ delivers before others. Its own priority is in our header."""
-        own = self.properties.get("priority")
-        message = self._with_header({**self.our_header, "priority": own})
-        return replace(message, properties={**self.properties, "priority": TOP})
 
     def compressed(self) -> StoredMessage:
         """Return the copy whose body kombu compresses; as it is if its publisher wanted that anyway."""

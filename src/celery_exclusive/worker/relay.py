@@ -20,6 +20,7 @@ from celery_exclusive.core.operations import Applied
 from celery_exclusive.messages.stored import StoredMessage
 from celery_exclusive.stores.base import Reply, Wake
 from celery_exclusive.worker.handed_on import handed_on
+from celery_exclusive.worker.priority import has_highest_priority
 from celery_exclusive.worker.slots import Slots
 
 if TYPE_CHECKING:
@@ -121,13 +122,16 @@ class Relay:
     def _can_run(self, stored: StoredMessage) -> bool:
         """Whether this worker consumes the queue of this message, knows its task, and does not stop.
 
-        RabbitMQ may have a place for messages that are rejected in the end: it has to have them.
+        RabbitMQ may have a place for messages that are rejected in the end: it has to have them. So does a
+        broker that may have messages of a higher priority: it alone knows what is next.
         """
         consumer = self.worker.consumer
         if consumer.blueprint.state != RUN or not consumer.connection or stored.exchange:
             return False
-        name = stored.headers["task"]
-        if name not in consumer.strategies or not consumer.task_consumer.consuming_from(stored.routing_key):
+        name, tasks = stored.headers["task"], consumer.task_consumer
+        if name not in consumer.strategies or not tasks.consuming_from(stored.routing_key):
+            return False
+        if not has_highest_priority(stored, tasks):
             return False
         return not (self._may_dead_letter and self.worker.app.tasks[name].acks_late)
 

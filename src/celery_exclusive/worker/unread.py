@@ -13,7 +13,7 @@ from celery.utils.serialization import get_pickleable_exception
 from celery_exclusive import notices
 from celery_exclusive.core.claim import Claim, UniqueClaim
 from celery_exclusive.messages.header import HEADER, Header, has_all, read_header, rejections
-from celery_exclusive.messages.stored import TOP, Content, content_of
+from celery_exclusive.messages.stored import Content, content_of
 from celery_exclusive.options.keys import key_of
 from celery_exclusive.options.values import declared_options
 from celery_exclusive.worker.queues import source
@@ -135,7 +135,7 @@ class Unread:
         self.note_route(header)
         if header.exclusive is None and header.unique is None:
             return None
-        if header.route or header.promoted is not None:
+        if header.route:
             restore_route(request, header)
         if header.redelivered:  # worker_deduplicate_successful_tasks asks, and bodies may
             request["delivery_info"]["redelivered"] = True
@@ -249,12 +249,10 @@ def release_unique_key_of(
 
 
 def restore_route(request: dict[str, Any], header: Header) -> None:
-    """Show the body the priority, exchange and routing key of the publisher, not those of an offer."""
-    info, properties = request["delivery_info"], request["properties"]
+    """Show the body the exchange and routing key of the publisher, not those of an offer."""
     if header.route:
+        info = request["delivery_info"]
         _, info["exchange"], info["routing_key"] = header.route
-    if header.promoted is not None and properties.get("priority") == TOP:
-        properties["priority"] = info["priority"] = header.priority
 
 
 def _log_if_unsigned(services: Services, headers: Mapping[str, Any]) -> None:

@@ -19,7 +19,6 @@ from celery_exclusive.core.operations import Acquire
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import OptionError
 from celery_exclusive.messages.header import HEADER
-from celery_exclusive.messages.stored import TOP
 from celery_exclusive.worker.queues import SOURCE
 from celery_exclusive.worker.unread import Unread
 
@@ -94,16 +93,20 @@ def test_the_body_of_a_message_goes_to_the_child_once() -> None:
 
 
 def test_whoever_reads_it_shows_the_body_what_the_publisher_has_sent(task: Any) -> None:
-    came = message(
-        {**OURS, "promoted": "epoch", "priority": 5, "route": ["q", "a", "b"], "redelivered": True}
-    )
-    came.properties["priority"] = TOP
+    came = message({**OURS, "promoted": "epoch", "route": ["q", "a", "b"], "redelivered": True})
     sent, unread = pickle.loads(pickle.dumps((request(came), unread_of(came))))
-    delivery = unread.read(task, sent, [1], {})
-    shown = {"exchange": "a", "routing_key": "b", "priority": 5, "redelivered": True}
+    assert unread.read(task, sent, [1], {})
+    shown = {"exchange": "a", "routing_key": "b", "priority": 3, "redelivered": True}
     assert sent["delivery_info"] == shown
-    assert sent["properties"]["priority"] == 5
-    assert delivery.stored.properties["priority"] == 5
+
+
+def test_a_priority_that_an_earlier_release_has_written_into_the_header_is_ignored(task: Any) -> None:
+    came = message({**OURS, "promoted": "epoch", "priority": 5})
+    sent = request(came)
+    delivery = unread_of(came).read(task, sent, [1], {})
+    assert delivery is not None
+    assert sent["delivery_info"]["priority"] == delivery.stored.properties["priority"] == 3
+    assert "priority" not in delivery.stored.our_header
 
 
 def test_a_message_without_a_key_is_an_error_in_each_process_and_its_unique_key_is_released(
