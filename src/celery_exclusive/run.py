@@ -23,6 +23,8 @@ class UniqueLease:
     claim: Claim
     until: UniqueUntil
     may_hold: bool
+    is_handed_over: bool = False
+    """Whether the run's retry or replacement may have inherited it."""
 
     def end(self, error: BaseException | None) -> None:
         """Note that the body has ended, with this error if any."""
@@ -33,12 +35,14 @@ class Run:
     """One run of a task with options, from the gate to its end.
 
     `skipped` is a one-tuple of the result if the body is skipped, `failure` the error to raise instead of it.
+    `lease` is that of its lock, `unique_lease` that of its unique key while its body runs.
     `runs_without_lease`: the store did not answer, and the option allows that. `outer` is the run whose body
-    called `apply()`, `unique` the lease that is released at the end of the body.
+    called `apply()`, `unique` what the end of the body has to release.
     """
 
     task_id: str
     lease: Lease | None = None
+    unique_lease: Lease | None = None
     outer: Run | None = None
     skipped: tuple[object] | None = None
     failure: Exception | None = None

@@ -76,24 +76,30 @@ class TaskMixin:
 
     @property
     def lease(self) -> Lease:
-        """The lease that this run holds.
+        """The lease that this run holds: that of its lock, or without `exclusive=` that of its unique key.
+
+        The lock is held until callbacks and hooks have run, a unique key until the body has ended: after
+        that, `check()` of its lease raises LeaseLost.
 
         Raises:
-            NoLease: this run holds none, as a direct call. It is an ExclusiveError and an AttributeError.
+            NoLease: this run holds none, as a direct call, or with unique= alone a task whose key is not held
+                until it has "finished". It is an ExclusiveError and an AttributeError.
         """
         run = current_run.get()
-        if run and run.runs_without_lease and run.task_id == self.request.id:
+        is_own = run is not None and run.task_id == self.request.id
+        if run and is_own and run.runs_without_lease:
             raise NoLease(
                 f"task {self.name} runs without a lease: its lock's store did not answer, and its "
                 "on_store_error is 'allow'. Do nothing here that needs the lease or its fence"
             )
-        if run is None or run.lease is None or run.task_id != self.request.id:
+        lease = (run.lease or run.unique_lease) if run and is_own else None
+        if lease is None:
             raise NoLease(
                 f"task {self.name} holds no lease: only a worker or apply() acquires one, for a task with "
-                "exclusive=Exclusive(...); a direct call is a plain function call, and exclusive=None in a "
-                "call switches the lock off"
+                "exclusive=Exclusive(...), or with unique=Unique(...) until 'finished'; a direct call is a "
+                "plain function call, and exclusive=None in a call switches the lock off"
             )
-        return run.lease
+        return lease
 
     def lock_state(self, *args: Any, **kwargs: Any) -> LockState:
         """Return the state of the lock, and of the unique key, of a call with these arguments.

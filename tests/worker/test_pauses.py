@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
 from tests.worker.lab import Lab, Worker, eventually
+from tests.worker.message import stop_consuming
+from tests.worker.watcher import SENDS_EVENTS, Watcher
 
 
 @dataclass(frozen=True)
@@ -132,3 +135,63 @@ def test_a_lease_that_the_store_has_forgotten_is_lost_even_if_nobody_has_taken_t
     worker.resume()
     lab.open("first")
     lab.journal.wait_for("lost", tag="first")
+
+
+@pytest.fixture
+def make_unique_scene(make_lab: Callable[..., Lab]) -> Callable[..., Scene]:
+    """The first is back from its pause, held at its door; the second has published, and holds the key."""
+
+    def make(*, check: bool = False) -> Scene:
+        lab = make_lab(module="tests.worker.shop_fenced", task_acks_late=False, exclusive_ttl=9)
+        paused = lab.start_worker("w1", 2, options=SENDS_EVENTS)
+        first = lab.send("save_once", "k", tag="first", hold=True, check=check)
+        lab.journal.wait_for("start", tag="first")
+        stop_consuming(lab, paused, "lab")  # else Redis gives the second to its paused connection
+        other = lab.start_worker("w2", 2)
+        paused.pause()
+        sent = list[Any]()
+
+        def is_published() -> bool:
+            sent.append(lab.send("save_once", "k", tag="second", hold=True))
+            return bool(sent[-1].outcome == "published")
+
+        eventually(is_published, "the end of the lease of the first")
+        lab.journal.wait_for("start", tag="second")
+        paused.resume()
+        return Scene(lab, paused, other, first.id, sent[-1].id)
+
+    return make
+
+
+def test_a_unique_task_paused_past_its_lease_gets_lease_lost_when_it_checks(
+    make_unique_scene: Callable[..., Scene],
+) -> None:
+    scene = make_unique_scene(check=True)
+    journal = scene.lab.journal
+    scene.lab.open("first")
+    (lost,) = journal.wait_for("lost", tag="first")
+    assert "save_once" in lost["error"]
+    assert not journal.events("written")
+    scene.lab.open("second")
+    journal.wait_for("end", tag="second")
+    assert journal.tags("written") == ["second"]
+
+
+def test_a_unique_task_that_ends_without_its_lease_is_logged_and_its_late_write_is_refused(
+    make_unique_scene: Callable[..., Scene],
+) -> None:
+    scene = make_unique_scene()
+    lab = scene.lab
+    lab.open("second")
+    lab.journal.wait_for("end", tag="second")
+    with Watcher(lab, scene.resumed) as watcher:
+        lab.open("first")
+        (event,) = watcher.wait_for("lock-lost", uuid=scene.first)
+    assert lab.journal.tags("written") == ["second"]
+    assert lab.journal.tags("refused") == ["first"]
+    line = scene.resumed.wait_for_log("lost its lease")
+    key = lab.task("save_once").lock_state("k").key
+    assert ": ERROR/" in line
+    assert f"tests.worker.shop_fenced.save_once[{scene.first}]" in line
+    assert key in line
+    assert event["lock"] == key

@@ -47,8 +47,9 @@ class Outcome:
     store has its message. reschedule: it is delivered again later. drop: another copy of its message has run.
 
     `key` is the one that decided, `by` are its owners, `existing_id` the task of the first, `reason` is
-    why. `fence` is that of the lock if it was granted, `position` that of a waiting task in line, `waiting`
-    how many wait in a full line. `may_hold_unique` says that the end has to release the unique key.
+    why. `fence` is that of the lock if it was granted, `unique_fence` that of the unique key, `position` that
+    of a waiting task in line, `waiting` how many wait in a full line. `may_hold_unique` says that the end has
+    to release the unique key.
     """
 
     kind: Literal["run", "skip", "fail", "wait", "reschedule", "drop"]
@@ -57,6 +58,7 @@ class Outcome:
     existing_id: str = ""
     reason: Literal["held", "full", "duplicate"] = "held"
     fence: int = 0
+    unique_fence: int = 0
     position: int = 0
     waiting: int = 0
     may_hold_unique: bool = False
@@ -170,7 +172,7 @@ def _begin(delivery: Delivery, unique: UniqueClaim, run: Outcome) -> Plan[Outcom
         return run
     if isinstance(answer, Granted):
         yield from _supersede_former_run(delivery, claim)
-        return replace(run, may_hold_unique=True)
+        return replace(run, may_hold_unique=True, unique_fence=answer.fence)
     if isinstance(answer, Held) and not _has_to_run(delivery, answer.by[0]):
         return run.as_duplicate(claim.key, answer.by)
     if delivery.exclusive:

@@ -70,8 +70,14 @@ class Lease:
         Raises:
             LeaseLost: it has expired, as when this process was paused for longer than `ttl`, and the key may
                 have another owner; or it was lost with the store's data, and the key has another owner; or
-                the store does not answer, and has not for `ttl`.
+                the store does not answer, and has not for `ttl`; or it was released, since the body has ended
+                whose lease it is.
         """
+        if self._is_over:
+            raise LeaseLost(
+                f"the lease on {self.key} (fence {self.fence}) is over: it was lost before, or released when "
+                "its body ended"
+            )
         asked, is_refused = time.monotonic(), False
         try:
             (lives,) = renew([self])

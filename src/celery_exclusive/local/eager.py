@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from celery.exceptions import Retry
 from celery.utils import uuid
 
 from celery_exclusive import notices
@@ -99,7 +100,7 @@ class _EagerRun:
     def admitted(self) -> Generator[Run]:
         """Acquire the keys for a block, unless the body has to be skipped or to fail."""
         with ExitStack() as releases:
-            claims = DirectRun(self.claim_to_lock(releases), self.claim_to_unique_key())
+            claims = DirectRun(self.claim_to_lock(releases), self.claim_to_unique_key(releases))
             for claim in (claims.exclusive, claims.unique and claims.unique.claim):
                 if claim:
                     acquisition = Acquisition(self.services, claim, f"Task {self.task.name}[{self.id}]")
@@ -127,15 +128,21 @@ class _EagerRun:
             self.run.lease = next((lease for lease in leases_of_runs() if lease.key == key), None)
         return None if self.run.lease else claim
 
-    def claim_to_unique_key(self) -> UniqueClaim | None:
+    def claim_to_unique_key(self, releases: ExitStack) -> UniqueClaim | None:
         """Return the claim to the unique key, unless the code around this run holds it already."""
         option = self.unique
         self.unique_key = self.key_of(option) if option else None
-        if option is None or self.unique_key is None or self.is_plain_eager:
-            return None
-        if any(outer.unique and self.is_held_around(outer.task_id, outer.unique) for outer in runs()):
+        if option is None or self.unique_key is None:
             return None
         claim = new_claim(self.id, self.unique_key, self.services.ttl(option))
+        if self.is_plain_eager:
+            if option.held_until == FINISHED:
+                self.run.unique_lease = releases.enter_context(_lease_in_memory(claim))
+            return None
+        for outer in runs():
+            if outer.unique and self.is_held_around(outer.task_id, outer.unique):
+                self.run.unique_lease = outer.unique_lease
+                return None
         return UniqueClaim(claim, option.held_until, self.services.queued_ttl(option), is_acquired=False)
 
     def is_held_around(self, outer: str, unique: UniqueLease) -> bool:
@@ -183,6 +190,7 @@ class _EagerRun:
             self.run.runs_without_lease = True
             notices.runs_without_lease(self.services, self.task.name, self.id, claims.exclusive.key, error)
         elif claims.unique:
+            self.run.runs_without_lease = not self.run.lease
             notices.continues_without_key(self.task.name, self.id, claims.unique.claim.key, error)
 
     def carry_out(self, outcome: Outcome, claims: DirectRun) -> None:
@@ -192,8 +200,10 @@ class _EagerRun:
             if unique := claims.unique:
                 acquisition = self.acquisitions[unique.claim.key]
                 self.run.unique = EagerUniqueLease(
-                    unique.claim, unique.until, outcome.may_hold_unique, acquisition
+                    unique.claim, unique.until, outcome.may_hold_unique, acquisition=acquisition
                 )
+                if outcome.may_hold_unique:
+                    self.run.unique_lease = acquisition.lease
         elif outcome.reason == "duplicate":
             self.skip_duplicate(outcome)
         elif outcome.kind == "skip":
@@ -236,9 +246,13 @@ class _EagerRun:
 class EagerUniqueLease(UniqueLease):
     """The unique lease of a run without a message."""
 
-    acquisition: Acquisition
+    acquisition: Acquisition = field(kw_only=True)
 
-    def end(self, error: BaseException | None) -> None:  # noqa: ARG002 - whatever it was
+    def end(self, error: BaseException | None) -> None:
+        if isinstance(error, Retry):  # `apply()` runs it next, with this lease, and releases it after that
+            return
+        if lease := self.acquisition.lease:
+            lease.end()
         self.acquisition.release()
         self.may_hold = False
 

@@ -13,7 +13,7 @@ from kombu.exceptions import OperationalError
 
 from celery_exclusive import notices
 from celery_exclusive.core.claim import FINISHED, PERIOD, Claim, UniqueUntil, publish_id
-from celery_exclusive.core.operations import AcquireAlone, Answer, GiveUp, Held, KeyOperation
+from celery_exclusive.core.operations import AcquireAlone, Answer, GiveUp, Granted, Held, KeyOperation
 from celery_exclusive.core.plan import Ask, run_plan
 from celery_exclusive.core.publishing import Call, Kind, Sending, phase_of, publish, unpublished
 from celery_exclusive.errors import DuplicateTask, StoreUnavailable, is_away
@@ -126,9 +126,12 @@ class UniquePublish:
             if not (self.call.has_to_be_sent or self.services.allows_without(self.option)):
                 raise
             notices.continues_without_key(self.task.name, self.task_id, key, error)
+            self._note_heir(is_handed_over=True)  # the store may have done it
             self.header = replace(self.header, unique=None)  # its worker acquires it, if it can
             return Sending()
         self.may_hold = sending.may_hold
+        if not self.is_simple and sending.may_hold:
+            self._note_heir(is_handed_over=True)
         if sending.kind == "error":
             raise DuplicateTask(
                 f"task {self.task.name} publishes a call with its own unique key {key} inside its "
@@ -138,6 +141,11 @@ class UniquePublish:
                 sending.existing_id,
             )
         return sending
+
+    def _note_heir(self, *, is_handed_over: bool) -> None:
+        """Note whether this inherits the lease of the run that publishes it, which has none then."""
+        if self.call.inherits and self.run and self.run.unique:
+            self.run.unique.is_handed_over = is_handed_over
 
     def _sending(self) -> Sending:
         """Run the plan of this call; a simple one needs it only if its key is held."""
@@ -221,7 +229,8 @@ class UniquePublish:
         key, store = self.key, self.services.store
         undo = self._undo(unpublished(self.call, self.services.ttl(self.option)))
         try:
-            insist(lambda: [store.apply(key, operation) for operation in undo])
+            replies, *_ = insist(lambda: [store.apply(key, operation) for operation in undo])
+            self._note_heir(is_handed_over=not isinstance(replies[-1].answer, Granted))
         except Exception as error:  # noqa: BLE001 - the caller gets the first error
             what = f"unique key {key} of a message that was not published could not be released; retrying"
             notices.trouble(what, error)

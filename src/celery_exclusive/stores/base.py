@@ -54,6 +54,7 @@ class Reply:
     `epoch` is that of the store, given with every `wake` and by `reap`. `more`: a sweep was full, so more
     keys may be due; `unreadable` are the (key, problem) of damaged keys. `time` is the instant of a sweep by
     the store's clock, also of one that came too early; `times`: by each clock of a store that has several.
+    `is_repeated`: the request was sent twice, and the first one may have been done.
     """
 
     answer: Answer
@@ -64,6 +65,7 @@ class Reply:
     unreadable: tuple[tuple[str, str], ...] = ()
     time: int = 0
     times: tuple[int, ...] = ()
+    is_repeated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

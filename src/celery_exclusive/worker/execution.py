@@ -137,13 +137,15 @@ class Execution:
         operation = asked.operation
         if operation is None or asked.may_fail:
             return self.look(asked)
-        if self.delivery.exclusive and asked.key == self.delivery.exclusive.key:
-            self.asked_at = time.monotonic()
-        if isinstance(operation, Acquire) and asked.park:
-            self.may_be_in_line = True  # after that, and it may not know it
-            operation = replace(operation, message=self.delivery.stored.dump())
-        elif isinstance(operation, Acquire) and operation.recovers:
-            operation = replace(operation, message=self.delivery.stored.begun().dump())
+        if isinstance(operation, Acquire):
+            lock = self.delivery.exclusive
+            if lock is None or asked.key == lock.key:  # it is for the lease that the body sees
+                self.asked_at = time.monotonic()
+            if asked.park:
+                self.may_be_in_line = True  # after that, and it may not know it
+                operation = replace(operation, message=self.delivery.stored.dump())
+            elif operation.recovers:
+                operation = replace(operation, message=self.delivery.stored.begun().dump())
         reply, interruption = self.store_wait.apply(asked.key, operation)
         if interruption:
             self.note(interruption)

@@ -41,22 +41,29 @@ class RunLeases:
         self.unique: WorkerUniqueLease | None = None
         if delivery.unique:
             self.unique = run.unique = WorkerUniqueLease(
-                services, self.keeper, delivery, delivery.unique, store_wait
+                services, self.keeper, delivery, task, delivery.unique, store_wait
             )
 
     def note_granted(self, outcome: Outcome, asked_at: float) -> None:
         """Note which leases are held: for the body, for its end, and for the heartbeat."""
-        exclusive, keeper = self.delivery.exclusive, self.keeper
+        exclusive, unique, keeper = self.delivery.exclusive, self.unique, self.keeper
         held: list[Claim] = []
-        if exclusive and outcome.has_lock:
-            known = keeper.known if keeper else lambda: None
-            expiry = asked_at + exclusive.ttl / SECOND
-            self.run.lease = Lease(outcome.fence, exclusive, self.services.store, expiry, known)
+        seen, fence = exclusive, outcome.fence  # what the body sees
+        if exclusive and fence:
             held.append(exclusive)
-        if self.unique:
-            self.unique.may_hold = outcome.may_hold_unique
+        if unique:
+            unique.may_hold = outcome.may_hold_unique
             if outcome.may_hold_unique:
-                held.append(self.unique.claim)
+                held.append(unique.claim)
+            if not exclusive:
+                seen, fence = unique.claim, outcome.unique_fence
+        if seen and fence:
+            known = keeper.known if keeper else lambda: None
+            lease = Lease(fence, seen, self.services.store, asked_at + seen.ttl / SECOND, known)
+            if exclusive:
+                self.run.lease = lease
+            elif unique:
+                self.run.unique_lease = unique.lease = lease
         if keeper and (outcome.kind == "run" or outcome.has_lock):
             keeper.note_granted(self.delivery, held)
 

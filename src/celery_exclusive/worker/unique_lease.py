@@ -5,10 +5,11 @@ from __future__ import annotations
 from celery.exceptions import Reject
 
 from celery_exclusive import notices
-from celery_exclusive.core.claim import UniqueClaim
+from celery_exclusive.core.claim import UniqueClaim, task_id
 from celery_exclusive.core.endings import body_ended
 from celery_exclusive.core.operations import Applied, Release, Requeue
 from celery_exclusive.leases.insist import finish
+from celery_exclusive.leases.lease import Lease
 from celery_exclusive.run import UniqueLease
 from celery_exclusive.services import Services
 from celery_exclusive.system.deadline import deadline
@@ -20,20 +21,27 @@ from celery_exclusive.worker.store_wait import StoreWait
 
 
 class WorkerUniqueLease(UniqueLease):
-    """The unique lease of one delivery. `may_hold` says that its end has to release it."""
+    """The unique lease of one delivery. `may_hold` says that its end has to release it.
+
+    `lease` is what its body sees of it, if that has no lock.
+    """
+
+    lease: Lease | None = None
 
     def __init__(
         self,
         services: Services,
         keeper: Roster | Heartbeat | None,
         delivery: Received,
+        task: str,
         unique: UniqueClaim,
         store_wait: StoreWait,
     ) -> None:
         super().__init__(unique.claim, unique.until, may_hold=not unique.ends_by_clock)
-        self.services, self.keeper = services, keeper
+        self.services, self.keeper, self.task = services, keeper, task
         self.delivery, self.store_wait = delivery, store_wait
         self.claims = unique.claims
+        self.is_uncertain = False  # whether a request that was repeated may have released it before
 
     def end(self, error: BaseException | None) -> None:
         """Release the key, since the body has ended: what is published from now on finds it free.
@@ -43,33 +51,47 @@ class WorkerUniqueLease(UniqueLease):
         """
         if not self.may_hold or not (error is None or isinstance(error, Exception)):
             return
+        if self.lease:
+            self.lease.end()
         if self.keeper:
             self.keeper.note_releasing(self.delivery, [self.claim])
         will_be_redelivered = causes_redelivery(self.delivery, error)
         release = body_ended(self.delivery.at_present(), will_be_redelivered=will_be_redelivered)
         with undisturbed():
-            if release and self._ask(release) == Applied(True):
+            answer = self._ask(release) if release else None
+            if answer == Applied(True):
                 self.may_hold = (
                     will_be_redelivered  # if Celery does not requeue it after all, its end releases it
                 )
+            elif will_be_redelivered:
+                self._log_if_lost(answer)
 
     def release(self) -> None:
         """Release the key of this delivery, and that of the publish, which holds it until a body begins."""
         if self.may_hold:
             answers = [self._ask(claim.release()) for claim in self.claims]
             self.may_hold = None in answers
+            self._log_if_lost(answers[0])
 
     def _ask(self, operation: Release | Requeue) -> object:
         """Return the answer; None if there was none: it is tried again at the end of the run, or owed."""
         try:
             with deadline(self.store_wait.seconds_to_end()):
-                reply, _ = finish(lambda: self.services.store.apply(self.claim.key, operation))
+                reply, interruption = finish(lambda: self.services.store.apply(self.claim.key, operation))
         except Exception as error:  # noqa: BLE001 - the task has its result
             notices.trouble(
                 f"unique key {self.claim.key} could not be released; the release is retried", error
             )
+            self.is_uncertain = True
             return None
+        self.is_uncertain |= reply.is_repeated or interruption is not None
         return reply.answer
+
+    def _log_if_lost(self, answer: object) -> None:
+        """Log a lease that was gone before its body ended. A retry or replacement that has it is no loss."""
+        is_lost = self.lease and answer == Applied(False) and not self.is_handed_over
+        if is_lost and not self.is_uncertain:
+            notices.lease_lost(self.services, self.task, task_id(self.delivery.id), self.claim.key)
 
 
 def causes_redelivery(delivery: Received, error: object) -> bool:

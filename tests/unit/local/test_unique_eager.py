@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_exclusive import DuplicateTask, Unique
+from celery_exclusive import DuplicateTask, Exclusive, LeaseLost, StoreUnavailable, Unique
 from celery_exclusive.core.claim import Claim
 from celery_exclusive.core.records import SECOND
+from celery_exclusive.errors import NoLease
 from celery_exclusive.stores.memory import MemoryStore
 
 
@@ -104,3 +105,122 @@ def test_apply_from_a_hook_meets_the_next_holder_of_the_key(app: Celery, store: 
     load.apply(("a",))
     assert results[0].existing_id == "owner"
     store.clear()
+
+
+# self.lease -------------------------------------------------------------------------------------------------
+
+
+def declare(app: Celery, body: Any, name: str = "feeds.save", **options: Any) -> Any:
+    """Declare a task that is bound, with these options."""
+    task = app.task(name=name, bind=True, shared=False, **options)(body)
+    app.finalize()
+    return task
+
+
+def test_apply_of_a_unique_task_gives_its_body_the_lease_of_its_key(app: Celery, store: MemoryStore) -> None:
+    def save(self: Any, url: str) -> tuple[str, int]:
+        self.lease.check()
+        return self.lease.key, self.lease.fence
+
+    task = declare(app, save, unique=Unique())
+    first, second = (task.apply(("a",)).get() for _ in range(2))
+    assert first[0] == second[0] == task.lock_state("a").key
+    assert 0 < first[1] < second[1]
+
+
+def test_a_unique_lease_that_was_released_by_force_is_lost_in_apply(
+    app: Celery, store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    def save(self: Any, url: str) -> None:
+        self.release_lock(url, force=True)
+        with pytest.raises(LeaseLost, match="is lost"):
+            self.lease.check()
+
+    declare(app, save, unique=Unique()).apply(("a",), throw=True)
+    assert "lost its lease" in caplog.text
+
+
+def test_after_its_body_the_lease_of_a_unique_task_is_over_in_apply(app: Celery, store: MemoryStore) -> None:
+    told: list[str] = []
+
+    class Late(app.Task):  # type: ignore[misc, name-defined]
+        abstract = True
+
+        def on_success(self, *_: Any) -> None:
+            with pytest.raises(LeaseLost, match="is over"):
+                self.lease.check()
+            told.append("over")
+
+    def save(self: Any, url: str) -> None:
+        self.lease.check()
+
+    declare(app, save, base=Late, unique=Unique()).apply(("a",), throw=True)
+    assert told == ["over"]
+
+
+@pytest.mark.parametrize("window", [{"period": 600}, {"until": "started"}])
+def test_in_apply_a_key_that_is_not_held_until_the_task_has_finished_gives_no_lease(
+    app: Celery, store: MemoryStore, window: Any
+) -> None:
+    def save(self: Any, url: str) -> None:
+        with pytest.raises(NoLease, match=r"with unique=Unique\(...\) until 'finished'"):
+            self.lease  # noqa: B018
+
+    declare(app, save, unique=Unique(**window)).apply(("a",), throw=True)
+    store.clear()
+
+
+def test_with_both_options_the_lease_in_apply_is_that_of_the_lock(app: Celery, store: MemoryStore) -> None:
+    def save(self: Any, url: str) -> str:
+        return str(self.lease.key)
+
+    task = declare(app, save, unique=Unique(), exclusive=Exclusive())
+    assert task.apply(("a",)).get() == "x:feeds.save"
+
+
+def test_a_unique_run_inside_its_own_run_has_the_lease_of_that(app: Celery, store: MemoryStore) -> None:
+    def save(self: Any, url: str, depth: int) -> list[int]:
+        inner = self.apply((url, depth - 1)).get() if depth else []
+        self.lease.check()  # the inner run ended, and took nothing with it
+        return [self.lease.fence, *inner]
+
+    task = declare(app, save, unique=Unique("url"))
+    assert len(set(task.apply(("a", 2), throw=True).get())) == 1
+
+
+def test_a_retry_in_apply_without_its_lock_has_its_unique_lease(app: Celery, store: MemoryStore) -> None:
+    """The call has switched the lock off, and so it is for the retry."""
+
+    def save(self: Any, url: str) -> str:
+        if not self.request.retries:
+            raise self.retry(countdown=0)
+        self.lease.check()
+        return str(self.lease.key)
+
+    task = declare(app, save, unique=Unique(), exclusive=Exclusive())
+    assert task.apply(("a",), exclusive=None).get().startswith("u:")
+    assert task.lock_state("a").unique_holder is None
+
+
+def test_under_always_eager_a_unique_task_has_a_lease_that_conflicts_with_none(app: Celery) -> None:
+    app.conf.update(task_always_eager=True, exclusive_store="redis://127.0.0.1:1/0")
+
+    def save(self: Any, url: str, depth: int) -> list[int]:
+        inner = self.delay(url, depth - 1).get(disable_sync_subtasks=False) if depth else []
+        self.lease.check()
+        return [self.lease.fence, *inner]
+
+    fences = declare(app, save, unique=Unique("url")).delay("a", 1).get()
+    assert len(set(fences)) == 2
+
+
+def test_apply_of_a_unique_task_that_may_run_without_a_store_has_no_lease(app: Celery) -> None:
+    app.conf.update(exclusive_store="redis://127.0.0.1:1/0")
+
+    def save(self: Any, url: str) -> None:
+        with pytest.raises(NoLease, match="store did not answer"):
+            self.lease  # noqa: B018
+
+    with pytest.raises(StoreUnavailable):
+        declare(app, save, unique=Unique()).apply(("a",), throw=True)
+    declare(app, save, name="careless", unique=Unique(on_store_error="allow")).apply(("a",), throw=True)

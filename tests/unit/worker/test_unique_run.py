@@ -50,7 +50,8 @@ def unique(app: Celery, store: Any) -> WorkerUniqueLease:
     """Of a message that its publisher has acquired the key for, and that runs."""
     store_wait: Any = StoreWait()
     store.apply(CLAIM.key, CLAIM.acquire_alone(CLAIM.ttl, "running"))
-    return WorkerUniqueLease(app._celery_exclusive, None, DELIVERY, UNIQUE, store_wait)  # type: ignore[attr-defined]
+    services = app._celery_exclusive  # type: ignore[attr-defined]
+    return WorkerUniqueLease(services, None, DELIVERY, "feeds.load", UNIQUE, store_wait)
 
 
 def left(store: Any) -> float:
@@ -114,9 +115,10 @@ def test_a_message_that_has_lost_its_key_to_one_that_is_queued_runs_before_it(
     store.apply(CLAIM.key, CLAIM.release(ending="open"))
     owner = replace(CLAIM, id="owner/p", token="p")
     store.apply(CLAIM.key, owner.acquire_alone(QUEUED, "queued"))
-    assert admitted(store, replace(DELIVERY, was_admitted=again)) == Outcome("run", may_hold_unique=True)
+    outcome = admitted(store, replace(DELIVERY, was_admitted=again))
     (holder,) = store.inspect(CLAIM.key).holders
     assert holder.id == CLAIM.id
+    assert outcome == Outcome("run", unique_fence=holder.fence, may_hold_unique=True)
     unique.end(None)
     assert not store.inspect(CLAIM.key).holders
 

@@ -13,11 +13,11 @@ _FULL: Final = 2
 _PHASES: Final[dict[bytes, OwnerPhase]] = {phase.encode(): phase for phase in get_args(OwnerPhase)}
 
 
-def read_reply(reply: Any, *, is_sweep: bool, is_repeated: bool) -> Reply:
-    """Read the whole reply of apply.lua. A release that `is_repeated` finds nothing, and that is no alarm."""
+def read_reply(reply: Any, *, is_sweep: bool, is_repeated: bool, is_done: bool) -> Reply:
+    """Read the whole reply of apply.lua. `is_done`: what it finds undone, its first request has done."""
     name, number, owners, epoch, wakes, asides, unreadable, time = reply
     return Reply(
-        _answer(name, number or is_repeated, owners),
+        _answer(name, number or is_done, owners),
         tuple(
             Wake(text(wakes[i]), text(wakes[i + 1]), wakes[i + 2], epoch.decode(), wakes[i + 3])
             for i in range(0, len(wakes), 4)
@@ -30,6 +30,7 @@ def read_reply(reply: Any, *, is_sweep: bool, is_repeated: bool) -> Reply:
             for i in range(0, len(unreadable), 2)
         ),
         time=time,
+        is_repeated=is_repeated,
     )
 
 

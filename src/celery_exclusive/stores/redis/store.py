@@ -258,8 +258,6 @@ class RedisStore:
                 self._check_own_names()
                 raise UnreadableKey(key, shorten(problem), self.url) from error
             raise
-        # A release whose reply was lost finds nothing when it is repeated, and that is no alarm.
-        is_repeated = is_done_if_repeated and isinstance(reply, Repeated)
         if isinstance(reply, int):  # a quick way
             if verb == "release":
                 return _RELEASED
@@ -267,13 +265,16 @@ class RedisStore:
             return Reply(Granted(reply))
         if len(reply) == 1:
             raise _Refused
-        return self._read(reply, is_repeated=is_repeated)
+        # A release whose reply was lost finds nothing when it is repeated, and that is no alarm.
+        return self._read(reply, is_done_if_repeated=is_done_if_repeated)
 
-    def _read(self, reply: Any, *, is_sweep: bool = False, is_repeated: bool = False) -> Reply:
+    def _read(self, reply: Any, *, is_sweep: bool = False, is_done_if_repeated: bool = False) -> Reply:
         *answer, drawn = reply
+        is_repeated = isinstance(reply, Repeated)
         if drawn:
             self._witness.note(drawn)
-        return read_reply(answer, is_sweep=is_sweep, is_repeated=is_repeated)
+        is_done = is_repeated and is_done_if_repeated
+        return read_reply(answer, is_sweep=is_sweep, is_repeated=is_repeated, is_done=is_done)
 
 
 class _Refused(Exception):

@@ -141,9 +141,11 @@ class ServerStore(SqlStore):
         reply = self._at_once(session, key, operation)
         if reply is None:
             reply = self._within(session, lambda transaction: transaction.apply(key, operation))
-        if session.is_repeated and is_done_if_repeated(operation) and reply.answer == Applied(False):
-            return replace(reply, answer=Applied(True))  # the first request has released it
-        return reply
+        if not session.is_repeated:
+            return reply
+        if is_done_if_repeated(operation) and reply.answer == Applied(False):
+            reply = replace(reply, answer=Applied(True))  # the first request has released it
+        return replace(reply, is_repeated=True)
 
     def _at_once(self, session: _Session, key: str, operation: KeyOperation) -> Reply | None:
         """Grant a free key, or release its only lease, in one statement; None: it takes a transaction.
