@@ -90,6 +90,18 @@ def lost(owner_name: str, lock: str) -> None:
     )
 
 
+def ended_before_commit(lock: str, alias: str, place: str) -> None:
+    logger.warning(
+        "lock %s was released before the transaction of database %r is committed: the next holder does not "
+        "see what was written under it (%s). Put the transaction inside, `with lock(...), "
+        "transaction.atomic():`, or hold it with lock(..., until_commit=True). lock(..., until_commit=False) "
+        "releases it here without this warning",
+        lock,
+        alias,
+        place,
+    )
+
+
 def forgotten(lock: str, ttl: float) -> None:
     run_in_hub(
         logger.warning,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
+from functools import partial
 from socket import gethostname
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -17,6 +18,7 @@ from celery_exclusive.core.operations import Held
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import ExclusiveError, LockHeld, NoLease, OptionError, did_you_mean, shown
 from celery_exclusive.leases.lease import Lease
+from celery_exclusive.local import transactions
 from celery_exclusive.local.acquisition import Acquisition, lock_blocks, new_claim
 from celery_exclusive.options.amounts import A_COUNT, MIN_TTL, is_count, is_duration, seconds_from
 from celery_exclusive.options.key_text import absolute_key
@@ -26,7 +28,14 @@ if TYPE_CHECKING:
     from celery_exclusive.services import Services
 
 
-_ELSEWHERE = {"timeout": "wait", "blocking_timeout": "wait", "expires": "ttl", "expire": "ttl"}
+_ELSEWHERE = {
+    "timeout": "wait",
+    "blocking_timeout": "wait",
+    "expires": "ttl",
+    "expire": "ttl",
+    "xact": "until_commit",
+    "transaction": "until_commit",
+}
 """What other libraries call our options."""
 _TEMPLATE = re.compile(r"\{[^\W\d][\w.]*\}")
 
@@ -57,6 +66,9 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
             long a lock is held: a thread renews the lease three times per ttl. Default 30.
         wait: how many seconds to wait for it at most; 0 is one try. Default None: as long as it takes.
         limit: how many may hold it at once, an int from 1; the latest caller's counts. Default 1.
+        until_commit: True holds it, in a Django project, until the transactions are committed or rolled back
+            in whose `atomic()` blocks it ends. False releases it within them; so does None, the default, and
+            logs a warning.
         app: the Celery app whose store to use. Default: the current app, or the only one with `install`.
 
     Raises:
@@ -66,6 +78,11 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
         StoreUnavailable: the store does not answer. Nothing is held then for longer than `ttl`.
         ExclusiveError: it can never be acquired, since this thread or this run holds it already: a lock is
             not re-entrant. Or the thread runs an event loop, which it would block.
+
+    The next holder must see what was written under the lock, so a transaction goes inside:
+
+        with lock("account:17"), transaction.atomic(): ...
+        with lock("account:17", until_commit=True): ...         # within one, as under ATOMIC_REQUESTS
 
     A waiting `lock()` polls the store: often at first, later every half second or so. It is not in the line
     of the waiting tasks, and these go first. When an exception ends the block or the waiting,
@@ -85,13 +102,15 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
         ttl: float = 30,
         wait: float | None = None,
         limit: int = 1,
+        until_commit: bool | None = None,
         app: Any = None,
         **unknown: NoReturn,  # caught here to name the word that was meant; a type checker accepts none
     ) -> None:
         self.text, self.ttl, self.wait, self.limit, self.app = text, ttl, wait, limit, app
+        self.until_commit = until_commit
         self._acquisitions: list[Acquisition] = []
         self._pid = os.getpid()
-        known = ("ttl", "wait", "limit", "app")
+        known = ("ttl", "wait", "limit", "until_commit", "app")
         for name in unknown:
             hint = did_you_mean(_ELSEWHERE.get(name, name), known)
             self._refuse(f"there is no option {name!r} (there are {', '.join(known)}){hint}")
@@ -105,6 +124,8 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
             )
         if not is_count(limit):
             self._refuse(f"limit={shown(limit)} must be {A_COUNT}: how many may hold it at once.")
+        if not isinstance(until_commit, bool | None):
+            self._refuse(f"until_commit={shown(until_commit)} must be True, False or None.")
         self.key = absolute_key(text)
         if _TEMPLATE.search(text):  # a user's title may have braces, so it is neither refused nor shown
             warnings.warn(
@@ -129,7 +150,7 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
             raise
 
     def release(self) -> None:
-        """Release the lock. The next task in line is published.
+        """Release the lock, or let the end of the transaction do it. The next task in line is published.
 
         Raises:
             ExclusiveError: this object does not hold it.
@@ -137,7 +158,7 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
         acquisition = self._acquisition()
         if not acquisition:
             raise ExclusiveError(f"{self}.release(): this object does not hold the lock in this process")
-        self._release(acquisition)
+        self._end(acquisition)
 
     def locked(self) -> bool:
         """Whether the lock is held; with a limit, whether by as many as may. It changes nothing."""
@@ -172,7 +193,7 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
         ours = [lease for _, lease in lock_blocks.get()]
         for acquisition in self._held_here():
             if acquisition.lease in ours:  # else the block released it, or this is a forked child
-                self._release(acquisition)
+                self._end(acquisition)
                 return
 
     async def __aenter__(self) -> None:
@@ -183,6 +204,11 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
 
     def _new_acquisition(self) -> Acquisition:
         self._refuse_to_block_a_loop()
+        if self.until_commit and not transactions.has_databases():
+            self._refuse(
+                "until_commit=True waits for transactions of Django, and this process uses no Django 4.2 or "
+                "later with settings. End the transaction within the block of the lock"
+            )
         services = _installation(self.app)
         if any(acquisition.thread == get_ident() for acquisition in self._held_here()):
             raise ExclusiveError(f"{self} is held by this thread already: a lock is not re-entrant")
@@ -201,6 +227,21 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
         acquisitions = self._held_here()
         ours = (acquisition for acquisition in acquisitions if acquisition.thread == get_ident())
         return next(ours, acquisitions[0] if acquisitions else None)
+
+    def _end(self, acquisition: Acquisition) -> None:
+        """Release the lock, or let the end of the transactions around this code do it."""
+        connections = transactions.open_transactions()
+        if self.until_commit and (waited_for := transactions.that_commit(connections)):
+            self._acquisitions.remove(acquisition)
+            assert acquisition.lease  # noqa: S101 - it is held
+            block = (get_ident(), acquisition.lease)
+            if block not in lock_blocks.get():
+                lock_blocks.set((*lock_blocks.get(), block))  # this code must not wait for itself
+            transactions.call_at_end(waited_for, partial(self._release, acquisition))
+            return
+        self._release(acquisition)
+        if connections and self.until_commit is None:
+            transactions.report_once(self.key, connections[0].alias)
 
     def _release(self, acquisition: Acquisition) -> None:
         try:
