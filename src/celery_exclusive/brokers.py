@@ -112,6 +112,11 @@ def counts_deliveries(conf: Mapping[str, Any]) -> bool:
     return any(kind.counts_deliveries for kind in kinds(conf).values())
 
 
+def drops_expired(conf: Mapping[str, Any]) -> bool:
+    """Whether the broker drops a message itself when the time of its `expiration` property is over."""
+    return all(family(url) == "amqp" for url in broker_urls(conf))
+
+
 def refuse_without_transport(conf: Mapping[str, Any]) -> None:
     """Raise OptionError for a broker that Celery would not reach."""
     for setting, url in _named(conf):

@@ -20,7 +20,7 @@ from celery_exclusive.options.declared import KINDS
 from celery_exclusive.options.leftovers import leftovers
 from celery_exclusive.options.masking import mask
 from celery_exclusive.options.option import Option, apps_with_locks, check_declaration
-from celery_exclusive.publishing.send import wrap_send_task
+from celery_exclusive.publishing.send import with_our_header
 from celery_exclusive.services import ATTRIBUTE, Services
 from celery_exclusive.task import TaskMixin
 from celery_exclusive.worker.checks import refuse_declared
@@ -63,9 +63,9 @@ def install(app: Celery) -> Celery:
         services.courier, services.releaser = Courier(services), Releaser(services)
         services.installer = installer = Installer(app)
         mask(app)
-        cast("Any", app).send_task = wrap_send_task(services)
         app.steps["worker"].add("celery_exclusive.worker.steps:Locks")
         setattr(app, ATTRIBUTE, services)
+        app.__class__ = with_our_header(app.__class__)
         apps_with_locks[app] = _adopt_when_bound
         if "django.core.checks" in sys.modules:  # one of its checks is whether the project has our app
             import_module("celery_exclusive.contrib.django.checks")

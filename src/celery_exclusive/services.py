@@ -90,6 +90,11 @@ class Services:
         return Settings.from_conf(self.app.conf)
 
     @cached_property
+    def amqp(self) -> Any:
+        """Celery's `app.amqp`, which takes a lock each time it is looked up."""
+        return self.app.amqp
+
+    @cached_property
     def store(self) -> Store:
         """The store of this app. The stored messages that its answers name are republished."""
         settings = self.settings

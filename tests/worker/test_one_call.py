@@ -638,16 +638,14 @@ def test_this_version_of_kombu_is_known() -> None:
     assert set(Channel._put.__code__.co_names) >= one_call._PUSHES
 
 
-def far_app(make_app: Any, redis_url: str, proxy: Proxy, route: Callable[[], object] = int) -> Any:
+def far_app(make_app: Any, redis_url: str, proxy: Proxy, begin: Callable[[], object] = int) -> Any:
     """An app with locks in another Redis, behind this network, and a connection to it.
 
-    It calls `route` when Celery begins to make a message.
+    It calls `begin` when Celery begins to make a message.
     """
-    app = make_app(
-        redis_url,
-        exclusive_store=f"redis://127.0.0.1:{proxy.port}/0?socket_timeout=0.5",
-        task_routes=[lambda *_, **__: route() and None],
-    )
+    app = make_app(redis_url, exclusive_store=f"redis://127.0.0.1:{proxy.port}/0?socket_timeout=0.5")
+    make = app.amqp.create_task_message
+    app.amqp.create_task_message = lambda *args, **options: (begin(), make(*args, **options))[1]
     app._celery_exclusive.publisher_epoch.read()
     app._celery_exclusive.store.check()  # which has the script then
     return app

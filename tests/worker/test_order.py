@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from celery import chain, group
+from kombu import Producer
 
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.publishing.ordered import OrderedPublish
@@ -91,6 +92,38 @@ def test_threads_may_share_a_producer(make_lab: Callable[..., Lab], monkeypatch:
     lab.start_worker()
     lab.journal.wait_for("end", 3)
     assert sorted(lab.journal.tags("start")) == ["a", "b", "c"]
+
+
+class Traced(Producer):
+    """A producer of the user's, which notes what is published through it."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.noted: list[str] = []
+
+    def publish(self, *args: Any, **options: Any) -> Any:
+        self.noted.append(options["headers"]["id"])
+        return super().publish(*args, **options)
+
+
+@pytest.mark.parametrize("way", ["connection", "producer", "publisher", "a class of its own"])
+def test_a_call_has_its_place_in_line_whatever_its_caller_publishes_through(
+    make_lab: Callable[..., Lab], way: str
+) -> None:
+    lab = make_lab(module=SHOP, task_ignore_result=True)
+    send(lab, "a", "b")
+    with lab.app.connection_for_write() as connection:
+        made = Traced if way == "a class of its own" else lab.app.amqp.Producer
+        producer = connection if way == "connection" else made(connection)
+        name = "producer" if way == "a class of its own" else way
+        results = send(lab, "c", "d", options={name: producer})
+    assert lab.doors.llen("lab") == 1
+    assert lab.line("ordered", "k")[2:] == [result.id for result in results]
+    if way == "a class of its own":
+        assert producer.noted == [result.id for result in results]
+    lab.start_worker()
+    lab.journal.wait_for("end", 4)
+    assert lab.journal.tags("start") == ["a", "b", "c", "d"]
 
 
 def test_the_task_of_a_killed_worker_starts_again_before_those_behind_it(

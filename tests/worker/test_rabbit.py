@@ -212,3 +212,22 @@ def test_what_rabbitmq_does_not_take_is_an_error_for_us(
     )
     assert rabbit_server.messages(lab.conf["broker_url"], "lab") == 1
     republisher.close()
+
+
+@pytest.mark.parametrize("how", ["by its task", "by its name", "expiration"])
+def test_a_unique_key_is_free_when_rabbitmq_has_dropped_its_message(
+    make_rabbit_lab: Callable[..., Lab], rabbit_server: RabbitServer, how: str
+) -> None:
+    """RabbitMQ tells nobody that a message has expired in its queue, so nobody releases its key."""
+    name = "tests.worker.shop_unique.once"
+    expires = {} if how == "expiration" else {"expires": 1}
+    lab = make_rabbit_lab({}, module="tests.worker.shop_unique", task_annotations={name: expires})
+
+    def publish(tag: str) -> Any:
+        if how == "by its name":
+            return lab.app.send_task(name, ("k", tag))
+        return lab.send("once", "k", tag, options={"expiration": 1} if how == "expiration" else {})
+
+    publish("lost")
+    wait_for_empty(rabbit_server, lab)
+    eventually(lambda: publish("next").outcome == "published", "a free key")

@@ -32,7 +32,7 @@ _LARGE = 100_000
 
 def is_possible(services: Services, options: dict[str, Any]) -> bool:
     """Whether nobody would see a message begun that is not sent."""
-    if before_task_publish.receivers or options.get("publisher") or options.get("connection"):
+    if before_task_publish.receivers:
         return False  # a receiver, such as a tracer's, waits for after_task_publish
     producer = options.get("producer")
     # A group has one of the pool, as its own; whoever makes another one may do with it what he likes.

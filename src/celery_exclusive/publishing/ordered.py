@@ -50,8 +50,6 @@ class OrderedPublish:
             StoreUnavailable: the store does not answer, and `on_store_error` is not "allow".
         """
         with self.services.app.producer_or_acquire(producer) as used:
-            if type(used) is not Producer:
-                return publish(used)
             own = _own(used)
             own._publish = self._hooked(own, own._publish)  # type: ignore[method-assign]
             try:
@@ -111,7 +109,7 @@ class OrderedPublish:
 
 def _own(producer: Producer) -> Producer:
     """Return a producer of this call alone, in place of one that other threads may use at the same time."""
-    own = Producer.__new__(Producer)
+    own = producer.__class__.__new__(producer.__class__)
     vars(own).update(vars(producer))
     return own
 

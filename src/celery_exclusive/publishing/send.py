@@ -5,71 +5,88 @@ from __future__ import annotations
 from functools import wraps
 from inspect import signature
 from os import urandom
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from celery import Celery
 from celery.utils import uuid
 
 from celery_exclusive.messages.header import HEADER, Header, read_header, rejections
 from celery_exclusive.options.keys import key_of
+from celery_exclusive.publishing.as_sent import as_sent
 from celery_exclusive.publishing.call_options import CallOptions, pop_call_options
 from celery_exclusive.publishing.ordered import OrderedPublish, takes_its_place_now
 from celery_exclusive.publishing.unique_publish import UniquePublish
 from celery_exclusive.run import current_run
+from celery_exclusive.services import ATTRIBUTE
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
-
 
 _BY_PLACE = list(signature(Celery.send_task).parameters)[4:]
 """The parameters that `send_task` accepts by position, after its name and arguments."""
 
 
-def wrap_send_task(services: Services) -> Any:
-    """Make an app's `send_task`, which every publish passes, put our header on messages of our tasks."""
-    app = services.app
-    send_task = app.send_task
+def with_our_header(cls: type[Celery]) -> type[Celery]:
+    """Return the class of an installed app, which puts our header on messages of our tasks.
 
-    @wraps(send_task)
-    def with_header(name: str, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
-        if rest:
-            options.update(zip(_BY_PLACE, rest, strict=False))
-            rest = rest[len(_BY_PLACE) :]
-        task = options.get("task_type") or _declared(app, name)
-        call = pop_call_options(name, task, options)
-        headers: dict[str, Any] = {}
-        previous = None
-        if options.get("headers"):
-            headers = options["headers"] = dict(options["headers"])
-            previous = _pop_header(services, headers, options)
-        header = _header(services, call, task, (args or (), kwargs or {}), options, previous)
-        if header is None:
-            return _with_outcome(task, send_task(name, args, kwargs, *rest, **options))
-        has_order = call.exclusive and call.exclusive.order == "published"
-        ordered = call.exclusive if has_order and takes_its_place_now(header, options) else None
+    Our `send_task` stands between a class of the user's and Celery's own: it is given what theirs adds.
+    """
 
-        def send(header: Header, id: str, producer: Any = None) -> Any:
-            headers[HEADER] = services.signer.sign_header(header.write(), id)
-            completed = {**options, "task_id": id, "headers": headers}
-            if producer:
-                completed["producer"] = producer
-            else:
-                _use_own_channels(services)
-            if ordered is None or header.duplicate_of:
-                return send_task(name, args, kwargs, *rest, **completed)
+    def __reduce__(self: Any) -> Any:  # noqa: N807 - a copy is of the class that can be imported
+        make, arguments = cast("Any", cls.__reduce__(self))
+        return make, tuple(cls if it is type(self) else it for it in arguments)
 
-            def publish(producer: Any) -> Any:
-                return send_task(name, args, kwargs, *rest, **{**completed, "producer": producer})
+    bases = (_Sender,) if cls is Celery else (cls, _Sender)
+    looks = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+    return type(cls.__name__, bases, {**looks, "__reduce__": __reduce__})
 
-            given = options.get("producer") or options.get("publisher")
-            return OrderedPublish(services, ordered, header, id).send(publish, given)
 
-        if header.unique is None:
-            return _with_outcome(task, send(header, options.get("task_id") or uuid()))
-        unique = UniquePublish(services, task, call.unique, header, options, previous)
-        return unique.send(send, is_ordered=ordered is not None)
+@wraps(cast("Any", Celery.send_task))
+def _send_task(self: Any, name: str, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
+    send_task = super(_Sender, self).send_task
+    services: Services | None = getattr(self, ATTRIBUTE, None)
+    if services is None:  # another app of an installed app's class
+        return send_task(name, args, kwargs, *rest, **options)
+    options.update(zip(_BY_PLACE, rest, strict=False))
+    rest = rest[len(_BY_PLACE) :]
+    task = options.get("task_type") or _declared(self, name)
+    call = pop_call_options(name, task, options)
+    if call.exclusive or call.unique or call.off:
+        options = as_sent(services, task, name, args, kwargs, options)
+    headers: dict[str, Any] = {}
+    previous = None
+    if options.get("headers"):
+        headers = options["headers"] = dict(options["headers"])
+        previous = _pop_header(services, headers, options)
+    header = _header(services, call, task, (args or (), kwargs or {}), options, previous)
+    if header is None:
+        return _with_outcome(task, send_task(name, args, kwargs, *rest, **options))
+    has_order = call.exclusive and call.exclusive.order == "published"
+    ordered = call.exclusive if has_order and takes_its_place_now(header, options) else None
 
-    return with_header
+    def send(header: Header, id: str, producer: Any = None) -> Any:
+        headers[HEADER] = services.signer.sign_header(header.write(), id)
+        completed = {**options, "task_id": id, "headers": headers}
+        if producer:
+            completed["producer"] = producer
+        else:
+            _use_own_channels(services)
+        if ordered is None or header.duplicate_of:
+            return send_task(name, args, kwargs, *rest, **completed)
+
+        def publish(producer: Any) -> Any:
+            return send_task(name, args, kwargs, *rest, **{**completed, "producer": producer})
+
+        return OrderedPublish(services, ordered, header, id).send(publish, options.get("producer"))
+
+    if header.unique is None:
+        return _with_outcome(task, send(header, options.get("task_id") or uuid()))
+    unique = UniquePublish(services, task, call.unique, header, options, previous)
+    return unique.send(send, is_ordered=ordered is not None)
+
+
+_Sender: Any = type("_Sender", (Celery,), {"send_task": _send_task})
+"""Celery's own class, with our `send_task`."""
 
 
 def _use_own_channels(services: Services) -> None:
@@ -77,7 +94,7 @@ def _use_own_channels(services: Services) -> None:
     if services.broker_place:
         from celery_exclusive.publishing.own_channel import use_own_channels
 
-        use_own_channels(services.app.amqp)
+        use_own_channels(services.amqp)
 
 
 def _pop_header(services: Services, headers: dict[str, Any], options: dict[str, Any]) -> Header | None:

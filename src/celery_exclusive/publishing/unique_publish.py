@@ -12,6 +12,7 @@ from celery.utils import uuid
 from kombu.exceptions import OperationalError
 
 from celery_exclusive import notices
+from celery_exclusive.brokers import drops_expired
 from celery_exclusive.core.claim import FINISHED, PERIOD, Claim, UniqueUntil, publish_id
 from celery_exclusive.core.operations import AcquireAlone, Answer, GiveUp, Granted, Held, KeyOperation
 from celery_exclusive.core.plan import Ask, run_plan
@@ -58,7 +59,7 @@ class UniquePublish:
         self.run = run if run and run.task_id == self.task_id else None  # else another task publishes it
         self.is_retry = bool(options.get("retries") and (previous or self.run))
         self.option = services.unique(task, header.values) if self.is_retry else option
-        self.queued_ttl = _queued_ttl(services.queued_ttl(self.option), self.until, options)
+        self.queued_ttl = _queued_ttl(services, self.option, self.until, options)
         if not self.is_simple and self.call.inherits:
             self.header = replace(header, follows=publish_id(self.call.inherits.id))
         self.may_hold = False
@@ -265,9 +266,14 @@ class UniquePublish:
         return _process["is_celery_beat"] or bool((self.options.get("headers") or {}).get("celery_beat_task"))
 
 
-def _queued_ttl(ttl: int, until: UniqueUntil, options: dict[str, Any]) -> int:
-    """Return how long a queued message keeps the key: `ttl` from its eta on, and not once it has expired."""
+def _queued_ttl(
+    services: Services, option: Unique | None, until: UniqueUntil, options: dict[str, Any]
+) -> int:
+    """Return how long a queued message keeps the key: its ttl from its eta on, but not beyond its expiry."""
+    ttl = services.queued_ttl(option)
     eta, expires, delay = options.get("eta"), options.get("expires"), options.get("countdown") or 0
+    if expires is None and "expiration" in options and drops_expired(services.app.conf):
+        expires = options["expiration"]
     if until == PERIOD or (eta is None and expires is None and not delay):
         return ttl
     if eta is not None:
