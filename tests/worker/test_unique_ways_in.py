@@ -121,15 +121,17 @@ def test_publishers_that_race_send_one(stage: Stage) -> None:
 
 
 @ONCE
-def test_one_id_that_is_sent_twice_runs_twice_as_in_celery_and_leaves_nothing(stage: Stage) -> None:
+def test_publishers_that_race_with_one_task_id_send_one(stage: Stage) -> None:
     lab = stage.make_lab(SHOP, exclusive_ttl=600)
     once = lab.task("once")
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda n: once.apply_async(("k", f"{n}"), task_id="by hand"), range(2)))
-    assert stage.messages_at_the_broker(lab) == 2
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda n: once.apply_async(("k", f"{n}"), task_id="by hand"), range(40)))
+    assert sorted(result.outcome for result in results) == ["published", *["skipped"] * 39]
+    assert stage.messages_at_the_broker(lab) == 1
     stage.start_worker(lab)
-    lab.journal.wait_for("end", 2)
+    lab.journal.wait_for("end")
     stage.assert_nothing_is_left(lab)
+    assert len(lab.journal.tags()) == 1
     assert lab.send("once", "k", "next").outcome == "published"
 
 

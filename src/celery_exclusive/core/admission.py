@@ -67,6 +67,10 @@ class Outcome:
     def has_lock(self) -> bool:
         return self.fence > 0
 
+    def is_against(self, task: str) -> bool:
+        """Whether this task is the one that has the key."""
+        return task in (self.existing_id, *(task_id(owner.id) for owner in self.by))
+
     def as_duplicate(self, key: str, by: tuple[Owner, ...]) -> Outcome:
         """Return the outcome of a run whose unique key these owners hold. It keeps its lock."""
         return replace(self, kind="skip", key=key, by=by, existing_id=first_task_id(by), reason="duplicate")
@@ -243,8 +247,9 @@ def _has_to_run(delivery: Delivery, owner: Owner) -> bool:
 
 
 def _is_kin(delivery: Delivery, owner: Owner) -> bool:
-    """Whether this is an earlier run of the same task, or the parent that is just ending."""
-    return task_id(owner.id) in delivery.kin
+    """Whether this is the same message, an earlier run of its task, or the parent that is just ending."""
+    is_same = publish_claim_id(owner.id) == publish_claim_id(delivery.id)
+    return is_same or task_id(owner.id) in delivery.kin
 
 
 def _is_kin_but_no_copy(delivery: Delivery, owner: Owner) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from celery_exclusive.core.claim import FINISHED, Claim, UniqueClaim
+from celery_exclusive.core.claim import FINISHED, Claim, UniqueClaim, task_id
 from celery_exclusive.core.operations import Acquire, Order
 
 
@@ -18,9 +18,9 @@ class Delivery:
     the message while it runs, and that it is delivered from there if its run dies. `order` is that in which
     the tasks of its lock start, unless as they arrive. `can_be_parked` says that the store can keep the
     message, since its queue can get it back, `is_fanout` that all queues of its exchange got a copy.
-    `kin` are the tasks with which it cannot conflict: itself, and the one whose end has published it.
-    `follows` is the id of the run that has handed its unique key over to this message, its retry or
-    replacement.
+    `published_by` is the task whose end has published it, or its own, if its own body has. `follows` is the
+    id of the run that has handed its unique key over to this message, its retry or replacement.
+    `is_awaited` says that other tasks wait for its end: it is a member of a canvas.
     """
 
     id: str
@@ -37,8 +37,9 @@ class Delivery:
     order: Order | None = None
     can_be_parked: bool = True
     is_fanout: bool = False
-    kin: tuple[str, ...] = ()
+    published_by: str | None = None
     follows: str | None = None
+    is_awaited: bool = False
 
     @property
     def may_be_in_line(self) -> bool:
@@ -49,6 +50,16 @@ class Delivery:
     def has_asked_before(self) -> bool:
         """Whether an earlier delivery or run of its task has asked for its keys."""
         return self.was_admitted or self.may_be_in_line
+
+    @property
+    def kin(self) -> tuple[str, ...]:
+        """The tasks with which it cannot conflict: the one whose end has published it, and its own.
+
+        A call that was given the id of another task continues no run of it. The others would have to wait
+        for a member of a canvas, so that one counts as a continuation.
+        """
+        goes_on = self.was_admitted or self.published_by or self.follows or self.is_awaited
+        return tuple(filter(None, (self.published_by, task_id(self.id) if goes_on else None)))
 
     @property
     def key(self) -> str:

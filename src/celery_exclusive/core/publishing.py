@@ -21,8 +21,10 @@ class Call:
 
     * `inherits`: the claim of the run whose lease it inherits, as a retry and a replacement do.
     * `is_awaited`: others wait for its result, as for that of a member of a canvas, so it must be sent.
+    * `has_given_id`: its caller has chosen its task id, and may wait for its result, too.
     * `is_parallel`: it is a member of a group or chord.
-    * `parent`: the task whose end publishes it. `callers`: those whose bodies hold the key around it.
+    * `parent`: the task whose end publishes it, or its own, if its own body does. `callers`: those whose
+      bodies hold the key around it.
     """
 
     claim: Claim
@@ -31,13 +33,14 @@ class Call:
     kind: Kind = "call"
     inherits: Claim | None = None
     is_awaited: bool = False
+    has_given_id: bool = False
     is_parallel: bool = False
     parent: str | None = None
     callers: tuple[str, ...] = ()
 
     @property
     def has_to_be_sent(self) -> bool:
-        return self.kind != "call" or self.is_awaited or self.parent is not None
+        return self.kind != "call" or self.is_awaited or self.has_given_id or self.parent is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +62,13 @@ def publish(call: Call) -> Plan[Sending]:
         return Sending(may_hold=True)
     existing_id = first_task_id(answer.by)
     has_lost_it = call.kind in ("retry", "replacement")  # its run has begun with the key
-    ends_before = existing_id in (task_id(call.claim.id), call.parent)  # its kin
-    if has_lost_it or ends_before:
+    is_own = existing_id == task_id(call.claim.id)
+    if has_lost_it or existing_id == call.parent or (is_own and call.parent):  # its kin ends before
         return Sending()
     if existing_id in call.callers and not call.is_parallel:
         return Sending("error", existing_id)
+    if is_own and not call.is_awaited:  # a skip result would be stored as that of the task with the key
+        return Sending("skip", existing_id)
     return Sending("duplicate" if call.has_to_be_sent else "skip", existing_id)
 
 

@@ -43,7 +43,7 @@ class Header:
     * `duplicate_of`: the task that held the unique key when it was published.
     * `promoted`: the epoch of the store, if this is the copy of an offer; `offered`: the key of that offer.
     * `published_by`: the task whose end has published it, which may still hold its lease: this is the next
-      step of its chain, a link, the body of its chord.
+      step of its chain, a link, the body of its chord. Its own task, if the body of that has published it.
     * `follows`: the publish id, with its queue, of the run that this message goes on with, as its retry or
       replacement that inherits its unique key.
     * `store`: the epoch of the store that the publisher uses. None: it does not know.

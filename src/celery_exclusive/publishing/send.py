@@ -144,7 +144,7 @@ def _header(
     if previous and options.get("retries"):
         header = _of_retry(call, task, *arguments, options.get("task_id"), previous)
     else:
-        header = _with_new_keys(call, task, *arguments)
+        header = _with_new_keys(call, task, *arguments, options.get("task_id"))
     if header is None:
         return None
     services.settings  # noqa: B018 - wrong settings are an error for the caller
@@ -161,7 +161,7 @@ def _of_retry(
 ) -> Header | None:
     if not call.off and _same_arguments(task, args, kwargs):
         return _with_same_keys(previous, call.values, task_id)
-    return _with_new_keys(_with_options_of(previous, call), task, args, kwargs)
+    return _with_new_keys(_with_options_of(previous, call), task, args, kwargs, task_id)
 
 
 def _with_same_keys(previous: Header, values: dict[str, Any], task_id: str | None) -> Header:
@@ -185,7 +185,9 @@ def _with_options_of(previous: Header, call: CallOptions) -> CallOptions:
     )
 
 
-def _with_new_keys(call: CallOptions, task: Any, args: Any, kwargs: Any) -> Header | None:
+def _with_new_keys(
+    call: CallOptions, task: Any, args: Any, kwargs: Any, task_id: str | None
+) -> Header | None:
     exclusive = unique = None
     try:
         if call.exclusive:
@@ -196,7 +198,7 @@ def _with_new_keys(call: CallOptions, task: Any, args: Any, kwargs: Any) -> Head
         return None  # the arguments do not fit; the worker will refuse them
     header = Header(_publish_id(), exclusive, unique, call.off, call.values)
     run = current_run.get()
-    if run and run.body_over:
+    if run and (run.body_over or run.task_id == task_id):
         header.published_by = run.task_id
     return header
 

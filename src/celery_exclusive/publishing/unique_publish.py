@@ -12,16 +12,15 @@ from celery.utils import uuid
 from kombu.exceptions import OperationalError
 
 from celery_exclusive import notices
-from celery_exclusive.brokers import drops_expired
-from celery_exclusive.core.claim import FINISHED, PERIOD, Claim, UniqueUntil, publish_id
+from celery_exclusive.core.claim import FINISHED, Claim, publish_id
 from celery_exclusive.core.operations import AcquireAlone, Answer, GiveUp, Granted, Held, KeyOperation
 from celery_exclusive.core.plan import Ask, run_plan
 from celery_exclusive.core.publishing import Call, Kind, Sending, phase_of, publish, unpublished
 from celery_exclusive.errors import DuplicateTask, StoreUnavailable, is_away
 from celery_exclusive.leases.insist import insist
 from celery_exclusive.messages.header import Header
-from celery_exclusive.options.amounts import LONGEST, microseconds, no_longer_than, seconds_until
 from celery_exclusive.options.declared import Unique
+from celery_exclusive.publishing.queued_ttl import queued_ttl
 from celery_exclusive.run import current_run, runs
 from celery_exclusive.services import Services
 
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from celery_exclusive.publishing.one_call import OneCall
 
 _GRANTED = Sending(may_hold=True)
-_OF_MEMBERS = ("chain", "group_id", "chord", "link", "link_error", "reply_to", "task_id")
+_OF_MEMBERS = ("chain", "group_id", "chord", "link", "link_error", "reply_to")
 """Options of calls whose result others wait for, if their caller gives them."""
 
 
@@ -59,7 +58,7 @@ class UniquePublish:
         self.run = run if run and run.task_id == self.task_id else None  # else another task publishes it
         self.is_retry = bool(options.get("retries") and (previous or self.run))
         self.option = services.unique(task, header.values) if self.is_retry else option
-        self.queued_ttl = _queued_ttl(services, self.option, self.until, options)
+        self.queued_ttl = queued_ttl(services, self.option, self.until, options)
         if not self.is_simple and self.call.inherits:
             self.header = replace(header, follows=publish_id(self.call.inherits.id))
         self.may_hold = False
@@ -84,6 +83,7 @@ class UniquePublish:
             kind=kind,
             inherits=lease.claim if lease and lease.may_hold else None,
             is_awaited=self._is_awaited,
+            has_given_id=bool(self.options.get("task_id")),
             is_parallel=bool(self.options.get("group_id") or self.options.get("chord")),
             parent=self.header.published_by,
             callers=_enclosing_tasks(key),
@@ -264,25 +264,6 @@ class UniquePublish:
     def _is_celery_beat(self) -> bool:
         """Whether the publisher is beat, which only logs errors."""
         return _process["is_celery_beat"] or bool((self.options.get("headers") or {}).get("celery_beat_task"))
-
-
-def _queued_ttl(
-    services: Services, option: Unique | None, until: UniqueUntil, options: dict[str, Any]
-) -> int:
-    """Return how long a queued message keeps the key: its ttl from its eta on, but not beyond its expiry."""
-    ttl = services.queued_ttl(option)
-    eta, expires, delay = options.get("eta"), options.get("expires"), options.get("countdown") or 0
-    if expires is None and "expiration" in options and drops_expired(services.app.conf):
-        expires = options["expiration"]
-    if until == PERIOD or (eta is None and expires is None and not delay):
-        return ttl
-    if eta is not None:
-        delay = seconds_until(eta)
-    ttl = min(ttl + microseconds(delay), microseconds(LONGEST))
-    if expires is None:
-        return ttl
-    is_relative = isinstance(expires, (int, float))
-    return no_longer_than(ttl, expires if is_relative else seconds_until(expires))
 
 
 def _enclosing_tasks(key: str) -> tuple[str, ...]:

@@ -35,6 +35,8 @@ from celery_exclusive.worker.run_leases import RunLeases
 from celery_exclusive.worker.store_wait import StoreWait
 from celery_exclusive.worker.unique_lease import causes_redelivery
 
+_OF_MEMBERS = ("chain", "group", "chord", "callbacks", "errbacks")
+"""What Celery's request says of a task for whose end others wait."""
 _PAUSE = 5
 """Seconds after which a message comes again that has waited for the store in vain; the longest."""
 _LOOK = 1
@@ -55,13 +57,15 @@ class Execution:
         self.services: Services = task.app._celery_exclusive
         self.parts = parts_of(self.services)
         self.delivery = delivery.at_present()
+        if any(map(request.get, _OF_MEMBERS)):
+            self.delivery = replace(self.delivery, is_awaited=True)
         if not self.parts.runs_in_main:  # a child: only its parent sees whether somebody listens
             self.services.events_from = lambda: delivery.events_from
         self.exclusive = delivery.exclusive_option
         self.may_be_in_line = delivery.may_be_in_line
         self.store_wait = StoreWait(self.services, task, request)
         self.asked_at = self.look_until = 0.0
-        self.was_granted = False
+        self.was_granted = self.is_ignored = False
         self.run = Run(self.task_id, body_over=True)  # until it begins: Celery may end it without
         self.leases = RunLeases(
             self.services, self.parts, self.delivery, task.name, self.run, self.store_wait
@@ -75,6 +79,9 @@ class Execution:
             entered = self.enter()
             if isinstance(entered, (Ignore, Reject)):
                 return _traced(entered)
+            if self.is_ignored:
+                done = True
+                return _traced(Ignore(entered.kind))
             with within(self.run):
                 result = self.tracer(*self.call)
             done = not causes_redelivery(self.delivery, result.info and result.info.retval)
@@ -204,11 +211,28 @@ class Execution:
         self.leases.note_granted(outcome, self.asked_at)
         if outcome.kind == "run":
             return outcome
+        if outcome.kind in ("skip", "fail") and self.shares_its_result(outcome):
+            outcome = self.without_result(outcome)
         self.report.log(outcome)
         if outcome.kind in ("wait", "drop"):
             return Ignore(outcome.kind)
         self.set_result(outcome)
         return outcome
+
+    def shares_its_result(self, outcome: Outcome) -> bool:
+        """Whether a result of this delivery would be stored as that of the task that has the key.
+
+        With rpc results each caller gets those of its own calls.
+        """
+        return outcome.is_against(self.task_id) and not self.services.has_rpc_results
+
+    def without_result(self, outcome: Outcome) -> Outcome:
+        """Return an outcome that stores no result. A member of a canvas gets one, for what comes after it."""
+        if self.delivery.is_awaited:
+            self.call[3]["ignore_result"] = True
+            return outcome
+        self.is_ignored = True
+        return replace(outcome, kind="skip")
 
     def gives_up_after(self, outcome: Outcome) -> float | None:
         """Return for how long it tries; without end for its unique key."""

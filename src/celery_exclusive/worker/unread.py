@@ -164,7 +164,7 @@ class Unread:
             order=None if option is None or option.order == "arrived" else option.order,
             can_be_parked=can_be_parked,
             is_fanout=self.noted.get("is_fanout", False),
-            kin=tuple(filter(None, (self.id, header.published_by))),
+            published_by=header.published_by,
             follows=f"{self.id}/{header.follows}" if header.follows else None,
             header=header,
             content=self._of_its_queue() if header.route else self.content,

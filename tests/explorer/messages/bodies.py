@@ -48,11 +48,14 @@ def _next(world: World, slot: Slot, how: Publication) -> Message:
     message = slot.copy.message
     if how in ("retry", "retry elsewhere", "replacement"):
         key = message.key if how != "retry elsewhere" else "u" if message.key == "v" else "v"
-        return Message(message.task, _next_number(world, message.task), key, is_retry=how != "replacement")
+        is_retry, number = how != "replacement", _next_number(world, message.task)
+        parent = "" if is_retry else message.task
+        return Message(message.task, number, key, parent=parent, is_retry=is_retry)
     tasks = {fate[0][0] for fate in world.fates} | {caller.message.task for caller in world.callers}
     tasks |= {slot.next[1].task for slot in world.slots if slot.next}
     task = min(set("mnop") - tasks)
-    return Message(task, 1, message.key, parent=message.task if how == "step" else "")
+    parent = message.task if how == "step" else ""
+    return Message(task, 1, message.key, parent=parent, is_awaited=how == "inner member")
 
 
 def _next_number(world: World, task: str) -> int:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 def moves(model: Model, world: World) -> Iterator[Move]:
     alike = set()
     for caller in world.callers:
-        kind = (caller.how, caller.message.key)
+        is_named = model.plans.call(caller).has_given_id
+        kind = (caller.how, caller.message.key, is_named and caller.message.task)
         if caller.phase == "idle":
             if kind not in alike:  # calls are alike until one is made
                 yield from _calls(model, world, caller)

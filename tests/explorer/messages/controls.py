@@ -10,6 +10,7 @@ from unittest import mock
 
 from celery_exclusive.core import admission, endings, publishing, step
 from celery_exclusive.core.admission import Outcome
+from celery_exclusive.core.claim import task_id
 from celery_exclusive.core.delivery import Delivery
 from celery_exclusive.core.operations import (
     Acquire,
@@ -104,6 +105,14 @@ def _stepping(change: Callable[[Document, Operation], Document]) -> Change:
 
 def _calling(**facts: Any) -> Change:
     return publishing, "publish", lambda call: _publish(replace(call, **facts))
+
+
+def _calling_kin(call: Any) -> Any:
+    return _publish(replace(call, parent=call.parent or task_id(call.claim.id)))
+
+
+def _as_kin(delivery: Delivery) -> Delivery:
+    return replace(delivery, published_by=delivery.published_by or task_id(delivery.id))
 
 
 def _all_of_token(kind: type) -> Change:
@@ -283,6 +292,14 @@ CONTROLS: Mapping[str, Control] = {
         setting("the next step", calls="a", exclusive=True, on_conflict="skip", steps=1),
         "no other task has x",
         ((admission, "_is_kin", lambda *_, **__: False),),
+    ),
+    "a call under the id of a task that is queued is its kin": Control(
+        setting("one task id twice", calls="aa"), "has not ended", ((publishing, "publish", _calling_kin),)
+    ),
+    "a delivery under the id of a task that runs is its kin": Control(
+        setting("one task id twice: the lock", calls="aa'", exclusive=True, on_conflict="skip"),
+        "waits for x, and is to be skipped",
+        (_facts(_as_kin),),
     ),
     "an offer for one key counts at the other": Control(
         setting("a retry elsewhere", calls="ab'", exclusive=True, retries_elsewhere=1),

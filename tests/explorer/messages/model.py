@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from celery_exclusive.core.claim import FINISHED, STARTED, task_id
-from celery_exclusive.core.operations import Acquire, AcquireAlone, Granted, Operation, Reap
+from celery_exclusive.core.operations import Acquire, AcquireAlone, Granted, Held, Operation, Reap
 from tests.explorer.messages import callers, faults, slots
 from tests.explorer.messages.plans import Plans
 from tests.explorer.messages.store import KEYS, LOCK, Key, Store, Stores
@@ -32,11 +32,13 @@ class Model:
     def start(self) -> World:
         setting = self.setting
         waiting = []
-        for number, letter in enumerate(setting.calls):
+        for place, letter in enumerate(setting.calls):
             if letter != "'":
-                key = "v" if setting.calls[number + 1 : number + 2] == "'" else "u"
+                key = "v" if setting.calls[place + 1 : place + 2] == "'" else "u"
                 how = "member" if letter.isupper() else "call"
-                waiting.append(Caller(how, Message(letter.lower(), 1, key)))
+                number = 1 + setting.calls[:place].lower().count(letter.lower())
+                message = Message(letter.lower(), number, key, is_awaited=how == "member")
+                waiting.append(Caller(how, message))
         return World(Store(), (), (), tuple(waiting), (), setting.budget).settled()
 
     def moves(self, world: World) -> Iterator[Move]:
@@ -131,6 +133,14 @@ class Model:
         if name != LOCK and slot.token in [lease.token for lease in world.store.key(LOCK).leases]:
             raise Violation(f"{slot.id} waits for {name}, and holds the lock")
 
+    def is_parked(self, slot: Slot, name: str) -> None:
+        """A message has joined the line of this key, as it was held: may it wait there?"""
+        goes_on = slot.copy.goes_on or slot.copy.message.is_awaited
+        by = [owner.id for answer in slot.answers if isinstance(answer, Held) for owner in answer.by]
+        is_turned_away = name == LOCK and self.setting.on_conflict == "skip" and not goes_on
+        if is_turned_away and slot.id not in by:
+            raise Violation(f"{slot.id} waits for {name}, and is to be skipped")
+
     def is_published(self, world: World, message: Message) -> None:
         """A call has acquired its key, and is to be sent: may it be?"""
         if self.setting.until != FINISHED:
@@ -141,7 +151,7 @@ class Model:
         for other in sorted(known):
             fate = world.fate(other.id)
             is_safe = fate.is_owed and not (fate.is_excused or fate.has_no_key or other.duplicate_of)
-            if is_safe and other.key == message.key and other.task != message.task:
+            if is_safe and other.key == message.key and other.id != message.id:
                 raise Violation(f"{message.id} is sent, and {other.id} has not ended")
 
     def _takes_over(self, world: World, operation: Acquire | AcquireAlone, before: Key) -> World:
@@ -166,7 +176,9 @@ class Model:
         if fate.was_admitted and self.setting.flags and not (is_first or fate.is_given_up):
             raise Violation(f"{message.id} is skipped, though it was admitted before")
         owners = world.store.key(key).owners
-        if not [id for id in owners if task_id(id) not in (message.task, message.parent)]:
+        goes_on = copy.goes_on if copy else message.goes_on
+        kin = (message.parent, message.task if goes_on else "")
+        if not [id for id in owners if id != message.id and task_id(id) not in kin]:
             raise Violation(f"{message.id} is skipped, and no other task has {key}")
         if self.setting.until == STARTED and key != LOCK:
             running = [slot.id for slot in world.slots if slot.phase == "body" and slot.has_body]

@@ -82,8 +82,9 @@ class Plans:
             was_admitted=copy.is_redelivered or bool(copy.promoted) or message.is_retry,
             acks_late=self.setting.late,
             recovers=self.setting.recovers and exclusive is not None,
-            kin=tuple(filter(None, (message.task, message.parent))),
+            published_by=message.parent or None,
             follows=message.follows or None,
+            is_awaited=message.is_awaited,
         )
 
     def call(self, caller: Caller) -> Call:
@@ -121,6 +122,7 @@ class Plans:
             kind=_kind(how, message, has_key=has_key),
             inherits=inherited,
             is_awaited=how in ("member", "step", "inner member"),
+            has_given_id=self.setting.calls.lower().count(message.task) > 1,
             is_parallel=how == "inner member",
             parent=message.parent or None,
             callers=callers,

@@ -41,6 +41,7 @@ def _admit(model: Model, world: World, slot: Slot) -> Iterator[Move]:
     after, answer, wakes = model.ask(world, asked.key, operation, slot.copy)
     label = f"{slot.copy} asks {asked.key}: {type(operation).__name__} -> {shown(answer)}"
     if isinstance(answer, Parked):
+        model.is_parked(slot, asked.key)
         after = after.mark(slot.id, was_admitted=True, has_waited=True)
     label, settled = _answered(model, label, after, slot, answer)
     yield Move(label, settled.send(*wakes))

@@ -27,7 +27,10 @@ acknowledged. What is `owed` is released by the main process, since the child is
 
 
 class Message(NamedTuple):
-    """What a message says of itself; `number` stands for its publish id, `follows` is the id of a run."""
+    """What a message says of itself; `number` stands for its publish id, `follows` is the id of a run.
+
+    `parent` is the task whose end, or whose own body, has published it. `is_awaited`: a member of a canvas.
+    """
 
     task: str
     number: int
@@ -37,6 +40,12 @@ class Message(NamedTuple):
     is_retry: bool = False
     is_acquired: bool = True
     follows: str = ""
+    is_awaited: bool = False
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it continues a run."""
+        return self.is_retry or bool(self.parent or self.follows)
 
     @property
     def id(self) -> str:
@@ -54,6 +63,11 @@ class Copy(NamedTuple):
     promoted: str | None = None
     offered: str = ""
     is_hidden: bool = False
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it is known to continue a run."""
+        return self.message.goes_on or self.is_redelivered or bool(self.promoted)
 
     @property
     def is_back(self) -> bool:
@@ -197,7 +211,8 @@ _NOTHING = Budget()
 class Setting:
     """How large the world is. `calls` has a letter for each call: capitals are members of a canvas.
 
-    A call has the key `u`, or if its letter is followed by `'` the key `v`. `late`: messages are acknowledged
+    A call has the key `u`, or if its letter is followed by `'` the key `v`. One letter twice: two calls with
+    one task id, which their callers have chosen. `late`: messages are acknowledged
     late. `flags`: the broker says of a message that it delivers it again. `recovers`: the store keeps the
     message of a run, and the broker hides that of a dead one.
     """

@@ -36,8 +36,8 @@ class Store:
             operation = replace(operation, message=b"a message")
         return key.ask(operation)
 
-    def admit(self, delivery: Delivery) -> Outcome:
-        return run_plan(admit(delivery, Policy()), self.ask)
+    def admit(self, delivery: Delivery, on_conflict: str = "wait") -> Outcome:
+        return run_plan(admit(delivery, Policy(on_conflict)), self.ask)
 
     def wait(self, seconds: int) -> None:
         for key in self.keys.values():
@@ -49,7 +49,7 @@ def delivery(token: str, *, task: str = "a", lock: bool = True, **facts: object)
     id = f"{task}/1"
     exclusive = Claim("x", id, token, TTL) if lock else None
     unique = UniqueClaim(Claim("u", id, token, TTL), "finished", QUEUED_TTL, is_acquired=True)
-    made = Delivery(id=id, token=token, exclusive=exclusive, unique=unique, acks_late=True, kin=(task,))
+    made = Delivery(id=id, token=token, exclusive=exclusive, unique=unique, acks_late=True)
     return replace(made, **facts)
 
 
@@ -167,6 +167,41 @@ def test_a_copy_does_not_run_after_its_run_that_ends_before_the_copy_is_parked(*
         store.keys[claim.key].ask(claim.release())
     assert copy.go_on().kind == "drop"
     assert [key.entries for key in store.keys.values()] == [{}, {}]
+
+
+CONTINUATIONS = (
+    {"was_admitted": True},
+    {"published_by": "a"},
+    {"published_by": "another"},
+    {"follows": "a/1"},
+    {"is_awaited": True},
+)
+
+
+@pytest.mark.parametrize("facts", CONTINUATIONS, ids=str)
+@pytest.mark.parametrize("key", ["x", "u"])
+def test_a_delivery_that_continues_its_task_waits_for_a_run_of_it(key: str, facts: dict[str, object]):
+    store = Store()
+    store.keys[key].ask(Claim(key, "a/0", "of a run", TTL).acquire())
+    outcome = store.admit(delivery("next", lock=key == "x", **facts), "skip")
+    assert (outcome.kind, outcome.key) == ("wait", key)
+
+
+@pytest.mark.parametrize("key", ["x", "u"])
+def test_a_delivery_of_another_call_with_its_task_id_conflicts_with_a_run_of_it(key: str):
+    store = Store()
+    store.keys[key].ask(Claim(key, "a/0", "of a run", TTL).acquire())
+    outcome = store.admit(delivery("next", lock=key == "x"), "skip")
+    assert (outcome.kind, outcome.key, outcome.existing_id) == ("skip", key, "a")
+    assert outcome.is_against("a")
+    assert not outcome.is_against("b")
+
+
+def test_a_copy_that_no_broker_has_flagged_waits_behind_its_own_run_and_is_not_skipped():
+    store = Store()
+    assert store.admit(delivery("first"), "skip").kind == "run"
+    outcome = store.admit(delivery("second"), "skip")
+    assert (outcome.kind, outcome.position) == ("wait", 0)
 
 
 @pytest.mark.parametrize("lock", [False, True])

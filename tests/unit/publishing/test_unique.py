@@ -11,6 +11,7 @@ from celery import Celery, Task, chain, chord, group, shared_task
 
 from celery_exclusive import DuplicateTask, Unique, install
 from celery_exclusive import Task as InstallingTask
+from celery_exclusive.run import Run, within
 from celery_exclusive.stores.memory import MemoryStore
 
 Header = dict[str, Any]
@@ -185,11 +186,31 @@ def test_beat_is_quiet_about_a_conflict(make_task: Any, caplog: pytest.LogCaptur
     }
 
 
-def test_one_id_is_never_a_duplicate_of_itself(make_task: Any, sent: Any) -> None:
+def test_a_call_with_the_task_id_of_the_holder_is_not_sent(make_task: Any, sent: Any) -> None:
     task = make_task()
-    for _ in range(2):
-        assert task.apply_async(("a",), task_id="by hand").outcome == "published"
-    assert [header.get("duplicate_of") for header in sent()] == [None, None]
+    assert task.apply_async(("a",), task_id="by hand").outcome == "published"
+    again = task.apply_async(("a",), task_id="by hand")
+    assert (again.outcome, again.id, again.existing_id) == ("skipped", "by hand", "by hand")
+    assert len(sent()) == 1
+
+
+def test_a_member_of_a_canvas_with_the_task_id_of_the_holder_is_sent_as_a_duplicate(
+    make_task: Any, sent: Any
+) -> None:
+    task = make_task()
+    task.apply_async(("a",), task_id="by hand")
+    chain(task.si("a").set(task_id="by hand"), task.si("b")).apply_async()
+    assert [header.get("duplicate_of") for header in sent()] == [None, "by hand"]
+
+
+def test_a_body_that_publishes_its_own_task_id_continues_its_run(make_task: Any, sent: Any) -> None:
+    task = make_task()
+    task.apply_async(("a",), task_id="by hand")
+    with within(Run("by hand")):
+        task.apply_async(("a",), task_id="by hand")
+        task.delay("b")
+    headers = [(header.get("published_by"), header.get("duplicate_of")) for header in sent()]
+    assert headers == [(None, None), ("by hand", None), (None, None)]
 
 
 def test_what_does_not_fit_is_left_to_the_worker(

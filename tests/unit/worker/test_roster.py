@@ -38,7 +38,6 @@ BOTH = Received(
     exclusive=X,
     unique=UNIQUE,
     acks_late=True,
-    kin=("id",),
     header=Header("p"),
     content=CONTENT,
 )

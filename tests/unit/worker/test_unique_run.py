@@ -26,7 +26,6 @@ DELIVERY = Received(
     token="t",
     unique=UNIQUE,
     acks_late=True,
-    kin=("id",),
     header=Header("p"),
     content=(b"[]", "application/json", "utf-8", {}, {}, "celery", ""),
 )
