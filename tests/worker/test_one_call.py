@@ -14,8 +14,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import wraps
+from types import MethodType
 from typing import Any
 
 import pytest
@@ -248,6 +250,47 @@ def test_a_receiver_that_sees_a_message_before_it_is_sent_sees_no_duplicate(
         before_task_publish.disconnect(see)
     assert before == [results[0].id]
     assert not pushes
+
+
+class Wrapper:
+    """What wrapt makes of a method, as some tracers do: an object that looks like the method in all else."""
+
+    def __init__(self, method: Any, traced: Any) -> None:
+        self._method, self._traced = method, traced
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._method, name)
+
+    def __get__(self, instance: Any, cls: Any) -> Any:
+        return MethodType(self._traced, instance) if instance else self
+
+
+@pytest.mark.parametrize("is_object", [False, True], ids=["function", "object"])
+@pytest.mark.parametrize("method", [(Celery, "send_task"), (Producer, "publish")])
+@pytest.mark.parametrize("place", ["one place", "two places"])
+def test_a_tracer_around_a_publish_sees_no_duplicate_and_no_error(
+    make_app: Any,
+    redis_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    method: tuple[Any, str],
+    is_object: bool,
+    place: str,
+) -> None:
+    spans: list[BaseException | None] = []
+    original = getattr(*method)
+
+    @wraps(original)
+    def traced(*args: Any, **options: Any) -> Any:
+        with ExitStack() as span:
+            span.push(lambda _, error, __: spans.append(error))
+            return original(*args, **options)
+
+    monkeypatch.setattr(*method, Wrapper(original, traced) if is_object else traced)
+    store = redis_url if place == "one place" else redis_url.replace("/0", "/3")
+    app = make_app(redis_url, exclusive_store=store)
+    assert load(app).delay("a").outcome == "published"
+    assert load(app).delay("a").outcome == "skipped"
+    assert spans == [None]
 
 
 def test_a_publisher_that_is_killed_at_any_moment_leaves_a_key_with_its_message_or_neither(

@@ -11,10 +11,14 @@ message is made.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
+from celery import Celery
 from celery.signals import before_task_publish
+from kombu import Producer
 from kombu.transport.redis import Channel
 from typing_extensions import Self
 
@@ -34,9 +38,17 @@ def is_possible(services: Services, options: dict[str, Any]) -> bool:
     """Whether nobody would see a message begun that is not sent."""
     if before_task_publish.receivers:
         return False  # a receiver, such as a tracer's, waits for after_task_publish
+    if not (_is_original(Celery, "send_task") and _is_original(Producer, "publish")):
+        return False  # a tracer that wraps one reports what raises there as an error
     producer = options.get("producer")
     # A group has one of the pool, as its own; whoever makes another one may do with it what he likes.
     return not producer or producer in getattr(services.app.producer_pool, "_dirty", ())
+
+
+def _is_original(cls: type, name: str) -> bool:
+    """Whether the method of this name is what the library has written, and nothing that wraps it."""
+    method = getattr(cls, name)
+    return type(method) is FunctionType and method.__globals__ is vars(sys.modules[cls.__module__])
 
 
 class OneCall:
@@ -164,4 +176,4 @@ class _Client:
 
 
 class _NotSent(BaseException):
-    """Ends the publishing of a message whose key is held. It is no error: nothing between may report it."""
+    """Ends the publishing of a message whose key is held. Only Celery's and kombu's own code is between."""
