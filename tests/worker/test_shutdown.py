@@ -13,6 +13,11 @@ import pytest
 from celery import Celery, signals
 
 from celery_exclusive import Exclusive, install
+from celery_exclusive.core.operations import Release
+from celery_exclusive.leases import releaser
+from celery_exclusive.messages import courier
+from celery_exclusive.worker import heartbeat, reaper, steps
+from tests.proxy import Proxy
 from tests.servers import RedisServer
 from tests.worker.embedded import embedded
 from tests.worker.lab import Lab, Worker, assert_renewed, disconnect, eventually, wait_until_gone
@@ -237,6 +242,29 @@ def test_an_embedded_worker_that_is_stopped_talks_to_the_store_no_more(
             assert len(client.client_list()) > 1
         eventually(lambda: len(client.client_list()) == 1, "no client but this one")
         assert not client.keys("cx2:{0}:l:*")
+
+
+def test_a_worker_that_stops_has_one_farewell_for_all_that_it_waits_for(
+    store: RedisServer,
+    proxy: Proxy,
+    make_embedded_app: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for part in (heartbeat, reaper, releaser, courier):
+        monkeypatch.setattr(part, "_FAREWELL", 600)
+    monkeypatch.setattr(steps, "_FAREWELL", 0.1)
+    url = f"redis://127.0.0.1:{proxy.port}/0?socket_timeout=600"
+    app = make_embedded_app(exclusive_store=url, exclusive_reap_period=0.1)
+
+    @app.task(shared=False, exclusive=Exclusive())
+    def echo() -> None: ...
+
+    with embedded(app, "threads"):
+        echo.delay().get(timeout=60)
+        proxy.drop(replies=True)
+        app._celery_exclusive.releaser.add(("x=k", Release("id/1", "t", ending="open")))
+    proxy.restore()
+    eventually(lambda: not app._celery_exclusive.releaser._runs, "the end of the releaser")
 
 
 def test_an_embedded_worker_keeps_the_key_of_a_task_that_outlives_it_and_ends_with_it_beside_the_next(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -160,6 +161,43 @@ def test_a_body_that_outlasts_its_lease_gets_lease_lost_and_nobody_starts_beside
     lab.open("next")
     assert waiting.get(timeout=DEADLINE) == "next"
     assert_nobody_ran_twice_and_nothing_is_left(stage, lab, store)
+
+
+def stop_while_the_store_is_away(stage: Stage, proxy: Proxy, **conf: object) -> tuple[Lab, list[Any]]:
+    """Stop a worker whose tasks wait for the store for as long as any test lasts; return these tasks."""
+    lab = make_lab(stage, proxy, exclusive_store_wait=600, **conf)
+    worker = stage.start_worker(lab, "goes")
+    proxy.drop(replies=True)
+    results = [lab.send("wait", f"k{n}", tag=f"{n}") for n in range(5)]
+    worker.wait_for_log("waits for its lock's store")
+    assert worker.stop(DEADLINE) == 0
+    assert lab.journal.tags() == []
+    return lab, results
+
+
+def assert_they_run_elsewhere(
+    stage: Stage, proxy: Proxy, store: RedisServer, lab: Lab, results: list[Any]
+) -> None:
+    proxy.restore()
+    stage.start_worker(lab, "other")
+    assert [result.get(timeout=DEADLINE) for result in results] == list("01234")
+    assert_nobody_ran_twice_and_nothing_is_left(stage, lab, store)
+
+
+@on_stages("prefork", "threads", "gevent", "solo", late_only=("rabbitmq",))
+def test_a_worker_that_stops_gives_back_what_waits_for_the_store_and_it_runs_once_elsewhere(
+    stage: Stage, proxy: Proxy, store: RedisServer
+) -> None:
+    lab, results = stop_while_the_store_is_away(stage, proxy)
+    assert_they_run_elsewhere(stage, proxy, store, lab, results)
+
+
+@on_stages("prefork", brokers=("redis",))
+def test_a_worker_that_stops_begins_no_task_without_its_lease(
+    stage: Stage, proxy: Proxy, store: RedisServer
+) -> None:
+    lab, results = stop_while_the_store_is_away(stage, proxy, exclusive_on_store_error="allow")
+    assert_they_run_elsewhere(stage, proxy, store, lab, results)
 
 
 @on_stages("prefork", late_only=("rabbitmq",))

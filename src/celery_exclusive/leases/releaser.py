@@ -20,6 +20,7 @@ from celery_exclusive.core.claim import PERIOD, publish_claim_id
 from celery_exclusive.core.operations import KeyOperation, Release
 from celery_exclusive.errors import StoreUnavailable, UnreadableKey
 from celery_exclusive.messages.header import Header
+from celery_exclusive.system.deadline import at_most
 from celery_exclusive.system.forks import forks_wait
 from celery_exclusive.system.processes import is_gone
 
@@ -32,7 +33,7 @@ _WATCH = 0.02
 """Seconds between looks at a child that is about to die."""
 _MOST = 100_000
 """The most pending releases; beyond that the oldest is dropped."""
-_FAREWELL = 10
+_FAREWELL = 8
 """Seconds for which a process that ends waits for the store."""
 
 
@@ -113,7 +114,7 @@ class Releaser:
         """Wait a while until everything that this process can release is released."""
         if self._pid != os.getpid():  # a forked child, which has added nothing: its parent does it
             return
-        until = time.monotonic() + _FAREWELL
+        until = time.monotonic() + at_most(_FAREWELL)
         while self._thread and self._runs and time.monotonic() < until:
             if all(not pending.is_ready for pending in list(self._pending)):
                 break

@@ -19,6 +19,7 @@ from celery_exclusive.messages.header import Header
 from celery_exclusive.messages.namespace import keep_namespace, own_broker
 from celery_exclusive.messages.republish import Republisher
 from celery_exclusive.stores.base import Reply, Wake
+from celery_exclusive.system.deadline import at_most
 from celery_exclusive.system.forks import forks_wait
 from celery_exclusive.system.threads import is_outside_hub, run_in_hub
 
@@ -82,7 +83,8 @@ class Courier:
             if thread:
                 self._batches.put(None)
         if thread:
-            thread.join(_FAREWELL)
+            atexit.unregister(self.close)  # once is enough
+            thread.join(at_most(_FAREWELL))
 
     def _send(self, batch: _Batch) -> None:
         with forks_wait(), self._guard:

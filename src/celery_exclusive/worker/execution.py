@@ -63,7 +63,9 @@ class Execution:
             self.services.events_from = lambda: delivery.events_from
         self.exclusive = delivery.exclusive_option
         self.may_be_in_line = delivery.may_be_in_line
-        self.store_wait = StoreWait(self.services, task, request)
+        self.store_wait = StoreWait(
+            self.services, task, request, self.parts, is_for_any=self.delivery.can_be_parked
+        )
         self.asked_at = self.look_until = 0.0
         self.was_granted = self.is_ignored = False
         self.run = Run(self.task_id, body_over=True)  # until it begins: Celery may end it without
@@ -183,8 +185,12 @@ class Execution:
             raise interruption
 
     def enter_without_store(self, error: StoreUnavailable) -> Outcome | Ignore | Reject | None:
-        """Run without a lease, if the option allows that; else end the delivery. None: try again."""
-        if self.services.allows_without(self.option) and not self.may_be_in_line:
+        """Run without a lease, if the option allows that; else end the delivery. None: try again.
+
+        A worker that stops has not waited for the store as long as the option means, so it ends the delivery.
+        """
+        may_run = not self.may_be_in_line and not self.store_wait.is_hurried
+        if may_run and self.services.allows_without(self.option):
             self.run.runs_without_lease = True
             notices.runs_without_lease(self.services, self.task.name, self.task_id, self.delivery.key, error)
             return Outcome("run")

@@ -22,6 +22,7 @@ from celery_exclusive.core.records import RENEWALS_PER_TTL, SECOND
 from celery_exclusive.leases.lease import Known, epoch_in_time
 from celery_exclusive.messages.namespace import LIFE, keep_namespace
 from celery_exclusive.options.values import declared_options
+from celery_exclusive.system.deadline import at_most
 from celery_exclusive.system.forks import forks_wait
 from celery_exclusive.system.threads import NativeThread, original, run_in_hub
 from celery_exclusive.worker.other_stores import OtherStores
@@ -78,7 +79,7 @@ class Heartbeat:
 
     def stop(self) -> None:
         self._calls.put(False)
-        self._thread.join(_FAREWELL)
+        self._thread.join(at_most(_FAREWELL))
 
     def known(self) -> Known | None:
         """The epoch of the store, as it was last seen."""

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from celery.utils.functional import noop
+from celery.worker import state
 
 from celery_exclusive.core.endings import run_ended
 from celery_exclusive.services import Services
@@ -23,6 +24,7 @@ class WorkerParts:
     """The parts of a worker that a body's process can reach; `celery` is Celery's own worker object.
 
     `before` are those of a worker of this app that had not ended when this one began, as in a test.
+    `is_closing`: its main loop has ended.
     """
 
     heartbeat: Heartbeat | None = None
@@ -30,6 +32,7 @@ class WorkerParts:
     celery: Any = None
     relay: Relay | None = None
     before: WorkerParts | None = None
+    is_closing: bool = False
     has_ended: bool = False
 
     @property
@@ -44,6 +47,24 @@ class WorkerParts:
     def keeper(self) -> Roster | Heartbeat | None:
         """Where a body of this process registers the leases that it holds."""
         return self.roster or self.heartbeat
+
+    def close(self) -> None:
+        """Let all bodies of this worker see that it stops."""
+        self.is_closing = True
+        if self.roster:
+            self.roster.note_stopping()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the worker stops: what it has not begun is for others.
+
+        A child learns it from the roster. A solo body keeps the main loop from ending, but not the handler of
+        a signal from setting Celery's flag, which is an exit code.
+        """
+        if self.roster:
+            return self.roster.is_stopping
+        told: object = state.should_stop
+        return self.is_closing or not (told is None or told is False)
 
     @property
     def runs_in_main(self) -> bool:

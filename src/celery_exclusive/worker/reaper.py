@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from celery_exclusive import notices
 from celery_exclusive.core.records import RENEWALS_PER_TTL, SECOND
 from celery_exclusive.errors import UnreadableKey
+from celery_exclusive.system.deadline import at_most
 from celery_exclusive.system.forks import forks_wait
 from celery_exclusive.worker.parts import parts_of
 
@@ -57,7 +58,7 @@ class Reaper:
 
     def stop(self) -> None:
         self._is_over.set()
-        self._thread.join(_FAREWELL)
+        self._thread.join(at_most(_FAREWELL))
 
     def _run(self) -> None:
         trouble = notices.Trouble("the search for expired leases")

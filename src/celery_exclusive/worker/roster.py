@@ -23,8 +23,12 @@ from celery_exclusive.core.delivery import Delivery
 from celery_exclusive.leases.lease import Known
 from celery_exclusive.system.processes import is_gone
 
-_HEADER = struct.Struct("=d64s")
+_EPOCH = struct.Struct("=d64s")
 """The time at which the main process asked for the store's epoch, and the epoch."""
+_STOPPING = _EPOCH.size
+"""Where it says whether the worker stops."""
+_FIRST = _STOPPING + 8
+"""Where the first slot begins."""
 _SLOT = struct.Struct("=q16s??6x")
 """The pid of a child, the token of the delivery that it executes, and which of its leases it holds."""
 _HELD, _NONE = struct.calcsize("=q16s"), bytes(2)
@@ -39,7 +43,8 @@ class Roster:
     """Memory that the main process shares with its children. Nobody waits for a lock.
 
     Each child writes a slot of its own: the pool numbers them, and a number is free when its child has ended.
-    The main process writes the header. A slot outlives its child, so it counts only while its pid does.
+    The main process writes the header before them. A slot outlives its child, so it counts only while its
+    pid does.
 
     Parameters:
         children: how many there may be at the start; control commands may double that.
@@ -52,7 +57,7 @@ class Roster:
     def __init__(self, children: int, *, is_inherited: bool = True) -> None:
         self.slots = max(2 * children, _FEWEST)
         self._path: Path | None = None
-        size = _HEADER.size + self.slots * _SLOT.size
+        size = _FIRST + self.slots * _SLOT.size
         if is_inherited:
             self._memory = mmap.mmap(-1, size)
             return
@@ -89,7 +94,7 @@ class Roster:
         pid = os.getpid()
         if pid != self._pid:  # this child has written nothing yet
             process: Any = current_process()
-            self._pid, self._at = pid, _HEADER.size + process.index * _SLOT.size
+            self._pid, self._at = pid, _FIRST + process.index * _SLOT.size
         slot = _SLOT.pack(pid, token.encode(), False, False)
         # In one piece: the main process may read it now.
         self._memory[self._at : self._at + _SLOT.size] = slot
@@ -115,7 +120,7 @@ class Roster:
 
     def read(self) -> dict[str, list[bool]]:
         """The tokens of what living children execute, each with which of its delivery's leases are held."""
-        slots = _SLOT.iter_unpack(self._memory[_HEADER.size :])
+        slots = _SLOT.iter_unpack(self._memory[_FIRST:])
         return {
             token.decode(): held for pid, token, *held in slots if token.strip(b"\0") and not is_gone(pid)
         }
@@ -123,13 +128,22 @@ class Roster:
     def see(self, known: Known) -> None:
         """Write the epoch of the store, for the children to read."""
         epoch = known.epoch.encode()
-        is_short = len(epoch) <= _HEADER.size - 8
-        self._memory[: _HEADER.size] = _HEADER.pack(known.at, epoch if is_short else b"")
+        is_short = len(epoch) <= _EPOCH.size - 8
+        self._memory[: _EPOCH.size] = _EPOCH.pack(known.at, epoch if is_short else b"")
         if self._path:
             with suppress(FileNotFoundError):  # a child that starts then logs that it is gone
                 os.utime(self._path)  # else a job that deletes old temporary files may delete it
 
+    def note_stopping(self) -> None:
+        """Note that the worker stops, for the children to read."""
+        self._memory[_STOPPING] = True
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the worker stops. Of a warm shutdown only the main process hears."""
+        return bool(self._memory[_STOPPING])
+
     def known(self) -> Known | None:
         """The epoch of the store, as the main process saw it last."""
-        at, epoch = _HEADER.unpack(self._memory[: _HEADER.size])
+        at, epoch = _EPOCH.unpack(self._memory[: _EPOCH.size])
         return Known(epoch.rstrip(b"\0").decode(), at) if epoch.strip(b"\0") else None

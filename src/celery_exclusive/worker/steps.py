@@ -17,6 +17,7 @@ from celery_exclusive import notices
 from celery_exclusive.display import printable
 from celery_exclusive.errors import ExclusiveError, OptionError
 from celery_exclusive.messages.namespace import keep_namespace, own_broker
+from celery_exclusive.system.deadline import deadline
 from celery_exclusive.worker.checks import refuse_unfit, warnings
 from celery_exclusive.worker.heartbeat import Heartbeat
 from celery_exclusive.worker.parts import WorkerParts
@@ -33,6 +34,8 @@ _LOOK = 0.5
 """Seconds between two looks whether the last task has ended."""
 _PATIENCE = 0.5
 """Seconds for which a worker that stops waits for the tasks of its pool itself."""
+_FAREWELL = 8
+"""Seconds for which the main process waits, when all bodies have ended, for its threads, store and broker."""
 _FIXUP = "celery_exclusive.install:install_copy"
 """What Celery calls for the copy of the app that a child which is not forked makes."""
 
@@ -97,6 +100,10 @@ class Locks(bootsteps.StartStopStep):
         if relay := self.parts.relay:
             relay.listen(parent.pool)
 
+    def close(self, parent: Any) -> None:
+        """Let bodies that wait for the store know that the worker stops, before anything is stopped."""
+        self.parts.close()
+
     def stop(self, parent: Any) -> None:
         """End what `start` has begun, as soon as the pool has no task any more.
 
@@ -135,18 +142,19 @@ class Locks(bootsteps.StartStopStep):
         services, parts = self.services, self.parts
         if parts.relay:
             parts.relay.close()
-        if parts.heartbeat:
-            parts.heartbeat.stop()
-            self.reaper.stop()
-        parts.has_ended = True
-        if services.worker is parts:  # else a test has begun another worker of this app
-            services.leave_worker()
-            if earlier := parts.earlier:
-                services.worker, services.is_worker = earlier, True
-            else:
-                services.releaser.drain()
-                services.courier.close()
-                services.store.close()
+        with deadline(_FAREWELL):
+            if parts.heartbeat:
+                parts.heartbeat.stop()
+                self.reaper.stop()
+            parts.has_ended = True
+            if services.worker is parts:  # else a test has begun another worker of this app
+                services.leave_worker()
+                if earlier := parts.earlier:
+                    services.worker, services.is_worker = earlier, True
+                else:
+                    services.releaser.drain()
+                    services.courier.close()
+                    services.store.close()
         if parts.roster:
             parts.roster.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,10 +20,15 @@ from celery_exclusive.system.deadline import deadline
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
+    from celery_exclusive.worker.parts import WorkerParts
 
 
 _FIRST_PAUSE = 0.1
 """Seconds between the first two tries; each further pause is twice as long, up to 5 s."""
+_LOOK = 0.3
+"""Seconds between two looks whether the worker stops."""
+_LAST = 3
+"""Seconds for which a run still waits when its worker stops."""
 _SHORTEST = 0.1
 """Seconds for which a store is asked whatever time is left."""
 _REPORT = 0.8
@@ -33,10 +39,17 @@ class StoreWait:
     """Asks the store for one run. While the store is down, the run waits in the worker's slot.
 
     `failures` is how often the store did not answer, `hard` and `soft` are the time limits in seconds.
+
+    Parameters:
+        parts: those of the worker, which may stop meanwhile.
+        is_for_any: whether another worker can execute the delivery.
     """
 
-    def __init__(self, services: Services, task: Any, request: Any) -> None:
+    def __init__(
+        self, services: Services, task: Any, request: Any, parts: WorkerParts, *, is_for_any: bool
+    ) -> None:
         self.services, self.task, self.request = services, task, request
+        self.parts, self.is_for_any = parts, is_for_any
         self.is_unanswered = False
         self.failures = 0
         self._report_by: float | None = None
@@ -50,9 +63,15 @@ class StoreWait:
         """Return the store's reply, and the exception that a signal raised meanwhile, if any."""
         seconds = self.seconds_to_begin()
         with deadline(seconds):
-            return self._retry(key, operation, time.monotonic() + seconds)
+            return self._retry(key, operation, time.monotonic(), seconds)
 
-    def _retry(self, key: str, operation: KeyOperation, until: float) -> tuple[Reply, BaseException | None]:
+    def _retry(
+        self, key: str, operation: KeyOperation, began: float, seconds: float
+    ) -> tuple[Reply, BaseException | None]:
+        def is_over(pause: float = 0) -> bool:
+            longest = min(seconds, _LAST) if self.is_hurried else seconds
+            return time.monotonic() + pause > began + longest
+
         pause, is_logged = _FIRST_PAUSE, False
         interruption: Exception | None = None
         while True:
@@ -62,13 +81,14 @@ class StoreWait:
             except StoreUnavailable as error:
                 self.failures += 1
                 interruption = error.interruption = error.interruption or interruption
-                if time.monotonic() + pause > until:
+                if is_over(pause):
                     raise
                 if not is_logged:
                     is_logged = True
                     notices.store_wait(self.task.name, self.request["id"], error)
                 try:
-                    time.sleep(pause * random.uniform(0.5, 1.5))
+                    if not _sleep(pause * random.uniform(0.5, 1.5), unless=is_over):
+                        raise
                 except SoftTimeLimitExceeded as limit:
                     error.interruption = limit
                     raise error from None
@@ -81,7 +101,14 @@ class StoreWait:
             if limit:
                 left = limit / 2 - (time.monotonic() - self.began)
                 seconds = min(seconds, max(left, _SHORTEST))
+        if self.parts.is_closing and self.is_for_any:  # others may be queued behind it in the pool
+            seconds = min(seconds, _LAST)
         return seconds
+
+    @property
+    def is_hurried(self) -> bool:
+        """Whether the worker stops and another one can execute the delivery."""
+        return self.parts.is_stopping and self.is_for_any
 
     def seconds_to_end(self) -> float:
         """Return how long the store may still hold up the report of a body that has ended.
@@ -107,3 +134,13 @@ class StoreWait:
         reply = self.services.store.apply(key, operation)
         self.is_unanswered = was_unanswered
         return reply
+
+
+def _sleep(seconds: float, unless: Callable[[], bool]) -> bool:
+    """Sleep for so many seconds; False: the caller has no more time."""
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        if unless():
+            return False
+        time.sleep(min(left, _LOOK))
+    return True

@@ -45,6 +45,30 @@ store.apply({KEY!r}, Acquire("first/1", "token", {LIFE}, message={LETTER!r}))
 store.apply({KEY!r}, Release("holder/1", "token"))
 """
 
+IMPATIENT = """
+import sys, threading
+from celery import Celery
+from celery_exclusive import install
+from celery_exclusive.core.operations import Applied
+from celery_exclusive.messages import courier
+from celery_exclusive.messages.republish import Republisher
+from celery_exclusive.stores.base import Reply, Wake
+from celery_exclusive.system.deadline import deadline
+
+courier._FAREWELL = 600
+begun = threading.Event()
+def blocked(*args, **kwargs):
+    begun.set()
+    threading.Event().wait()
+Republisher.publish_wakes = blocked
+
+courier = install(Celery(broker=sys.argv[1]))._celery_exclusive.courier
+courier.follow_up(Reply(Applied(True), (Wake("x=k", "id/1", b"", "", 0),)), wait=0)
+begun.wait()
+with deadline(0.1):
+    courier.close()
+"""
+
 
 @pytest.fixture
 def store(app: Celery) -> Any:
@@ -179,6 +203,14 @@ def test_a_script_that_ends_at_once_has_published_what_it_has_woken(redis_url: s
     subprocess.run([sys.executable, script, redis_url], check=True, timeout=60)
     with Celery(broker=redis_url, set_as_current=False).connection_for_read() as connection:
         assert connection.SimpleQueue(QUEUE).qsize() == 1
+
+
+def test_a_process_that_has_waited_for_a_blocked_broker_does_not_wait_again_when_it_ends(
+    redis_url: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(IMPATIENT)
+    subprocess.run([sys.executable, script, redis_url], check=True, timeout=60)
 
 
 def test_a_courier_that_was_closed_twice_publishes_again(app: Celery) -> None:

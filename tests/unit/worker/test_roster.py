@@ -137,6 +137,20 @@ def test_a_child_that_is_not_forked_finds_the_roster_which_leaves_no_file_behind
     assert "CELERY_EXCLUSIVE_ROSTER" not in os.environ
 
 
+def test_children_learn_that_their_worker_stops_whatever_epoch_it_sees() -> None:
+    roster = Roster(1)
+
+    def look() -> None:
+        assert not roster.is_stopping
+        roster.note_stopping()  # the memory is shared: here in place of the parent
+
+    with child(look):
+        assert roster.is_stopping
+    roster.see(Known("e" * 64, 1))
+    assert roster.is_stopping
+    assert roster.read() == {}
+
+
 def test_an_epoch_that_is_too_long_for_the_roster_is_not_known() -> None:
     roster = Roster(1)
     assert roster.known() is None
