@@ -254,7 +254,7 @@ def _server(url: str) -> str:
 
 
 def _is_near(url: str) -> bool:
-    if family(url) in ("memory", "filesystem") or scheme(url).endswith(("+socket", "+sqlite")):
+    if family(url) in ("memory", "filesystem") or re.search(r"\+(socket|sqlite)\b", scheme(url)):
         return True
     host = _parts(url).hostname
     return host in (*LOOPBACK, socket.gethostname().lower()) or (host is None and family(url) in _PORTS)

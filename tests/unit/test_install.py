@@ -360,7 +360,7 @@ REDIS = {"result_backend": "redis://results/1", "broker_url": "redis://broker/0"
     ("conf", "origin", "url"),
     [
         ({**REDIS, "exclusive_store": "redis://locks/2"}, "exclusive_store", "redis://locks:6379/2"),
-        ({**REDIS, "exclusive_store": None}, "result backend", "redis://results:6379/1"),
+        ({**REDIS, "exclusive_store": None}, "broker", "redis://broker:6379/0"),
         ({"broker_url": "redis://broker/0", "result_backend": "rpc://"}, "broker", "redis://broker:6379/0"),
         ({"broker_url": "redis://broker/0", "result_backend": None}, "broker", "redis://broker:6379/0"),
         (
@@ -371,7 +371,7 @@ REDIS = {"result_backend": "redis://results/1", "broker_url": "redis://broker/0"
     ],
     ids=["named", "not named", "rpc results", "no results", "amqp"],
 )
-def test_what_is_named_beats_the_result_backend_and_that_the_broker(
+def test_what_is_named_beats_the_broker_and_that_the_result_backend(
     make_app: Callable[..., Celery], conf: dict[str, Any], origin: str, url: str
 ) -> None:
     app = install(make_app())
@@ -392,7 +392,8 @@ def test_the_environment_beats_the_configuration_as_it_does_for_celery(
 ) -> None:
     monkeypatch.setenv(name, "redis://environment/3")
     app = install(make_app())
-    app.conf.update(exclusive_store=None, broker_url="redis://configuration/0", result_backend="rpc://")
+    broker = "amqp://configuration" if origin == "result backend" else "redis://configuration/0"
+    app.conf.update(exclusive_store=None, broker_url=broker, result_backend="rpc://")
     assert (app._celery_exclusive.origin, app._celery_exclusive.store.url) == (
         origin,
         "redis://environment:6379/3",

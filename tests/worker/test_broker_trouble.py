@@ -140,11 +140,11 @@ def test_a_body_that_celery_cancels_since_its_connection_is_lost_runs_again_in_i
 
 @on_stages("prefork", lates=(True,))
 def test_the_key_of_a_child_that_is_killed_while_the_broker_is_down_is_free_after_ttl(
-    stage: Stage, rabbit: RabbitServer | None, start_redis: Callable[..., RedisServer]
+    stage: Stage, rabbit: RabbitServer | None, start_redis: Callable[..., RedisServer], redis_url: str
 ) -> None:
     broker: Any = rabbit or start_redis(appendonly=True)
     conf = {} if rabbit else {"broker_url": broker.url, **visible_for(5)}
-    lab = stage.make_lab(exclusive_ttl=9, **conf)
+    lab = stage.make_lab(exclusive_ttl=9, exclusive_store=redis_url, **conf)
     worker = stage.start_worker(lab)
     holder, start = hold(lab)
     (following,) = line_up(lab, "next")

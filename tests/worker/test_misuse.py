@@ -228,7 +228,9 @@ def test_the_banner_tells_the_store_and_where_it_was_found_but_no_password(
         database, conf["result_backend"] = 1, f"redis://me:geheim@{place}/1"
     if origin == "exclusive_store":
         database, conf["exclusive_store"] = 2, f"redis://me:geheim@{place}/2"
-    worker = make_lab(url=server.url, **conf).start_worker("w1", 1)
+    if origin == "result backend":
+        conf["broker_url"] = "amqp://me:geheim@mq.invalid"
+    worker = make_lab(url=server.url, **conf).start_worker("w1", 1, ready=False)
     line = worker.wait_for_log(".> locks:")
     assert line.endswith(f".> locks:       redis://me:**@{place}/{database} ({origin})")
     assert "geheim" not in worker.log

@@ -12,8 +12,8 @@ def test_a_worker_of_another_broker_does_not_start_in_the_same_namespace(
     make_lab: Callable[..., Lab], redis_server: RedisServer, start_redis: Callable[..., RedisServer]
 ) -> None:
     store = redis_server.url
-    make_lab(result_backend=store).start_worker("w1", 1)
-    other = make_lab(url=start_redis().url, result_backend=store)
+    make_lab(exclusive_store=store).start_worker("w1", 1)
+    other = make_lab(url=start_redis().url, exclusive_store=store)
     stranger = other.start_worker("w2", 1, ready=False)
     eventually(lambda: stranger.process.poll() is not None, "the end of the stranger")
     assert stranger.process.returncode != 0

@@ -11,16 +11,20 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode
 
-from celery_exclusive.brokers import broker_urls, data_folder, family, scheme
+from celery_exclusive.brokers import broker_urls, data_folder, family, is_on_this_machine, scheme
 from celery_exclusive.errors import OptionError
 from celery_exclusive.stores.base import has_driver, knows
 from celery_exclusive.stores.django_cache import redis_of
 from celery_exclusive.stores.redis import tls
 
 DJANGO_CACHE: Final = "Django's default cache"
+SHARED_ORIGINS: Final = ("exclusive_store", "broker")
+"""Where all processes of an app find the same store. Anything else one of them may not have."""
 _TLS_OF: Final = {"result backend": "redis_backend_use_ssl", "broker": "broker_use_ssl"}
 _OF_SQLALCHEMY: Final = re.compile(r"^(db|sqla|sqlalchemy)\+(?=(postgresql|mysql|mariadb)\b)")
 """How the URLs of result backends and brokers in a database begin."""
+_OF_SQLITE: Final = re.compile(r"^(?:db|sqla|sqlalchemy)\+sqlite(?:\+\w+)?:///([^?:]+)")
+"""The URL of a file in which SQLAlchemy keeps results or messages."""
 _SERVERS: Final = {"postgresql": "postgresql", "postgis": "postgresql", "mysql": "mysql"}
 """Engines of Django, and the scheme whose driver their store needs."""
 _OF_SENTINELS: Final = ("master_name", "min_other_sentinels", "sentinel_kwargs")
@@ -34,9 +38,10 @@ _LINES: Final = (
 def choose(conf: Any, named: str | None) -> tuple[str, str]:
     """Return the URL of the store and where it was found.
 
-    First a store that every worker can reach: the result backend, the broker, Django's default cache or its
-    default database, if it is a Redis or, with its driver installed, a PostgreSQL, MariaDB or MySQL. SQLite
-    serves one machine only: it is chosen for a broker of one machine, or SQLite results.
+    First the broker, which all processes of an app share: one that only publishes may have no result backend.
+    Then the result backend, Django's default cache, or its default database. Each counts if it is a Redis or,
+    with its driver installed, a PostgreSQL, MariaDB or MySQL. SQLite serves one machine only: it is chosen
+    beside the files of a broker, or, for a broker of one machine, beside SQLite results.
 
     Raises:
         OptionError: the app uses nothing that can keep locks; the message says which setting to add.
@@ -55,6 +60,8 @@ def choose(conf: Any, named: str | None) -> tuple[str, str]:
         remark = ""
         if name == "cache+memcached":
             remark = " (keeps no line: name memcached:// if no task waits for its lock)"
+        elif scheme(used).startswith("db+sqlite"):
+            remark = " (serves one machine, and the broker others, too)"
         elif knows(url):
             remark = f" (needs celery-exclusive[{scheme(url).partition('+')[0]}])"
         passed_over.append(f"{origin} {name}{remark}")
@@ -70,14 +77,14 @@ def _candidates(conf: Any) -> Iterator[tuple[str, str]]:
     if result_backend == "django-db":
         result_backend = _results(database)
     is_sqlite = result_backend.startswith("db+sqlite")
+    yield "broker", _broker(conf)
     if not is_sqlite:
         yield "result backend", tls.with_settings(result_backend, conf.get("redis_backend_use_ssl"))
-    yield "broker", _broker(conf)
     if (cache := _django_settings("CACHES")) is not None:
         yield DJANGO_CACHE, redis_of(cache) or _name(cache.get("BACKEND", ""))
         yield "Django's default database", _of_engine(database)
     if is_sqlite:
-        yield "result backend", _beside(result_backend)
+        yield "result backend", _beside(result_backend) if is_on_this_machine(conf) else result_backend
 
 
 def _broker(conf: Any) -> str:
@@ -89,6 +96,8 @@ def _broker(conf: Any) -> str:
         return "memory://"
     if family(url) == "filesystem":
         return f"sqlite:///{Path(data_folder(conf)).absolute()}/locks.db"
+    if "+sqlite" in scheme(url):
+        return _beside(url)
     return tls.with_settings(url, conf.get("broker_use_ssl"))
 
 
@@ -116,10 +125,10 @@ def _with_options(conf: Any, url: str, *settings: str, use_ssl: str = "") -> str
     return f"{url}{mark}{more}" if more else url
 
 
-def _beside(result_backend: str) -> str:
-    """Return a file beside that of an SQLite result backend: writes to one file wait for each other."""
-    found = re.match(r"db\+sqlite(\+\w+)?:///([^?:]+)", result_backend)
-    return f"sqlite:///{found[2]}.locks" if found else "db+sqlite in memory"
+def _beside(url: str) -> str:
+    """Return a file beside that of SQLite results or messages: writes to one file wait for each other."""
+    found = _OF_SQLITE.match(url)
+    return f"sqlite:///{found[1]}.locks" if found else f"{scheme(url)} in memory"
 
 
 def _django_settings(name: str) -> Any:

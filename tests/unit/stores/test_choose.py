@@ -26,6 +26,11 @@ DJANGO_REDIS = "django.core.cache.backends.redis.RedisCache"
 LOCAL_MEMORY = "django.core.cache.backends.locmem.LocMemCache"
 
 
+CACHES = None, "redis://cache/2"
+RESULTS = None, "rpc://", "redis://results/1", "db+postgresql://db/app", "db+sqlite:////srv/results.db"
+"""What "any" stands for."""
+
+
 class Line(NamedTuple):
     """One line of the table, for one of the brokers, result backends and caches that it names."""
 
@@ -43,15 +48,17 @@ def lines_of_the_table() -> Iterator[Line]:
     assert rows
     for brokers, backends, caches, extra, store in rows:
         found = re.match(r"`(.+?)` \((.+?)\)", store)
-        for broker, backend, cache in product(values(brokers), values(backends), values(caches)):
+        for broker, backend, cache in product(
+            values(brokers), values(backends, RESULTS), values(caches, CACHES)
+        ):
             assert broker
             yield Line(broker, backend, cache, values(extra)[0], *(found.groups() if found else (None, "")))
 
 
-def values(cell: str) -> list[str | None]:
-    """What is in backquotes, without a remark that follows; "none" is one of them, and "any" both."""
+def values(cell: str, any_of: tuple[str | None, ...] = ()) -> list[str | None]:
+    """What is in backquotes, without a remark that follows; "none" is one of them."""
     if cell == "any":
-        return [None, "redis://cache/2"]
+        return [*any_of]
     return [next(iter(re.findall(r"`(.+?)`", part)), None) for part in cell.split(", ")] or [None]
 
 
@@ -130,8 +137,9 @@ IN_A_URL = "ssl_cert_reqs=required&ssl_ca_certs=%2Fetc%2Four+ca.pem"
         ),
         ("redis://mq", None, {"broker_use_ssl": True}, "redis://mq"),
         ("redis://mq", None, {"broker_use_ssl": {}}, "redis://mq"),
-        ("redis://mq", "redis://results", {"broker_use_ssl": TLS}, "redis://results"),
-        ("redis://mq", "rediss://r", {"redis_backend_use_ssl": TLS}, f"rediss://r?{IN_A_URL}"),
+        ("redis://mq", "redis://results", {"redis_backend_use_ssl": TLS}, "redis://mq"),
+        ("amqp://mq", "redis://results", {"broker_use_ssl": TLS}, "redis://results"),
+        ("amqp://mq", "rediss://r", {"redis_backend_use_ssl": TLS}, f"rediss://r?{IN_A_URL}"),
         ("redis+socket:///mq", None, {"broker_use_ssl": TLS}, "redis+socket:///mq"),
     ],
 )
@@ -162,11 +170,14 @@ def test_a_missing_driver_names_the_extra_that_brings_it(extra: str, store: str)
 def test_a_database_whose_extra_is_not_installed_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "celery_exclusive.stores.sql.postgres", raising=False)
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    in_database = "db+postgresql+psycopg2://me:secret@db/app"
-    assert choose(conf_of("redis://mq/0", in_database), None) == ("redis://mq/0", "broker")
-    needed = r"result backend db\+postgresql\+psycopg2 \(needs celery-exclusive\[postgresql\]\), broker amqp"
-    with pytest.raises(OptionError, match=needed):
-        choose(conf_of("amqp://mq", in_database), None)
+    needed = r"postgresql\+psycopg2 \(needs celery-exclusive\[postgresql\]\)"
+    results = conf_of("amqp://mq", "db+postgresql+psycopg2://me:secret@db/app")
+    with pytest.raises(OptionError, match=rf"broker amqp, result backend db\+{needed}"):
+        choose(results, None)
+    broker = "sqla+postgresql+psycopg2://me:secret@db/mq"
+    assert choose(conf_of(broker, "redis://results/1"), None) == ("redis://results/1", "result backend")
+    with pytest.raises(OptionError, match=rf"broker sqla\+{needed}"):
+        choose(conf_of(broker, None), None)
 
 
 def test_a_memcached_is_passed_over_since_it_keeps_no_line() -> None:
@@ -207,21 +218,61 @@ def test_both_ends_of_two_folders_find_one_store() -> None:
 
 
 @pytest.mark.parametrize(
-    ("backend", "store"),
+    ("url", "store"),
     [
-        ("db+sqlite:///results.db", "sqlite:///results.db.locks"),
-        ("db+sqlite+pysqlite:////srv/results.db?timeout=30", "sqlite:////srv/results.db.locks"),
-        ("db+sqlite://", None),
-        ("db+sqlite:///:memory:", None),
+        ("sqlite:///app.db", "sqlite:///app.db.locks"),
+        ("sqlite+pysqlite:////srv/app.db?timeout=30", "sqlite:////srv/app.db.locks"),
+        ("sqlite://", None),
+        ("sqlite:///:memory:", None),
     ],
 )
-def test_beside_sqlite_results_means_in_a_file_of_their_own(backend: str, store: str | None) -> None:
-    conf = conf_of("amqp://mq", backend)
-    if store:
-        assert choose(conf, None) == (store, "result backend")
+@pytest.mark.parametrize("origin", ["broker", "result backend"])
+def test_beside_an_sqlite_file_means_in_a_file_of_their_own(url: str, store: str | None, origin: str) -> None:
+    if origin == "broker":
+        conf, name = conf_of(f"sqla+{url}", None), r"sqla\+sqlite"
     else:
-        with pytest.raises(OptionError, match=r"result backend db\+sqlite in memory"):
+        conf, name = conf_of("amqp://localhost", f"db+{url}"), r"db\+sqlite"
+    if store:
+        assert choose(conf, None) == (store, origin)
+    else:
+        with pytest.raises(OptionError, match=f"{origin} {name} in memory"):
             choose(conf, None)
+
+
+@pytest.mark.parametrize("results", ["db+sqlite:////srv/results.db", "db+sqlite+pysqlite:///results.db"])
+def test_an_sqlite_file_is_no_store_for_a_broker_that_other_machines_reach(results: str) -> None:
+    with pytest.raises(
+        OptionError, match=r"result backend db\+sqlite.* \(serves one machine, and the broker"
+    ):
+        choose(conf_of("amqp://mq", results), None)
+
+
+@pytest.mark.parametrize(
+    "broker",
+    [
+        "redis://mq/0",
+        "redis://mq/0;redis://other/0",
+        "sentinel://a;sentinel://b",
+        "sqla+postgresql://db/mq",
+        "sqla+sqlite:////srv/mq.db",
+        "filesystem://",
+        "memory://",
+    ],
+)
+def test_a_process_that_only_publishes_finds_the_store_of_its_workers(
+    broker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It shares the broker with them, maybe as its `broker_write_url`, and nothing else."""
+    conf_of_worker = conf_of(
+        broker, "redis://results/1", result_backend_transport_options={"master_name": "r"}
+    )
+    found = choose(conf_of_worker, None)
+    assert found == choose(conf_of("amqp://unused", None, broker_write_url=broker), None)
+    use_django(
+        monkeypatch, {"BACKEND": DJANGO_REDIS, "LOCATION": "redis://c"}, "django.db.backends.postgresql"
+    )
+    for results in (None, "rpc://", "django-db", "db+postgresql://db/app", "db+sqlite:////srv/results.db"):
+        assert choose(conf_of(broker, results), None) == found
 
 
 @pytest.mark.parametrize(
@@ -274,7 +325,7 @@ def test_the_error_lists_the_stores_that_were_looked_for(
     with pytest.raises(OptionError) as error:
         choose(conf_of("amqp://me:secret@mq", "couchbase://:secret@results"), None)
     text = str(error.value)
-    assert "(result backend couchbase, broker amqp, Django's default cache " + name in text
+    assert "(broker amqp, result backend couchbase, Django's default cache " + name in text
     assert "Django's default database sqlite3)" in text
     assert '"redis://localhost:6379/0"' in text
     assert '"sqlite:////var/lib/proj/locks.db"' in text
@@ -286,7 +337,7 @@ def test_an_app_that_only_has_django_installed_is_not_asked_for_its_settings(
 ) -> None:
     monkeypatch.delenv("DJANGO_SETTINGS_MODULE", raising=False)
     monkeypatch.setitem(sys.modules, "django.conf", SimpleNamespace(settings=LazySettings()))
-    with pytest.raises(OptionError, match=r"\(result backend rpc, broker sqs\)"):
+    with pytest.raises(OptionError, match=r"\(broker sqs, result backend rpc\)"):
         choose(conf_of("sqs://", "rpc://"), None)
 
 
@@ -304,20 +355,23 @@ def test_djangos_default_database_is_found_on_a_server(engine: str, monkeypatch:
     assert choose(conf_of("amqp://mq", "rpc://"), None) == found
 
 
-def test_results_in_djangos_database_come_before_broker_and_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_in_djangos_database_come_after_the_broker_and_before_the_cache(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     cache = {"BACKEND": DJANGO_REDIS, "LOCATION": "redis://cache"}
     use_django(monkeypatch, cache, "django.db.backends.postgresql")
-    assert choose(conf_of("redis://mq", "django-db"), None) == ("django://default", "result backend")
+    assert choose(conf_of("redis://mq", "django-db"), None) == ("redis://mq", "broker")
+    assert choose(conf_of("amqp://mq", "django-db"), None) == ("django://default", "result backend")
     assert choose(conf_of("amqp://mq", "rpc://"), None) == ("redis://cache", "Django's default cache")
 
 
 def test_results_in_a_sqlite_file_of_django_keep_locks_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
     use_django(monkeypatch, {}, "django.db.backends.sqlite3", NAME=Path("/srv/app.sqlite3"))
     expected = "sqlite:////srv/app.sqlite3.locks", "result backend"
-    assert choose(conf_of("amqp://mq", "django-db"), None) == expected
+    assert choose(conf_of("amqp://localhost", "django-db"), None) == expected
     use_django(monkeypatch, {}, "django.db.backends.sqlite3", NAME=":memory:")
     with pytest.raises(OptionError, match="result backend db\\+sqlite in memory"):
-        choose(conf_of("amqp://mq", "django-db"), None)
+        choose(conf_of("amqp://localhost", "django-db"), None)
 
 
 def test_a_database_without_its_driver_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -357,7 +411,7 @@ KWARGS = "sentinel_kwargs=%7B%22password%22%3A+%22a%26b%22%7D"
 @pytest.mark.parametrize(
     ("broker", "results", "named", "url"),
     [
-        ("redis://mq", SENTINELS, None, f"{SENTINELS}?master_name=of-results"),
+        ("amqp://mq", SENTINELS, None, f"{SENTINELS}?master_name=of-results"),
         (SENTINELS.split(";"), "rpc://", None, f"{SENTINELS}?master_name=of-broker&{KWARGS}"),
         ("redis://mq", None, SENTINELS, f"{SENTINELS}?master_name=of-results&{KWARGS}"),
         ("redis://mq", None, f"{SENTINELS}?master_name=own", f"{SENTINELS}?master_name=own&{KWARGS}"),
@@ -392,7 +446,7 @@ def test_sentinels_without_the_name_of_their_primary_are_refused_with_the_fix() 
     ("broker", "results", "settings"),
     [
         (SENTINELS.split(";"), None, {"broker_use_ssl": TLS}),
-        ("redis://mq", SENTINELS, {"redis_backend_use_ssl": TLS}),
+        ("amqp://mq", SENTINELS, {"redis_backend_use_ssl": TLS}),
     ],
 )
 def test_servers_behind_sentinel_have_the_tls_of_celerys_settings(
