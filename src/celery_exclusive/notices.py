@@ -137,21 +137,31 @@ def line_grows(task: str, lock: str, waiting: int) -> None:
     )
 
 
-def elsewhere(sender: str, key: str, url: str, prefix: str) -> None:
-    logger.warning(
-        "publisher %s of a message for lock %s uses another store than this worker, or one that has lost its "
-        "data since: its lock_state() and lock() do not see the leases of this worker, in %s with "
-        "exclusive_prefix %s. Set the same exclusive_store and exclusive_prefix on both",
+def store_chosen(services: Services) -> None:
+    """Log once per process where it looks for locks; the banner of a worker says so."""
+    if services.has_named_store or services.is_worker:
+        return
+    services.has_named_store = True
+    url, prefix = services.store.url, services.settings.exclusive_prefix
+    logger.info("locks are in %s (%s), exclusive_prefix %s", url, services.origin, prefix)
+
+
+def elsewhere(sender: str, task: str, effect: str, url: str, prefix: str) -> None:
+    logger.error(
+        "publisher %s of task %s looks for locks in another store than this worker, or in one that has lost "
+        "its data since: %s. Set the same store and namespace in all processes, those of this worker: "
+        'exclusive_store = "%s", exclusive_prefix = "%s"',
         sender,
-        key,
+        task,
+        effect,
         url,
         prefix,
     )
 
 
 def more_elsewhere(count: int) -> None:
-    logger.warning(
-        "%d more publishers use another store than this worker, by the epochs in their messages", count
+    logger.error(
+        "%d more publishers look for locks in another store than this worker, as their messages say", count
     )
 
 

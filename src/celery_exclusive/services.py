@@ -18,7 +18,6 @@ from celery_exclusive.options.signing import Signer
 from celery_exclusive.options.values import Values, option_of_call
 from celery_exclusive.stores.base import Reply, Store, Wake, open_store
 from celery_exclusive.stores.choose import choose
-from celery_exclusive.stores.publisher_epoch import PublisherEpoch
 from celery_exclusive.stores.redis import address
 
 ATTRIBUTE = "_celery_exclusive"
@@ -61,7 +60,8 @@ class Services:
     within a worker, and returns those that have to be published. `conflicts_when_eager`: a
     test wants eager tasks to conflict, too. `refused_lately`: the names of tasks whose last call was not
     sent, so that the next one is likely to be another duplicate. `is_worker`: this process runs tasks, with
-    the state in `worker`, see `worker.parts`.
+    the state in `worker`, see `worker.parts`. `publisher_epoch`: the epoch that publishers have read, and
+    when they read it again. `has_named_store`: the log says where this process looks for locks.
     """
 
     courier: Courier
@@ -77,7 +77,8 @@ class Services:
         self.app = app
         self.leave_worker()
         self.refused_lately: set[str] = set()
-        self.publisher_epoch = PublisherEpoch(lambda: self.store)
+        self.publisher_epoch: tuple[str, float] = "", 0.0
+        self.has_named_store = False
 
     def leave_worker(self) -> None:
         """Be the services of a process that runs no tasks, or no longer."""

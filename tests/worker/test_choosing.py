@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,62 +10,65 @@ import pytest
 from celery import Celery
 from celery.concurrency.thread import TaskPool
 
-from celery_exclusive import Exclusive, OptionError, install
+from celery_exclusive import Exclusive, OptionError, Unique, install
 from celery_exclusive.stores import base
 from celery_exclusive.stores.base import Capabilities, register
 from celery_exclusive.stores.memory import MemoryStore
 from celery_exclusive.worker.checks import refuse_unfit, warnings
 from tests.servers import RedisServer
-from tests.worker.lab import Lab, Worker, eventually
+from tests.worker.lab import Lab, command, eventually
 
-ELSEWHERE = "uses another store than this worker"
-
-
-def know_the_epoch(lab: Lab) -> None:
-    epoch = lab.app._celery_exclusive.publisher_epoch  # type: ignore[attr-defined]
-    eventually(epoch.read, "the epoch of the store")
+ELSEWHERE = "in another store than this worker"
+SHOP = "tests.worker.shop_unique"
 
 
-def publish_in_a_process_of_its_own(lab: Lab, tag: str, prefix: str = "cx") -> None:
-    """By an app that keeps its locks in this namespace."""
-    publisher = Lab(lab.url, lab.folder, {**lab.conf, "exclusive_prefix": prefix})
-    command = [sys.executable, "-m", "tests.worker.publisher", "wait", "k", "2", tag]
-    subprocess.run(command, env=publisher.environment, check=True, timeout=60)
-    publisher.doors.close()
+def publish_by(lab: Lab, prefix: str, tag: str) -> None:
+    """Publish `once` from a process of its own whose app keeps its locks in this namespace."""
+    name, arguments = f"{SHOP}.once", f'["{prefix} {tag}", "{tag}"]'
+    done = command(lab, "call", name, "--args", arguments, exclusive_prefix=prefix)
+    assert not done.returncode, done.stderr
 
 
-def publish_until_the_worker_tells(lab: Lab, worker: Worker, warnings: int, prefix: str) -> None:
-    """Again and again, since a publisher does not wait long for its store's answer."""
+def test_a_call_of_a_process_without_the_result_backend_of_its_worker_runs_after_the_one_before_it(
+    make_lab: Callable[..., Lab], start_redis: Callable[..., RedisServer]
+) -> None:
+    lab = make_lab(module=SHOP, result_backend=None)
+    worker = lab.start_worker("w1", 2, result_backend=start_redis().url)
+    for tag in ("first", "second"):
+        result = lab.send("once", "k", tag)
+        assert result.outcome == "published"
+        worker.wait_for_log(f"[{result.id}] succeeded")
+    assert lab.journal.tags() == ["first", "second"]
+    assert ELSEWHERE not in worker.log
 
-    def publish() -> bool:
-        publish_in_a_process_of_its_own(lab, prefix, prefix)
-        return worker.log.count(ELSEWHERE) >= warnings
 
-    eventually(publish, f"{warnings} warnings")
-
-
-def test_a_worker_tells_once_of_each_publisher_that_keeps_its_locks_elsewhere(
+def test_a_worker_tells_once_of_each_publisher_whose_calls_are_dropped_in_another_store(
     make_lab: Callable[..., Lab], start_redis: Callable[..., RedisServer]
 ) -> None:
     store = start_redis()
-    lab = make_lab(exclusive_store=store.url, exclusive_ttl=0.6)
+    lab = make_lab(module=SHOP, exclusive_store=store.url, exclusive_ttl=0.6)
     worker = lab.start_worker("w1", 2)
-    know_the_epoch(lab)
+    before = lab.send("once", "before", "reads the epoch")
+    worker.wait_for_log(f"[{before.id}] succeeded")
     with store.client() as client:
         client.flushall()  # the next who asks makes a new epoch
-    lab.send("wait", "k", tag="with the former epoch")
-    publish_in_a_process_of_its_own(lab, "with the new epoch")
-    publish_until_the_worker_tells(lab, worker, 1, prefix="other")
-    publish_in_a_process_of_its_own(lab, "once more", prefix="other")
-    publish_until_the_worker_tells(lab, worker, 2, prefix="third")
+    lab.send("once", "k", "with the former epoch")
+    publish_by(lab, "cx", "with the new epoch")
+    for prefix, tag, errors in (("other", "a", 1), ("other", "b", 1), ("third", "c", 2)):
+        publish_by(lab, prefix, tag)
+        eventually(lambda: worker.log.count(ELSEWHERE) >= errors, f"{errors} errors")  # noqa: B023
+    lab.journal.wait_for("end", 6)
     assert worker.stop() == 0
     told = [line for line in worker.log.splitlines() if ELSEWHERE in line]
     assert len(told) == 2
     for line in told:
-        assert ": WARNING/" in line
+        assert ": ERROR/" in line
         assert "publisher gen" in line
-        assert "lock_state() and lock()" in line
-        assert f"in redis://127.0.0.1:{store.port}/0 with exclusive_prefix cx" in line
+        assert f"task {SHOP}.once looks" in line
+        assert f"unique key u:{SHOP}.once:" in line
+        assert "dropped until its queued_ttl of 86400 s is over" in line
+        assert f'exclusive_store = "redis://127.0.0.1:{store.port}/0"' in line
+        assert 'exclusive_prefix = "cx"' in line
 
 
 def test_a_publisher_that_makes_up_epochs_of_stores_does_not_flood_the_log(
@@ -85,13 +86,14 @@ def test_a_publisher_that_makes_up_epochs_of_stores_does_not_flood_the_log(
     assert 1 <= worker.log.count("another store than this worker") <= 3
 
 
-def test_a_message_keeps_the_epoch_of_its_publisher_in_the_line(make_lab: Callable[..., Lab]) -> None:
+def test_a_message_with_a_unique_key_keeps_the_epoch_of_its_publisher_in_the_line(
+    make_lab: Callable[..., Lab],
+) -> None:
     lab = make_lab(module="tests.worker.shop_canvas")
     lab.start_worker("w1", 2)
     lab.send("hold", "k")
     lab.journal.wait_for("start", tag="holder")
-    know_the_epoch(lab)
-    waits = lab.send("watched", "k", tag="waits")
+    waits = lab.send("watched", "k", tag="waits", options={"unique": Unique("key")})
     lab.wait_for_line(1, "hold", "k")
     lab.open("holder")
     epoch = lab.app._celery_exclusive.store.epoch()  # type: ignore[attr-defined]
@@ -161,6 +163,29 @@ def rebuild(): ...
 
 
 def work() -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("conf", "options", "is_told"),
+    [
+        ({}, {"unique": Unique()}, True),
+        ({}, {"exclusive": Exclusive(order="published")}, True),
+        ({}, {"exclusive": Exclusive()}, False),
+        ({"exclusive_store": "redis://results/1"}, {"unique": Unique()}, False),
+        ({"broker_url": "redis://mq"}, {"unique": Unique()}, False),
+    ],
+)
+def test_a_store_that_publishers_ask_and_may_not_find_is_warned_of_with_the_setting_that_names_it(
+    monkeypatch: pytest.MonkeyPatch, conf: dict[str, Any], options: dict[str, Any], is_told: bool
+) -> None:
+    app = install(Celery("guesser", broker="amqp://mq", backend="redis://results/1", set_as_current=False))
+    app.conf.update(conf)
+    app.task(name="a", shared=False, **options)(work)
+    services: Any = app._celery_exclusive  # type: ignore[attr-defined]
+    monkeypatch.setattr(services.store._store, "check", list)  # there is no server
+    expected = "it was found in the result backend, which a process that only publishes may not have"
+    assert [expected in text for text in warnings(services)].count(True) == is_told
+    app.close()
 
 
 class WithoutLine(MemoryStore):
@@ -233,7 +258,7 @@ def test_a_store_without_a_line_that_was_not_named_is_refused_when_the_worker_st
 ) -> None:
     monkeypatch.setattr(base, "_factories", dict(base._factories))
     register("lineless", WithoutLine)
-    app = install(Celery("lineless", broker="memory://", backend="lineless://", set_as_current=False))
+    app = install(Celery("lineless", broker="amqp://", backend="lineless://", set_as_current=False))
     app.task(name="b", shared=False, exclusive=Exclusive())(work)
     with pytest.raises(OptionError, match="lineless:// keeps no line, and task b"):
         refuse_unfit(app._celery_exclusive, TaskPool)  # type: ignore[attr-defined]

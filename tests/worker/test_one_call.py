@@ -30,6 +30,7 @@ from kombu.transport.redis import Channel
 from celery_exclusive import DuplicateTask, StoreUnavailable, Unique, install
 from celery_exclusive.core.operations import Acquire
 from celery_exclusive.publishing import one_call
+from celery_exclusive.publishing.store_epoch import store_epoch
 from celery_exclusive.stores.redis.store import RedisStore
 from tests.proxy import Proxy
 from tests.servers import RedisServer
@@ -689,7 +690,7 @@ def far_app(make_app: Any, redis_url: str, proxy: Proxy, begin: Callable[[], obj
     app = make_app(redis_url, exclusive_store=f"redis://127.0.0.1:{proxy.port}/0?socket_timeout=0.5")
     make = app.amqp.create_task_message
     app.amqp.create_task_message = lambda *args, **options: (begin(), make(*args, **options))[1]
-    app._celery_exclusive.publisher_epoch.read()
+    store_epoch(app._celery_exclusive)
     app._celery_exclusive.store.check()  # which has the script then
     return app
 

@@ -77,6 +77,7 @@ class Acquisition:
         deadline = None if wait is None else time.monotonic() + wait
         pause, is_waiting = _FIRST_PAUSE, False
         renewer.learn(self.services.store)
+        notices.store_chosen(self.services)
         while isinstance(answer := self._ask(), Held):
             left = _LONGEST_PAUSE if deadline is None else deadline - time.monotonic()
             if left <= 0:

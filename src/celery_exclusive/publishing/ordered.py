@@ -20,6 +20,7 @@ from celery_exclusive.errors import StoreUnavailable, is_away
 from celery_exclusive.leases.insist import insist
 from celery_exclusive.messages.header import HEADER, Header
 from celery_exclusive.messages.stored import StoredMessage
+from celery_exclusive.publishing.store_epoch import store_epoch
 
 if TYPE_CHECKING:
     from celery_exclusive.options.declared import Exclusive
@@ -69,7 +70,7 @@ class OrderedPublish:
             sent = signature(original).bind(*args, **options).arguments
             if not _leads_to_a_queue(sent):
                 return original(**sent)
-            is_its_turn = self._enqueue(_stored(sent, self.header))
+            is_its_turn = self._enqueue(sent)
             if is_its_turn is None:
                 return original(**_marked(sent, self._mark("")))
             if is_its_turn:
@@ -80,11 +81,12 @@ class OrderedPublish:
 
         return publish
 
-    def _enqueue(self, stored: StoredMessage) -> bool | None:
+    def _enqueue(self, sent: dict[str, Any]) -> bool | None:
         """Return whether the message has to be sent now; None: the store does not answer, and may have it."""
-        self.may_be_in_line = True
-        enqueue = Enqueue(self.id, stored.dump(), self.option.limit)
         try:
+            self.header.store = store_epoch(self.services)
+            self.may_be_in_line = True
+            enqueue = Enqueue(self.id, _stored(sent, self.header).dump(), self.option.limit)
             answer = self.services.store.apply(self.key, enqueue).answer
         except StoreUnavailable:
             if self.services.allows_without(self.option):

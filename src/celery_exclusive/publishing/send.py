@@ -149,8 +149,6 @@ def _header(
         return None
     services.settings  # noqa: B018 - wrong settings are an error for the caller
     header.masked = _is_masked(options, previous)
-    if header.exclusive or header.unique:
-        header.store = services.publisher_epoch.read()
     if options.get("headers"):
         header.rejections = rejections(options["headers"])
     return header

@@ -21,6 +21,7 @@ from celery_exclusive.leases.insist import insist
 from celery_exclusive.messages.header import Header
 from celery_exclusive.options.declared import Unique
 from celery_exclusive.publishing.queued_ttl import queued_ttl
+from celery_exclusive.publishing.store_epoch import store_epoch
 from celery_exclusive.run import current_run, runs
 from celery_exclusive.services import Services
 
@@ -120,7 +121,6 @@ class UniquePublish:
     def _acquire(self) -> Sending:
         key = self.key
         self.services.store  # noqa: B018 - a wrong setting is an error, and leaves nothing to undo
-        self.may_hold = True  # an interruption may come after the grant
         try:
             sending = self._sending()
         except StoreUnavailable as error:
@@ -163,6 +163,8 @@ class UniquePublish:
         return self._answer(asked.operation)
 
     def _answer(self, operation: AcquireAlone) -> Answer:
+        self.header.store = store_epoch(self.services)
+        self.may_hold = True  # an interruption may come after the grant
         answer = self._ask_in_one_call(operation)
         if answer:
             return answer

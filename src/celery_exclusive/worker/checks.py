@@ -19,7 +19,7 @@ from celery_exclusive.options.declared import Exclusive
 from celery_exclusive.options.option import Option
 from celery_exclusive.options.settings import named_store, visibility_timeout
 from celery_exclusive.stores.base import Store, open_store
-from celery_exclusive.stores.choose import DJANGO_CACHE
+from celery_exclusive.stores.choose import DJANGO_CACHE, SHARED_ORIGINS
 from celery_exclusive.worker.gate import GatedTask
 
 if TYPE_CHECKING:
@@ -112,6 +112,12 @@ def warnings(services: Services) -> list[str]:
             f"store {store.url}: cache.clear() empties the whole database of {DJANGO_CACHE}, and locks and "
             "waiting tasks are in it: set exclusive_store to another database"
         )
+    elif services.origin not in SHARED_ORIGINS and _publishers_ask(services):
+        found.append(
+            f"store {store.url}: it was found in the {services.origin}, which a process that only publishes "
+            "may not have: its calls would be refused, or dropped by the locks of another store. Set "
+            "exclusive_store to this URL in all processes"
+        )
     if found_unproven := unproven(services.app.conf):  # and accepted, else no worker would start
         found.append(f"{found_unproven}. exclusive_unproven_broker accepts it")
     timeout = visibility_timeout(services.app.conf)
@@ -124,6 +130,12 @@ def warnings(services: Services) -> list[str]:
             )
             break
     return [*store.check(), *found]
+
+
+def _publishers_ask(services: Services) -> bool:
+    """Whether calls of a task ask the store when they are published."""
+    ordered = (option.order == "published" for _, option in _exclusive_tasks(services))
+    return any(services.unique(task) for task in services.app.tasks.values()) or any(ordered)
 
 
 def _exclusive_tasks(services: Services) -> Iterator[tuple[Any, Exclusive]]:

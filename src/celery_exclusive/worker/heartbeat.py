@@ -180,7 +180,7 @@ class Heartbeat:
             notices.data_lost(self.services, count)
         self._see(Known(epoch, 0 if self._expired else now))
         keep_namespace(self.services, self.broker)
-        self._elsewhere.warn(epoch)
+        self._elsewhere.report(epoch)
 
     def _renew(self, claims: list[Claim]) -> set[Claim]:
         """Renew the leases of these claims; return those that have one."""

@@ -1,4 +1,7 @@
-"""Notices publishers that look for locks in another store than this worker keeps them in."""
+"""Notices publishers that look for locks in another store than this worker keeps them in.
+
+What they acquire there no worker releases, so later calls are dropped, or wait in a line that does not move.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from celery_exclusive import notices
+from celery_exclusive.core.records import SECOND
 from celery_exclusive.worker.received import Received
 
 if TYPE_CHECKING:
@@ -22,7 +26,7 @@ _LONGEST = 250
 
 
 class OtherStores:
-    """Compares the epochs in messages with that of this worker's store, and warns once of each other one.
+    """Compares the epochs in messages with that of this worker's store, and reports each other one once.
 
     A former epoch of its own store stays known: the store may have lost its data since, and have a new one.
     """
@@ -31,7 +35,7 @@ class OtherStores:
         self.services = services
         self._own = {epoch}
         self._known: dict[str, None] = {}
-        self._new: dict[str, tuple[str, str]] = {}
+        self._new: dict[str, tuple[str, str, str]] = {}
         self._hour, self._named, self._more = time.monotonic(), 0, 0
 
     def is_own(self, fields: Mapping[str, Any]) -> bool:
@@ -44,27 +48,41 @@ class OtherStores:
         epoch = (delivery.header.store or "")[:_LONGEST]
         if epoch and epoch not in self._own and epoch not in self._known and len(self._new) < _MOST:
             sender = str(delivery.headers.get("origin") or "a publisher")[:_LONGEST]
-            self._new[epoch] = (sender, delivery.key[:_LONGEST])
+            task = str(delivery.headers.get("task"))[:_LONGEST]
+            self._new[epoch] = sender, task, _effect(delivery)
 
-    def warn(self, current: str) -> None:
-        """Compare the new ones with the current epoch of the store, and warn if they differ."""
+    def report(self, current: str) -> None:
+        """Compare the new ones with the current epoch of the store, and log those that differ."""
         self._own.add(current)
         if time.monotonic() >= self._hour + _HOUR:
             if self._more:
                 notices.more_elsewhere(self._more)
             self._hour, self._named, self._more = time.monotonic(), 0, 0
         while self._new:
-            epoch, (sender, key) = self._new.popitem()
+            epoch, words = self._new.popitem()
             if epoch not in self._own and epoch not in self._known:
-                self._name(sender, key)
+                self._name(words)
                 self._known[epoch] = None
         for epoch in list(self._known)[:-_MOST]:
             del self._known[epoch]
 
-    def _name(self, sender: str, key: str) -> None:
+    def _name(self, words: tuple[str, str, str]) -> None:
         if self._named == _NAMED:
             self._more += 1
             return
         self._named += 1
         settings, store = self.services.settings, self.services.store
-        notices.elsewhere(sender, key, store.url, settings.exclusive_prefix)
+        notices.elsewhere(*words, store.url, settings.exclusive_prefix)
+
+
+def _effect(delivery: Received) -> str:
+    """Say what becomes of later calls."""
+    header = delivery.header
+    if header.unique is None:
+        lock = delivery.key[:_LONGEST]
+        return f"no worker here moves the line of lock {lock} there, and a call that waits in it does not run"
+    key, ttl = header.unique[0][:_LONGEST], delivery.longest_queued_ttl / SECOND
+    life = f"queued_ttl of {ttl:g} s" if ttl else "queued_ttl"
+    return (
+        f"no worker here releases unique key {key} there: calls with it are dropped until its {life} is over"
+    )
