@@ -14,7 +14,7 @@ from celery_exclusive.core.claim import task_id
 from celery_exclusive.core.operations import Owner
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.display import OneLine
-from celery_exclusive.errors import ExclusiveError, UnreadableKey
+from celery_exclusive.errors import UnreadableKey
 from celery_exclusive.system.threads import run_in_hub
 
 if TYPE_CHECKING:
@@ -271,28 +271,6 @@ def releases_dropped(key: str, count: int) -> None:
         count,
         key,
     )
-
-
-class Trouble:
-    """Keeps a repeated activity of a thread alive through errors, and logs when they begin and end.
-
-    with Trouble("the renewal of leases"): ...
-    """
-
-    def __init__(self, what: str) -> None:
-        self.what = what
-        self.lasts = False
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> bool:
-        if isinstance(error, Exception) and not self.lasts:
-            traceback = None if isinstance(error, ExclusiveError) else error
-            run_in_hub(logger.warning, "%s failed; retrying: %s", self.what, error, exc_info=traceback)
-        elif error is None and self.lasts:
-            run_in_hub(logger.info, "recovered: %s", self.what)
-        self.lasts = error is not None
-        return isinstance(error, Exception)
 
 
 def held(by: Sequence[Owner]) -> str:

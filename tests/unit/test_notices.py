@@ -24,6 +24,7 @@ from celery_exclusive.errors import (
     StoreUnavailable,
     UnreadableKey,
 )
+from celery_exclusive.leases.trouble import Trouble
 
 HOSTILE = "a\n[2027-01-01 00:00:00,000: ERROR/MainProcess] forged\r\x1b[2J\x07\x85\u2028\u202eb"
 ARGUMENTS: dict[str, Any] = {
@@ -82,7 +83,7 @@ def test_a_text_that_is_logged_as_it_is_is_one_printable_line(log: io.StringIO) 
 
 
 def test_a_traceback_of_a_hostile_error_has_no_line_that_looks_like_one_of_the_log(log: io.StringIO) -> None:
-    with notices.Trouble(HOSTILE):
+    with Trouble(HOSTILE):
         raise RuntimeError(HOSTILE)
     first, *traceback = log.getvalue().splitlines()
     assert first.isprintable()

@@ -19,6 +19,7 @@ from celery_exclusive import notices
 from celery_exclusive.core.claim import PERIOD, publish_claim_id
 from celery_exclusive.core.operations import KeyOperation, Release
 from celery_exclusive.errors import StoreUnavailable, UnreadableKey
+from celery_exclusive.leases.trouble import Trouble
 from celery_exclusive.messages.header import Header
 from celery_exclusive.system.deadline import at_most
 from celery_exclusive.system.forks import forks_wait
@@ -124,7 +125,7 @@ class Releaser:
             notices.releases_dropped(left[0], len(left))
 
     def _run(self) -> None:
-        trouble = notices.Trouble("the release of leases")
+        trouble = Trouble("the release of leases")
         while self._goes_on():
             pending = self._next()
             with trouble, forks_wait():

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from celery_exclusive import notices
 from celery_exclusive.core.records import RENEWALS_PER_TTL
 from celery_exclusive.leases.lease import Known, Lease, epoch_in_time, renew
+from celery_exclusive.leases.trouble import Trouble
 from celery_exclusive.system.threads import NativeThread, original
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class Renewer:
             self._owners.pop(lease, None)
 
     def _run(self) -> None:
-        trouble = notices.Trouble("the renewal of the leases of lock()")
+        trouble = Trouble("the renewal of the leases of lock()")
         while self._has_leases_when_due():
             with trouble:
                 self._beat()

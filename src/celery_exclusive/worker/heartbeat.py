@@ -20,6 +20,7 @@ from celery_exclusive.core.endings import run_ended
 from celery_exclusive.core.operations import Applied
 from celery_exclusive.core.records import RENEWALS_PER_TTL, SECOND
 from celery_exclusive.leases.lease import Known, epoch_in_time
+from celery_exclusive.leases.trouble import Trouble
 from celery_exclusive.messages.namespace import LIFE, keep_namespace
 from celery_exclusive.options.values import declared_options
 from celery_exclusive.system.deadline import at_most
@@ -157,7 +158,7 @@ class Heartbeat:
             self._calls.put(True)
 
     def _run(self) -> None:
-        trouble = notices.Trouble("the renewal of leases")
+        trouble = Trouble("the renewal of leases")
         while self._rest(min(self.period, _SOON) if trouble.lasts else self.period):
             with trouble, forks_wait():
                 self.beat()

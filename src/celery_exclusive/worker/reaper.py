@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from celery_exclusive import notices
 from celery_exclusive.core.records import RENEWALS_PER_TTL, SECOND
 from celery_exclusive.errors import UnreadableKey
+from celery_exclusive.leases.trouble import Trouble
 from celery_exclusive.system.deadline import at_most
 from celery_exclusive.system.forks import forks_wait
 from celery_exclusive.worker.parts import parts_of
@@ -61,7 +62,7 @@ class Reaper:
         self._thread.join(at_most(_FAREWELL))
 
     def _run(self) -> None:
-        trouble = notices.Trouble("the search for expired leases")
+        trouble = Trouble("the search for expired leases")
         period = min(self.services.settings.exclusive_reap_period, self._ttl / _ASKS_PER_TTL)
         while not self._is_over.wait(period * _jitter() * (_AFTER_OUTAGE if trouble.lasts else 1)):
             with trouble:

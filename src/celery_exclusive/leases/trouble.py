@@ -1,0 +1,31 @@
+"""What a thread that repeats one activity logs of its errors."""
+
+from __future__ import annotations
+
+from celery_exclusive import notices
+from celery_exclusive.errors import ExclusiveError
+from celery_exclusive.system.threads import run_in_hub
+
+
+class Trouble:
+    """Keeps a repeated activity of a thread alive through errors, and logs when they begin and end.
+
+    with Trouble("the renewal of leases"): ...
+    """
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.lasts = False
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> bool:
+        if isinstance(error, Exception) and not self.lasts:
+            traceback = None if isinstance(error, ExclusiveError) else error
+            run_in_hub(
+                notices.logger.warning, "%s failed; retrying: %s", self.what, error, exc_info=traceback
+            )
+        elif error is None and self.lasts:
+            run_in_hub(notices.logger.info, "recovered: %s", self.what)
+        self.lasts = error is not None
+        return isinstance(error, Exception)
