@@ -196,6 +196,28 @@ def queue_deleted(id: str, queue: str, lock: str) -> None:
     logger.warning(text, id, lock, queue)
 
 
+def message_gone(key: str, id: str) -> None:
+    run_in_hub(
+        logger.error,
+        "Task [%s] is lost: somebody deleted its message from the line of lock %s. Publish it again",
+        task_id(id),
+        key,
+    )
+
+
+def gave_up(services: Services, task: str, id: str, lock: str, deaths: int) -> None:
+    logger.error(
+        "Task %s[%s] is given up: %d times its worker died, or was cut off, while it ran under lock %s. It "
+        "ends as FAILURE and its lock goes on: find out whether its body uses too much memory or crashes the "
+        "process",
+        task,
+        id,
+        deaths,
+        lock,
+    )
+    events.send(services, "lock-task-gave-up", uuid=id, name=task, lock=lock, deaths=deaths)
+
+
 def forged(key: str, id: str) -> None:
     run_in_hub(
         logger.error,
@@ -275,6 +297,8 @@ def releases_dropped(key: str, count: int) -> None:
 
 def held(by: Sequence[Owner]) -> str:
     """Describe the owners of a lock: "held by <task id> for 1.5s and 2 more"."""
+    if not by:
+        return "held by an owner that the store does not name"
     owner, others = by[0], len(by) - 1
     what = (
         f"offered to {task_id(owner.id)}"

@@ -40,6 +40,8 @@ FRESH, PROMOTED, REDELIVERED = "fresh", "promoted", "redelivered"
 HIDDEN = "hidden"
 """A copy that the broker hides until its visibility timeout is over: for too long to wait for it."""
 RUNNING, RETRIED, PARKING, ENDING, REQUEUEING = "running", "retried", "parking", "ending", "requeueing"
+MOST_DEATHS = 2
+"""How many of its runs may die before a task is given up."""
 REJECTED = "'"
 """Ends the name of a message that was rejected, and returns through a dead-letter exchange."""
 
@@ -79,7 +81,8 @@ class Setting:
     its message, which returns through a dead-letter exchange. `lost_replies`: the store has answered, but
     the worker never hears it and asks again. `recovers`: the broker hides the message of a run that died, and
     the store keeps it. `outages`: the store is away for so long that all leases lapse. `ordered`: tasks take
-    their places in line when they are published, and start in this order.
+    their places in line when they are published, and start in this order. `kills`: the body of the first task
+    kills its worker each time, so often at most. `hangs`: it never ends, and all other messages expire.
     """
 
     name: str = field(compare=False)
@@ -99,6 +102,8 @@ class Setting:
     lost_replies: int = 0
     outages: int = 0
     ordered: bool = False
+    kills: int = 0
+    hangs: bool = False
     offers_in_line: int = OFFERS_IN_LINE
     offers_aside: int = OFFERS_ASIDE
 
@@ -115,13 +120,18 @@ class Lease(NamedTuple):
 
 
 class Place(NamedTuple):
-    """One entry of the line with its message. `offered` until: nothing, some time, or for ever."""
+    """One entry of the line with its message. `offered` until: nothing, some time, or for ever.
+
+    `deadline`: it has expired and is to be recalled, it may expire, or never does.
+    """
 
     id: str
     message: str
     offered: int = NOW
     offers: int = 0
     state: State = "waiting"
+    deaths: int = 0
+    deadline: int = NEVER
 
 
 class Store(NamedTuple):
@@ -139,7 +149,8 @@ class Slot(NamedTuple):
     `kind` is what its message says of itself, `phase` the kind of the delivery until it is answered, `again`
     that it asks once more. `unacked`:
     the broker has no ack of it; with early acks this only says that the ack may still turn out to be lost.
-    `wakes` are the messages it must publish before anything else.
+    `wakes` are the messages it must publish before anything else. `given_up`: it ends without its body,
+    which has killed too many workers.
     """
 
     message: str
@@ -150,6 +161,7 @@ class Slot(NamedTuple):
     paused: bool = False
     again: bool = False
     wakes: tuple[str, ...] = ()
+    given_up: bool = False
 
 
 class Fate(NamedTuple):
@@ -159,7 +171,8 @@ class Fate(NamedTuple):
     plain Celery may run it again. `waited`: it was parked, or ran as redelivered. `closed`: it has waited
     and has finished with its lease in its hand, so nothing may make it run again. `overtaken`: its first
     delivery lost its connection before it had asked, so its own redelivery may come first and finish;
-    nobody can tell the first one from a new message then, and plain Celery runs both.
+    nobody can tell the first one from a new message then, and plain Celery runs both. `expired`: a worker
+    ends it without its body.
     """
 
     owed: bool = True
@@ -168,6 +181,7 @@ class Fate(NamedTuple):
     waited: bool = False
     closed: bool = False
     overtaken: bool = False
+    expired: bool = False
 
 
 CLOSED = Fate(owed=False, entered=True, excused=True, waited=True, closed=True)
@@ -183,6 +197,7 @@ class Budget(NamedTuple):
     rejections: int
     lost_replies: int
     outages: int
+    kills: int
 
 
 class World(NamedTuple):
@@ -241,7 +256,7 @@ class Model:
     def start(self) -> World:
         messages = "abcdef"[: self.setting.tasks]
         budget = Budget(*(getattr(self.setting, name) for name in Budget._fields))
-        fates = tuple((message, Fate()) for message in messages)
+        fates = tuple((it, Fate(owed=not (self.setting.hangs and it == "a"))) for it in messages)
         if self.setting.ordered:
             return World(Store(), (), (), (), fates, budget, tuple(messages))
         return World(Store(), tuple((message, FRESH) for message in messages), (), (), fates, budget)
@@ -280,7 +295,7 @@ class Model:
         if not world.unsent:
             return
         message, *later = world.unsent
-        operation = Enqueue(message, message.encode(), self.setting.limit)
+        operation = Enqueue(message, message.encode(), self.setting.limit, self._expires_in(message))
         store, answer, wakes = self._ask(world.store, operation, mine=False)
         copies = [(woken, PROMOTED) for woken in wakes]
         enqueued = _world(world, store=store, queue=[*world.queue, *copies])._replace(unsent=tuple(later))
@@ -337,12 +352,17 @@ class Model:
             yield Move(label, _world(world, slots=others, queue=[*world.queue, *returned]))
 
     def _acquires(self, world: World, slot: Slot, others: list[Slot]) -> Iterator[Move]:
+        if dict(world.fates)[slot.message].expired:
+            yield from self._revokes(world, slot, others)
+            return
+        places = [place for place in world.store.line if place.id == self._id(slot)]
+        given_up = self.setting.kills and any(place.deaths >= MOST_DEATHS for place in places)
         store, answer, wakes = self._ask(world.store, self._acquire(slot), mine=slot.owns)
         asked = _world(world, store=store)
         label = f"{slot.message} ({slot.phase}) asks: {type(answer).__name__}"
         if isinstance(answer, Granted):
             others = [o._replace(owns=o.owns and self._id(o) != self._id(slot)) for o in others]
-            running = slot._replace(phase=RUNNING, owns=True, again=False, wakes=wakes)
+            running = slot._replace(phase=RUNNING, owns=True, again=False, wakes=wakes, given_up=given_up)
             yield Move(label, self._enter(_world(asked, slots=[*others, running]), slot))
         elif self.protocol.parks_in_two_steps and not isinstance(answer, Parked):
             yield Move(label, _world(asked, slots=[*others, slot._replace(phase=PARKING, wakes=wakes)]))
@@ -364,7 +384,21 @@ class Model:
                 lost = _mark(lost, slot.message, waited=True)
             yield Move(f"{label}; the reply is lost", lost, is_progress=False)
 
+    def _revokes(self, world: World, slot: Slot, others: list[Slot]) -> Iterator[Move]:
+        """Celery ends what has expired before anything is asked."""
+        store, _, wakes = self._ask(world.store, Release(self._id(slot), "mine"), mine=slot.owns)
+        ended = _world(world, store=store, slots=[*others, slot._replace(phase=ENDING, wakes=wakes)])
+        yield Move(f"{slot.message} has expired, and ends", _mark(ended, slot.message, owed=False))
+
     def _body_ends(self, world: World, slot: Slot, others: list[Slot]) -> Iterator[Move]:
+        if slot.message == "a" and self.setting.hangs:
+            return
+        if slot.message == "a" and self.setting.kills and not slot.given_up:
+            copy = ("a", HIDDEN) if self.setting.recovers else self._returned(slot)
+            if world.budget.kills:
+                killed = _world(_spend(world, "kills"), slots=others, queue=[*world.queue, copy])
+                yield Move("the body of a kills its worker", _mark(killed, "a", excused=True))
+            return
         yield from self._releases(world, slot, others)
         if world.budget.unfinished:
             cut = _mark(_spend(world, "unfinished"), slot.message, excused=True)
@@ -484,6 +518,7 @@ class Model:
                 yield Move(
                     f"the lease of {lease.id}, whose holder is dead, lapses", _world(world, store=lapsed)
                 )
+        yield from self._messages_expire(world)
         for n, place in enumerate(store.line):
             if place.offered != LATER:
                 continue
@@ -493,6 +528,14 @@ class Model:
             elif world.budget.slow:
                 label = f"the offer to {place.id} runs out while its copy is underway"
                 yield Move(label, _world(_spend(world, "slow"), store=over), is_progress=False)
+
+    def _messages_expire(self, world: World) -> Iterator[Move]:
+        for n, place in enumerate(world.store.line):
+            if place.deadline != LATER or self._is_underway(world, place):
+                continue
+            line = _put(world.store.line, n, place._replace(deadline=NOW))
+            over = _world(world, store=world.store._replace(line=line, due=True))
+            yield Move(f"{place.id} expires in line", _mark(over, place.message, expired=True))
 
     def _is_underway(self, world: World, place: Place) -> bool:
         return (
@@ -534,7 +577,11 @@ class Model:
             message=None if self.protocol.parks_in_two_steps else slot.message.encode(),
             recovers=self.setting.recovers and self.protocol.keeps_messages,
             order="published" if self.setting.ordered and self.protocol.keeps_places else None,
+            expires_in=self._expires_in(slot.message),
         )
+
+    def _expires_in(self, message: str) -> int | None:
+        return LATER - NOW if self.setting.hangs and message != "a" else None
 
     def _forget(self, world: World) -> World:
         """A lease that is gone is nobody's."""
@@ -569,7 +616,7 @@ class Model:
         for entry in transition.entries:
             entries[entry.id] = entry
         places = [
-            Place(e.id, messages[e.id], _offered(e), self._count(e), e.state)
+            Place(e.id, messages[e.id], _offered(e), self._count(e), e.state, self._deaths(e), _deadline(e))
             for e in sorted(entries.values(), key=lambda entry: entry.seq)
         ]
         leases = [
@@ -582,6 +629,9 @@ class Model:
         marks = tuple(sorted(tombstones.items()))
         changed = Store(tuple(leases), tuple(places), marks, transition.due is not None)
         return changed, transition.answer, tuple(messages[woken] for woken in transition.wake)
+
+    def _deaths(self, entry: Entry) -> int:
+        return min(entry.deaths, MOST_DEATHS) if self.setting.kills else 0
 
     def _count(self, entry: Entry) -> int:
         return entry.offers if entry.state == "behind" else min(entry.offers, self.setting.offers_matter)
@@ -622,9 +672,11 @@ def _load(store: Store, id: str, limit: int, *, mine: bool) -> tuple[Document, L
         for fence, lease in enumerate(store.holders, 1)
     )
     entries = [
-        Entry(p.id, seq, NEVER if p.offered > LATER else p.offered, p.offers, p.state)
+        Entry(p.id, seq, NEVER if p.offered > LATER else p.offered, p.offers, p.state, p.deaths, p.deadline)
         for seq, p in enumerate(store.line, 1)
     ]
+    overdue = tuple(entry for entry in entries if entry.deadline <= NOW)
+    deadline = min((entry.deadline for entry in entries if entry not in overdue), default=NEVER)
     own = next((entry for entry in entries if entry.id == id), None)
     head = tuple(entry for entry in entries if entry.state == "waiting")
     line = Line(
@@ -632,17 +684,23 @@ def _load(store: Store, id: str, limit: int, *, mine: bool) -> tuple[Document, L
         head=head,
         aside=tuple(entry for entry in entries if entry.state == "aside"),
         behind=tuple(entry for entry in entries if entry.state == "behind"),
+        overdue=overdue,
+        deadline=deadline,
         entry=own,
         ahead=sum(own is None or entry.seq < own.seq for entry in head),
         tombstone=dict(store.tombstones).get(id),
     )
-    return Document(limit, LAST_FENCE, holders, EPOCH), line
+    return Document(limit, LAST_FENCE, holders, EPOCH, NOW if overdue else deadline), line
 
 
 def _offered(entry: Entry) -> int:
     if entry.offer_until == NEVER:
         return LATER + 1
     return LATER if entry.offer_until > NOW else NOW
+
+
+def _deadline(entry: Entry) -> int:
+    return entry.deadline if entry.deadline == NEVER else min(entry.deadline, LATER)
 
 
 def _world(

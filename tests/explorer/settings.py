@@ -8,7 +8,7 @@ from celery_exclusive.core.operations import Acquire, Operation, Stale
 from celery_exclusive.core.records import BEGUN, Document, Line
 from celery_exclusive.core.step import step
 from celery_exclusive.core.transition import Transition
-from tests.explorer.model import Protocol, Setting
+from tests.explorer.model import MOST_DEATHS, Protocol, Setting
 
 QUICK = (
     Setting("a crash and a slow queue", crashes=1, slow=2),
@@ -19,6 +19,8 @@ QUICK = (
     Setting("early ack: a crash, a lost connection", early=True, crashes=1, lost_acks=1, slow=1),
     Setting("recover: a crash, a slow queue", recovers=True, crashes=1, slow=1),
     Setting("order: a crash, a slow queue", ordered=True, recovers=True, crashes=1, slow=1),
+    Setting("recover: a body that kills its workers", recovers=True, kills=MOST_DEATHS, crashes=1),
+    Setting("messages expire behind a body that hangs", hangs=True, tasks=3, workers=3, slow=2),
 )
 SETTINGS = (
     *QUICK,
@@ -34,6 +36,9 @@ SETTINGS = (
     Setting("order: three tasks, a crash", ordered=True, tasks=3, workers=3, crashes=1),
     Setting("order: a lost connection, a lost reply", ordered=True, workers=3, lost_acks=1, lost_replies=1),
     Setting("order: an unfinished ending, a crash", ordered=True, unfinished=1, crashes=1),
+    Setting("order: a body that kills its workers", ordered=True, recovers=True, kills=MOST_DEATHS, slow=1),
+    Setting("order: messages expire", ordered=True, hangs=True, tasks=3, workers=3, slow=2, lost_replies=1),
+    Setting("early ack: messages expire", early=True, hangs=True, tasks=3, workers=3, slow=2),
     Setting("order: early ack, a crash", ordered=True, early=True, tasks=3, crashes=1, slow=1),
     Setting(
         "every head steps aside: a crash, a slow queue", offers_in_line=1, offers_aside=5, crashes=1, slow=1
@@ -100,6 +105,15 @@ def _any_end(document: Document, line: Line, operation: Operation, now: int) -> 
     return step(replace(document, holders=living), line, operation, now)
 
 
+def _no_deaths(document: Document, line: Line, operation: Operation, now: int) -> Transition:
+    transition = step(document, line, operation, now)
+    return replace(transition, entries=tuple(replace(entry, deaths=0) for entry in transition.entries))
+
+
+def _no_recall(document: Document, line: Line, operation: Operation, now: int) -> Transition:
+    return step(document, replace(line, overdue=()), operation, now)
+
+
 def _no_limit(document: Document, line: Line, operation: Operation, now: int) -> Transition:
     if isinstance(operation, Acquire):
         operation = replace(operation, limit=operation.limit + 1)
@@ -148,6 +162,14 @@ CONTROLS = {
     "a dead run loses its place": (
         Setting("order: a crash", ordered=True, recovers=True, crashes=1),
         Protocol(keeps_places=False),
+    ),
+    "a death is not counted": (
+        Setting("recover: a body that kills its workers", recovers=True, kills=MOST_DEATHS),
+        Protocol(_no_deaths),
+    ),
+    "what expires in line waits for its turn": (
+        Setting("messages expire behind a body that hangs", hangs=True),
+        Protocol(_no_recall),
     ),
     "any token will do": (Setting("a lost connection", lost_acks=1), Protocol(_any_token)),
     "nobody is woken": (Setting("no fault at all"), Protocol(_no_offer)),

@@ -14,6 +14,7 @@ from celery_exclusive.core.operations import (
     ForceRelease,
     GiveUp,
     Order,
+    Recall,
     Release,
     Remove,
     Renew,
@@ -45,6 +46,7 @@ class Take:
     at_once: bool = False
     recovers: bool = False
     order: Order | None = None
+    expires_in: int | None = None
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class ComeAgain:
 @dataclass(frozen=True)
 class Give:
     key: str
-    operation: AcquireAlone | Enqueue | Release | Requeue | Remove | GiveUp | ForceRelease | Restore
+    operation: AcquireAlone | Enqueue | Release | Requeue | Remove | Recall | GiveUp | ForceRelease | Restore
 
 
 @dataclass(frozen=True)
@@ -137,8 +139,23 @@ phases = some.sampled_from(get_args(Phase))
 taken = some.none() | some.tuples(ids, phases)
 orders = some.sampled_from((None, None, None, "published", "any"))
 rarely = some.sampled_from((False, False, True))
+expiries = some.sampled_from((None, None, None, None, 0, SECOND, OFFER, 60 * SECOND))
 takes = some.builds(
-    Take, keys, ids, tokens, ttls, limits, kinds, messages, most, lates, taken, rarely, rarely, orders
+    Take,
+    keys,
+    ids,
+    tokens,
+    ttls,
+    limits,
+    kinds,
+    messages,
+    most,
+    lates,
+    taken,
+    rarely,
+    rarely,
+    orders,
+    expiries,
 )
 arrivals = some.builds(
     Take, keys, ids, some.just("t1"), ttls, some.none(), some.just("fresh"), some.just(b"one")
@@ -157,9 +174,13 @@ actions = some.one_of(
     some.builds(Give, keys, some.builds(Release, ids, tokens, endings) | removals),
     some.builds(Give, keys, some.builds(Requeue, ids, tokens, again_ttls)),
     some.builds(
-        Give, keys, some.builds(Enqueue, ids, some.sampled_from((b"one", b"two")), some.integers(1, 2))
+        Give,
+        keys,
+        some.builds(Enqueue, ids, some.sampled_from((b"one", b"two")), some.integers(1, 2), expiries),
     ),
-    some.builds(Give, keys, some.builds(ForceRelease, ids) | some.builds(GiveUp, ids)),
+    some.builds(
+        Give, keys, some.builds(ForceRelease, ids) | some.builds(GiveUp, ids) | some.builds(Recall, ids)
+    ),
     some.builds(Give, keys, some.builds(Restore, ids, tokens, ttls, some.sampled_from((1, 1, 2)))),
     some.builds(Give, keys, some.builds(AcquireAlone, ids, tokens, ttls, inherited, phases)),
     some.builds(Keep, renewals),
@@ -189,9 +210,10 @@ def take(
     token: str = "t1",
     ttl: int = 30 * SECOND,
     takes_over: str | None = None,
+    expires_in: int | None = None,
 ) -> Take:
     seen: tuple[str, Phase] | None = (takes_over, "queued") if takes_over else None
-    return Take("one at a time", id, token, ttl, limit, kind, b"one", takes_over=seen)
+    return Take("one at a time", id, token, ttl, limit, kind, b"one", takes_over=seen, expires_in=expires_in)
 
 
 def keep(id: str, order: Order | None = None) -> Take:
@@ -202,6 +224,54 @@ def keep(id: str, order: Order | None = None) -> Take:
 
 FINISHED = [take("a"), take("b"), Finish(0), Follow(0, False), Finish(0)]
 RARE: dict[str, list[Action]] = {
+    "messages expire in the middle of a line, and no worker ends them": [
+        *(take(f"{number}", expires_in=number * SECOND) for number in range(12)),
+        Wait(9 * SECOND),
+        Reap(9, 0),
+        take("10", expires_in=SECOND),
+        Give("one at a time", Remove("9")),
+        *(Follow(number, False) for number in range(4)),
+        Wait(SECOND),
+        Reap(9, 0),
+        Wait(600 * SECOND),
+        Reap(9, 0),
+    ],
+    "more messages expire than a sweep recalls": [
+        *(take(f"{number}", expires_in=SECOND) for number in range(130)),
+        Wait(SECOND),
+        *(Reap(1, 0) for _ in range(3)),
+    ],
+    "the line of messages that expire ends, and a new one begins": [
+        take("a"),
+        take("b", expires_in=OFFER),
+        Give("one at a time", Remove("b")),
+        take("c"),
+        Finish(0),
+        Wait(OFFER),
+        Reap(9, 0),
+    ],
+    "a task that waits is recalled, and one that runs is not": [
+        *(take(id) for id in "abc"),
+        *(Give("one at a time", Recall(id)) for id in "acd"),
+        Follow(0, False),
+    ],
+    "runs die again and again, and each offer says how often": [
+        keep("a"),
+        *(it for _ in range(3) for it in (Wait(30 * SECOND), Reap(9, 0), Follow(-1, False))),
+        Finish(-1, "open"),
+        Wait(OFFER),
+        Reap(9, 0),
+    ],
+    "a published message is late, and others come": [
+        Give("one at a time", Enqueue("a", b"one", 1)),
+        Wait(OFFER),
+        Give("one at a time", Enqueue("b", b"one", 1)),
+        Wait(OFFER),
+        Reap(9, 0),
+        take("c"),
+        Wait(OFFER),
+        Reap(9, 0),
+    ],
     "a run with its message behind it ends, and comes again": [
         keep("a"),
         Finish(0, "open"),

@@ -23,7 +23,7 @@ from celery_exclusive.core.operations import (
     Renew,
     Stale,
 )
-from celery_exclusive.core.records import SECOND, reach
+from celery_exclusive.core.records import NEVER, SECOND, reach
 from celery_exclusive.core.step import step
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.stores.sql import transaction
@@ -184,16 +184,15 @@ def test_a_line_of_20000_is_read_by_its_indexes(store: ServerStore, database: Da
 
 
 def lengthen(server: Database, key: str, length: int) -> None:
-    columns = 'id, seq, place, namespace, "key", offer_until, offers, state, message'
+    columns = 'id, seq, place, namespace, "key", offer_until, offers, state, deaths, deadline, message'
     ((last,),) = server.ask("SELECT max(seq) FROM exclusive2_line")
     entries = (
-        (b"%d" % n, last + n, last + n, b"cx", key.encode(), 0, 0, "waiting", b"message")
+        (b"%d" % n, last + n, last + n, b"cx", key.encode(), 0, 0, "waiting", 0, NEVER, b"message")
         for n in range(10, length)
     )
+    marks = ", ".join(["%s"] * 11)
     with server.stranger() as cursor:
-        cursor.executemany(
-            f"INSERT INTO exclusive2_line ({columns}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)", entries
-        )
+        cursor.executemany(f"INSERT INTO exclusive2_line ({columns}) VALUES ({marks})", entries)
         cursor.execute(
             'UPDATE exclusive2_lock SET waiting = %s, fence = fence + %s WHERE "key" = %s',
             (length, length, key.encode()),

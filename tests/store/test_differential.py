@@ -164,6 +164,7 @@ class Twin:
                 take.message,
                 at_once=take.at_once,
                 recovers=take.recovers and take.late,
+                expires_in=take.expires_in,
                 max_waiting=take.max_waiting,
                 takes_over=take.takes_over,
                 order=take.order,
@@ -184,8 +185,8 @@ class Twin:
         aside = tuple(sorted(reply.aside, key=lambda pair: pair[0]))
         return Reply(reply.answer, wakes, aside, "told" if reply.epoch else "")
 
-    def look(self) -> dict[str, Snapshot]:
-        return {key: self.store.inspect(key) for key in LIMITS}
+    def look(self) -> tuple[dict[str, Snapshot], list[tuple[str, str]]]:
+        return {key: self.store.inspect(key) for key in LIMITS}, sorted(self.store.places())
 
     def drop_ended_leases(self) -> None:
         """What a sweep drops of keys without a line, Redis drops by itself, in real time."""
@@ -264,7 +265,7 @@ def compare(reference: Twin, other: Twin, action: Action) -> None:
     assert other.look() == reference.look(), action
     due, early = reference.due(), other.due()
     assert early.keys() == due.keys()
-    assert all(early[key] <= due[key] for key in due)
+    assert all(early[key] <= due[key] for key in due), f"{early} is after {due}"
     if isinstance(action, Reap) and action.limit and not action.every:
         assert all(early[key] > other.time or due[key] <= other.time for key in due)
 
@@ -349,7 +350,7 @@ def the_rows_agree(transaction: Transaction) -> None:
 
 def all_ends_by_itself_but_what_waits(store: RedisStore) -> None:
     lines = {key for key in LIMITS if store._client.ask("EXISTS", f"{store._base}m:{key}")}
-    kept = {f"{kind}:{key}" for kind in "lqabom" for key in lines} | {"due", "fence", "epoch", "run"}
+    kept = {f"{kind}:{key}" for kind in "lqaboem" for key in lines} | {"due", "fence", "epoch", "run"}
     for name in store._client.ask("KEYS", f"{store._base}*"):
         if store._client.ask("PTTL", name) == -1:
             assert name.decode().removeprefix(store._base) in kept

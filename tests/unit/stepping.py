@@ -15,7 +15,7 @@ from celery_exclusive.core.operations import (
     Reap,
     Release,
 )
-from celery_exclusive.core.records import SECOND, Document, Entry, Line
+from celery_exclusive.core.records import NEVER, RECALLED_AT_ONCE, SECOND, Document, Entry, Line
 from celery_exclusive.core.step import step
 from celery_exclusive.core.transition import Transition
 
@@ -54,11 +54,15 @@ class Key:
 
     def look(self, operation: Operation, now: int | None = None, count: int | None = None) -> Transition:
         """What `ask` would answer; `count`: with so many entries of the line."""
-        line = self.line("" if isinstance(operation, Reap) else operation.id, count)
-        return step(self.document, line, operation, self.now if now is None else now)
+        now = self.now if now is None else now
+        line = self.line("" if isinstance(operation, Reap) else operation.id, count, now)
+        return step(self.document, line, operation, now)
 
-    def line(self, id: str, count: int | None = None) -> Line:
+    def line(self, id: str, count: int | None = None, now: int = 0) -> Line:
         entries = self.entries.values()
+        expiring = sorted((e.deadline, e.id) for e in entries if e.deadline != NEVER)
+        overdue = [id for deadline, id in expiring if deadline <= now][:RECALLED_AT_ONCE]
+        left = expiring[len(overdue) :]
         waiting = sorted((e for e in entries if e.state == "waiting"), key=lambda e: e.seq)
         aside = sorted((e for e in entries if e.state == "aside"), key=lambda e: (e.offer_until, e.id))
         own = self.entries.get(id)
@@ -67,6 +71,8 @@ class Key:
             head=tuple(waiting[:count]),
             aside=tuple(aside[:count]),
             behind=tuple(e for e in entries if e.state == "behind"),
+            overdue=tuple(self.entries[id] for id in overdue),
+            deadline=left[0][0] if left else NEVER,
             entry=own,
             ahead=sum(own is None or entry.seq < own.seq for entry in waiting),
             tombstone=self.tombstones.get(id),

@@ -91,8 +91,8 @@ def task_id(id: str) -> str:
 
 
 def first_task_id(by: Sequence[Owner]) -> str:
-    """The id of the task that is the first of these owners."""
-    return task_id(by[0].id)
+    """The id of the task that is the first of these owners; "" if the store names none."""
+    return task_id(by[0].id) if by else ""
 
 
 def publish_id(id: str) -> str:

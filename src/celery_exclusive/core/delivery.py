@@ -21,6 +21,8 @@ class Delivery:
     `published_by` is the task whose end has published it, or its own, if its own body has. `follows` is the
     id of the run that has handed its unique key over to this message, its retry or replacement.
     `is_awaited` says that other tasks wait for its end: it is a member of a canvas.
+    If it waits in line, it expires after `expires_in`. `deaths` counts its runs that have been recovered,
+    since their workers died.
     """
 
     id: str
@@ -40,6 +42,8 @@ class Delivery:
     published_by: str | None = None
     follows: str | None = None
     is_awaited: bool = False
+    expires_in: int | None = None
+    deaths: int = 0
 
     @property
     def may_be_in_line(self) -> bool:
@@ -97,4 +101,5 @@ class Delivery:
             at_once=at_once and recovers,
             recovers=recovers,
             order=self.order if claim is self.exclusive else None,
+            expires_in=self.expires_in,
         )

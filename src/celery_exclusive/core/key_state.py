@@ -43,14 +43,16 @@ class KeyState:
 
     def __init__(self, document: Document, line: Line, id: str, now: int, first_offer: int) -> None:
         self.id = id
+        self.line = line
         self.now = now
         self.first_offer = first_offer
         self.recovers: bool | None = None  # whether this sweep does; None: it is no sweep
         self.epoch = document.epoch
+        self.deadline = document.deadline
         self.limit = document.limit
         self.fence = document.fence
         self.holders = {holder.id: holder for holder in document.holders}
-        self.entries = {entry.id: entry for entry in (*line.head, *line.aside, *line.behind)}
+        self.entries = {entry.id: entry for entry in (*line.overdue, *line.head, *line.aside, *line.behind)}
         if line.entry:
             self.entries[self.id] = line.entry
         self.waiting = line.waiting
@@ -75,14 +77,16 @@ class KeyState:
         The store may have been away, and its holder may live: a sweep knows when it has had the time to renew
         its lease. Until then nobody runs its copy; but not for ever, if no worker sweeps.
         """
+        dead = set()
         for lease in list(self.holders.values()):
             is_abandoned = self.recovers is None and lease.expiry + ABANDONED <= self.now
             may_stay = self._stays_expired(lease) and not is_abandoned
             if lease.expiry <= self.now and (self.recovers or not may_stay):
                 del self.holders[lease.id]
+                dead.add(lease.id)
         for entry in sorted(self.entries.values(), key=lambda entry: entry.seq):
             if entry.state == "behind" and entry.id not in self.holders:
-                self._join_line(entry)
+                self._join_line(replace(entry, deaths=entry.deaths + (entry.id in dead)))
 
     def _stays_expired(self, lease: Holder) -> bool:
         return lease.expiry <= self.now and lease.id in self.entries
@@ -100,7 +104,7 @@ class KeyState:
         if entry.id == self.id and not keeps_place:
             self.ahead = self.waiting
         seq = entry.seq if keeps_place else self.next_number()
-        self.put(Entry(entry.id, seq, offer_until, entry.offers & AT_BROKER))
+        self.put(Entry(entry.id, seq, offer_until, entry.offers & AT_BROKER, deaths=entry.deaths))
 
     def next_number(self) -> int:
         """Return a fence, or a place in line: both grow with the time and by at least one."""
@@ -128,6 +132,7 @@ class KeyState:
             self._count(before, -1)
         self.entries[entry.id] = self.changed[entry.id] = entry
         self._count(entry, 1)
+        self.deadline = min(self.deadline, entry.deadline)
         if entry.state == "behind":
             self._do_not_wake(entry.id)
 
@@ -184,7 +189,28 @@ class KeyState:
 
     def _offer(self, entry: Entry, until: int) -> None:
         self.put(replace(entry, offer_until=until, offers=entry.offers + 1))
-        self.wake.append(entry.id)
+        self.wake_once(entry.id)
+
+    def wake_once(self, id: str) -> None:
+        if id not in self.wake:
+            self.wake.append(id)
+
+    def recall(self, overdue: tuple[Entry, ...]) -> None:
+        """Publish the messages that have expired in line; again later, if no worker ends them."""
+        for expired in overdue:
+            later = self.now + LONGEST_OFFER * self.first_offer
+            self.put(replace(self.entries[expired.id], deadline=later))
+            self.wake_once(expired.id)
+
+    def shorten_offers(self) -> None:
+        """Let the next in line wait no longer for a message that is late than for one that was offered.
+
+        Nobody waits for the first offer to a published message, so that it can be long: its queue may be.
+        """
+        until = self.now + self.first_offer
+        for entry in self.head()[: self.slots_to_offer()]:
+            if entry.offers == 1 and entry.offer_until > until:
+                self.put(replace(entry, offer_until=until))
 
     def _step_aside(self, entry: Entry) -> None:
         pause = self.now + LONGEST_OFFER * self.first_offer
@@ -203,4 +229,12 @@ class KeyState:
         ]
         if len(self.holders) < self.limit:
             times += [until for until in aside if until != NEVER]
+        if self.first_deadline != NEVER:
+            times.append(self.first_deadline)
         return min(times, default=None)
+
+    @property
+    def first_deadline(self) -> int:
+        """When the first message in line expires. May be early."""
+        waits = self.waiting or any(entry.state == "aside" for entry in self.entries.values())
+        return self.deadline if waits else NEVER

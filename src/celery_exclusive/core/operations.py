@@ -23,7 +23,7 @@ class Acquire:
     `recovers`, its message is kept behind its run, too, until that is done, and republished if the run dies.
     `order`: "published" keeps its place in line if its run dies; "any" passes those who wait.
     `takes_over` is an id with a phase, not "running": if it holds the key in this phase, its lease, with its
-    fence, goes over to this id.
+    fence, goes over to this id. A message that waits in line expires after `expires_in`.
     """
 
     id: str
@@ -39,6 +39,7 @@ class Acquire:
     at_once: bool = False
     recovers: bool = False
     order: Order | None = None
+    expires_in: int | None = None
 
     @property
     def may_be_in_line(self) -> bool:
@@ -52,11 +53,13 @@ class Enqueue:
 
     Applied(True): it is its turn, and the message has to be sent with the mark of an offer. Parked: the
     store has the message, and publishes it when it is its turn. Applied(False): it has published it already.
+    A message that waits in line expires after `expires_in`.
     """
 
     id: str
     message: bytes
     limit: int = 1
+    expires_in: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,16 @@ class Remove:
 
     id: str
     ending: RemoveEnding = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """Publish the message of an id that waits in line, out of turn: a worker ends it, as it was revoked.
+
+    A worker that does not know of this leaves it in line, at its place.
+    """
+
+    id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +194,9 @@ def is_done_if_repeated(operation: object) -> bool:
     )
 
 
-KeyOperation = Acquire | AcquireAlone | Enqueue | Release | Requeue | Remove | GiveUp | ForceRelease | Restore
+KeyOperation = (
+    Acquire | AcquireAlone | Enqueue | Release | Requeue | Remove | Recall | GiveUp | ForceRelease | Restore
+)
 """The operations on one key, besides renewals."""
 Operation = KeyOperation | Renew | Reap
 

@@ -12,6 +12,8 @@ SECOND = 1_000_000
 RENEWALS_PER_TTL = 3
 """How often a heartbeat renews a lease before it would expire: two of them may fail."""
 NEVER = 2**53 - 1
+RECALLED_AT_ONCE = 100
+"""How many messages of a key a sweep recalls at a time: the rest is due at once."""
 Phase = Literal["running", "queued", "again", "period"]
 OwnerPhase = Literal[Phase, "offered"]
 NOT_BEGUN: tuple[Phase, ...] = ("queued", "again")
@@ -58,6 +60,9 @@ class Entry:
     joins the line if the lease ends before. Its `offers` are `AT_BROKER` if the broker has that message, too,
     and `KEEPS_PLACE` if it joins the line at its old place, or their sum. All others wait: in line,
     or "aside" since no worker accepted their offers.
+
+    `deaths` counts the runs that were recovered: their leases expired. At the `deadline` of an entry that
+    waits its message expires, and is recalled: published out of turn, so that a worker ends it.
     """
 
     id: str
@@ -65,6 +70,8 @@ class Entry:
     offer_until: int = 0
     offers: int = 0
     state: State = "waiting"
+    deaths: int = 0
+    deadline: int = NEVER
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +79,15 @@ class Document:
     """The data of a key besides its line.
 
     `fence` is the last one that was granted, at least for this key; `epoch` is the random string that
-    identifies the store, and changes when it loses its data.
+    identifies the store, and changes when it loses its data. `deadline` is that of the entry whose message
+    expires first; it may be early, never late.
     """
 
     limit: int = 1
     fence: int = 0
     holders: tuple[Holder, ...] = ()
     epoch: str = ""
+    deadline: int = NEVER
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +95,19 @@ class Line:
     """The part of a line that a step reads, so that a long line costs as little as an empty one.
 
     `waiting` counts the entries in line. `head` has the first `reach()` of them in order of seq, `aside` as
-    many entries aside in order of (offer_until, id), `behind` all entries behind their runs. `entry`, `ahead`
-    and `tombstone` belong to the operation's id: its entry; the number of entries in line before it (all of
-    them without an entry); and, if it has finished, the token of the delivery that finished, "" without one,
-    or `BEGUN`.
+    many entries aside in order of (offer_until, id), `behind` all entries behind their runs. `overdue`, for a
+    sweep alone, has up to `RECALLED_AT_ONCE` entries whose deadline has come, in order of (deadline, id), and
+    `deadline` is the first of all others. `entry`, `ahead` and `tombstone` belong to the operation's id: its
+    entry; the number of entries in line before it (all of them without an entry); and, if it has finished,
+    the token of the delivery that finished, "" without one, or `BEGUN`.
     """
 
     waiting: int = 0
     head: tuple[Entry, ...] = ()
     aside: tuple[Entry, ...] = ()
     behind: tuple[Entry, ...] = ()
+    overdue: tuple[Entry, ...] = ()
+    deadline: int = NEVER
     entry: Entry | None = None
     ahead: int = 0
     tombstone: str | None = None

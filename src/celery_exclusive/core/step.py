@@ -24,6 +24,7 @@ from celery_exclusive.core.operations import (
     Operation,
     Parked,
     Reap,
+    Recall,
     Release,
     Remove,
     Renew,
@@ -31,7 +32,17 @@ from celery_exclusive.core.operations import (
     Restore,
     Stale,
 )
-from celery_exclusive.core.records import AT_BROKER, BEGUN, KEEPS_PLACE, Document, Entry, Holder, Line, Phase
+from celery_exclusive.core.records import (
+    AT_BROKER,
+    BEGUN,
+    KEEPS_PLACE,
+    NEVER,
+    Document,
+    Entry,
+    Holder,
+    Line,
+    Phase,
+)
 from celery_exclusive.core.transition import Transition
 
 
@@ -68,12 +79,12 @@ class _Step(KeyState):
             self.advance()
             return refusal
         self.kept = op.message is not None and not op.at_once
-        seq = entry.seq if entry else self.next_number()
+        entry = entry or Entry(op.id, self.next_number())
         if lease:
-            offers = KEEPS_PLACE if op.order == "published" else 0
-            self.put(Entry(op.id, seq, offers=offers, state="behind"))
+            self._put_behind(entry, KEEPS_PLACE if op.order == "published" else 0)
         else:
-            self.put(Entry(op.id, seq))
+            self.put(Entry(op.id, entry.seq, deaths=entry.deaths, deadline=self._deadline_of(op)))
+            self.shorten_offers()
         self.advance()
         return Parked(0 if lease else self.ahead + 1, self.owners())
 
@@ -95,7 +106,7 @@ class _Step(KeyState):
         is_copied = entry is not None or (lease is not None and lease.may_have_copies)
         self._hold(op, fence, op.phase, may_have_copies=is_copied)
         if entry:
-            self.put(Entry(op.id, entry.seq, state="behind"))
+            self._put_behind(entry)
         self.advance()  # a copy of the message that held it joins the line
         return Granted(fence)
 
@@ -108,9 +119,11 @@ class _Step(KeyState):
             return Applied(False)
         if not entry:
             self.kept = True
-            entry = Entry(op.id, self.next_number())
+            entry = Entry(op.id, self.next_number(), deadline=self._deadline_of(op))
             if len(self.holders) + self.ahead < self.limit:
                 entry = replace(entry, offer_until=self.now + LONGEST_OFFER * self.first_offer, offers=1)
+            else:
+                self.shorten_offers()
             self.put(entry)
         is_its_turn = entry.offer_until > self.now
         return Applied(True) if is_its_turn else Parked(self.ahead + 1, self.owners())
@@ -154,6 +167,14 @@ class _Step(KeyState):
         self.advance()
         return Applied(True)
 
+    def recall_one(self, op: Recall) -> Answer:
+        self.advance()
+        entry = self.entries.get(op.id)
+        is_in_line = entry is not None and entry.state != "behind"
+        if is_in_line:
+            self.wake_once(op.id)
+        return Applied(is_in_line)
+
     def remove(self, op: Remove) -> Answer:
         found = self.id in self.entries
         if found or op.ending == "superseded":
@@ -182,12 +203,16 @@ class _Step(KeyState):
 
     def reap(self, op: Reap) -> Answer:
         self.recovers = self.now <= op.recovers_until
+        self.deadline = self.line.deadline
+        self.recall(self.line.overdue)
         self.advance()
         return Applied(True)
 
     def transition(self, answer: Answer) -> Transition:
         return Transition(
-            document=Document(self.limit, self.fence, tuple(self.holders.values()), self.epoch),
+            document=Document(
+                self.limit, self.fence, tuple(self.holders.values()), self.epoch, self.first_deadline
+            ),
             answer=answer,
             entries=tuple(self.changed.values()),
             removed=tuple(self.removed),
@@ -232,7 +257,7 @@ class _Step(KeyState):
         if keeps_message or (entry and op.acks_late):
             self.kept = keeps_message
             offers = AT_BROKER + (KEEPS_PLACE if op.order == "published" else 0)
-            self.put(Entry(op.id, entry.seq if entry else fence, offers=offers, state="behind"))
+            self._put_behind(entry or Entry(op.id, fence), offers)
         elif entry:
             self.leave()
             self.new_tombstone = BEGUN
@@ -268,6 +293,17 @@ class _Step(KeyState):
             return Full(self.waiting, self.owners())
         return None
 
+    def _put_behind(self, entry: Entry, flags: int = 0) -> None:
+        """Let a copy stand behind its run. What has been admitted expires at no deadline."""
+        self.put(Entry(entry.id, entry.seq, offers=flags, state="behind", deaths=entry.deaths))
+
+    def _deadline_of(self, op: Acquire | Enqueue) -> int:
+        """When the message expires. One that was in line before is not recalled again at once."""
+        if op.expires_in is None:
+            return NEVER
+        soonest = self.first_offer if op.id in self.entries else 0
+        return self.now + max(op.expires_in, soonest)
+
     def _hold(
         self,
         op: Acquire | AcquireAlone | Restore,
@@ -291,6 +327,7 @@ _METHODS: dict[type[Operation], str] = {
     Requeue: "requeue",
     GiveUp: "give_up",
     Remove: "remove",
+    Recall: "recall_one",
     ForceRelease: "force_release",
     Restore: "restore",
     Reap: "reap",

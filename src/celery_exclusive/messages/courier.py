@@ -145,6 +145,10 @@ class Courier:
     def _genuine(self, wakes: Iterable[Wake]) -> Iterator[Wake]:
         """Yield the wakes whose messages have a valid signature for this key and id; remove forged ones."""
         for wake in wakes:
+            if not wake.message:
+                notices.message_gone(wake.key, wake.id)
+                self.services.store.apply(wake.key, Remove(wake.id, ending="open"))
+                continue
             try:
                 message = self.services.signer.open_parked(wake.message, wake.key, wake.id)
             except Exception as error:  # noqa: BLE001 - a process that has the secret, or can read it, publishes it

@@ -48,6 +48,7 @@ class Header:
       replacement that inherits its unique key.
     * `store`: the epoch of the store that the publisher uses. None: it does not know.
     * `redelivered`: the broker had delivered it before it was parked.
+    * `deaths`: how many of its runs the store has recovered, since their workers died.
     * `masked`: its caller gave other strings to show instead of the arguments.
     * `tries`, `since`: how often it was rescheduled, and when it first found its key held, in seconds
       since 1970.
@@ -69,6 +70,7 @@ class Header:
     follows: str | None = None
     store: str | None = None
     redelivered: bool = False
+    deaths: int = 0
     masked: bool = False
     tries: int = 0
     since: float | None = None
@@ -104,6 +106,7 @@ class Header:
             promoted=None,
             offered=None,
             redelivered=False,
+            deaths=0,
             tries=0,
             since=None,
             rejections=rejections,
@@ -226,7 +229,7 @@ _CHECKS: dict[str, Callable[[object], bool]] = {
     "values": _has_values,
     "route": _is_route,
     **dict.fromkeys(("redelivered", "masked", "auto_delete"), lambda value: isinstance(value, bool)),
-    "tries": lambda value: _is_int(value, _MOST_TRIES),
+    **dict.fromkeys(("tries", "deaths"), lambda value: _is_int(value, _MOST_TRIES)),
     "since": lambda value: is_number(value, at_least=0) and value < _END_OF_TIME,
 }
 """The checks of each field, if it is given. A list of them is read as a tuple."""

@@ -125,7 +125,7 @@ def _send(producer: Any, stored: StoredMessage) -> None:
         content_encoding=stored.content_encoding,
         headers=stored.headers_to_send(),
         compression=stored.headers.get("compression"),
-        expiration=_time_left(stored.headers.get("expires")),
+        expiration=None if stored.is_offered else _time_left(stored.headers.get("expires")),
         **{"priority": None, **stored.properties, **options},
     )
     if returned:  # an exchange without a queue: the message would have been dropped

@@ -88,6 +88,11 @@ class StoredMessage:
         header: dict[str, Any] = self.headers[HEADER]
         return header
 
+    @property
+    def is_offered(self) -> bool:
+        """Whether it is the copy of an offer: a worker ends it if it has expired, no broker drops it."""
+        return bool(self.our_header.get("promoted"))
+
     def dump(self) -> bytes:
         """Write it as versioned JSON, for a store."""
         try:
@@ -111,7 +116,9 @@ class StoredMessage:
 
     def promoted(self, wake: Wake) -> StoredMessage:
         """Return the copy that is republished for an offer."""
-        return self._with_header({**self.our_header, "promoted": wake.epoch, "offered": wake.key})
+        deaths = {"deaths": wake.deaths} if wake.deaths else {}
+        header = {**self.our_header, "promoted": wake.epoch, "offered": wake.key, **deaths}
+        return self._with_header(header)
 
     def begun(self) -> StoredMessage:
         """Return the copy of a message whose body begins: whoever gets that, gets it again."""

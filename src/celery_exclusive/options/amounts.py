@@ -51,6 +51,11 @@ def seconds_until(moment: datetime | str) -> float:
     return float(left.total_seconds())
 
 
+def microseconds_until(moment: datetime | str | None) -> int | None:
+    """Return the microseconds until a moment, 0 if it has come; None: there is no such moment."""
+    return None if moment is None else microseconds(seconds_until(moment))
+
+
 def no_longer_than(ttl: int, left: float) -> int:
     """Limit microseconds to `left` seconds, but not below `MIN_TTL`."""
     return min(ttl, microseconds(max(MIN_TTL, left)))

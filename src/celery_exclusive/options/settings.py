@@ -58,6 +58,7 @@ class Settings:
     exclusive_on_store_error: OnStoreError = "raise"
     exclusive_max_waiting: int | None = None
     exclusive_recover: bool | None = None
+    exclusive_max_deaths: int | None = 3
     exclusive_preview: bool = True
     exclusive_broker_id: str | None = None
     exclusive_unproven_broker: bool = False
@@ -66,7 +67,7 @@ class Settings:
     def __post_init__(self) -> None:
         for each in fields(self):
             name, value = each.name, getattr(self, each.name)
-            if not (value is None and each.default is None):
+            if not (value is None and (each.default is None or name == "exclusive_max_deaths")):
                 _check(name, value)
 
     def __repr__(self) -> str:
@@ -134,7 +135,7 @@ def _check(name: str, value: object) -> None:
         expected = "a short string without spaces and braces"
     elif name == "exclusive_broker_id":
         good, expected = isinstance(value, str) and bool(value), "a string"
-    elif name == "exclusive_max_waiting":
+    elif name in ("exclusive_max_waiting", "exclusive_max_deaths"):
         good, expected = is_count(value), f"{A_COUNT}, or None"
     elif name == "exclusive_on_store_error":
         good, expected = value in get_args(OnStoreError), "'raise' or 'allow'"

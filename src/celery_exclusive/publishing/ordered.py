@@ -20,6 +20,7 @@ from celery_exclusive.errors import StoreUnavailable, is_away
 from celery_exclusive.leases.insist import insist
 from celery_exclusive.messages.header import HEADER, Header
 from celery_exclusive.messages.stored import StoredMessage
+from celery_exclusive.options.amounts import microseconds_until
 from celery_exclusive.publishing.store_epoch import store_epoch
 
 if TYPE_CHECKING:
@@ -86,7 +87,9 @@ class OrderedPublish:
         try:
             self.header.store = store_epoch(self.services)
             self.may_be_in_line = True
-            enqueue = Enqueue(self.id, _stored(sent, self.header).dump(), self.option.limit)
+            stored = _stored(sent, self.header)
+            expires_in = microseconds_until(stored.headers.get("expires"))
+            enqueue = Enqueue(self.id, stored.dump(), self.option.limit, expires_in)
             answer = self.services.store.apply(self.key, enqueue).answer
         except StoreUnavailable:
             if self.services.allows_without(self.option):

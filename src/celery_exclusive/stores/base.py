@@ -36,7 +36,8 @@ class Capabilities:
 class Wake:
     """A stored message that the caller must republish now, with the store's epoch.
 
-    `waiting`: how many tasks wait in its line now, itself included; 0 if the store does not say.
+    `waiting`: how many tasks wait in its line now, itself included; 0 if the store does not say. `deaths`:
+    how many of its runs were recovered, since their leases expired. No message: somebody has deleted it.
     """
 
     key: str
@@ -44,6 +45,7 @@ class Wake:
     message: bytes
     epoch: str
     waiting: int = 0
+    deaths: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +159,10 @@ class Store(Protocol):
 
     def forget(self, key: str) -> None:
         """Delete the leases and the line of a key, the remedy if they are damaged; its tombstones stay."""
+        ...
+
+    def places(self) -> Iterator[tuple[str, str]]:
+        """Yield the key and the id of each task that waits, in line or aside."""
         ...
 
     def scan(self, prefix: str = "") -> Iterator[str]:

@@ -58,7 +58,15 @@ class Change:
         """The loaded entries, the only ones that can be changed or removed."""
         line = self.loaded.line
         own = (line.entry,) if line.entry else ()
-        return {entry.id: entry for entry in (*line.head, *line.aside, *line.behind, *own)}
+        loaded = (*line.head, *line.aside, *line.behind, *line.overdue, *own)
+        return {entry.id: entry for entry in loaded}
+
+    @property
+    def deaths(self) -> dict[str, int]:
+        """How many runs of each entry were recovered."""
+        return {id: entry.deaths for id, entry in self.known.items()} | {
+            entry.id: entry.deaths for entry in self.transition.entries
+        }
 
     def counts(self) -> tuple[int, int, int]:
         """Return how many entries will be in line, aside, and behind their runs."""
@@ -114,6 +122,10 @@ class DocumentStore(ABC):
     def load(self, key: str, id: str = "", limit: int = 1) -> Loaded:
         """Return the key's document and its line as `step` reads it, with the data of `id`."""
 
+    def load_to_sweep(self, key: str) -> Loaded:
+        """Return the same, with what a sweep reads besides. What others may have deleted is not counted."""
+        return self.load(key)
+
     @abstractmethod
     def swap(self, key: str, version: int, change: Change) -> bool:
         """Store a change if the key still has this version; return whether it had."""
@@ -125,6 +137,10 @@ class DocumentStore(ABC):
     @abstractmethod
     def due(self, limit: int, every: int) -> list[str] | None:
         """Return the keys that are due; None after another call within `every` microseconds."""
+
+    @abstractmethod
+    def places(self) -> Iterator[tuple[str, str]]:
+        """Yield the key and the id of each entry in line or aside."""
 
     @abstractmethod
     def scan(self, prefix: str = "") -> Iterator[str]:
@@ -175,7 +191,9 @@ class DocumentStore(ABC):
         id = "" if isinstance(operation, Reap) else operation.id
         limit = operation.limit if isinstance(operation, (Acquire, Enqueue)) else 1
         while True:
-            if reply := self._carry_out(key, operation, self.load(key, id, limit)):
+            is_sweep = isinstance(operation, Reap)
+            loaded = self.load_to_sweep(key) if is_sweep else self.load(key, id, limit)
+            if reply := self._carry_out(key, operation, loaded):
                 return reply
 
     def _carry_out(self, key: str, operation: Operation, loaded: Loaded) -> Reply | None:
@@ -186,10 +204,10 @@ class DocumentStore(ABC):
             return None
         transition, epoch = change.transition, loaded.document.epoch
         messages = self.messages(key, transition.wake) if transition.wake else {}
-        waiting = change.counts()[0] if messages else 0
+        waiting, deaths = (change.counts()[0], change.deaths) if transition.wake else (0, {})
         return Reply(
             transition.answer,
-            tuple(Wake(key, id, messages[id], epoch, waiting) for id in transition.wake if id in messages),
+            tuple(Wake(key, id, messages.get(id, b""), epoch, waiting, deaths[id]) for id in transition.wake),
             tuple((key, id) for id in transition.aside),
             epoch if transition.wake else "",
         )

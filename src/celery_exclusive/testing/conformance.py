@@ -27,6 +27,7 @@ from celery_exclusive.testing.promises.offers import OfferPromises
 from celery_exclusive.testing.promises.order import OrderPromises
 from celery_exclusive.testing.promises.ownership import FencePromises, OwnershipPromises, RepeatPromises
 from celery_exclusive.testing.promises.owning import OwningPromises
+from celery_exclusive.testing.promises.recall import RecallPromises
 from celery_exclusive.testing.promises.recovery import RecoveryPromises
 from celery_exclusive.testing.promises.sharing import SharingPromises
 from celery_exclusive.testing.promises.upkeep import LookPromises, NamePromises, UpkeepPromises
@@ -46,6 +47,7 @@ class StoreConformance(
     CopyPromises,
     OfferPromises,
     RecoveryPromises,
+    RecallPromises,
     OrderPromises,
     LookPromises,
     NamePromises,

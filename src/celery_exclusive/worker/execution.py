@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from billiard.einfo import ExceptionInfo
+from billiard.exceptions import WorkerLostError
 from celery.app.trace import TraceInfo, trace_ok_t
 from celery.exceptions import Ignore, Reject
 from celery.states import IGNORED, REJECTED
@@ -216,6 +217,7 @@ class Execution:
             outcome = replace(outcome, kind="fail")
         self.leases.note_granted(outcome, self.asked_at)
         if outcome.kind == "run":
+            self.give_up_after_deaths()
             return outcome
         if outcome.kind in ("skip", "fail") and self.shares_its_result(outcome):
             outcome = self.without_result(outcome)
@@ -239,6 +241,16 @@ class Execution:
             return outcome
         self.is_ignored = True
         return replace(outcome, kind="skip")
+
+    def give_up_after_deaths(self) -> None:
+        """Let the run end as a failure, without its body, if that has killed its worker too often."""
+        most, deaths = self.services.settings.exclusive_max_deaths, self.delivery.deaths
+        if most and deaths >= most:
+            self.run.failure = WorkerLostError(
+                f"task {self.task.name} was started {deaths} times, and each time its worker died before the "
+                f"end: exclusive_max_deaths={most} gives it up"
+            )
+            notices.gave_up(self.services, self.task.name, self.task_id, self.delivery.key, deaths)
 
     def gives_up_after(self, outcome: Outcome) -> float | None:
         """Return for how long it tries; without end for its unique key."""

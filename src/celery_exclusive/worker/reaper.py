@@ -9,12 +9,14 @@ from operator import sub
 from typing import TYPE_CHECKING
 
 from celery_exclusive import notices
+from celery_exclusive.core.operations import Applied
 from celery_exclusive.core.records import RENEWALS_PER_TTL, SECOND
 from celery_exclusive.errors import UnreadableKey
 from celery_exclusive.leases.trouble import Trouble
 from celery_exclusive.system.deadline import at_most
 from celery_exclusive.system.forks import forks_wait
 from celery_exclusive.worker.parts import parts_of
+from celery_exclusive.worker.revoked import Revoked
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
@@ -48,6 +50,7 @@ class Reaper:
         self.services = services
         self._is_over = threading.Event()
         self._unreadable: set[str] = set()
+        self._revoked = Revoked(services)
         self._time = 0
         # By each clock of the store: since when it has run on without a gap, and what it said last.
         self._since: tuple[int, ...] = ()
@@ -72,6 +75,7 @@ class Reaper:
         """Look after everything that is due by now."""
         settings = self.services.settings
         every = round(_SHORTEST * settings.exclusive_reap_period * SECOND)
+        self._revoked.listen()
         while self._reap(every).more and not self._is_over.is_set():
             self.services.courier.wait(settings.exclusive_offer)
             every = 0
@@ -79,6 +83,8 @@ class Reaper:
     def _reap(self, every: int) -> Reply:
         with forks_wait():
             reply = self.services.store.reap(every=every, recovers_until=self._recovers_until)
+            if reply.answer == Applied(True):  # another worker searches, if it sweeps
+                self._revoked.recall()
             self._time = reply.time
             self._note_answer(reply.times or (reply.time,))
             for key, problem in reply.unreadable:

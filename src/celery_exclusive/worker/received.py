@@ -9,7 +9,7 @@ from typing import Any
 from celery_exclusive.core.delivery import Delivery
 from celery_exclusive.messages.header import Header
 from celery_exclusive.messages.stored import Content, StoredMessage
-from celery_exclusive.options.amounts import no_longer_than, seconds_until
+from celery_exclusive.options.amounts import microseconds_until, no_longer_than, seconds_until
 from celery_exclusive.options.declared import Exclusive, Unique
 
 
@@ -47,7 +47,10 @@ class Received(Delivery):
 
     def at_present(self) -> Received:
         """This delivery, with its unique key held no longer than its message can wait from now on."""
-        if self.unique is None or self.unique.ends_by_clock or self.expires is None:
+        if self.expires is None:
             return self
-        left = no_longer_than(self.longest_queued_ttl, seconds_until(self.expires))
-        return replace(self, unique=replace(self.unique, queued_ttl=left))
+        unique = self.unique
+        if unique and not unique.ends_by_clock:
+            left = no_longer_than(self.longest_queued_ttl, seconds_until(self.expires))
+            unique = replace(unique, queued_ttl=left)
+        return replace(self, unique=unique, expires_in=microseconds_until(self.expires))

@@ -173,6 +173,7 @@ class Unread:
             unique_option=unique_option,
             longest_queued_ttl=unique.queued_ttl if unique else 0,
             expires=headers.get("expires"),
+            deaths=header.deaths,
         )
 
     def _add_keys(

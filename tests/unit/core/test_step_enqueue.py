@@ -70,6 +70,25 @@ def test_a_message_that_the_broker_loses_is_offered_again(key: Key):
     assert key.promoted("a", "A2") == Stale()
 
 
+@pytest.mark.parametrize("late", [0, 60 * SECOND])
+def test_others_wait_no_longer_for_a_late_message_than_for_an_offered_one(key: Key, late: int):
+    enqueue(key, "a")
+    key.now += late
+    enqueue(key, "b")
+    assert key.last.due == key.now + 5 * SECOND
+    assert key.reap(5 * SECOND) == ("a",)
+    assert isinstance(key.promoted("a"), Granted)
+    assert key.promoted("a", "A2") == Stale(), "the late message itself"
+
+
+def test_those_who_come_later_do_not_shorten_an_offer_that_was_made_again(key: Key):
+    enqueue(key, "a")
+    enqueue(key, "b")
+    key.reap(5 * SECOND)
+    key.acquire("c")
+    assert key.last.due == key.now + 10 * SECOND
+
+
 @pytest.mark.parametrize("early", [False, True])
 def test_a_dead_run_is_the_next_to_start_if_the_order_is_that_of_publishing(key: Key, early: bool):
     for id in "abc":

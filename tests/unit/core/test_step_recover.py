@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from celery_exclusive.core.operations import Applied, ForceRelease, Granted, Held, Parked, Reap, Renew, Stale
 from celery_exclusive.core.records import SECOND
 from tests.unit.stepping import START, TEN_MINUTES, TTL, Key
@@ -48,6 +50,24 @@ def test_a_recovered_run_is_recovered_again(key: Key):
     key.reap(TTL)
     key.promoted("a", "A2", recovers=True)
     assert key.reap(TTL) == ("a",)
+
+
+@pytest.mark.parametrize("order", ["published", None])
+def test_deaths_are_counted_from_one_recovery_to_the_next(key: Key, order: str | None):
+    run(key)
+    for deaths in (1, 2, 3):
+        key.reap(TTL)
+        assert key.entries["a"].deaths == deaths
+        key.promoted("a", f"A{deaths}", recovers=True, order=order)
+
+
+def test_an_end_that_is_no_death_is_not_counted(key: Key):
+    run(key)
+    key.release("a", ending="open")
+    assert key.entries["a"].deaths == 0
+    key.promoted("a", "A2", recovers=True)
+    key.ask(ForceRelease("a"))
+    assert "a" not in key.entries
 
 
 def test_only_a_sweep_that_recovers_ends_a_run_whose_message_is_kept(key: Key):

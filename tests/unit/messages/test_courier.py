@@ -112,6 +112,16 @@ def test_what_the_reaper_wakes_is_published(app: Celery, store: Any) -> None:
     eventually(lambda: in_queue(app) == 1, "the message")
 
 
+def test_a_place_whose_message_is_gone_is_reported_and_leaves_the_line(
+    app: Celery, store: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    (kept,) = store._memory.keys.values()
+    del kept.messages["first/1"]
+    store.apply(KEY, Release("holder/1", "token"))
+    eventually(lambda: in_queue(app) == 1, "the message of the second")
+    assert f"Task [first] is lost: somebody deleted its message from the line of lock {KEY}" in caplog.text
+
+
 def test_a_broker_that_blocks_delays_no_caller_and_gets_the_next_message_when_it_goes_on(
     app: Celery, store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ from celery_exclusive.core import key_state, step
     ("script", "mirrored", "of_lua_alone", "elsewhere"),
     [
         ("key_state.lua", key_state.KeyState, {"drop"}, {"init", "next_number", "stays_expired"}),
-        ("step.lua", step._Step, {"add_entry"}, {"transition", "reap", "renew", "inherited"}),
+        ("step.lua", step._Step, {"add_entry"}, {"transition", "reap", "renew", "inherited", "put_behind"}),
     ],
 )
 def test_functions_of_a_script_have_the_names_of_the_methods_that_they_mirror(

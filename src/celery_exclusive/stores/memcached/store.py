@@ -134,6 +134,9 @@ class MemcachedStore(DocumentStore):
         (answer,) = self._client.ask([_set(self._item("reaped"), b"", _seconds(every), mode="ME")])
         return [] if answer.code == b"HD" else None
 
+    def places(self) -> Iterator[tuple[str, str]]:
+        return iter(())  # it keeps no line
+
     def scan(self, prefix: str = "") -> Iterator[str]:  # noqa: ARG002
         raise ExclusiveError(
             f"store {self.url} cannot list its locks: memcached has no command for that. Name one lock: "

@@ -9,9 +9,9 @@
 -- settings   how long a first offer lasts, and a tombstone, and what becomes the epoch if there is none
 -- field      a name and its value, again for each: what the operation has besides its defaults. The fields
 --            are those of core/operations.py, in a table `op`, where two fields stand for each pair:
--- fields of acquire: limit redelivered promoted acks_late message max_waiting takes_over_id takes_over_phase at_once recovers order
+-- fields of acquire: limit redelivered promoted acks_late message max_waiting takes_over_id takes_over_phase at_once recovers order expires_in
 -- fields of acquire_alone: inherits_id inherits_token phase list payload
--- fields of enqueue: message limit
+-- fields of enqueue: message limit expires_in
 -- fields of release: ending
 -- fields of remove: ending
 -- fields of restore: limit
@@ -22,7 +22,7 @@
 --            or 1 for found; reap: 0 after another reap, 2 if more may be due; the quick ways return the
 --            number alone, a fence or 1; refused, alone: nothing could be pushed, and nothing was done
 -- epoch      in a reply with wakes, and in every reply to reap
--- owners     id, age, remaining, fence, phase, ...; wakes: key, id, message, waiting, ...; asides: key, id, ...
+-- owners     id, age, remaining, fence, phase, ...; wakes: key, id, message, waiting, deaths, ...; asides: key, id, ...
 -- unreadable reap: key, problem, ... of damaged keys, which it skips from now on
 -- time       the instant of it all
 -- drawn      the last fence, of a new lease or a new place in line; 0 if there was none
@@ -107,6 +107,7 @@ local function reap()
     local problem = try(function()
       go_to(name)
       load(1)
+      recall()
       advance()
       store()
     end)
@@ -130,7 +131,7 @@ else
   load(op.limit)
   local verbs = {
     acquire = acquire, acquire_alone = acquire_alone, enqueue = enqueue, release = release,
-    requeue = requeue, remove = remove, give_up = give_up, force_release = force_release, restore = restore,
+    requeue = requeue, remove = remove, recall = recall_one, give_up = give_up, force_release = force_release, restore = restore,
   }
   local had_lease = holders[op.id]
   if had_lease or entries[op.id] then write_when_full() end -- else a full line would never be done

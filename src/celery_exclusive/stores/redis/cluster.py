@@ -154,6 +154,10 @@ class ClusterStore:
     def forget(self, key: str) -> None:
         self.buckets[bucket_of(key)].forget(key)
 
+    def places(self) -> Iterator[tuple[str, str]]:
+        for bucket in self.buckets:
+            yield from bucket.places()
+
     def scan(self, prefix: str = "") -> Iterator[str]:
         """Yield the keys; while buckets move it may miss some of them."""
         damaged = self._answers(

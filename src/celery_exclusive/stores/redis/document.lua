@@ -1,12 +1,13 @@
 -- The data of a key, as plain decimal text that redis-cli can read. Part of every script.
 --
 -- All names begin with the base, "<prefix>2:{0}:", whose hash tag keeps them in one slot.
---   l:<key>    HASH "" -> "limit holders minexp maxexp waiting aside behind",
+--   l:<key>    HASH "" -> "limit holders minexp maxexp waiting aside behind[ deadline]",
 --              id -> "expiry fence may_have_copies phase token"
 --   q:<key>    ZSET id -> seq, of the tasks that wait in line
 --   a:<key>    ZSET id -> offer_until, of the tasks aside
 --   b:<key>    ZSET id -> seq, of the copies that stand behind their own run
---   o:<key>    HASH id -> "offer_until offers seq", of the tasks that had an offer
+--   o:<key>    HASH id -> "offer_until offers seq[ deaths]", of the tasks that had an offer, or a run
+--   e:<key>    ZSET id -> deadline, of the tasks that wait and whose messages expire
 --   m:<key>    HASH id -> message
 --   t:<n>:<key>:<id>   "until token" of a tombstone; n is the length of the key
 --   due        ZSET key -> when the reaper must look at it, of keys with a line; may be early, never late
@@ -16,11 +17,13 @@
 --   broker     the broker that this namespace is kept for, as long as its workers beat
 --
 -- minexp is not later, maxexp not earlier than the expiry of any lease: holders are read only if one may have
--- expired, if the answer names them, or if there is a line. A key with a line stays; without one all its data
--- expire some time after its last lease.
+-- expired, if the answer names them, or if there is a line. The deadline is not later than any in e:. A key with
+-- a line stays; without one all its data expire some time after its last lease.
+
+local NEVER = 9007199254740991
 
 local key, leases
-local limit, holder_count, minexp, maxexp, waiting, aside, behind
+local limit, holder_count, minexp, maxexp, waiting, aside, behind, deadline
 
 local function go_to(name)
   key, leases = name, base .. 'l:' .. name
@@ -28,13 +31,13 @@ end
 
 local function read_meta(text)
   if not text then
-    limit, holder_count, minexp, maxexp, waiting, aside, behind = 1, 0, 0, 0, 0, 0, 0
+    limit, holder_count, minexp, maxexp, waiting, aside, behind, deadline = 1, 0, 0, 0, 0, 0, 0, NEVER
     return
   end
-  local a, b, c, d, e, f, g = string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
+  local a, b, c, d, e, f, g, h = string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) ?(%d*)$')
   if not a then error('MALFORMED lock: ' .. text) end
   limit, holder_count, minexp, maxexp = tonumber(a), tonumber(b), tonumber(c), tonumber(d)
-  waiting, aside, behind = tonumber(e), tonumber(f), tonumber(g)
+  waiting, aside, behind, deadline = tonumber(e), tonumber(f), tonumber(g), tonumber(h) or NEVER
 end
 
 local function has_entries()
@@ -43,7 +46,8 @@ end
 
 local function meta()
   local format = '%d %d %.0f %.0f %d %d %d'
-  return string.format(format, limit, holder_count, minexp, maxexp, waiting, aside, behind)
+  local text = string.format(format, limit, holder_count, minexp, maxexp, waiting, aside, behind)
+  return deadline < NEVER and text .. ' ' .. whole(deadline) or text
 end
 
 local function read_lease(holder, text)

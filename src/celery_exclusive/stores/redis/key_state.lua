@@ -5,7 +5,6 @@ local SWEEP_AGAIN = 1000000
 local OFFERS_IN_LINE = 8
 local OFFERS_ASIDE = 64
 local LONGEST_OFFER = 120
-local NEVER = 9007199254740991
 local BEGUN = 'begun'
 local AT_BROKER = 1
 local KEEPS_PLACE = 2
@@ -41,17 +40,27 @@ local function do_not_wake(id)
   wake = others
 end
 
--- An entry that is behind its run now has no use for an offer.
+-- An entry that is behind its run now has no use for an offer, and no deadline.
 local function put(entry, state, offer_until, offers)
   if entry.state then count(entry, -1) end
   entry.state, entry.offer_until, entry.offers, entry.changed = state, offer_until, offers, true
   count(entry, 1)
-  if state == BEHIND then do_not_wake(entry.id) end
+  if state == BEHIND then
+    do_not_wake(entry.id)
+    entry.deadline = false
+  end
+end
+
+local function wake_once(id)
+  for _, woken in ipairs(wake) do
+    if woken == id then return end
+  end
+  wake[#wake + 1] = id
 end
 
 local function offer(entry, offer_until)
   put(entry, entry.state, offer_until, entry.offers + 1)
-  wake[#wake + 1] = entry.id
+  wake_once(entry.id)
 end
 
 local function step_aside(entry)
@@ -86,15 +95,20 @@ end
 
 -- Drops expired leases. One with a copy of its message behind it ends in a sweep that recovers only.
 local function end_expired()
+  local ended = {}
   for holder, lease in pairs(holders) do
     local recovers = op.recovers_until and now <= tonumber(op.recovers_until)
     local is_abandoned = not op.recovers_until and lease.expiry + ABANDONED <= now
     local is_kept = entries[holder] and not is_abandoned and not recovers
-    if lease.expiry <= now and not is_kept then drop(holder) end
+    if lease.expiry <= now and not is_kept then
+      drop(holder)
+      ended[holder] = true
+    end
   end
   local has_more = false
   for _, entry in ipairs(order) do
     if entry.state == BEHIND and not entry.left and not holders[entry.id] then
+      if ended[entry.id] then entry.deaths = entry.deaths + 1 end
       join_line(entry, 0)
       has_more = true
     end
@@ -139,6 +153,25 @@ local function advance()
   offer_aside()
 end
 
+-- Lets the next in line wait no longer for a message that is late than for one that was offered.
+local function shorten_offers()
+  for position, entry in ipairs(head()) do
+    if position > slots_to_offer() then break end
+    if entry.offers == 1 and entry.offer_until > now + first_offer then
+      put(entry, WAITING, now + first_offer, 1)
+    end
+  end
+end
+
+-- Publishes the messages that have expired in line; again later, if no worker ends them.
+local function recall()
+  for _, id in ipairs(overdue) do
+    entries[id].deadline, entries[id].changed = now + LONGEST_OFFER * first_offer, true
+    deadline = math.min(deadline, entries[id].deadline)
+    wake_once(id)
+  end
+end
+
 local function owners()
   local list, flat = {}, {}
   for _, lease in pairs(holders) do list[#list + 1] = lease end
@@ -165,6 +198,7 @@ local function due()
     if position > slots_to_offer() then break end
     soonest = math.min(soonest, entry.offer_until)
   end
+  if waiting + aside > 0 then soonest = math.min(soonest, deadline) end
   local others_wait = waiting + aside > 0
   for _, entry in ipairs(order) do
     if entry.state == ASIDE and not entry.left and holder_count < limit then

@@ -1,10 +1,13 @@
 -- Reads a document and as much of its line as step() is given.
 
+local had_deadline              -- whether a message in line might expire, before this step
+local overdue                   -- ids of messages that a sweep recalls
 local holders, dead             -- the leases by id; ids that leave the hash
 local entries, order            -- by id; by seq
 local entries_aside             -- by (offer_until, id)
 local WAITING, ASIDE, BEHIND = 'q:', 'a:', 'b:'
 local OFFERED_AT_ONCE = 100
+local RECALLED_AT_ONCE = 100
 local ahead, had_entries        -- how many in line come before the operation's id; before this step
 local kept, new_tombstone       -- the message to store; what the tombstone will say
 local wake, stepped_aside       -- ids
@@ -27,7 +30,7 @@ end
 
 local function add_entries(kind, flat)
   for i = 1, #flat, 2 do
-    local entry = {id = flat[i], seq = tonumber(flat[i + 1]), offer_until = 0, offers = 0, was = kind}
+    local entry = {id = flat[i], seq = tonumber(flat[i + 1]), offer_until = 0, offers = 0, deaths = 0, was = kind}
     entry.state = kind
     entries[entry.id] = entry
     order[#order + 1] = entry
@@ -35,35 +38,64 @@ local function add_entries(kind, flat)
   end
 end
 
+-- Reads as many of a kind; returns how many there are: others may have deleted some of the line.
+local function add_part(kind, count, counted)
+  local flat = redis.call('ZRANGE', base .. kind .. key, 0, count == math.huge and -1 or count - 1, 'WITHSCORES')
+  add_entries(kind, flat)
+  return #flat / 2 < count and #flat / 2 or counted
+end
+
+-- Adds one entry, wherever it waits; returns its kind.
+local function add_waiting(id)
+  if entries[id] then return entries[id].state end
+  for _, kind in ipairs({WAITING, ASIDE}) do
+    local score = redis.call('ZSCORE', base .. kind .. key, id)
+    if score then
+      add_entries(kind, {id, score})
+      return kind
+    end
+  end
+end
+
+local function load_overdue()
+  local flat = redis.call('ZRANGE', base .. 'e:' .. key, 0, RECALLED_AT_ONCE, 'WITHSCORES')
+  deadline = NEVER
+  for i = 1, #flat, 2 do
+    local id, at = flat[i], tonumber(flat[i + 1])
+    if at > now or #overdue == RECALLED_AT_ONCE then
+      deadline = at
+      break
+    end
+    if add_waiting(id) then
+      overdue[#overdue + 1] = id
+    else -- others have deleted its place
+      redis.call('ZREM', base .. 'e:' .. key, id)
+    end
+  end
+end
+
 local function load_line(asked)
   local reach = 2 * math.min(math.max(asked, limit), OFFERED_AT_ONCE) + 2
-  add_entries(WAITING, redis.call('ZRANGE', base .. WAITING .. key, 0, reach - 1, 'WITHSCORES'))
+  waiting = add_part(WAITING, reach, waiting)
   ahead = waiting
   for position, entry in ipairs(order) do
     if entry.id == op.id then ahead = position - 1 end
   end
-  if aside > 0 then
-    add_entries(ASIDE, redis.call('ZRANGE', base .. ASIDE .. key, 0, reach - 1, 'WITHSCORES'))
+  if aside > 0 then aside = add_part(ASIDE, reach, aside) end
+  if behind > 0 then behind = add_part(BEHIND, math.huge, behind) end
+  if op.id and not entries[op.id] and add_waiting(op.id) == WAITING then
+    ahead = redis.call('ZRANK', base .. WAITING .. key, op.id)
   end
-  if behind > 0 then add_entries(BEHIND, redis.call('ZRANGE', base .. BEHIND .. key, 0, -1, 'WITHSCORES')) end
-  if op.id and not entries[op.id] then
-    local seq = redis.call('ZSCORE', base .. WAITING .. key, op.id)
-    if seq then
-      add_entries(WAITING, {op.id, seq})
-      ahead = redis.call('ZRANK', base .. WAITING .. key, op.id)
-    elseif aside > 0 then
-      local offer_until = redis.call('ZSCORE', base .. ASIDE .. key, op.id)
-      if offer_until then add_entries(ASIDE, {op.id, offer_until}) end
-    end
-  end
+  if verb == 'reap' then load_overdue() end
   local ids = {}
   for i, entry in ipairs(order) do ids[i] = entry.id end
   for i, text in ipairs(call('HMGET', base .. 'o:' .. key, ids)) do
     if text then
-      local offer_until, offers, seq = string.match(text, '^(%d+) (%d+) (%d+)$')
+      local offer_until, offers, seq, deaths = string.match(text, '^(%d+) (%d+) (%d+) ?(%d*)$')
       if not offer_until then error('MALFORMED offer to ' .. ids[i] .. ': ' .. text) end
       local entry = order[i]
       entry.offer_until, entry.offers, entry.seq = tonumber(offer_until), tonumber(offers), tonumber(seq)
+      entry.deaths = tonumber(deaths) or 0
       entry.has_record = true
     end
   end
@@ -74,9 +106,27 @@ local function load_line(asked)
   sort_by_seq(order)
 end
 
+-- Counts the line anew, for a sweep: others may have deleted it, or a part. A message without a place gets one.
+local function recount()
+  for pass = 1, 2 do
+    waiting = redis.call('ZCARD', base .. WAITING .. key)
+    aside = redis.call('ZCARD', base .. ASIDE .. key)
+    behind = redis.call('ZCARD', base .. BEHIND .. key)
+    if pass == 2 or redis.call('HLEN', base .. 'm:' .. key) <= waiting + aside + behind then break end
+    for _, id in ipairs(redis.call('HKEYS', base .. 'm:' .. key)) do
+      local has_place = false
+      for _, kind in ipairs({WAITING, ASIDE, BEHIND}) do
+        has_place = has_place or redis.call('ZSCORE', base .. kind .. key, id)
+      end
+      if not has_place then redis.call('ZADD', base .. WAITING .. key, whole(next_number()), id) end
+    end
+  end
+  if waiting + aside == 0 then redis.call('DEL', base .. 'e:' .. key) end
+end
+
 local function load(asked)
   holders, dead, entries, order, entries_aside, wake, stepped_aside = {}, {}, {}, {}, {}, {}, {}
-  ahead = 0
+  overdue, ahead = {}, 0
   local stored = 0
   local flat = redis.call('HGETALL', leases)
   read_meta()
@@ -88,13 +138,8 @@ local function load(asked)
       stored = stored + 1
     end
   end
-  holder_count = stored
-  if verb == 'reap' then -- recounted: the line of a lost lock is offered the key again
-    waiting = redis.call('ZCARD', base .. WAITING .. key)
-    aside = redis.call('ZCARD', base .. ASIDE .. key)
-    behind = redis.call('ZCARD', base .. BEHIND .. key)
-    redis.call('HLEN', base .. 'm:' .. key)
-  end
+  holder_count, had_deadline = stored, deadline < NEVER
+  if verb == 'reap' then recount() end -- the line of a lost lock is offered the key again
   had_entries = has_entries()
   if had_entries then load_line(asked) end
 end

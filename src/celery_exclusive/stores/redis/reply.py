@@ -19,8 +19,8 @@ def read_reply(reply: Any, *, is_sweep: bool, is_repeated: bool, is_done: bool) 
     return Reply(
         _answer(name, number or is_done, owners),
         tuple(
-            Wake(text(wakes[i]), text(wakes[i + 1]), wakes[i + 2], epoch.decode(), wakes[i + 3])
-            for i in range(0, len(wakes), 4)
+            Wake(text(key), text(id), message, epoch.decode(), waiting, deaths)
+            for key, id, message, waiting, deaths in zip(*[iter(wakes)] * 5, strict=True)
         ),
         tuple((text(asides[i]), text(asides[i + 1])) for i in range(0, len(asides), 2)),
         epoch.decode(),

@@ -1,7 +1,7 @@
 -- The twin of core/step.py: a differential test holds the two equal. Change both or neither.
 
 local function add_entry(seq)
-  local entry = {id = op.id, seq = seq}
+  local entry = {id = op.id, seq = seq, deaths = 0}
   entries[op.id] = entry
   order[#order + 1] = entry
   return entry
@@ -13,6 +13,14 @@ local function hold(fence, may_have_copies, phase)
     id = op.id, expiry = now + op.ttl, fence = fence, may_have_copies = may_have_copies, phase = phase,
     token = op.token, changed = true,
   }
+end
+
+-- One that was in line before is not recalled again at once.
+local function deadline_of(entry)
+  local soonest = entry.was and first_offer or 0
+  local at = op.expires_in and now + math.max(tonumber(op.expires_in), soonest) or false
+  if at then deadline = math.min(deadline, at) end
+  return at
 end
 
 local function renew_lease(lease)
@@ -94,6 +102,10 @@ local function acquire()
   end
   kept = not op.at_once and op.message
   put(entry, lease and BEHIND or WAITING, 0, lease and op.order == 'published' and KEEPS_PLACE or 0)
+  if not lease then
+    entry.deadline = deadline_of(entry)
+    shorten_offers()
+  end
   advance()
   return 'parked', lease and 0 or ahead + 1, owners()
 end
@@ -123,10 +135,20 @@ local function enqueue()
     kept = op.message
     entry = add_entry(next_number())
     local is_free = holder_count + ahead < limit
+    if not is_free then shorten_offers() end
+    entry.deadline = deadline_of(entry)
     put(entry, WAITING, is_free and now + LONGEST_OFFER * first_offer or 0, is_free and 1 or 0)
   end
   if entry.offer_until > now then return 'done', 1 end
   return 'parked', ahead + 1, owners()
+end
+
+local function recall_one()
+  advance()
+  local entry = entries[op.id]
+  if not entry or entry.state == BEHIND then return 'done', 0 end
+  wake_once(op.id)
+  return 'done', 1
 end
 
 local function release()

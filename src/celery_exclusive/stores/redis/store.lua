@@ -10,6 +10,7 @@ end
 -- Leases are removed first: writes after the first one are allowed even when memory is full.
 local function store_leases()
   local previous_end = maxexp
+  if waiting + aside == 0 then deadline = NEVER end
   local fields = {}
   minexp, maxexp = NEVER, 0
   for holder, lease in pairs(holders) do
@@ -36,6 +37,11 @@ local function store_entry(entry)
   if entry.was and (entry.left or entry.was ~= entry.state) then
     redis.call('ZREM', base .. entry.was .. key, entry.id)
   end
+  if entry.deadline then
+    redis.call('ZADD', base .. 'e:' .. key, whole(entry.deadline), entry.id)
+  elseif had_deadline and (entry.left or entry.deadline == false) then
+    redis.call('ZREM', base .. 'e:' .. key, entry.id)
+  end
   if entry.left then
     redis.call('HDEL', base .. 'm:' .. key, entry.id)
   elseif entry.state == ASIDE then
@@ -43,8 +49,9 @@ local function store_entry(entry)
   elseif entry.was ~= entry.state then
     redis.call('ZADD', base .. entry.state .. key, whole(entry.seq), entry.id)
   end
-  if not entry.left and entry.offers > 0 then
+  if not entry.left and entry.offers + entry.deaths > 0 then
     local text = string.format('%.0f %.0f %.0f', entry.offer_until, entry.offers, entry.seq)
+    if entry.deaths > 0 then text = text .. ' ' .. entry.deaths end
     redis.call('HSET', base .. 'o:' .. key, entry.id, text)
   elseif entry.has_record then
     redis.call('HDEL', base .. 'o:' .. key, entry.id)
@@ -67,9 +74,7 @@ local function store()
     end
   end
   for i, text in ipairs(call('HMGET', base .. 'm:' .. key, wake)) do
-    if text then
-      append(wakes, key, wake[i], text, waiting)
-    end
+    append(wakes, key, wake[i], text or '', waiting, entries[wake[i]] and entries[wake[i]].deaths or 0)
   end
   for _, gone in ipairs(stepped_aside) do
     if entries[gone] and entries[gone].state == ASIDE then

@@ -40,6 +40,7 @@ _NAMESPACE = scripts.load("namespace.lua", arguments="broker life", reply="owner
 _INSPECT = scripts.load("inspect.lua", arguments="now key", reply="seen")
 
 _LEASES_PER_CALL = 500
+_PLACES_PER_CALL = 1000
 _NAMES_AT_START = 10_000
 """How many names are searched for locks of an older version: all would take too long."""
 _DAMAGE = ("WRONGTYPE", "MALFORMED", "attempt to", "bad argument")
@@ -158,9 +159,21 @@ class RedisStore:
         ]
 
     def forget(self, key: str) -> None:
-        self._client.ask("DEL", *(f"{self._base}{kind}:{key}" for kind in "lqabom"))
+        self._client.ask("DEL", *(f"{self._base}{kind}:{key}" for kind in "lqaboem"))
         self._client.ask("ZREM", f"{self._base}due", key)
         self._client.ask("HDEL", f"{self._base}unreadable", key)
+
+    def places(self) -> Iterator[tuple[str, str]]:
+        for key in map(text, self._client.ask("ZRANGE", f"{self._base}due", 0, -1)):
+            for kind in "qa":
+                yield from ((key, id) for id in self._line(f"{self._base}{kind}:{key}"))
+
+    def _line(self, name: str) -> Iterator[str]:
+        """Yield the ids of a line, so many at a time that nobody else waits for it."""
+        first = 0
+        while page := self._client.ask("ZRANGE", name, first, first + _PLACES_PER_CALL - 1):
+            yield from map(text, page)
+            first += len(page)
 
     def scan(self, prefix: str = "") -> Iterator[str]:
         start = f"{self._base}l:"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from json.encoder import encode_basestring_ascii as quote
 from typing import Any, NamedTuple
 
-from celery_exclusive.core.records import Entry, Holder
+from celery_exclusive.core.records import NEVER, Entry, Holder
 from celery_exclusive.stores.text import to_text
 
 _HOLDERS = ', "holders": '
@@ -47,9 +47,15 @@ class Found(NamedTuple):
                 raise Damaged(f"{self.document!r} is no text")
 
 
-def entry(id: bytes, seq: int, offer_until: int, offers: int, state: Any) -> Entry:
-    _check_whole(seq, offer_until, offers)
-    return Entry(to_text(id), seq, offer_until, offers, state)
+def entry(id: bytes, *fields: Any) -> Entry:
+    entry = Entry(to_text(id), *fields)
+    _check_whole(entry.seq, entry.offer_until, entry.offers, entry.deaths, entry.deadline)
+    return entry
+
+
+def fields_of(entry: Entry) -> tuple[int | str, ...]:
+    """Return the fields of an entry that follow its id."""
+    return entry.seq, entry.offer_until, entry.offers, entry.state, entry.deaths, entry.deadline
 
 
 def end(holders: Sequence[Holder]) -> int:
@@ -57,9 +63,10 @@ def end(holders: Sequence[Holder]) -> int:
     return max((holder.expiry for holder in holders), default=0)
 
 
-def write_document(limit: int, leases: Iterable[Holder]) -> str:
+def write_document(limit: int, leases: Iterable[Holder], deadline: int = NEVER) -> str:
     """Put JSON together by hand: the module takes longer for it than SQLite for writing the row."""
-    return f'{{"limit": {limit}{_HOLDERS}[{", ".join(map(_write, leases))}]}}'
+    last = "" if deadline == NEVER else f', "deadline": {deadline}'
+    return f'{{"limit": {limit}{_HOLDERS}[{", ".join(map(_write, leases))}]{last}}}'
 
 
 def around_lone_expiry(id: str, token: str, phase: str = "running") -> tuple[str, str]:
@@ -79,14 +86,16 @@ def _around_expiry(id: str, token: str, phase: str, may_have_copies: str) -> tup
     return start, f', "may_have_copies": {may_have_copies}, "phase": "{phase}"}}'
 
 
-def read_document(text: str) -> tuple[int, tuple[Holder, ...]]:
+def read_document(text: str) -> tuple[int, tuple[Holder, ...], int]:
+    """Return the limit, the holders and the first deadline in line."""
     try:
         document = json.loads(text)
         limit, holders = document["limit"], tuple(Holder(**lease) for lease in document["holders"])
+        deadline = document.get("deadline", NEVER)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise Damaged(f"{type(error).__name__}: {error}") from error
-    _check_whole(limit, *(number for holder in holders for number in (holder.expiry, holder.fence)))
-    return limit, holders
+    _check_whole(limit, deadline, *(each for holder in holders for each in (holder.expiry, holder.fence)))
+    return limit, holders, deadline
 
 
 def _check_whole(*numbers: Any) -> None:

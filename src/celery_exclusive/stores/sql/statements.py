@@ -67,11 +67,21 @@ POSTPONE_LOCK = "UPDATE exclusive2_lock SET due = ? WHERE namespace = ? AND key 
 DELETE_LOCK = "DELETE FROM exclusive2_lock WHERE namespace = ? AND key = ?"
 """namespace, key."""
 
-LINE_PART = """SELECT id, seq, offer_until, offers, state FROM exclusive2_line
+LINE_PART = """SELECT id, seq, offer_until, offers, state, deaths, deadline FROM exclusive2_line
 WHERE namespace = ? AND key = ? AND state = ? ORDER BY place, id LIMIT ?"""
 """namespace, key, state, count; rows: the fields of an `Entry`."""
 
-ENTRY = """SELECT id, seq, offer_until, offers, state, (
+LINE_COUNT = "SELECT count(*) FROM exclusive2_line WHERE namespace = ? AND key = ? AND state = ?"
+"""namespace, key, state; one row: the number of such entries."""
+
+OVERDUE = """SELECT id, seq, offer_until, offers, state, deaths, deadline FROM exclusive2_line
+WHERE namespace = ? AND key = ? AND deadline < ? ORDER BY deadline, id LIMIT ?"""
+"""namespace, key, NEVER, count; rows: the fields of an `Entry`, of those that expire first."""
+
+PLACES = "SELECT key, id FROM exclusive2_line WHERE namespace = ? AND state <> 'behind'"
+"""namespace; rows: key, id."""
+
+ENTRY = """SELECT id, seq, offer_until, offers, state, deaths, deadline, (
     SELECT count(*) FROM exclusive2_line AS others
     WHERE others.namespace = own.namespace AND others.key = own.key
         AND others.state = 'waiting' AND others.place < own.seq
@@ -82,12 +92,13 @@ MESSAGES = "SELECT id, message FROM exclusive2_line WHERE namespace = ? AND key 
 """namespace, key, ids; rows: id, message. See `repeated`."""
 
 INSERT_ENTRY = """INSERT INTO exclusive2_line
-    (seq, offer_until, offers, state, place, message, namespace, key, id)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"""
-"""seq, offer_until, offers, state, place, message, namespace, key, id."""
+    (seq, offer_until, offers, state, deaths, deadline, place, message, namespace, key, id)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+"""seq, offer_until, offers, state, deaths, deadline, place, message, namespace, key, id."""
 
 CHANGE_ENTRY = """UPDATE exclusive2_line
-SET seq = ?, offer_until = ?, offers = ?, state = ?, place = ?, message = coalesce(?, message)
+SET seq = ?, offer_until = ?, offers = ?, state = ?, deaths = ?, deadline = ?, place = ?,
+    message = coalesce(?, message)
 WHERE namespace = ? AND key = ? AND id = ?"""
 """The same as of INSERT_ENTRY; without a message it keeps the one that it has."""
 

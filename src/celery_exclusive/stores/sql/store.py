@@ -76,6 +76,9 @@ class SqlStore(ABC):
     def forget(self, key: str) -> None:
         self.transact(lambda transaction: transaction.forget(key))
 
+    def places(self) -> Iterator[tuple[str, str]]:
+        return iter(self.transact(lambda transaction: list(transaction.places()), writes=False))
+
     def scan(self, prefix: str = "") -> Iterator[str]:
         return iter(self.transact(lambda transaction: list(transaction.scan(prefix)), writes=False))
 

@@ -23,13 +23,15 @@ TABLES = {
         due BIGINT,  -- when the reaper must look at it; may be early, never late; null: it need not
         ends BIGINT,  -- when its last lease ends, 0: it has none; null: it has a line
         waiting INTEGER NOT NULL, aside INTEGER NOT NULL, behind INTEGER NOT NULL,
-        document {text} NOT NULL,  -- JSON: limit and holders
+        document {text} NOT NULL,  -- JSON: limit, holders, and the first deadline in line, if there is one
         PRIMARY KEY (namespace, key){indexes}
     ){small}""",
     "exclusive2_line": """(
         namespace {name} NOT NULL, key {name} NOT NULL, id {id} NOT NULL,
         seq BIGINT NOT NULL, offer_until BIGINT NOT NULL, offers INTEGER NOT NULL, state {word} NOT NULL,
         place BIGINT NOT NULL,  -- orders them: offer_until aside, else seq
+        deaths INTEGER NOT NULL,  -- how many of its runs were recovered
+        deadline BIGINT NOT NULL,  -- when its message expires while it waits; 2**53 - 1: never
         message {bytes} NOT NULL,
         PRIMARY KEY (namespace, key, id){indexes}
     )""",
@@ -47,11 +49,11 @@ INDEXES = {
 }
 """The index that each table has besides its primary key."""
 
-VERSION = 1  # as in _STAMP
+VERSION = 2  # as in _STAMP
 """Of these definitions. A server's tables have it in a table of its own: others may have made them."""
 _STAMP = (
     "CREATE TABLE IF NOT EXISTS exclusive2_version (version INTEGER NOT NULL PRIMARY KEY){table}",
-    "INSERT INTO exclusive2_version SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM exclusive2_version)",
+    "INSERT INTO exclusive2_version SELECT 2 WHERE NOT EXISTS (SELECT 1 FROM exclusive2_version)",
 )
 
 NAMES = (*TABLES, "exclusive2_version")

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from random import getrandbits
 from typing import Any, Protocol
 
 from celery_exclusive.core.operations import Applied, Renew
-from celery_exclusive.core.records import SKIP_UNREADABLE, Document, Entry, Line, State, reach
+from celery_exclusive.core.records import (
+    NEVER,
+    RECALLED_AT_ONCE,
+    SKIP_UNREADABLE,
+    Document,
+    Entry,
+    Line,
+    State,
+    reach,
+)
 from celery_exclusive.core.step import step
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.stores.base import Reply
@@ -18,6 +28,8 @@ from celery_exclusive.stores.sql.rows import Damaged, Found
 from celery_exclusive.stores.text import to_bytes, to_text
 
 _LEASES_AT_ONCE = 500
+_ALL = 2**31 - 1
+"""More entries than a run can have copies."""
 _ENDED_PER_SWEEP = 5_000
 """A sweep is one transaction, for which all others wait."""
 RELEASED = Reply(Applied(True))
@@ -55,7 +67,12 @@ class Transaction(DocumentStore):
         self.namespace = to_bytes(prefix)
 
     def load(self, key: str, id: str = "", limit: int = 1) -> Loaded:
-        return self._loaded(key, id, limit, self._find(key, id))
+        loaded = self._loaded(key, limit, self._find(key, id))
+        return replace(loaded, line=self._with_own(key, id, loaded.line))
+
+    def load_to_sweep(self, key: str) -> Loaded:
+        loaded = self._loaded(key, 1, self._find(key, ""), sweeps=True)
+        return replace(loaded, line=self._with_overdue(key, loaded.line))
 
     def _find(self, key: str, id: str) -> Found:
         name = to_bytes(key)
@@ -63,35 +80,55 @@ class Transaction(DocumentStore):
         found.check()
         return found
 
-    def _loaded(self, key: str, id: str, limit: int, found: Found) -> Loaded:
+    def _loaded(self, key: str, limit: int, found: Found, *, sweeps: bool = False) -> Loaded:
         tombstone = (
             to_text(found.token) if found.token is not None and (found.until or 0) > self.now else None
         )
         if found.version is None:
             return Loaded(0, self.now, Document(1, found.floor, (), found.epoch), Line(tombstone=tombstone))
-        kept_limit, holders = rows.read_document(found.document)
-        document = Document(kept_limit, found.last_fence, holders, found.epoch)
+        kept_limit, holders, deadline = rows.read_document(found.document)
+        document = Document(kept_limit, found.last_fence, holders, found.epoch, deadline)
         if found.ends is not None:
             return Loaded(found.version, self.now, document, Line(tombstone=tombstone))
-        line = self._line(key, id, found, reach(document, limit), tombstone)
-        return Loaded(found.version, self.now, document, line, found.aside, found.due)
+        count = reach(document, limit)
+        head, waiting = self._part(key, "waiting", found.waiting, count, sweeps=sweeps)
+        aside, all_aside = self._part(key, "aside", found.aside, count, sweeps=sweeps)
+        behind, _ = self._part(key, "behind", found.behind, _ALL, sweeps=sweeps)
+        line = Line(waiting, head, aside, behind, ahead=waiting, tombstone=tombstone)
+        return Loaded(found.version, self.now, document, line, all_aside, found.due)
 
-    def _line(self, key: str, id: str, found: Found, count: int, tombstone: str | None) -> Line:
-        def part(state: State, count: int) -> tuple[Entry, ...]:
-            part = self._all(statements.LINE_PART, self.namespace, to_bytes(key), state, count)
-            return tuple(rows.entry(*row) for row in part)
+    def _part(
+        self, key: str, state: State, counted: int, count: int, *, sweeps: bool
+    ) -> tuple[tuple[Entry, ...], int]:
+        """Read as many entries in a state; return also how many there are.
 
-        head = part("waiting", count) if found.waiting else ()
-        aside = part("aside", count) if found.aside else ()
-        behind = part("behind", found.behind) if found.behind else ()
-        own, ahead = None, found.waiting
-        for place, entry in enumerate(head):
+        Others may have deleted some of the line: it is counted where all of it is read, and by a sweep.
+        """
+        if not (counted or sweeps):
+            return (), 0
+        name = (self.namespace, to_bytes(key), state)
+        part = tuple(rows.entry(*row) for row in self._all(statements.LINE_PART, *name, count))
+        if len(part) < count:
+            return part, len(part)
+        return part, self._one(statements.LINE_COUNT, *name)[0] if sweeps else counted
+
+    def _with_overdue(self, key: str, line: Line) -> Line:
+        """Add what a sweep recalls, and when the next message expires."""
+        parameters = (self.namespace, to_bytes(key), NEVER, RECALLED_AT_ONCE + 1)
+        first = tuple(rows.entry(*row) for row in self._all(statements.OVERDUE, *parameters))
+        overdue = tuple(entry for entry in first[:RECALLED_AT_ONCE] if entry.deadline <= self.now)
+        left = first[len(overdue) :]
+        return replace(line, overdue=overdue, deadline=left[0].deadline if left else NEVER)
+
+    def _with_own(self, key: str, id: str, line: Line) -> Line:
+        """Add what belongs to the operation's id."""
+        for place, entry in enumerate(line.head):
             if entry.id == id:
-                own, ahead = entry, place
-        if not own and id and (found.waiting > len(head) or aside or behind):
+                return replace(line, entry=entry, ahead=place)
+        if id and (line.waiting > len(line.head) or line.aside or line.behind):
             for *row, before in self._all(statements.ENTRY, self.namespace, to_bytes(key), to_bytes(id)):
-                own, ahead = rows.entry(*row), before
-        return Line(found.waiting, head, aside, behind, own, ahead, tombstone)
+                return replace(line, entry=rows.entry(*row), ahead=before)
+        return line
 
     def swap(self, key: str, version: int, change: Change) -> bool:
         if change.is_none:
@@ -99,7 +136,7 @@ class Transaction(DocumentStore):
         to, document, counts = change.transition, change.transition.document, change.counts()
         end = rows.end(document.holders)
         due, ends = (to.due, None) if any(counts) else (end, end)
-        text = rows.write_document(document.limit, document.holders)
+        text = rows.write_document(document.limit, document.holders, document.deadline)
         floor = change.loaded.document.fence
         if not self._write(key, version, floor, document.fence, due, ends, *counts, text):
             return False
@@ -126,7 +163,7 @@ class Transaction(DocumentStore):
         for entry in change.transition.entries:
             place = entry.offer_until if entry.state == "aside" else entry.seq
             message = change.message if entry.id == change.id else None
-            values = (entry.seq, entry.offer_until, entry.offers, entry.state, place, message)
+            values = (*rows.fields_of(entry), place, message)
             statement = statements.CHANGE_ENTRY if entry.id in known else statements.INSERT_ENTRY
             self.cursor.execute(statement, (*values, self.namespace, to_bytes(key), to_bytes(entry.id)))
         for id in change.transition.removed:
@@ -146,10 +183,10 @@ class Transaction(DocumentStore):
         keys = sorted({key for key, _ in leases})
         statement = statements.repeated(statements.RENEWED_LOCKS, len(keys))
         locks = {to_text(row[0]): row for row in self._all(statement, self.namespace, *map(to_bytes, keys))}
-        documents = dict.fromkeys(keys, Document())
+        documents, deadlines = dict.fromkeys(keys, Document()), dict[str, int]()
         for key, (*_, text) in locks.items():
             with suppress(Damaged):  # the others must not lose their leases for it
-                limit, holders = rows.read_document(text)
+                limit, holders, deadlines[key] = rows.read_document(text)
                 documents[key] = Document(limit, holders=holders)
         found, renewed = list[bool](), set[str]()
         for key, renewal in leases:
@@ -163,7 +200,7 @@ class Transaction(DocumentStore):
             name, version, ends, _ = locks[key]
             holders = documents[key].holders
             last = None if ends is None else rows.end(holders)
-            text = rows.write_document(documents[key].limit, holders)
+            text = rows.write_document(documents[key].limit, holders, deadlines[key])
             changes.append((version + 1, last, text, self.namespace, name))
         if changes:
             self.cursor.executemany(statements.RENEW_LOCK, changes)
@@ -198,6 +235,10 @@ class Transaction(DocumentStore):
         self.cursor.execute(statements.RAISE_FENCE, (max(fence, self.now), reaped, self.namespace))
         for statement in (statements.DELETE_LINE, statements.DELETE_LOCK):
             self.cursor.execute(statement, (self.namespace, to_bytes(key)))
+
+    def places(self) -> Iterator[tuple[str, str]]:
+        rows = self._all(statements.PLACES, self.namespace)
+        return ((to_text(key), to_text(id)) for key, id in rows)
 
     def scan(self, prefix: str = "") -> Iterator[str]:
         keys = [to_text(key) for (key,) in self._all(statements.USED_KEYS, self.namespace)]

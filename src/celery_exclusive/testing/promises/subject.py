@@ -132,6 +132,7 @@ class Key:
         at_once: bool = False,
         recovers: bool = False,
         order: Order | None = None,
+        expires_in: float | None = None,
     ) -> Reply:
         return self.store.apply(
             self.name,
@@ -149,6 +150,7 @@ class Key:
                 at_once,
                 recovers,
                 order,
+                None if expires_in is None else int(expires_in * 1e6),
             ),
         )
 
@@ -157,11 +159,17 @@ class Key:
         return fence_of(self.acquire(id, token, ttl=ttl, limit=limit))
 
     def park(
-        self, id: str, token: str = TOKEN, *, message: bytes = b"message", redelivered: bool = False
+        self,
+        id: str,
+        token: str = TOKEN,
+        *,
+        message: bytes = b"message",
+        redelivered: bool = False,
+        expires_in: float | None = None,
     ) -> Reply:
         """Wait in line for the key, which must be held."""
         self.needs_line()
-        reply = self.acquire(id, token, redelivered=redelivered, message=message)
+        reply = self.acquire(id, token, redelivered=redelivered, message=message, expires_in=expires_in)
         assert isinstance(reply.answer, Parked)
         return reply
 

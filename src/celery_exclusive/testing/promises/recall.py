@@ -1,0 +1,62 @@
+"""What ends in line is published out of turn: a message that expires, a task that was revoked."""
+
+from __future__ import annotations
+
+from celery_exclusive.core.operations import Applied, Recall
+from celery_exclusive.testing.promises.subject import LONG, SHORT, Subject, fence_of, found, woken
+
+
+class RecallPromises(Subject):
+    def test_a_message_that_expires_in_line_is_published_when_it_is_due(self) -> None:
+        key = self.key()
+        key.needs_line()
+        key.hold("a")
+        key.park("b", expires_in=LONG)
+        key.park("c", message=b"the message", expires_in=SHORT)
+        wake = key.reap_until_woken()
+        assert (wake.id, wake.message) == ("c", b"the message")
+        assert key.inspect().waiting == 2, "until a worker ends it"
+        assert not key.reap().wake
+
+    def test_what_expired_leaves_when_a_worker_ends_it(self) -> None:
+        key = self.key()
+        key.needs_line()
+        key.hold("a")
+        key.park("b", expires_in=SHORT)
+        key.reap_until_woken()
+        key.remove("b")
+        assert key.inspect().waiting == 0
+        assert not woken(key.release("a"))
+
+    def test_a_task_that_waits_is_recalled_and_no_other(self) -> None:
+        key = self.key()
+        key.needs_line()
+        key.hold("a")
+        key.park("b")
+        key.park("c", message=b"the message")
+        reply = key.store.apply(key.name, Recall("c"))
+        assert found(reply)
+        assert [(wake.id, wake.message) for wake in reply.wake] == [("c", b"the message")]
+        for id in ("a", "nobody"):
+            assert key.store.apply(key.name, Recall(id)).answer == Applied(False)
+
+    def test_all_places_are_listed(self) -> None:
+        one, other = self.key("one"), self.key("other")
+        one.needs_line()
+        for key in (one, other):
+            key.hold("a")
+            key.park("b")
+        one.park("c")
+        assert sorted(one.store.places()) == [(one.name, "b"), (one.name, "c"), (other.name, "b")]
+        one.remove("b")
+        assert sorted(one.store.places()) == [(one.name, "c"), (other.name, "b")]
+
+    def test_a_recovered_run_says_how_often_it_was(self) -> None:
+        key = self.key()
+        key.needs_line()
+        key.run("a", ttl=SHORT)
+        for deaths in (1, 2):
+            wake = key.reap_until_woken()
+            assert wake.deaths == deaths
+            again = key.acquire("a", ttl=SHORT, promoted=wake.epoch, message=wake.message, recovers=True)
+            fence_of(again)

@@ -1,0 +1,89 @@
+"""A task that kills its whole worker again and again is given up: its key goes on, and others learn of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from billiard.exceptions import WorkerLostError
+from celery import chord
+from celery.exceptions import ChordError
+
+from tests.worker.lab import Lab, eventually
+from tests.worker.stage import Stage, on_stages
+from tests.worker.watcher import SENDS_EVENTS, Watcher
+
+TTL = 2
+SHOP = "tests.worker.shop_order"
+
+
+@pytest.fixture
+def late(make_lab: Callable[..., Lab]) -> Callable[..., Lab]:
+    """Makes a lab whose broker hides the messages of a dead worker for an hour, as Celery's default is."""
+    return lambda **conf: make_lab(
+        task_acks_late=True,
+        exclusive_ttl=TTL,
+        broker_transport_options={"visibility_timeout": 3600},
+        **conf,
+    )
+
+
+def kill_workers(lab: Lab, deaths: int, **options: Any) -> None:
+    """Let the task with the tag "deadly" kill so many workers, one after the other."""
+    for number in range(1, deaths + 1):
+        doomed = lab.start_worker(f"doomed{number}", 1, worker_prefetch_multiplier=1, **options)
+        lab.journal.wait_for("start", number, tag="deadly")
+        doomed.kill()
+
+
+@pytest.mark.parametrize(("module", "name"), [("tests.worker.shop", "wait"), (SHOP, "ordered")])
+def test_a_task_that_has_killed_three_workers_fails_and_the_next_one_runs(
+    late: Callable[..., Lab], module: str, name: str
+) -> None:
+    lab = late(module=module)
+    deadly = lab.send(name, "k", tag="deadly", hold=True)
+    following = lab.send(name, "k", tag="next")
+    kill_workers(lab, 3)
+    last = lab.start_worker("last", 1)
+    with pytest.raises(WorkerLostError, match="3 times"):
+        deadly.get(timeout=60)
+    last.wait_for_log("is given up")
+    assert following.get(timeout=60) == "next"
+    assert sorted(lab.journal.tags("start")) == ["deadly"] * 3 + ["next"]
+    eventually(lambda: not lab.waiting(name, "k"), "an empty line")
+
+
+@on_stages("threads", "prefork", brokers=("rabbitmq",), lates=(True,))
+def test_a_broker_that_redelivers_at_once_changes_nothing(stage: Stage) -> None:
+    lab = stage.make_lab("tests.worker.shop", exclusive_ttl=TTL, exclusive_max_deaths=2)
+    deadly = lab.send("wait", "k", tag="deadly", hold=True)
+    kill_workers(lab, 2, pool=stage.pool)
+    stage.start_worker(lab, "last")
+    with pytest.raises(WorkerLostError, match="2 times"):
+        deadly.get(timeout=60)
+
+
+def test_a_chord_s_body_and_a_monitor_learn_that_a_member_was_given_up(late: Callable[..., Lab]) -> None:
+    lab = late(exclusive_max_deaths=1)
+    member = lab.task("wait").s("k", tag="deadly", hold=True)
+    body = chord([member, lab.task("plain").s(tag="other")])(lab.task("plain").si(tag="body"))
+    doomed = lab.start_worker("doomed", 2, options=SENDS_EVENTS)
+    with Watcher(lab, doomed) as watcher:
+        lab.journal.wait_for("start", tag="deadly")
+        lab.journal.wait_for("end", tag="other")
+        doomed.kill()
+        lab.start_worker("last", 2, options=SENDS_EVENTS)
+        with pytest.raises((ChordError, WorkerLostError), match=r"exclusive_max_deaths=1"):
+            body.get(timeout=60)
+        (event,) = watcher.wait_for("lock-task-gave-up")
+        assert event["deaths"] == 1
+
+
+def test_without_a_limit_a_task_is_never_given_up(late: Callable[..., Lab]) -> None:
+    lab = late(exclusive_max_deaths=None)
+    deadly = lab.send("wait", "k", tag="deadly", hold=True)
+    kill_workers(lab, 4)
+    lab.open("deadly")
+    lab.start_worker("last", 1)
+    assert deadly.get(timeout=60) == "deadly"

@@ -1,0 +1,103 @@
+"""A task that waits in line and expires, or is revoked, ends at once, though its lock is held."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from celery.exceptions import TaskRevokedError
+
+from tests.servers import RedisServer
+from tests.worker.lab import Lab, eventually
+from tests.worker.stage import Stage, on_stages
+
+SHOP = "tests.worker.shop_unique"
+
+
+def hold(stage: Stage, lab: Lab, name: str = "both") -> Any:
+    stage.start_worker(lab)
+    holder = lab.send(name, "k", tag="holder", hold=True, **NO_KEY)
+    lab.journal.wait_for("start", tag="holder")
+    return holder
+
+
+NO_KEY = {"options": {"unique": None}}
+
+
+@on_stages("prefork", "threads", "gevent")
+def test_a_message_that_expires_in_line_is_revoked_when_it_is_due(stage: Stage) -> None:
+    lab = stage.make_lab("tests.worker.shop")
+    stage.start_worker(lab)
+    holder = lab.send("wait", "k", tag="holder", hold=True)
+    lab.journal.wait_for("start", tag="holder")
+    others = [lab.send("wait", "k", tag=tag) for tag in "ab"]
+    expired = lab.send("wait", "k", tag="expired", options={"expires": 3})
+    with pytest.raises(TaskRevokedError):
+        expired.get(timeout=60)
+    assert not holder.ready()
+    eventually(lambda: lab.waiting("wait", "k") == 2, "the others in line")
+    lab.open("holder")
+    assert [result.get(timeout=60) for result in others] == ["a", "b"]
+    assert lab.journal.tags("start") == ["holder", "a", "b"]
+    stage.assert_nothing_is_left(lab)
+
+
+@on_stages("prefork", "threads", lates=(True,))
+def test_a_revoked_task_that_waits_frees_its_unique_key_and_its_place(stage: Stage) -> None:
+    lab = stage.make_lab(SHOP)
+    holder = hold(stage, lab)
+    revoked = lab.send("both", "k", tag="revoked")
+    lab.wait_for_line(1, "both", "k")
+    assert lab.send("both", "k", tag="duplicate").outcome == "skipped"
+    revoked.revoke()
+    with pytest.raises(TaskRevokedError):
+        revoked.get(timeout=60)
+    assert not holder.ready()
+    eventually(lambda: lab.waiting("both", "k") == 0, "an empty line")
+    following = eventually(
+        lambda: found if (found := lab.send("both", "k", tag="next")).outcome == "published" else None,
+        "a free unique key",
+    )
+    lab.open("holder")
+    assert following.get(timeout=60) == "next"
+    assert lab.journal.tags("start") == ["holder", "next"]
+    stage.assert_nothing_is_left(lab)
+
+
+@pytest.mark.parametrize("name", ["postgres", "maria", "sqlite"])
+def test_a_revoked_task_leaves_the_line_of_a_database(
+    make_lab: Callable[..., Lab], request: pytest.FixtureRequest, tmp_path: Any, name: str
+) -> None:
+    url = f"sqlite:///{tmp_path}/locks.db" if name == "sqlite" else request.getfixturevalue(f"{name}_url")
+    lab = make_lab(exclusive_store=url)
+    for number in range(2):
+        lab.start_worker(f"w{number}")
+    holder = lab.send("wait", "k", tag="holder", hold=True)
+    lab.journal.wait_for("start", tag="holder")
+    revoked, following = (lab.send("wait", "k", tag=tag) for tag in ("revoked", "next"))
+    lab.wait_for_line(2, "wait", "k")
+    revoked.revoke()
+    with pytest.raises(TaskRevokedError):
+        revoked.get(timeout=60)
+    assert not holder.ready()
+    lab.open("holder")
+    assert following.get(timeout=60) == "next"
+
+
+def test_a_task_is_found_in_whatever_line_it_waits(lab: Lab, redis_server: RedisServer) -> None:
+    lab.start_worker("w1", 8)
+    for key in ("k1", "k2", "k3"):
+        lab.send("wait", key, tag=key, hold=True)
+        lab.journal.wait_for("start", tag=key)
+    waiting = {key: [lab.send("wait", key, tag=f"{key}.{n}") for n in range(3)] for key in ("k1", "k2", "k3")}
+    for key in waiting:
+        lab.wait_for_line(3, "wait", key)
+    for results in waiting.values():
+        results[1].revoke()
+    for key in waiting:
+        lab.wait_for_line(2, "wait", key)
+    lab.open("k1", "k2", "k3")
+    for results in waiting.values():
+        results[2].get(timeout=60)
+    assert not any(tag.endswith(".1") for tag in lab.journal.tags("start"))
