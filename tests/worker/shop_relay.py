@@ -6,7 +6,9 @@ import os
 import signal
 from typing import Any
 
+import billiard.pool
 from celery import Task
+from celery.concurrency.asynpool import AsynPool
 from celery.exceptions import Reject
 
 from celery_exclusive import Exclusive
@@ -16,7 +18,7 @@ from tests.worker.shop import CONF, act, app, doors, noted, task
 
 __all__ = ["app"]
 VICTIM = CONF.get("victim")
-send, receive, deliver = relay._send, Relay.receive, Relay._deliver
+send, receive, deliver, on_ready = relay._send, Relay.receive, Relay._deliver, AsynPool.on_job_ready
 
 
 def _die_once() -> None:
@@ -40,12 +42,23 @@ def _deliver(self: Relay, wake: Any) -> bool:
     return is_delivered
 
 
+def _on_ready(self: Any, job: int, i: int, result: Any, fd: int) -> None:
+    """Stop the child that has ended a run, before it can acknowledge what it gets next."""
+    os.kill(self._fileno_to_inq[fd].pid, signal.SIGSTOP)
+    on_ready(self, job, i, result, fd)
+
+
 if VICTIM == "child that sends":
     relay._send = _send
 elif VICTIM == "worker that receives":
     Relay.receive = _receive  # type: ignore[method-assign]
 elif VICTIM == "worker that has received":
     Relay._deliver = _deliver  # type: ignore[method-assign]
+elif VICTIM == "child that has sent":
+    AsynPool.on_job_ready = _on_ready
+    billiard.pool.GUARANTEE_MESSAGE_CONSUMPTION_RETRY_LIMIT = (
+        1  # else it waits 30 s for a parent that reads no more
+    )
 
 
 @task(exclusive=Exclusive("key"))

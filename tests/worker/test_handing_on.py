@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
 from typing import Any
@@ -90,6 +91,38 @@ def test_a_kill_while_a_message_is_handed_on_loses_nothing(
     assert [tag for tag in lab.journal.tags("start") if tag != "holder"] == ["0", "1", "2"]
     assert lab.journal.most_open() == 1
     eventually(lambda: lab.waiting("turn", "k") == 0, "an empty line")
+
+
+def test_a_task_that_was_handed_on_and_that_its_stopping_worker_has_forgotten_runs_once(
+    make_lab: Callable[..., Lab],
+) -> None:
+    """Celery forgets what a child has in its pipe and has not acknowledged. It runs all the same."""
+    lab = make_lab(module=RELAY, task_acks_late=True, worker_prefetch_multiplier=1)
+    worker = lab.start_worker("w1", 1, options=("-l", "DEBUG"), victim="child that has sent")
+    (child,) = worker.children
+    lab.send("turn", "k", tag="holder", hold=True)
+    lab.journal.wait_for("start", tag="holder")
+    lab.start_worker("other", 1)
+    results = []
+    for number in range(2):
+        results.append(lab.send("turn", "k", tag=str(number)))
+        lab.wait_for_line(number + 1, "turn", "k")
+    lab.open("holder")
+
+    def written() -> int:
+        stats = lab.app.control.inspect([worker.name], timeout=5, limit=1).stats() or {}
+        return int(stats[worker.name]["pool"]["writes"]["total"]) if stats else 0
+
+    eventually(lambda: written() == 2, "the next task in the pipe of the child")
+    worker.process.send_signal(signal.SIGTERM)
+    worker.wait_for_log("Stopping Pool")
+    os.kill(child, signal.SIGCONT)
+    worker.process.wait(60)
+    assert [result.get(timeout=60) for result in results] == ["0", "1"]
+    assert lab.journal.events("start", tag="0")[0]["pid"] == child
+    eventually(lambda: not lab.messages_at_the_broker(), "an empty queue")
+    assert lab.journal.tags("start") == ["holder", "0", "1"]
+    assert lab.waiting("turn", "k") == 0
 
 
 def test_a_task_that_was_handed_on_and_asks_for_another_delivery_gets_it(
