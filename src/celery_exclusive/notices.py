@@ -42,6 +42,11 @@ def continues_without_key(task: str, id: str, key: str, error: Exception) -> Non
     logger.error(text, task, id, key, error)
 
 
+def continues_without_place(task: str, id: str, lock: str, error: Exception) -> None:
+    text = "Task %s[%s] is sent without its place in the line of lock %s, and may start out of order: %s"
+    logger.error(text, task, id, lock, error)
+
+
 def rescheduled(task: str, id: str, lock: str, by: Sequence[Owner], pause: float) -> None:
     logger.info("Task %s[%s] rescheduled in %.1f s: lock %s %s", task, id, pause, lock, held(by))
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from celery_exclusive.core.claim import Claim, UniqueUntil
 from celery_exclusive.leases.lease import Lease
+from celery_exclusive.system.deadline import Budget
 
 
 @dataclass(slots=True)
@@ -37,7 +38,8 @@ class Run:
     `skipped` is a one-tuple of the result if the body is skipped, `failure` the error to raise instead of it.
     `lease` is that of its lock, `unique_lease` that of its unique key while its body runs.
     `runs_without_lease`: the store did not answer, and the option allows that. `outer` is the run whose body
-    called `apply()`, `unique` what the end of the body has to release.
+    called `apply()`, `unique` what the end of the body has to release. `end` is the time that store calls may
+    take between that and its report.
     """
 
     task_id: str
@@ -50,6 +52,7 @@ class Run:
     unique: UniqueLease | None = None
     body_begun: bool = False
     body_over: bool = False
+    end: Budget = field(default_factory=Budget)
 
 
 current_run: ContextVar[Run | None] = ContextVar("celery_exclusive_run", default=None)

@@ -690,7 +690,7 @@ def far_app(make_app: Any, redis_url: str, proxy: Proxy, begin: Callable[[], obj
     app = make_app(redis_url, exclusive_store=f"redis://127.0.0.1:{proxy.port}/0?socket_timeout=0.5")
     make = app.amqp.create_task_message
     app.amqp.create_task_message = lambda *args, **options: (begin(), make(*args, **options))[1]
-    store_epoch(app._celery_exclusive)
+    store_epoch(app._celery_exclusive, app._celery_exclusive.store)
     app._celery_exclusive.store.check()  # which has the script then
     return app
 

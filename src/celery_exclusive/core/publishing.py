@@ -40,7 +40,12 @@ class Call:
 
     @property
     def has_to_be_sent(self) -> bool:
-        return self.kind != "call" or self.is_awaited or self.has_given_id or self.parent is not None
+        return has_to_be_sent(
+            goes_on=self.kind != "call",
+            is_awaited=self.is_awaited,
+            has_given_id=self.has_given_id,
+            parent=self.parent,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,14 @@ def publish(call: Call) -> Plan[Sending]:
     if is_own and not call.is_awaited:  # a skip result would be stored as that of the task with the key
         return Sending("skip", existing_id)
     return Sending("duplicate" if call.has_to_be_sent else "skip", existing_id)
+
+
+def has_to_be_sent(*, goes_on: bool, is_awaited: bool, has_given_id: bool, parent: str | None) -> bool:
+    """Whether a message is sent whatever becomes of its keys: work would be lost, or others wait in vain.
+
+    `goes_on`: it is the retry or the replacement of a run. The others are as of a `Call`.
+    """
+    return goes_on or is_awaited or has_given_id or parent is not None
 
 
 def phase_of(until: str, kind: Kind) -> Phase:

@@ -54,11 +54,13 @@ def _is_original(cls: type, name: str) -> bool:
 class OneCall:
     """A message that is sent with its lease, or not at all.
 
-    result = OneCall(services, key, operation, producer).send(publish)     # None: the key is held
+    result = OneCall(services, store, key, operation, producer).send(publish)     # None: the key is held
     """
 
-    def __init__(self, services: Services, key: str, operation: AcquireAlone, producer: Any = None) -> None:
-        self._services, self._key, self._operation = services, key, operation
+    def __init__(
+        self, services: Services, store: Any, key: str, operation: AcquireAlone, producer: Any = None
+    ) -> None:
+        self._services, self._store, self._key, self._operation = services, store, key, operation
         self._producer, self._has_one_place = producer, services.has_one_place
         self.answer: Answer | None = None
         self.is_unanswered = False
@@ -67,9 +69,8 @@ class OneCall:
     def send(self, publish: Callable[..., Any]) -> Any:
         """Let Celery publish the message through a producer; return None if the key is held."""
         if not self._has_one_place:
-            store: Any = self._services.store
             self.is_unanswered = True
-            self._begun = store.begin(self._key, self._operation)
+            self._begun = self._store.begin(self._key, self._operation)
             self.is_unanswered = self._begun is not None
         try:
             return self._send(publish)
@@ -109,17 +110,15 @@ class OneCall:
         if self.answer is None:
             self.is_unanswered = True
             begun, self._begun = self._begun, None
-            store: Any = self._services.store
-            self._note(store.apply(self._key, self._operation, begun))
+            self._note(self._store.apply(self._key, self._operation, begun))
 
     def push(self, name: str, payload: str | bytes) -> bool:
         """Acquire the key and push the message; return False if it has to be pushed by kombu itself."""
         if self.answer is not None or len(payload) > _LARGE:
             return False
         message = payload.encode() if isinstance(payload, str) else payload
-        store: Any = self._services.store
         self.is_unanswered = True
-        self._note(store.acquire_and_push(self._key, self._operation, name, message))
+        self._note(self._store.acquire_and_push(self._key, self._operation, name, message))
         return self.answer is not None
 
     def _note(self, reply: Reply | None) -> None:

@@ -15,17 +15,20 @@ from typing import TYPE_CHECKING, Any
 from kombu import Producer
 from kombu.compression import decompress
 
+from celery_exclusive import notices
 from celery_exclusive.core.operations import Applied, Enqueue, Remove
 from celery_exclusive.errors import StoreUnavailable, is_away
 from celery_exclusive.leases.insist import insist
 from celery_exclusive.messages.header import HEADER, Header
 from celery_exclusive.messages.stored import StoredMessage
 from celery_exclusive.options.amounts import microseconds_until
+from celery_exclusive.publishing.impatient_store import store_or_impatient
 from celery_exclusive.publishing.store_epoch import store_epoch
 
 if TYPE_CHECKING:
     from celery_exclusive.options.declared import Exclusive
     from celery_exclusive.services import Services
+    from celery_exclusive.stores.base import Reply
 
 
 def takes_its_place_now(header: Header, options: dict[str, Any]) -> bool:
@@ -36,20 +39,35 @@ def takes_its_place_now(header: Header, options: dict[str, Any]) -> bool:
 class OrderedPublish:
     """A message that is about to be published in order.
 
-    result = OrderedPublish(services, option, header, task_id).send(publish, options.get("producer"))
+    call = OrderedPublish(services, task, option, header, task_id, goes_without=False)
+    result = call.send(publish, options.get("producer"))
+
+    `goes_without`: it is sent without its place if the store does not answer.
     """
 
-    def __init__(self, services: Services, option: Exclusive, header: Header, task_id: str) -> None:
+    def __init__(
+        self,
+        services: Services,
+        task: str,
+        option: Exclusive,
+        header: Header,
+        task_id: str,
+        *,
+        goes_without: bool,
+    ) -> None:
         assert header.exclusive  # noqa: S101 - else it has no line
-        self.services, self.option, self.header, self.task_id = services, option, header, task_id
+        self.services, self.task, self.option = services, task, option
+        self.header, self.task_id = header, task_id
         self.key, self.id = header.exclusive, header.claim_id(task_id)
+        self.goes_without = goes_without or services.allows_without(option)
+        self.store = store_or_impatient(services) if self.goes_without else services.store
         self.may_be_in_line = False
 
     def send(self, publish: Callable[[Any], Any], producer: Any = None) -> Any:
         """Let Celery publish the message through a producer, and kombu send it only if it is its turn.
 
         Raises:
-            StoreUnavailable: the store does not answer, and `on_store_error` is not "allow".
+            StoreUnavailable: the store does not answer, and the message does not go without its place.
         """
         with self.services.app.producer_or_acquire(producer) as used:
             own = _own(used)
@@ -85,24 +103,25 @@ class OrderedPublish:
     def _enqueue(self, sent: dict[str, Any]) -> bool | None:
         """Return whether the message has to be sent now; None: the store does not answer, and may have it."""
         try:
-            self.header.store = store_epoch(self.services)
+            self.header.store = store_epoch(self.services, self.store)
             self.may_be_in_line = True
             stored = _stored(sent, self.header)
             expires_in = microseconds_until(stored.headers.get("expires"))
             enqueue = Enqueue(self.id, stored.dump(), self.option.limit, expires_in)
-            answer = self.services.store.apply(self.key, enqueue).answer
-        except StoreUnavailable:
-            if self.services.allows_without(self.option):
-                return None
-            raise
-        return answer == Applied(True)
+            reply: Reply = self.store.apply(self.key, enqueue)
+        except StoreUnavailable as error:
+            if not self.goes_without:
+                raise
+            notices.continues_without_place(self.task, self.task_id, self.key, error)
+            return None
+        return reply.answer == Applied(True)
 
     def _give_up(self, *, is_store_away: bool) -> None:
         """Give its place up, in the background while the store does not answer."""
         remove = Remove(self.id, "superseded")
         if not is_store_away:
             with suppress(Exception):  # the caller gets the first error
-                insist(lambda: self.services.store.apply(self.key, remove))
+                insist(lambda: self.store.apply(self.key, remove))
                 return
         self.services.releaser.add((self.key, remove))
 

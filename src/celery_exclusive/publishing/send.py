@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import wraps
+from collections.abc import Callable
+from functools import partial, wraps
 from inspect import signature
 from os import urandom
 from typing import TYPE_CHECKING, Any, cast
@@ -10,11 +11,13 @@ from typing import TYPE_CHECKING, Any, cast
 from celery import Celery
 from celery.utils import uuid
 
+from celery_exclusive.errors import OptionError
 from celery_exclusive.messages.header import HEADER, Header, read_header, rejections
 from celery_exclusive.options.keys import key_of
 from celery_exclusive.publishing.as_sent import as_sent
 from celery_exclusive.publishing.call_options import CallOptions, pop_call_options
 from celery_exclusive.publishing.ordered import OrderedPublish, takes_its_place_now
+from celery_exclusive.publishing.origin import Origin
 from celery_exclusive.publishing.unique_publish import UniquePublish
 from celery_exclusive.run import current_run
 from celery_exclusive.services import ATTRIBUTE
@@ -58,7 +61,8 @@ def _send_task(self: Any, name: str, args: Any = None, kwargs: Any = None, *rest
     if options.get("headers"):
         headers = options["headers"] = dict(options["headers"])
         previous = _pop_header(services, headers, options)
-    header = _header(services, call, task, (args or (), kwargs or {}), options, previous)
+    origin = partial(Origin.of, services, task, call.unique, options, has_header=previous is not None)
+    header = _header(services, call, task, (args or (), kwargs or {}), options, previous, origin)
     if header is None:
         return _with_outcome(task, send_task(name, args, kwargs, *rest, **options))
     has_order = call.exclusive and call.exclusive.order == "published"
@@ -77,11 +81,13 @@ def _send_task(self: Any, name: str, args: Any = None, kwargs: Any = None, *rest
         def publish(producer: Any) -> Any:
             return send_task(name, args, kwargs, *rest, **{**completed, "producer": producer})
 
-        return OrderedPublish(services, ordered, header, id).send(publish, options.get("producer"))
+        goes_without = origin().has_to_be_sent
+        message = OrderedPublish(services, name, ordered, header, id, goes_without=goes_without)
+        return message.send(publish, options.get("producer"))
 
     if header.unique is None:
         return _with_outcome(task, send(header, options.get("task_id") or uuid()))
-    unique = UniquePublish(services, task, call.unique, header, options, previous)
+    unique = UniquePublish(services, task, call.unique, header, options, origin())
     return unique.send(send, is_ordered=ordered is not None)
 
 
@@ -137,14 +143,15 @@ def _header(
     arguments: tuple[Any, Any],
     options: dict[str, Any],
     previous: Header | None,
+    origin: Callable[[], Origin],
 ) -> Header | None:
     """Return a new header with its keys; None without options, or if the arguments do not fit."""
     if not (call.exclusive or call.unique or call.off):
         return None
     if previous and options.get("retries"):
-        header = _of_retry(call, task, *arguments, options.get("task_id"), previous)
+        header = _of_retry(call, task, *arguments, options.get("task_id"), previous, origin)
     else:
-        header = _with_new_keys(call, task, *arguments, options.get("task_id"))
+        header = _with_new_keys(call, task, *arguments, options.get("task_id"), origin)
     if header is None:
         return None
     services.settings  # noqa: B018 - wrong settings are an error for the caller
@@ -155,11 +162,17 @@ def _header(
 
 
 def _of_retry(
-    call: CallOptions, task: Any, args: Any, kwargs: Any, task_id: str | None, previous: Header
+    call: CallOptions,
+    task: Any,
+    args: Any,
+    kwargs: Any,
+    task_id: str | None,
+    previous: Header,
+    origin: Callable[[], Origin],
 ) -> Header | None:
     if not call.off and _same_arguments(task, args, kwargs):
         return _with_same_keys(previous, call.values, task_id)
-    return _with_new_keys(_with_options_of(previous, call), task, args, kwargs, task_id)
+    return _with_new_keys(_with_options_of(previous, call), task, args, kwargs, task_id, origin)
 
 
 def _with_same_keys(previous: Header, values: dict[str, Any], task_id: str | None) -> Header:
@@ -184,7 +197,12 @@ def _with_options_of(previous: Header, call: CallOptions) -> CallOptions:
 
 
 def _with_new_keys(
-    call: CallOptions, task: Any, args: Any, kwargs: Any, task_id: str | None
+    call: CallOptions,
+    task: Any,
+    args: Any,
+    kwargs: Any,
+    task_id: str | None,
+    origin: Callable[[], Origin],
 ) -> Header | None:
     exclusive = unique = None
     try:
@@ -194,6 +212,10 @@ def _with_new_keys(
             unique = (key_of(task.name, task.run, call.unique, args, kwargs), call.unique.held_until)
     except TypeError:
         return None  # the arguments do not fit; the worker will refuse them
+    except OptionError:
+        if not origin().is_celerys:
+            raise
+        exclusive = unique = None  # its worker cannot make them either, and fails this task with the error
     header = Header(_publish_id(), exclusive, unique, call.off, call.values)
     run = current_run.get()
     if run and (run.body_over or run.task_id == task_id):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from celery_exclusive import notices
 
@@ -14,10 +14,10 @@ _LIFE = 60
 """Seconds after which it is read again: a store that has lost its data has a new epoch."""
 
 
-def store_epoch(services: Services) -> str:
+def store_epoch(services: Services, store: Any) -> str:
     """Return the epoch of the store, read at most a minute ago.
 
-    For a call that is about to ask the store anyway. If this raises, the call has waited for the store once
+    For a call that is about to ask this store anyway. If this raises, the call has waited for the store once
     and must not ask it again.
 
     Raises:
@@ -27,6 +27,6 @@ def store_epoch(services: Services) -> str:
     epoch, expires = services.publisher_epoch
     if now >= expires:
         notices.store_chosen(services)
-        epoch = services.store.epoch()
+        epoch = store.epoch()
         services.publisher_epoch = epoch, now + _LIFE
     return epoch

@@ -20,23 +20,24 @@ from celery_exclusive.errors import DuplicateTask, StoreUnavailable, is_away
 from celery_exclusive.leases.insist import insist
 from celery_exclusive.messages.header import Header
 from celery_exclusive.options.declared import Unique
+from celery_exclusive.publishing.impatient_store import store_or_impatient
+from celery_exclusive.publishing.origin import Origin
 from celery_exclusive.publishing.queued_ttl import queued_ttl
 from celery_exclusive.publishing.store_epoch import store_epoch
 from celery_exclusive.run import current_run, runs
 from celery_exclusive.services import Services
+from celery_exclusive.stores.base import Reply
 
 if TYPE_CHECKING:
     from celery_exclusive.publishing.one_call import OneCall
 
 _GRANTED = Sending(may_hold=True)
-_OF_MEMBERS = ("chain", "group_id", "chord", "link", "link_error", "reply_to")
-"""Options of calls whose result others wait for, if their caller gives them."""
 
 
 class UniquePublish:
     """A message of a task with a unique key, about to be sent.
 
-    return UniquePublish(services, task, option, header, options, previous).send(send)
+    return UniquePublish(services, task, option, header, options, origin).send(send)
     """
 
     def __init__(
@@ -46,19 +47,19 @@ class UniquePublish:
         option: Unique | None,
         header: Header,
         options: dict[str, Any],
-        previous: Header | None,
+        origin: Origin,
     ) -> None:
         assert header.unique  # noqa: S101 - else there is nothing to do here
         self.services, self.task, self.header, self.options = services, task, header, options
+        self.origin = origin
         self.task_id: str = options.get("task_id") or uuid()
         self.key, self.until = header.unique
         self.id = header.claim_id(self.task_id)
-        run = current_run.get()
-        self.is_simple = not (run or options.get("retries"))
+        self.is_simple = not (current_run.get() or options.get("retries"))
         """Whether no run publishes it, so that it inherits nothing, and nobody's end or body has its key."""
-        self.run = run if run and run.task_id == self.task_id else None  # else another task publishes it
-        self.is_retry = bool(options.get("retries") and (previous or self.run))
-        self.option = services.unique(task, header.values) if self.is_retry else option
+        self.option = services.unique(task, header.values) if origin.is_retry else option
+        self.may_go_without = services.allows_without(self.option)
+        self.goes_without = self.may_go_without or origin.has_to_be_sent
         self.queued_ttl = queued_ttl(services, self.option, self.until, options)
         if not self.is_simple and self.call.inherits:
             self.header = replace(header, follows=publish_id(self.call.inherits.id))
@@ -70,10 +71,10 @@ class UniquePublish:
     @cached_property
     def call(self) -> Call:
         """What its plan knows of this call."""
-        key, run = self.key, self.run
+        key, run = self.key, self.origin.run
         lease = run.unique if run and run.unique and run.unique.claim.key == key else None
         kind: Kind = "call"
-        if self.is_retry:
+        if self.origin.is_retry:
             kind = "retry"
         elif run:
             kind = "replacement" if lease else "rekeyed replacement"
@@ -83,7 +84,7 @@ class UniquePublish:
             queued_ttl=self.queued_ttl,
             kind=kind,
             inherits=lease.claim if lease and lease.may_hold else None,
-            is_awaited=self._is_awaited,
+            is_awaited=self.origin.is_awaited,
             has_given_id=bool(self.options.get("task_id")),
             is_parallel=bool(self.options.get("group_id") or self.options.get("chord")),
             parent=self.header.published_by,
@@ -97,7 +98,7 @@ class UniquePublish:
 
         Raises:
             DuplicateTask: another task holds the key, and the option says "raise".
-            StoreUnavailable: the store does not answer, and `on_store_error` is not "allow".
+            StoreUnavailable: the store does not answer, and the message does not go without its key.
         """
         self.publish_message, self.is_ordered = publish_message, is_ordered
         try:
@@ -120,11 +121,12 @@ class UniquePublish:
 
     def _acquire(self) -> Sending:
         key = self.key
-        self.services.store  # noqa: B018 - a wrong setting is an error, and leaves nothing to undo
+        # A wrong setting is an error here, and leaves nothing to undo.
+        self.store = store_or_impatient(self.services) if self.goes_without else self.services.store
         try:
             sending = self._sending()
         except StoreUnavailable as error:
-            if not (self.call.has_to_be_sent or self.services.allows_without(self.option)):
+            if not self.goes_without:
                 raise
             notices.continues_without_key(self.task.name, self.task_id, key, error)
             self._note_heir(is_handed_over=True)  # the store may have done it
@@ -145,8 +147,9 @@ class UniquePublish:
 
     def _note_heir(self, *, is_handed_over: bool) -> None:
         """Note whether this inherits the lease of the run that publishes it, which has none then."""
-        if self.call.inherits and self.run and self.run.unique:
-            self.run.unique.is_handed_over = is_handed_over
+        run = self.origin.run
+        if self.call.inherits and run and run.unique:
+            run.unique.is_handed_over = is_handed_over
 
     def _sending(self) -> Sending:
         """Run the plan of this call; a simple one needs it only if its key is held."""
@@ -163,28 +166,28 @@ class UniquePublish:
         return self._answer(asked.operation)
 
     def _answer(self, operation: AcquireAlone) -> Answer:
-        self.header.store = store_epoch(self.services)
+        self.header.store = store_epoch(self.services, self.store)
         self.may_hold = True  # an interruption may come after the grant
         answer = self._ask_in_one_call(operation)
         if answer:
             return answer
         self.is_unanswered = True
-        answer = self.services.store.apply(self.key, operation).answer
+        reply: Reply = self.store.apply(self.key, operation)
         self.is_unanswered = False
-        return answer
+        return reply.answer
 
     def _ask_in_one_call(self, operation: AcquireAlone) -> Answer | None:
         """Acquire the key while the message is made and sent, if that is possible; None: nothing was done."""
         services, name = self.services, self.task.name
-        if not services.is_redis or self.is_ordered or services.allows_without(self.option):
+        if not services.is_redis or self.is_ordered or self.may_go_without:
             return None
         from celery_exclusive.publishing.one_call import OneCall, is_possible
 
         if not (self.is_simple or self.call.kind == "call") or not is_possible(services, self.options):
             return None
-        if name in services.refused_lately and (holders := services.store.inspect(self.key).holders):
+        if name in services.refused_lately and (holders := self.store.inspect(self.key).holders):
             return Held(holders)  # which costs less than a message that is made and not sent
-        call = OneCall(services, self.key, operation, self.options.get("producer"))
+        call = OneCall(services, self.store, self.key, operation, self.options.get("producer"))
         try:
             self.result = self._send_in_one_call(call)
         except OperationalError:
@@ -229,7 +232,7 @@ class UniquePublish:
 
         A message that was sent in spite of the error, and runs already, keeps the key.
         """
-        key, store = self.key, self.services.store
+        key, store = self.key, self.store
         undo = self._undo(unpublished(self.call, self.services.ttl(self.option)))
         try:
             replies, *_ = insist(lambda: [store.apply(key, operation) for operation in undo])
@@ -248,19 +251,6 @@ class UniquePublish:
     def _undo(self, operation: KeyOperation) -> list[KeyOperation]:
         """A request without an answer may still arrive: first of all it must find no key to acquire."""
         return [GiveUp(self.call.claim.id), operation] if self.is_unanswered else [operation]
-
-    @property
-    def _is_awaited(self) -> bool:
-        """Whether others may wait for its result.
-
-        An rpc backend sends a result to the caller of its task alone: for the caller of a duplicate, the
-        result of the task that holds the key would never come. One that gets an error waits for none.
-        """
-        if any(map(self.options.get, _OF_MEMBERS)):
-            return True
-        wants_none = self.options.get("ignore_result", self.task.ignore_result)
-        is_refused = self.option is not None and self.option.on_conflict == "raise"
-        return self.services.has_rpc_results and not (wants_none or is_refused)
 
     @property
     def _is_celery_beat(self) -> bool:

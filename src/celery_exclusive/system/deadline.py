@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from contextvars import ContextVar
 
+REPORT = 0.8
+"""Seconds for which the store may hold up the report of a body that has ended, all in all."""
 _SHORTEST = 0.01
 _until: ContextVar[float | None] = ContextVar("celery_exclusive_deadline", default=None)
 
@@ -24,6 +26,34 @@ class deadline:  # noqa: N801 - callers read it as a function
 
     def __exit__(self, *_: object) -> None:
         _until.reset(self._mark)
+
+
+class Budget:
+    """The seconds that several store calls may take all together.
+
+    with budget:
+        store.apply(key, operation)
+
+    `limit_at` is when a hard time limit strikes, by the monotonic clock: half of the time until then is left
+    to others. Only the time within the blocks is spent: a slow broker says nothing of the store.
+    """
+
+    def __init__(self, seconds: float = REPORT, limit_at: float | None = None) -> None:
+        self._seconds, self._limit_at = seconds, limit_at
+
+    @property
+    def left(self) -> float:
+        until_limit = self._limit_at - time.monotonic() if self._limit_at else 0
+        left = min(self._seconds, until_limit / 2) if until_limit > 0 else self._seconds
+        return max(left, 0)
+
+    def __enter__(self) -> None:
+        self._began = time.monotonic()
+        self._mark = _until.set(self._began + self.left)
+
+    def __exit__(self, *_: object) -> None:
+        _until.reset(self._mark)
+        self._seconds -= time.monotonic() - self._began
 
 
 def at_most(timeout: float) -> float:

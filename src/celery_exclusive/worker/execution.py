@@ -69,7 +69,8 @@ class Execution:
         )
         self.asked_at = self.look_until = 0.0
         self.was_granted = self.is_ignored = False
-        self.run = Run(self.task_id, body_over=True)  # until it begins: Celery may end it without
+        # Its body is over until it begins: Celery may end it without.
+        self.run = Run(self.task_id, body_over=True, end=self.store_wait.end)
         self.leases = RunLeases(
             self.services, self.parts, self.delivery, task.name, self.run, self.store_wait
         )

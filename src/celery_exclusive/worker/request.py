@@ -17,7 +17,7 @@ from celery_exclusive.core.endings import guard_of, is_obsolete_copy
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.messages.header import DELIVERY
 from celery_exclusive.run import Run, UniqueLease, within
-from celery_exclusive.system.deadline import deadline
+from celery_exclusive.system.deadline import Budget, deadline
 from celery_exclusive.worker.parts import parts_of, release_later
 from celery_exclusive.worker.received import Received
 from celery_exclusive.worker.reschedule import DeliverAgain, deliver_again
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 _LOOK = 1
-"""Seconds for which the main process waits for the store. Meanwhile it does nothing else."""
+"""Seconds for which the main process waits for the store, all in all. Meanwhile it does nothing else."""
 _DEATHS = (WorkerLostError, Terminated, TimeLimitExceeded)
 """Endings of a child that may not have ended yet. All others it reported itself, outside the body."""
 
@@ -130,7 +130,7 @@ class RequestMixin:
     @contextmanager
     def _at_its_end(self) -> Iterator[None]:
         """Mark what is published now as published by the end of a run: errbacks, hooks, a retry."""
-        run = Run(self.id, body_over=True)
+        run = Run(self.id, body_over=True, end=Budget(_LOOK))
         has_been_read = not self._unread.is_new
         may_be_unique = has_been_read or "unique" in self._unread.our_header
         if may_be_unique and self._delivery and (unique := self._delivery.unique):

@@ -10,7 +10,6 @@ from celery_exclusive.core.operations import Applied
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.leases.insist import insist
 from celery_exclusive.leases.lease import Lease
-from celery_exclusive.system.deadline import deadline
 from celery_exclusive.worker.parts import WorkerParts, release_later
 from celery_exclusive.worker.unique_lease import WorkerUniqueLease
 
@@ -100,7 +99,7 @@ class RunLeases:
             insist,
             partial(self.services.store.apply, exclusive.key, exclusive.release("done" if done else "open")),
         )
-        with deadline(self.store_wait.seconds_to_end()):
+        with self.store_wait.end:
             reply, interruption, is_repeated = relay.at_the_end(release) if relay else release()
         found = isinstance(reply.answer, Applied) and reply.answer.is_applied
         if self.run.lease and not (found or is_repeated or interruption):

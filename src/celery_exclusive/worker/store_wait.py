@@ -16,7 +16,7 @@ from celery_exclusive.core.operations import Acquire, KeyOperation
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.leases.insist import finish
 from celery_exclusive.stores.base import Reply
-from celery_exclusive.system.deadline import deadline
+from celery_exclusive.system.deadline import Budget, deadline
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
@@ -31,14 +31,14 @@ _LAST = 3
 """Seconds for which a run still waits when its worker stops."""
 _SHORTEST = 0.1
 """Seconds for which a store is asked whatever time is left."""
-_REPORT = 0.8
-"""Seconds for which the end of a body may be held up, all in all, before it is reported."""
 
 
 class StoreWait:
     """Asks the store for one run. While the store is down, the run waits in the worker's slot.
 
-    `failures` is how often the store did not answer, `hard` and `soft` are the time limits in seconds.
+    `failures` is how often the store did not answer, `hard` and `soft` are the time limits in seconds, `end`
+    is the budget of its end. A hard limit must not strike then: finished work would be reported as failed, or
+    run again.
 
     Parameters:
         parts: those of the worker, which may stop meanwhile.
@@ -52,12 +52,12 @@ class StoreWait:
         self.parts, self.is_for_any = parts, is_for_any
         self.is_unanswered = False
         self.failures = 0
-        self._report_by: float | None = None
         self.began = time.monotonic()
         hard, soft = request.get("timelimit") or (None, None)
         longest, longest_soft = services.time_limits
         self.hard: float | None = hard or task.time_limit or longest
         self.soft: float | None = soft or task.soft_time_limit or longest_soft
+        self.end = Budget(limit_at=self.began + self.hard if self.hard else None)
 
     def apply(self, key: str, operation: KeyOperation) -> tuple[Reply, BaseException | None]:
         """Return the store's reply, and the exception that a signal raised meanwhile, if any."""
@@ -109,17 +109,6 @@ class StoreWait:
     def is_hurried(self) -> bool:
         """Whether the worker stops and another one can execute the delivery."""
         return self.parts.is_stopping and self.is_for_any
-
-    def seconds_to_end(self) -> float:
-        """Return how long the store may still hold up the report of a body that has ended.
-
-        A hard limit must not strike now: finished work would be reported as failed, or run again.
-        """
-        now = time.monotonic()
-        if self._report_by is None:
-            left = self.began + self.hard - now if self.hard else 0
-            self._report_by = now + min(_REPORT, left / 2 if left > 0 else _REPORT)
-        return max(self._report_by - now, 0)
 
     def _ask(self, key: str, operation: KeyOperation) -> Reply:
         """An answer may be lost after the store did its part, and a request come after all the others.

@@ -12,7 +12,6 @@ from celery_exclusive.leases.insist import finish
 from celery_exclusive.leases.lease import Lease
 from celery_exclusive.run import UniqueLease
 from celery_exclusive.services import Services
-from celery_exclusive.system.deadline import deadline
 from celery_exclusive.system.signals import undisturbed
 from celery_exclusive.worker.heartbeat import Heartbeat
 from celery_exclusive.worker.received import Received
@@ -76,7 +75,7 @@ class WorkerUniqueLease(UniqueLease):
     def _ask(self, operation: Release | Requeue) -> object:
         """Return the answer; None if there was none: it is tried again at the end of the run, or owed."""
         try:
-            with deadline(self.store_wait.seconds_to_end()):
+            with self.store_wait.end:
                 reply, interruption = finish(lambda: self.services.store.apply(self.claim.key, operation))
         except Exception as error:  # noqa: BLE001 - the task has its result
             notices.trouble(

@@ -69,12 +69,12 @@ def test_the_offer_of_a_message_in_the_order_of_publishing_is_marked_with_the_ep
 
 def test_the_epoch_is_read_once_a_minute(app: Celery, store: MemoryStore, clock: list[float]) -> None:
     services: Any = app._celery_exclusive  # type: ignore[attr-defined]
-    first = store_epoch(services)
+    first = store_epoch(services, store)
     store.clear()
     clock[0] += 59
-    assert store_epoch(services) == first != store.epoch()
+    assert store_epoch(services, store) == first != store.epoch()
     clock[0] += 2
-    assert store_epoch(services) == store.epoch()
+    assert store_epoch(services, store) == store.epoch()
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from celery_exclusive.core.operations import Answer, Applied, Held, Owner, Parke
 from celery_exclusive.core.plan import Ask, run_plan
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.messages.header import Header
+from celery_exclusive.system.deadline import Budget
 from celery_exclusive.worker.received import Received
 from celery_exclusive.worker.unique_lease import WorkerUniqueLease
 
@@ -32,9 +33,10 @@ DELIVERY = Received(
 
 
 class StoreWait:
-    """One without limits."""
+    """One without time limits."""
 
-    def seconds_to_end(self) -> None: ...
+    def __init__(self) -> None:
+        self.end = Budget()
 
 
 @pytest.fixture

@@ -1,0 +1,87 @@
+"""The store of an app for messages that are sent in any case: it is asked for a short time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from celery_exclusive.errors import StoreUnavailable
+from celery_exclusive.run import current_run
+from celery_exclusive.system.deadline import REPORT, deadline
+
+if TYPE_CHECKING:
+    from celery_exclusive.services import Services
+
+T = TypeVar("T")
+
+_SILENCE = 0.5
+"""Seconds without an answer after which a store counts as silent. An error that comes at once delays none."""
+_REMEMBERED = 2
+"""Seconds for which a silent store is not asked again for such messages."""
+
+
+def store_or_impatient(services: Services) -> Any:
+    """Return the store that a message asks that is sent without an answer, too.
+
+    Where broker and store are one database, it cannot be sent before that answers: it waits as any other.
+    """
+    return services.store if services.has_one_place else ImpatientStore(services)
+
+
+class ImpatientStore:
+    """A store that is asked for a short time, and not again when it has just been silent.
+
+    At the end of a run all its messages and releases have one budget. Without that memory a group of many
+    members would wait for each of them.
+
+    Its calls raise StoreUnavailable if the store does not answer, or did not a moment ago.
+    """
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._services.store, name)
+
+    def apply(self, *asked: Any) -> Any:
+        return self._ask(self._services.store.apply, *asked)
+
+    def epoch(self) -> str:
+        return self._ask(self._services.store.epoch)
+
+    def inspect(self, key: str) -> Any:
+        return self._ask(self._services.store.inspect, key)
+
+    def begin(self, *asked: Any) -> Any:
+        store: Any = self._services.store
+        return self._ask(store.begin, *asked)
+
+    def _ask(self, call: Callable[..., T], *asked: Any) -> T:
+        limit = self._limit()
+        if time.monotonic() < self._services.silent_until or limit is None:
+            url = self._services.store.url
+            raise StoreUnavailable(f"store {url} did not answer a moment ago, and was not asked again")
+        with self._noting_silence(), limit:
+            return call(*asked)
+
+    def _limit(self) -> AbstractContextManager[None] | None:
+        """Return the limit of a call; None: its run has no time left."""
+        run = current_run.get()
+        if run is None:
+            return deadline(REPORT if self._services.is_worker else None)
+        if not run.end.left:
+            return None
+        return run.end if run.body_over else deadline(run.end.left)
+
+    @contextmanager
+    def _noting_silence(self) -> Iterator[None]:
+        began = time.monotonic()
+        try:
+            yield
+        except StoreUnavailable:
+            now = time.monotonic()
+            if now - began >= _SILENCE:
+                self._services.silent_until = now + _REMEMBERED
+            raise

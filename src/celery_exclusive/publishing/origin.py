@@ -1,0 +1,82 @@
+"""Where a call comes from: from a user's code, or from the end of a run, a retry or a canvas."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from celery_exclusive.core.publishing import has_to_be_sent
+from celery_exclusive.run import Run, current_run
+
+if TYPE_CHECKING:
+    from celery_exclusive.options.declared import Unique
+    from celery_exclusive.services import Services
+
+_OF_CANVASES = ("chain", "group_id", "chord", "reply_to", "parent_id")
+"""Options that Celery itself gives to the members of a canvas, and to callbacks. Plain calls have none."""
+_OF_MEMBERS = (*_OF_CANVASES, "link", "link_error")
+"""Options of calls whose result others wait for, if their caller gives them."""
+
+
+class Origin(NamedTuple):
+    """Where a call comes from.
+
+    * `run`: the run that goes on with this message, as its retry or replacement.
+    * `is_retry`: it is the retry of that run, or of one whose header it has.
+    * `is_awaited`: others may wait for its result, as for that of a member of a canvas.
+    * `has_to_be_sent`: without its keys or its place, if the store does not answer.
+    * `is_celerys`: Celery publishes it for a run or a canvas. Wrong arguments are no error of the code that
+      runs now: its own task fails.
+    """
+
+    run: Run | None = None
+    is_retry: bool = False
+    is_awaited: bool = False
+    has_to_be_sent: bool = False
+    is_celerys: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        services: Services,
+        task: Any,
+        unique: Unique | None,
+        options: Mapping[str, Any],
+        *,
+        has_header: bool,
+    ) -> Origin:
+        """Return the origin of a call with these options; `has_header`: it has that of an earlier publish."""
+        run = current_run.get()
+        is_awaited = any(map(options.get, _OF_MEMBERS)) or (
+            services.has_rpc_results and _waits_for_rpc(task, unique, options)
+        )
+        task_id = options.get("task_id")
+        if run is None and not is_awaited and not task_id and not options.get("retries"):
+            return _PLAIN
+        parent = run.task_id if run and run.body_over else None
+        own = run if run and run.task_id == task_id else None
+        is_retry = bool(options.get("retries") and (has_header or own))
+        goes_on = is_retry or own is not None
+        return cls(
+            own,
+            is_retry,
+            is_awaited,
+            has_to_be_sent=has_to_be_sent(
+                goes_on=goes_on, is_awaited=is_awaited, has_given_id=bool(task_id), parent=parent
+            ),
+            is_celerys=goes_on or parent is not None or any(map(options.get, _OF_CANVASES)),
+        )
+
+
+_PLAIN = Origin()
+
+
+def _waits_for_rpc(task: Any, unique: Unique | None, options: Mapping[str, Any]) -> bool:
+    """Whether a caller may wait for a result that an rpc backend sends to it alone.
+
+    For the caller of a duplicate, the result of the task that holds the key would never come. One that gets
+    an error waits for none.
+    """
+    wants_none = options.get("ignore_result", task.ignore_result)
+    is_refused = unique is not None and unique.on_conflict == "raise"
+    return not (wants_none or is_refused)
