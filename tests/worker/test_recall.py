@@ -80,9 +80,11 @@ def test_a_revoked_task_leaves_the_line_of_a_database(
     revoked.revoke()
     with pytest.raises(TaskRevokedError):
         revoked.get(timeout=60)
+    lab.wait_for_line(1, "wait", "k")
     assert not holder.ready()
     lab.open("holder")
     assert following.get(timeout=60) == "next"
+    assert lab.journal.tags("start") == ["holder", "next"]
 
 
 def test_a_task_is_found_in_whatever_line_it_waits(lab: Lab, redis_server: RedisServer) -> None:
