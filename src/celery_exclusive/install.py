@@ -14,6 +14,7 @@ from kombu.utils.json import register_type
 
 from celery_exclusive.errors import DuplicateTask, OptionError, did_you_mean, warn_of_task
 from celery_exclusive.leases.releaser import Releaser
+from celery_exclusive.local.eager import EagerTask
 from celery_exclusive.messages.courier import Courier
 from celery_exclusive.options import keys
 from celery_exclusive.options.declared import KINDS
@@ -134,7 +135,7 @@ class Installer:
             refuse_declared(self.app.conf, task.name, option)
         names = {"__module__": cls.__module__, "__doc__": cls.__doc__, "Request": request_class(cls.Request)}
         names["throws"] = (*cls.throws, DuplicateTask)  # of what its body calls: no alarm
-        task.__class__ = type(cls.__name__, (GatedTask, cls), names)
+        task.__class__ = type(cls.__name__, (GatedTask, cls, EagerTask), names)
 
     def unknown_tasks(self) -> Iterator[str]:
         """Tell of the tasks that an annotation gives options to, and that nobody has declared here."""

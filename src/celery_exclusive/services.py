@@ -168,6 +168,11 @@ class Services:
         return None if self.signer.is_on else self.settings
 
     @cached_property
+    def key_headers(self) -> tuple[str, ...]:
+        """The names of the headers that are part of every key."""
+        return tuple(sorted(self.settings.exclusive_key_headers))
+
+    @cached_property
     def time_limits(self) -> tuple[float | None, float | None]:
         """The hard and the soft time limit of tasks that have none of their own, in seconds."""
         return self.app.conf.task_time_limit, self.app.conf.task_soft_time_limit

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ from celery_exclusive.core.claim import task_id
 from celery_exclusive.core.records import NOT_BEGUN, SECOND
 from celery_exclusive.errors import NoLease, OptionError, UnreadableKey
 from celery_exclusive.leases.operator_release import release
-from celery_exclusive.options.keys import key_of
+from celery_exclusive.options.keys import key_of, needs_headers
 from celery_exclusive.run import current_run
 from celery_exclusive.stores.base import Snapshot
 
@@ -101,7 +101,7 @@ class TaskMixin:
             )
         return lease
 
-    def lock_state(self, *args: Any, **kwargs: Any) -> LockState:
+    def lock_state(self, *args: Any, headers: Mapping[str, Any] | None = None, **kwargs: Any) -> LockState:
         """Return the state of the lock, and of the unique key, of a call with these arguments.
 
         It changes nothing, and is one round trip. The state may have changed when it is read: to publish a
@@ -112,15 +112,18 @@ class TaskMixin:
 
         Parameters:
             args, kwargs: the arguments of the call.
+            headers: those of its message, if keys are made of headers, too. Give a parameter of the task that
+                is called `headers` by position then.
 
         Raises:
-            OptionError: the task has neither exclusive= nor unique=, or the arguments cannot be a key.
+            OptionError: the task has neither exclusive= nor unique=, or the arguments cannot be a key, or
+                `headers` is missing where keys are made of headers.
             TypeError: they do not fit.
             StoreUnavailable: the store does not answer.
         """
         services: Services = self.app._celery_exclusive
         exclusive, unique = services.exclusive(self), services.unique(self)
-        keys = _keys(self, "lock_state", args, kwargs)
+        keys = _keys(self, "lock_state", args, kwargs, headers)
         seen = services.store.inspect_all(keys)
         for key, snapshot in zip(keys, seen, strict=True):
             if snapshot.problem:
@@ -139,7 +142,9 @@ class TaskMixin:
             is_unique_holder_queued=phase in NOT_BEGUN,
         )
 
-    def release_lock(self, *args: Any, force: bool = False, **kwargs: Any) -> tuple[LockHolder, ...]:
+    def release_lock(
+        self, *args: Any, force: bool = False, headers: Mapping[str, Any] | None = None, **kwargs: Any
+    ) -> tuple[LockHolder, ...]:
         """Release the lock, and the unique key, of a call with these arguments, and let its line go on.
 
         `celery -A proj locks release KEY` does the same.
@@ -153,6 +158,7 @@ class TaskMixin:
             args, kwargs: the arguments of the call; a parameter that is called `force` only by position.
             force: release it even if its leases have not expired. A body that still runs goes on, and may run
                 beside the next one; its `lease.check()` raises LeaseLost, and its end logs the loss.
+            headers: as for `lock_state`.
 
         Returns:
             The former holders: none, unless by force, or if a unique task had not begun.
@@ -164,20 +170,31 @@ class TaskMixin:
             StoreUnavailable: the store does not answer; trying again is safe.
         """
         services: Services = self.app._celery_exclusive
-        keys = _keys(self, "release_lock", args, kwargs)
+        keys = _keys(self, "release_lock", args, kwargs, headers)
         return tuple(
             holder for key in keys for holder in _holders(release(services, key, force=force).former)
         )
 
 
-def _keys(task: Any, verb: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
+def _keys(
+    task: Any, verb: str, args: tuple[Any, ...], kwargs: dict[str, Any], headers: Mapping[str, Any] | None
+) -> list[str]:
     """Return the key of its lock, if any, and then its unique key."""
     services: Services = task.app._celery_exclusive
     options = [option for option in (services.exclusive(task), services.unique(task)) if option]
     if not options:
         raise OptionError(f"task {task.name} has neither exclusive= nor unique=, and so it has no key")
+    in_key = services.key_headers
+    if not any(needs_headers(option, task.run, in_key) for option in options):
+        kwargs, headers = kwargs if headers is None else {**kwargs, "headers": headers}, {}
+    if headers is None:
+        name = in_key[0] if in_key else "..."
+        raise OptionError(
+            f"task {task.name}: its key is made of headers of the message, too. Name them, as in "
+            f"{verb}(..., headers={{{name!r}: ...}}), or give headers={{}} for a call without any"
+        )
     try:
-        return [key_of(task.name, task.run, option, args, kwargs) for option in options]
+        return [key_of(task.name, task.run, option, args, kwargs, headers, in_key) for option in options]
     except TypeError as error:
         raise TypeError(f"task {task.name}: {verb}() takes the arguments of a call: {error}") from error
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from celery_exclusive.compat.changed import report
+from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import DuplicateTask, OptionError, did_you_mean
 from celery_exclusive.install import Task
 from celery_exclusive.options.keys import key_of
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from celery_exclusive.options.declared import Exclusive, Unique
+    from celery_exclusive.services import Services
 
 _PACKAGE: Final = __name__.rpartition(".")[0]
 
@@ -117,15 +119,21 @@ class UniqueRecipeTask(RecipeTask):
     duplicate_error: ClassVar[type[RecipeDuplicate]]
 
     def apply_async(self, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
+        is_eager = self.app.conf.task_always_eager
         try:
             return super().apply_async(args, kwargs, *rest, **options)
         except DuplicateTask as duplicate:
-            if duplicate.key != self._unique_key(args, kwargs, options.get("unique")):
-                raise  # under task_always_eager, that of another task, which the body has published
-            holder = self.lock_state(*(args or ()), **(kwargs or {})).unique_holder
-            raise self.duplicate_error.of(duplicate, holder.remaining if holder else 0) from duplicate
+            services: Services = self.app._celery_exclusive
+            if is_eager and duplicate.key != self._unique_key(services, args, kwargs, options):
+                raise  # that of another task, which the body has published
+            holders = services.store.inspect(duplicate.key).holders
+            remaining = holders[0].remaining / SECOND if holders else 0
+            raise self.duplicate_error.of(duplicate, remaining) from duplicate
 
-    def _unique_key(self, args: Any, kwargs: Any, of_call: Unique | None) -> str | None:
+    def _unique_key(
+        self, services: Services, args: Any, kwargs: Any, options: Mapping[str, Any]
+    ) -> str | None:
         """Return the unique key of a call; None: it has none."""
-        option = of_call or self.app._celery_exclusive.unique(self)
-        return key_of(self.name, self.run, option, args or (), kwargs or {}) if option else None
+        option = options.get("unique") or services.unique(self)
+        of_message = options.get("headers"), services.key_headers
+        return key_of(self.name, self.run, option, args, kwargs, *of_message) if option else None

@@ -85,7 +85,12 @@ class Singleton(UniqueRecipeTask):
         ), "lock_expiry ends no key of a body that runs, whose lease is renewed, and none is held for ever"
 
     def release_lock(  # type: ignore[override]
-        self, task_args: Any = None, task_kwargs: Any = None, *, force: bool = False
+        self,
+        task_args: Any = None,
+        task_kwargs: Any = None,
+        *,
+        force: bool = False,
+        headers: Mapping[str, Any] | None = None,
     ) -> None:
         """Release the key of a call whose message is lost.
 
@@ -93,7 +98,8 @@ class Singleton(UniqueRecipeTask):
             LockHeld: a running task holds it, without `force`; nothing was changed.
             StoreUnavailable: the store does not answer.
         """
-        super().release_lock(*(task_args or ()), force=force, **(task_kwargs or {}))
+        kwargs = task_kwargs or {} if headers is None else {**(task_kwargs or {}), "headers": headers}
+        super().release_lock(*(task_args or ()), force=force, **kwargs)
 
 
 def clear_locks(app: Any) -> None:

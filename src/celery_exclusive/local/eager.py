@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from celery.app.task import Task as CeleryTask
 from celery.exceptions import Retry
 from celery.utils import uuid
 
@@ -27,7 +28,6 @@ from celery_exclusive.options.option import Option
 from celery_exclusive.publishing.call_options import pop_call_options
 from celery_exclusive.run import Run, UniqueLease, current_run, leases_of_runs, runs, within
 from celery_exclusive.stores.base import open_store
-from celery_exclusive.task import TaskMixin
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
@@ -37,8 +37,11 @@ _FOR_EVER: Final = 2**52
 """Microseconds: nobody renews a lease that nobody can want."""
 
 
-class EagerTask(TaskMixin):
-    """Runs a task with options without a message."""
+class EagerTask(CeleryTask):  # type: ignore[type-arg]
+    """Runs a task with options without a message.
+
+    It stands between the class of the user's and Celery's own: it is given what an overridden `apply` adds.
+    """
 
     def apply(
         self,
@@ -72,9 +75,10 @@ class EagerTask(TaskMixin):
         id = task_id or uuid()
         call_options = pop_call_options(self.name, self, options)
         unique = call_options.unique
-        eager = _EagerRun(self, id, args or (), kwargs or {}, call_options.exclusive, unique)
+        call = args or (), kwargs or {}, options.get("headers")
+        eager = _EagerRun(self, id, call, call_options.exclusive, unique)
         with eager.admitted() as run, within(run):
-            result = super().apply(args, kwargs, link, link_error, id, *rest, **options)  # type: ignore[misc]
+            result: Any = super().apply(args, kwargs, link, link_error, id, *rest, **options)
         if unique:
             result.key, result.existing_id = eager.unique_key, eager.duplicate_of
             result.outcome = "published" if result.existing_id is None else "skipped"
@@ -88,9 +92,14 @@ class _EagerRun:
     duplicate_of: str | None = None
 
     def __init__(
-        self, task: Any, id: str, args: Any, kwargs: Any, exclusive: Exclusive | None, unique: Unique | None
+        self,
+        task: Any,
+        id: str,
+        call: tuple[Any, Any, Any],
+        exclusive: Exclusive | None,
+        unique: Unique | None,
     ) -> None:
-        self.task, self.id, self.call = task, id, (args, kwargs)
+        self.task, self.id, self.call = task, id, call
         self.exclusive, self.unique = exclusive, unique
         self.services: Services = task.app._celery_exclusive
         self.run = Run(id, outer=current_run.get())
@@ -163,7 +172,7 @@ class _EagerRun:
     def key_of(self, option: Option) -> str | None:
         """Return the key; None if the arguments do not fit: the call itself raises that."""
         try:
-            return key_of(self.task.name, self.task.run, option, *self.call)
+            return key_of(self.task.name, self.task.run, option, *self.call, self.services.key_headers)
         except TypeError:
             return None
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
+from enum import Enum
 from hashlib import blake2b
 from typing import Any, Final, TypeGuard, cast
 from uuid import UUID
@@ -23,12 +24,22 @@ from kombu.utils.json import object_hook
 MOST_CHARACTERS: Final = 500_000
 _MOST: Final = {"values": 5_000, "characters": MOST_CHARACTERS}
 """The most that the arguments of a key may have together: items of lists and dicts, and characters."""
+HEADER_PATH: Final = "header "
+"""How the path of a refused value begins that is no argument."""
 _FEW: Final = 20
 _SHORT: Final = 10_000
 """Bytes: so many of the few need no count."""
 _LONGEST_DECIMAL: Final = 2048
 """Bits. Longer integers are written in hexadecimal: the time for decimals grows with the square of their
 length, and Python can be configured to write at most 640 digits, in one process and not in another."""
+
+
+class Absent(Enum):
+    ABSENT = "absent"
+
+
+ABSENT: Final = Absent.ABSENT
+"""The value of a header that a message does not have. No other value has its key."""
 
 
 class Refused(Exception):
@@ -53,9 +64,11 @@ class _TooLarge(Exception):
     """The arguments of a key have too many values, or characters, together."""
 
 
-def digest(arguments: Mapping[str, object]) -> str:
-    """Return 32 hex digits that these arguments share with no others."""
+def digest(arguments: Mapping[str, object], headers: Mapping[str, object] | None = None) -> str:
+    """Return 32 hex digits that these arguments and headers share with no others."""
     parts = _short_parts(arguments) or _parts(arguments)
+    if headers:
+        parts = [*parts, *_parts_of_headers(headers)]
     return blake2b(b"".join(parts), digest_size=16).hexdigest()
 
 
@@ -92,6 +105,17 @@ def _parts(arguments: Mapping[str, object]) -> list[bytes]:
         fix = "choose other arguments with by=, or name what is locked with key="
         problem = f"is too large: a key is made of at most {_MOST[unit]:,} {unit}; {fix}."
         raise Refused(problem, largest) from None
+    return text.parts
+
+
+def _parts_of_headers(headers: Mapping[str, object]) -> list[bytes]:
+    text = _Text()
+    for name in sorted(headers):
+        with at(f"{HEADER_PATH}{name!r}"):
+            try:
+                text.add_header(name, headers[name])
+            except _TooLarge:
+                raise Refused("is too large for a key: send a short string.") from None
     return text.parts
 
 
@@ -134,6 +158,13 @@ class _Text:
             self._add_value(value)
         finally:
             self.sizes[name] = {"values": self.values - values, "characters": self.characters - characters}
+
+    def add_header(self, name: str, value: object) -> None:
+        self._add(b"h", utf8(name))
+        if value is ABSENT:
+            self._add(b"n", b"")
+        else:
+            self._add_value(value)
 
     def _add_value(self, value: object) -> None:
         known = _SCALARS.get(type(value))

@@ -47,7 +47,8 @@ class Exclusive(Option):
         key: an absolute key instead of `by`, shared by all tasks that give the same string: a template over
             the arguments ("repo:{project_id}", "repo:{project.pk}"), or a function that is called like the
             task and returns the string. A function that cannot be, and has **kwargs, gets all arguments by
-            name. A template shows values as strings: 17 and "17" have one key, as None and "None" do.
+            name. A keyword-only parameter `headers` gets those of the message. A template shows values as
+            strings: 17 and "17" have one key, as None and "None" do.
         limit: how many may run at once per key, an int from 1. Default 1.
         ttl: seconds without heartbeat after which the lease of a dead worker expires, from 0.1. It does not
             limit the run time. Default None: the setting `exclusive_ttl` (30 s).

@@ -13,6 +13,8 @@ from weakref import WeakKeyDictionary
 
 from celery_exclusive.errors import OptionError, did_you_mean
 from celery_exclusive.options.canonical import (
+    ABSENT,
+    HEADER_PATH,
     MOST_CHARACTERS,
     Refused,
     at,
@@ -23,6 +25,7 @@ from celery_exclusive.options.canonical import (
     type_name,
     unwrap,
 )
+from celery_exclusive.options.key_headers import PARAMETER, own_headers, takes_headers
 from celery_exclusive.options.key_text import TOO_LONG, absolute_key, own_key
 from celery_exclusive.options.option import ALL, Option
 from celery_exclusive.options.templates import Field, parse_template
@@ -30,6 +33,7 @@ from celery_exclusive.options.templates import Field, parse_template
 _Run = Callable[..., object]
 _Args = Sequence[object] | None
 _Kwargs = Mapping[str, object] | None
+_Headers = Mapping[str, object] | None
 
 
 class _Parameters(NamedTuple):
@@ -76,31 +80,57 @@ def check(task_name: str, run: _Run, option: Option) -> None:
         raise _error(task_name, option, refused) from refused.__cause__
 
 
-def key_of(task_name: str, run: _Run, option: Option, args: _Args, kwargs: _Kwargs) -> str:
+def key_of(
+    task_name: str,
+    run: _Run,
+    option: Option,
+    args: _Args,
+    kwargs: _Kwargs,
+    headers: _Headers = None,
+    in_key: tuple[str, ...] = (),
+) -> str:
     """Return the key for which a call with these arguments competes.
+
+    `headers` are those of its message, and `in_key` the names of those that are part of every key.
 
     Raises OptionError if an argument has no stable string form, and Python's TypeError if the arguments do
     not fit.
     """
+    chosen = _chosen(headers or {}, in_key) if in_key else None
     try:
         if option.key is not None:
-            return absolute_key(_absolute_text(option.key, bind(run, args, kwargs)), option.kind)
+            text = _absolute_text(option.key, bind(run, args, kwargs), headers)
+            return absolute_key(_with_headers(text, chosen) if chosen else text, option.kind)
         names = option.names
         if names is None:
-            return own_key(task_name, option.kind)
+            own = own_key(task_name, option.kind)
+            return f"{own}:{digest({}, chosen)}" if chosen else own
         signature, given = _arguments(run, args, kwargs)
         if names != ALL:
             given = {
                 name: given[name] if name in given else _argument(signature, given, name) for name in names
             }
-        return f"{own_key(task_name, option.kind)}:{digest(given)}"
+        return f"{own_key(task_name, option.kind)}:{digest(given, chosen)}"
     except Refused as refused:
         raise _error(task_name, option, refused) from refused.__cause__
 
 
+def _chosen(headers: Mapping[str, object], in_key: tuple[str, ...]) -> dict[str, object]:
+    return {name: headers.get(name, ABSENT) for name in in_key}
+
+
 def _error(task_name: str, option: Option, refused: Refused) -> OptionError:
-    where = refused.path and f"argument {refused.path} "
+    where = refused.path
+    if where:
+        where = f"{where} " if where.startswith(HEADER_PATH) else f"argument {where} "
     return OptionError(f"task {task_name!r}, {option.attribute}={option!r}: {where}{refused.problem}")
+
+
+def needs_headers(option: Option, run: _Run, in_key: tuple[str, ...] = ()) -> bool:
+    """Whether the key of a call is made of headers of its message, too."""
+    return bool(in_key) or (
+        callable(option.key) and _is_given_headers(option.key, _parameters(run).signature)
+    )
 
 
 def named(option: Option) -> tuple[str, ...] | None:
@@ -192,6 +222,8 @@ def _is_called_by_name(key: Callable[..., object], signature: Signature) -> bool
         accepts = inspect.signature(key)
     except (ValueError, TypeError):
         return False  # written in C: the first call will show it
+    if _is_given_headers(key, signature):
+        by_name.append(PARAMETER)
     try:
         accepts.bind(*by_place, **dict.fromkeys(by_name))
     except TypeError:
@@ -200,6 +232,11 @@ def _is_called_by_name(key: Callable[..., object], signature: Signature) -> bool
         accepts.bind(**dict.fromkeys([*by_place, *by_name]))
         return True
     return False
+
+
+def _is_given_headers(key: Callable[..., object], signature: Signature) -> bool:
+    """Whether a function takes the headers of the message: of a task with such a parameter it takes that."""
+    return takes_headers(key) and PARAMETER not in signature.parameters
 
 
 def _may_take_kwargs(key: Callable[..., object]) -> bool:
@@ -217,7 +254,7 @@ def _by_name(bound: BoundArguments) -> dict[str, object]:
     return {**dict(zip(bound.signature.parameters, bound.args, strict=False)), **bound.kwargs}
 
 
-def _absolute_text(key: str | Callable[..., object], bound: BoundArguments) -> str:
+def _absolute_text(key: str | Callable[..., object], bound: BoundArguments, headers: _Headers) -> str:
     if isinstance(key, str):
         fields, end = _fields(key)
         shown = (field.before + field.show(_text_of(bound, field.path)) for field in fields)
@@ -225,7 +262,10 @@ def _absolute_text(key: str | Callable[..., object], bound: BoundArguments) -> s
     else:
         try:
             is_by_name = _may_take_kwargs(key) and _is_called_by_name(key, bound.signature)
-            text = key(**_by_name(bound)) if is_by_name else key(*bound.args, **bound.kwargs)
+            args, kwargs = ((), _by_name(bound)) if is_by_name else (bound.args, bound.kwargs)
+            if _is_given_headers(key, bound.signature):
+                kwargs = {**kwargs, PARAMETER: own_headers(headers)}
+            text = key(*args, **kwargs)
         except Exception as error:
             raise Refused(f"key= raised {type(error).__name__}. Correct the function.") from error
     if not isinstance(text, str) or not 0 < len(text) <= MOST_CHARACTERS:
@@ -250,12 +290,28 @@ def _text_of(bound: BoundArguments, path: tuple[str, ...]) -> str:
             raise Refused(text, done) from error
         done += f".{step}"
     with at(done):
-        value = unwrap(value)
-        record = model(value)
-        tagged = scalar(unwrap(record[1]) if record else value)
-        if tagged is None:
-            fix = "name an attribute of it, as in {project.pk}, or use a function as key="
-            raise Refused(f"is a {type_name(value)}, which a template cannot show: {fix}.")
-        if len(tagged[1]) > MOST_CHARACTERS:
-            raise Refused(f"is {TOO_LONG}, too large for a key: use another argument, or a part of it.")
-        return normal(tagged[1])
+        return _shown(value, "name an attribute of it, as in {project.pk}, or use a function as key=")
+
+
+def _shown(value: object, fix: str) -> str:
+    value = unwrap(value)
+    record = model(value)
+    tagged = scalar(unwrap(record[1]) if record else value)
+    if tagged is None:
+        raise Refused(f"is a {type_name(value)}, which a template cannot show: {fix}.")
+    if len(tagged[1]) > MOST_CHARACTERS:
+        raise Refused(f"is {TOO_LONG}, too large for a key: use another argument, or a part of it.")
+    return normal(tagged[1])
+
+
+def _with_headers(text: str, headers: Mapping[str, object]) -> str:
+    """Return a text with headers behind it: "repo:17 _schema_name=acme". One that is missing has no "=".
+
+    Each value is escaped as in a template, so that different ones never make one text.
+    """
+    shown, ends = [text], [f" {name}" for name in headers]
+    for name, value in headers.items():
+        with at(f"{HEADER_PATH}{name!r}"):
+            shown.append("" if value is ABSENT else f"={_shown(value, 'send a string')}")
+    fields = [Field(before, (), until) for before, until in zip(["", *ends], [*ends, ""], strict=True)]
+    return "".join(field.before + field.show(value) for field, value in zip(fields, shown, strict=True))

@@ -22,6 +22,7 @@ from celery_exclusive.options.amounts import (
     is_number,
     seconds_from,
 )
+from celery_exclusive.options.key_headers import RESERVED
 from celery_exclusive.options.option import OnStoreError
 
 _ABSENT: Final = object()
@@ -59,6 +60,7 @@ class Settings:
     exclusive_max_waiting: int | None = None
     exclusive_recover: bool | None = None
     exclusive_max_deaths: int | None = 3
+    exclusive_key_headers: Sequence[str] = ()
     exclusive_preview: bool = True
     exclusive_broker_id: str | None = None
     exclusive_unproven_broker: bool = False
@@ -135,6 +137,8 @@ def _check(name: str, value: object) -> None:
         expected = "a short string without spaces and braces"
     elif name == "exclusive_broker_id":
         good, expected = isinstance(value, str) and bool(value), "a string"
+    elif name == "exclusive_key_headers":
+        good, expected = _are_headers(value), "a tuple of names of headers, such as ('_schema_name',)"
     elif name in ("exclusive_max_waiting", "exclusive_max_deaths"):
         good, expected = is_count(value), f"{A_COUNT}, or None"
     elif name == "exclusive_on_store_error":
@@ -147,6 +151,20 @@ def _check(name: str, value: object) -> None:
         good, expected = is_duration(value, least, most), seconds_from(least, most)
     if not good:
         raise OptionError(f"setting {name} is {_shown(name, value)}, expected {expected}.")
+
+
+def _are_headers(value: object) -> bool:
+    """Whether these are names of headers, of which a key can be made."""
+    names = cast("Sequence[object]", value) if isinstance(value, (tuple, list)) else [None]
+    for name in names:
+        if not isinstance(name, str) or not name.isprintable() or not name or set(name) & set(" =^"):
+            return False
+        if name in RESERVED:
+            raise OptionError(
+                f"setting exclusive_key_headers names {name!r}, which Celery or this library puts on every "
+                "message: name headers that your own code adds, such as '_schema_name'."
+            )
+    return len(set(names)) == len(names)
 
 
 def _shown(name: str, value: object) -> str:

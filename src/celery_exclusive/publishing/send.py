@@ -9,6 +9,7 @@ from os import urandom
 from typing import TYPE_CHECKING, Any, cast
 
 from celery import Celery
+from celery.signals import before_task_publish
 from celery.utils import uuid
 
 from celery_exclusive.errors import OptionError
@@ -16,6 +17,7 @@ from celery_exclusive.messages.header import HEADER, Header, read_header, reject
 from celery_exclusive.options.keys import key_of
 from celery_exclusive.publishing.as_sent import as_sent
 from celery_exclusive.publishing.call_options import CallOptions, pop_call_options
+from celery_exclusive.publishing.late_keys import are_late, send_late
 from celery_exclusive.publishing.ordered import OrderedPublish, takes_its_place_now
 from celery_exclusive.publishing.origin import Origin
 from celery_exclusive.publishing.unique_publish import UniquePublish
@@ -54,45 +56,70 @@ def _send_task(self: Any, name: str, args: Any = None, kwargs: Any = None, *rest
     rest = rest[len(_BY_PLACE) :]
     task = options.get("task_type") or _declared(self, name)
     call = pop_call_options(name, task, options)
-    if call.exclusive or call.unique or call.off:
-        options = as_sent(services, task, name, args, kwargs, options)
-    headers: dict[str, Any] = {}
-    previous = None
-    if options.get("headers"):
-        headers = options["headers"] = dict(options["headers"])
-        previous = _pop_header(services, headers, options)
-    origin = partial(Origin.of, services, task, call.unique, options, has_header=previous is not None)
-    header = _header(services, call, task, (args or (), kwargs or {}), options, previous, origin)
-    if header is None:
+    if not (call.exclusive or call.unique or call.off):
+        if options.get("headers"):
+            _pop_header(services, options)
         return _with_outcome(task, send_task(name, args, kwargs, *rest, **options))
+    options = as_sent(services, task, name, args, kwargs, options)
+    send, publish = partial(send_task, name, args, kwargs, *rest), partial(_publish, services, task, call)
+    arguments = args or (), kwargs or {}
+    if not (before_task_publish.receivers and are_late(services, task, call)):
+        return publish(arguments, options, send)
+
+    id = options.get("task_id") or uuid()
+
+    def publish_late(headers: Any, producer: Any, push: Callable[..., Any]) -> Any:
+        return publish(arguments, {**options, "headers": headers, "producer": producer}, push, id)
+
+    return send_late(services, {**options, "task_id": id}, send, publish_late)
+
+
+_Sender: Any = type("_Sender", (Celery,), {"send_task": _send_task})
+"""Celery's own class, with our `send_task`."""
+
+
+def _publish(
+    services: Services,
+    task: Any,
+    call: CallOptions,
+    arguments: tuple[Any, Any],
+    options: dict[str, Any],
+    send_message: Callable[..., Any],
+    new_id: str | None = None,
+) -> Any:
+    """Put our header on a message and let `send_message` send it, unless its key is held.
+
+    `new_id`: that of a task that is sent already, if its caller has given none.
+    """
+    previous = _pop_header(services, options) if options.get("headers") else None
+    origin = partial(Origin.of, services, task, call.unique, options, has_header=previous is not None)
+    header = _header(services, call, task, arguments, options, previous, origin)
+    if header is None:
+        return _with_outcome(task, send_message(**options))
     has_order = call.exclusive and call.exclusive.order == "published"
     ordered = call.exclusive if has_order and takes_its_place_now(header, options) else None
 
     def send(header: Header, id: str, producer: Any = None) -> Any:
-        headers[HEADER] = services.signer.sign_header(header.write(), id)
-        completed = {**options, "task_id": id, "headers": headers}
+        fields = services.signer.sign_header(header.write(), id)
+        completed = {**options, "task_id": id, "headers": {**(options.get("headers") or {}), HEADER: fields}}
         if producer:
             completed["producer"] = producer
         else:
             _use_own_channels(services)
         if ordered is None or header.duplicate_of:
-            return send_task(name, args, kwargs, *rest, **completed)
+            return send_message(**completed)
 
         def publish(producer: Any) -> Any:
-            return send_task(name, args, kwargs, *rest, **{**completed, "producer": producer})
+            return send_message(**{**completed, "producer": producer})
 
         goes_without = origin().has_to_be_sent
-        message = OrderedPublish(services, name, ordered, header, id, goes_without=goes_without)
+        message = OrderedPublish(services, task.name, ordered, header, id, goes_without=goes_without)
         return message.send(publish, options.get("producer"))
 
     if header.unique is None:
-        return _with_outcome(task, send(header, options.get("task_id") or uuid()))
-    unique = UniquePublish(services, task, call.unique, header, options, origin())
+        return _with_outcome(task, send(header, options.get("task_id") or new_id or uuid()))
+    unique = UniquePublish(services, task, call.unique, header, options, origin(), new_id)
     return unique.send(send, is_ordered=ordered is not None)
-
-
-_Sender: Any = type("_Sender", (Celery,), {"send_task": _send_task})
-"""Celery's own class, with our `send_task`."""
 
 
 def _use_own_channels(services: Services) -> None:
@@ -103,8 +130,9 @@ def _use_own_channels(services: Services) -> None:
         use_own_channels(services.amqp)
 
 
-def _pop_header(services: Services, headers: dict[str, Any], options: dict[str, Any]) -> Header | None:
+def _pop_header(services: Services, options: dict[str, Any]) -> Header | None:
     """Remove what a worker, or an earlier publish, has put among the headers; return our header, if valid."""
+    headers = options["headers"] = dict(options["headers"])
     previous = read_header(services, headers, options.get("task_id"))
     if headers.pop(HEADER, None) is not None:
         headers.pop("redelivered", None)
@@ -149,9 +177,9 @@ def _header(
     if not (call.exclusive or call.unique or call.off):
         return None
     if previous and options.get("retries"):
-        header = _of_retry(call, task, *arguments, options.get("task_id"), previous, origin)
+        header = _of_retry(services, call, task, arguments, options, previous, origin)
     else:
-        header = _with_new_keys(call, task, *arguments, options.get("task_id"), origin)
+        header = _with_new_keys(services, call, task, arguments, options, origin)
     if header is None:
         return None
     services.settings  # noqa: B018 - wrong settings are an error for the caller
@@ -162,17 +190,18 @@ def _header(
 
 
 def _of_retry(
+    services: Services,
     call: CallOptions,
     task: Any,
-    args: Any,
-    kwargs: Any,
-    task_id: str | None,
+    arguments: tuple[Any, Any],
+    options: dict[str, Any],
     previous: Header,
     origin: Callable[[], Origin],
 ) -> Header | None:
-    if not call.off and _same_arguments(task, args, kwargs):
-        return _with_same_keys(previous, call.values, task_id)
-    return _with_new_keys(_with_options_of(previous, call), task, args, kwargs, task_id, origin)
+    if not call.off and _same_arguments(task, *arguments):
+        return _with_same_keys(previous, call.values, options.get("task_id"))
+    call = _with_options_of(previous, call)
+    return _with_new_keys(services, call, task, arguments, options, origin)
 
 
 def _with_same_keys(previous: Header, values: dict[str, Any], task_id: str | None) -> Header:
@@ -197,19 +226,21 @@ def _with_options_of(previous: Header, call: CallOptions) -> CallOptions:
 
 
 def _with_new_keys(
+    services: Services,
     call: CallOptions,
     task: Any,
-    args: Any,
-    kwargs: Any,
-    task_id: str | None,
+    arguments: tuple[Any, Any],
+    options: dict[str, Any],
     origin: Callable[[], Origin],
 ) -> Header | None:
     exclusive = unique = None
+    of_message = options.get("headers"), services.key_headers
     try:
         if call.exclusive:
-            exclusive = key_of(task.name, task.run, call.exclusive, args, kwargs)
+            exclusive = key_of(task.name, task.run, call.exclusive, *arguments, *of_message)
         if call.unique:
-            unique = (key_of(task.name, task.run, call.unique, args, kwargs), call.unique.held_until)
+            key = key_of(task.name, task.run, call.unique, *arguments, *of_message)
+            unique = (key, call.unique.held_until)
     except TypeError:
         return None  # the arguments do not fit; the worker will refuse them
     except OptionError:
@@ -218,7 +249,7 @@ def _with_new_keys(
         exclusive = unique = None  # its worker cannot make them either, and fails this task with the error
     header = Header(_publish_id(), exclusive, unique, call.off, call.values)
     run = current_run.get()
-    if run and (run.body_over or run.task_id == task_id):
+    if run and (run.body_over or run.task_id == options.get("task_id")):
         header.published_by = run.task_id
     return header
 

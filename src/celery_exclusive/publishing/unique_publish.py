@@ -48,11 +48,12 @@ class UniquePublish:
         header: Header,
         options: dict[str, Any],
         origin: Origin,
+        new_id: str | None = None,
     ) -> None:
         assert header.unique  # noqa: S101 - else there is nothing to do here
         self.services, self.task, self.header, self.options = services, task, header, options
         self.origin = origin
-        self.task_id: str = options.get("task_id") or uuid()
+        self.task_id: str = options.get("task_id") or new_id or uuid()
         self.key, self.until = header.unique
         self.id = header.claim_id(self.task_id)
         self.is_simple = not (current_run.get() or options.get("retries"))

@@ -7,13 +7,13 @@ from typing import Any
 
 from celery.app.task import Task as CeleryTask
 
-from celery_exclusive.local.eager import EagerTask
 from celery_exclusive.messages.header import DELIVERY
 from celery_exclusive.run import Run, current_run, within
+from celery_exclusive.task import TaskMixin
 from celery_exclusive.worker.execution import Execution
 
 
-class GatedTask(EagerTask):
+class GatedTask(TaskMixin):
     """Stands before the class of every task with options.
 
     Celery assigns a tracer to `__trace__` whenever it (re)connects; each is wrapped by a gate.

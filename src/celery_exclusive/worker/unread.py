@@ -197,7 +197,9 @@ class Unread:
         """Make a key once, whoever else reads this delivery."""
         key = self.keys.get(option.attribute)
         if key is None:
-            key = self.keys[option.attribute] = key_of(task.name, task.run, option, args, kwargs)
+            of_message = self.content[3], task.app._celery_exclusive.key_headers
+            key = key_of(task.name, task.run, option, args, kwargs, *of_message)
+            self.keys[option.attribute] = key
         return key
 
     def note_route(self, header: Header) -> None:

@@ -21,7 +21,7 @@ from tests.unit.calls import calls
 
 @pytest.mark.parametrize(
     ("options", "most"),
-    [({}, 6), ({"exclusive": Exclusive("key")}, 26), ({"unique": Unique("key")}, 43)],
+    [({}, 6), ({"exclusive": Exclusive("key")}, 27), ({"unique": Unique("key")}, 44)],
     ids=["none", "exclusive", "unique"],
 )
 @pytest.mark.parametrize(
