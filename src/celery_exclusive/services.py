@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, Protocol, cast
 
 from celery_exclusive.brokers import broker_urls, redelivers_at_once, scheme
-from celery_exclusive.core.operations import Acquire, AcquireAlone, Enqueue, KeyOperation
+from celery_exclusive.core.operations import Acquire, AcquireAlone, Enqueue, KeyOperation, Recall
 from celery_exclusive.core.records import NEVER, SECOND
 from celery_exclusive.errors import OptionError
 from celery_exclusive.options.declared import Exclusive, Unique
@@ -228,6 +228,10 @@ class PublishingStore:
         if reply.wake or reply.aside:
             self._services.courier.follow_up(reply)
         return reply
+
+    def recall(self, key: str, id: str) -> None:
+        """Publish a message out of turn, without waiting for the courier: there may be many."""
+        self._services.courier.follow_up(self._store.apply(key, Recall(id)), wait=0)
 
     def acquire_and_push(self, key: str, operation: AcquireAlone, to: str, message: bytes) -> Reply | None:
         """Do the operation and push the message with it, in a store that can; None: it is refused."""

@@ -64,6 +64,35 @@ def test_a_broker_that_redelivers_at_once_changes_nothing(stage: Stage) -> None:
         deadly.get(timeout=60)
 
 
+@pytest.mark.parametrize(
+    "conf",
+    [{}, {"task_reject_on_worker_lost": True}, {"task_retry_on_worker_lost": True}],
+    ids=["as it is", "reject", "retry"],
+)
+def test_a_task_that_was_given_up_is_reported_once_as_an_ordinary_failure(
+    late: Callable[..., Lab], conf: dict[str, Any]
+) -> None:
+    lab = late(exclusive_max_deaths=1, **conf)
+    errback = lab.task("plain").si(tag="errback")
+    deadly = lab.send("wait", "k", tag="deadly", hold=True, options={"link_error": errback})
+    doomed = lab.start_worker("doomed", 1, options=SENDS_EVENTS)
+    with Watcher(lab, doomed) as watcher:
+        lab.journal.wait_for("start", tag="deadly")
+        doomed.kill()
+        lab.start_worker("last", 1, options=SENDS_EVENTS)
+        with pytest.raises(WorkerLostError):
+            deadly.get(timeout=60)
+        (event,) = watcher.wait_for("task-failed", uuid=deadly.id)
+        assert event["exception"].startswith("WorkerLostError(")
+        marker = lab.send("plain", tag="marker")
+        assert marker.get(timeout=60) == "marker"
+        watcher.wait_for("task-succeeded", uuid=marker.id)
+        assert len(watcher.events("task-failed", uuid=deadly.id)) == 1
+    assert deadly.state == "FAILURE"
+    assert lab.journal.tags("start") == ["deadly", "errback", "marker"]
+    eventually(lambda: lab.messages_at_the_broker() == 1, "no message but that of the killed worker")
+
+
 def test_a_chord_s_body_and_a_monitor_learn_that_a_member_was_given_up(late: Callable[..., Lab]) -> None:
     lab = late(exclusive_max_deaths=1)
     member = lab.task("wait").s("k", tag="deadly", hold=True)

@@ -87,6 +87,27 @@ def test_a_revoked_task_leaves_the_line_of_a_database(
     assert lab.journal.tags("start") == ["holder", "next"]
 
 
+def test_a_damaged_line_neither_hides_the_lines_of_others_nor_stops_the_sweeps(
+    lab: Lab, redis_server: RedisServer
+) -> None:
+    worker = lab.start_worker("w1", 4)
+    for key in ("bad", "good"):
+        lab.send("wait", key, tag=key, hold=True)
+        lab.journal.wait_for("start", tag=key)
+        lab.send("wait", key, tag=f"next {key}")
+        lab.wait_for_line(1, "wait", key)
+    bad = lab.task("wait").lock_state("bad").key
+    with redis_server.client() as redis:
+        redis.delete(f"cx2:{{0}}:q:{bad}")
+        redis.set(f"cx2:{{0}}:q:{bad}", "no line")
+        redis.zadd("cx2:{0}:due", {bad: 0})
+    revoked = lab.send("wait", "good", tag="revoked")
+    lab.wait_for_line(2, "wait", "good")
+    revoked.revoke()
+    lab.wait_for_line(1, "wait", "good")
+    worker.wait_for_log("are damaged")
+
+
 def test_a_task_is_found_in_whatever_line_it_waits(lab: Lab, redis_server: RedisServer) -> None:
     lab.start_worker("w1", 8)
     for key in ("k1", "k2", "k3"):

@@ -196,10 +196,9 @@ class KeyState:
             self.wake.append(id)
 
     def recall(self, overdue: tuple[Entry, ...]) -> None:
-        """Publish the messages that have expired in line; again later, if no worker ends them."""
+        """Publish the messages that have expired in line, once: a queue without a worker must not fill up."""
         for expired in overdue:
-            later = self.now + LONGEST_OFFER * self.first_offer
-            self.put(replace(self.entries[expired.id], deadline=later))
+            self.put(replace(self.entries[expired.id], deadline=NEVER))
             self.wake_once(expired.id)
 
     def shorten_offers(self) -> None:

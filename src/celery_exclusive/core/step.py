@@ -77,6 +77,7 @@ class _Step(KeyState):
         if not entry and (refusal := self._refuse(op, is_newcomer=not lease and not op.may_be_in_line)):
             self.limit = before  # a refused call does not change the limit of the others
             self.advance()
+            self.shorten_offers()
             return refusal
         self.kept = op.message is not None and not op.at_once
         entry = entry or Entry(op.id, self.next_number())

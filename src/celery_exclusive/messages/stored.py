@@ -116,8 +116,9 @@ class StoredMessage:
 
     def promoted(self, wake: Wake) -> StoredMessage:
         """Return the copy that is republished for an offer."""
-        deaths = {"deaths": wake.deaths} if wake.deaths else {}
-        header = {**self.our_header, "promoted": wake.epoch, "offered": wake.key, **deaths}
+        header = {**self.our_header, "promoted": wake.epoch, "offered": wake.key}
+        if wake.deaths > header.get("deaths", 0):  # else they were counted behind another key
+            header["deaths"] = wake.deaths
         return self._with_header(header)
 
     def begun(self) -> StoredMessage:

@@ -207,7 +207,11 @@ class DocumentStore(ABC):
         waiting, deaths = (change.counts()[0], change.deaths) if transition.wake else (0, {})
         return Reply(
             transition.answer,
-            tuple(Wake(key, id, messages.get(id, b""), epoch, waiting, deaths[id]) for id in transition.wake),
+            tuple(
+                Wake(key, id, messages[id], epoch, waiting, deaths[id])
+                for id in transition.wake
+                if id in messages
+            ),
             tuple((key, id) for id in transition.aside),
             epoch if transition.wake else "",
         )

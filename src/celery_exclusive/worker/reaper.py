@@ -83,14 +83,14 @@ class Reaper:
     def _reap(self, every: int) -> Reply:
         with forks_wait():
             reply = self.services.store.reap(every=every, recovers_until=self._recovers_until)
-            if reply.answer == Applied(True):  # another worker searches, if it sweeps
-                self._revoked.recall()
             self._time = reply.time
             self._note_answer(reply.times or (reply.time,))
             for key, problem in reply.unreadable:
                 self._log(key, problem)
             if heartbeat := parts_of(self.services).heartbeat:
                 heartbeat.notice_epoch(reply.epoch)
+            if reply.answer == Applied(True):  # another worker searches, if it sweeps
+                self._revoked.recall()
             return reply
 
     @property

@@ -89,6 +89,8 @@ class RequestMixin:
                 self._release_later(None)
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> None:
+        if return_ok:
+            exc_info = _reported(exc_info)
         try:
             with self._at_its_end():
                 super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)  # type: ignore[misc]
@@ -151,6 +153,21 @@ class RequestMixin:
             )
         elif heartbeat := self._parts.heartbeat:
             heartbeat.untrack(self._unread.token)
+
+
+class _ReportedLoss(Exception):
+    """A WorkerLostError as the result of a run: its child lives, and Celery must not take it for lost."""
+
+
+_ReportedLoss.__name__ = WorkerLostError.__name__
+
+
+def _reported(exc_info: Any) -> Any:
+    """Return the error that a child has reported; that of a task that was given up under another type."""
+    error = getattr(exc_info.exception, "exc", exc_info.exception)
+    if isinstance(error, WorkerLostError):
+        exc_info.exception = _ReportedLoss(*error.args)
+    return exc_info
 
 
 class Request(RequestMixin, CeleryRequest):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from celery.worker import state
 
 from celery_exclusive.core.claim import task_id
-from celery_exclusive.core.operations import Recall
+from celery_exclusive.errors import UnreadableKey
+from celery_exclusive.leases.trouble import Trouble
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
@@ -18,8 +20,10 @@ _LOOKS = 2
 """How often the lines are searched for a revoked task: it may be on its way into one the first time."""
 _PAUSE = 5
 """Seconds between these looks."""
-_PATIENCE = 15
+_PATIENCE = 8
 """Seconds after which a worker forgets a revoked task, if another worker has done all sweeps since."""
+_AT_ONCE = 100
+"""The most messages that are recalled after a sweep: the next one must not wait for them."""
 
 
 @dataclass
@@ -40,27 +44,40 @@ class Revoked:
         self.services = services
         self._heard: set[str] = set()
         self._sought: dict[str, _Sought] = {}
+        self._compared = 0.0
+        self._trouble = Trouble("the search for revoked tasks in lines")
 
     def listen(self) -> None:
-        """Note what has been revoked since the last call."""
-        if not (state.revoked or self._sought):
-            return
-        now, all_revoked = time.monotonic(), set(state.revoked.as_dict())
-        for id in all_revoked - self._heard:
-            self._sought[id] = _Sought(now + _PATIENCE, now)
-        self._heard = all_revoked
+        """Note what has been revoked since the last call.
+
+        Celery remembers up to 50,000 of them, and then forgets one for each that it hears. Their number may
+        stay the same, so from time to time they are compared.
+        """
+        now, is_longer = time.monotonic(), len(state.revoked) != len(self._heard)
+        if is_longer or (self._heard and now - self._compared >= _PAUSE):
+            self._compared, all_revoked = now, set(state.revoked)
+            for id in all_revoked - self._heard:
+                self._sought[id] = _Sought(now + _PATIENCE, now)
+            self._heard = all_revoked
         self._sought = {id: it for id, it in self._sought.items() if it.looks_left and now < it.until}
 
     def recall(self) -> None:
-        """Search the lines for what has been noted, and recall it."""
+        """Search the lines for what has been noted, and recall it. Raises nothing: sweeps go on."""
+        with self._trouble:
+            self._recall()
+
+    def _recall(self) -> None:
         now = time.monotonic()
         due = {id: sought for id, sought in self._sought.items() if sought.next_look <= now}
         if not due:
             return
-        store = self.services.store
-        found = [(key, id) for key, id in store.places() if task_id(id) in due]
-        for key, id in found:
-            store.apply(key, Recall(id))
         for sought in due.values():
             sought.looks_left -= 1
             sought.next_look = now + _PAUSE
+        store: Any = self.services.store
+        found = [(key, id) for key, id in store.places() if task_id(id) in due]
+        for key, id in found[:_AT_ONCE]:
+            with suppress(UnreadableKey):  # others are not damaged
+                store.recall(key, id)
+        for _, id in found[_AT_ONCE:]:
+            self._sought[task_id(id)] = _Sought(now + _PATIENCE, now)

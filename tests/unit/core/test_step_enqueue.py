@@ -81,6 +81,12 @@ def test_others_wait_no_longer_for_a_late_message_than_for_an_offered_one(key: K
     assert key.promoted("a", "A2") == Stale(), "the late message itself"
 
 
+def test_who_asks_without_a_message_waits_no_longer_either(key: Key):
+    enqueue(key, "a")
+    key.acquire("lock", message=None)
+    assert key.last.due == key.now + 5 * SECOND
+
+
 def test_those_who_come_later_do_not_shorten_an_offer_that_was_made_again(key: Key):
     enqueue(key, "a")
     enqueue(key, "b")

@@ -6,7 +6,7 @@ import pytest
 
 from celery_exclusive.core.operations import Applied, Enqueue, Granted, Parked, Recall, Remove
 from celery_exclusive.core.records import RECALLED_AT_ONCE, SECOND
-from tests.unit.stepping import START, TEN_MINUTES, TTL, Key
+from tests.unit.stepping import START, TTL, Key
 
 
 @pytest.fixture
@@ -30,11 +30,12 @@ def test_a_message_that_is_enqueued_expires_too(busy: Key) -> None:
     assert busy.reap(3 * SECOND) == ("a",)
 
 
-def test_a_message_that_no_worker_ends_is_recalled_again_later(busy: Key) -> None:
+def test_a_message_that_no_worker_ends_is_recalled_once_and_waits_for_its_turn(busy: Key) -> None:
     busy.acquire("a", expires_in=SECOND)
     assert busy.reap(SECOND) == ("a",)
-    assert busy.last.due == busy.now + TEN_MINUTES
-    assert busy.reap(TEN_MINUTES) == ("a",)
+    assert busy.last.due == START + 1000 * TTL
+    busy.release("holder")
+    assert busy.last.wake == ("a",)
 
 
 def test_a_worker_whose_clock_is_behind_does_not_cause_a_flood(busy: Key) -> None:

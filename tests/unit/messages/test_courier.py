@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_exclusive.core.operations import Acquire, ForceRelease, Release, Remove
+from celery_exclusive.core.operations import Acquire, Applied, ForceRelease, Release, Remove
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.messages.republish import Republisher
+from celery_exclusive.stores.base import Reply, Wake
 from tests.unit.local import test_lock
 from tests.worker.journal import eventually
 
@@ -115,10 +116,10 @@ def test_what_the_reaper_wakes_is_published(app: Celery, store: Any) -> None:
 def test_a_place_whose_message_is_gone_is_reported_and_leaves_the_line(
     app: Celery, store: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (kept,) = store._memory.keys.values()
-    del kept.messages["first/1"]
-    store.apply(KEY, Release("holder/1", "token"))
-    eventually(lambda: in_queue(app) == 1, "the message of the second")
+    courier = app._celery_exclusive.courier  # type: ignore[attr-defined]
+    courier.follow_up(Reply(Applied(True), (Wake(KEY, "first/1", b"", store.epoch()),)))
+    courier.wait(30)
+    assert store.inspect(KEY).waiting == 1
     assert f"Task [first] is lost: somebody deleted its message from the line of lock {KEY}" in caplog.text
 
 

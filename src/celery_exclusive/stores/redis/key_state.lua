@@ -163,11 +163,10 @@ local function shorten_offers()
   end
 end
 
--- Publishes the messages that have expired in line; again later, if no worker ends them.
+-- Publishes the messages that have expired in line, once: a queue without a worker must not fill up.
 local function recall()
   for _, id in ipairs(overdue) do
-    entries[id].deadline, entries[id].changed = now + LONGEST_OFFER * first_offer, true
-    deadline = math.min(deadline, entries[id].deadline)
+    entries[id].deadline, entries[id].changed = false, true
     wake_once(id)
   end
 end

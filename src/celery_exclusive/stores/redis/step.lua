@@ -96,6 +96,7 @@ local function acquire()
     if refusal then
       limit = before -- a refused call does not change the limit of the others
       advance()
+      shorten_offers()
       return refusal, number, by
     end
     entry = add_entry(next_number())

@@ -166,7 +166,11 @@ class RedisStore:
     def places(self) -> Iterator[tuple[str, str]]:
         for key in map(text, self._client.ask("ZRANGE", f"{self._base}due", 0, -1)):
             for kind in "qa":
-                yield from ((key, id) for id in self._line(f"{self._base}{kind}:{key}"))
+                try:
+                    yield from ((key, id) for id in self._line(f"{self._base}{kind}:{key}"))
+                except StoreUnavailable as error:  # one damaged line hides no other
+                    if not any(word in str(error.__cause__) for word in _DAMAGE):
+                        raise
 
     def _line(self, name: str) -> Iterator[str]:
         """Yield the ids of a line, so many at a time that nobody else waits for it."""

@@ -72,7 +72,10 @@ class Transaction(DocumentStore):
 
     def load_to_sweep(self, key: str) -> Loaded:
         loaded = self._loaded(key, 1, self._find(key, ""), sweeps=True)
-        return replace(loaded, line=self._with_overdue(key, loaded.line))
+        line, deadline = loaded.line, loaded.document.deadline
+        is_early = deadline > self.now  # to look would read the whole line
+        line = replace(line, deadline=deadline) if is_early else self._with_overdue(key, line)
+        return replace(loaded, line=line)
 
     def _find(self, key: str, id: str) -> Found:
         name = to_bytes(key)
