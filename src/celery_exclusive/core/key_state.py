@@ -174,7 +174,7 @@ class KeyState:
             elif entry.offers >= OFFERS_IN_LINE and may_step_aside:
                 self._step_aside(entry)
             else:
-                self._offer(entry, self.now + min(2**entry.offers, LONGEST_OFFER) * self.first_offer)
+                self.offer(entry, self.now + min(2**entry.offers, LONGEST_OFFER) * self.first_offer)
                 slots -= 1
 
     def _offer_aside(self) -> None:
@@ -185,9 +185,9 @@ class KeyState:
         )
         for _, id in overdue[: self.slots_to_offer()]:
             is_final = self.entries[id].offers + 1 >= OFFERS_IN_LINE + OFFERS_ASIDE
-            self._offer(self.entries[id], NEVER if is_final else self.now + LONGEST_OFFER * self.first_offer)
+            self.offer(self.entries[id], NEVER if is_final else self.now + LONGEST_OFFER * self.first_offer)
 
-    def _offer(self, entry: Entry, until: int) -> None:
+    def offer(self, entry: Entry, until: int) -> None:
         self.put(replace(entry, offer_until=until, offers=entry.offers + 1))
         self.wake_once(entry.id)
 

@@ -171,10 +171,13 @@ class _Step(KeyState):
     def recall_one(self, op: Recall) -> Answer:
         self.advance()
         entry = self.entries.get(op.id)
-        is_in_line = entry is not None and entry.state != "behind"
-        if is_in_line:
+        if not entry or entry.state == "behind":
+            return Applied(False)
+        if entry.state == "aside":
             self.wake_once(op.id)
-        return Applied(is_in_line)
+        elif entry.offer_until <= self.now:  # else it is on its way
+            self.offer(entry, self.now + self.first_offer)
+        return Applied(True)
 
     def remove(self, op: Remove) -> Answer:
         found = self.id in self.entries

@@ -82,6 +82,11 @@ def test_a_revoked_task_is_recalled_wherever_it_waits(busy: Key) -> None:
     assert busy.ask(Recall("b")) == Applied(True)
     assert busy.last.wake == ("b",)
     assert busy.in_line == ["a", "b", "c"]
+    assert busy.ask(Recall("b")) == Applied(True)
+    assert busy.last.wake == (), "it is on its way"
+    busy.now += 5 * SECOND
+    busy.ask(Recall("b"))
+    assert busy.last.wake == ("b",)
 
 
 @pytest.mark.parametrize("id", ["holder", "nobody"])

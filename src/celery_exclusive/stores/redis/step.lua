@@ -148,7 +148,11 @@ local function recall_one()
   advance()
   local entry = entries[op.id]
   if not entry or entry.state == BEHIND then return 'done', 0 end
-  wake_once(op.id)
+  if entry.state == ASIDE then
+    wake_once(op.id)
+  elseif entry.offer_until <= now then -- else it is on its way
+    offer(entry, now + first_offer)
+  end
   return 'done', 1
 end
 
