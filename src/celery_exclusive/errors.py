@@ -69,7 +69,20 @@ class NoLease(ExclusiveError, AttributeError):
 
 
 class StoreUnavailable(ExclusiveError):
-    """The store did not answer. The state of the lock is unknown; trying again is safe."""
+    """The store did not answer. The state of the lock is unknown; trying again is safe.
+
+    Except for a call of a task with `unique=` whose error names a task that may have been sent: where broker
+    and store are one Redis, the request without an answer had the message, too.
+
+    Attributes:
+        task_id: the id of that task; None if nothing was sent.
+    """
+
+    task_id: str | None = None
+
+
+class NotDone(StoreUnavailable):
+    """The store has done nothing of what it was asked: it could not be reached, or has refused."""
 
 
 class LeaseUnconfirmed(StoreUnavailable):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-from celery_exclusive.core.claim import Claim, UniqueUntil
+from celery_exclusive.core.claim import FINISHED, Claim, UniqueUntil
 from celery_exclusive.leases.lease import Lease
 from celery_exclusive.system.deadline import Budget
 
@@ -77,6 +77,15 @@ def runs() -> Iterator[Run]:
     while run:
         yield run
         run = run.outer
+
+
+def enclosing_tasks(key: str) -> tuple[str, ...]:
+    """The tasks whose bodies we are in, and which hold this unique key."""
+    return tuple(
+        run.task_id
+        for run in runs()
+        if run.unique and not run.body_over and run.unique.until == FINISHED and run.unique.claim.key == key
+    )
 
 
 def leases_of_runs() -> Iterator[Lease]:

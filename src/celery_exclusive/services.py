@@ -233,10 +233,12 @@ class PublishingStore:
         """Publish a message out of turn, without waiting for the courier: there may be many."""
         self._services.courier.follow_up(self._store.apply(key, Recall(id)), wait=0)
 
-    def acquire_and_push(self, key: str, operation: AcquireAlone, to: str, message: bytes) -> Reply | None:
+    def acquire_and_push(
+        self, key: str, operation: AcquireAlone, to: str, message: bytes, client: Any = None
+    ) -> Reply | None:
         """Do the operation and push the message with it, in a store that can; None: it is refused."""
         store: Any = self._store
-        reply: Reply | None = store.acquire_and_push(key, operation, to, message)
+        reply: Reply | None = store.acquire_and_push(key, operation, to, message, client)
         if reply and (reply.wake or reply.aside):
             self._services.courier.follow_up(reply)
         return reply

@@ -21,7 +21,7 @@ from celery_exclusive.core.operations import (
     Requeue,
     Restore,
 )
-from celery_exclusive.core.records import NEVER, SECOND, Phase
+from celery_exclusive.core.records import NEVER, SECOND, SENT_LIFE, Phase
 
 OFFER = 5 * SECOND
 TOMBSTONE = 600 * SECOND
@@ -136,6 +136,7 @@ endings = some.sampled_from(("done", "done", "done", "open", "if_no_copy"))
 again_ttls = some.sampled_from((60 * SECOND, 1))
 most = some.sampled_from((None, None, 0, 1, 2, 3))
 phases = some.sampled_from(get_args(Phase))
+queued = some.just("queued")
 taken = some.none() | some.tuples(ids, phases)
 orders = some.sampled_from((None, None, None, "published", "any"))
 rarely = some.sampled_from((False, False, True))
@@ -179,10 +180,15 @@ actions = some.one_of(
         some.builds(Enqueue, ids, some.sampled_from((b"one", b"two")), some.integers(1, 2), expiries),
     ),
     some.builds(
-        Give, keys, some.builds(ForceRelease, ids) | some.builds(GiveUp, ids) | some.builds(Recall, ids)
+        Give,
+        keys,
+        some.builds(ForceRelease, ids) | some.builds(GiveUp, ids, some.booleans()) | some.builds(Recall, ids),
     ),
     some.builds(Give, keys, some.builds(Restore, ids, tokens, ttls, some.sampled_from((1, 1, 2)))),
-    some.builds(Give, keys, some.builds(AcquireAlone, ids, tokens, ttls, inherited, phases)),
+    some.builds(Give, keys, some.builds(AcquireAlone, ids, tokens, ttls, inherited, phases, rarely, rarely)),
+    some.builds(
+        Give, keys, some.builds(AcquireAlone, ids, tokens, ttls, some.none(), queued, some.just(True))
+    ),
     some.builds(Keep, renewals),
     some.builds(
         Reap,
@@ -214,6 +220,12 @@ def take(
 ) -> Take:
     seen: tuple[str, Phase] | None = (takes_over, "queued") if takes_over else None
     return Take("one at a time", id, token, ttl, limit, kind, b"one", takes_over=seen, expires_in=expires_in)
+
+
+def call(id: str, *, repeated: bool = False) -> Give:
+    """A call whose message is sent by the step that grants its key."""
+    alone = AcquireAlone(id, id, 30 * SECOND, None, "queued", sends=True, repeated=repeated)
+    return Give("one at a time", alone)
 
 
 def keep(id: str, order: Order | None = None) -> Take:
@@ -404,6 +416,49 @@ RARE: dict[str, list[Action]] = {
         take("b", kind="redelivered", takes_over="a"),
         take("c", takes_over="a"),
         take("d", takes_over="c"),
+    ],
+    "a call is repeated while it is queued, runs, and has finished, and the key has another holder": [
+        call("a"),
+        call("a"),
+        take("a"),
+        call("a"),
+        Finish(0),
+        call("a"),
+        call("b"),
+        call("a"),
+        Give("one at a time", GiveUp("a", releases=True)),
+        Wait(SENT_LIFE),
+        Give("one at a time", Release("b", "b")),
+        call("a"),
+    ],
+    "a call is refused when it is repeated, and its first request comes later": [
+        call("a"),
+        call("b", repeated=True),
+        Give("one at a time", Release("a", "a")),
+        call("b"),
+        call("c", repeated=True),
+        call("c", repeated=True),
+    ],
+    "a call is given up before its request comes, and after it": [
+        Give("one at a time", GiveUp("a", releases=True)),
+        call("a"),
+        take("a"),
+        call("b"),
+        Give("one at a time", GiveUp("b", releases=True)),
+        Give("one at a time", AcquireAlone("c", "c", 30 * SECOND, None, "queued")),
+        Give("one at a time", GiveUp("c", releases=True)),
+        Give("one at a time", GiveUp("c", releases=True)),
+        Give("one at a time", AcquireAlone("c", "c", 30 * SECOND, None, "queued")),
+    ],
+    "the lease of a sent message has ended, and it is delivered, enqueued, restored and sent again": [
+        call("a"),
+        Wait(30 * SECOND),
+        Give("one at a time", Restore("a", "t1", SECOND)),
+        Wait(SECOND),
+        Give("one at a time", Enqueue("a", b"one")),
+        take("b"),
+        take("a"),
+        call("a"),
     ],
     "what had waited, was kept for its queue, and comes as a fresh one, has waited": [
         take("a", kind="redelivered"),

@@ -15,12 +15,21 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from celery_exclusive.core.operations import Acquire, Applied, Granted, Release, Remove, Requeue
-from celery_exclusive.core.records import SECOND
+from celery_exclusive.core.operations import (
+    Acquire,
+    AcquireAlone,
+    Applied,
+    Granted,
+    KeyOperation,
+    Release,
+    Remove,
+    Requeue,
+)
+from celery_exclusive.core.records import SECOND, SENT
 from celery_exclusive.stores.base import Reply, Snapshot, Wake
 from celery_exclusive.stores.document_store import Change, Loaded
 from celery_exclusive.stores.memory import MemoryStore
-from celery_exclusive.stores.redis.cluster import ClusterStore
+from celery_exclusive.stores.redis.cluster import ClusterStore, _with_epoch
 from celery_exclusive.stores.redis.slots import bucket_of
 from celery_exclusive.stores.redis.store import RedisStore
 from celery_exclusive.stores.sql.mysql import MysqlStore
@@ -101,6 +110,7 @@ class Twin:
         self.epoch = "none yet"
         self.published: list[Wake] = []
         self.started: list[tuple[str, str, str]] = []
+        self.sent: list[bool] = []
         for part in store.buckets if isinstance(store, ClusterStore) else [store]:
             part.clock = lambda: self.time
 
@@ -133,10 +143,31 @@ class Twin:
                 end = Requeue(id, token, action.ttl)
             return self.store.apply(key, end)
         if isinstance(action, Give):
-            return self.store.apply(action.key, action.operation)
+            return self.give(action.key, action.operation)
         if isinstance(action, Reap):
             return self.reap(action)
         return None
+
+    def give(self, key: str, operation: KeyOperation) -> Reply:
+        """Do an operation, and note whether it has sent a message: Redis does, others keep the mark alone."""
+        if not (isinstance(operation, AcquireAlone) and operation.sends):
+            return self.store.apply(key, operation)
+        if isinstance(self.store, (RedisStore, ClusterStore)):
+            store = self.redis(key)
+            reply = store.acquire_and_push(key, operation, f"{store._base}sent", b"message")
+            assert reply
+            if reply.epoch and isinstance(self.store, ClusterStore):  # which never pushes itself
+                reply = _with_epoch(reply, self.store.epoch())
+            self.sent.append(store._client.ask("LPOP", f"{store._base}sent") is not None)
+            return reply
+        if not isinstance(self.store, MemoryStore):
+            return self.store.apply(key, operation)
+        kept = self.store._memory.keys
+        before = kept[key].tombstones.get(operation.id) if key in kept else None
+        reply = self.store.apply(key, operation)
+        mark = kept[key].tombstones.get(operation.id) if key in kept else None
+        self.sent.append(mark != before and mark is not None and mark[1] == SENT)
+        return reply
 
     def reap(self, reap: Reap) -> Reply:
         due = sum(time <= self.time for time in self.due().values())
@@ -263,6 +294,7 @@ def compare(reference: Twin, other: Twin, action: Action) -> None:
     expected, found = reference.do(action), other.do(action)
     assert found == expected, f"{action} at {(reference.time - START) / SECOND} s"
     assert other.look() == reference.look(), action
+    assert not other.sent or other.sent == reference.sent
     due, early = reference.due(), other.due()
     assert early.keys() == due.keys()
     assert all(early[key] <= due[key] for key in due), f"{early} is after {due}"

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from celery_exclusive.core.operations import Owner
+from celery_exclusive.core.operations import Acquire, AcquireAlone, Owner, Restore
 from celery_exclusive.core.records import (
     AT_BROKER,
+    GIVEN_UP,
     KEEPS_PLACE,
     NEVER,
     OFFERED_AT_ONCE,
     SECOND,
+    SENT,
     Document,
     Entry,
     Holder,
     Line,
+    Phase,
 )
 
 FIRST_OFFER = 5 * SECOND
@@ -38,6 +41,7 @@ def owner(lease: Holder, now: int) -> Owner:
 class KeyState:
     """A document and its line, with the changes of this step. `id` is the operation's.
 
+    `tombstone` is that of its message, `mark` also a mark of its call.
     `recovers`: this is a sweep that ends dead runs whose messages are kept.
     """
 
@@ -57,13 +61,29 @@ class KeyState:
             self.entries[self.id] = line.entry
         self.waiting = line.waiting
         self.ahead = line.ahead
-        self.tombstone = line.tombstone
+        self.mark = line.tombstone
+        self.tombstone = None if line.tombstone in (SENT, GIVEN_UP) else line.tombstone
         self.changed: dict[str, Entry] = {}
         self.removed: list[str] = []
         self.kept = False
         self.new_tombstone: str | None = None
         self.wake: list[str] = []
         self.stepped_aside: list[str] = []
+
+    def hold(
+        self,
+        op: Acquire | AcquireAlone | Restore,
+        fence: int,
+        phase: Phase = "running",
+        *,
+        may_have_copies: bool,
+    ) -> None:
+        """Give the operation's id a lease."""
+        self.holders[op.id] = Holder(op.id, op.token, self.now + op.ttl, fence, may_have_copies, phase)
+
+    def put_behind(self, entry: Entry, flags: int = 0) -> None:
+        """Let a copy stand behind its run. What has been admitted expires at no deadline."""
+        self.put(Entry(entry.id, entry.seq, offers=flags, state="behind", deaths=entry.deaths))
 
     def advance(self) -> None:
         """Drop expired leases, and offer the free slots: first to those in line, then to those aside."""

@@ -128,10 +128,11 @@ class Recall:
 class GiveUp:
     """Give a call up whose publisher got no answer: if its request arrives after this, it acquires nothing.
 
-    Its id stays in line: the message may have been sent in spite of an error.
+    Applied(False): it was sent, and keeps its key. Else `releases` says that the key is released.
     """
 
     id: str
+    releases: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +167,9 @@ class AcquireAlone:
 
     The lease belongs to this token then. If it runs under another token, the answer is that it is held.
     `inherits` is an id with its token: if it holds the key, its lease, with its fence, goes over to this id.
+    `sends`: if the lease is a new one, its message is sent in the same step. Stale: the message was sent
+    before, and its id has no lease any more. `repeated`: an earlier request to send it may still arrive; if
+    this one is refused, that gets no lease either.
     """
 
     id: str
@@ -173,6 +177,8 @@ class AcquireAlone:
     ttl: int
     inherits: tuple[str, str] | None = None
     phase: Phase = "running"
+    sends: bool = False
+    repeated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from celery_exclusive.core.claim import PERIOD, Claim, first_task_id, task_id
-from celery_exclusive.core.operations import AcquireAlone, Held, Release
+from celery_exclusive.core.operations import AcquireAlone, Held, Release, Stale
 from celery_exclusive.core.plan import Ask, Plan
 from celery_exclusive.core.records import Phase
 
@@ -50,9 +50,12 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """What becomes of a call: sent, sent as a duplicate, not sent, or an error; `existing_id` has its key."""
+    """What becomes of a call: sent, sent as a duplicate, not sent, or an error; `existing_id` has its key.
 
-    kind: Literal["send", "duplicate", "skip", "error"] = "send"
+    "sent": an earlier request has sent it, and it has finished, or has lost its key since.
+    """
+
+    kind: Literal["send", "sent", "duplicate", "skip", "error"] = "send"
     existing_id: str = ""
     may_hold: bool = False
 
@@ -64,14 +67,13 @@ def publish(call: Call) -> Plan[Sending]:
     acquire = call.claim.acquire_alone(call.queued_ttl, phase_of(call.until, call.kind), call.inherits)
     answer = yield Ask(call.claim.key, acquire)
     if not isinstance(answer, Held):
-        return Sending(may_hold=True)
-    existing_id = first_task_id(answer.by)
-    has_lost_it = call.kind in ("retry", "replacement")  # its run has begun with the key
-    is_own = existing_id == task_id(call.claim.id)
-    if has_lost_it or existing_id == call.parent or (is_own and call.parent):  # its kin ends before
+        return Sending("sent") if isinstance(answer, Stale) else Sending(may_hold=True)
+    if _needs_no_key(call, answer):
         return Sending()
+    existing_id = first_task_id(answer.by)
     if existing_id in call.callers and not call.is_parallel:
         return Sending("error", existing_id)
+    is_own = existing_id == task_id(call.claim.id)
     if is_own and not call.is_awaited:  # a skip result would be stored as that of the task with the key
         return Sending("skip", existing_id)
     return Sending("duplicate" if call.has_to_be_sent else "skip", existing_id)
@@ -83,6 +85,19 @@ def has_to_be_sent(*, goes_on: bool, is_awaited: bool, has_given_id: bool, paren
     `goes_on`: it is the retry or the replacement of a run. The others are as of a `Call`.
     """
     return goes_on or is_awaited or has_given_id or parent is not None
+
+
+def _needs_no_key(call: Call, held: Held) -> bool:
+    """Whether it is sent without the key, which its worker acquires.
+
+    Its run has begun with the key; its kin ends before it begins; or a request that was repeated has been
+    refused, and nobody has the key any more.
+    """
+    if held.names_no_owner or call.kind in ("retry", "replacement"):
+        return True
+    existing_id = first_task_id(held.by)
+    is_own = existing_id == task_id(call.claim.id)
+    return existing_id == call.parent or (is_own and call.parent is not None)
 
 
 def phase_of(until: str, kind: Kind) -> Phase:

@@ -26,6 +26,11 @@ AT_BROKER, KEEPS_PLACE = 1, 2
 """What `offers` says of an entry behind its run."""
 BEGUN = "begun"
 """Stands for a token in a tombstone: the id has begun and left the line, but may not have finished."""
+SENT, GIVEN_UP = "sent", "given_up"
+"""Marks of a call, in the place of a tombstone of its message: it was sent by the very step that granted its
+key, or its publisher has given it up. They matter to the publisher's requests alone."""
+SENT_LIFE = 300 * SECOND
+"""How long the mark of a sent call is kept: longer than its publisher repeats a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +104,7 @@ class Line:
     sweep alone, has up to `RECALLED_AT_ONCE` entries whose deadline has come, in order of (deadline, id), and
     `deadline` is the first of all others. `entry`, `ahead` and `tombstone` belong to the operation's id: its
     entry; the number of entries in line before it (all of them without an entry); and, if it has finished,
-    the token of the delivery that finished, "" without one, or `BEGUN`.
+    the token of the delivery that finished, "" without one, or `BEGUN`, or a mark of its call.
     """
 
     waiting: int = 0

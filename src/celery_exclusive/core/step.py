@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from celery_exclusive.core.key_state import FIRST_OFFER, LONGEST_OFFER, KeyState
+from celery_exclusive.core.call_steps import CallSteps
+from celery_exclusive.core.key_state import FIRST_OFFER, LONGEST_OFFER
 from celery_exclusive.core.operations import (
     Acquire,
     AcquireAlone,
@@ -41,7 +42,6 @@ from celery_exclusive.core.records import (
     Entry,
     Holder,
     Line,
-    Phase,
 )
 from celery_exclusive.core.transition import Transition
 
@@ -56,7 +56,7 @@ def step(
     return state.transition(method(operation))
 
 
-class _Step(KeyState):
+class _Step(CallSteps):
     """The operations, one method each."""
 
     def acquire(self, op: Acquire) -> Answer:
@@ -82,34 +82,12 @@ class _Step(KeyState):
         self.kept = op.message is not None and not op.at_once
         entry = entry or Entry(op.id, self.next_number())
         if lease:
-            self._put_behind(entry, KEEPS_PLACE if op.order == "published" else 0)
+            self.put_behind(entry, KEEPS_PLACE if op.order == "published" else 0)
         else:
             self.put(Entry(op.id, entry.seq, deaths=entry.deaths, deadline=self._deadline_of(op)))
             self.shorten_offers()
         self.advance()
         return Parked(0 if lease else self.ahead + 1, self.owners())
-
-    def acquire_alone(self, op: AcquireAlone) -> Answer:
-        self.advance()
-        own = self.holders.get(op.id)
-        if own and not own.belongs_to(op.token):  # another delivery of this id runs
-            return Held(self.owners())
-        # The id of a call is new: it has a tombstone only if its publisher has given it up meanwhile.
-        is_given_up = op.phase != "running" and self.tombstone is not None
-        lease = own or (None if is_given_up else self._inherited(op))
-        is_free = not (self.holders or self.waiting or is_given_up)
-        if not lease and not is_free:
-            return Held(self.owners())
-        fence = lease.fence if lease else self.next_number()
-        if lease:
-            del self.holders[lease.id]
-        entry = self.entries.get(op.id)
-        is_copied = entry is not None or (lease is not None and lease.may_have_copies)
-        self._hold(op, fence, op.phase, may_have_copies=is_copied)
-        if entry:
-            self._put_behind(entry)
-        self.advance()  # a copy of the message that held it joins the line
-        return Granted(fence)
 
     def enqueue(self, op: Enqueue) -> Answer:
         self.limit = op.limit
@@ -162,12 +140,6 @@ class _Step(KeyState):
         self.advance()
         return Applied(True)
 
-    def give_up(self, _: GiveUp) -> Answer:
-        if self.tombstone is None:
-            self.new_tombstone = BEGUN
-        self.advance()
-        return Applied(True)
-
     def recall_one(self, op: Recall) -> Answer:
         self.advance()
         entry = self.entries.get(op.id)
@@ -202,7 +174,7 @@ class _Step(KeyState):
         if lease or op.id in self.entries or self.tombstone is not None or len(self.holders) >= op.limit:
             return Applied(lease is not None and lease.token == op.token)
         self.limit = op.limit
-        self._hold(op, self.next_number(), may_have_copies=True)
+        self.hold(op, self.next_number(), may_have_copies=True)
         return Applied(True)
 
     def reap(self, op: Reap) -> Answer:
@@ -229,12 +201,6 @@ class _Step(KeyState):
             due=self.due(),
         )
 
-    def _inherited(self, op: AcquireAlone) -> Holder | None:
-        """Return the lease that the operation's id inherits, if there is one."""
-        id, token = op.inherits or ("", "")
-        lease = self.holders.get(id)
-        return lease if lease and lease.belongs_to(token) else None
-
     def _take_over(self, op: Acquire) -> Answer | None:
         """Grant the lease of a message that has not begun; None: no such message holds the key."""
         id, phase = op.takes_over or ("", None)
@@ -256,12 +222,12 @@ class _Step(KeyState):
         """Grant the lease. With late acknowledgement the message stays behind the run until its end."""
         entry, lease = self.entries.get(op.id), self.holders.get(op.id)
         is_copied = op.may_be_in_line or entry is not None or (lease is not None and lease.may_have_copies)
-        self._hold(op, fence, may_have_copies=is_copied)
+        self.hold(op, fence, may_have_copies=is_copied)
         keeps_message = op.recovers and op.message is not None
         if keeps_message or (entry and op.acks_late):
             self.kept = keeps_message
             offers = AT_BROKER + (KEEPS_PLACE if op.order == "published" else 0)
-            self._put_behind(entry or Entry(op.id, fence), offers)
+            self.put_behind(entry or Entry(op.id, fence), offers)
         elif entry:
             self.leave()
             self.new_tombstone = BEGUN
@@ -297,26 +263,12 @@ class _Step(KeyState):
             return Full(self.waiting, self.owners())
         return None
 
-    def _put_behind(self, entry: Entry, flags: int = 0) -> None:
-        """Let a copy stand behind its run. What has been admitted expires at no deadline."""
-        self.put(Entry(entry.id, entry.seq, offers=flags, state="behind", deaths=entry.deaths))
-
     def _deadline_of(self, op: Acquire | Enqueue) -> int:
         """When the message expires. One that was in line before is not recalled again at once."""
         if op.expires_in is None:
             return NEVER
         soonest = self.first_offer if op.id in self.entries else 0
         return self.now + max(op.expires_in, soonest)
-
-    def _hold(
-        self,
-        op: Acquire | AcquireAlone | Restore,
-        fence: int,
-        phase: Phase = "running",
-        *,
-        may_have_copies: bool,
-    ) -> None:
-        self.holders[op.id] = Holder(op.id, op.token, self.now + op.ttl, fence, may_have_copies, phase)
 
     def _renew_lease(self, lease: Holder, ttl: int) -> None:
         self.holders[lease.id] = replace(lease, expiry=max(lease.expiry, self.now + ttl))

@@ -5,14 +5,17 @@ Where they are two, the request is sent before the message is made, and the answ
 kombu makes the message and chooses its list. Only the client through which its channel would push is another
 one, for this one message: it acquires the key and pushes in one script. Producer and channel are of this
 message alone, too: they share the state of those that kombu has, and change none. A producer that dies
-leaves both or neither. Whatever is unusual goes the plain way, in which the key is acquired before the
-message is made.
+leaves both or neither. A request that is repeated, since its answer was lost, pushes nothing again: the first
+one has left its lease, or a mark.
+
+Whatever is unusual goes the plain way, in which the key is acquired before the message is made.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from types import FunctionType
 from typing import Any
 
@@ -22,7 +25,8 @@ from kombu import Producer
 from kombu.transport.redis import Channel
 from typing_extensions import Self
 
-from celery_exclusive.core.operations import AcquireAlone, Answer, Granted, Held
+from celery_exclusive.core.operations import AcquireAlone, Answer, Granted, Held, Stale
+from celery_exclusive.errors import NotDone, StoreUnavailable, UnreadableKey
 from celery_exclusive.publishing.own_channel import OwnChannel, OwnProducer, is_replaceable, own_channel
 from celery_exclusive.services import Services
 from celery_exclusive.stores.base import Reply
@@ -64,10 +68,27 @@ class OneCall:
         self._producer, self._has_one_place = producer, services.has_one_place
         self.answer: Answer | None = None
         self.is_unanswered = False
+        self.may_be_sent = False
+        """Whether the message went to the server with a request, which has not refused it."""
+        self.is_patient = False
+        """Whether that request goes through kombu's client, and waits as long as kombu does."""
         self._begun: Any = None
 
-    def send(self, publish: Callable[..., Any]) -> Any:
-        """Let Celery publish the message through a producer; return None if the key is held."""
+    def send(self, publish: Callable[..., Any], *, has_to_be_sent: bool = False) -> Any:
+        """Let Celery publish the message through a producer; return None if the key is held.
+
+        Celery waits for its broker without end, and so does what has to be sent. The message may have been
+        sent by then, or be sent yet: the same request does not send it twice.
+        """
+        try:
+            return self._begin_and_send(publish)
+        except StoreUnavailable:
+            if not (has_to_be_sent and self.is_unanswered and self._has_one_place):
+                raise
+            self.is_patient, self._operation = True, replace(self._operation, repeated=True)
+            return self._begin_and_send(publish)
+
+    def _begin_and_send(self, publish: Callable[..., Any]) -> Any:
         if not self._has_one_place:
             self.is_unanswered = True
             self._begun = self._store.begin(self._key, self._operation)
@@ -111,14 +132,25 @@ class OneCall:
             self.is_unanswered = True
             begun, self._begun = self._begun, None
             self._note(self._store.apply(self._key, self._operation, begun))
+            if self.answer == Stale():
+                raise _NotSent
 
-    def push(self, name: str, payload: str | bytes) -> bool:
+    def push(self, name: str, payload: str | bytes, make_client: Callable[[], Any]) -> bool:
         """Acquire the key and push the message; return False if it has to be pushed by kombu itself."""
-        if self.answer is not None or len(payload) > _LARGE:
+        if self.answer is not None:
+            return self.may_be_sent  # kombu repeats what was sent
+        if len(payload) > _LARGE:
             return False
         message = payload.encode() if isinstance(payload, str) else payload
-        self.is_unanswered = True
-        self._note(self._store.acquire_and_push(self._key, self._operation, name, message))
+        client = make_client() if self.is_patient else None
+        may_have_been, self.may_be_sent, self.is_unanswered = self.may_be_sent, True, True
+        try:
+            reply = self._store.acquire_and_push(self._key, self._operation, name, message, client)
+        except (NotDone, UnreadableKey):
+            self.may_be_sent = may_have_been
+            raise
+        self.may_be_sent = may_have_been or reply is not None
+        self._note(reply)
         return self.answer is not None
 
     def _note(self, reply: Reply | None) -> None:
@@ -128,6 +160,7 @@ class OneCall:
             if self.answer.by and self.answer.by[0].id == self._operation.id:
                 self.answer = Granted(self.answer.by[0].fence)  # it was sent before, and runs already
                 return
+            self.may_be_sent = False
             raise _NotSent
 
 
@@ -165,7 +198,8 @@ class _Client:
     def __exit__(self, *_: object) -> None: ...
 
     def lpush(self, name: str, payload: str | bytes) -> None:
-        if not self._call.push(f"{self._channel.global_keyprefix}{name}", payload):
+        list_name = f"{self._channel.global_keyprefix}{name}"
+        if not self._call.push(list_name, payload, self._channel._create_client):
             self.__getattr__("lpush")(name, payload)
 
     def __getattr__(self, name: str) -> Any:
@@ -175,4 +209,7 @@ class _Client:
 
 
 class _NotSent(BaseException):
-    """Ends the publishing of a message whose key is held. Only Celery's and kombu's own code is between."""
+    """Ends the publishing of a message whose key is held, or that was sent before.
+
+    Only Celery's and kombu's own code is between.
+    """

@@ -5,31 +5,36 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from celery.signals import beat_init
 from celery.utils import uuid
 from kombu.exceptions import OperationalError
 
 from celery_exclusive import notices
-from celery_exclusive.core.claim import FINISHED, Claim, publish_id
-from celery_exclusive.core.operations import AcquireAlone, Answer, GiveUp, Granted, Held, KeyOperation
+from celery_exclusive.core.claim import Claim, publish_id
+from celery_exclusive.core.operations import (
+    AcquireAlone,
+    Answer,
+    GiveUp,
+    Granted,
+    Held,
+    KeyOperation,
+    Release,
+)
 from celery_exclusive.core.plan import Ask, run_plan
 from celery_exclusive.core.publishing import Call, Kind, Sending, phase_of, publish, unpublished
 from celery_exclusive.errors import DuplicateTask, StoreUnavailable, is_away
 from celery_exclusive.leases.insist import insist
 from celery_exclusive.messages.header import Header
 from celery_exclusive.options.declared import Unique
+from celery_exclusive.publishing.celery_beat import is_celery_beat
 from celery_exclusive.publishing.impatient_store import store_or_impatient
 from celery_exclusive.publishing.origin import Origin
 from celery_exclusive.publishing.queued_ttl import queued_ttl
 from celery_exclusive.publishing.store_epoch import store_epoch
-from celery_exclusive.run import current_run, runs
+from celery_exclusive.run import current_run, enclosing_tasks
 from celery_exclusive.services import Services
 from celery_exclusive.stores.base import Reply
-
-if TYPE_CHECKING:
-    from celery_exclusive.publishing.one_call import OneCall
 
 _GRANTED = Sending(may_hold=True)
 
@@ -65,7 +70,7 @@ class UniquePublish:
         if not self.is_simple and self.call.inherits:
             self.header = replace(header, follows=publish_id(self.call.inherits.id))
         self.may_hold = False
-        self.is_unanswered = False
+        self.is_unanswered = self.may_be_sent = False
         self.result: Any = None
         """The handle of the message, if it was sent in the call that acquired its key."""
 
@@ -89,7 +94,7 @@ class UniquePublish:
             has_given_id=bool(self.options.get("task_id")),
             is_parallel=bool(self.options.get("group_id") or self.options.get("chord")),
             parent=self.header.published_by,
-            callers=_enclosing_tasks(key),
+            callers=enclosing_tasks(key),
         )
 
     def send(self, publish_message: Callable[..., Any], *, is_ordered: bool = False) -> Any:
@@ -99,7 +104,8 @@ class UniquePublish:
 
         Raises:
             DuplicateTask: another task holds the key, and the option says "raise".
-            StoreUnavailable: the store does not answer, and the message does not go without its key.
+            StoreUnavailable: the store does not answer, and the message does not go without its key. If it
+                has a `task_id`, the message may have been sent.
         """
         self.publish_message, self.is_ordered = publish_message, is_ordered
         try:
@@ -109,13 +115,17 @@ class UniquePublish:
             if sending.kind == "duplicate":
                 self.header = replace(self.header, duplicate_of=sending.existing_id)
             result = self.result
-            if result is None:
+            if result is None and sending.kind == "sent":
+                result = self._result_of(self.task_id)
+            elif result is None:
                 result = publish_message(self.header, self.task_id)
         except BaseException as error:
             if self.may_hold and is_away(error):
                 self._owe()
             elif self.may_hold:
                 self._release()
+            if self.may_be_sent and isinstance(error, StoreUnavailable):
+                raise self._may_be_sent(error) from error
             raise
         result.outcome, result.existing_id, result.key = "published", None, self.key
         return result
@@ -158,9 +168,9 @@ class UniquePublish:
             return run_plan(publish(self.call), self._ask)
         phase = phase_of(self.until, "call")
         answer = self._answer(AcquireAlone(self.id, self.header.id, self.queued_ttl, None, phase))
-        if isinstance(answer, Held):
-            return run_plan(publish(self.call), lambda _: answer)
-        return _GRANTED
+        if isinstance(answer, Granted):
+            return _GRANTED
+        return run_plan(publish(self.call), lambda _: answer)
 
     def _ask(self, asked: Ask) -> Answer:
         assert isinstance(asked.operation, AcquireAlone)  # noqa: S101 - a call acquires, and does nothing else
@@ -190,43 +200,45 @@ class UniquePublish:
             return Held(holders)  # which costs less than a message that is made and not sent
         call = OneCall(services, self.store, self.key, operation, self.options.get("producer"))
         try:
-            self.result = self._send_in_one_call(call)
+            publish_message = partial(self.publish_message, self.header, self.task_id)
+            self.result = call.send(publish_message, has_to_be_sent=self.call.has_to_be_sent)
         except OperationalError:
             if call.answer or call.is_unanswered:
                 raise
             return None  # there is no broker: the store says what is wrong with it
         finally:
-            self.is_unanswered = call.is_unanswered
+            self.is_unanswered, self.may_be_sent = call.is_unanswered, call.may_be_sent
         if self.result is not None:
             services.refused_lately.discard(name)
-            return call.answer
-        services.refused_lately.add(name)
-        if not self.call.has_to_be_sent:
-            self.services.app.AsyncResult(self.task_id)  # when it goes, Celery expects no result any more
+        elif isinstance(call.answer, Held):
+            services.refused_lately.add(name)
+            if not self.call.has_to_be_sent:
+                services.app.AsyncResult(self.task_id)  # when it goes, Celery expects no result any more
         return call.answer
-
-    def _send_in_one_call(self, call: OneCall) -> Any:
-        """Send the message with its key; None: that is held."""
-        publish_message = partial(self.publish_message, self.header, self.task_id)
-        try:
-            return call.send(publish_message)
-        except StoreUnavailable:
-            if not (call.is_unanswered and self.call.has_to_be_sent and self.services.has_one_place):
-                raise
-            # The message may have been sent, or be sent yet: the same request does not send it twice.
-            return call.send(publish_message)
 
     def _existing_result(self, existing_id: str) -> Any:
         """Return the handle of the task that holds the key, for a call that is not sent."""
         name, key = self.task.name, self.key
-        if self.option and self.option.on_conflict == "raise" and not self._is_celery_beat:
+        if self.option and self.option.on_conflict == "raise" and not is_celery_beat(self.options):
             raise DuplicateTask(
                 f"task {name} was not published: unique key {key} is held by {existing_id}", key, existing_id
             )
         notices.not_sent(name, key, existing_id)
-        result = (self.options.get("result_cls") or self.services.app.AsyncResult)(existing_id)
+        result = self._result_of(existing_id)
         result.outcome, result.existing_id, result.key = "skipped", existing_id, key
         return result
+
+    def _result_of(self, task_id: str) -> Any:
+        return (self.options.get("result_cls") or self.services.app.AsyncResult)(task_id)
+
+    def _may_be_sent(self, error: StoreUnavailable) -> StoreUnavailable:
+        """Return the error of a call whose message was in a request without an answer."""
+        explained = StoreUnavailable(
+            f"task {self.task.name}[{self.task_id}] may have been sent: {error}. If it was, it runs, and to "
+            "call it again may run it twice: look for its result, its effect or its unique key first"
+        )
+        explained.task_id = self.task_id
+        return explained
 
     def _release(self) -> None:
         """Release the key, or return it to the run that it was inherited from: that goes on, with an error.
@@ -250,27 +262,12 @@ class UniquePublish:
         self.services.releaser.add(*((claim.key, operation) for operation in undo))
 
     def _undo(self, operation: KeyOperation) -> list[KeyOperation]:
-        """A request without an answer may still arrive: first of all it must find no key to acquire."""
-        return [GiveUp(self.call.claim.id), operation] if self.is_unanswered else [operation]
+        """A request without an answer may still arrive, and must find no key to acquire then.
 
-    @property
-    def _is_celery_beat(self) -> bool:
-        """Whether the publisher is beat, which only logs errors."""
-        return _process["is_celery_beat"] or bool((self.options.get("headers") or {}).get("celery_beat_task"))
-
-
-def _enclosing_tasks(key: str) -> tuple[str, ...]:
-    """The tasks whose bodies we are in, and which hold this unique key."""
-    return tuple(
-        run.task_id
-        for run in runs()
-        if run.unique and not run.body_over and run.unique.until == FINISHED and run.unique.claim.key == key
-    )
-
-
-_process = {"is_celery_beat": False}
-
-
-@beat_init.connect
-def _note_celery_beat(**_: Any) -> None:
-    _process["is_celery_beat"] = True
+        If it has arrived, and has sent the message, that keeps its key.
+        """
+        if not (self.is_unanswered or self.may_be_sent):
+            return [operation]
+        is_release = isinstance(operation, Release)
+        give_up = GiveUp(self.call.claim.id, releases=is_release)
+        return [give_up] if is_release else [give_up, operation]

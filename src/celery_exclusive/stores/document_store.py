@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from celery_exclusive.core.key_state import owner
 from celery_exclusive.core.operations import Acquire, Applied, Enqueue, KeyOperation, Operation, Reap, Renew
-from celery_exclusive.core.records import NEVER, Document, Entry, Line
+from celery_exclusive.core.records import NEVER, SENT, SENT_LIFE, Document, Entry, Line
 from celery_exclusive.core.step import step
 from celery_exclusive.core.transition import Transition
 from celery_exclusive.errors import StoreUnavailable, UnreadableKey
@@ -223,4 +223,5 @@ class DocumentStore(ABC):
         message = None
         if isinstance(operation, (Acquire, Enqueue)) and transition.kept:
             message = operation.message
-        return Change(loaded, transition, id, message, loaded.now + self.tombstone_ttl)
+        life = SENT_LIFE if transition.tombstone == SENT else self.tombstone_ttl
+        return Change(loaded, transition, id, message, loaded.now + life)

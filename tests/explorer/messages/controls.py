@@ -10,12 +10,14 @@ from unittest import mock
 
 from celery_exclusive.core import admission, endings, publishing, step
 from celery_exclusive.core.admission import Outcome
+from celery_exclusive.core.call_steps import CallSteps
 from celery_exclusive.core.claim import task_id
 from celery_exclusive.core.delivery import Delivery
 from celery_exclusive.core.operations import (
     Acquire,
     AcquireAlone,
     Applied,
+    GiveUp,
     Held,
     Operation,
     Release,
@@ -24,7 +26,7 @@ from celery_exclusive.core.operations import (
 )
 from celery_exclusive.core.plan import Ask
 from celery_exclusive.core.publishing import Sending
-from celery_exclusive.core.records import Document, Line
+from celery_exclusive.core.records import SENT, Document, Line
 from celery_exclusive.core.transition import Transition
 from tests.explorer.explore import Explored, search
 from tests.explorer.messages import slots
@@ -36,6 +38,7 @@ from tests.explorer.messages.world import Setting
 _admit, _publish, _step = admission.admit, publishing.publish, step.step
 _run_ended, _body_ended, _unpublished = endings.run_ended, endings.body_ended, publishing.unpublished
 _acquire = Delivery.acquire
+_acquire_alone, _give_up = CallSteps.acquire_alone, CallSteps.give_up
 Change = tuple[Any, str, Any]
 """An object, one of its attributes, and what stands there instead."""
 
@@ -226,6 +229,35 @@ def _may_fail(delivery: Delivery, asked: Ask) -> Ask:
     return replace(asked, may_fail=True) if isinstance(asked.operation, Remove) else asked
 
 
+def _sends_unmarked(state: Any, op: AcquireAlone) -> Any:
+    answer = _acquire_alone(state, op)
+    state.new_tombstone = None if state.new_tombstone == SENT else state.new_tombstone
+    return answer
+
+
+def _refused_unmarked(state: Any, op: AcquireAlone) -> Any:
+    answer = _acquire_alone(state, op)
+    state.new_tombstone = None if isinstance(answer, Held) else state.new_tombstone
+    return answer
+
+
+def _takes_a_free_key(state: Any, op: AcquireAlone) -> Any:
+    """Take a free key for that of a call that was not sent yet."""
+    state.mark = None
+    return _acquire_alone(state, op)
+
+
+def _given_up_unmarked(state: Any, op: GiveUp) -> Any:
+    answer = _give_up(state, op)
+    state.new_tombstone = None
+    return answer
+
+
+def _given_up_as_sent(state: Any, op: GiveUp) -> Any:
+    state.mark = None
+    return _give_up(state, op)
+
+
 CONTROLS: Mapping[str, Control] = {
     "a publisher does not look at the answer": Control(
         setting("two calls"), "has not ended", ((publishing, "publish", _publish_always),)
@@ -300,6 +332,31 @@ CONTROLS: Mapping[str, Control] = {
         setting("one task id twice: the lock", calls="aa'", exclusive=True, on_conflict="skip"),
         "waits for x, and is to be skipped",
         (_facts(_as_kin),),
+    ),
+    "what a call sends leaves no mark": Control(
+        setting("one call sends, and has to, alone", calls="A", sends=True, lost_replies=1),
+        "is sent twice",
+        ((CallSteps, "acquire_alone", _sends_unmarked),),
+    ),
+    "a request that is repeated takes a free key": Control(
+        setting("one call sends, and has to, alone", calls="A", sends=True, lost_replies=1),
+        "is sent twice",
+        ((CallSteps, "acquire_alone", _takes_a_free_key),),
+    ),
+    "a call that was sent is given up": Control(
+        setting("one call sends", calls="a", sends=True, lost_replies=1),
+        "loses its key, and was sent",
+        ((CallSteps, "give_up", _given_up_as_sent),),
+    ),
+    "a call that is refused when it is repeated leaves no mark": Control(
+        setting("one call sends, and has to", calls="aB", sends=True, lost_replies=1),
+        "is sent, and its publisher was told that it is not",
+        ((CallSteps, "acquire_alone", _refused_unmarked),),
+    ),
+    "a call that was given up is sent when its request comes": Control(
+        setting("one call sends", calls="a", sends=True, lost_replies=1),
+        "is sent, and its publisher was told that it is not",
+        ((CallSteps, "give_up", _given_up_unmarked),),
     ),
     "an offer for one key counts at the other": Control(
         setting("a retry elsewhere", calls="ab'", exclusive=True, retries_elsewhere=1),

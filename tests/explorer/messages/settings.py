@@ -31,6 +31,12 @@ SETTINGS = (
     setting("a publisher that fails, a retry that fails", refusals=2, interruptions=1, retries=1),
     setting("lost replies, a second delivery", lost_replies=1, repeats=1),
     setting("lost replies, a retry, a second delivery", calls="a", retries=1, lost_replies=1, repeats=1),
+    setting("one call sends: lost replies, a crash", sends=True, lost_replies=2, crashes=1),
+    setting("one call sends, and has to: lost replies", calls="aB", sends=True, lost_replies=2, repeats=1),
+    setting("one call sends: a queue longer than queued_ttl", sends=True, lost_replies=1, backlogs=1),
+    setting("one call sends, two keys: lost replies", sends=True, exclusive=True, lost_replies=1),
+    setting("one call sends, until started: lost replies", until="started", sends=True, lost_replies=2),
+    setting("one call sends, one task id twice: lost replies", calls="aa", sends=True, lost_replies=2),
     setting("two keys: the store is away for long", exclusive=True, outages=1),
     setting("two keys: a retry, the store is away for long", calls="a", exclusive=True, retries=1, outages=1),
     setting(

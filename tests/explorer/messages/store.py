@@ -21,7 +21,7 @@ from celery_exclusive.core.operations import (
     Reap,
     Renew,
 )
-from celery_exclusive.core.records import BEGUN, Document, Entry, Holder, Line, Phase, State
+from celery_exclusive.core.records import BEGUN, GIVEN_UP, SENT, Document, Entry, Holder, Line, Phase, State
 
 if TYPE_CHECKING:
     from tests.explorer.messages.world import Copy
@@ -72,11 +72,11 @@ class Key(NamedTuple):
 
     def with_tokens(self, tokens: dict[int, int]) -> Key:
         numbers = [*(lease.token for lease in self.leases), *(mark for _, mark in self.tombstones)]
-        if all(number in (NOBODY, BEGUN) or tokens.get(number) == number for number in numbers):
+        if all(isinstance(it, str) or it == NOBODY or tokens.get(it) == it for it in numbers):
             return self
         leases = tuple(lease._replace(token=tokens.get(lease.token, NOBODY)) for lease in self.leases)
         tombstones = tuple(
-            (id, mark if mark == BEGUN else tokens.get(int(mark), NOBODY)) for id, mark in self.tombstones
+            (id, mark if isinstance(mark, str) else tokens.get(mark, NOBODY)) for id, mark in self.tombstones
         )
         return self._replace(leases=leases, tombstones=tombstones)
 
@@ -185,7 +185,8 @@ def _step(
     )
     tombstones = dict(key.tombstones)
     if transition.tombstone is not None:
-        tombstones[id] = BEGUN if transition.tombstone == BEGUN else _token(transition.tombstone)
+        is_word = transition.tombstone in (BEGUN, SENT, GIVEN_UP)
+        tombstones[id] = transition.tombstone if is_word else _token(transition.tombstone)
     marks = tuple(sorted(tombstones.items()))
     # A renewal does not look at the clock: what is due by a lease that has expired is due after it, too.
     is_due = transition.due is not None or (isinstance(operation, Renew) and key.is_due)

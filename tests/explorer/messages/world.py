@@ -135,12 +135,17 @@ def _renamed(answer: object, tokens: dict[int, int]) -> object:
 
 
 class Caller(NamedTuple):
-    """A process that publishes a message: it asks for the key, sends, or gives the key back."""
+    """A process that publishes a message: it asks for the key, sends, or gives the key back.
+
+    What is "late" is a request alone, which has no answer and is still on its way. `is_repeated`: so was the
+    last one of this caller, or its answer was lost.
+    """
 
     how: Publication
     message: Message
-    phase: Literal["idle", "send", "undo", "owe"] = "idle"
+    phase: Literal["idle", "send", "undo", "owe", "late"] = "idle"
     holds: bool = False
+    is_repeated: bool = False
 
 
 class Fate(NamedTuple):
@@ -155,6 +160,8 @@ class Fate(NamedTuple):
     have a delivery of it. `has_no_key`: it was sent without its key, or could not keep it, or has lost it to
     a task that was admitted before. `has_handed_over`: its key is that of its retry or replacement, and until
     that begins nothing holds its copies back, as docs/verification.md says.
+    `is_sent`: its publisher has sent it. `is_unsent`: its publisher was told that it is not sent, and will
+    not be.
     """
 
     is_owed: bool = True
@@ -167,6 +174,8 @@ class Fate(NamedTuple):
     is_given_up: bool = False
     has_no_key: bool = False
     has_handed_over: bool = False
+    is_sent: bool = False
+    is_unsent: bool = False
 
 
 class Budget(NamedTuple):
@@ -212,9 +221,9 @@ class Setting:
     """How large the world is. `calls` has a letter for each call: capitals are members of a canvas.
 
     A call has the key `u`, or if its letter is followed by `'` the key `v`. One letter twice: two calls with
-    one task id, which their callers have chosen. `late`: messages are acknowledged
-    late. `flags`: the broker says of a message that it delivers it again. `recovers`: the store keeps the
-    message of a run, and the broker hides that of a dead one.
+    one task id, which their callers have chosen. `late`: messages are acknowledged late. `sends`: the step
+    that grants a call its key sends its message, too. `flags`: the broker says of a message that it delivers
+    it again. `recovers`: the store keeps the message of a run, and the broker hides that of a dead one.
     """
 
     name: str = field(compare=False)
@@ -224,6 +233,7 @@ class Setting:
     exclusive: bool = False
     on_conflict: str = "wait"
     late: bool = True
+    sends: bool = False
     flags: bool = True
     recovers: bool = False
     budget: Budget = _NOTHING

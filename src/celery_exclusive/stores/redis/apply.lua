@@ -10,14 +10,16 @@
 -- field      a name and its value, again for each: what the operation has besides its defaults. The fields
 --            are those of core/operations.py, in a table `op`, where two fields stand for each pair:
 -- fields of acquire: limit redelivered promoted acks_late message max_waiting takes_over_id takes_over_phase at_once recovers order expires_in
--- fields of acquire_alone: inherits_id inherits_token phase list payload
+-- fields of acquire_alone: inherits_id inherits_token phase repeated list payload
+-- fields of give_up: releases
 -- fields of enqueue: message limit expires_in
 -- fields of release: ending
 -- fields of remove: ending
 -- fields of restore: limit
 -- fields of reap: limit every recovers_until
 -- limit      reap: of how many keys; every: the least time since the last reap
--- list       acquire_alone: where the payload is pushed with a new lease; a lease that is there went with it
+-- list       acquire_alone: where the payload is pushed with a new lease; a lease that is there went with it,
+--            and what was pushed is marked so
 -- answer     granted, parked, held, full, stale or done; number is the fence, the position, how many wait,
 --            or 1 for found; reap: 0 after another reap, 2 if more may be due; the quick ways return the
 --            number alone, a fence or 1; refused, alone: nothing could be pushed, and nothing was done
@@ -33,6 +35,18 @@ local verb, op = ARGV[2], {
   id = ARGV[4], token = ARGV[5], ttl = tonumber(ARGV[6]), limit = '1', ending = 'done', phase = 'running',
 }
 for place = 8, #ARGV, 2 do op[ARGV[place]] = ARGV[place + 1] end
+
+local SENT = 'sent'
+local SENT_LIFE = 300000000
+
+local function tombstone_name(key)
+  return base .. 't:' .. #key .. ':' .. key .. ':' .. op.id
+end
+
+local function put_tombstone(name, by, life)
+  local kept = is_virtual and 3600000 or math.ceil(life / 1000) + 1000
+  redis.call('SET', name, whole(now + life) .. ' ' .. by, 'PX', whole(kept))
+end
 
 -- Pushes the message of a new lease, before that is stored: a push that fails leaves no lease.
 local function push()
@@ -67,21 +81,20 @@ local function next_number()
   return drawn
 end
 
-local function tombstone_name()
-  return base .. 't:' .. #key .. ':' .. key .. ':' .. op.id
-end
+local GIVEN_UP = 'given_up'
 
-local function put_tombstone(by)
-  redis.call('SET', tombstone_name(), whole(now + tombstone_ttl) .. ' ' .. by)
-  expire(tombstone_name(), now + tombstone_ttl)
+-- A tombstone, or the mark of a call; nil if there is neither.
+local function mark()
+  local text = redis.call('GET', tombstone_name(key))
+  if not text then return nil end
+  local ends, by = string.match(text, '^(%d+) (.*)$')
+  return ends and tonumber(ends) > now and by or nil
 end
 
 -- The token of the delivery that has finished, "" without one, or BEGUN; nil if there is no tombstone.
 local function tombstone()
-  local text = redis.call('GET', tombstone_name())
-  if not text then return nil end
-  local ends, by = string.match(text, '^(%d+) (.*)$')
-  return ends and tonumber(ends) > now and by or nil
+  local by = mark()
+  return by ~= SENT and by ~= GIVEN_UP and by or nil
 end
 
 -- include load.lua
@@ -133,10 +146,9 @@ else
     acquire = acquire, acquire_alone = acquire_alone, enqueue = enqueue, release = release,
     requeue = requeue, remove = remove, recall = recall_one, give_up = give_up, force_release = force_release, restore = restore,
   }
-  local had_lease = holders[op.id]
-  if had_lease or entries[op.id] then write_when_full() end -- else a full line would never be done
+  if holders[op.id] or entries[op.id] then write_when_full() end -- else a full line would never be done
   answer, number, by = verbs[verb]()
-  local refused = answer == 'granted' and not had_lease and push()
+  local refused = new_tombstone == SENT and push()
   if refused then return refused end
   store()
 end

@@ -35,10 +35,14 @@ _VERBS: dict[type[KeyOperation], str] = {
 }
 _HEAD = ("id", "token", "ttl")
 """The fields that come by their place, "" where an operation has none."""
+_BY_LIST = "sends"
+"""The field that the script knows by another one: an operation sends if it has a list to push onto."""
 _PAIRS = {
     "takes_over": ("takes_over_id", "takes_over_phase"),
     "inherits": ("inherits_id", "inherits_token"),
 }
+AGAIN = {"acquire": ("redelivered", True), "acquire_alone": ("repeated", True)}
+"""What a request says besides if it is sent a second time, since the first answer was lost."""
 NO_HEAD = ("", "", "")
 """The three of an operation that has none of them."""
 
@@ -48,7 +52,7 @@ class _Form:
 
     def __init__(self, kind: type[KeyOperation], verb: str) -> None:
         self.verb = verb
-        fields = dataclasses.fields(kind)
+        fields = [field for field in dataclasses.fields(kind) if field.name != _BY_LIST]
         self.values_of = _getter([field.name for field in fields])
         self.in_head = sum(field.name in _HEAD for field in fields)
         self.blanks = NO_HEAD[self.in_head :]

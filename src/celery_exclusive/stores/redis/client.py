@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, Protocol
 
-from celery_exclusive.errors import OptionError, StoreUnavailable
+from celery_exclusive.errors import NotDone, OptionError, StoreUnavailable
 from celery_exclusive.stores import hints
 from celery_exclusive.stores.idle import Idle
 from celery_exclusive.stores.redis import address, reader, rights, tls
@@ -85,7 +85,7 @@ class Repeated(list[Any]):
     """The answer to a command that was sent twice: the first one may have been executed."""
 
 
-class Denied(StoreUnavailable):
+class Denied(NotDone):
     """The server has answered a command with an error."""
 
 
@@ -178,7 +178,11 @@ class Client:
             raise
         except (exceptions.ConnectionError, OSError):
             self.close()  # a server that dropped one has dropped all of them
-            answer = self._try(self._idle_or_new(), command + again)
+            try:
+                answer = self._try(self._idle_or_new(), command + again)
+            except exceptions.RedisError as error:
+                vars(error)["failure"] = StoreUnavailable  # it may have done what the first request says
+                raise
             return Repeated(answer) if isinstance(answer, list) else answer
 
     def _try(self, connection: Connection, command: Command, *, is_sent: bool = False) -> Any:
@@ -250,7 +254,8 @@ class Client:
         text, has_arguments, _ = str(error).partition(_ARGUMENTS)
         text = text.rstrip(".")
         cause = None if has_arguments else error
-        failure = Denied if isinstance(error, exceptions.ResponseError) else StoreUnavailable
+        is_refusal = isinstance(error, exceptions.ResponseError)
+        failure = getattr(error, "failure", Denied if is_refusal else StoreUnavailable)
         words = [word for kind, word in _WORDS if isinstance(error, kind)]
         words += [word for word in (*rights.WORDS, *self.hints) if word in text]
         if words:
@@ -258,12 +263,12 @@ class Client:
             user = str(self._address.options["username"] or "default")
             step = self.hints.get(words[0]) or rights.to_grant(text, user)
             raise failure(f"store {self.url}: {said}; {step}") from cause
-        if failure is Denied:
+        if is_refusal:
             raise failure(f"store {self.url} refused: {text}; read its log") from cause
         step = hints.ALIVE
         if isinstance(error, _Unreachable):
             step = tls.next_step(text, is_tls=self._address.is_tls, begin=self.begin_tls)
-        raise StoreUnavailable(f"store {self.url} does not answer: {text}; {step}") from cause
+        raise failure(f"store {self.url} does not answer: {text}; {step}") from cause
 
 
 def round_trip(connection: Connection, command: Command) -> Any:
@@ -283,13 +288,13 @@ def _read(connection: Connection) -> Any:
 
 
 def _is_of_replica(error: exceptions.ResponseError) -> bool:
-    """Whether a server has done nothing, since it is no primary, or one whose replicas have left it.
-
-    Redis 6 says so in an error of a script.
-    """
+    """Whether a server has done nothing, since it is no primary, or one whose replicas have left it."""
     is_said = isinstance(error, (exceptions.ReadOnlyError, exceptions.MasterDownError))
+    # Redis 6 says so in an error of a script.
     return is_said or "-READONLY" in str(error) or "NOREPLICAS" in str(error)
 
 
 class _Unreachable(exceptions.RedisError):
     """No server listens: a retry at once would fail likewise."""
+
+    failure: type[StoreUnavailable] = NotDone

@@ -48,8 +48,7 @@ if verb == 'acquire' or verb == 'acquire_alone' or verb == 'release' then
   local is_first = is_acquire and not (op.redelivered or op.promoted or op.takes_over_id)
     or verb == 'acquire_alone' and not op.inherits_id
   if is_quick and is_first and behind == '0' then
-    local is_known = not expiry and (is_acquire or is_free)
-      and redis.call('GET', base .. 't:' .. #key .. ':' .. key .. ':' .. id)
+    local is_known = not expiry and (is_acquire or is_free or op.repeated) and redis.call('GET', tombstone_name(key))
     local may_keep = not op.recovers or op.message and is_free
     if not expiry and count < most and not is_known and may_keep then
       local number = math.max((tonumber(redis.call('GET', base .. 'fence')) or 0) + 1, now)
@@ -64,6 +63,7 @@ if verb == 'acquire' or verb == 'acquire_alone' or verb == 'release' then
       if is_longest then maxexp = ends end
       if op.recovers then behind = '1' end
       put(ends)
+      if op.list then put_tombstone(tombstone_name(key), SENT, SENT_LIFE) end
       if op.recovers then
         redis.call('ZADD', base .. 'b:' .. key, fence, id)
         redis.call('HSET', base .. 'o:' .. key, id, (op.order == 'published' and '0 3 ' or '0 1 ') .. fence)
@@ -87,6 +87,6 @@ if verb == 'acquire' or verb == 'acquire_alone' or verb == 'release' then
       put(ends)
       return tonumber(fence)
     end
-    is_refused = not expiry and not is_known and count >= most and (not op.message or op.at_once)
+    is_refused = not expiry and not is_known and count >= most and (not op.message or op.at_once) and not op.repeated
   end
 end

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from hashlib import sha1
 from importlib.resources import files
 from types import MappingProxyType
+from typing import Any
 
 from celery_exclusive.core import key_state, records
 
@@ -42,3 +43,9 @@ def load(
 
 def _read(file: str) -> str:
     return (files("celery_exclusive.stores.redis") / file).read_text(encoding="utf-8")
+
+
+def run_by(client: Any, script: Script, base: str, *arguments: object, **_: object) -> Any:
+    """Run a script through a client of redis-py. What that repeats says already that it is repeated."""
+    words = (int(word) if isinstance(word, bool) else word for word in arguments)
+    return client.execute_command("EVAL", script.text, 1, base, *words)

@@ -115,12 +115,18 @@ local function acquire_alone()
   advance()
   local own, inherited = holders[op.id], holders[op.inherits_id]
   if own and not belongs_to(own, op.token) then return 'held', 0, owners() end -- another delivery of this id runs
-  local is_given_up = op.phase ~= 'running' and tombstone()
-  local lease = own or not is_given_up and inherited and belongs_to(inherited, op.inherits_token) and inherited
-  if not lease and (holder_count + waiting > 0 or is_given_up) then return 'held', 0, owners() end
+  local is_refused = holder_count + waiting > 0 and not (op.repeated or op.inherits_id)
+  local known = not own and not is_refused and op.phase ~= 'running' and mark()
+  if known and known ~= GIVEN_UP then return 'stale', 0 end
+  local lease = own or not known and inherited and belongs_to(inherited, op.inherits_token) and inherited
+  if not lease and (holder_count + waiting > 0 or known) then
+    if op.list and op.repeated then new_tombstone = GIVEN_UP end
+    return 'held', 0, owners()
+  end
   local fence = lease and lease.fence or next_number()
   if lease then drop(lease.id) end
   hold(fence, entries[op.id] and '1' or lease and lease.may_have_copies or '0', op.phase)
+  if op.list and not own then new_tombstone = SENT end
   if entries[op.id] then put(entries[op.id], BEHIND, 0, 0) end
   advance() -- a copy of the message that held it joins the line
   return 'granted', fence
@@ -186,7 +192,11 @@ local function requeue()
 end
 
 local function give_up()
-  if not tombstone() then new_tombstone = BEGUN end
+  advance()
+  local lease, known = holders[op.id], mark()
+  if known and known ~= GIVEN_UP or entries[op.id] or lease and lease.phase == 'running' then return 'done', 0 end
+  new_tombstone = GIVEN_UP
+  if op.releases and lease then end_run(op.id) end
   advance()
   return 'done', 1
 end

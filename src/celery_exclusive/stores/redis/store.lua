@@ -64,7 +64,9 @@ local function store()
     if entry.changed or entry.left then store_entry(entry) end
   end
   if kept then redis.call('HSET', base .. 'm:' .. key, op.id, kept) end
-  if new_tombstone then put_tombstone(new_tombstone) end
+  if new_tombstone then
+    put_tombstone(tombstone_name(key), new_tombstone, new_tombstone == SENT and SENT_LIFE or tombstone_ttl)
+  end
   if had_entries or has_entries() or verb == 'reap' then
     local soonest = due()
     if soonest then

@@ -20,7 +20,7 @@ from celery_exclusive.core.records import NEVER
 from celery_exclusive.errors import LeaseUnconfirmed, OptionError, StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import Capabilities, Reply, Snapshot, older_version
 from celery_exclusive.stores.redis import scripts
-from celery_exclusive.stores.redis.arguments import FIELDS, NO_HEAD, arguments_of
+from celery_exclusive.stores.redis.arguments import AGAIN, FIELDS, NO_HEAD, arguments_of
 from celery_exclusive.stores.redis.client import CLUSTER, Client, Connection, Repeated, Server
 from celery_exclusive.stores.redis.names import literal, names_like
 from celery_exclusive.stores.redis.replicas import CONFIRMED, Confirmation, Unconfirmed
@@ -28,6 +28,8 @@ from celery_exclusive.stores.redis.reply import read_owners, read_reply, shorten
 from celery_exclusive.stores.redis.server_facts import facts_of, too_few_replicas, warnings_of
 from celery_exclusive.stores.redis.witness import Witness
 from celery_exclusive.stores.text import to_bytes
+
+from redis import exceptions  # isort: skip - `client` has said what is missing
 
 _APPLY = scripts.load(
     "apply.lua",
@@ -105,15 +107,20 @@ class RedisStore:
         verb, head, named = arguments_of(operation)
         return self._apply(key, verb, head, named, run=partial(self._run[verb], begun=begun))
 
-    def acquire_and_push(self, key: str, operation: AcquireAlone, to: str, message: bytes) -> Reply | None:
+    def acquire_and_push(
+        self, key: str, operation: AcquireAlone, to: str, message: bytes, client: Any = None
+    ) -> Reply | None:
         """Do the operation, and push the message onto a list of this server, if the lease is a new one.
 
-        A repetition after a lost answer pushes nothing: the message went with the lease that it finds. None:
-        the server refuses to push, and nothing was done.
+        None: the server refuses to push, and nothing was done. `client`: one of redis-py is asked instead.
         """
         verb, head, named = arguments_of(operation)
+        named += ["list", to, "payload", message]
         try:
-            return self._apply(key, verb, head, [*named, "list", to, "payload", message])
+            if client:
+                with suppress(exceptions.ResponseError):  # its user may have no rights on our names
+                    return self._apply(key, verb, head, named, run=partial(scripts.run_by, client))
+            return self._apply(key, verb, head, named)
         except _Refused:
             self.place = ""
             return None
@@ -264,9 +271,8 @@ class RedisStore:
         run: Callable[..., Any] | None = None,
     ) -> Reply:
         words = self._words(verb, key, head, named)
-        again = ("redelivered", True) if verb == "acquire" else ()
         try:
-            reply = (run or self._run[verb])(_APPLY, self._base, *words, again=again)
+            reply = (run or self._run[verb])(_APPLY, self._base, *words, again=AGAIN.get(verb, ()))
         except StoreUnavailable as error:
             if isinstance(error.__cause__, Unconfirmed):
                 raise LeaseUnconfirmed(str(error)) from error.__cause__

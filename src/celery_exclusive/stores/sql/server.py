@@ -162,7 +162,7 @@ class ServerStore(SqlStore):
         is_new = isinstance(op, Acquire) and not (op.may_be_in_line or op.takes_over or op.recovers)
         if isinstance(op, Acquire) and is_new and op.limit > 0:
             limit = op.limit
-        elif isinstance(op, AcquireAlone) and not op.inherits:
+        elif isinstance(op, AcquireAlone) and not (op.inherits or op.sends):
             phase = op.phase
         else:
             return None

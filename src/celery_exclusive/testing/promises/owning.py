@@ -143,6 +143,31 @@ class OwningPromises(Subject):
         key.release("run")
         fence_of(key.acquire("retry", OTHER, redelivered=True))
 
+    def test_a_call_that_is_given_up_releases_the_key_that_it_holds_if_its_message_is_not_known(self) -> None:
+        key = self.key()
+        fence_of(key.acquire_alone("a", TOKEN, phase="queued"))
+        assert found(key.give_up("a"))
+        assert key.holders() == ["a"]
+        for _ in range(2):
+            assert found(key.give_up("a", releases=True))
+            assert key.holders() == []
+
+    def test_a_call_whose_message_runs_or_waits_is_not_given_up(self) -> None:
+        key = self.key()
+        fence_of(key.acquire_alone("a", TOKEN, phase="queued"))
+        fence_of(key.acquire("a", OTHER))
+        key.park("b")
+        for id in ("a", "b"):
+            assert not found(key.give_up(id, releases=True))
+        assert key.holders() == ["a"]
+        assert key.inspect().waiting == 1
+
+    def test_the_request_of_a_call_whose_message_is_over_is_stale(self) -> None:
+        key = self.key()
+        key.remove("a", ending="superseded")
+        assert key.acquire_alone("a", TOKEN, phase="queued").answer == Stale()
+        assert key.holders() == []
+
     def test_that_a_call_was_given_up_makes_no_copy_of_what_has_finished_run_again(self) -> None:
         key = self.key()
         key.remove("a", ending="superseded")

@@ -202,8 +202,8 @@ class Key:
     def requeue(self, id: str, token: str = TOKEN) -> Reply:
         return self.store.apply(self.name, Requeue(id, token, int(LONG * 1e6)))
 
-    def give_up(self, id: str) -> Reply:
-        return self.store.apply(self.name, GiveUp(id))
+    def give_up(self, id: str, *, releases: bool = False) -> Reply:
+        return self.store.apply(self.name, GiveUp(id, releases))
 
     def remove(self, id: str, *, ending: RemoveEnding = "done") -> Reply:
         return self.store.apply(self.name, Remove(id, ending))

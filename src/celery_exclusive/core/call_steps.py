@@ -1,0 +1,58 @@
+"""The steps of a call on its unique key, which belongs to the message until a delivery of that begins."""
+
+from __future__ import annotations
+
+from celery_exclusive.core.key_state import KeyState
+from celery_exclusive.core.operations import AcquireAlone, Answer, Applied, GiveUp, Granted, Held, Stale
+from celery_exclusive.core.records import GIVEN_UP, SENT, Holder
+
+
+class CallSteps(KeyState):
+    """The operations of a publisher, one method each. Some of a delivery are the same."""
+
+    def acquire_alone(self, op: AcquireAlone) -> Answer:
+        self.advance()
+        own = self.holders.get(op.id)
+        if own and not own.belongs_to(op.token):  # another delivery of this id runs
+            return Held(self.owners())
+        # The id of a call is new: what is known of it is known since an earlier request of its publisher.
+        is_refused = bool(self.holders or self.waiting) and not (op.repeated or op.inherits)
+        known = None if own or is_refused or op.phase == "running" else self.mark
+        if known not in (None, GIVEN_UP):
+            return Stale()
+        lease = own or (None if known else self._inherited(op))
+        is_free = not (self.holders or self.waiting or known)
+        if not lease and not is_free:
+            if op.sends and op.repeated:
+                self.new_tombstone = GIVEN_UP
+            return Held(self.owners())
+        fence = lease.fence if lease else self.next_number()
+        if lease:
+            del self.holders[lease.id]
+        entry = self.entries.get(op.id)
+        is_copied = entry is not None or (lease is not None and lease.may_have_copies)
+        self.hold(op, fence, op.phase, may_have_copies=is_copied)
+        if op.sends and not own:
+            self.new_tombstone = SENT
+        if entry:
+            self.put_behind(entry)
+        self.advance()  # a copy of the message that held it joins the line
+        return Granted(fence)
+
+    def give_up(self, op: GiveUp) -> Answer:
+        self.advance()
+        lease = self.holders.get(op.id)
+        is_known = self.mark not in (None, GIVEN_UP) or op.id in self.entries
+        if is_known or (lease and lease.phase == "running"):
+            return Applied(False)
+        self.new_tombstone = GIVEN_UP
+        if op.releases:
+            self.end_run(op.id)
+        self.advance()
+        return Applied(True)
+
+    def _inherited(self, op: AcquireAlone) -> Holder | None:
+        """Return the lease that the operation's id inherits, if there is one."""
+        id, token = op.inherits or ("", "")
+        lease = self.holders.get(id)
+        return lease if lease and lease.belongs_to(token) else None
