@@ -191,10 +191,13 @@ class Services:
         own = unique and (unique.period or unique.queued_ttl)
         return round((own or self.settings.exclusive_queued_ttl) * SECOND)
 
-    def recovers(self, option: Exclusive) -> bool:
-        """Whether the store keeps the messages of runs with late acknowledgement until they are done."""
-        wanted = self._recovers if option.recover is None else option.recover
-        return wanted and self.store.capabilities.line
+    def recovers(self, *options: Option | None) -> bool:
+        """Whether the store keeps the messages of runs with late acknowledgement until they are done.
+
+        The first of these options that says so decides.
+        """
+        said = (option.recover for option in options if option and option.recover is not None)
+        return next(said, self._recovers) and self.store.capabilities.line
 
     @cached_property
     def _recovers(self) -> bool:

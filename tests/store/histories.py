@@ -234,6 +234,11 @@ def keep(id: str, order: Order | None = None) -> Take:
     return Take("one at a time", id, "t1", 30 * SECOND, None, "fresh", b"one", **at_once)
 
 
+def begin_unique(id: str) -> tuple[Action, ...]:
+    """A message that was published with its key begins, and stays behind its run."""
+    return Give("one at a time", AcquireAlone(id, "t0", 86_400 * SECOND, None, "queued")), keep(id)
+
+
 FINISHED = [take("a"), take("b"), Finish(0), Follow(0, False), Finish(0)]
 RARE: dict[str, list[Action]] = {
     "messages expire in the middle of a line, and no worker ends them": [
@@ -512,6 +517,56 @@ RARE: dict[str, list[Action]] = {
         Take("one at a time", "b", "t 2", 30 * SECOND, None, "redelivered", b"two"),
         Finish(0),
         take("b", kind="redelivered"),
+    ],
+    "a unique run ends its body, and is redelivered": [
+        *begin_unique("a"),
+        Finish(0, "if_no_copy"),
+        take("a", kind="redelivered", token="t 2"),
+        Finish(1),
+    ],
+    "a unique run ends its body while another waits": [
+        *begin_unique("a"),
+        take("b"),
+        Finish(0, "if_no_copy"),
+        Follow(0, False),
+        Finish(1),
+        Wait(OFFER),
+        Reap(100, 0),
+    ],
+    "a unique run that was copied ends its body, and then its run": [
+        *begin_unique("a"),
+        take("a", kind="redelivered", token="t 2"),
+        Finish(0, "if_no_copy"),
+        Finish(0),
+    ],
+    "a unique run dies, is recovered, and ends its body late": [
+        *begin_unique("a"),
+        Wait(30 * SECOND),
+        Give("one at a time", AcquireAlone("b", "t1", SECOND, None, "queued")),
+        Reap(100, 0),
+        Finish(0, "if_no_copy"),
+        Follow(0, False),
+        Finish(1, "if_no_copy"),
+    ],
+    "a unique run hands its lease over, and gets it back": [
+        *begin_unique("a"),
+        Give("one at a time", AcquireAlone("b", "t3", 86_400 * SECOND, ("a", "t1"), "again")),
+        Give("one at a time", AcquireAlone("a", "t1", 30 * SECOND, ("b", "t3"))),
+        Finish(0, "if_no_copy"),
+    ],
+    "a unique run hands its lease over, which ends": [
+        *begin_unique("a"),
+        Give("one at a time", AcquireAlone("b", "t3", 2 * SECOND, ("a", "t1"), "again")),
+        Finish(0),
+        Wait(2 * SECOND),
+        Reap(100, 0),
+        take("c"),
+    ],
+    "a unique run is asked for again with the same token, and gives its message back": [
+        *begin_unique("a"),
+        keep("a"),
+        ComeAgain(0, 60 * SECOND),
+        take("a", kind="redelivered", token="t 2"),
     ],
     "enqueued in order, and the first run dies": [
         *(Give("one at a time", Enqueue(id, b"one", 1)) for id in "abcb"),

@@ -116,3 +116,17 @@ def test_without_a_limit_a_task_is_never_given_up(late: Callable[..., Lab]) -> N
     lab.open("deadly")
     lab.start_worker("last", 1)
     assert deadly.get(timeout=60) == "deadly"
+
+
+def test_a_unique_task_that_has_killed_its_workers_fails_and_frees_its_key(late: Callable[..., Lab]) -> None:
+    lab = late(module="tests.worker.shop_unique", exclusive_max_deaths=2)
+    deadly = lab.send("once", "k", "deadly", True)
+    kill_workers(lab, 2)
+    assert lab.send("once", "k", "duplicate").existing_id == deadly.id
+    lab.start_worker("last", 1)
+    with pytest.raises(WorkerLostError, match="2 times"):
+        deadly.get(timeout=60)
+    eventually(lambda: lab.send("once", "k", "next").outcome == "published", "a free key")
+    lab.journal.wait_for("end", tag="next")
+    assert lab.journal.tags("start") == ["deadly", "deadly", "next"]
+    eventually(lambda: not lab.waiting("once", "k"), "an empty line")

@@ -136,7 +136,7 @@ def test_when_a_worker_is_killed_its_task_comes_back_with_its_key_or_the_key_end
 
 @ONCE
 def test_a_redelivered_task_waits_for_another_run_that_holds_its_key(stage: Stage) -> None:
-    lab = stage.make_lab(SHOP, exclusive_ttl=1)
+    lab = stage.make_lab(SHOP, exclusive_ttl=1, exclusive_recover=False)
     doomed = stage.start_worker(lab)
     first = hold(lab, "once", "first")
     doomed.kill()

@@ -190,7 +190,7 @@ def _begin(delivery: Delivery, unique: UniqueClaim, run: Outcome) -> Plan[Outcom
 
 def _acquire_unique_key(delivery: Delivery, claim: Claim) -> Plan[Answer | None]:
     """Acquire the unique key, take it over, or wait in its line. None: the body runs without it."""
-    acquire = delivery.acquire(claim)
+    acquire = delivery.acquire(claim, at_once=True)
     answer = yield from _ask(delivery, claim.key, acquire)
     if isinstance(answer, Held) and _may_take_over(delivery, answer.by[0]):
         answer = yield Ask(claim.key, replace(acquire, takes_over=(answer.by[0].id, answer.by[0].phase)))
@@ -199,7 +199,7 @@ def _acquire_unique_key(delivery: Delivery, claim: Claim) -> Plan[Answer | None]
     if _runs_without(delivery, answer.by[0]):
         return None
     if delivery.can_be_parked and _has_to_run(delivery, answer.by[0]):
-        answer = yield Ask(claim.key, acquire, park=True)
+        answer = yield Ask(claim.key, replace(acquire, at_once=False), park=True)
     return answer
 
 

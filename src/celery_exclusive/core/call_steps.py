@@ -29,6 +29,8 @@ class CallSteps(KeyState):
         fence = lease.fence if lease else self.next_number()
         if lease:
             del self.holders[lease.id]
+        if lease and lease.id != op.id and self.is_at_broker(lease.id):  # what its run has kept is no copy
+            self.leave(lease.id)
         entry = self.entries.get(op.id)
         is_copied = entry is not None or (lease is not None and lease.may_have_copies)
         self.hold(op, fence, op.phase, may_have_copies=is_copied)

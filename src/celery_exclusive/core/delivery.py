@@ -15,12 +15,12 @@ class Delivery:
     `duplicate_of` names the key and its task if the message was sent as a duplicate. `was_admitted` says
     that its own task was admitted before: it is a retry, or is delivered again. `acks_late` says that it is
     acknowledged at the end, and delivered again if the end is not seen. `recovers` says that the store keeps
-    the message while it runs, and that it is delivered from there if its run dies. `order` is that in which
-    the tasks of its lock start, unless as they arrive. `can_be_parked` says that the store can keep the
-    message, since its queue can get it back, `is_fanout` that all queues of its exchange got a copy.
-    `published_by` is the task whose end has published it, or its own, if its own body has. `follows` is the
-    id of the run that has handed its unique key over to this message, its retry or replacement.
-    `is_awaited` says that other tasks wait for its end: it is a member of a canvas.
+    the message behind its run, at the first of its `leases`, and that it is delivered from there if its run
+    dies. `order` is that in which the tasks of its lock start, unless as they arrive. `can_be_parked` says
+    that the store can keep the message, since its queue can get it back, `is_fanout` that all queues of its
+    exchange got a copy. `published_by` is the task whose end has published it, or its own, if its own body
+    has. `follows` is the id of the run that has handed its unique key over to this message, its retry or
+    replacement. `is_awaited` says that other tasks wait for its end: it is a member of a canvas.
     If it waits in line, it expires after `expires_in`. `deaths` counts its runs that have been recovered,
     since their workers died.
     """
@@ -86,7 +86,7 @@ class Delivery:
 
         With `at_once` a message that the store would keep, to recover it, does not wait in line.
         """
-        recovers = self.recovers and claim is self.exclusive
+        recovers = self.recovers and (claim is self.exclusive or not self.exclusive)
         redelivered, promoted = self.may_be_in_line, None
         if self.promoted is not None and self.offered == claim.key:
             redelivered, promoted = self.redelivered, self.promoted

@@ -156,14 +156,20 @@ class KeyState:
         if entry.state == "behind":
             self._do_not_wake(entry.id)
 
-    def leave(self) -> None:
-        """Remove the entry of the operation's id, if it has one."""
-        if entry := self.entries.get(self.id):
+    def is_at_broker(self, id: str) -> bool:
+        """Whether the message of this id is kept behind its run, and the broker has it, too."""
+        copy = self.entries.get(id)
+        return copy is not None and copy.state == "behind" and bool(copy.offers & AT_BROKER)
+
+    def leave(self, id: str | None = None) -> None:
+        """Remove the entry of this id, or of the operation's, if there is one."""
+        id = self.id if id is None else id
+        if entry := self.entries.get(id):
             self._count(entry, -1)
-            del self.entries[self.id]
-            self.changed.pop(self.id, None)
-            self.removed.append(self.id)
-            self._do_not_wake(self.id)
+            del self.entries[id]
+            self.changed.pop(id, None)
+            self.removed.append(id)
+            self._do_not_wake(id)
 
     def _count(self, entry: Entry, difference: int) -> None:
         """Adjust the counts `waiting` and `ahead` by an entry that joins (1) or leaves (-1) its state."""

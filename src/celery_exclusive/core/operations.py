@@ -79,8 +79,9 @@ class Release:
     """Release a lease, as its run has ended.
 
     done: for good; a copy is removed, even if the lease has ended before, and leaves a tombstone. open: the
-    id may come again, and its copy stays. if_no_copy: for good if no copy of the message may come again; else
-    nothing is released, and the end of the run decides about the copy.
+    id may come again, and its copy stays. if_no_copy: for good if no copy of the message may come again, and
+    without a tombstone, since its result is not stored yet; else nothing is released, and the end of the run
+    decides about the copy. A message that the run itself has kept is no copy.
     """
 
     id: str
@@ -167,6 +168,7 @@ class AcquireAlone:
 
     The lease belongs to this token then. If it runs under another token, the answer is that it is held.
     `inherits` is an id with its token: if it holds the key, its lease, with its fence, goes over to this id.
+    A message that its run has kept leaves the store: the broker has it, too.
     `sends`: if the lease is a new one, its message is sent in the same step. Stale: the message was sent
     before, and its id has no lease any more. `repeated`: an earlier request to send it may still arrive; if
     this one is refused, that gets no lease either.

@@ -123,6 +123,7 @@ class _Step(CallSteps):
             return Applied(False)
         if op.ending == "done":
             self.new_tombstone = op.token if may_come_again else None
+        if op.ending == "done" or (lease and op.ending == "if_no_copy"):  # what its run has kept is no copy
             self.leave()
         self.end_run(op.id)
         self.advance()

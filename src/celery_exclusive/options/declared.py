@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar, Literal, get_args
 
-from celery_exclusive.core.claim import PERIOD, UniqueUntil
+from celery_exclusive.core.claim import FINISHED, PERIOD, UniqueUntil
 from celery_exclusive.errors import shown
 from celery_exclusive.options.amounts import A_COUNT, LONGEST, MIN_TTL, is_count, is_duration, seconds_from
 from celery_exclusive.options.option import (
@@ -129,11 +129,6 @@ class Exclusive(Option):
             "on_full", get_args(OnFull), "is neither 'raise' (LockHeld) nor 'skip' (without a run)"
         )
         self._check_max_waiting()
-        if self.recover is not None and not isinstance(self.recover, bool):
-            self.refuse(
-                f"recover={shown(self.recover)} must be True or False, or None for exclusive_recover."
-            )
-
         self._check_order()
 
     def _check_order(self) -> None:
@@ -222,6 +217,8 @@ class Unique(Option):
         on_store_error: what a call does if the store does not answer. "raise": it raises `StoreUnavailable`.
             "allow": it is published without a lease, maybe twice. Default None: the setting
             `exclusive_on_store_error` ("raise").
+        recover: with until="finished", as for `Exclusive`. With both options that of `exclusive=` counts,
+            unless it is None.
         skip_result: the result of a call that is published and then skipped, any constant that JSON can
             express (None too). Default: `{"skipped": {"key": ..., "existing_id": ...}}`.
 
@@ -229,7 +226,9 @@ class Unique(Option):
         OptionError: as for `Exclusive`; the attribute of the task must be called `unique`.
 
     In a subclass, or in a call, `unique=None` switches it off. If the message cannot be published, the key
-    is released at once; if the caller dies before, it expires after `queued_ttl`.
+    is released at once; if the caller dies before, it expires after `queued_ttl`. Until "finished" the key
+    guards the run as a lock does: its body has `self.lease`, and after the death of its worker the task runs
+    again when `ttl` is over, with late acknowledgement (see `recover`), or the key expires.
     """
 
     attribute: ClassVar[str] = "unique"
@@ -247,6 +246,7 @@ class Unique(Option):
     ttl: float | None = None
     queued_ttl: float | None = None
     on_store_error: OnStoreError | None = None
+    recover: bool | None = None
     skip_result: object = NOT_GIVEN
 
     @property
@@ -262,6 +262,11 @@ class Unique(Option):
         )
         if self.period is not None:
             self._check_period(self.period)
+        if self.recover and self.held_until != FINISHED:
+            self.refuse(
+                "recover=True is for until='finished': no other key guards the run of its task. Leave one of "
+                "them out."
+            )
         self._check_ttl("queued_ttl", "exclusive_queued_ttl")
         self._check_choice(
             "on_conflict",

@@ -57,6 +57,7 @@ class Option:
         by: Names
         key: str | Callable[..., str] | None
         ttl: float | None
+        recover: bool | None
         on_store_error: OnStoreError | None
         skip_result: object
 
@@ -68,6 +69,10 @@ class Option:
             )
         self._check_key()
         self._check_ttl("ttl", "exclusive_ttl")
+        if self.recover is not None and not isinstance(self.recover, bool):
+            self.refuse(
+                f"recover={shown(self.recover)} must be True or False, or None for exclusive_recover."
+            )
         self._check_choice(
             "on_store_error",
             (None, *get_args(OnStoreError)),

@@ -43,8 +43,9 @@ def refuse_unfit(services: Services, pool: Any) -> None:
     for task, option in _exclusive_tasks(services):
         if option.on_conflict == "wait":
             _refuse_wait(store, task.name, option)
-        if option.recover:
-            _refuse_recover(store, task, option)
+    for task, declared in _declared(services):
+        if declared.recover:
+            _refuse_recover(store, task, declared)
 
 
 def refuse_declared(conf: Any, task_name: str, option: Option) -> None:
@@ -71,7 +72,7 @@ def _refuse_wait(store: Store, task_name: str, option: Exclusive) -> None:
         )
 
 
-def _refuse_recover(store: Store, task: Any, option: Exclusive) -> None:
+def _refuse_recover(store: Store, task: Any, option: Option) -> None:
     if not task.acks_late:
         raise OptionError(
             f"task {task.name} with {option!r} acknowledges its message when it begins, and so it is never "
@@ -139,7 +140,12 @@ def _publishers_ask(services: Services) -> bool:
 
 
 def _exclusive_tasks(services: Services) -> Iterator[tuple[Any, Exclusive]]:
-    for task in services.app.tasks.values():
-        option = services.exclusive(task) if isinstance(task, GatedTask) else None
-        if option:
+    for task, option in _declared(services):
+        if isinstance(option, Exclusive):
             yield task, option
+
+
+def _declared(services: Services) -> Iterator[tuple[Any, Option]]:
+    for task in services.app.tasks.values():
+        options = (services.exclusive(task), services.unique(task)) if isinstance(task, GatedTask) else ()
+        yield from ((task, option) for option in options if option)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from celery.utils.serialization import get_pickleable_exception
 
 from celery_exclusive import notices
-from celery_exclusive.core.claim import Claim, UniqueClaim
+from celery_exclusive.core.claim import FINISHED, Claim, UniqueClaim
 from celery_exclusive.messages.header import HEADER, Header, has_all, read_header, rejections
 from celery_exclusive.messages.stored import Content, content_of
 from celery_exclusive.options.keys import key_of
@@ -160,7 +160,7 @@ class Unread:
             offered=header.offered,
             was_admitted=bool(header.redelivered or header.promoted or rejected or self.retries),
             acks_late=acks_late,
-            recovers=acks_late and option is not None and exclusive is not None and services.recovers(option),
+            recovers=acks_late and _recovers(services, option if exclusive else None, unique, unique_option),
             order=None if option is None or option.order == "arrived" else option.order,
             can_be_parked=can_be_parked,
             is_fanout=self.noted.get("is_fanout", False),
@@ -264,6 +264,14 @@ def _log_if_unsigned(services: Services, headers: Mapping[str, Any]) -> None:
     if signer.is_on and HEADER in headers and not signer.has_warned_unsigned:
         signer.has_warned_unsigned = True
         notices.unsigned(str(headers.get("task")), str(headers.get("origin") or "unknown"))
+
+
+def _recovers(
+    services: Services, exclusive: Exclusive | None, unique: UniqueClaim | None, option: Unique | None
+) -> bool:
+    """Whether the store keeps the message behind its run: it needs a key that is held until the end."""
+    guards = unique is not None and unique.until == FINISHED
+    return (exclusive is not None or guards) and services.recovers(exclusive, option if guards else None)
 
 
 def _lock_claim(

@@ -37,7 +37,7 @@ from tests.explorer.messages.world import Setting
 
 _admit, _publish, _step = admission.admit, publishing.publish, step.step
 _run_ended, _body_ended, _unpublished = endings.run_ended, endings.body_ended, publishing.unpublished
-_acquire = Delivery.acquire
+_acquire, _release = Delivery.acquire, step._Step.release
 _acquire_alone, _give_up = CallSteps.acquire_alone, CallSteps.give_up
 Change = tuple[Any, str, Any]
 """An object, one of its attributes, and what stands there instead."""
@@ -225,6 +225,20 @@ def _requeues_before_its_copy(state: Any, op: Requeue) -> Applied:
     return Applied(True)
 
 
+def _offers_what_it_has_kept(state: Any, op: Release) -> Applied:
+    """Take a message that a run has kept for a copy that nobody else has, when its body ends."""
+    if op.ending != "if_no_copy":
+        return _release(state, op)
+    state.advance()
+    lease = state.holders.get(op.id)
+    is_own = lease is not None and lease.belongs_to(op.token)
+    if lease and (not is_own or lease.may_have_copies):
+        return Applied(False)
+    state.end_run(op.id)
+    state.advance()
+    return Applied(is_own)
+
+
 def _may_fail(delivery: Delivery, asked: Ask) -> Ask:
     return replace(asked, may_fail=True) if isinstance(asked.operation, Remove) else asked
 
@@ -319,6 +333,28 @@ CONTROLS: Mapping[str, Control] = {
         setting("recover: a crash", calls="a", exclusive=True, recovers=True, crashes=1),
         "not all ends well",
         ((Delivery, "acquire", _not_recovered),),
+    ),
+    "a unique run that dies is not kept": Control(
+        setting("recover, one key: a crash", calls="a", recovers=True, crashes=1),
+        "not all ends well",
+        ((Delivery, "acquire", _not_recovered),),
+    ),
+    "what a run has kept is offered when its body has ended": Control(
+        setting("recover, one key: one call", calls="a", recovers=True),
+        "runs a second time by our own doing",
+        ((step._Step, "release", _offers_what_it_has_kept),),
+    ),
+    "what a run has kept stays in line when a retry has its key": Control(
+        setting(
+            "recover, one key: a retry that is sent with an error, a crash",
+            calls="a",
+            recovers=True,
+            retries=1,
+            interruptions=1,
+            crashes=1,
+        ),
+        "runs a second time by our own doing",
+        ((step._Step, "is_at_broker", lambda *_: False),),
     ),
     "an earlier run of the same task is no kin": Control(
         setting("the next step", calls="a", exclusive=True, on_conflict="skip", steps=1),

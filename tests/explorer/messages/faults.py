@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from celery_exclusive.core.endings import guard_of
 from celery_exclusive.core.operations import Parked
-from tests.explorer.messages.store import KEYS, LOCK, MUCH_LATER, Lease, Place, Store
+from tests.explorer.messages.store import KEYS, MUCH_LATER, Lease, Place, Store
 from tests.explorer.messages.world import Move, Slot, World
 
 if TYPE_CHECKING:
@@ -46,8 +47,7 @@ def crashed(model: Model, world: World, slot: Slot) -> World:
     """The world in which the worker of a delivery is dead."""
     dead = excuse(world.spend("crashes").put(slot, None), slot)
     if model.setting.late:
-        holds_lock = slot.token in [lease.token for lease in dead.store.key(LOCK).leases]
-        is_hidden = model.setting.recovers and (holds_lock or dead.store.has_parked(slot.id))
+        is_hidden = model.setting.recovers and (dead.store.has_parked(slot.id) or _runs(model, dead, slot))
         returned = model.returned(slot)._replace(is_hidden=is_hidden)
         return dead if slot.is_acked or not slot.is_alive else dead.send(returned)
     elsewhere = slot.phase in ("admit", "ack", "again", "revoked") and (
@@ -58,6 +58,16 @@ def crashed(model: Model, world: World, slot: Slot) -> World:
         )
     )
     return dead if elsewhere else dead.mark(slot.id, is_owed=False)
+
+
+def _runs(model: Model, world: World, slot: Slot) -> bool:
+    """Whether a delivery runs with the lease that its message is kept behind."""
+    guard = guard_of(model.plans.delivery(slot))
+    if guard is None:
+        return False
+    return (slot.token, "running") in [
+        (lease.token, lease.phase) for lease in world.store.key(guard.key).leases
+    ]
 
 
 def excuse(world: World, slot: Slot) -> World:

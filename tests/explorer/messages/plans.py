@@ -70,6 +70,7 @@ class Plans:
         if not message.duplicate_of:
             claim = Claim(message.key, message.id, token, TTL)
             unique = UniqueClaim(claim, self.setting.until, QUEUED_TTL, message.is_acquired)
+        is_guard = unique is not None and unique.until == FINISHED
         return Delivery(
             id=message.id,
             token=token,
@@ -81,7 +82,7 @@ class Plans:
             offered=copy.offered or None,
             was_admitted=copy.is_redelivered or bool(copy.promoted) or message.is_retry,
             acks_late=self.setting.late,
-            recovers=self.setting.recovers and exclusive is not None,
+            recovers=self.setting.recovers and (exclusive is not None or is_guard),
             published_by=message.parent or None,
             follows=message.follows or None,
             is_awaited=message.is_awaited,

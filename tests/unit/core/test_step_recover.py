@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from celery_exclusive.core.operations import Applied, ForceRelease, Granted, Held, Parked, Reap, Renew, Stale
+from celery_exclusive.core.operations import (
+    AcquireAlone,
+    Applied,
+    ForceRelease,
+    Granted,
+    Held,
+    Parked,
+    Reap,
+    Renew,
+    Requeue,
+    Stale,
+)
 from celery_exclusive.core.records import SECOND
 from tests.unit.stepping import START, TEN_MINUTES, TTL, Key
 
@@ -145,3 +156,89 @@ def test_a_forced_release_leaves_a_running_message_to_the_broker(key: Key):
     assert key.ask(ForceRelease("a")) == Applied(True)
     assert not key.messages
     assert not key.holders
+
+
+# A unique key, which a message holds before its run, and which is released before the end of that.
+
+
+def run_unique(key: Key, id: str = "a") -> int:
+    """Let a message that was published with its key begin; return its fence."""
+    published = key.ask(AcquireAlone(id, "its publisher", 100 * TTL, phase="queued"))
+    assert isinstance(published, Granted)
+    assert key.acquire(id, at_once=True, recovers=True) == published
+    return published.fence
+
+
+def test_a_queued_lease_that_begins_keeps_its_message_and_its_fence(key: Key):
+    fence = run_unique(key)
+    assert key.messages == {"a": b"message of a"}
+    (holder,) = key.document.holders
+    assert (holder.fence, holder.may_have_copies) == (fence, False)
+    assert key.last.due == START + TTL
+
+
+def test_the_end_of_a_body_frees_the_key_and_takes_the_kept_message_along(key: Key):
+    run_unique(key)
+    assert key.release("a", ending="if_no_copy") == Applied(True)
+    assert not key.holders
+    assert not key.messages
+    assert key.last.wake == ()
+    assert key.last.due is None
+    assert isinstance(key.ask(AcquireAlone("b", "B", TTL, phase="queued")), Granted)
+
+
+def test_what_is_delivered_again_after_its_body_and_before_its_end_runs(key: Key):
+    """Its result was not stored: there is no tombstone."""
+    run_unique(key)
+    key.release("a", ending="if_no_copy")
+    assert not key.tombstones
+    assert isinstance(key.redelivered("a"), Granted)
+
+
+def test_the_end_of_a_body_leaves_the_key_with_a_run_that_has_copies(key: Key):
+    run_unique(key)
+    assert isinstance(key.redelivered("a", message=b"again"), Parked)
+    assert key.release("a", ending="if_no_copy") == Applied(False)
+    assert key.behind == ["a"]
+    assert key.release("a") == Applied(True)
+    assert key.redelivered("a", "A3") == Stale()
+
+
+def test_a_late_end_of_a_body_does_not_take_what_waits_to_be_recovered_along(key: Key):
+    run_unique(key)
+    assert key.reap(TTL) == ("a",)
+    assert key.release("a", ending="if_no_copy") == Applied(False)
+    assert key.in_line == ["a"]
+
+
+def test_a_retry_that_inherits_the_lease_takes_over_no_message_of_its_former_run(key: Key):
+    fence = run_unique(key)
+    retry = AcquireAlone("a2", "its publisher", 100 * TTL, ("a", "A"), phase="again")
+    assert key.ask(retry) == Granted(fence)
+    assert not key.messages
+    assert key.last.removed == ("a",)
+    assert key.last.due is None
+    assert key.acquire("a2", at_once=True, recovers=True) == Granted(fence)
+    assert key.reap(TTL) == ("a2",)
+
+
+def test_a_copy_that_only_the_store_has_joins_the_line_when_a_retry_inherits_the_lease(key: Key):
+    run_unique(key)
+    key.redelivered("a", message=b"again")
+    key.ask(AcquireAlone("a2", "its publisher", TTL, ("a", "A"), phase="again"))
+    assert key.in_line == ["a"]
+
+
+def test_a_run_that_gives_its_message_back_waits_for_it_in_line_for_one_offer(key: Key):
+    run_unique(key)
+    assert key.ask(Requeue("a", "A", 100 * TTL)) == Applied(True)
+    assert isinstance(key.ask(AcquireAlone("b", "B", TTL, phase="queued")), Held)
+    assert isinstance(key.redelivered("a", at_once=True, recovers=True), Granted)
+    assert key.behind == ["a"]
+
+
+def test_a_lease_that_is_taken_over_keeps_the_message_of_the_run(key: Key):
+    key.ask(AcquireAlone("b", "its publisher", 100 * TTL, phase="queued"))
+    taken = key.acquire("a", takes_over=("b", "queued"), at_once=True, recovers=True)
+    assert isinstance(taken, Granted)
+    assert key.reap(TTL) == ("a",)

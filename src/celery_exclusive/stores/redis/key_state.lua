@@ -182,12 +182,20 @@ local function owners()
   return flat
 end
 
-local function leave()
-  local own = entries[op.id]
-  if not own then return false end
-  count(own, -1)
-  entries[op.id], own.left = nil, true
-  do_not_wake(op.id)
+-- Whether the message of this id is kept behind its run, and the broker has it, too.
+local function is_at_broker(id)
+  local copy = entries[id]
+  return copy and copy.state == BEHIND and copy.offers % 2 == AT_BROKER
+end
+
+-- Removes the entry of this id, or of the operation's.
+local function leave(id)
+  id = id or op.id
+  local entry = entries[id]
+  if not entry then return false end
+  count(entry, -1)
+  entries[id], entry.left = nil, true
+  do_not_wake(id)
   return true
 end
 

@@ -1,5 +1,6 @@
 -- The quick ways, where no task is in line and no lease is dead: a grant, its repetition, a refusal and a
--- release; and the grant and the release of the only holder with its message behind it.
+-- release; and the grant and the release of the only holder with its message behind it, also if it has held
+-- the key for a message that was queued.
 --
 -- They come before all else is defined, and leave numbers as texts: a script pays for each line that it passes.
 -- step.lua does the same, and a differential test holds the two equal.
@@ -26,6 +27,13 @@ if verb == 'acquire' or verb == 'acquire_alone' or verb == 'release' then
     redis.call('HSET', leases, '', meta, id, ends .. ' ' .. fence .. ' ' .. copies .. ' ' .. phase .. ' ' .. token)
   end
 
+  local function keep(ends)
+    redis.call('ZADD', base .. 'b:' .. key, fence, id)
+    redis.call('HSET', base .. 'o:' .. key, id, (op.order == 'published' and '0 3 ' or '0 1 ') .. fence)
+    redis.call('HSET', base .. 'm:' .. key, id, op.message)
+    redis.call('ZADD', base .. 'due', ends, key)
+  end
+
   -- A release that leaves a tombstone takes the long way.
   if verb == 'release' and is_quick and is_mine and copies == '0' then
     if behind == '0' and count == 1 then
@@ -37,7 +45,7 @@ if verb == 'acquire' or verb == 'acquire_alone' or verb == 'release' then
       redis.call('HSET', leases, '', limit .. ' ' .. count - 1 .. ' ' .. minexp .. ' ' .. maxexp .. ' 0 0 0')
       return 1
     end
-    if op.ending == 'done' and count == 1 and redis.call('ZSCORE', base .. 'b:' .. key, id) then
+    if op.ending ~= 'open' and count == 1 and redis.call('ZSCORE', base .. 'b:' .. key, id) then
       redis.call('DEL', leases, base .. 'b:' .. key, base .. 'o:' .. key, base .. 'm:' .. key)
       redis.call('ZREM', base .. 'due', key)
       return 1
@@ -65,16 +73,14 @@ if verb == 'acquire' or verb == 'acquire_alone' or verb == 'release' then
       put(ends)
       if op.list then put_tombstone(tombstone_name(key), SENT, SENT_LIFE) end
       if op.recovers then
-        redis.call('ZADD', base .. 'b:' .. key, fence, id)
-        redis.call('HSET', base .. 'o:' .. key, id, (op.order == 'published' and '0 3 ' or '0 1 ') .. fence)
-        redis.call('HSET', base .. 'm:' .. key, id, op.message)
-        redis.call('ZADD', base .. 'due', ends, key)
+        keep(ends)
       elseif is_longest then
         expire(leases, now + op.ttl)
       end
       return number
     end
-    if is_mine and not op.recovers then -- a queued lease belongs to its id
+    local is_kept = op.recovers and op.message and count == 1 and phase ~= 'running'
+    if is_mine and (is_kept or not op.recovers) then -- a queued lease belongs to its id
       local is_renewed = is_acquire and phase == 'running'
       local longest = math.max(now + op.ttl, is_renewed and tonumber(expiry) or 0)
       local ends = whole(longest)
@@ -83,8 +89,15 @@ if verb == 'acquire' or verb == 'acquire_alone' or verb == 'release' then
       if longest < tonumber(minexp) then minexp = ends end
       local is_longest = count == 1 and not is_renewed or longest > tonumber(maxexp)
       if is_longest then maxexp = ends end
-      if is_longest then expire(leases, longest) end -- first: this write is allowed when memory is full
+      -- First: this write is allowed when memory is full.
+      if is_kept then
+        redis.call('PERSIST', leases)
+        behind = '1'
+      elseif is_longest then
+        expire(leases, longest)
+      end
       put(ends)
+      if is_kept then keep(ends) end
       return tonumber(fence)
     end
     is_refused = not expiry and not is_known and count >= most and (not op.message or op.at_once) and not op.repeated

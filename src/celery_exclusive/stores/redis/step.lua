@@ -125,6 +125,7 @@ local function acquire_alone()
   end
   local fence = lease and lease.fence or next_number()
   if lease then drop(lease.id) end
+  if lease and lease.id ~= op.id and is_at_broker(lease.id) then leave(lease.id) end -- it is no copy
   hold(fence, entries[op.id] and '1' or lease and lease.may_have_copies or '0', op.phase)
   if op.list and not own then new_tombstone = SENT end
   if entries[op.id] then put(entries[op.id], BEHIND, 0, 0) end
@@ -168,10 +169,8 @@ local function release()
   local is_own = lease and belongs_to(lease, op.token)
   local may_come_again = not lease and entries[op.id] or lease and lease.may_have_copies == '1'
   if lease and (not is_own or op.ending == 'if_no_copy' and may_come_again) then return 'done', 0 end
-  if op.ending == 'done' then
-    if may_come_again then new_tombstone = op.token end
-    leave()
-  end
+  if op.ending == 'done' and may_come_again then new_tombstone = op.token end
+  if op.ending == 'done' or lease and op.ending == 'if_no_copy' then leave() end -- its kept message is no copy
   if lease then end_run(op.id) end
   advance()
   return 'done', is_own and 1 or 0

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
-from celery_exclusive.core.operations import Held, Parked
-from celery_exclusive.testing.promises.subject import LONG, OTHER, SHORT, Key, Subject, found, woken
+from celery_exclusive.core.operations import Granted, Held, Parked
+from celery_exclusive.testing.promises.subject import (
+    LONG,
+    OTHER,
+    SHORT,
+    TOKEN,
+    Key,
+    Subject,
+    fence_of,
+    found,
+    woken,
+)
 
 
 class RecoveryPromises(Subject):
@@ -73,6 +83,46 @@ class RecoveryPromises(Subject):
         refused = key.acquire("b", message=b"message", at_once=True, recovers=True)
         assert isinstance(refused.answer, Held)
         assert not woken(key.release("a"))
+
+    def test_a_unique_run_is_recovered_too(self) -> None:
+        key = self.key()
+        self.begin_unique(key, ttl=SHORT)
+        key.wait_until_expired()
+        assert isinstance(key.acquire_alone("b", OTHER, phase="queued").answer, Held)
+        wake = key.reap_until_woken()
+        assert (wake.id, wake.message) == ("a", b"the message")
+
+    def test_the_end_of_a_unique_body_frees_its_key_and_recovers_nothing(self) -> None:
+        key = self.key()
+        self.begin_unique(key)
+        assert found(key.release("a", ending="if_no_copy"))
+        assert not key.inspect().is_busy
+        assert isinstance(key.acquire_alone("b", OTHER, phase="queued").answer, Granted)
+        assert not key.reap().wake
+
+    def test_a_unique_run_that_is_redelivered_between_its_body_and_its_end_runs_again(self) -> None:
+        key = self.key()
+        self.begin_unique(key)
+        assert found(key.release("a", ending="if_no_copy"))
+        assert isinstance(key.acquire("a", OTHER, redelivered=True).answer, Granted)
+
+    def test_a_retry_inherits_a_unique_lease_without_the_message_of_its_run(self) -> None:
+        key = self.key()
+        fence = self.begin_unique(key)
+        retry = key.acquire_alone("a2", OTHER, ttl=SHORT, inherits=("a", TOKEN), phase="again")
+        assert retry.answer == Granted(fence)
+        assert not woken(retry)
+        key.wait_until_expired()
+        key.hold("b", OTHER)
+        assert not woken(key.release("b", OTHER))
+
+    def begin_unique(self, key: Key, *, ttl: float = LONG) -> int:
+        """Let "a" begin, which was published with its key; return its fence."""
+        key.needs_line()
+        fence = fence_of(key.acquire_alone("a", OTHER, phase="queued"))
+        begun = key.acquire("a", ttl=ttl, message=b"the message", at_once=True, recovers=True)
+        assert begun.answer == Granted(fence)
+        return fence
 
     def test_a_sweep_says_what_time_it_is(self) -> None:
         store = self.client()
