@@ -25,7 +25,7 @@ from celery_exclusive.core.operations import (
     Remove,
     Requeue,
 )
-from celery_exclusive.core.records import SECOND, SENT
+from celery_exclusive.core.records import NEVER, SECOND, SENT
 from celery_exclusive.stores.base import Reply, Snapshot, Wake
 from celery_exclusive.stores.document_store import Change, Loaded
 from celery_exclusive.stores.memory import MemoryStore
@@ -256,7 +256,7 @@ class Twin:
         for store in map(self.redis, LIMITS):
             flat = store._client.ask("ZRANGE", f"{store._base}due", 0, -1, "WITHSCORES")
             due.update({flat[i].decode(): int(float(flat[i + 1])) for i in range(0, len(flat), 2)})
-        return due
+        return {key: time for key, time in due.items() if time < NEVER}
 
 
 def rows_of(transaction: Transaction, table: str, columns: str) -> list[Any]:

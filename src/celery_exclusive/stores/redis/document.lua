@@ -10,7 +10,8 @@
 --   e:<key>    ZSET id -> deadline, of the tasks that wait and whose messages expire
 --   m:<key>    HASH id -> message
 --   t:<n>:<key>:<id>   "until token" of a tombstone; n is the length of the key
---   due        ZSET key -> when the reaper must look at it, of keys with a line; may be early, never late
+--   due        ZSET key -> when the reaper must look at it, of keys with a line; may be early, never late;
+--              2^53 - 1 if it need not
 --   fence, epoch, reaped   the last fence; the store's epoch; when a reaper last came
 --   run        which run of the server has the data, and the fence with which it began: see witness.lua
 --   unreadable HASH key -> problem, of keys that the reaper skips: their data are none of the above

@@ -69,8 +69,8 @@ local function store()
   end
   if had_entries or has_entries() or verb == 'reap' then
     local soonest = due()
-    if soonest then
-      redis.call('ZADD', base .. 'due', whole(soonest), key)
+    if soonest or waiting + aside > 0 then
+      redis.call('ZADD', base .. 'due', whole(soonest or NEVER), key)
     else
       redis.call('ZREM', base .. 'due', key)
     end
