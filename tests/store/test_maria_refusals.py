@@ -117,7 +117,7 @@ def test_tables_of_another_release(empty: MariaServer) -> None:
     with closing(open_store(empty.url)) as store:
         store.epoch()
         empty.ask("UPDATE exclusive2_version SET version = 7")
-    assert "tables of another release of celery-exclusive (version 7, not 1)" in refusal(empty.url)
+    assert "tables of another release of celery-exclusive (version 7, not 2)" in refusal(empty.url)
 
 
 def test_a_user_that_may_make_no_tables(empty: MariaServer) -> None:

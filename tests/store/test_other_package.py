@@ -37,8 +37,8 @@ def test_the_kit_proves_a_store_that_is_found_by_its_entry_point(installed: Path
     assert "skipped" not in done.stdout
 
 
-def test_the_example_has_less_than_150_lines() -> None:
-    assert len((EXAMPLE / "src/folder_store/__init__.py").read_text().splitlines()) < 150
+def test_the_example_has_less_than_170_lines() -> None:
+    assert len((EXAMPLE / "src/folder_store/__init__.py").read_text().splitlines()) < 170
 
 
 @pytest.mark.parametrize("value", ["no_such_package:Store", "json:Store"])

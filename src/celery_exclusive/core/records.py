@@ -5,6 +5,7 @@ Times are whole microseconds of the store's clock, since a fence is one too.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -116,6 +117,13 @@ class Line:
     entry: Entry | None = None
     ahead: int = 0
     tombstone: str | None = None
+
+
+def overdue(entries: Iterable[Entry], now: int) -> tuple[tuple[Entry, ...], int]:
+    """Return `overdue` and `deadline` of a line with these entries."""
+    expiring = sorted((e for e in entries if e.deadline != NEVER), key=lambda e: (e.deadline, e.id))
+    due = tuple(entry for entry in expiring[:RECALLED_AT_ONCE] if entry.deadline <= now)
+    return due, next((entry.deadline for entry in expiring[len(due) :]), NEVER)
 
 
 def reach(document: Document, limit: int = 1) -> int:

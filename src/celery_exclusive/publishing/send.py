@@ -38,8 +38,8 @@ def with_our_header(cls: type[Celery]) -> type[Celery]:
     """
 
     def __reduce__(self: Any) -> Any:  # noqa: N807 - a copy is of the class that can be imported
-        make, arguments = cast("Any", cls.__reduce__(self))
-        return make, tuple(cls if it is type(self) else it for it in arguments)
+        make, arguments, *state = cast("Any", cls.__reduce__(self))
+        return make, tuple(cls if it is type(self) else it for it in arguments), *state
 
     bases = (_Sender,) if cls is Celery else (cls, _Sender)
     looks = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}

@@ -10,7 +10,7 @@ from itertools import islice
 from secrets import token_hex
 from threading import Lock
 
-from celery_exclusive.core.records import NEVER, RECALLED_AT_ONCE, Document, Entry, Line, reach
+from celery_exclusive.core.records import Document, Entry, Line, overdue, reach
 from celery_exclusive.stores.base import Capabilities
 from celery_exclusive.stores.document_store import CLOCK_MARGIN, Change, DocumentStore, Loaded
 from celery_exclusive.system.threads import original
@@ -86,17 +86,15 @@ class MemoryStore(DocumentStore):
             own = kept.entries.get(id)
             until, token = kept.tombstones.get(id, (0, ""))
             entries = kept.entries.values()
-            expiring = sorted((e for e in entries if e.deadline != NEVER), key=lambda e: (e.deadline, e.id))
-            overdue = [entry for entry in expiring[:RECALLED_AT_ONCE] if entry.deadline <= now]
-            left = expiring[len(overdue) :]
+            due, deadline = overdue(entries, now)
             aside = sorted((e for e in entries if e.state == "aside"), key=lambda e: (e.offer_until, e.id))
             line = Line(
                 waiting=len(kept.waiting),
                 head=tuple(kept.entries[id] for _, id in islice(kept.waiting, count)),
                 aside=tuple(aside[:count]),
                 behind=tuple(entry for entry in entries if entry.state == "behind"),
-                overdue=tuple(overdue),
-                deadline=left[0].deadline if left else NEVER,
+                overdue=due,
+                deadline=deadline,
                 entry=own,
                 ahead=bisect_left(kept.waiting, (own.seq, id)) if own else len(kept.waiting),
                 tombstone=token if until > now else None,

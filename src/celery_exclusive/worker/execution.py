@@ -36,8 +36,8 @@ from celery_exclusive.worker.run_leases import RunLeases
 from celery_exclusive.worker.store_wait import StoreWait
 from celery_exclusive.worker.unique_lease import causes_redelivery
 
-_OF_MEMBERS = ("chain", "group", "chord", "callbacks", "errbacks")
-"""What Celery's request says of a task for whose end others wait."""
+_OF_MEMBERS = ("chain", "group", "chord", "callbacks")
+"""What Celery's request says of a task for whose end others wait. No errback waits for a skip."""
 _PAUSE = 5
 """Seconds after which a message comes again that has waited for the store in vain; the longest."""
 _LOOK = 1

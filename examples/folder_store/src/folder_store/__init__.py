@@ -16,7 +16,7 @@ from secrets import token_hex
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
-from celery_exclusive.core.records import Document, Entry, Holder, Line, reach
+from celery_exclusive.core.records import NEVER, Document, Entry, Holder, Line, overdue, reach
 from celery_exclusive.errors import StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import Capabilities
 from celery_exclusive.stores.document_store import CLOCK_MARGIN, Change, DocumentStore, Loaded
@@ -36,17 +36,21 @@ class FolderStore(DocumentStore):
         with self._locked() as common:
             kept, now = self._read(key), time.time_ns() // 1000
         holders = tuple(Holder(*holder) for holder in kept.get("holders", ()))
-        document = Document(kept.get("limit", 1), common["fence"], holders, common["epoch"])
+        deadline = kept.get("deadline", NEVER)
+        document = Document(kept.get("limit", 1), common["fence"], holders, common["epoch"], deadline)
         entries = [Entry(*entry) for entry in kept.get("entries", ())]
         waiting = sorted((e for e in entries if e.state == "waiting"), key=attrgetter("seq"))
         aside = sorted((e for e in entries if e.state == "aside"), key=attrgetter("offer_until", "id"))
         own = next((entry for entry in entries if entry.id == id), None)
+        due, deadline = overdue(entries, now)
         until, token = kept.get("tombstones", {}).get(id, (0, None))
         line = Line(
             waiting=len(waiting),
             head=tuple(waiting[: reach(document, limit)]),
             aside=tuple(aside[: reach(document, limit)]),
             behind=tuple(entry for entry in entries if entry.state == "behind"),
+            overdue=due,
+            deadline=deadline,
             entry=own,
             ahead=sum(entry.seq < own.seq for entry in waiting) if own else len(waiting),
             tombstone=token if until > now else None,
@@ -74,6 +78,7 @@ class FolderStore(DocumentStore):
                 key=key,
                 version=common["version"],
                 limit=to.document.limit,
+                deadline=to.document.deadline,
                 holders=[*map(astuple, to.document.holders)],
                 due=to.due,
                 entries=list(entries.values()),
@@ -102,6 +107,11 @@ class FolderStore(DocumentStore):
                 self._write(**kept)
                 due.append((now + 1 if kept["due"] is None else kept["due"], kept["key"]))
             return [key for time_, key in sorted(due)[:limit] if time_ <= now]
+
+    def places(self) -> Iterator[tuple[str, str]]:
+        with self._locked():
+            found = [(kept["key"], Entry(*entry)) for kept in self._all() for entry in kept["entries"]]
+        return ((key, entry.id) for key, entry in found if entry.state != "behind")
 
     def scan(self, prefix: str = "") -> Iterator[str]:
         with self._locked():
