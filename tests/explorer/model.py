@@ -31,7 +31,7 @@ from celery_exclusive.core.operations import (
     Release,
     Renew,
 )
-from celery_exclusive.core.records import BEGUN, NEVER, Document, Entry, Holder, Line, State
+from celery_exclusive.core.records import BEGUN, NEVER, Document, Entry, Holder, Line, State, overdue
 from celery_exclusive.core.step import step
 from celery_exclusive.core.transition import Transition
 
@@ -675,8 +675,7 @@ def _load(store: Store, id: str, limit: int, *, mine: bool) -> tuple[Document, L
         Entry(p.id, seq, NEVER if p.offered > LATER else p.offered, p.offers, p.state, p.deaths, p.deadline)
         for seq, p in enumerate(store.line, 1)
     ]
-    overdue = tuple(entry for entry in entries if entry.deadline <= NOW)
-    deadline = min((entry.deadline for entry in entries if entry not in overdue), default=NEVER)
+    due, deadline = overdue(entries, NOW)
     own = next((entry for entry in entries if entry.id == id), None)
     head = tuple(entry for entry in entries if entry.state == "waiting")
     line = Line(
@@ -684,13 +683,13 @@ def _load(store: Store, id: str, limit: int, *, mine: bool) -> tuple[Document, L
         head=head,
         aside=tuple(entry for entry in entries if entry.state == "aside"),
         behind=tuple(entry for entry in entries if entry.state == "behind"),
-        overdue=overdue,
+        overdue=due,
         deadline=deadline,
         entry=own,
         ahead=sum(own is None or entry.seq < own.seq for entry in head),
         tombstone=dict(store.tombstones).get(id),
     )
-    return Document(limit, LAST_FENCE, holders, EPOCH, NOW if overdue else deadline), line
+    return Document(limit, LAST_FENCE, holders, EPOCH, NOW if due else deadline), line
 
 
 def _offered(entry: Entry) -> int:

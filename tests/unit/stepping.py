@@ -15,7 +15,7 @@ from celery_exclusive.core.operations import (
     Reap,
     Release,
 )
-from celery_exclusive.core.records import NEVER, RECALLED_AT_ONCE, SECOND, Document, Entry, Line
+from celery_exclusive.core.records import SECOND, Document, Entry, Line, overdue
 from celery_exclusive.core.step import step
 from celery_exclusive.core.transition import Transition
 
@@ -60,9 +60,7 @@ class Key:
 
     def line(self, id: str, count: int | None = None, now: int = 0) -> Line:
         entries = self.entries.values()
-        expiring = sorted((e.deadline, e.id) for e in entries if e.deadline != NEVER)
-        overdue = [id for deadline, id in expiring if deadline <= now][:RECALLED_AT_ONCE]
-        left = expiring[len(overdue) :]
+        due, deadline = overdue(entries, now)
         waiting = sorted((e for e in entries if e.state == "waiting"), key=lambda e: e.seq)
         aside = sorted((e for e in entries if e.state == "aside"), key=lambda e: (e.offer_until, e.id))
         own = self.entries.get(id)
@@ -71,8 +69,8 @@ class Key:
             head=tuple(waiting[:count]),
             aside=tuple(aside[:count]),
             behind=tuple(e for e in entries if e.state == "behind"),
-            overdue=tuple(self.entries[id] for id in overdue),
-            deadline=left[0][0] if left else NEVER,
+            overdue=due,
+            deadline=deadline,
             entry=own,
             ahead=sum(own is None or entry.seq < own.seq for entry in waiting),
             tombstone=self.tombstones.get(id),

@@ -17,6 +17,7 @@ from celery_exclusive.core.records import (
     Entry,
     Line,
     State,
+    overdue,
     reach,
 )
 from celery_exclusive.core.step import step
@@ -119,9 +120,8 @@ class Transaction(DocumentStore):
         """Add what a sweep recalls, and when the next message expires."""
         parameters = (self.namespace, to_bytes(key), NEVER, RECALLED_AT_ONCE + 1)
         first = tuple(rows.entry(*row) for row in self._all(statements.OVERDUE, *parameters))
-        overdue = tuple(entry for entry in first[:RECALLED_AT_ONCE] if entry.deadline <= self.now)
-        left = first[len(overdue) :]
-        return replace(line, overdue=overdue, deadline=left[0].deadline if left else NEVER)
+        due, deadline = overdue(first, self.now)
+        return replace(line, overdue=due, deadline=deadline)
 
     def _with_own(self, key: str, id: str, line: Line) -> Line:
         """Add what belongs to the operation's id."""
