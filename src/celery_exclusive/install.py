@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from functools import partial, wraps
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
@@ -33,6 +34,11 @@ from celery_exclusive.worker.roster import Roster
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_REPLACED = (
+    "send_task of this app was replaced before install(app): what it publishes may have no keys, like the "
+    "messages of a publisher without this library. Call install(app) first, or override it in the class"
+)
+
 
 def install(app: Celery) -> Celery:
     """Give an app exclusive tasks; do it once, where the app is made, before or after its configuration.
@@ -58,6 +64,8 @@ def install(app: Celery) -> Celery:
             'app = install(Celery("feeds", broker="redis://localhost"))'
         )
     if getattr(app, ATTRIBUTE, None) is None:
+        if "send_task" in vars(app):
+            warnings.warn(_REPLACED, UserWarning, stacklevel=2)
         for kind in KINDS:  # so that signatures which give options can travel in a chain
             register_type(kind, f"celery_exclusive.{kind.__name__}", _written, partial(_read, kind))  # type: ignore[arg-type]
         services = Services(app)

@@ -86,6 +86,15 @@ def waits(owner_name: str, lock: str, by: Sequence[Owner]) -> None:
     logger.info("%s waits for lock %s %s", owner_name, lock, held(by))
 
 
+def refuses_to_push(url: str, name: str) -> None:
+    logger.warning(
+        "store %s refuses to push onto list %s in the call that acquires a unique key: from now on messages "
+        "of this process follow in a second call. Give the user of the store the rights of the broker's user",
+        url,
+        name,
+    )
+
+
 def lost(owner_name: str, lock: str) -> None:
     logger.error(
         "%s lost its lease on lock %s before it released it: the lease expired without a renewal, or was "

@@ -438,3 +438,10 @@ def test_an_app_may_be_used_while_one_of_its_tasks_is_adopted(app: Celery):
     app.task(Load(), name="feeds.load", exclusive=Exclusive("url"))
     app.finalize()
     assert app.tasks["feeds.load"].lock_state("a").key.startswith("x:feeds.load:")
+
+
+def test_an_app_whose_send_task_was_replaced_before_is_warned_of(make_app: Callable[..., Celery]) -> None:
+    app = make_app()
+    app.send_task = app.send_task  # type: ignore[method-assign]
+    with pytest.warns(UserWarning, match=r"send_task of this app was replaced before install\(app\)"):
+        install(app)

@@ -400,14 +400,14 @@ def test_a_call_that_fails_since_no_answer_comes_leaves_the_key_to_its_message_i
     assert messages(redis_server) == 2
 
 
-def test_a_call_that_has_to_be_sent_is_sent_once_though_no_answer_comes_or_the_request_arrives_later(
+def test_a_member_of_a_canvas_is_sent_once_though_no_answer_comes_or_the_request_arrives_later(
     make_app: Any, network: Proxy, redis_server: RedisServer
 ) -> None:
     app = impatient_app(make_app, network)
     network.lose(b"\r\nacquire_alone\r\n", times=2)
-    assert load(app).apply_async(("lost",), task_id="one").outcome == "published"
+    assert load(app).apply_async(("lost",), task_id="one", group_id="group").outcome == "published"
     network.withhold(b"\r\nacquire_alone\r\n")
-    assert load(app).apply_async(("late",), task_id="other").outcome == "published"
+    assert load(app).apply_async(("late",), task_id="other", group_id="group").outcome == "published"
     network.deliver()
     eventually(lambda: not network.is_on_its_way, "the arrival of the request")
     assert len(network.met) == 3
@@ -633,7 +633,7 @@ def test_a_large_message_is_sent_without_the_timeout_of_the_store_and_not_for_a_
 
 
 def test_a_user_without_rights_on_the_queue_acquires_first_and_is_not_asked_again(
-    make_app: Any, start_redis: Any, pushes: list[bool]
+    make_app: Any, start_redis: Any, pushes: list[bool], caplog: pytest.LogCaptureFixture
 ) -> None:
     server = start_redis()
     with server.client() as client:
@@ -645,6 +645,7 @@ def test_a_user_without_rights_on_the_queue_acquires_first_and_is_not_asked_agai
         assert load(app).delay(url).outcome == "skipped"
     assert messages(server) == 3
     assert pushes == [False]
+    assert caplog.text.count("refuses to push onto list celery") == 1
 
 
 def test_a_name_that_is_no_list_is_reported_as_by_kombu_and_leaves_no_key(
@@ -739,12 +740,12 @@ def test_a_lost_answer_of_another_store_is_asked_for_again(
     assert messages(redis_server) == 1
 
 
-def test_a_call_that_has_to_be_sent_does_not_ask_another_store_again(
+def test_a_member_of_a_canvas_does_not_ask_another_store_again(
     make_app: Any, redis_url: str, redis_server: RedisServer, proxy: Proxy
 ) -> None:
     app = far_app(make_app, redis_url, proxy)
     proxy.lose(b"\r\nacquire_alone\r\n", times=2)
-    load(app).apply_async(("a",), task_id="one")
+    load(app).apply_async(("a",), group_id="group")
     ((message,),) = lists(redis_server).values()
     assert "unique" not in json.loads(message)["headers"]["exclusive"]
 

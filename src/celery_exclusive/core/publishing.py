@@ -20,8 +20,8 @@ class Call:
     """A message with a unique key that is about to be published.
 
     * `inherits`: the claim of the run whose lease it inherits, as a retry and a replacement do.
-    * `is_awaited`: others wait for its result, as for that of a member of a canvas, so it must be sent.
-    * `has_given_id`: its caller has chosen its task id, and may wait for its result, too.
+    * `is_awaited`: others wait for its result, as for that of a member of a canvas.
+    * `has_to_be_sent`: as a duplicate, if another task holds the key: see the function of this name.
     * `is_parallel`: it is a member of a group or chord.
     * `parent`: the task whose end publishes it, or its own, if its own body does. `callers`: those whose
       bodies hold the key around it.
@@ -33,19 +33,10 @@ class Call:
     kind: Kind = "call"
     inherits: Claim | None = None
     is_awaited: bool = False
-    has_given_id: bool = False
+    has_to_be_sent: bool = False
     is_parallel: bool = False
     parent: str | None = None
     callers: tuple[str, ...] = ()
-
-    @property
-    def has_to_be_sent(self) -> bool:
-        return has_to_be_sent(
-            goes_on=self.kind != "call",
-            is_awaited=self.is_awaited,
-            has_given_id=self.has_given_id,
-            parent=self.parent,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +71,10 @@ def publish(call: Call) -> Plan[Sending]:
 
 
 def has_to_be_sent(*, goes_on: bool, is_awaited: bool, has_given_id: bool, parent: str | None) -> bool:
-    """Whether a message is sent whatever becomes of its keys: work would be lost, or others wait in vain.
+    """Whether a message is sent whoever holds its key: work would be lost, or others wait in vain.
 
-    `goes_on`: it is the retry or the replacement of a run. The others are as of a `Call`.
+    `goes_on`: it is the retry or the replacement of a run. `has_given_id`: its caller has chosen its task id,
+    and may wait for the result of that. The others are as of a `Call`.
     """
     return goes_on or is_awaited or has_given_id or parent is not None
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from types import FunctionType
 from typing import Any
 
@@ -25,6 +26,7 @@ from kombu import Producer
 from kombu.transport.redis import Channel
 from typing_extensions import Self
 
+from celery_exclusive import notices
 from celery_exclusive.core.operations import AcquireAlone, Answer, Granted, Held, Stale
 from celery_exclusive.errors import NotDone, StoreUnavailable, UnreadableKey
 from celery_exclusive.publishing.own_channel import OwnChannel, OwnProducer, is_replaceable, own_channel
@@ -42,17 +44,20 @@ def is_possible(services: Services, options: dict[str, Any]) -> bool:
     """Whether nobody would see a message begun that is not sent."""
     if before_task_publish.receivers:
         return False  # a receiver, such as a tracer's, waits for after_task_publish
-    if not (_is_original(Celery, "send_task") and _is_original(Producer, "publish")):
+    if not (_is_original(Celery.send_task) and _is_original(Producer.publish)):
         return False  # a tracer that wraps one reports what raises there as an error
     producer = options.get("producer")
     # A group has one of the pool, as its own; whoever makes another one may do with it what he likes.
     return not producer or producer in getattr(services.app.producer_pool, "_dirty", ())
 
 
-def _is_original(cls: type, name: str) -> bool:
-    """Whether the method of this name is what the library has written, and nothing that wraps it."""
-    method = getattr(cls, name)
-    return type(method) is FunctionType and method.__globals__ is vars(sys.modules[cls.__module__])
+@lru_cache(8)
+def _is_original(method: Any) -> bool:
+    """Whether a method is what Celery or kombu has written, and nothing that wraps it."""
+    owners = (Celery, Producer)
+    return type(method) is FunctionType and any(
+        method.__globals__ is vars(sys.modules[owner.__module__]) for owner in owners
+    )
 
 
 class OneCall:
@@ -74,16 +79,16 @@ class OneCall:
         """Whether that request goes through kombu's client, and waits as long as kombu does."""
         self._begun: Any = None
 
-    def send(self, publish: Callable[..., Any], *, has_to_be_sent: bool = False) -> Any:
+    def send(self, publish: Callable[..., Any], *, is_celerys: bool = False) -> Any:
         """Let Celery publish the message through a producer; return None if the key is held.
 
-        Celery waits for its broker without end, and so does what has to be sent. The message may have been
-        sent by then, or be sent yet: the same request does not send it twice.
+        Celery waits for its broker without end, and so does what `is_celerys`: nobody would get the error.
+        The message may have been sent by then, or be sent yet: the same request does not send it twice.
         """
         try:
             return self._begin_and_send(publish)
         except StoreUnavailable:
-            if not (has_to_be_sent and self.is_unanswered and self._has_one_place):
+            if not (is_celerys and self.is_unanswered and self._has_one_place):
                 raise
             self.is_patient, self._operation = True, replace(self._operation, repeated=True)
             return self._begin_and_send(publish)
@@ -150,6 +155,8 @@ class OneCall:
             self.may_be_sent = may_have_been
             raise
         self.may_be_sent = may_have_been or reply is not None
+        if reply is None:
+            notices.refuses_to_push(self._store.url, name)
         self._note(reply)
         return self.answer is not None
 

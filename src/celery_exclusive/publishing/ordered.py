@@ -31,11 +31,6 @@ if TYPE_CHECKING:
     from celery_exclusive.stores.base import Reply
 
 
-def takes_its_place_now(header: Header, options: dict[str, Any]) -> bool:
-    """Whether this call takes its place when it is published: one that is due later takes it then."""
-    return header.exclusive is not None and not (options.get("countdown") or options.get("eta"))
-
-
 class OrderedPublish:
     """A message that is about to be published in order.
 

@@ -24,9 +24,10 @@ class Origin(NamedTuple):
     * `run`: the run that goes on with this message, as its retry or replacement.
     * `is_retry`: it is the retry of that run, or of one whose header it has.
     * `is_awaited`: others may wait for its result, as for that of a member of a canvas.
-    * `has_to_be_sent`: without its keys or its place, if the store does not answer.
-    * `is_celerys`: Celery publishes it for a run or a canvas. Wrong arguments are no error of the code that
-      runs now: its own task fails.
+    * `has_to_be_sent`: whoever holds its key, see `core.publishing`.
+    * `is_celerys`: Celery publishes it for a run or a canvas. So it goes without its key and its place if the
+      store does not answer, and wrong arguments fail its own task: neither is an error of the code that runs
+      now.
     """
 
     run: Run | None = None

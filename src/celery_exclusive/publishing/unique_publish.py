@@ -65,7 +65,7 @@ class UniquePublish:
         """Whether no run publishes it, so that it inherits nothing, and nobody's end or body has its key."""
         self.option = services.unique(task, header.values) if origin.is_retry else option
         self.may_go_without = services.allows_without(self.option)
-        self.goes_without = self.may_go_without or origin.has_to_be_sent
+        self.goes_without = self.may_go_without or origin.is_celerys
         self.queued_ttl = queued_ttl(services, self.option, self.until, options)
         if not self.is_simple and self.call.inherits:
             self.header = replace(header, follows=publish_id(self.call.inherits.id))
@@ -91,7 +91,7 @@ class UniquePublish:
             kind=kind,
             inherits=lease.claim if lease and lease.may_hold else None,
             is_awaited=self.origin.is_awaited,
-            has_given_id=bool(self.options.get("task_id")),
+            has_to_be_sent=self.origin.has_to_be_sent,
             is_parallel=bool(self.options.get("group_id") or self.options.get("chord")),
             parent=self.header.published_by,
             callers=enclosing_tasks(key),
@@ -107,7 +107,8 @@ class UniquePublish:
             StoreUnavailable: the store does not answer, and the message does not go without its key. If it
                 has a `task_id`, the message may have been sent.
         """
-        self.publish_message, self.is_ordered = publish_message, is_ordered
+        self.publish_message = publish_message
+        self.may_be_one_call = self.services.is_redis and not (is_ordered or self.may_go_without)
         try:
             sending = self._acquire()
             if sending.kind == "skip":
@@ -179,8 +180,7 @@ class UniquePublish:
     def _answer(self, operation: AcquireAlone) -> Answer:
         self.header.store = store_epoch(self.services, self.store)
         self.may_hold = True  # an interruption may come after the grant
-        answer = self._ask_in_one_call(operation)
-        if answer:
+        if self.may_be_one_call and (answer := self._ask_in_one_call(operation)):
             return answer
         self.is_unanswered = True
         reply: Reply = self.store.apply(self.key, operation)
@@ -190,8 +190,6 @@ class UniquePublish:
     def _ask_in_one_call(self, operation: AcquireAlone) -> Answer | None:
         """Acquire the key while the message is made and sent, if that is possible; None: nothing was done."""
         services, name = self.services, self.task.name
-        if not services.is_redis or self.is_ordered or self.may_go_without:
-            return None
         from celery_exclusive.publishing.one_call import OneCall, is_possible
 
         if not (self.is_simple or self.call.kind == "call") or not is_possible(services, self.options):
@@ -201,7 +199,7 @@ class UniquePublish:
         call = OneCall(services, self.store, self.key, operation, self.options.get("producer"))
         try:
             publish_message = partial(self.publish_message, self.header, self.task_id)
-            self.result = call.send(publish_message, has_to_be_sent=self.call.has_to_be_sent)
+            self.result = call.send(publish_message, is_celerys=self.origin.is_celerys)
         except OperationalError:
             if call.answer or call.is_unanswered:
                 raise
@@ -212,7 +210,7 @@ class UniquePublish:
             services.refused_lately.discard(name)
         elif isinstance(call.answer, Held):
             services.refused_lately.add(name)
-            if not self.call.has_to_be_sent:
+            if not self.origin.has_to_be_sent:
                 services.app.AsyncResult(self.task_id)  # when it goes, Celery expects no result any more
         return call.answer
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def moves(model: Model, world: World) -> Iterator[Move]:
     alike = set()
     for caller in world.callers:
-        is_named = model.plans.call(caller).has_given_id
+        is_named = model.plans.has_given_id(caller.message)
         kind = (caller.how, caller.message.key, is_named and caller.message.task, caller.is_repeated)
         if caller.phase == "late":
             yield from _arrives(model, world, caller)
@@ -86,7 +86,7 @@ def _calls(model: Model, world: World, caller: Caller) -> Iterator[Move]:
         yield Move(label, awoken.put_caller(caller, Caller(caller.how, marked, "send", sending.may_hold)))
     if world.may("lost_replies"):
         untaken = message._replace(is_acquired=False)
-        phase = "send" if call.has_to_be_sent else "owe"
+        phase = "owe" if caller.how == "call" else "send"
         lost = Caller(caller.how, untaken, phase, holds=True)
         spent = awoken.spend("lost_replies").put_caller(caller, lost)
         yield Move(f"{message.id} is called, asks {asked.key}, and gets no reply", spent, is_progress=False)
@@ -117,7 +117,7 @@ def _pushes(model: Model, world: World, caller: Caller) -> Iterator[Move]:
         for happened, how in ((done, "gets no reply"), (on_its_way, "gets no reply, and it comes later")):
             spent, words = happened.spend("lost_replies"), f"{label}, and {how}"
             yield Move(f"{words}: again", spent.put_caller(caller, caller._replace(is_repeated=True)), False)
-            if not call.has_to_be_sent:
+            if caller.how == "call":
                 owes = spent.put_caller(caller, caller._replace(phase="owe"))
                 yield Move(f"{words}: an error", owes, False)
 

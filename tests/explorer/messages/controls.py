@@ -285,7 +285,7 @@ CONTROLS: Mapping[str, Control] = {
         ((publishing, "unpublished", _released),),
     ),
     "a member of a canvas is skipped like a call": Control(
-        setting("a member", calls="aB"), "others wait for its result", (_calling(is_awaited=False),)
+        setting("a member", calls="aB"), "others wait for its result", (_calling(has_to_be_sent=False),)
     ),
     "a duplicate is dropped": Control(
         setting("a member", calls="aB"), "not all ends well", (_outcome(_dropped),)

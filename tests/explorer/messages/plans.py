@@ -116,18 +116,27 @@ class Plans:
         has_key: bool = False,
         callers: tuple[str, ...] = (),
     ) -> Call:
+        kind, is_awaited = _kind(how, message, has_key=has_key), how in ("member", "step", "inner member")
         return Call(
             Claim(message.key, message.id, "its publisher", QUEUED_TTL),
             self.setting.until,
             queued_ttl=QUEUED_TTL,
-            kind=_kind(how, message, has_key=has_key),
+            kind=kind,
             inherits=inherited,
-            is_awaited=how in ("member", "step", "inner member"),
-            has_given_id=self.setting.calls.lower().count(message.task) > 1,
+            is_awaited=is_awaited,
+            has_to_be_sent=publishing.has_to_be_sent(
+                goes_on=kind != "call",
+                is_awaited=is_awaited,
+                has_given_id=self.has_given_id(message),
+                parent=message.parent or None,
+            ),
             is_parallel=how == "inner member",
             parent=message.parent or None,
             callers=callers,
         )
+
+    def has_given_id(self, message: Message) -> bool:
+        return self.setting.calls.lower().count(message.task) > 1
 
     def _next(self, known: object, plan: Callable[[], Plan[T]], answers: tuple[object, ...]) -> Ask | T:
         if known not in self._known:

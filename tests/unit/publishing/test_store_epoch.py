@@ -122,12 +122,12 @@ def test_a_call_that_asks_a_silent_store_waits_for_it_once(
     assert sent_last(app)["store"] == app._celery_exclusive.store.epoch()  # type: ignore[attr-defined]
 
 
-def test_a_call_that_has_to_be_sent_continues_without_its_key_after_one_wait_for_a_silent_store(
+def test_a_member_of_a_canvas_continues_without_its_key_after_one_wait_for_a_silent_store(
     make_app: Callable[..., Celery], sent: Any, proxy: Proxy
 ) -> None:
     app = install(make_app(exclusive_store=away(proxy)))
     proxy.drop(requests=True, replies=True)
-    declare(app, **UNIQUE).apply_async(("a",), task_id="awaited")
+    declare(app, **UNIQUE).apply_async(("a",), group_id="group")
     (header,) = sent()
     assert "unique" not in header
     assert proxy.accepted == 1

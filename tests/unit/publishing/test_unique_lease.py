@@ -184,8 +184,9 @@ def test_without_the_store_a_call_fails_or_is_sent_without_its_key(
 
     strict, easy = make_task(), make_task(name="feeds.easy", on_store_error="allow")
     monkeypatch.setattr(store, "apply", fail)
-    with pytest.raises(StoreUnavailable):
-        strict.delay("a")
+    for options in ({}, {"task_id": "given"}, {"link": easy.s()}):
+        with pytest.raises(StoreUnavailable):
+            strict.apply_async(("a",), **options)
     assert easy.delay("a").outcome == "published"
     assert [header.get("unique") for header in sent()] == [None]
 

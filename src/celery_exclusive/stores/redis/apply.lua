@@ -39,15 +39,6 @@ for place = 8, #ARGV, 2 do op[ARGV[place]] = ARGV[place + 1] end
 local SENT = 'sent'
 local SENT_LIFE = 300000000
 
-local function tombstone_name(key)
-  return base .. 't:' .. #key .. ':' .. key .. ':' .. op.id
-end
-
-local function put_tombstone(name, by, life)
-  local kept = is_virtual and 3600000 or math.ceil(life / 1000) + 1000
-  redis.call('SET', name, whole(now + life) .. ' ' .. by, 'PX', whole(kept))
-end
-
 -- Pushes the message of a new lease, before that is stored: a push that fails leaves no lease.
 local function push()
   local reply = op.list and redis.pcall('LPUSH', op.list, op.payload)
@@ -82,6 +73,15 @@ local function next_number()
 end
 
 local GIVEN_UP = 'given_up'
+
+local function tombstone_name(key)
+  return base .. 't:' .. #key .. ':' .. key .. ':' .. op.id
+end
+
+local function put_tombstone(name, by, life)
+  local kept = is_virtual and 3600000 or math.ceil(life / 1000) + 1000
+  redis.call('SET', name, whole(now + life) .. ' ' .. by, 'PX', whole(kept))
+end
 
 -- A tombstone, or the mark of a call; nil if there is neither.
 local function mark()

@@ -2,7 +2,8 @@
 -- release; and the grant and the release of the only holder with its message behind it, also if it has held
 -- the key for a message that was queued.
 --
--- They come before all else is defined, and leave numbers as texts: a script pays for each line that it passes.
+-- They come before all else is defined, and leave numbers as texts: a script pays for each line that it passes,
+-- and for each local function most of all.
 -- step.lua does the same, and a differential test holds the two equal.
 
 local is_refused = false
@@ -21,18 +22,6 @@ if verb == 'acquire' or verb == 'acquire_alone' or verb == 'release' then
   local is_free = not found[1] and not found[2]
   local is_quick = is_free or minexp and tonumber(minexp) > now and (expiry or not found[2])
   local is_mine = expiry and (phase ~= 'running' or secret == token)
-
-  local function put(ends)
-    local meta = limit .. ' ' .. count .. ' ' .. minexp .. ' ' .. maxexp .. ' 0 0 ' .. behind
-    redis.call('HSET', leases, '', meta, id, ends .. ' ' .. fence .. ' ' .. copies .. ' ' .. phase .. ' ' .. token)
-  end
-
-  local function keep(ends)
-    redis.call('ZADD', base .. 'b:' .. key, fence, id)
-    redis.call('HSET', base .. 'o:' .. key, id, (op.order == 'published' and '0 3 ' or '0 1 ') .. fence)
-    redis.call('HSET', base .. 'm:' .. key, id, op.message)
-    redis.call('ZADD', base .. 'due', ends, key)
-  end
 
   -- A release that leaves a tombstone takes the long way.
   if verb == 'release' and is_quick and is_mine and copies == '0' then
@@ -56,49 +45,45 @@ if verb == 'acquire' or verb == 'acquire_alone' or verb == 'release' then
   local is_first = is_acquire and not (op.redelivered or op.promoted or op.takes_over_id)
     or verb == 'acquire_alone' and not op.inherits_id
   if is_quick and is_first and behind == '0' then
-    local is_known = not expiry and (is_acquire or is_free or op.repeated) and redis.call('GET', tombstone_name(key))
-    local may_keep = not op.recovers or op.message and is_free
-    if not expiry and count < most and not is_known and may_keep then
-      local number = math.max((tonumber(redis.call('GET', base .. 'fence')) or 0) + 1, now)
-      local ends = whole(now + op.ttl)
-      fence, copies, phase, count = whole(number), '0', op.phase, count + 1
-      redis.call('SET', base .. 'fence', fence)
-      local refused = push()
-      if refused then return refused end
-      if is_acquire then limit = op.limit end
-      if count == 1 or now + op.ttl < tonumber(minexp) then minexp = ends end
-      local is_longest = now + op.ttl > tonumber(maxexp)
-      if is_longest then maxexp = ends end
-      if op.recovers then behind = '1' end
-      put(ends)
-      if op.list then put_tombstone(tombstone_name(key), SENT, SENT_LIFE) end
-      if op.recovers then
-        keep(ends)
-      elseif is_longest then
-        expire(leases, now + op.ttl)
-      end
-      return number
-    end
-    local is_kept = op.recovers and op.message and count == 1 and phase ~= 'running'
-    if is_mine and (is_kept or not op.recovers) then -- a queued lease belongs to its id
-      local is_renewed = is_acquire and phase == 'running'
-      local longest = math.max(now + op.ttl, is_renewed and tonumber(expiry) or 0)
-      local ends = whole(longest)
-      phase = op.phase
-      if is_acquire then limit = op.limit end
-      if longest < tonumber(minexp) then minexp = ends end
-      local is_longest = count == 1 and not is_renewed or longest > tonumber(maxexp)
-      if is_longest then maxexp = ends end
-      -- First: this write is allowed when memory is full.
-      if is_kept then
+    local mark_name = base .. 't:' .. #key .. ':' .. key .. ':' .. id
+    local is_known = not expiry and (is_acquire or is_free or op.repeated) and redis.call('GET', mark_name)
+    local is_new = not expiry and count < most and not is_known and (not op.recovers or op.message and is_free)
+    local is_kept = op.recovers and op.message and count == 1 and expiry and phase ~= 'running'
+    local is_again = is_mine and (is_kept or not op.recovers) -- a queued lease belongs to its id
+    if is_new or is_again then
+      local longest, drawn = now + op.ttl, nil
+      local is_renewed = is_again and is_acquire and phase == 'running'
+      if is_renewed then longest = math.max(longest, tonumber(expiry)) end
+      local ends, is_longest = whole(longest), longest > tonumber(maxexp) or is_again and count == 1 and not is_renewed
+      if is_new then
+        drawn = math.max((tonumber(redis.call('GET', base .. 'fence')) or 0) + 1, now)
+        fence, copies, count = whole(drawn), '0', count + 1
+        redis.call('SET', base .. 'fence', fence)
+        local refused = push()
+        if refused then return refused end
+      elseif is_kept then -- first: what follows is allowed then when memory is full
         redis.call('PERSIST', leases)
-        behind = '1'
       elseif is_longest then
         expire(leases, longest)
       end
-      put(ends)
-      if is_kept then keep(ends) end
-      return tonumber(fence)
+      if is_acquire then limit = op.limit end
+      if is_new and count == 1 or longest < tonumber(minexp) then minexp = ends end
+      if is_longest then maxexp = ends end
+      if op.recovers then behind = '1' end
+      local meta = limit .. ' ' .. count .. ' ' .. minexp .. ' ' .. maxexp .. ' 0 0 ' .. behind
+      redis.call('HSET', leases, '', meta, id, ends .. ' ' .. fence .. ' ' .. copies .. ' ' .. op.phase .. ' ' .. token)
+      if op.list and is_new then
+        redis.call('SET', mark_name, whole(now + SENT_LIFE) .. ' ' .. SENT, 'PX', is_virtual and 3600000 or SENT_LIFE / 1000 + 1000)
+      end
+      if op.recovers then
+        redis.call('ZADD', base .. 'b:' .. key, fence, id)
+        redis.call('HSET', base .. 'o:' .. key, id, (op.order == 'published' and '0 3 ' or '0 1 ') .. fence)
+        redis.call('HSET', base .. 'm:' .. key, id, op.message)
+        redis.call('ZADD', base .. 'due', ends, key)
+      elseif is_new and is_longest then
+        expire(leases, longest)
+      end
+      return drawn or tonumber(fence)
     end
     is_refused = not expiry and not is_known and count >= most and (not op.message or op.at_once) and not op.repeated
   end
