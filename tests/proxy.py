@@ -92,6 +92,15 @@ class Proxy:
         """Whether a connection with something that was withheld is still open."""
         return any(link.fate in ("withhold", "deliver") for link in self._links)
 
+    def forget(self) -> None:
+        """Lose, without a word, all that is said on the connections that are open now; new ones work."""
+
+        def forget() -> None:
+            for link in self._links:
+                link.is_forgotten = True
+
+        self._do(forget)
+
     def lead_to(self, port: int) -> None:
         """Connect those who come from now on to another server on this machine; the others stay."""
         self._do(lambda: setattr(self, "_server", port))
@@ -160,6 +169,8 @@ class Proxy:
     def _hear(self, link: _Link, speaker: object) -> None:
         is_request = speaker is link.client
         said = link.hear(is_request=is_request)
+        if link.is_forgotten:
+            return
         trouble = self._trouble
         if trouble.no_requests if is_request else trouble.no_replies:
             link.has_lost = True
@@ -211,6 +222,7 @@ class _Link:
     selector: selectors.BaseSelector
     fate: Fate = "pass"
     has_lost: bool = False
+    is_forgotten: bool = False
     is_open: bool = True
     requests: deque[tuple[float, bytes]] = field(default_factory=deque)
     replies: deque[tuple[float, bytes]] = field(default_factory=deque)

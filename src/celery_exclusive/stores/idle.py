@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import socket
+import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from celery_exclusive.system.threads import is_green, original
 
 T = TypeVar("T")
+LONGEST = 30.0
+"""Seconds after which an idle connection is replaced.
+
+Load balancers and NATs forget one after minutes, without a word: a request on it gets no answer.
+"""
 _inherited: list[Any] = []
 """Connections of a parent process: to close them here would close them there."""
 
@@ -18,40 +25,58 @@ class Idle(Generic[T]):
     """Idle connections of this process: a forked child does not use its parent's.
 
     No lock guards them, so none can be held while a process forks.
+
+    Parameters:
+        close: closes one of them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, close: Callable[[T], object]) -> None:
+        self._close = close
         self._local = _new_local()
         self._pid = os.getpid()
 
     def __iter__(self) -> Iterator[T]:
-        return iter(self._connections)
+        return (connection for connection, _ in self._connections)
 
     def pop(self) -> T | None:
-        """Remove and return the connection that was used last."""
+        """Remove and return the connection that was used last, unless that is too long ago."""
         try:
-            return self._connections.pop()
+            connection, since = self._connections.pop()
         except IndexError:
             return None
+        if time.monotonic() - since < LONGEST:
+            return connection
+        self._close(connection)
+        self.clear()  # the others have been idle for even longer
+        return None
 
     def append(self, connection: T) -> None:
-        self._connections.append(connection)
+        self._connections.append((connection, time.monotonic()))
 
-    def drain(self) -> Iterator[T]:
-        """Remove and yield all connections."""
+    def clear(self) -> None:
+        """Close all connections."""
         connections = self._connections
         with suppress(IndexError):  # another thread may remove some meanwhile
             while True:
-                yield connections.pop()
+                self._close(connections.pop()[0])
 
     @property
-    def _connections(self) -> list[T]:
+    def _connections(self) -> list[tuple[T, float]]:
         pid = os.getpid()
         if self._pid != pid:
             _inherited.append(self._local)
             self._local, self._pid = _new_local(), pid  # in this order: another thread may look now
-        connections: list[T] = self._local.connections
+        connections: list[tuple[T, float]] = self._local.connections
         return connections
+
+
+def keep_alive(connected: socket.socket) -> None:
+    """Let the system probe an idle connection: so no NAT forgets it, and the server hears of its end."""
+    if connected.family == getattr(socket, "AF_UNIX", None):
+        return
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if option := getattr(socket, "TCP_KEEPIDLE", getattr(socket, "TCP_KEEPALIVE", None)):  # as macOS calls it
+        connected.setsockopt(socket.IPPROTO_TCP, option, int(LONGEST))
 
 
 def _new_local() -> Any:

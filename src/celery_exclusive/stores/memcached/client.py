@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from celery_exclusive.errors import OptionError, StoreUnavailable
 from celery_exclusive.stores import hints
-from celery_exclusive.stores.idle import Idle
+from celery_exclusive.stores.idle import Idle, keep_alive
 from celery_exclusive.system.deadline import at_most
 
 T = TypeVar("T")
@@ -58,7 +58,7 @@ class Client:
     def __init__(self, url: str) -> None:
         self._address, self._timeout = _parse(url)
         self.url = url.partition("?")[0]
-        self._idle: Idle[_Connection] = Idle()
+        self._idle = Idle(_Connection.close)
 
     def ask(self, commands: Sequence[bytes]) -> list[Answer]:
         """Send meta commands, with their values; return their answers in order.
@@ -83,8 +83,7 @@ class Client:
 
     def close(self) -> None:
         """Disconnect; the next call connects again."""
-        for connection in self._idle.drain():
-            connection.close()
+        self._idle.clear()
 
     def _exchange(self, commands: Sequence[bytes], read: Callable[[BinaryIO], T]) -> T:
         """Do one round trip; a second one on a new connection if the old one was dropped."""
@@ -124,6 +123,7 @@ class Client:
         else:
             opened = socket.create_connection(self._address, timeout)
             opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            keep_alive(opened)
         return _Connection(opened, opened.makefile("rb"))
 
     def _explain(self, text: str, error: Exception | None) -> NoReturn:

@@ -107,7 +107,7 @@ class Client:
         self.place = address.place(self._address.options)
         self.replicas = self._address.replicas
         self.timeout = float(self._address.options["socket_timeout"] or 0)
-        self._idle = Idle[Connection]()
+        self._idle = Idle[Connection](lambda connection: connection.disconnect())
 
     def begin(self, script: Script, base: str, *arguments: object) -> Connection | None:
         """Send a script on an idle connection, which is the caller's until `run` reads the answer from it.
@@ -157,8 +157,7 @@ class Client:
 
     def close(self) -> None:
         """Disconnect; the next call connects again."""
-        for connection in self._idle.drain():
-            connection.disconnect()
+        self._idle.clear()
 
     def _exchange(self, command: Command, again: Command = (), begun: Connection | None = None) -> Any:
         """Do one round trip; a second one on a new connection if the old one is of no use any more."""

@@ -10,6 +10,7 @@ import pymysql
 from pymysql.constants import CLIENT, ER
 from pymysql.converters import escape_string
 
+from celery_exclusive.stores.idle import keep_alive
 from celery_exclusive.stores.sql import mysql_statements as statements
 from celery_exclusive.stores.sql.server import PATIENCE
 from celery_exclusive.system.deadline import at_most
@@ -31,10 +32,12 @@ def connect(**options: Any) -> Any:
         "client_flag": CLIENT.MULTI_STATEMENTS,  # not FOUND_ROWS: a row that stays as it was must not count
     }
     try:
-        return _Connection(**{"connect_timeout": limit, **options, **own})
+        connection = _Connection(**{"connect_timeout": limit, **options, **own})
     except pymysql.OperationalError as error:
         _tell_of_silence(error, limit)
         raise
+    keep_alive(connection._sock)
+    return connection
 
 
 class Request:

@@ -9,6 +9,7 @@ from typing import Any
 
 from celery_exclusive.errors import OptionError
 from celery_exclusive.stores import hints
+from celery_exclusive.stores.idle import LONGEST
 from celery_exclusive.stores.sql import postgres_statements as statements
 from celery_exclusive.stores.sql.server import PATIENCE, ServerStore
 from celery_exclusive.stores.sql.tables import Words, stamped_definitions
@@ -48,7 +49,11 @@ class Postgres:
         self.url, self._parameters = url, parameters
 
     def connect(self) -> tuple[Any, Cursor]:
-        own = {"connect_timeout": max(2, ceil(at_most(PATIENCE))), "application_name": "celery-exclusive"}
+        own = {
+            "connect_timeout": max(2, ceil(at_most(PATIENCE))),
+            "application_name": "celery-exclusive",
+            "keepalives_idle": int(LONGEST),
+        }
         options = {**own, **self._parameters(), "client_encoding": "utf8"}
         try:
             connection = TimedConnection.connect(autocommit=True, prepare_threshold=None, **options)

@@ -102,8 +102,8 @@ class ServerStore(SqlStore):
         self.keeps_connections = True
         """Whether a connection stays open after its call, for the next one."""
         self._database = database
-        self._idle = Idle[_Session]()
-        finalize(self, _close_all, self._idle)
+        self._idle = Idle(_Session.close)
+        finalize(self, self._idle.clear)
 
     def apply(self, key: str, operation: KeyOperation) -> Reply:
         try:
@@ -124,7 +124,7 @@ class ServerStore(SqlStore):
         ]
 
     def close(self) -> None:
-        _close_all(self._idle)
+        self._idle.clear()
 
     def definitions(self) -> list[str]:
         """Return the statements that make the tables, for who has the right to."""
@@ -279,8 +279,3 @@ class ServerStore(SqlStore):
         if self._database.trouble(error) == "misuse":
             return OptionError(f"exclusive_store: {self.url}: {text}; {hint}")
         return StoreUnavailable(f"store {self.url}: {text}; {hint}")
-
-
-def _close_all(idle: Idle[_Session]) -> None:
-    for session in idle.drain():
-        session.close()

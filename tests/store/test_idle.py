@@ -1,0 +1,102 @@
+"""Connections that were idle for so long that what stands between may have forgotten them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from celery_exclusive.core.operations import AcquireAlone, Applied, Granted
+from celery_exclusive.stores import idle
+from celery_exclusive.stores.base import open_store
+from tests.proxy import Proxy
+from tests.store.operations import LIFE, give
+
+
+@pytest.fixture(params=["redis", "memcached", "postgres", "maria"])
+def url(request: pytest.FixtureRequest) -> str:
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
+
+
+@pytest.fixture
+def proxy(url: str) -> Iterator[Proxy]:
+    with Proxy(urlsplit(url).port or 0) as between:
+        yield between
+
+
+@pytest.fixture
+def pass_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Let the connections of this process be idle for some more seconds."""
+    passed = 0.0
+    monkeypatch.setattr(idle, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + passed))
+
+    def add(seconds: float) -> None:
+        nonlocal passed
+        passed += seconds
+
+    return add
+
+
+def open_behind(proxy: Proxy, url: str) -> Any:
+    return open_store(url.replace(str(urlsplit(url).port), str(proxy.port)))
+
+
+def test_a_call_after_a_pause_uses_no_connection_that_a_nat_may_have_forgotten(
+    url: str, proxy: Proxy, pass_time: Callable[[float], None]
+) -> None:
+    with closing(open_behind(proxy, url)) as store:
+        take = AcquireAlone("a", "token of a", LIFE)
+        assert isinstance(store.apply("key", take).answer, Granted)
+        pass_time(29)
+        accepted = proxy.accepted
+        assert store.apply("key", give("a")).answer == Applied(True)
+        assert proxy.accepted == accepted
+        proxy.forget()
+        pass_time(31)
+        assert isinstance(store.apply("key", take).answer, Granted)
+        assert proxy.accepted == accepted + 1
+
+
+def test_connections_idle_for_even_longer_are_closed_with_the_newest(
+    pass_time: Callable[[float], None],
+) -> None:
+    closed = list[str]()
+    connections = idle.Idle[str](closed.append)
+    connections.append("old")
+    pass_time(20)
+    connections.append("new")
+    pass_time(29)
+    assert connections.pop() == "new"
+    connections.append("new")
+    pass_time(31)
+    assert connections.pop() is None
+    assert closed == ["new", "old"]
+
+
+def test_the_system_keeps_idle_connections_alive(url: str) -> None:
+    with closing(open_store(url)) as store:
+        store.apply("key", AcquireAlone("a", "token of a", LIFE))
+        pauses = [
+            one.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            and one.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
+            for one in connections_to(urlsplit(url).port)
+        ]
+    assert pauses
+    assert all(0 < pause <= 30 for pause in pauses)
+
+
+def connections_to(port: int | None) -> Iterator[socket.socket]:
+    """Those that this process has to a port of this machine."""
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(OSError), socket.socket(fileno=os.dup(int(descriptor.name))) as one:
+            if one.getpeername()[1:2] == (port,):
+                yield one
