@@ -178,6 +178,15 @@ def pgbouncer(postgres_database: PostgresDatabase) -> Iterator[PgBouncer]:
 
 
 @pytest.fixture
+def start_pgbouncer(postgres_database: PostgresDatabase) -> Iterator[Callable[..., PgBouncer]]:
+    """Starts poolers of the test's own before that server: `start_pgbouncer(pool_mode="statement")`."""
+    with ExitStack() as servers:
+        yield lambda **options: servers.enter_context(
+            or_leave_out(lambda: PgBouncer(postgres_database, **options))
+        )
+
+
+@pytest.fixture
 def start_postgres() -> Iterator[Callable[..., PostgresServer]]:
     """Starts servers of the test's own: `start_postgres(max_connections="5")`."""
     with ExitStack() as servers:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import psycopg
 
@@ -19,7 +20,7 @@ listen_addr = 127.0.0.1
 listen_port = {port}
 unix_socket_dir =
 auth_type = any
-pool_mode = transaction
+admin_users = keeper
 default_pool_size = 2
 server_check_delay = 0
 """
@@ -34,19 +35,35 @@ def pgbouncer_program() -> str:
 
 
 class PgBouncer(Server):
-    """Two connections to a server, which its clients get in turn for one transaction each."""
+    """Two connections to a server, which its clients get in turn for one transaction each.
 
-    def __init__(self, database: PostgresDatabase) -> None:
+    `options` are further lines of its configuration: `client_idle_timeout="1"`.
+    """
+
+    def __init__(self, database: PostgresDatabase, **options: str) -> None:
         self._program, self._database = pgbouncer_program(), database
+        self._options = {"pool_mode": "transaction", **options}
         super().__init__("pgbouncer")
 
     @property
     def url(self) -> str:
         return self._database.url_of("tests", self.port)
 
+    def command(self, statement: str) -> list[Any]:
+        """What it answers to one of its own commands, such as KILL."""
+        url = self._database.url_of("keeper", self.port, "pgbouncer")
+        with psycopg.connect(url, autocommit=True) as connection:
+            cursor = connection.execute(statement)
+            return cursor.fetchall() if cursor.description else []
+
+    def clients(self) -> int:
+        """How many connections of users it has."""
+        return sum(row[1] == "tests" for row in self.command("SHOW CLIENTS"))
+
     def _start(self) -> bool:
         file = Path(self._directory, "pgbouncer.ini")
-        file.write_text(CONFIGURATION.format(server=self._database.port, port=self.port))
+        fixed = CONFIGURATION.format(server=self._database.port, port=self.port)
+        file.write_text(fixed + "".join(f"{name} = {value}\n" for name, value in self._options.items()))
         self._directory.chmod(0o755)
         return self._run([self._program, str(file)], env=environment(MADE), user=unprivileged("postgres"))
 

@@ -13,6 +13,7 @@ from celery_exclusive.stores.base import open_store
 from celery_exclusive.stores.sql.postgres import PostgresStore
 from tests.pgbouncer import PgBouncer
 from tests.postgres import PostgresDatabase, PostgresServer
+from tests.servers import wait_until
 from tests.store.operations import give, take
 
 
@@ -44,6 +45,61 @@ def test_through_a_pooler_nothing_is_kept_in_a_session(pgbouncer: PgBouncer) -> 
         session.cursor.execute("SELECT count(*) FROM pg_prepared_statements")
         assert session.cursor.fetchone() == (0,)
     pooled.close()
+
+
+def test_a_connection_that_the_server_ended_for_idleness_is_replaced(
+    start_postgres: Callable[..., PostgresServer],
+) -> None:
+    server = start_postgres(idle_session_timeout="100ms")
+    with closing(server.open_store()) as store:
+        store.epoch()
+        (session,) = store._idle
+        number = server.number(session.connection)
+        wait_until(lambda: number not in server.numbers(), "the end of its connection", 30)
+        assert isinstance(store.apply("key", take("a")).answer, Granted)
+
+
+@pytest.mark.usefixtures("postgres_url")
+@pytest.mark.parametrize("how", ["client_idle_timeout", "KILL"])
+def test_a_connection_that_a_pooler_ended_is_replaced(
+    how: str, start_pgbouncer: Callable[..., PgBouncer]
+) -> None:
+    pooler = start_pgbouncer(**({} if how == "KILL" else {how: "1"}))
+    with closing(PostgresStore(pooler.url)) as store:
+        assert isinstance(store.apply("key", take("a")).answer, Granted)
+        if how == "KILL":
+            (database,) = {row[2] for row in pooler.command("SHOW CLIENTS") if row[1] == "tests"}
+            pooler.command(f"KILL {database}")
+            pooler.command(f"RESUME {database}")
+        wait_until(lambda: not pooler.clients(), "the end of its connection", 30)
+        assert store.apply("key", give("a")).answer == Applied(True)
+
+
+REFUSE_ONCE = """CREATE SEQUENCE refusals;
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    IF nextval('refusals') = 1 THEN RAISE 'others are in the way' USING ERRCODE = '{code}'; END IF;
+    RETURN NEW;
+END $$;
+CREATE TRIGGER refuse BEFORE INSERT OR UPDATE ON exclusive2_lock FOR EACH ROW EXECUTE FUNCTION refuse()"""
+
+
+@pytest.mark.usefixtures("postgres_url")
+@pytest.mark.parametrize("code", ["40001", "40P01", "55P03", "57014"])
+def test_what_the_server_refuses_once_is_tried_again_and_the_next_calls_work(
+    code: str, postgres_database: PostgresDatabase
+) -> None:
+    """After a ROLLBACK psycopg lets the server forget all statements that were prepared."""
+    with closing(postgres_database.open_store()) as store:
+        for id in "abcd":  # until all is prepared
+            store.apply("key", take(id))
+        store.apply("key", give("a"))
+        (session,) = store._idle
+        with postgres_database.connect() as connection:
+            connection.execute(REFUSE_ONCE.format(code=code))
+        assert isinstance(store.apply("new", take("a")).answer, Granted)
+        assert store.apply("new", give("a")).answer == Applied(True)
+        assert isinstance(store.apply("other", take("a")).answer, Granted)
+        assert list(store._idle) == [session]
 
 
 def test_check_warns_of_each_setting_with_which_a_crash_loses_locks(

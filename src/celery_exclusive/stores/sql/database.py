@@ -6,8 +6,8 @@ from typing import Any, Literal, Protocol
 
 from celery_exclusive.stores.sql.transaction import Cursor
 
-Trouble = Literal["lost", "busy", "no tables", "misuse", "other"]
-"""The connection is lost; others are in the way; tables are missing; a human must change something."""
+Trouble = Literal["lost", "silent", "busy", "no tables", "misuse", "other"]
+"""The connection is lost; the server says nothing; others are in the way; no tables; a human must act."""
 
 
 class Database(Protocol):
@@ -25,6 +25,10 @@ class Database(Protocol):
 
     def connect(self) -> tuple[Any, Cursor]:
         """Open a connection that commits each statement, and a cursor that takes `?` for a parameter."""
+        ...
+
+    def is_closed(self, connection: Any) -> bool:
+        """Whether the driver has found the other end closed."""
         ...
 
     def begin(self, cursor: Cursor, *, writes: bool) -> int:

@@ -68,6 +68,9 @@ class Mysql:
         cursor.prepares = kind in PREPARING
         return connection, cursor
 
+    def is_closed(self, connection: Any) -> bool:
+        return not connection.open
+
     def _refuse(self, kind: str, version: str, connection: Any) -> None:
         """Refuse what is too old."""
         oldest, numbers = OLDEST[kind], re.findall(r"\d+", version)[:2]

@@ -53,6 +53,8 @@ _HINTS = _BUSY | _LOST | _MISUSE | _OTHER
 
 def trouble(error: Exception) -> Trouble:
     code = _code(error)
+    if code == _NO_CODE:
+        return "silent"
     if code == _NO_TABLE:
         return "no tables"
     if code in _BUSY:

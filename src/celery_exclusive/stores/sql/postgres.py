@@ -72,6 +72,9 @@ class Postgres:
             connection.prepare_threshold = 2
         return connection, cursor
 
+    def is_closed(self, connection: Any) -> bool:
+        return bool(connection.closed)
+
     def hint(self, error: Exception) -> str:
         if isinstance(error, psycopg.errors.ReadOnlySqlTransaction) and not self._is_replica():
             return hints.READ_ONLY

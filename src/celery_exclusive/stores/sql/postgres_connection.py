@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import psycopg
@@ -54,10 +55,15 @@ class TranslatingCursor:
         if self.raw.connection.prepare_threshold is None:
             server.send_query_params(request.text, words, param_formats=formats)
             return self._result()
-        if request.name not in self._prepared:
-            server.send_prepare(request.name, request.text)
-            self._result()
-            self._prepared.add(request.name)
+        if request.name in self._prepared:
+            server.send_query_prepared(request.name, words, param_formats=formats)
+            with suppress(
+                psycopg.errors.InvalidSqlStatementName
+            ):  # psycopg drops all of them after a ROLLBACK
+                return self._result()
+        server.send_prepare(request.name, request.text)
+        self._result()
+        self._prepared.add(request.name)
         server.send_query_prepared(request.name, words, param_formats=formats)
         return self._result()
 

@@ -49,9 +49,9 @@ def trouble(error: Exception) -> Trouble:
         return "busy"
     if code in _MISUSE or (not code and _known(error, _MISUSE_WORDS)):
         return "misuse"
-    is_silent = isinstance(error, psycopg.errors.ConnectionTimeout)
-    is_lost = isinstance(error, psycopg.OperationalError) and not code and not is_silent
-    return "lost" if is_lost or code in _LOST else "other"
+    if isinstance(error, psycopg.errors.ConnectionTimeout):
+        return "silent"
+    return "lost" if code in _LOST else "other"
 
 
 def hint(error: Exception) -> str:

@@ -24,7 +24,7 @@ from celery_exclusive.errors import OptionError, StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import Reply
 from celery_exclusive.stores.idle import Idle
 from celery_exclusive.stores.sql import rows, statements, tables
-from celery_exclusive.stores.sql.database import Database
+from celery_exclusive.stores.sql.database import Database, Trouble
 from celery_exclusive.stores.sql.rows import Damaged, Found
 from celery_exclusive.stores.sql.store import SqlStore
 from celery_exclusive.stores.sql.transaction import (
@@ -200,8 +200,7 @@ class ServerStore(SqlStore):
                 self._keep(session)
                 return result
             except (self._database.error, NamespaceGone) as error:
-                gone = isinstance(error, NamespaceGone)
-                trouble = "no tables" if gone else self._database.trouble(error)
+                trouble = self._trouble(error, session)
                 if trouble == "busy" and time.monotonic() < until:
                     if session and session.roll_back():
                         self._keep(session)
@@ -222,6 +221,14 @@ class ServerStore(SqlStore):
                     session.close()
                 raise
             time.sleep(random.uniform(*_PAUSE))
+
+    def _trouble(self, error: Exception, session: _Session | None) -> Trouble:
+        """Return what an error means. A connection that was closed is lost, whatever the server said last."""
+        if isinstance(error, NamespaceGone):
+            return "no tables"
+        trouble = self._database.trouble(error)
+        is_closed = session is not None and self._database.is_closed(session.connection)
+        return "lost" if is_closed and trouble != "silent" else trouble
 
     def _keep(self, session: _Session) -> None:
         if self.keeps_connections:
