@@ -68,6 +68,10 @@ class NoLease(ExclusiveError, AttributeError):
     """The run or the `lock()` object holds no lease. `getattr(task, "lease", None)` returns None then."""
 
 
+class NoOptions(OptionError, AttributeError):
+    """A task has no options, so it has no lock. `getattr(task, "lock_state", None)` returns None then."""
+
+
 class StoreUnavailable(ExclusiveError):
     """The store did not answer. The state of the lock is unknown; trying again is safe.
 

@@ -24,7 +24,8 @@ from celery_exclusive.options.masking import mask
 from celery_exclusive.options.option import Option, apps_with_locks, check_declaration
 from celery_exclusive.publishing.send import with_our_header
 from celery_exclusive.services import ATTRIBUTE, Services
-from celery_exclusive.task import TaskMixin
+from celery_exclusive.task import TaskMixin, explain_absence
+from celery_exclusive.worker.body import refuse_never_run
 from celery_exclusive.worker.checks import refuse_declared
 from celery_exclusive.worker.gate import GatedTask
 from celery_exclusive.worker.parts import parts_of
@@ -137,9 +138,13 @@ class Installer:
             cls.exclusive = cls.unique = None  # what is given to all tasks is not meant for Celery's own
         options = [option for kind in KINDS if (option := _declared(task, kind))]
         if not options:
+            explain_absence(cls)
             return
+        refuse_never_run(task)
         for option in options:
             keys.check(task.name, task.run, option)
+            if doubt := keys.doubt(task.name, task.run, option):
+                warn_of_task(doubt, task.run)
             refuse_declared(self.app.conf, task.name, option)
         names = {"__module__": cls.__module__, "__doc__": cls.__doc__, "Request": request_class(cls.Request)}
         names["throws"] = (*cls.throws, DuplicateTask)  # of what its body calls: no alarm

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from celery_exclusive.core.claim import task_id
 from celery_exclusive.core.records import NOT_BEGUN, SECOND
-from celery_exclusive.errors import NoLease, OptionError, UnreadableKey
+from celery_exclusive.errors import NoLease, NoOptions, OptionError, UnreadableKey
 from celery_exclusive.leases.operator_release import release
 from celery_exclusive.options.keys import key_of, needs_headers
 from celery_exclusive.run import current_run
@@ -176,6 +176,26 @@ class TaskMixin:
         )
 
 
+class _Absent:
+    """Stands for an attribute that a task without options has not: the error names the fix."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, task: object, cls: Any) -> NoReturn:
+        raise NoOptions(
+            f"task {cls.name} has neither exclusive= nor unique=, and so it has no {self.name}: declare one, "
+            "as in @app.task(exclusive=Exclusive())"
+        )
+
+
+def explain_absence(cls: type) -> None:
+    """Let this class of a task without options name the fix where somebody asks for our attributes."""
+    for name in ("lease", "lock_state", "release_lock"):
+        if not hasattr(cls, name):
+            setattr(cls, name, _Absent(name))
+
+
 def _keys(
     task: Any, verb: str, args: tuple[Any, ...], kwargs: dict[str, Any], headers: Mapping[str, Any] | None
 ) -> list[str]:
@@ -184,6 +204,12 @@ def _keys(
     options = [option for option in (services.exclusive(task), services.unique(task)) if option]
     if not options:
         raise OptionError(f"task {task.name} has neither exclusive= nor unique=, and so it has no key")
+    if not kwargs and [*map(type, args)] in ([tuple], [tuple, dict]):
+        raise TypeError(
+            f"task {task.name}: {verb}() takes the arguments of a call as delay() does, not as apply_async() "
+            f"does: write {verb}(1), not {verb}((1,)). For an argument that is a tuple give a list: both "
+            "have one key"
+        )
     in_key = services.key_headers
     if not any(needs_headers(option, task.run, in_key) for option in options):
         kwargs, headers = kwargs if headers is None else {**kwargs, "headers": headers}, {}

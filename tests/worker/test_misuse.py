@@ -72,6 +72,10 @@ DECLARATIONS = {
         '@install(app).task(name="feeds.load", exclusive=Exclusive(key="feed:{ulr}"))\ndef load(url): ...',
         ["OptionError", "feeds.load", "key='feed:{ulr}'", "did you mean 'url'?"],
     ),
+    "a function whose body Celery never runs": (
+        '@install(app).task(name="feeds.load", exclusive=Exclusive("url"))\nasync def load(url): ...',
+        ["OptionError", "feeds.load", "async def", "asyncio.run("],
+    ),
     "recover for a task that is acknowledged when it begins": (
         '@install(app).task(name="feeds.load", exclusive=Exclusive(recover=True))\ndef load(url): ...',
         ["feeds.load", "recover=True", "acks_late=True"],

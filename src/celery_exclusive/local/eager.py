@@ -79,9 +79,8 @@ class EagerTask(CeleryTask):  # type: ignore[type-arg]
         eager = _EagerRun(self, id, call, call_options.exclusive, unique)
         with eager.admitted() as run, within(run):
             result: Any = super().apply(args, kwargs, link, link_error, id, *rest, **options)
-        if unique:
-            result.key, result.existing_id = eager.unique_key, eager.duplicate_of
-            result.outcome = "published" if result.existing_id is None else "skipped"
+        result.key, result.existing_id = eager.unique_key, eager.duplicate_of
+        result.outcome = "published" if result.existing_id is None else "skipped"
         return result
 
 

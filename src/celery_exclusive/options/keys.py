@@ -76,8 +76,27 @@ def check(task_name: str, run: _Run, option: Option) -> None:
         for name in named(option) or ():
             if name not in parameters and not takes_any:
                 raise Refused(_no_parameter(name, parameters))
+        if isinstance(option.key, str):
+            _refuse_without_braces(option.key, parameters)
     except Refused as refused:
         raise _error(task_name, option, refused) from refused.__cause__
+
+
+def doubt(task_name: str, run: _Run, option: Option) -> str | None:
+    """Return a warning if keys depend on names that a wrapper of the task hides: it would mix up calls."""
+    signature = _parameters(run).signature
+    kinds = {parameter.kind for parameter in signature.parameters.values()}
+    if (
+        kinds != {Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD}
+        or callable(option.key)
+        or named(option) == ()
+    ):
+        return None
+    return (
+        f"task {task_name!r}, {option.attribute}={option!r}: it takes {signature}, so an argument given by "
+        "place has no name here, and f(1) and f(x=1) have different keys. If a decorator wraps the task's "
+        "function, give its wrapper @functools.wraps(function)"
+    )
 
 
 def key_of(
@@ -198,6 +217,15 @@ def _fields(template: str) -> tuple[tuple[Field, ...], str]:
         return parse_template(template)
     except ValueError as error:
         raise Refused(str(error)) from error.__cause__
+
+
+def _refuse_without_braces(key: str, parameters: Mapping[str, Parameter]) -> None:
+    name = key.partition(".")[0]
+    if name in parameters:
+        raise Refused(
+            f"it is one key for all calls, and there is a parameter {name!r}: write key='{{{key}}}' for its "
+            "value, or for one key a text that no parameter has as its name."
+        )
 
 
 def _check_function(key: Callable[..., str], signature: Signature) -> None:

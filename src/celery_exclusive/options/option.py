@@ -13,7 +13,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NoReturn, TypeVar, cast, get_args
 from weakref import WeakKeyDictionary
 
-from typing_extensions import Self
+from typing_extensions import Never, Self
 
 from celery_exclusive.errors import OptionError, did_you_mean, shown, warn_of_task
 from celery_exclusive.options.amounts import MIN_TTL, is_duration, seconds_from
@@ -105,6 +105,10 @@ class Option:
         changed: Self = replace(cast("Any", self), **changes)
         return changed
 
+    def __call__(self, _: Never, /) -> NoReturn:
+        """Refuse to be a decorator."""
+        self.refuse(f"it is no decorator. Write @app.task({self.attribute}={self!r}).")
+
     def __repr__(self) -> str:
         names = self.by or ()
         shown = [repr(names[0] if len(names) == 1 else names)] if names else []
@@ -180,6 +184,11 @@ class Option:
     def _names(self) -> tuple[str, ...] | None:
         if self.by is None:
             return None
+        if callable(self.by):
+            self.refuse(
+                f"by= is a function. To declare a task write @app.task({self.attribute}={type(self).__name__}"
+                "(...)); a function that makes the key of a call is key=."
+            )
         given: list[object] = [*self.by] if isinstance(self.by, (tuple, list)) else [self.by]
         names = tuple(name for name in given if isinstance(name, str) and name.isidentifier())
         if given == ["*"]:

@@ -156,8 +156,8 @@ def pop_header(services: Services, options: dict[str, Any]) -> Header | None:
 
 
 def with_outcome(task: Any, result: Any) -> Any:
-    """Add the outcome that each call of a task with `unique=` has, also where that is switched off."""
-    if getattr(task, "unique", None):
+    """Add the outcome that each call of a task with options has, also where they are switched off."""
+    if getattr(task, "unique", None) or getattr(task, "exclusive", None):
         result.outcome, result.existing_id, result.key = "published", None, None
     return result
 

@@ -10,6 +10,7 @@ from celery.app.task import Task as CeleryTask
 from celery_exclusive.messages.header import DELIVERY
 from celery_exclusive.run import Run, current_run, within
 from celery_exclusive.task import TaskMixin
+from celery_exclusive.worker.body import NEVER_RUN, never_run
 from celery_exclusive.worker.execution import Execution
 
 
@@ -54,7 +55,10 @@ class GatedTask(TaskMixin):
                 raise run.failure
             if run.skipped:
                 return run.skipped[0]
-            return call(*args, **kwargs)
+            result = call(*args, **kwargs)
+            if type(result) in NEVER_RUN:
+                raise never_run(self.name, result)
+            return result
         except BaseException as error:
             ended_by = error
             raise

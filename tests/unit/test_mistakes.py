@@ -1,0 +1,180 @@
+"""Mistakes that nobody would notice, or whose error would not help: each gets one line that names the fix."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import wraps
+from typing import Any
+
+import pytest
+from celery import Celery, Task
+
+import celery_exclusive
+from celery_exclusive import Exclusive, OptionError, Unique
+
+
+async def awaited(url: str) -> str:
+    return url
+
+
+def looped_over(url: str) -> Iterator[str]:
+    yield url
+
+
+async def both(url: str) -> AsyncIterator[str]:
+    yield url
+
+
+def returned(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What a decorator makes of such a function, so that its kind is not seen."""
+
+    @wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+def unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A decorator that forgets `functools.wraps`."""
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+def load(url: str, options: Any = None) -> str:
+    return url
+
+
+def declare(app: Celery, function: Callable[..., Any] = load, **options: Any) -> Any:
+    task = app.task(name="feeds.load", shared=False, **options)(function)
+    app.finalize()
+    return app.tasks[task.name]
+
+
+never_run = pytest.mark.parametrize("function", [awaited, looped_over, both])
+
+
+@never_run
+@pytest.mark.parametrize("options", [{"exclusive": Exclusive()}, {"unique": Unique()}], ids=str)
+def test_a_function_whose_body_celery_never_runs_is_refused(
+    app: Celery, function: Callable[..., Any], options: dict[str, Any]
+) -> None:
+    with pytest.raises(OptionError, match=r"task feeds\.load: .* write a plain function that runs it"):
+        declare(app, function, **options)
+
+
+@never_run
+def test_a_task_does_not_succeed_with_a_body_that_has_not_run(
+    app: Celery, function: Callable[..., Any]
+) -> None:
+    result = declare(app, returned(function), exclusive=Exclusive()).apply(("https://a",))
+    assert result.state == "FAILURE"
+    assert isinstance(result.result, OptionError)
+    assert "Celery never runs the body" in str(result.result)
+
+
+def test_a_base_class_may_run_what_the_function_returns(app: Celery) -> None:
+    class Awaiting(Task):
+        abstract = True
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            return asyncio.run(super().__call__(*args, **kwargs))
+
+    assert declare(app, awaited, base=Awaiting, exclusive=Exclusive()).apply(("https://a",)).get() == (
+        "https://a"
+    )
+
+
+@pytest.mark.parametrize("key", ["url", "options.name"])
+@pytest.mark.parametrize("kind", [Exclusive, Unique])
+def test_a_key_that_is_the_name_of_a_parameter_is_refused(app: Celery, kind: Any, key: str) -> None:
+    with pytest.raises(OptionError, match=rf"key='{key}'.*write key='\{{{key}\}}' for its value"):
+        declare(app, **{kind.attribute: kind(key=key)})
+
+
+@pytest.mark.parametrize("key", ["feeds", "feed:url", "urls", "url of {url}"])
+def test_a_key_that_only_contains_such_a_name_is_accepted(app: Celery, key: str) -> None:
+    assert declare(app, exclusive=Exclusive(key=key)).lock_state("a").key
+
+
+@pytest.mark.parametrize(
+    "option",
+    [Unique(), Unique("url"), Exclusive("*"), Exclusive("url"), Exclusive(key="feed:{url}")],
+    ids=str,
+)
+def test_a_wrapper_that_hides_the_parameters_is_warned_of(app: Celery, option: Any) -> None:
+    with pytest.warns(UserWarning, match=r"task 'feeds\.load'.*give its wrapper @functools\.wraps") as found:
+        declare(app, unwrapped(load), **{option.attribute: option})
+    assert [warning.filename for warning in found] == [__file__]
+
+
+@pytest.mark.parametrize(
+    "option", [Exclusive(), Exclusive(key="all feeds"), Unique(key=lambda *args, **kwargs: "feed")], ids=str
+)
+def test_a_wrapper_is_not_warned_of_where_no_parameter_matters(app: Celery, option: Any) -> None:
+    with warnings.catch_warnings(record=True) as found:
+        declare(app, unwrapped(load), **{option.attribute: option})
+    assert not found
+
+
+@pytest.mark.parametrize("verb", ["lock_state", "release_lock"])
+@pytest.mark.parametrize("arguments", [(("https://a",),), (("https://a",), {"options": 1}), ((),)], ids=str)
+def test_arguments_that_are_written_as_for_apply_async_are_refused(
+    app: Celery, verb: str, arguments: tuple[Any, ...]
+) -> None:
+    task = declare(app, exclusive=Exclusive("url"))
+    with pytest.raises(TypeError, match=rf"task feeds\.load: {verb}\(\) takes .* not {verb}\(\(1,\)\)"):
+        getattr(task, verb)(*arguments)
+
+
+def test_a_tuple_among_other_arguments_is_an_argument(app: Celery) -> None:
+    task = declare(app, exclusive=Exclusive("*"))
+    assert task.lock_state(("a", "b"), "c").key == task.lock_state(["a", "b"], "c").key
+
+
+@pytest.mark.parametrize("option", [Exclusive("url"), Unique("url")], ids=str)
+def test_an_option_is_no_decorator(option: Any) -> None:
+    name = type(option).__name__
+    with pytest.raises(OptionError, match=rf"{name}\(\): .*@app\.task\({option.attribute}={name}\('url'\)\)"):
+        option(load)
+
+
+@pytest.mark.parametrize("kind", [Exclusive, Unique])
+def test_an_option_without_parentheses_is_no_decorator_either(kind: Any) -> None:
+    with pytest.raises(
+        OptionError, match=rf"{kind.__name__}\(\): by= is a function\. .*@app\.task\({kind.attribute}="
+    ):
+        kind(load)
+
+
+@pytest.mark.parametrize("base", [Task, celery_exclusive.Task], ids=["of Celery", "ours"])
+@pytest.mark.parametrize("name", ["lock_state", "release_lock"])
+def test_a_task_without_options_says_why_it_has_no_lock(app: Celery, name: str, base: Any) -> None:
+    task = declare(app, base=base)
+    with pytest.raises(OptionError, match=r"task feeds\.load has neither exclusive= nor unique="):
+        getattr(task, name)("https://a")
+
+
+@pytest.mark.parametrize("name", ["lease", "lock_state", "release_lock"])
+def test_a_task_without_options_has_no_more_attributes_than_celery_gives_it(app: Celery, name: str) -> None:
+    task = declare(app)
+    assert not hasattr(task, name)
+    setattr(task, name, "of the user")
+    assert getattr(task, name) == "of the user"
+
+
+@pytest.mark.parametrize("way", ["delay", "apply", "by name", "switched off"])
+def test_a_call_of_an_exclusive_task_has_an_outcome_too(app: Celery, way: str) -> None:
+    task = declare(app, exclusive=Exclusive("url"))
+    result = {
+        "delay": lambda: task.delay("https://a"),
+        "apply": lambda: task.apply(("https://a",)),
+        "by name": lambda: app.send_task(task.name, ("https://a",)),
+        "switched off": lambda: task.apply_async(("https://a",), exclusive=None),
+    }[way]()
+    assert (result.outcome, result.existing_id, result.key) == ("published", None, None)
