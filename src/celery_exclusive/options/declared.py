@@ -153,9 +153,11 @@ class Exclusive(Option):
         if seconds is None:
             return
         if self.on_conflict != "reschedule":
+            hint = " A call that may wait in line for so long only has expires=." * (
+                self.on_conflict == "wait"
+            )
             self.refuse(
-                f"give_up_after={shown(seconds)} is for on_conflict='reschedule'. Leave it out, or limit the "
-                "line with max_waiting=."
+                f"give_up_after={shown(seconds)} is for on_conflict='reschedule'. Leave it out.{hint}"
             )
         if not is_duration(seconds, at_least=0) or seconds == 0:
             self.refuse(

@@ -28,7 +28,7 @@ from celery_exclusive.options.canonical import (
 from celery_exclusive.options.key_headers import PARAMETER, own_headers, takes_headers
 from celery_exclusive.options.key_text import TOO_LONG, absolute_key, own_key
 from celery_exclusive.options.option import ALL, Option
-from celery_exclusive.options.templates import Field, parse_template
+from celery_exclusive.options.templates import Field, as_function, parse_template
 
 _Run = Callable[..., object]
 _Args = Sequence[object] | None
@@ -312,13 +312,15 @@ def _text_of(bound: BoundArguments, path: tuple[str, ...]) -> str:
         try:
             value = getattr(value, step)
         except Exception as error:
-            text = (
-                f"is a {type_name(value)} without a readable .{step} ({type(error).__name__}): correct key=."
-            )
+            fix = as_function(path[0], step) if isinstance(value, Mapping) else "correct key="
+            text = f"is a {type_name(value)} without a readable .{step} ({type(error).__name__}): {fix}."
             raise Refused(text, done) from error
         done += f".{step}"
     with at(done):
-        return _shown(value, "name an attribute of it, as in {project.pk}, or use a function as key=")
+        fix = "name an attribute of it, as in {project.pk}, or use a function as key="
+        if isinstance(value, (Mapping, list, tuple)):
+            fix = as_function(path[0], "id" if isinstance(value, Mapping) else 0)
+        return _shown(value, fix)
 
 
 def _shown(value: object, fix: str) -> str:

@@ -7,12 +7,15 @@ contains the characters between them: "{owner}:{repo}" of ("a:b", "c") is "a^:b:
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from string import Formatter
 from typing import Final
 
 ESCAPE: Final = "^"
+_ITEM: Final = re.compile(r"(\w+)[^\[]*\[['\"]?(\w+)")
+"""An item of an argument, as in "data[id]"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,11 @@ class Field:
         return value
 
 
+def as_function(name: str, item: object) -> str:
+    """Say how a key has an item of an argument, which a template cannot name."""
+    return f'use a function as key=, such as lambda {name}, **_: f"...{{{name}[{item!r}]}}"'
+
+
 @lru_cache(maxsize=1024)
 def parse_template(template: str) -> tuple[tuple[Field, ...], str]:
     """Split "repo:{project.pk}" into its fields and the text behind them, or raise ValueError."""
@@ -51,6 +59,8 @@ def parse_template(template: str) -> tuple[tuple[Field, ...], str]:
             path = tuple(name.split("."))
             if spec or conversion or not all(step.isidentifier() for step in path):
                 path = ()
+                if item := _ITEM.match(name):
+                    fix = as_function(item[1], int(item[2]) if item[2].isdecimal() else item[2])
             found.append((before, path))
             before = ""
     except ValueError as error:

@@ -407,11 +407,6 @@ def test_every_text_makes_a_key_that_a_store_can_write(name: str):
 @pytest.mark.parametrize(
     ("template", "value", "said"),
     [
-        (
-            "{feed_url}",
-            [1],
-            "argument feed_url is a list, which a template cannot show: name an attribute of it",
-        ),
         ("{feed_url}", b"a", "argument feed_url is a bytes, which a template cannot show"),
         (
             "{feed_url.pk.no}",
@@ -482,12 +477,36 @@ def test_an_option_that_does_not_fit_the_parameters_is_refused(option: Exclusive
 
 @pytest.mark.parametrize(
     "template",
-    ["{", "}", "{}", "{0}", "{a[0]}", "{a!r}", "{a:>9}", "{a.}", "{.a}", "{a:{b}}", "{a b}", "\ud83d{a}"],
+    ["{", "}", "{}", "{0}", "{a!r}", "{a:>9}", "{a.}", "{.a}", "{a:{b}}", "{a b}", "\ud83d{a}"],
 )
 def test_a_template_that_is_none_is_refused_with_an_example(template: str):
     said = refusal(check, "feeds.work", open_ended, Exclusive(key=template))
     assert f"key={template!r} " in said
     assert "put names of parameters into braces, as in 'repo:{project_id}'" in said
+
+
+@pytest.mark.parametrize(
+    ("template", "value", "of"),
+    [
+        ("{feed_url[id]}", {"id": 7}, check),
+        ("{feed_url['id']}", {"id": 7}, check),
+        ("{feed_url[0]}", [7], check),
+        ("{feed_url}", [7], key_of),
+        ("{feed_url}", {"id": 7}, key_of),
+        ("{feed_url.id}", {"id": 7}, key_of),
+    ],
+)
+def test_a_template_into_a_dict_or_a_list_is_refused_with_a_function_that_works(
+    template: str, value: Any, of: Any
+):
+    def load(feed_url: Any, full: Any = False) -> None: ...
+
+    call = ([value], {}) if of is key_of else ()
+    said = refusal(of, "feeds.work", load, Exclusive(key=template), *call)
+    _, _, function = said.partition("use a function as key=, such as ")
+    option = Exclusive(key=eval(function.rstrip(".")))
+    check("feeds.work", load, option)
+    assert key_of("feeds.work", load, option, [value], {}) == "x=...7"
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,10 @@ def test_a_skipped_run_returns_the_constant_that_was_given(constant: object):
         ({"order": "published", "on_conflict": "skip"}, ["order='published'", "on_conflict='wait'"]),
         ({"order": "published", "max_waiting": 9}, ["order='published'", "max_waiting="]),
         ({"recover": "yes"}, ["recover='yes'", "exclusive_recover"]),
-        ({"give_up_after": 9}, ["give_up_after=9", "on_conflict='reschedule'"]),
+        (
+            {"give_up_after": 9},
+            ["give_up_after=9", "on_conflict='reschedule'", "A call that may wait in line", "has expires=."],
+        ),
         ({"on_conflict": "reschedule", "give_up_after": 0}, ["give_up_after=0", "above 0"]),
         ({"on_conflict": "reschedule", "give_up_after": "9"}, ["give_up_after='9'", "number of seconds"]),
         ({"on_conflict": "raise", "max_waiting": 2}, ["max_waiting=2", "with 'raise' there is no line"]),
