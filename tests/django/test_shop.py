@@ -26,7 +26,7 @@ def atomic(database: dict[str, Any], **test: Any) -> dict[str, Any]:
 def passes(shop: Shop) -> None:
     said = shop.manage("test", "--noinput")
     assert "\nOK\n" in said, said
-    assert "Found 12 test(s)" in said
+    assert "Found 13 test(s)" in said
 
 
 def test_with_locks_in_a_file_of_their_own(tmp_path: Path) -> None:

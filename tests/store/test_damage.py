@@ -129,7 +129,7 @@ def test_the_error_of_a_damaged_key_names_it_and_the_remedy(bench: Bench) -> Non
         bench.acquire("bad", "c")
 
 
-@pytest.mark.parametrize("name", ["fence", "epoch"])
+@pytest.mark.parametrize("name", ["fence", "epoch", "due"])
 def test_damage_that_all_keys_share_is_not_reported_as_damage_of_one(
     redis_server: RedisServer, redis_url: str, name: str
 ) -> None:

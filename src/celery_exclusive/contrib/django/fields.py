@@ -14,7 +14,8 @@ class Name(models.BinaryField):
     """Text of any characters; those that cannot be printed are escaped, as `locks ls` shows them."""
 
     def from_db_value(self, value: Any, *_: object) -> str | None:
-        return None if value is None else escaped(to_text(bytes(value)))
+        is_ours = isinstance(value, (bytes, memoryview))  # SQLite keeps a text where bytes belong
+        return None if value is None else escaped(to_text(bytes(value)) if is_ours else str(value))
 
     def to_python(self, value: Any) -> Any:
         return value

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import json
 from hashlib import blake2b
-from typing import Any
 from urllib.parse import quote_from_bytes
 
 from celery_exclusive.core.records import Document, Holder
+from celery_exclusive.stores.damaged import Damaged, check_holders, check_numbers
 from celery_exclusive.stores.text import to_bytes
 
 _LONGEST = 200
 """The bytes of a name; memcached allows 250 with all that stands before it."""
 _PLAIN = "!$&'()*+,-./:;<=>?@[]^_`{|}~"
-
-
-class Damaged(ValueError):
-    """An item holds what no release of this library wrote."""
 
 
 def name(*parts: str) -> bytes:
@@ -42,15 +38,10 @@ def read(key: str, text: bytes, epoch: str) -> Document:
     try:
         owner, limit, fence, leases = json.loads(text)
         holders = tuple(Holder(*lease) for lease in leases)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise Damaged(f"{type(error).__name__}: {error}") from error
-    _check_whole(limit, fence, *(number for h in holders for number in (h.expiry, h.fence)))
+    check_numbers(limit, fence)
+    check_holders(holders)
     if owner != key:
         raise Damaged(f"the item belongs to {owner!r}")
     return Document(limit, fence, holders, epoch)
-
-
-def _check_whole(*numbers: Any) -> None:
-    for number in numbers:
-        if not isinstance(number, int):
-            raise Damaged(f"{number!r} is no whole number")

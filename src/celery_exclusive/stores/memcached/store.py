@@ -24,10 +24,10 @@ from celery_exclusive.core.operations import (
 from celery_exclusive.core.records import SECOND, Document, Line
 from celery_exclusive.errors import ExclusiveError, StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import Capabilities, Reply, Snapshot
+from celery_exclusive.stores.damaged import Damaged
 from celery_exclusive.stores.document_store import Change, DocumentStore, Loaded, snapshot
 from celery_exclusive.stores.memcached import item
 from celery_exclusive.stores.memcached.client import Answer, Client
-from celery_exclusive.stores.memcached.item import Damaged
 from celery_exclusive.stores.text import to_bytes, to_text
 
 _O = TypeVar("_O", bound=Operation)

@@ -19,11 +19,11 @@ from celery_exclusive.stores.redis.call import Call, script_call
 from celery_exclusive.stores.redis.marks import Marks
 from celery_exclusive.stores.redis.names import literal, names_like
 from celery_exclusive.stores.redis.nodes import Nodes
-from celery_exclusive.stores.redis.reply import text
 from celery_exclusive.stores.redis.server_facts import facts_of, warnings_of
 from celery_exclusive.stores.redis.slots import BUCKETS, bucket_of
 from celery_exclusive.stores.redis.store import RedisStore, Run
 from celery_exclusive.stores.redis.witness import witnesses
+from celery_exclusive.stores.text import to_text
 from celery_exclusive.system.deadline import at_most, deadline
 
 _SKEW = SECOND
@@ -163,10 +163,10 @@ class ClusterStore:
         damaged = self._answers(
             [Call(it, ("HKEYS", f"{base}unreadable")) for it, base in enumerate(self._bases)]
         )
-        seen = {text(key) for keys in damaged for key in keys}
+        seen = {to_text(key) for keys in damaged for key in keys}
         yield from (key for key in seen if key.startswith(prefix))
         for node in self._nodes.primaries():
-            for name in map(text, names_like(node, f"{self._keys}{literal(prefix)}*")):
+            for name in map(to_text, names_like(node, f"{self._keys}{literal(prefix)}*")):
                 key = name.partition("}:l:")[2]
                 if key not in seen and name == f"{self._bases[bucket_of(key)]}l:{key}":
                     seen.add(key)
@@ -181,7 +181,7 @@ class ClusterStore:
             self._answers([Call(it, ("SET", names[it], urandom(8).hex(), "NX")) for it in missing])
             marks = self._answers([Call(it, ("GET", name)) for it, name in enumerate(names)])
         for number, mark in enumerate(marks):
-            self._marks.note(number, text(mark or b""))
+            self._marks.note(number, to_text(mark or b""))
         return self._marks.epoch
 
     def check(self) -> list[str]:

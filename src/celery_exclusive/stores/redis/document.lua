@@ -22,6 +22,7 @@
 -- a line stays; without one all its data expire some time after its last lease.
 
 local NEVER = 9007199254740991
+local PHASES = {running = true, queued = true, again = true, period = true}
 
 local key, leases
 local limit, holder_count, minexp, maxexp, waiting, aside, behind, deadline
@@ -39,6 +40,9 @@ local function read_meta(text)
   if not a then error('MALFORMED lock: ' .. text) end
   limit, holder_count, minexp, maxexp = tonumber(a), tonumber(b), tonumber(c), tonumber(d)
   waiting, aside, behind, deadline = tonumber(e), tonumber(f), tonumber(g), tonumber(h) or NEVER
+  if math.max(limit, holder_count, minexp, maxexp, waiting, aside, behind, deadline) > NEVER then
+    error('MALFORMED lock: ' .. text)
+  end
 end
 
 local function has_entries()
@@ -53,7 +57,9 @@ end
 
 local function read_lease(holder, text)
   local expiry, fence, may_have_copies, phase, secret = string.match(text, '^(%d+) (%d+) (%d) (%a+) (.*)$')
-  if not expiry then error('MALFORMED lease of ' .. holder .. ': ' .. text) end
+  if not PHASES[phase] or math.max(expiry, fence) > NEVER then
+    error('MALFORMED lease of ' .. holder .. ': ' .. text)
+  end
   return {
     id = holder, expiry = tonumber(expiry), fence = tonumber(fence), may_have_copies = may_have_copies,
     phase = phase, token = secret,

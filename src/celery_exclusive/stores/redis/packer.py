@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from celery_exclusive.stores.text import to_bytes
+
 Command = tuple[object, ...]
 
 
@@ -15,5 +17,5 @@ def pack(command: Command) -> bytes:
 
 
 def _bulk(word: object) -> str:
-    data = word if isinstance(word, bytes) else str(word).encode("utf-8", "surrogatepass")
+    data = word if isinstance(word, bytes) else to_bytes(str(word))
     return f"${len(data)}\r\n{data.decode('latin-1')}\r\n"

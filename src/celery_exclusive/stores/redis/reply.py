@@ -8,6 +8,7 @@ from typing import Any, Final, get_args
 from celery_exclusive.core.operations import Answer, Applied, Full, Granted, Held, Owner, Parked, Stale
 from celery_exclusive.core.records import OwnerPhase
 from celery_exclusive.stores.base import Reply, Wake
+from celery_exclusive.stores.text import to_text
 
 _FULL: Final = 2
 _PHASES: Final[dict[bytes, OwnerPhase]] = {phase.encode(): phase for phase in get_args(OwnerPhase)}
@@ -19,14 +20,14 @@ def read_reply(reply: Any, *, is_sweep: bool, is_repeated: bool, is_done: bool) 
     return Reply(
         _answer(name, number or is_done, owners),
         tuple(
-            Wake(text(key), text(id), message, epoch.decode(), waiting, deaths)
+            Wake(to_text(key), to_text(id), message, to_text(epoch), waiting, deaths)
             for key, id, message, waiting, deaths in zip(*[iter(wakes)] * 5, strict=True)
         ),
-        tuple((text(asides[i]), text(asides[i + 1])) for i in range(0, len(asides), 2)),
-        epoch.decode(),
+        tuple((to_text(asides[i]), to_text(asides[i + 1])) for i in range(0, len(asides), 2)),
+        to_text(epoch),
         more=is_sweep and number == _FULL,
         unreadable=tuple(
-            (text(unreadable[i]), shorten(unreadable[i + 1].decode(errors="replace")))
+            (to_text(unreadable[i]), shorten(unreadable[i + 1].decode(errors="replace")))
             for i in range(0, len(unreadable), 2)
         ),
         time=time,
@@ -50,13 +51,9 @@ def _answer(name: bytes, number: int, owners: list[Any]) -> Answer:
 
 def read_owners(flat: list[Any]) -> tuple[Owner, ...]:
     return tuple(
-        Owner(text(id), age, left, fence, _PHASES[phase], text(token))
+        Owner(to_text(id), age, left, fence, _PHASES[phase], to_text(token))
         for id, age, left, fence, phase, token in zip(*[iter(flat)] * 6, strict=True)
     )
-
-
-def text(word: bytes) -> str:
-    return word.decode("utf-8", "surrogatepass")
 
 
 def shorten(problem: str) -> str:

@@ -24,10 +24,10 @@ from celery_exclusive.stores.redis.arguments import AGAIN, FIELDS, NO_HEAD, argu
 from celery_exclusive.stores.redis.client import CLUSTER, Client, Connection, Repeated, Server
 from celery_exclusive.stores.redis.names import literal, names_like
 from celery_exclusive.stores.redis.replicas import CONFIRMED, Confirmation, Unconfirmed
-from celery_exclusive.stores.redis.reply import read_owners, read_reply, shorten, text
+from celery_exclusive.stores.redis.reply import read_owners, read_reply, shorten
 from celery_exclusive.stores.redis.server_facts import facts_of, too_few_replicas, warnings_of
 from celery_exclusive.stores.redis.witness import Witness
-from celery_exclusive.stores.text import to_bytes
+from celery_exclusive.stores.text import to_bytes, to_text
 
 from redis import exceptions  # isort: skip - `client` has said what is missing
 
@@ -45,6 +45,8 @@ _LEASES_PER_CALL = 500
 _PLACES_PER_CALL = 1000
 _NAMES_AT_START = 10_000
 """How many names are searched for locks of an older version: all would take too long."""
+_SHARED = {"fence": "GET", "epoch": "GET", "due": "ZCARD"}
+"""The names that all keys share, and a command that fails if another program has overwritten one."""
 _DAMAGE = ("WRONGTYPE", "MALFORMED", "attempt to", "bad argument")
 """Words of errors that mean damaged data of a key, as in document.lua, and not a failing server."""
 Run = tuple[Any, ...]
@@ -145,7 +147,7 @@ class RedisStore:
         return self._read(reply, is_sweep=True)
 
     def keep_namespace(self, broker: str, life: int) -> str:
-        return text(self._client.run(_NAMESPACE, self._base, broker, life))
+        return to_text(self._client.run(_NAMESPACE, self._base, broker, life))
 
     def inspect(self, key: str) -> Snapshot:
         (snapshot,) = self.inspect_all([key])
@@ -171,7 +173,7 @@ class RedisStore:
         self._client.ask("HDEL", f"{self._base}unreadable", key)
 
     def places(self) -> Iterator[tuple[str, str]]:
-        for key in map(text, self._client.ask("ZRANGE", f"{self._base}due", 0, -1)):
+        for key in map(to_text, self._client.ask("ZRANGE", f"{self._base}due", 0, -1)):
             for kind in "qa":
                 try:
                     yield from ((key, id) for id in self._line(f"{self._base}{kind}:{key}"))
@@ -183,24 +185,24 @@ class RedisStore:
         """Yield the ids of a line, so many at a time that nobody else waits for it."""
         first = 0
         while page := self._client.ask("ZRANGE", name, first, first + _PLACES_PER_CALL - 1):
-            yield from map(text, page)
+            yield from map(to_text, page)
             first += len(page)
 
     def scan(self, prefix: str = "") -> Iterator[str]:
         start = f"{self._base}l:"
         seen: set[bytes] = set()
-        for key in map(text, self._client.ask("HKEYS", f"{self._base}unreadable")):
+        for key in map(to_text, self._client.ask("HKEYS", f"{self._base}unreadable")):
             seen.add(to_bytes(start + key))
             if key.startswith(prefix):
                 yield key
         for name in names_like(self._client, literal(start + prefix) + "*"):
             if name not in seen:
                 seen.add(name)
-                yield text(name)[len(start) :]
+                yield to_text(name)[len(start) :]
 
     def epoch(self) -> str:
         name = f"{self._base}epoch"
-        return text(self._client.ask("GET", name) or self._new_epoch(name))
+        return to_text(self._client.ask("GET", name) or self._new_epoch(name))
 
     def check(self) -> list[str]:
         facts = facts_of(self._client)
@@ -237,9 +239,9 @@ class RedisStore:
 
     def _check_own_names(self) -> None:
         """Raise if the data that all keys share are damaged."""
-        for name in ("fence", "epoch"):
+        for name, command in _SHARED.items():
             try:
-                self._client.ask("GET", f"{self._base}{name}")
+                self._client.ask(command, f"{self._base}{name}")
             except StoreUnavailable as error:
                 if "WRONGTYPE" not in str(error.__cause__):
                     raise

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from json.encoder import encode_basestring_ascii as quote
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple, get_args
 
-from celery_exclusive.core.records import NEVER, Entry, Holder
+from celery_exclusive.core.records import NEVER, Entry, Holder, State
+from celery_exclusive.stores.damaged import Damaged, check_holders, check_numbers, check_one_of, check_type
 from celery_exclusive.stores.text import to_text
 
 _HOLDERS = ', "holders": '
-
-
-class Damaged(ValueError):
-    """The rows of a key hold what no release of this library wrote."""
+_STATES: Final = get_args(State)
 
 
 class Found(NamedTuple):
@@ -40,16 +38,20 @@ class Found(NamedTuple):
     def check(self) -> None:
         """Raise Damaged if a column does not hold what it should."""
         if self.version is not None:
-            _check_whole(
+            check_numbers(
                 self.version, self.fence, self.due or 0, self.ends or 0, self.waiting, self.aside, self.behind
             )
-            if not isinstance(self.document, str):
-                raise Damaged(f"{self.document!r} is no text")
+            check_type(str, self.document)
+        if self.token is not None:
+            check_type(bytes, self.token)
+            check_numbers(self.until)
 
 
 def entry(id: bytes, *fields: Any) -> Entry:
+    check_type(bytes, id)  # SQLite keeps a text where bytes belong
     entry = Entry(to_text(id), *fields)
-    _check_whole(entry.seq, entry.offer_until, entry.offers, entry.deaths, entry.deadline)
+    check_numbers(entry.seq, entry.offer_until, entry.offers, entry.deaths, entry.deadline)
+    check_one_of(_STATES, entry.state)
     return entry
 
 
@@ -92,13 +94,8 @@ def read_document(text: str) -> tuple[int, tuple[Holder, ...], int]:
         document = json.loads(text)
         limit, holders = document["limit"], tuple(Holder(**lease) for lease in document["holders"])
         deadline = document.get("deadline", NEVER)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise Damaged(f"{type(error).__name__}: {error}") from error
-    _check_whole(limit, deadline, *(each for holder in holders for each in (holder.expiry, holder.fence)))
+    check_numbers(limit, deadline)
+    check_holders(holders)
     return limit, holders, deadline
-
-
-def _check_whole(*numbers: Any) -> None:
-    for number in numbers:
-        if not isinstance(number, int):
-            raise Damaged(f"{number!r} is no whole number")

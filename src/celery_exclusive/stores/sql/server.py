@@ -22,10 +22,11 @@ from celery_exclusive.core.operations import (
 )
 from celery_exclusive.errors import OptionError, StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import Reply
+from celery_exclusive.stores.damaged import Damaged
 from celery_exclusive.stores.idle import Idle
 from celery_exclusive.stores.sql import rows, statements, tables
 from celery_exclusive.stores.sql.database import Database, Trouble
-from celery_exclusive.stores.sql.rows import Damaged, Found
+from celery_exclusive.stores.sql.rows import Found
 from celery_exclusive.stores.sql.store import SqlStore
 from celery_exclusive.stores.sql.transaction import (
     RELEASED,

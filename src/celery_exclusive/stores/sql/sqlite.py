@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 from weakref import WeakSet, finalize
@@ -177,6 +178,8 @@ class SqliteStore(SqlStore):
         self._file.create()
         path = self._file.path
         connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+        # What is no UTF-8 damages its own row alone, as no JSON: SQLite would refuse to read all.
+        connection.text_factory = partial(str, encoding="utf-8", errors="backslashreplace")
         try:
             cursor = connection.cursor()
             ((mode,),) = cursor.execute("PRAGMA journal_mode=WAL").fetchall()

@@ -10,8 +10,8 @@ from celery_exclusive.core.operations import Applied, KeyOperation, Reap, Renew
 from celery_exclusive.core.records import NEVER
 from celery_exclusive.errors import OptionError, UnreadableKey
 from celery_exclusive.stores.base import Capabilities, Reply, Snapshot
+from celery_exclusive.stores.damaged import Damaged
 from celery_exclusive.stores.document_store import sweep
-from celery_exclusive.stores.sql.rows import Damaged
 from celery_exclusive.stores.sql.transaction import Transaction
 
 T = TypeVar("T")

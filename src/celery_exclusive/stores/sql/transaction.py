@@ -23,9 +23,10 @@ from celery_exclusive.core.records import (
 from celery_exclusive.core.step import step
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.stores.base import Reply
+from celery_exclusive.stores.damaged import Damaged
 from celery_exclusive.stores.document_store import CLOCK_MARGIN, Change, DocumentStore, Loaded
 from celery_exclusive.stores.sql import rows, statements
-from celery_exclusive.stores.sql.rows import Damaged, Found
+from celery_exclusive.stores.sql.rows import Found
 from celery_exclusive.stores.text import to_bytes, to_text
 
 _LEASES_AT_ONCE = 500
@@ -214,7 +215,7 @@ class Transaction(DocumentStore):
         if reaped <= self.now < reaped + every:  # not after a clock that went back
             return None
         seen = self._all(statements.DUE_LEASES, self.now, self.namespace, self.now, _ENDED_PER_SWEEP)
-        fence = max([fence, *(fence for _, fence, _, has_ended in seen if has_ended)])
+        fence = max([fence, *(fence for _, fence, _, has_ended in seen if has_ended and type(fence) is int)])
         self.cursor.execute(statements.RAISE_FENCE, (fence, self.now, self.namespace))
         if ended := [(self.namespace, key) for key, _, _, has_ended in seen if has_ended]:
             self.cursor.executemany(statements.DELETE_LOCK, ended)
@@ -225,7 +226,7 @@ class Transaction(DocumentStore):
         )
         if old:
             self.cursor.executemany(statements.DELETE_TOMBSTONE, [(self.namespace, *row) for row in old])
-        return [to_text(key) for (key,) in self._all(statements.DUE_KEYS, self.namespace, self.now, limit)]
+        return [key for (key,) in _texts(self._all(statements.DUE_KEYS, self.namespace, self.now, limit))]
 
     def set_aside(self, key: str) -> None:
         """Let the reaper leave this key alone for a while."""
@@ -241,11 +242,11 @@ class Transaction(DocumentStore):
 
     def places(self) -> Iterator[tuple[str, str]]:
         rows = self._all(statements.PLACES, self.namespace)
-        return ((to_text(key), to_text(id)) for key, id in rows)
+        return ((key, id) for key, id in _texts(rows))
 
     def scan(self, prefix: str = "") -> Iterator[str]:
-        keys = [to_text(key) for (key,) in self._all(statements.USED_KEYS, self.namespace)]
-        return (key for key in keys if key.startswith(prefix))
+        keys = _texts(self._all(statements.USED_KEYS, self.namespace))
+        return (key for (key,) in keys if key.startswith(prefix))
 
     def keep_namespace(self, broker: str, life: int) -> str:
         _, _, owner, until = self._space()
@@ -268,6 +269,11 @@ class Transaction(DocumentStore):
     def _all(self, statement: str, *parameters: Any) -> list[Any]:
         self.cursor.execute(statement, parameters)
         return self.cursor.fetchall()
+
+
+def _texts(rows: list[Any]) -> Iterator[list[str]]:
+    """Yield rows of keys and ids. What is no bytes is not ours: SQLite keeps a text where bytes belong."""
+    return ([to_text(name) for name in row] for row in rows if all(isinstance(name, bytes) for name in row))
 
 
 def new_version() -> int:

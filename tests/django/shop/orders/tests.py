@@ -1,5 +1,7 @@
 """The tests of this project, as its author would write them; ours run them in several databases."""
 
+import json
+
 from celery import current_app
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission, User
@@ -147,6 +149,20 @@ class Admin(Clean, TransactionTestCase):
         assert row.key == r"x=\ud800\x00\\<b>&ä"
         self.release(row.key)
         assert not services.store.inspect(key).holders
+
+    def test_odd_records_are_shown_beside_the_others(self):
+        held("x=a")
+        held("x=odd")
+        held("x=other")
+        odd = json.dumps({"limit": 1, "holders": [{"phase": "paused"}]})
+        store = services.store
+        for change, key in (("document = ?", (odd, b"x=odd")), ("key = ?", (b"x=\xff", b"x=other"))):
+            statement = f"UPDATE exclusive2_lock SET {change} WHERE key = ?"
+            store.transact(lambda it, s=statement, p=key: it.cursor.execute(s, p))
+        states = {row.key: row.snapshot.state for row in self.rows(LOCKS)}
+        assert states == {"x=a": "running", "x=odd": "damaged", r"x=\udfff\udcff": "running"}
+        assert "damaged" in self.client.get(LOCKS).content.decode()
+        assert "Lock x=odd: Not released: store" in self.release("x=odd").content.decode()
 
     def test_to_release_is_a_permission_of_its_own(self):
         queued("u=a")

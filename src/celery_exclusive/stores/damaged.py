@@ -1,0 +1,44 @@
+"""Checks what a store reads of a key: other programs may have written it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final, get_args
+
+from celery_exclusive.core.records import Holder, Phase
+from celery_exclusive.errors import shown
+
+_PHASES: Final = get_args(Phase)
+_MOST: Final = 2**63 - 1
+
+
+class Damaged(ValueError):
+    """The data of a key are what no release of this library wrote."""
+
+
+def check_numbers(*numbers: Any) -> None:
+    """Raise Damaged unless all are whole numbers that a column of a database can hold."""
+    for number in numbers:
+        if not isinstance(number, int) or abs(number) > _MOST:
+            raise Damaged(f"{shown(number)} is no whole number of 64 bits")
+
+
+def check_type(kind: type[bytes | str], value: Any) -> None:
+    """Raise Damaged unless the value is of this type."""
+    if not isinstance(value, kind):
+        raise Damaged(f"{shown(value)} is no {kind.__name__}")
+
+
+def check_one_of(known: tuple[str, ...], value: Any) -> None:
+    """Raise Damaged unless the value is one of these."""
+    if value not in known:
+        raise Damaged(f"{shown(value)} is none of {', '.join(known)}")
+
+
+def check_holders(holders: Iterable[Holder]) -> None:
+    """Raise Damaged if a lease has a field with a value that it cannot have."""
+    for holder in holders:
+        check_type(str, holder.id)
+        check_type(str, holder.token)
+        check_one_of(_PHASES, holder.phase)
+        check_numbers(holder.expiry, holder.fence)
