@@ -339,22 +339,6 @@ def test_a_renewal_keeps_others_from_its_leases_from_reading_to_writing(
     assert not store.inspect("key").holders
 
 
-@pytest.mark.usefixtures("long_waits")
-def test_leases_are_locked_in_the_order_of_their_keys(store: ServerStore, database: Database) -> None:
-    for key in "ba":
-        store.apply(key, take("x"))
-    lock = """SELECT 1 FROM exclusive2_lock WHERE namespace = 'cx' AND "key" = %s FOR UPDATE """
-    with database.stranger() as stranger, ThreadPoolExecutor(1) as pool:
-        stranger.execute("BEGIN")
-        stranger.execute(lock, (b"b",))
-        renewing = pool.submit(store.renew, [(key, Renew("x", "token of x", LIFE)) for key in "ba"])
-        wait_until_blocked(database, 1)
-        stranger.execute(f"{lock} SKIP LOCKED", (b"a",))
-        assert not stranger.fetchall()
-        stranger.execute("COMMIT")
-        assert renewing.result() == [True, True]
-
-
 def test_the_reaper_waits_for_no_key_that_others_are_at(store: ServerStore, database: Database) -> None:
     store.clock = lambda: START
     for key in ("busy", "dead"):
@@ -391,18 +375,21 @@ def test_a_deadlock_with_others_is_tried_again(start_database: StartDatabase) ->
     store = server.open_store()
     for key in "abcdef":
         store.apply(key, take(key))
-    leases = [(key, Renew(key, f"token of {key}", LIFE)) for key in ("a", "b")]
+
+    def lock_both(transaction: Transaction) -> list[int]:
+        return [transaction.load(key).version for key in "ab"]
+
     touch = """UPDATE exclusive2_lock SET version = version + 1 WHERE namespace = 'cx' AND "key" = %s"""
     with server.stranger() as stranger, ThreadPoolExecutor(2) as pool:
         stranger.execute("BEGIN")
         stranger.execute(server.never_gives_way)
         for key in "cdefb":
             stranger.execute(touch, (key.encode(),))
-        renewing = pool.submit(store.renew, leases)
+        locking = pool.submit(store.transact, lock_both)
         wait_until_blocked(server, 1)
         stranger.execute(touch, (b"a",))  # returns when the other side has given way
         stranger.execute("COMMIT")
-        assert renewing.result() == [True, True]
+        assert len(locking.result()) == 2
     assert server.deadlocks() > 0
     store.close()
 

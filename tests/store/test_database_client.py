@@ -266,10 +266,10 @@ def test_other_connections_that_block_a_call_are_reported(
         with pytest.raises(
             StoreUnavailable, match=r"(?i)lock (wait )?timeout.*others kept it locked.* stopped"
         ):
-            store.renew([("key", Renew("a", "token of a", LIFE))])
+            store.apply("key", ForceRelease("nobody"))
         assert store.inspect("key").holders  # who only looks does not wait
         stranger.execute("COMMIT")
-    assert store.renew([("key", Renew("a", "token of a", LIFE))]) == [True]
+    assert store.apply("key", ForceRelease("a")).answer == Applied(True)
 
 
 def test_threads_share_a_store_and_leave_no_more_connections_than_ran_at_once(store: ServerStore) -> None:

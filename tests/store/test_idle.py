@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -97,6 +96,7 @@ def test_the_system_keeps_idle_connections_alive(url: str) -> None:
 def connections_to(port: int | None) -> Iterator[socket.socket]:
     """Those that this process has to a port of this machine."""
     for descriptor in Path("/proc/self/fd").iterdir():
-        with suppress(OSError), socket.socket(fileno=os.dup(int(descriptor.name))) as one:
+        number = int(descriptor.name)
+        with suppress(OSError), socket.fromfd(number, socket.AF_INET, socket.SOCK_STREAM) as one:
             if one.getpeername()[1:2] == (port,):
                 yield one

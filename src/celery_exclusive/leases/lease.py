@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -81,6 +81,8 @@ class Lease:
         asked, is_refused = time.monotonic(), False
         try:
             (lives,) = renew([self])
+            if lives is None:
+                raise locked_out(self._store, [self.key])
             is_refused = not lives
             lives = lives or (self._is_lost_with_data(asked) and self.restore())
         except StoreUnavailable as error:
@@ -142,8 +144,16 @@ def epoch_in_time(store: Store, period: float) -> str:
         return store.epoch()
 
 
-def renew(leases: list[Lease]) -> list[bool]:
-    """Renew leases of one store in one call; return for each whether it is still held."""
+def locked_out(store: Store, keys: Iterable[str]) -> StoreUnavailable:
+    """Return the error of leases that could not be renewed, since others keep their keys locked."""
+    return StoreUnavailable(
+        f"store {store.url}: the leases on {', '.join(keys)} could not be renewed, since others keep their "
+        "rows locked: look for a client that is stopped in a transaction"
+    )
+
+
+def renew(leases: list[Lease]) -> Sequence[bool | None]:
+    """Renew leases of one store in one call; return for each whether it is still held; None: unknown."""
     asked = time.monotonic()
     answers = leases[0]._store.renew([(lease.key, lease._claim.renew()) for lease in leases])
     for lease, lives in zip(leases, answers, strict=True):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from celery_exclusive import notices
 from celery_exclusive.core.records import RENEWALS_PER_TTL
-from celery_exclusive.leases.lease import Known, Lease, epoch_in_time, renew
+from celery_exclusive.leases.lease import Known, Lease, epoch_in_time, locked_out, renew
 from celery_exclusive.leases.trouble import Trouble
 from celery_exclusive.system.threads import NativeThread, original
 
@@ -119,7 +119,9 @@ class Renewer:
 
     def _renew(self, store: Store, leases: list[Lease]) -> None:
         now = time.monotonic()
-        lost = [lease for lease, is_held in zip(leases, renew(leases), strict=True) if not is_held]
+        answers = list(zip(leases, renew(leases), strict=True))
+        lost = [lease for lease, is_held in answers if is_held is False]
+        locked = [lease.key for lease, is_held in answers if is_held is None]
         period = min(lease.ttl for lease in leases) / RENEWALS_PER_TTL
         epoch, known = epoch_in_time(store, period), self._known.get(store)
         has_lost_its_data = known is not None and known.epoch != epoch
@@ -130,7 +132,9 @@ class Renewer:
                 lease.end()
         if has_lost_its_data:
             notices.restored(store.url, [lease.key for lease in leases])
-        self._known[store] = Known(epoch, now)
+        self._known[store] = Known(epoch, 0 if locked else now)
+        if locked:
+            raise locked_out(store, locked)
 
 
 renewer: Final = Renewer()

@@ -126,8 +126,11 @@ class Store(Protocol):
         """Do one operation on one key."""
         ...
 
-    def renew(self, leases: Sequence[tuple[str, Renew]]) -> list[bool]:
-        """Renew leases of several keys; return for each whether it is still held."""
+    def renew(self, leases: Sequence[tuple[str, Renew]]) -> Sequence[bool | None]:
+        """Renew leases of several keys; return for each whether it is still held.
+
+        None: the store could not look, since others keep the key locked. No lease waits for another one.
+        """
         ...
 
     def reap(self, limit: int = 100, every: int = 0, *, recovers_until: int = NEVER) -> Reply:

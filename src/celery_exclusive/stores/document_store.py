@@ -149,7 +149,7 @@ class DocumentStore(ABC):
     def apply(self, key: str, operation: KeyOperation) -> Reply:
         return self._run(key, operation)
 
-    def renew(self, leases: Sequence[tuple[str, Renew]]) -> list[bool]:
+    def renew(self, leases: Sequence[tuple[str, Renew]]) -> Sequence[bool | None]:
         return [self._run(key, operation).answer == Applied(True) for key, operation in leases]
 
     def reap(self, limit: int = 100, every: int = 0, *, recovers_until: int = NEVER) -> Reply:

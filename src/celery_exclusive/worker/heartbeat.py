@@ -19,7 +19,7 @@ from celery_exclusive.core.claim import Claim
 from celery_exclusive.core.endings import run_ended
 from celery_exclusive.core.operations import Applied
 from celery_exclusive.core.records import RENEWALS_PER_TTL, SECOND
-from celery_exclusive.leases.lease import Known, epoch_in_time
+from celery_exclusive.leases.lease import Known, epoch_in_time, locked_out
 from celery_exclusive.leases.trouble import Trouble
 from celery_exclusive.messages.namespace import LIFE, keep_namespace
 from celery_exclusive.options.values import declared_options
@@ -172,7 +172,9 @@ class Heartbeat:
     def beat(self) -> None:
         """Renew all leases; if the store has lost its data, restore those that are held."""
         now, executed = time.monotonic(), self._executed()
-        renewed = self._renew([claim for delivery, _ in executed.values() for claim in delivery.leases])
+        renewed, locked = self._renew(
+            [claim for delivery, _ in executed.values() for claim in delivery.leases]
+        )
         epoch = epoch_in_time(self.services.store, self.period)
         if epoch == self._known.epoch:
             self._expired = {claim for _, held in executed.values() for claim in held} - renewed
@@ -182,13 +184,18 @@ class Heartbeat:
         self._see(Known(epoch, 0 if self._expired else now))
         keep_namespace(self.services, self.broker)
         self._elsewhere.report(epoch)
+        if locked:
+            raise locked_out(self.services.store, locked)
 
-    def _renew(self, claims: list[Claim]) -> set[Claim]:
-        """Renew the leases of these claims; return those that have one."""
+    def _renew(self, claims: list[Claim]) -> tuple[set[Claim], list[str]]:
+        """Renew the leases of these claims; return those that have one, and the keys that others lock."""
         if not claims:
-            return set()
+            return set(), []
         lives = self.services.store.renew([(claim.key, claim.renew()) for claim in claims])
-        return {claim for claim, is_alive in zip(claims, lives, strict=True) if is_alive}
+        answers = list(zip(claims, lives, strict=True))
+        return {claim for claim, is_alive in answers if is_alive}, [
+            claim.key for claim, is_alive in answers if is_alive is None
+        ]
 
     def _see(self, known: Known) -> None:
         self._known = known

@@ -92,7 +92,7 @@ def translated(statement: str) -> str:
     """Return one of `statements` in the words of these servers, with the locks that it needs."""
     text = _OWN.get(statement, statement)
     if statement.startswith(_RENEWED_LOCKS):
-        # By the primary key, in one order: else two heartbeats may wait in a circle, and for other keys.
+        # By the primary key: else it would lock other rows. One key must not hold up the leases of others.
         text = text.replace("exclusive2_lock", "exclusive2_lock FORCE INDEX (PRIMARY)")
-        text = f"{text} ORDER BY key FOR UPDATE"
+        text = f"{text} FOR UPDATE SKIP LOCKED"
     return _on_clock(re.sub(r"\bkey\b", "`key`", text)).replace("?", "%s")

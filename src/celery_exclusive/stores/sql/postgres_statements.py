@@ -79,7 +79,7 @@ def translated(statement: str) -> str:
     """Return one of `statements`, with the locks on rows that it needs beside others."""
     lock = _LOCKS.get(statement, "")
     if statement.startswith(_RENEWED_LOCKS):
-        lock = "ORDER BY key FOR UPDATE"  # in one order: else two heartbeats may wait in a circle
+        lock = "FOR UPDATE SKIP LOCKED"  # one key must not hold up the leases of others
     if statement == statements.INSERT_LOCK:
         statement = statement.replace("ON CONFLICT", "FOR SHARE ON CONFLICT")
     return _on_clock(f"{statement} {lock}".rstrip()).replace("?", "%s")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from secrets import token_hex
@@ -35,7 +35,7 @@ from celery_exclusive.stores.sql.transaction import (
     Transaction,
     new_version,
 )
-from celery_exclusive.stores.text import to_bytes
+from celery_exclusive.stores.text import to_bytes, to_text
 from celery_exclusive.system.deadline import at_most
 
 T = TypeVar("T")
@@ -58,6 +58,10 @@ class ServerTransaction(Transaction):
         if not self.is_reading:
             self._lock(statements.LOCK_KEY, self.namespace, to_bytes(key))
         return super()._find(key, id)
+
+    def locked_by_others(self, keys: Sequence[str]) -> set[str]:
+        statement = statements.repeated(statements.PRESENT_LOCKS, len(keys))
+        return {to_text(key) for (key,) in self._all(statement, self.namespace, *map(to_bytes, keys))}
 
     def _lock(self, statement: str, *name: bytes) -> None:
         _, now = self._one(statement, *name)

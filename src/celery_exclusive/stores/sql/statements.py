@@ -56,7 +56,13 @@ Changes no row that has another version by now.
 """
 
 RENEWED_LOCKS = "SELECT key, version, ends, document FROM exclusive2_lock WHERE namespace = ? AND key IN (?)"
-"""namespace, keys; rows: key, version, ends, document. See `repeated`."""
+"""namespace, keys; rows: key, version, ends, document. A server leaves out what others keep locked.
+
+See `repeated`.
+"""
+
+PRESENT_LOCKS = "SELECT key FROM exclusive2_lock WHERE namespace = ? AND key IN (?)"
+"""namespace, keys; rows: key. See `repeated`."""
 
 RENEW_LOCK = "UPDATE exclusive2_lock SET version = ?, ends = ?, document = ? WHERE namespace = ? AND key = ?"
 """version, ends, document, namespace, key."""

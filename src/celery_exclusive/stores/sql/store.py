@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import TypeVar
 
 from celery_exclusive.core.operations import Applied, KeyOperation, Reap, Renew
-from celery_exclusive.core.records import NEVER
-from celery_exclusive.errors import OptionError, UnreadableKey
+from celery_exclusive.core.records import NEVER, RENEWALS_PER_TTL, SECOND
+from celery_exclusive.errors import OptionError, StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import Capabilities, Reply, Snapshot
 from celery_exclusive.stores.damaged import Damaged
 from celery_exclusive.stores.document_store import sweep
 from celery_exclusive.stores.sql.transaction import Transaction
+from celery_exclusive.system.deadline import at_most, deadline
 
 T = TypeVar("T")
 
@@ -46,8 +50,18 @@ class SqlStore(ABC):
     def apply(self, key: str, operation: KeyOperation) -> Reply:
         return self._of(key, lambda transaction: transaction.apply(key, operation))
 
-    def renew(self, leases: Sequence[tuple[str, Renew]]) -> list[bool]:
-        return self.transact(lambda transaction: transaction.renew(leases)) if leases else []
+    def renew(self, leases: Sequence[tuple[str, Renew]]) -> list[bool | None]:
+        """Renew at once what others do not keep locked, then the rest, until the next beat is due."""
+        if not leases:
+            return []
+        answers = self.transact(lambda transaction: transaction.renew(leases))
+        period = min(renewal.ttl for _, renewal in leases) / SECOND / RENEWALS_PER_TTL
+        until = time.monotonic() + at_most(period)
+        for place, (key, renewal) in enumerate(leases):
+            if answers[place] is None and (left := until - time.monotonic()) > 0:
+                with deadline(left), suppress(StoreUnavailable):
+                    answers[place] = self.transact(partial(Transaction.renew_one, key=key, renewal=renewal))
+        return answers
 
     def reap(self, limit: int = 100, every: int = 0, *, recovers_until: int = NEVER) -> Reply:
         keys, epoch, time = self.transact(

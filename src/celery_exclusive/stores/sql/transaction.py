@@ -178,22 +178,27 @@ class Transaction(DocumentStore):
         found = self._all(statement, self.namespace, to_bytes(key), *map(to_bytes, ids))
         return {to_text(id): message for id, message in found}
 
-    def renew(self, leases: Sequence[tuple[str, Renew]]) -> list[bool]:
+    def renew(self, leases: Sequence[tuple[str, Renew]]) -> list[bool | None]:
         batches = (leases[at : at + _LEASES_AT_ONCE] for at in range(0, len(leases), _LEASES_AT_ONCE))
         return [is_found for batch in batches for is_found in self._renew(batch)]
 
-    def _renew(self, leases: Sequence[tuple[str, Renew]]) -> list[bool]:
+    def _renew(self, leases: Sequence[tuple[str, Renew]]) -> list[bool | None]:
         """A renewal touches no line: so all of them are read at once, and changed at once."""
         keys = sorted({key for key, _ in leases})
         statement = statements.repeated(statements.RENEWED_LOCKS, len(keys))
         locks = {to_text(row[0]): row for row in self._all(statement, self.namespace, *map(to_bytes, keys))}
+        missing = [key for key in keys if key not in locks]
+        locked = self.locked_by_others(missing) if missing else set[str]()
         documents, deadlines = dict.fromkeys(keys, Document()), dict[str, int]()
         for key, (*_, text) in locks.items():
             with suppress(Damaged):  # the others must not lose their leases for it
                 limit, holders, deadlines[key] = rows.read_document(text)
                 documents[key] = Document(limit, holders=holders)
-        found, renewed = list[bool](), set[str]()
+        found, renewed = list[bool | None](), set[str]()
         for key, renewal in leases:
+            if key in locked:
+                found.append(None)
+                continue
             transition = step(documents[key], Line(), renewal, self.now, self.offer)
             found.append(transition.answer == Applied(True))
             if found[-1]:
@@ -209,6 +214,14 @@ class Transaction(DocumentStore):
         if changes:
             self.cursor.executemany(statements.RENEW_LOCK, changes)
         return found
+
+    def renew_one(self, key: str, renewal: Renew) -> bool:
+        """Renew a lease; wait for those who keep its key locked."""
+        return self._run(key, renewal).answer == Applied(True)
+
+    def locked_by_others(self, keys: Sequence[str]) -> set[str]:  # noqa: ARG002 - one at a time writes
+        """Return those of the keys without a row that have one, which others keep locked."""
+        return set()
 
     def due(self, limit: int, every: int) -> list[str] | None:
         fence, reaped, *_ = self._space()

@@ -1,0 +1,114 @@
+"""Rows that somebody keeps locked, such as a client that stands still in a transaction: others go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from celery_exclusive import StoreUnavailable, install, lock
+from celery_exclusive.core.claim import Claim
+from celery_exclusive.core.operations import Renew
+from celery_exclusive.core.records import SECOND
+from celery_exclusive.messages.header import Header
+from celery_exclusive.stores.sql.server import ServerStore
+from celery_exclusive.worker.heartbeat import Heartbeat
+from celery_exclusive.worker.received import Received
+from tests.servers import wait_until
+from tests.store.conftest import Database
+from tests.store.operations import LIFE, take
+
+LONGER = 2 * LIFE
+SHORT = Renew("x", "token of x", SECOND // 10)
+"""Of a lease that is to be renewed soon again: nobody waits for long for its row."""
+
+
+@contextmanager
+def row_locked(database: Database, key: str) -> Iterator[Callable[[], object]]:
+    """Lock the row of a key; what this yields lets it go."""
+    lock_row = """SELECT 1 FROM exclusive2_lock WHERE namespace = 'cx' AND "key" = %s FOR UPDATE"""
+    with database.stranger() as stranger:
+        stranger.execute("BEGIN")
+        stranger.execute(lock_row, (key.encode(),))
+        yield lambda: stranger.execute("COMMIT")
+
+
+def ends(database: Database, key: str) -> int:
+    """When the last lease of a key ends."""
+    ((ends,),) = database.ask('SELECT ends FROM exclusive2_lock WHERE "key" = %s', key.encode())
+    return int(ends)
+
+
+def test_a_locked_row_holds_up_the_renewal_of_its_own_lease_alone(
+    store: ServerStore, database: Database
+) -> None:
+    for key in "abc":
+        store.apply(key, take("x"))
+    leases = [("a", SHORT), ("b", Renew("x", "token of x", LONGER)), ("none", SHORT), ("c", SHORT)]
+    with row_locked(database, "a") as let_go:
+        assert store.renew(leases) == [None, True, False, True]
+        assert store.inspect("b").holders[0].remaining > LIFE
+        let_go()
+    assert store.renew(leases) == [True, True, False, True]
+
+
+@pytest.mark.usefixtures("long_waits")
+def test_a_lease_whose_row_was_locked_is_renewed_when_that_is_free(
+    store: ServerStore, database: Database
+) -> None:
+    for key in "ab":
+        store.apply(key, take("x"))
+    leases = [(key, Renew("x", "token of x", LONGER)) for key in "ab"]
+    with row_locked(database, "a") as let_go, ThreadPoolExecutor(1) as pool:
+        renewing = pool.submit(store.renew, leases)
+        wait_until(lambda: database.blocked() == 1 or renewing.done(), "the wait for the row", 30)
+        assert store.inspect("b").holders[0].remaining > LIFE
+        let_go()
+        assert renewing.result() == [True, True]
+    assert store.inspect("a").holders[0].remaining > LIFE
+
+
+@pytest.fixture
+def app(database: Database) -> Iterator[Celery]:
+    app = Celery("feeds", broker="memory://", set_as_current=False)
+    app.conf.exclusive_store = database.url
+    yield install(app)
+    app.close()
+
+
+def test_a_locked_row_ends_no_other_lease_of_lock(
+    app: Celery, database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    busy, free = (lock(key, app=app, ttl=3) for key in "ab")
+    with busy, free:
+        key = free.lease.key
+        with row_locked(database, busy.lease.key) as let_go:
+            for _ in range(2):
+                before = ends(database, key)
+                wait_until(lambda was=before: ends(database, key) > was, "its renewal", 30)
+            wait_until(lambda: f"the leases on {busy.lease.key} could" in caplog.text, "the warning", 30)
+            let_go()
+        free.lease.check()
+
+
+def test_a_locked_row_stops_no_beat_of_a_worker(app: Celery, database: Database) -> None:
+    services: Any = app._celery_exclusive  # type: ignore[attr-defined]
+    heartbeat = Heartbeat(services, "broker")
+    claims = [Claim(key, f"{key}/p", f"{key * 16}", SECOND) for key in "ab"]
+    for claim in claims:
+        services.store.apply(claim.key, claim.acquire())
+        content = (b"[]", "json", "utf-8", {}, {}, "q", "")
+        delivery = Received(
+            id=claim.id, token=claim.token, header=Header("p"), content=content, exclusive=claim
+        )
+        heartbeat.note_granted(delivery, [claim])
+    before = ends(database, "b")
+    with row_locked(database, "a"):
+        with pytest.raises(StoreUnavailable, match="the leases on a could not be renewed, since others keep"):
+            heartbeat.beat()
+        assert ends(database, "b") > before
+        assert services.store.keep_namespace("another broker", 1) == "broker"
