@@ -75,8 +75,8 @@ class NoOptions(OptionError, AttributeError):
 class StoreUnavailable(ExclusiveError):
     """The store did not answer. The state of the lock is unknown; trying again is safe.
 
-    Except for a call of a task with `unique=` whose error names a task that may have been sent: where broker
-    and store are one Redis, the request without an answer had the message, too.
+    Except for a call whose error names a task that may have been sent: the request without an answer had the
+    message, too, as where broker and store are one Redis, and with order="published".
 
     Attributes:
         task_id: the id of that task; None if nothing was sent.

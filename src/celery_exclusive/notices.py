@@ -88,8 +88,8 @@ def waits(owner_name: str, lock: str, by: Sequence[Owner]) -> None:
 
 def refuses_to_push(url: str, name: str) -> None:
     logger.warning(
-        "store %s refuses to push onto list %s in the call that acquires a unique key: from now on messages "
-        "of this process follow in a second call. Give the user of the store the rights of the broker's user",
+        "store %s refuses to push onto list %s in the call that acquires a unique key: its user may have no "
+        "rights there, or it is no list. From now on messages of this process follow in a second call",
         url,
         name,
     )

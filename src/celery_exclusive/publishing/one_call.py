@@ -16,7 +16,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
 from types import FunctionType
 from typing import Any
 
@@ -36,6 +35,7 @@ from celery_exclusive.stores.redis import address
 
 _PUSHES = frozenset({"conn_or_acquire", "lpush"})
 """What kombu's code for pushing a message names; without them it is no version that we know."""
+_CELERYS, _KOMBUS = vars(sys.modules[Celery.__module__]), vars(sys.modules[Producer.__module__])
 _LARGE = 100_000
 """The most characters of a message that is sent within the timeout of the store, maybe in vain."""
 
@@ -44,20 +44,12 @@ def is_possible(services: Services, options: dict[str, Any]) -> bool:
     """Whether nobody would see a message begun that is not sent."""
     if before_task_publish.receivers:
         return False  # a receiver, such as a tracer's, waits for after_task_publish
-    if not (_is_original(Celery.send_task) and _is_original(Producer.publish)):
-        return False  # a tracer that wraps one reports what raises there as an error
+    for method, own in ((Celery.send_task, _CELERYS), (Producer.publish, _KOMBUS)):
+        if type(method) is not FunctionType or method.__globals__ is not own:
+            return False  # a tracer that wraps one reports what raises there as an error
     producer = options.get("producer")
     # A group has one of the pool, as its own; whoever makes another one may do with it what he likes.
     return not producer or producer in getattr(services.app.producer_pool, "_dirty", ())
-
-
-@lru_cache(8)
-def _is_original(method: Any) -> bool:
-    """Whether a method is what Celery or kombu has written, and nothing that wraps it."""
-    owners = (Celery, Producer)
-    return type(method) is FunctionType and any(
-        method.__globals__ is vars(sys.modules[owner.__module__]) for owner in owners
-    )
 
 
 class OneCall:

@@ -17,13 +17,14 @@ from kombu.compression import decompress
 
 from celery_exclusive import notices
 from celery_exclusive.core.operations import Applied, Enqueue, Remove
-from celery_exclusive.errors import StoreUnavailable, is_away
+from celery_exclusive.errors import NotDone, StoreUnavailable, is_away
 from celery_exclusive.leases.insist import insist
 from celery_exclusive.messages.header import HEADER, Header
 from celery_exclusive.messages.stored import StoredMessage
 from celery_exclusive.options.amounts import microseconds_until
 from celery_exclusive.publishing.impatient_store import store_or_impatient
 from celery_exclusive.publishing.store_epoch import store_epoch
+from celery_exclusive.publishing.unanswered import may_be_sent
 
 if TYPE_CHECKING:
     from celery_exclusive.options.declared import Exclusive
@@ -62,7 +63,8 @@ class OrderedPublish:
         """Let Celery publish the message through a producer, and kombu send it only if it is its turn.
 
         Raises:
-            StoreUnavailable: the store does not answer, and the message does not go without its place.
+            StoreUnavailable: the store does not answer, and the message does not go without its place. If it
+                has a `task_id`, the message may be in line, and be sent from there.
         """
         with self.services.app.producer_or_acquire(producer) as used:
             own = _own(used)
@@ -72,6 +74,8 @@ class OrderedPublish:
             except BaseException as error:
                 if self.may_be_in_line:  # its caller gets an error: nobody publishes it later
                     self._give_up(is_store_away=is_away(error))
+                    if isinstance(error, StoreUnavailable):
+                        raise may_be_sent(self.task, self.task_id, error) from error
                 raise
             finally:  # it may have connected anew
                 vars(used).update({name: vars(own)[name] for name in ("_channel", "exchange")})
@@ -97,14 +101,17 @@ class OrderedPublish:
 
     def _enqueue(self, sent: dict[str, Any]) -> bool | None:
         """Return whether the message has to be sent now; None: the store does not answer, and may have it."""
+        was_in_line = self.may_be_in_line
         try:
             self.header.store = store_epoch(self.services, self.store)
-            self.may_be_in_line = True
             stored = _stored(sent, self.header)
             expires_in = microseconds_until(stored.headers.get("expires"))
             enqueue = Enqueue(self.id, stored.dump(), self.option.limit, expires_in)
+            self.may_be_in_line = True
             reply: Reply = self.store.apply(self.key, enqueue)
         except StoreUnavailable as error:
+            if isinstance(error, NotDone):
+                self.may_be_in_line = was_in_line
             if not self.goes_without:
                 raise
             notices.continues_without_place(self.task, self.task_id, self.key, error)

@@ -46,15 +46,15 @@ class Publish:
         self.args, self.kwargs, self.options = args, kwargs, options
         self.send_message, self.new_id = send_message, new_id
         self.previous = pop_header(services, options) if options.get("headers") else None
-        self.ordered = _ordered(call.exclusive, options) if call.exclusive else None
+        self.ordered: Exclusive | None = None
 
     def send(self) -> Any:
         """Send it with our header, unless its key is held; without one, if its arguments do not fit."""
         header = self._header()
         if header is None:
             return with_outcome(self.task, self.send_message(**self.options))
-        if header.exclusive is None:  # switched off, or without a key
-            self.ordered = None
+        if header.exclusive:
+            self.ordered = self._ordered(header)
         if header.unique is None:
             id = self.options.get("task_id") or self.new_id or uuid()
             return with_outcome(self.task, self._send(header, id))
@@ -62,6 +62,14 @@ class Publish:
             self.services, self.task, self.call.unique, header, self.options, self._origin(), self.new_id
         )
         return unique.send(self._send, is_ordered=self.ordered is not None)
+
+    def _ordered(self, header: Header) -> Exclusive | None:
+        """Return the option of a call that takes its place when published; one due later does not."""
+        option, values = self.call.exclusive, header.values
+        if values is not self.call.values:  # a retry has those of its call
+            option = self.services.exclusive(self.task, values)
+        is_due_later = self.options.get("countdown") or self.options.get("eta")
+        return option if option and option.order == "published" and not is_due_later else None
 
     def _send(self, header: Header, id: str, producer: Any = None) -> Any:
         options = self.options
@@ -160,12 +168,6 @@ def with_outcome(task: Any, result: Any) -> Any:
     if getattr(task, "unique", None) or getattr(task, "exclusive", None):
         result.outcome, result.existing_id, result.key = "published", None, None
     return result
-
-
-def _ordered(option: Exclusive, options: dict[str, Any]) -> Exclusive | None:
-    """Return the option of a call that takes its place when it is published: one due later takes it then."""
-    is_due_later = options.get("countdown") or options.get("eta")
-    return option if option.order == "published" and not is_due_later else None
 
 
 def _use_own_channels(services: Services) -> None:

@@ -23,7 +23,7 @@ from celery_exclusive.core.operations import (
 )
 from celery_exclusive.core.plan import Ask, run_plan
 from celery_exclusive.core.publishing import Call, Kind, Sending, phase_of, publish, unpublished
-from celery_exclusive.errors import DuplicateTask, StoreUnavailable, is_away
+from celery_exclusive.errors import DuplicateTask, NotDone, StoreUnavailable, is_away
 from celery_exclusive.leases.insist import insist
 from celery_exclusive.messages.header import Header
 from celery_exclusive.options.declared import Unique
@@ -32,6 +32,7 @@ from celery_exclusive.publishing.impatient_store import store_or_impatient
 from celery_exclusive.publishing.origin import Origin
 from celery_exclusive.publishing.queued_ttl import queued_ttl
 from celery_exclusive.publishing.store_epoch import store_epoch
+from celery_exclusive.publishing.unanswered import may_be_sent
 from celery_exclusive.run import current_run, enclosing_tasks
 from celery_exclusive.services import Services
 from celery_exclusive.stores.base import Reply
@@ -126,7 +127,7 @@ class UniquePublish:
             elif self.may_hold:
                 self._release()
             if self.may_be_sent and isinstance(error, StoreUnavailable):
-                raise self._may_be_sent(error) from error
+                raise may_be_sent(self.task.name, self.task_id, error) from error
             raise
         result.outcome, result.existing_id, result.key = "published", None, self.key
         return result
@@ -138,10 +139,12 @@ class UniquePublish:
         try:
             sending = self._sending()
         except StoreUnavailable as error:
+            if isinstance(error, NotDone) and self.is_unanswered and not self.may_be_sent:
+                self.may_hold = False
             if not self.goes_without:
                 raise
             notices.continues_without_key(self.task.name, self.task_id, key, error)
-            self._note_heir(is_handed_over=True)  # the store may have done it
+            self._note_heir(is_handed_over=self.may_hold)
             self.header = replace(self.header, unique=None)  # its worker acquires it, if it can
             return Sending()
         self.may_hold = sending.may_hold
@@ -228,15 +231,6 @@ class UniquePublish:
 
     def _result_of(self, task_id: str) -> Any:
         return (self.options.get("result_cls") or self.services.app.AsyncResult)(task_id)
-
-    def _may_be_sent(self, error: StoreUnavailable) -> StoreUnavailable:
-        """Return the error of a call whose message was in a request without an answer."""
-        explained = StoreUnavailable(
-            f"task {self.task.name}[{self.task_id}] may have been sent: {error}. If it was, it runs, and to "
-            "call it again may run it twice: look for its result, its effect or its unique key first"
-        )
-        explained.task_id = self.task_id
-        return explained
 
     def _release(self) -> None:
         """Release the key, or return it to the run that it was inherited from: that goes on, with an error.

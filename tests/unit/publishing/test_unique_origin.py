@@ -237,3 +237,17 @@ def test_a_retry_is_queued_as_its_call_has_said(make_task: Any, store: MemorySto
     assert handed.fence == holder.fence
     assert handed.phase == "again"
     assert handed.remaining / SECOND <= 500
+
+
+def test_a_retry_takes_its_place_with_the_options_of_its_call(
+    app: Celery, store: MemoryStore, sent: Any
+) -> None:
+    @app.task(name="feeds.load", shared=False, exclusive=Exclusive("url"))
+    def load(url: str) -> None: ...
+
+    app.finalize()
+    task = app.tasks["feeds.load"]
+    first = task.apply_async(("a",), exclusive=Exclusive("url", order="published"))
+    (header,) = sent()
+    task.apply_async(("a",), task_id=first.id, retries=1, headers={"exclusive": header})
+    assert store.inspect(header["exclusive"]).waiting == 2
