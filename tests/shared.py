@@ -6,7 +6,7 @@ import fcntl
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Protocol
@@ -52,7 +52,13 @@ def shared(kind: Kind, folder: Path) -> Iterator[int]:
 def wait_until_ended(folder: Path) -> None:
     """Wait until the servers have ended that nobody uses any more."""
     for file in folder.glob("*.port"):
-        wait_until(lambda file=file: not file.read_text(), f"the end of the server of {file}", 30)  # type: ignore[misc]
+        wait_until(lambda file=file: not _is_used(file), f"the end of the server of {file}", 30)  # type: ignore[misc]
+
+
+def _is_used(file: Path) -> bool:
+    with suppress(FileNotFoundError):  # a later run of pytest removes the folders of earlier ones
+        return bool(file.read_text())
+    return False
 
 
 def _start_keeper(kind: Kind, file: Path) -> str:

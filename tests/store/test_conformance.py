@@ -59,7 +59,7 @@ class TestRedis(StoreConformance):
 class TestRedisCluster(StoreConformance):
     @pytest.fixture(autouse=True)
     def server(self, redis_cluster_url: str) -> None:
-        self.url = redis_cluster_url
+        self.url = f"{redis_cluster_url}?socket_timeout=30"  # six nodes on a busy machine
 
     def make_store(self, *, prefix: str, offer: float, tombstone_ttl: float) -> Store:
         return open_store(self.url, prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
