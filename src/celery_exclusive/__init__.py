@@ -1,20 +1,26 @@
 """Exclusive Celery tasks: one at a time per key, and nothing lost."""
 
-from celery_exclusive.errors import (
-    Conflict,
-    DuplicateTask,
-    ExclusiveError,
-    LeaseLost,
-    LockHeld,
-    NoLease,
-    OptionError,
-    StoreUnavailable,
-)
-from celery_exclusive.install import Task, install
-from celery_exclusive.leases.lease import Lease
-from celery_exclusive.local.lock import lock
-from celery_exclusive.options.declared import Exclusive, Unique
-from celery_exclusive.task import LockHolder, LockState
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from celery_exclusive.errors import (
+        Conflict,
+        DuplicateTask,
+        ExclusiveError,
+        LeaseLost,
+        LockHeld,
+        NoLease,
+        OptionError,
+        StoreUnavailable,
+    )
+    from celery_exclusive.installer import Task, install
+    from celery_exclusive.leases.lease import Lease
+    from celery_exclusive.local.lock import lock
+    from celery_exclusive.options.declared import Exclusive, Unique
+    from celery_exclusive.task import LockHolder, LockState
 
 __all__ = [
     "Conflict",
@@ -34,3 +40,24 @@ __all__ = [
     "install",
     "lock",
 ]
+
+_MODULES = {
+    "Exclusive": "options.declared",
+    "Lease": "leases.lease",
+    "LockHolder": "task",
+    "LockState": "task",
+    "Task": "installer",
+    "Unique": "options.declared",
+    "install": "installer",
+    "lock": "local.lock",
+}
+"""The modules of the names that are no errors."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used: pytest and Celery import this package for their plugins."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = import_module(f"{__name__}.{_MODULES.get(name, 'errors')}")
+    value = globals()[name] = getattr(module, name)
+    return value

@@ -24,8 +24,8 @@ def make_app(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Celery]]
     known: WeakKeyDictionary[object, Any] = WeakKeyDictionary()  # without those of other tests
     for module in (
         "options.option",
-        "install",
-    ):  # the package shows `install` the function, not the module
+        "installer",
+    ):
         monkeypatch.setattr(sys.modules[f"celery_exclusive.{module}"], "apps_with_locks", known)
     apps, finalizers = [], set(_state._on_app_finalizers)
     store = f"memory://{uuid4()}"  # for the apps of this test alone

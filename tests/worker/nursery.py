@@ -33,7 +33,7 @@ MODULES = (
     *("celery.events", "celery.events.receiver", "celery.fixups.django", "encodings.idna"),
     *("billiard.popen_fork", "billiard.sharedctypes", "billiard.synchronize"),
     *("celery.worker.autoscale", "celery.backends.redis", "kombu.transport.redis", "kombu.transport.pyamqp"),
-    *("celery_exclusive.install", "celery_exclusive.worker.steps"),
+    *("celery_exclusive.installer", "celery_exclusive.worker.steps", "celery_exclusive.local.lock"),
     *("celery_exclusive.stores.redis.store", "celery_exclusive.stores.sql.sqlite"),
     *("celery_exclusive.stores.sql.postgres", "celery_exclusive.stores.sql.mysql"),
 )

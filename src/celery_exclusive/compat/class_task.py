@@ -7,7 +7,7 @@ from typing import Any
 
 from celery.utils.log import get_task_logger
 
-from celery_exclusive.install import Task as ExclusiveTask
+from celery_exclusive.installer import Task as ExclusiveTask
 
 
 class Task(ExclusiveTask):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from celery_exclusive.compat.changed import report
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import DuplicateTask, OptionError, did_you_mean
-from celery_exclusive.install import Task
+from celery_exclusive.installer import Task
 from celery_exclusive.options.keys import key_of
 
 if TYPE_CHECKING:

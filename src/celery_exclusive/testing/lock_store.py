@@ -11,6 +11,7 @@ from uuid import uuid4
 from celery_exclusive.core.operations import Acquire, Granted, Release
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.options.key_text import absolute_key
+from celery_exclusive.options.values import declared_options
 from celery_exclusive.stores.base import Snapshot
 from celery_exclusive.stores.memory import MemoryStore
 
@@ -48,14 +49,17 @@ class LockStore(MemoryStore):
     def held(self, what: Any, *args: Any, **kwargs: Any) -> Generator[None]:
         """Let another owner hold a lock: of a task with these arguments, or of a string as for `lock(text)`.
 
-        It is released at the end of the block, or expires when the clock has moved by 30 seconds.
+        It is released at the end of the block, or expires when the clock has moved by 30 seconds. A lock with
+        a limit is held once per block: all four slots of a task with `limit=4` by four blocks, one in the
+        other, and those of a `lock(text, limit=4)` by four of `held(text, limit=4)`.
 
         Raises:
-            AssertionError: it is held already.
+            AssertionError: it is held already, as often as its limit allows.
         """
         key = _key(what, args, kwargs)
+        limit = kwargs.get("limit", 1) if isinstance(what, str) else _limit(what)
         id, token = f"somebody-else-{next(_numbers)}/0", "0" * 16
-        reply = self.apply(key, Acquire(id, token, 30 * SECOND))
+        reply = self.apply(key, Acquire(id, token, 30 * SECOND, limit))
         assert isinstance(reply.answer, Granted), f"lock {key} is held already: {reply.answer}"
         try:
             yield
@@ -69,3 +73,8 @@ class LockStore(MemoryStore):
 
 def _key(what: Any, args: Any, kwargs: Any) -> str:
     return absolute_key(what) if isinstance(what, str) else what.lock_state(*args, **kwargs).key
+
+
+def _limit(task: Any) -> int:
+    exclusive, _ = declared_options(task)
+    return exclusive.limit if exclusive else 1

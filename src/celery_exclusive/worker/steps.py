@@ -36,7 +36,7 @@ _PATIENCE = 0.5
 """Seconds for which a worker that stops waits for the tasks of its pool itself."""
 _FAREWELL = 8
 """Seconds for which the main process waits, when all bodies have ended, for its threads, store and broker."""
-_FIXUP = "celery_exclusive.install:install_copy"
+_FIXUP = "celery_exclusive.installer:install_copy"
 """What Celery calls for the copy of the app that a child which is not forked makes."""
 
 

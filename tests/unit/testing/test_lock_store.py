@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -83,6 +84,31 @@ def test_locks_outside_of_tasks_are_in_it_too(lock_store: LockStore, app: Celery
         with pytest.raises(AssertionError, match="is held already"), lock_store.held("repo:17"):
             pass
     assert not lock_store.look("repo:17").holders
+
+
+def test_a_lock_with_a_limit_is_held_as_often_as_that_allows(lock_store: LockStore, app: Celery) -> None:
+    @app.task(shared=False, exclusive=Exclusive("tenant", limit=3, on_conflict="skip", skip_result="skipped"))
+    def crawl(tenant: str) -> str:
+        return "crawled"
+
+    with ExitStack() as holders:
+        for number in range(3):
+            assert crawl.delay("acme").result == "crawled"
+            holders.enter_context(lock_store.held(crawl, "acme"))
+            assert len(crawl.lock_state("acme").holders) == number + 1
+        assert crawl.delay("acme").result == "skipped"
+        assert crawl.delay("zeta").result == "crawled"
+        with pytest.raises(AssertionError, match="is held already"), lock_store.held(crawl, "acme"):
+            pass
+    assert crawl.delay("acme").result == "crawled"
+
+
+def test_a_lock_of_a_string_has_the_limit_that_its_holders_name(lock_store: LockStore, app: Celery) -> None:
+    with lock_store.held("repo:17", limit=2):
+        with lock("repo:17", limit=2, wait=0, app=app):
+            pass
+        with lock_store.held("repo:17", limit=2), pytest.raises(LockHeld):
+            lock("repo:17", limit=2, wait=0, app=app).__enter__()
 
 
 @pytest.mark.parametrize("number", [1, 2])
