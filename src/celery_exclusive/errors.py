@@ -10,9 +10,10 @@ import difflib
 import warnings
 from collections.abc import Callable, Iterable
 from inspect import unwrap
+from shlex import quote
 from typing import Any
 
-from celery_exclusive.display import printable
+from celery_exclusive.display import escaped, printable
 
 
 class ExclusiveError(Exception):
@@ -113,7 +114,8 @@ class UnreadableKey(StoreUnavailable):
     def __str__(self) -> str:
         return printable(
             f"store {self.url}: the data of lock {self.key} are damaged ({self.problem}). Repair them, or "
-            f"delete them and the tasks that wait in line: celery -A proj locks release '{self.key}' --force"
+            "delete them and the tasks that wait in line: celery -A proj locks release --force -- "
+            f"{quote(escaped(self.key))}"
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import subprocess
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -15,6 +16,7 @@ from celery_exclusive.core.operations import AcquireAlone
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.display import escaped
 from celery_exclusive.errors import UnreadableKey
+from celery_exclusive.options.key_text import absolute_key
 from tests.cli.conftest import Desk
 from tests.maria import MariaDatabase
 from tests.memcached import MemcachedServer
@@ -172,3 +174,24 @@ def test_an_odd_item_in_memcached_is_shown_beside_the_others(
 def write(folder: Path, statement: str, *parameters: Any) -> None:
     with closing(sqlite3.connect(folder / "locks.db")) as database, database:
         assert database.execute(statement, parameters).rowcount == 1
+
+
+@pytest.mark.parametrize(
+    "name", ["$(touch pwned)'; touch pwned; '", "a\\x41 b\n", "`touch pwned`", "-rf"], ids=ascii
+)
+def test_the_command_of_a_damaged_key_is_pasted_into_a_shell_as_it_is(
+    make_desk: Callable[..., Desk], tmp_path: Path, name: str
+):
+    desk, key = make_desk(exclusive_store=f"sqlite:///{tmp_path / 'locks.db'}"), absolute_key(name)
+    desk.acquire(key, "a/1")
+    write(tmp_path, "UPDATE exclusive2_lock SET document = 'x'")
+    with pytest.raises(UnreadableKey) as raised:
+        desk.store.inspect(key)
+    hint = str(raised.value).partition("wait in line: ")[2]
+    shell = f"celery() {{ printf '%s\\0' \"$@\"; }}; {hint}"
+    said = subprocess.run(["bash", "-c", shell], cwd=tmp_path, stdout=subprocess.PIPE, text=True, check=True)
+    *_, app, group, release, force, end, text = said.stdout.rstrip("\0").split("\0")
+    assert (app, group, release, force, end) == ("proj", "locks", "release", "--force", "--")
+    assert desk.run(release, force, end, text).exit_code == 0
+    assert not list(desk.store.scan())
+    assert not (tmp_path / "pwned").exists()

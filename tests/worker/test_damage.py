@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import pytest
@@ -41,10 +42,10 @@ def test_a_damaged_lock_is_reported_once_and_holds_up_no_other_until_it_is_dropp
     worker = lab.start_worker("w2", 2)
     assert waiting["good"].get(timeout=60) == "next at good"
     told = worker.wait_for_log(f"the data of lock {bad} are damaged")
-    assert f"locks release '{bad}' --force" in told
+    assert f"locks release --force -- {quote(bad)}" in told
     newcomer = lab.send("wait", "bad", tag="newcomer")
     back = worker.wait_for_log(f"[{newcomer.id}] goes back to the broker")
-    assert f"locks release '{bad}' --force" in back
+    assert f"locks release --force -- {quote(bad)}" in back
     assert lab.send("wait", "another", tag="another").get(timeout=60) == "another"
     assert worker.log.count("the reaper skips this key") == 1
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from urllib.parse import parse_qs
 
 from celery_exclusive.errors import OptionError
@@ -85,7 +86,7 @@ class SqliteFile:
         if file.st_mode & stat.S_IWOTH:
             yield (
                 f"exclusive_store: {path} may be written by everybody on this machine, {them}: "
-                f"chmod o-w {path}"
+                f"chmod o-w {quote(str(path))}"
             )
         elif file.st_uid not in (0, os.geteuid()) and not is_shared:
             yield (
