@@ -40,10 +40,10 @@ class Desk:
         reply: Reply = self.store.apply(key, Acquire(id, "token", 600 * SECOND, **options))
         return reply
 
-    def run(self, *words: str) -> Result:
-        """`celery -A this_app locks WORDS`."""
+    def run(self, *words: str, answer: str = "") -> Result:
+        """`celery -A this_app locks WORDS`, whose question is answered so."""
         obj = CLIContext(app=self.app, no_color=True, workdir=None)
-        return CliRunner().invoke(locks, words, obj=obj, prog_name="celery locks")
+        return CliRunner().invoke(locks, words, answer, obj=obj, prog_name="celery locks")
 
 
 @pytest.fixture

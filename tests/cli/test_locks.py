@@ -128,3 +128,15 @@ def test_a_store_that_does_not_answer_is_said_in_one_line_without_its_password(m
         assert "redis://:**@127.0.0.1:1/0" in where
         assert error.startswith("Error: store redis://:**@127.0.0.1:1/0 does not answer")
         assert "secret" not in done.stderr
+
+
+def test_after_a_purge_all_keys_of_a_task_are_released_at_once(make_lab: Callable[..., Lab]):
+    lab = make_lab(module="tests.worker.shop_unique")
+    lost = [lab.send("once", key) for key in "abc"]
+    assert command(lab, "purge", "-f").returncode == 0
+    assert [lab.send("once", key).outcome for key in "abc"] == ["skipped"] * 3
+    done = locks(lab, "release", "--queued", "--yes", "tests.worker.shop_unique.once")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "released 3 of 3"), done
+    again = [lab.send("once", key) for key in "abc"]
+    assert [result.outcome for result in again] == ["published"] * 3
+    assert not {result.id for result in lost} & {result.id for result in again}

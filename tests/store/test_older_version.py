@@ -47,6 +47,7 @@ def test_on_redis(start_redis: Callable[..., RedisServer], leave: Callable[[Stor
     (warning,) = older(store)
     assert f"store {server.url}: " in warning
     assert "(cx1:{0}:*)" in warning
+    assert "Its locks expire by themselves, its lines do not" in warning
     store.close()
 
 
@@ -67,6 +68,7 @@ def test_in_a_sqlite_file(tmp_path: Path, leave: Callable[[Store], None]) -> Non
     make_older(path)
     (warning,) = older(store)
     assert "(tables exclusive1_*)" in warning
+    assert "Its locks expire by themselves, its lines do not" in warning
     store.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,6 +17,7 @@ from celery_exclusive.display import escaped, printable, unescaped
 from celery_exclusive.errors import ExclusiveError, did_you_mean
 from celery_exclusive.leases.operator_release import Released
 from celery_exclusive.leases.operator_release import release as release_key
+from celery_exclusive.leases.queued_keys import queued_keys, release_queued
 from celery_exclusive.options.key_text import possible_keys
 from celery_exclusive.services import ATTRIBUTE
 from celery_exclusive.stores.sql.tables import NAMES
@@ -68,8 +70,12 @@ def ls(obj: CLIContext, prefix: str, *, as_json: bool) -> None:
 @commands.command
 @click.argument("key")
 @click.option("--force", is_flag=True, help="Release the lock even if its lease has not expired.")
+@click.option(
+    "--queued", is_flag=True, help="KEY is a task: release all its keys whose messages have not begun."
+)
+@click.option("--yes", is_flag=True, help="With --queued: do not ask.")
 @click.pass_obj
-def release(obj: CLIContext, key: str, *, force: bool) -> None:
+def release(obj: CLIContext, key: str, *, force: bool, queued: bool, yes: bool) -> None:
     """Release the lock on KEY, and let its line go on.
 
     KEY is a key as `locks ls` lists it, the name of a task, or the string of a key= or of a lock(). Nothing
@@ -82,9 +88,17 @@ def release(obj: CLIContext, key: str, *, force: bool) -> None:
     on beside the next one, unless it calls lease.check(), which raises LeaseLost. The data of a damaged key
     are deleted by --force, with the tasks that wait for it.
 
+    After `celery purge`, --queued releases the unique keys of a task, with all its arguments, whose messages
+    have not begun. It shows how many, and asks first.
+
     Exit code: 0 if the lock was released, 1 if it was refused or if there is no such lock.
     """
+    if queued and force:
+        raise click.UsageError("--queued needs no --force: no body runs")
     services = _services(obj)
+    if queued:
+        _release_queued(services, key, yes=yes)
+        return
     store = services.store
     chosen = _busy_key(store, key)
     released = release_key(services, chosen, force=force)
@@ -175,7 +189,7 @@ def _busy_key(store: Store, text: str) -> str:
         return shown[begin[0]]
     if begin:
         raise click.ClickException(
-            f"{text!r} has {len(begin)} keys; name one, as `locks ls {text}` lists them"
+            f"{text!r} has {len(begin)} keys; name one, as `locks ls {quote(escaped(text))}` lists them"
         )
     names = (name for key in shown for name in (key, key[2:], key[2:].rpartition(":")[0]))
     others = [other for other in names if other not in ("", text)]
@@ -184,6 +198,20 @@ def _busy_key(store: Store, text: str) -> str:
         f"no task holds or waits for {text!r} in {printable(store.url)}{hint}"
         + " `locks ls` lists all keys" * store.capabilities.listing
     )
+
+
+def _release_queued(services: Services, task: str, *, yes: bool) -> None:
+    found = queued_keys(services.store, task)
+    if not found:
+        raise click.ClickException(
+            f"no unique key of task {task!r} is queued in {printable(services.store.url)}"
+            + did_you_mean(task, set(services.app.tasks) - {task})
+        )
+    click.echo(f"{len(found)} keys, as {escaped(found[0])}, of tasks that have not begun, or are lost")
+    click.echo("a message that is still in a queue runs all the same, and its call may be queued again")
+    if not yes:
+        click.confirm("release them?", abort=True)
+    click.echo(f"released {release_queued(services, found)} of {len(found)}")
 
 
 def _result_lines(released: Released, waiting: int) -> Iterator[str]:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from celery_exclusive.core.claim import task_id
 from celery_exclusive.core.records import SECOND
-from celery_exclusive.options.key_text import own_key
+from celery_exclusive.options.key_text import own_key, without_hash
 from celery_exclusive.stores.base import Snapshot
+from celery_exclusive.stores.states import states
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
-
-_HASH = re.compile(r":[0-9a-f]{32}\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +47,7 @@ class Lock:
 
 def listing(services: Services, keys: Collection[str]) -> Iterator[Lock]:
     """Yield the states of these keys, in order, without those that are free by now."""
-    store, tasks = services.store, {own_key(name): name for name in services.app.tasks}
-    for batch in batches(sorted(keys)):
-        for key, snapshot in zip(batch, store.inspect_all(batch), strict=True):
-            if snapshot.is_busy:
-                yield Lock(key, tasks.get("x" + _HASH.sub("", key[1:])), snapshot)
-
-
-def batches(keys: Sequence[str], size: int = 100) -> Iterator[Sequence[str]]:
-    return (keys[first : first + size] for first in range(0, len(keys), size))
+    tasks = {own_key(name): name for name in services.app.tasks}
+    for key, snapshot in states(services.store, keys):
+        if snapshot.is_busy:
+            yield Lock(key, tasks.get("x" + without_hash(key[1:])), snapshot)

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from celery_exclusive.compat.changed import report
 from celery_exclusive.compat.recipe_task import RecipeDuplicate, UniqueRecipeTask
 from celery_exclusive.errors import OptionError
+from celery_exclusive.leases.queued_keys import queued_keys, release_queued
 from celery_exclusive.options.declared import Unique
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from celery_exclusive.errors import DuplicateTask
+    from celery_exclusive.services import Services
 
 _OPTIONS = ("unique_on", "raise_on_duplicate", "lock_expiry")
 
@@ -103,8 +105,18 @@ class Singleton(UniqueRecipeTask):
 
 
 def clear_locks(app: Any) -> None:
-    """Do nothing: the leases of dead workers expire by themselves, and those of living ones are in use."""
+    """Release the keys of all `Singleton` tasks whose messages have not begun, as after `celery purge`.
+
+    A message that is still in a queue runs all the same, and the same call may be queued again beside it.
+
+    Raises:
+        ExclusiveError: the store cannot list its keys, or does not answer.
+    """
+    services: Services = app._celery_exclusive
+    names = [name for name, task in app.tasks.items() if isinstance(task, Singleton)]
+    released = sum(release_queued(services, queued_keys(services.store, name)) for name in names)
     report(
         __name__,
-        f"clear_locks({app!r}) does nothing: a dead worker's leases expire after their ttl. Delete it",
+        f"clear_locks({app!r}) has released {released} keys, of tasks that have not begun. A dead worker's "
+        "leases expire after their ttl: call it after `celery purge`, not when a worker starts",
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from celery_exclusive.core.claim import task_id
-from celery_exclusive.core.operations import Applied, ForceRelease, Owner
+from celery_exclusive.core.operations import Applied, ForceRelease, Owner, Release
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import LockHeld, UnreadableKey
 
@@ -62,7 +62,11 @@ def _release(store: Store, key: str, *, force: bool) -> Released:
     former, offered = [], []
     # For an id without a lease the store only ends expired leases and offers.
     for holder in holders or (Owner("", 0, 0),):
-        reply = store.apply(key, ForceRelease(holder.id))
+        may_begin = not force and holder.phase != "running"
+        # A lease that does not run belongs to its id; once its task has begun, to a token that is not this.
+        reply = store.apply(key, Release(holder.id, "", "open") if may_begin else ForceRelease(holder.id))
+        if may_begin and reply.answer == Applied(False):
+            return _release(store, key, force=force)
         offered += [wake.id for wake in reply.wake]
         if reply.answer == Applied(True):
             former.append(holder)

@@ -22,6 +22,7 @@ _LONGEST: Final = 200
 _HASHED_TEXT: Final = re.compile("~[0-9a-f]{32}")
 _HASHED_NAME: Final = re.compile("[~:][0-9a-f]{32}")
 """The end of a name that was cut, or that has a hash of arguments."""
+_HASH_OF_ARGUMENTS: Final = re.compile(r":[0-9a-f]{32}\Z")
 TOO_LONG: Final = f"a string of more than {MOST_CHARACTERS:,} characters"
 
 
@@ -29,6 +30,11 @@ TOO_LONG: Final = f"a string of more than {MOST_CHARACTERS:,} characters"
 def own_key(task_name: str, kind: str = "x") -> str:
     """Return the key of a whole task, "x:" or "u:" and its name; keys with arguments begin with it."""
     return f"{kind}:{_fitted(task_name, _LONGEST - 33, _HASHED_NAME)}"
+
+
+def without_hash(key: str) -> str:
+    """Return the key of the whole task, from one of its keys with arguments."""
+    return _HASH_OF_ARGUMENTS.sub("", key)
 
 
 def absolute_key(text: str, kind: str = "x") -> str:

@@ -257,8 +257,9 @@ def older_version(url: str, names: str) -> str:
     """Return the warning of a store that has locks of the first version of this library."""
     return (
         f"store {url}: it holds locks of an older version of celery-exclusive ({names}), which this one does "
-        "not see: a task of that version and one of this may run at the same time. Stop the older workers "
-        "and publishers when their tasks have run; their locks expire by themselves"
+        "not see: a task of that version and one of this may run at the same time. Let the older workers "
+        "finish the tasks that wait in its lines, then stop them and the older publishers. Its locks expire "
+        "by themselves, its lines do not: only older workers run what waits there"
     )
 
 

@@ -368,12 +368,15 @@ def test_a_key_of_celery_singleton_is_released_by_the_arguments_of_a_call(
     assert task.delay("https://a", n=1).id != first.id
 
 
-def test_clear_locks_leaves_keys_alone_and_says_so(app: Celery, declare: Callable[..., Any]) -> None:
-    first = declare(Singleton).delay("https://a")
-    with pytest.warns(CompatWarning, match=r"clear_locks\(.*does nothing") as warned:
+@pytest.mark.parametrize("unique_on", [None, []], ids=["all arguments", "none"])
+def test_clear_locks_releases_the_keys_of_what_has_not_begun(
+    app: Celery, declare: Callable[..., Any], unique_on: list[str] | None
+) -> None:
+    first = declare(Singleton, unique_on=unique_on).delay("https://a")
+    with pytest.warns(CompatWarning, match=r"clear_locks\(.*has released 1 key.*celery purge") as warned:
         clear_locks(app)
     assert line_of(warned[0]) == "clear_locks(app)"
-    assert app.tasks[NAME].delay("https://a").id == first.id
+    assert app.tasks[NAME].delay("https://a").id != first.id
 
 
 def test_a_task_class_of_2010_has_its_logger(app: Celery) -> None:

@@ -1,0 +1,85 @@
+"""`celery -A proj locks release --queued TASK`: all keys of a task whose messages have not begun."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from celery_exclusive import Unique
+from celery_exclusive.core.operations import AcquireAlone
+from celery_exclusive.core.records import SECOND, Phase
+from celery_exclusive.leases.queued_keys import release_queued
+from celery_exclusive.options.key_text import absolute_key
+from celery_exclusive.stores.base import Snapshot
+from tests.cli.conftest import Desk
+
+TASK = "desk.load"
+
+
+def hold(desk: Desk, key: str, phase: Phase, id: str = "a/p") -> None:
+    desk.store.apply(key, AcquireAlone(id, "token", 600 * SECOND, phase=phase))
+
+
+@pytest.fixture
+def keys(desk: Desk) -> dict[str, str]:
+    """Three keys of the task that are queued, and others."""
+
+    @desk.app.task(name=TASK, shared=False, unique=Unique("n"))
+    def load(n: int) -> None: ...
+
+    @desk.app.task(name=f"{TASK}_all", shared=False, unique=Unique("n"))
+    def load_all(n: int) -> None: ...
+
+    found = {str(n): desk.app.tasks[TASK].lock_state(n).key for n in range(4)}
+    found |= {"other": load_all.lock_state(1).key, "text": absolute_key(TASK, "u")}
+    for name, phase in (("0", "queued"), ("1", "again"), ("text", "queued"), ("other", "queued")):
+        hold(desk, found[name], phase)  # type: ignore[arg-type]
+    hold(desk, found["2"], "running")
+    hold(desk, found["3"], "period")
+    return found
+
+
+def held(desk: Desk, keys: dict[str, str]) -> str:
+    return " ".join(name for name, key in keys.items() if desk.store.inspect(key).holders)
+
+
+def test_the_queued_keys_of_a_task_are_released_and_no_others(desk: Desk, keys: dict[str, str]):
+    done = desk.run("release", "--queued", "--yes", TASK)
+    assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, "released 3 of 3")
+    assert held(desk, keys) == "2 3 other"
+
+
+def test_it_asks_before_it_releases(desk: Desk, keys: dict[str, str]):
+    refused = desk.run("release", "--queued", TASK, answer="n\n")
+    assert refused.exit_code == 1
+    assert "3 keys" in refused.stdout
+    assert "its call may be queued again" in refused.stdout
+    assert held(desk, keys) == "0 1 2 3 other text"
+    assert desk.run("release", "--queued", TASK, answer="y\n").exit_code == 0
+    assert held(desk, keys) == "2 3 other"
+
+
+def test_a_task_without_queued_keys_is_an_error(desk: Desk, keys: dict[str, str]):
+    refused = desk.run("release", "--queued", "desk.laod")
+    assert refused.exit_code == 1
+    assert "no unique key of task 'desk.laod' is queued" in refused.stderr
+    assert f"did you mean '{TASK}'?" in refused.stderr
+    assert desk.run("release", "--queued", "--force", TASK).exit_code == 2
+    assert held(desk, keys) == "0 1 2 3 other text"
+
+
+def test_a_task_that_begins_meanwhile_keeps_its_key(
+    desk: Desk, keys: dict[str, str], monkeypatch: pytest.MonkeyPatch
+):
+    inspect: Any = desk.store.inspect
+
+    def begin_after(key: str) -> Snapshot:
+        seen: Snapshot = inspect(key)
+        hold(desk, key, "running")
+        return seen
+
+    with monkeypatch.context() as patched:
+        patched.setattr(desk.store, "inspect", begin_after)
+        assert release_queued(desk.app._celery_exclusive, [keys["0"]]) == 0  # type: ignore[attr-defined]
+    assert desk.store.inspect(keys["0"]).holders[0].phase == "running"
