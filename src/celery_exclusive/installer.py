@@ -21,6 +21,7 @@ from celery_exclusive.options import keys
 from celery_exclusive.options.declared import KINDS
 from celery_exclusive.options.leftovers import leftovers
 from celery_exclusive.options.masking import mask
+from celery_exclusive.options.misplaced import refuse_misplaced
 from celery_exclusive.options.option import Option, apps_with_locks, check_declaration
 from celery_exclusive.publishing.send import with_our_header
 from celery_exclusive.services import ATTRIBUTE, Services
@@ -136,6 +137,7 @@ class Installer:
                 check_declaration(cls, name, self.app)
         if cls.__module__ == "celery.app.builtins" and task.name not in self._annotations:
             cls.exclusive = cls.unique = None  # what is given to all tasks is not meant for Celery's own
+        refuse_misplaced(cls, task.name)
         options = [option for kind in KINDS if (option := _declared(task, kind))]
         if not options:
             explain_absence(cls)

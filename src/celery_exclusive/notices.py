@@ -219,6 +219,17 @@ def message_gone(key: str, id: str) -> None:
     )
 
 
+def recovered(task: str, id: str, lock: str, deaths: int) -> None:
+    logger.warning(
+        "Task %s[%s] was recovered under lock %s: the lease of its run expired, since its worker died or was "
+        "cut off (%d so far)",
+        task,
+        id,
+        lock,
+        deaths,
+    )
+
+
 def gave_up(services: Services, task: str, id: str, lock: str, deaths: int) -> None:
     logger.error(
         "Task %s[%s] is given up: %d times its worker died, or was cut off, while it ran under lock %s. It "

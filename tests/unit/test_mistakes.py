@@ -90,6 +90,37 @@ def test_a_base_class_may_run_what_the_function_returns(app: Celery) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"exclusive": Exclusive(), "on_conflict": "skip"},
+            r"write exclusive=Exclusive\(on_conflict=\.\.\.\)",
+        ),
+        ({"exclusive": Exclusive(), "limit": 4}, r"limit=4 .* write exclusive=Exclusive\(limit="),
+        ({"unique": Unique(), "until": "started"}, r"write unique=Unique\(until="),
+        ({"uniqe": True}, "did you mean 'unique='"),
+        ({"exclusiv": "url"}, "did you mean 'exclusive='"),
+    ],
+    ids=str,
+)
+def test_what_the_decorator_of_a_task_is_given_in_vain_is_refused(
+    app: Celery, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(OptionError, match=message):
+        declare(app, **options)
+
+
+def test_a_task_has_whatever_other_attributes_its_owner_likes(app: Celery) -> None:
+    class Load(Task):
+        name, limit, key, exclusive = "feeds.load all", 3, "mine", Exclusive()
+
+        def run(self, url: str) -> None: ...
+
+    app.register_task(Load())
+    assert declare(app, on_conflict="of another library", owner="billing", is_unique=True, max_retries=2)
+
+
 @pytest.mark.parametrize("key", ["url", "options.name"])
 @pytest.mark.parametrize("kind", [Exclusive, Unique])
 def test_a_key_that_is_the_name_of_a_parameter_is_refused(app: Celery, kind: Any, key: str) -> None:

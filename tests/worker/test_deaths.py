@@ -48,6 +48,7 @@ def test_a_task_that_has_killed_three_workers_fails_and_the_next_one_runs(
     last = lab.start_worker("last", 1)
     with pytest.raises(WorkerLostError, match="3 times"):
         deadly.get(timeout=60)
+    assert "was recovered under lock" in last.wait_for_log("(3 so far)")
     last.wait_for_log("is given up")
     assert following.get(timeout=60) == "next"
     assert sorted(lab.journal.tags("start")) == ["deadly"] * 3 + ["next"]

@@ -218,7 +218,7 @@ class Execution:
             outcome = replace(outcome, kind="fail")
         self.leases.note_granted(outcome, self.asked_at)
         if outcome.kind == "run":
-            self.give_up_after_deaths()
+            self.look_at_deaths()
             return outcome
         if outcome.kind in ("skip", "fail") and self.shares_its_result(outcome):
             outcome = self.without_result(outcome)
@@ -243,9 +243,11 @@ class Execution:
         self.is_ignored = True
         return replace(outcome, kind="skip")
 
-    def give_up_after_deaths(self) -> None:
-        """Let the run end as a failure, without its body, if that has killed its worker too often."""
+    def look_at_deaths(self) -> None:
+        """Tell of dead runs before this one, which fails without its body if there were too many."""
         most, deaths = self.services.settings.exclusive_max_deaths, self.delivery.deaths
+        if deaths:
+            notices.recovered(self.task.name, self.task_id, self.delivery.key, deaths)
         if most and deaths >= most:
             self.run.failure = WorkerLostError(
                 f"task {self.task.name} was started {deaths} times, and each time its worker died before the "

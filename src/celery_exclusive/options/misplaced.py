@@ -1,0 +1,35 @@
+"""Refuses at a decorated task what belongs into its option, and an option whose name is misspelt."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from celery import Task
+
+from celery_exclusive.errors import OptionError, closest, shown
+from celery_exclusive.options.declared import KINDS, NAMES
+
+_PARAMETERS = {kind: {field.name for field in dataclasses.fields(kind)} for kind in KINDS}
+_CELERYS = frozenset(dir(Task))
+_LIKENESS = 0.85
+
+
+def refuse_misplaced(cls: type, name: str) -> None:
+    """Raise OptionError if the decorator of this task was given what would do nothing.
+
+    The class of a task that is written as a class may have attributes of any name.
+    """
+    if not vars(cls).get("_decorated"):
+        return
+    declared = [kind for kind in KINDS if getattr(cls, kind.attribute, None)]
+    for word, value in vars(cls).items():
+        if word in NAMES or word in _CELERYS:
+            continue
+        for kind in declared:
+            if word in _PARAMETERS[kind]:
+                raise OptionError(
+                    f"task {name}: {word}={shown(value)} stands beside its option and does nothing: write "
+                    f"{kind.attribute}={kind.__name__}({word}=...)"
+                )
+        if meant := closest(word, NAMES, _LIKENESS):
+            raise OptionError(f"task {name}: {word}={shown(value)} does nothing: did you mean '{meant}='?")
