@@ -120,7 +120,9 @@ SETTINGS: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "without a scheme": (
         {"exclusive_store": "geheim@localhost"},
-        ["setting exclusive_store is a str that is not shown, expected a URL such as 'redis://localhost/1'"],
+        [
+            "setting exclusive_store is a str that is not shown, expected a URL with its scheme, such as 'redis://localhost/1'"
+        ],
     ),
     "of a password that is not encoded": (
         {"exclusive_store": "redis://me:1/geheim@127.0.0.1:1/3"},

@@ -131,7 +131,7 @@ def _check(name: str, value: object) -> None:
         return
     if name == "exclusive_store":
         good = isinstance(value, str) and "://" in value
-        expected = "a URL such as 'redis://localhost/1', or None"
+        expected = "a URL with its scheme, such as 'redis://localhost/1', or None"
     elif name == "exclusive_prefix":
         good = isinstance(value, str) and value.isprintable() and bool(value) and not set(value) & set(" {}")
         expected = "a short string without spaces and braces"

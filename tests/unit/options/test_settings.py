@@ -179,7 +179,7 @@ def test_a_mistyped_setting_is_refused_with_its_name_its_value_and_what_is_expec
 @pytest.mark.parametrize("value", [3, "localhost"])
 def test_a_mistyped_store_is_refused_without_its_value(app: Celery, value: object):
     app.conf.exclusive_store = value
-    expected = "expected a URL such as 'redis://localhost/1', or None"
+    expected = "expected a URL with its scheme, such as 'redis://localhost/1', or None"
     with pytest.raises(
         OptionError, match=f"exclusive_store is a {type(value).__name__} that is not shown, {expected}"
     ):
