@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from bench.__main__ import ROWS
-from bench.makespan import disorder, least
+from bench.makespan import ORDERED, disorder, least
 from bench.report import PAGES, Report, markdown, with_tables
 from bench.row import OURS, Figure, Row, shares, times
 from bench.tally import Spell, Tally
@@ -100,6 +100,14 @@ def test_a_start_is_out_of_order_after_that_of_a_later_task_of_its_key(tmp_path:
     spells = [Spell(0, begun, 9) for begun in (5.0, 1.0, 2.0, 3.0, 4.0)]
     assert disorder([1, 1, 2, 2, 1], spells) == 1
     assert disorder([1, 2, 2, 2, 3], spells) == 0
+
+
+def test_a_makespan_and_the_order_beside_it_are_of_one_option_that_the_row_names() -> None:
+    rows = {row.name: row for row in Report(PAGES, ROWS).rows}
+    for name in ("mixed", "bursts"):
+        for part, ours, options in ((name, OURS, ""), (f"{name}-published", ORDERED, 'order="published"')):
+            assert {rows[part + figure].ours for figure in ("", "-blocked", "-order")} == {ours}
+            assert options in rows[part].what
 
 
 def test_a_tally_counts_the_tasks_that_have_ended(tmp_path: Path) -> None:

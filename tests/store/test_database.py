@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from random import randbytes
 from typing import Any
 
@@ -75,6 +76,13 @@ def test_a_free_key_is_acquired_and_released_by_one_statement_each(
     assert sent(lambda: store.apply("key", take("b"))) == parked
     leases = [("key", Renew("a", "token of a", LIFE)), ("unique", Renew("a", "t", LIFE))]
     assert sent(lambda: store.renew(leases)) == [begin, "SELECT", *updates, "COMMIT"]
+    line = ["SELECT", "SELECT", "SELECT", "UPDATE", "UPDATE", "SELECT"]
+    assert sent(lambda: store.apply("key", give("a"))) == [release, begin, *line, "COMMIT"]  # b is woken
+    late = replace(take("late"), acks_late=True, recovers=True)
+    kept = [begin, "SELECT", "SELECT", "INSERT", "INSERT", "COMMIT"]
+    assert sent(lambda: store.apply("recovers", late)) == kept
+    done = [release, begin, *["SELECT"] * 4, "UPDATE", "DELETE", "COMMIT"]
+    assert sent(lambda: store.apply("recovers", give("late"))) == done
     store.close()
 
 

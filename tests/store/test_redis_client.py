@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -90,6 +91,9 @@ def test_every_verb_is_one_round_trip(store: RedisStore, sent: list[tuple[object
     assert trips(lambda: store.apply("key", give("a"))) == 1  # wakes b
     assert trips(lambda: store.apply("key", Remove("b"))) == 1
     assert trips(store.reap) == 1
+    late = replace(take("late"), acks_late=True, recovers=True)
+    assert trips(lambda: store.apply("recovers", late)) == 1
+    assert trips(lambda: store.apply("recovers", give("late"))) == 1
 
 
 def test_a_server_that_forgot_the_scripts_gets_them_again(

@@ -8,6 +8,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -272,6 +273,9 @@ def test_every_verb_is_one_transaction_of_few_statements(store: SqliteStore) -> 
     assert cost(lambda: store.apply("unknown", Remove("b"))) == 1
     assert cost(store.epoch) == 1
     assert cost(store.reap) == 7  # what has ended, what is due, the mark
+    late = replace(take("late"), acks_late=True, recovers=True)
+    assert cost(lambda: store.apply("recovers", late)) == 3
+    assert cost(lambda: store.apply("recovers", give("late"))) == 6
 
 
 def test_others_need_not_wait_for_a_sweep_but_for_one_key_of_it(store: SqliteStore) -> None:

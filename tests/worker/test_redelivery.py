@@ -130,6 +130,22 @@ def test_a_copy_after_the_end_of_a_task_that_never_waited_runs_again_as_in_plain
     lab.journal.wait_for("end", 2, tag="a")
 
 
+@pytest.mark.parametrize("task", ["plain", "wait"])
+def test_a_copy_after_a_success_that_never_waited_is_dropped_with_celerys_own_setting(
+    make_lab: Callable[..., Lab], task: str
+) -> None:
+    lab = make_lab(task_acks_late=True, worker_deduplicate_successful_tasks=True)
+    arguments = () if task == "plain" else ("k",)
+    message = Message.withheld(lab, task, *arguments, tag="a")
+    lab.start_worker("w1", 1)
+    message.deliver()
+    assert message.result.get(timeout=60) == "a"
+    message.deliver_again()
+    lab.send(task, *arguments, tag="after")
+    lab.journal.wait_for("end", tag="after")
+    assert lab.journal.tags("start") == ["a", "after"]
+
+
 def test_a_copy_after_the_end_of_a_task_that_had_waited_is_dropped(
     make_lab: Callable[..., Lab], acks: dict[str, bool]
 ) -> None:
