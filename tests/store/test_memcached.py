@@ -351,7 +351,9 @@ def test_what_others_write_to_a_lock_is_damage_of_this_lock(store: MemcachedStor
         store._client.ask([b"ms %b %d T60\r\n%b" % (store._lock("key"), len(text), text)])
         with pytest.raises(UnreadableKey, match=r"lock key are damaged"):
             store.apply("key", take("a"))
-        assert store.inspect("key").problem
+        with pytest.raises(UnreadableKey, match=r"lock key are damaged"):
+            store.inspect("key")
+        assert store.inspect_all(["key"])[0].problem
         store.forget("key")
         fence(store.apply("key", take("a")).answer)
 

@@ -100,6 +100,13 @@ def test_a_socket_has_a_path() -> None:
         ("redis://:secret@h/first", "database of a Redis URL is a number"),
         ("redis://:secret@h:port/1", "redis:// URL"),
         ("redis://:secret@h?socket_timeout=long", "redis:// URL"),
+        (
+            "redis://:secret@h?socket_timeout=-1",
+            "socket_timeout=-1 .* a number of seconds above 0, at most 86400",
+        ),
+        ("redis://:secret@h?socket_timeout=0", "socket_timeout=0 of a Redis URL must be"),
+        ("redis://:secret@h?socket_timeout=nan", "socket_timeout=nan of a Redis URL must be"),
+        ("redis://:secret@h?socket_connect_timeout=1e300", "socket_connect_timeout=1e300 of a Redis URL"),
         ("rediss://:secret@h?ssl_cert_reqs=maybe", "none, optional, required"),
         ("rediss://:secret@h?ssl_keyfile=/k", "ssl_keyfile needs ssl_certfile"),
         ("rediss://:secret@h?ssl_ca_cert=/k", "no option ssl_ca_cert: did you mean 'ssl_ca_certs'"),

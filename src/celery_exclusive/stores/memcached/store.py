@@ -123,7 +123,10 @@ class MemcachedStore(DocumentStore):
         return [_look(key, clock, answer) for key, answer in zip(keys, found, strict=True)]
 
     def inspect(self, key: str) -> Snapshot:
-        return self.inspect_all([key])[0]
+        (snapshot,) = self.inspect_all([key])
+        if snapshot.problem:
+            raise UnreadableKey(key, snapshot.problem, self.url)
+        return snapshot
 
     def messages(self, key: str, ids: Sequence[str]) -> dict[str, bytes]:  # noqa: ARG002 - there is no line
         return {}

@@ -16,6 +16,7 @@ Option = str | int | float | bool | None
 
 TIMEOUT = 5.0
 """Seconds for connecting and for each answer, unless the URL says otherwise."""
+_LONGEST_TIMEOUT = 86_400
 _NAMES = ("replicas", "socket_timeout", "socket_connect_timeout", "virtual_host", "master_name")
 """The options of a URL that change what the store does; `ssl_...` are in `tls`."""
 _ALIKE = 0.85
@@ -92,8 +93,8 @@ def _parse(parts: SplitResult, scheme: str) -> Address:
         "db": _database(database.strip("/")),
         "username": user or None,
         "password": unquote(parts.password or "") or query.get("password") or None,
-        "socket_timeout": float(query.get("socket_timeout", TIMEOUT)),
-        "socket_connect_timeout": float(query.get("socket_connect_timeout", TIMEOUT)),
+        "socket_timeout": _seconds(query, "socket_timeout"),
+        "socket_connect_timeout": _seconds(query, "socket_connect_timeout"),
     }
     if is_socket:
         if not path.strip("/"):
@@ -119,6 +120,16 @@ def _refuse_misspelt(query: Mapping[str, str]) -> None:
         ours = closest(name, _NAMES, _ALIKE)
         if ours and name not in _NAMES:
             raise OptionError(f"exclusive_store: there is no option {name}: did you mean {ours!r}?")
+
+
+def _seconds(query: Mapping[str, str], name: str) -> float:
+    seconds = float(query.get(name, TIMEOUT))
+    if not 0 < seconds <= _LONGEST_TIMEOUT:
+        raise OptionError(
+            f"exclusive_store: {name}={query[name]} of a Redis URL must be a number of seconds above 0, "
+            f"at most {_LONGEST_TIMEOUT}. Leave it out for {TIMEOUT:g}"
+        )
+    return seconds
 
 
 def _replicas(text: str) -> int:
