@@ -5,11 +5,11 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import pytest
 from celery import Celery, Task, _state
@@ -20,6 +20,7 @@ import celery_exclusive.contrib.django.checks  # before `run` replaces the setti
 from celery_exclusive import ExclusiveError
 from tests.worker.lab import disconnect
 
+T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
@@ -52,6 +53,25 @@ BLOCKS = list(examples(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL))
 SHORT = list(examples(rf"`({OPTION}(?:, {OPTION})?|with lock\(.*?\): \.\.\.)`"))
 
 
+class Web:
+    """The part of FastAPI that the pages use: the endpoints of an app, by their functions' names."""
+
+    def __init__(self) -> None:
+        self.endpoints: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {}
+
+    def post(self, _path: str) -> Callable[[T], T]:
+        def note(endpoint: Any) -> Any:
+            self.endpoints[endpoint.__name__] = endpoint
+            return endpoint
+
+        return note
+
+    get = put = post
+
+
+class Refused(Exception): ...
+
+
 @pytest.fixture
 def run(
     redis_url: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
@@ -67,6 +87,7 @@ def run(
     queue_once = type("QueueOnce", (Task,), {"abstract": True, "once": {}})
     once = SimpleNamespace(QueueOnce=queue_once, AlreadyQueued=ExclusiveError)  # which we do not install
     monkeypatch.setitem(sys.modules, "celery_once", once)
+    monkeypatch.setitem(sys.modules, "fastapi", SimpleNamespace(FastAPI=Web, HTTPException=Refused))
 
     def run(code: str, feeds: str = "") -> None:
         names: dict[str, Any] = {name: getattr(celery_exclusive, name) for name in celery_exclusive.__all__}
@@ -110,6 +131,33 @@ def test_an_example_runs(block: Example, run: Callable[..., None]) -> None:
 def test_an_example_within_a_sentence_or_a_table_runs(example: Example, run: Callable[..., None]) -> None:
     code = example.code
     run(code if code.startswith("with") else f"@app.task({code})\ndef example({PARAMETERS}): ...")
+
+
+def test_the_endpoints_of_the_async_page_publish_look_and_lock(run: Callable[..., None]) -> None:
+    (code,) = (block.code for block in BLOCKS if block.page.name == "async.md" and "FastAPI" in block.code)
+    run(code + ENDPOINTS)
+
+
+ENDPOINTS = """
+def test_endpoints():
+    async def call(name, *arguments):
+        return await web.endpoints[name](*arguments)
+
+    async def requests():
+        assert [(await call("start_import", 7))["outcome"] for _ in range(2)] == ["published", "skipped"]
+        assert await call("show", 7) == {"is_running": False, "is_queued": True, "waiting": 0}
+        assert (await call("rename", 7, "new"))["title"] == "new"
+        async with lock("feed:7"):
+            assert (await call("show", 7))["is_running"]
+            try:
+                await call("rename", 7, "new")
+            except HTTPException as refused:
+                assert refused.args[0] == 409
+            else:
+                raise AssertionError("two at once")
+
+    asyncio.run(requests())
+"""
 
 
 def prose(page: Path) -> str:

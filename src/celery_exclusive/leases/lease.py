@@ -12,6 +12,7 @@ from celery_exclusive.core.operations import Applied
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import LeaseLost, StoreUnavailable
 from celery_exclusive.system.deadline import deadline
+from celery_exclusive.system.off_loop import off_loop
 
 if TYPE_CHECKING:
     from celery_exclusive.stores.base import Store
@@ -99,9 +100,22 @@ class Lease:
                 "this work"
             )
 
+    async def acheck(self) -> None:
+        """Do what `check()` does in a coroutine, without blocking its event loop: `await lease.acheck()`.
+
+        Raises:
+            LeaseLost: as `check()`.
+        """
+        await off_loop(self.check)
+
     def is_of(self, id: str) -> bool:
         """Whether it belongs to the claim with this id."""
         return self._claim.id == id
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is known to be released or lost."""
+        return self._is_over
 
     def end(self) -> None:
         """Mark it as released or lost: it must not be restored from now on."""

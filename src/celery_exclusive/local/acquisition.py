@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import random
 import time
+from collections.abc import Generator
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from secrets import token_hex
-from threading import get_ident
 from typing import TYPE_CHECKING, Final
 
 from celery_exclusive import notices
@@ -22,6 +22,7 @@ from celery_exclusive.leases.lease import Lease
 from celery_exclusive.leases.renewer import renewer
 from celery_exclusive.run import leases_of_runs
 from celery_exclusive.stores.base import Reply
+from celery_exclusive.system.off_loop import off_loop, strand
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
@@ -33,12 +34,10 @@ _SWEEPS: Final = 0.01
 """The part of releases that also reap, if no worker did for a minute."""
 _MINUTE: Final = 60 * SECOND
 
-lock_blocks: ContextVar[tuple[tuple[int, Lease], ...]] = ContextVar(
-    "celery_exclusive_lock_blocks", default=()
-)
-"""The leases of the `with lock(...)` blocks that we are in, with their threads: contexts can be copied."""
+_blocks: ContextVar[tuple[tuple[object, Lease], ...]] = ContextVar("celery_exclusive_lock_blocks", default=())
+"""The leases of the `with lock(...)` blocks around this code, with their strands: contexts are copied."""
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=partial(lock_blocks.set, ()))  # they are the parent's
+    os.register_at_fork(after_in_child=partial(_blocks.set, ()))  # they are the parent's
 
 
 def new_claim(owner: str, key: str, ttl: int, limit: int = 1) -> Claim:
@@ -60,10 +59,11 @@ class Acquisition:
     """
 
     lease: Lease | None = None
+    _answer: Granted | Held
 
     def __init__(self, services: Services, claim: Claim, owner_name: str) -> None:
         self.services, self.claim, self.owner_name = services, claim, owner_name
-        self.thread = get_ident()
+        self.strand = strand()
         self._pid = os.getpid()
         self._may_hold = False
 
@@ -74,20 +74,35 @@ class Acquisition:
             StoreUnavailable: it does not answer, and may have granted the lease.
             ExclusiveError: this very code holds the key, and would wait for ever.
         """
+        attempts = self._attempts(wait)
+        while pause := next(attempts, None):
+            time.sleep(pause)
+        return self._answer
+
+    async def aacquire(self, wait: float | None) -> Granted | Held:
+        """Do what `acquire` does in a coroutine. If that is cancelled, the lease is released."""
+        from asyncio import sleep
+
+        attempts = self._attempts(wait)
+        while pause := await off_loop(partial(next, attempts, None), clean_up=self.release):
+            await sleep(pause)
+        return self._answer
+
+    def _attempts(self, wait: float | None) -> Generator[float]:
+        """Ask the store until it grants the lease, or until `wait` is over; yield each pause in between."""
         deadline = None if wait is None else time.monotonic() + wait
         pause, is_waiting = _FIRST_PAUSE, False
         renewer.learn(self.services.store)
         notices.store_chosen(self.services)
-        while isinstance(answer := self._ask(), Held):
+        while isinstance(self._ask(), Held):
             left = _LONGEST_PAUSE if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 break
             if not is_waiting:
                 is_waiting = True
-                self._begin_to_wait(answer, is_endless=deadline is None)
-            time.sleep(min(pause * random.uniform(0.5, 1), left))
+                self._begin_to_wait(is_endless=deadline is None)
+            yield min(pause * random.uniform(0.5, 1), left)
             pause = min(pause * 1.5, _LONGEST_PAUSE)
-        return answer
 
     def release(self) -> None:
         """Release the lease that it may hold; do nothing in a forked child, or twice.
@@ -111,6 +126,26 @@ class Acquisition:
             raise interruption
         self._tidy()
 
+    async def arelease(self) -> None:
+        """Do what `release` does in a coroutine. It is done even if the coroutine is cancelled."""
+        await off_loop(self.release, clean_up=self.release)
+
+    @property
+    def is_block_here(self) -> bool:
+        """Whether this code is in the `with` block that it was acquired for."""
+        return (strand(), self.lease) in _blocks.get()
+
+    def enter_block(self) -> None:
+        """Note that this code is in a block that holds it, and must not wait for itself."""
+        assert self.lease  # noqa: S101 - it is held
+        others = (block for block in _blocks.get() if not block[1].is_over and block[1] is not self.lease)
+        _blocks.set((*others, (strand(), self.lease)))
+
+    def leave_block(self) -> None:
+        """Note that the block has ended."""
+        if any(lease is self.lease for _, lease in _blocks.get()):
+            _blocks.set(tuple(block for block in _blocks.get() if block[1] is not self.lease))
+
     def _tidy(self) -> None:
         """An app that uses no worker has no reaper."""
         if random.random() < _SWEEPS:
@@ -131,6 +166,7 @@ class Acquisition:
             raise
         answer = reply.answer
         assert isinstance(answer, (Granted, Held))  # noqa: S101 - it has no copy in line, nor waits there
+        self._answer = answer
         if isinstance(answer, Granted):
             until, known = asked + self.claim.ttl / SECOND, partial(renewer.known, store)
             self.lease = Lease(answer.fence, self.claim, store, until, known)
@@ -144,10 +180,12 @@ class Acquisition:
             renewer.remove(self.lease)
         return self.services.store.apply(self.claim.key, self.claim.release())
 
-    def _begin_to_wait(self, held: Held, *, is_endless: bool) -> None:
-        notices.waits(self.owner_name, self.claim.key, held.by)
-        ours = [*(lease for thread, lease in lock_blocks.get() if thread == get_ident()), *leases_of_runs()]
-        is_ours = all(any(lease.is_of(owner.id) for lease in ours) for owner in held.by)
+    def _begin_to_wait(self, *, is_endless: bool) -> None:
+        assert isinstance(self._answer, Held)  # noqa: S101 - else it would not wait
+        holders = self._answer.by
+        notices.waits(self.owner_name, self.claim.key, holders)
+        ours = [*(lease for strand, lease in _blocks.get() if strand == self.strand), *leases_of_runs()]
+        is_ours = all(any(lease.is_of(owner.id) for lease in ours) for owner in holders)
         if is_endless and is_ours:
             raise ExclusiveError(
                 f"lock {self.claim.key} is held by the very code that waits for it, which would wait for "

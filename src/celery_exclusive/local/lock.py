@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from functools import partial
 from socket import gethostname
-from threading import get_ident
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from celery import current_app
@@ -19,10 +17,12 @@ from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import ExclusiveError, LockHeld, NoLease, OptionError, did_you_mean, shown
 from celery_exclusive.leases.lease import Lease
 from celery_exclusive.local import transactions
-from celery_exclusive.local.acquisition import Acquisition, lock_blocks, new_claim
+from celery_exclusive.local.acquisition import Acquisition, new_claim
+from celery_exclusive.local.holdings import Holdings
 from celery_exclusive.options.amounts import A_COUNT, MIN_TTL, is_count, is_duration, seconds_from
 from celery_exclusive.options.key_text import absolute_key
 from celery_exclusive.options.option import apps_with_locks
+from celery_exclusive.system.off_loop import off_loop, running_loop
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
@@ -41,7 +41,7 @@ _TEMPLATE = re.compile(r"\{[^\W\d][\w.]*\}")
 
 
 class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
-    """Hold a lock while a block of code runs: in a view, a command, a thread, a forked child.
+    """Hold a lock while a block of code runs: in a view, a command, a thread, a forked child, a coroutine.
 
     Tasks acquire the same lock with `key=`: while it is held, they wait in line, or are skipped.
 
@@ -59,6 +59,9 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
             try: ...
             finally: guard.release()
 
+        async with lock("repo:17", wait=5) as lease:            # in a coroutine of asyncio
+            await lease.acheck()                                # and aacquire(), arelease(), alocked()
+
     Parameters:
         text: a string that names what is locked, for all processes with the same store and namespace. It is
             no template: braces stay as they are, with a warning if there is a name in them.
@@ -68,7 +71,7 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
         limit: how many may hold it at once, an int from 1; the latest caller's counts. Default 1.
         until_commit: True holds it, in a Django project, until the transactions are committed or rolled back
             in whose `atomic()` blocks it ends. False releases it within them; so does None, the default, and
-            logs a warning.
+            logs a warning. Not in coroutines.
         app: the Celery app whose store to use. Default: the current app, or the only one with `install`.
 
     Raises:
@@ -76,13 +79,20 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
             1,000,000,000 (at once); or no app has locks (when it is used).
         LockHeld: `with` did not acquire it within `wait`; it names the holder. `acquire()` returns False.
         StoreUnavailable: the store does not answer. Nothing is held then for longer than `ttl`.
-        ExclusiveError: it can never be acquired, since this thread or this run holds it already: a lock is
-            not re-entrant. Or the thread runs an event loop, which it would block.
+        ExclusiveError: it can never be acquired, since a block around this code, or this run, holds it: a
+            lock is not re-entrant. Or the thread runs an event loop, which a call without await would block.
 
     The next holder must see what was written under the lock, so a transaction goes inside:
 
         with lock("account:17"), transaction.atomic(): ...
         with lock("account:17", until_commit=True): ...         # within one, as under ATOMIC_REQUESTS
+
+    The lock belongs to this object: any thread, task or context may release it or end its block. An object
+    may be used again, and by many threads or tasks at once. If their blocks end elsewhere than they began,
+    each should have an object of its own, as `with lock(...)` makes it.
+
+    A coroutine never blocks its event loop: its calls of the store run in at most 8 threads, and none of them
+    is held while it waits. If it is cancelled, it ends at once, and what it acquires then is released.
 
     A waiting `lock()` polls the store: often at first, later every half second or so. It is not in the line
     of the waiting tasks, and these go first. When an exception ends the block or the waiting,
@@ -108,8 +118,7 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
     ) -> None:
         self.text, self.ttl, self.wait, self.limit, self.app = text, ttl, wait, limit, app
         self.until_commit = until_commit
-        self._acquisitions: list[Acquisition] = []
-        self._pid = os.getpid()
+        self._holdings = Holdings()
         known = ("ttl", "wait", "limit", "until_commit", "app")
         for name in unknown:
             hint = did_you_mean(_ELSEWHERE.get(name, name), known)
@@ -139,117 +148,133 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
 
     def acquire(self) -> bool:
         """Acquire the lock; return whether it was free within `wait`. The class lists the errors."""
-        acquisition = self._new_acquisition()
-        try:
-            is_held = isinstance(acquisition.acquire(self.wait), Held)
-            if not is_held:
-                self._acquisitions.append(acquisition)
-            return not is_held
-        except BaseException:
-            self._release(acquisition)
-            raise
+        return not isinstance(self._acquire(is_block=False), Held)
+
+    async def aacquire(self) -> bool:
+        """Do what `acquire()` does in a coroutine. What it acquires while it is cancelled is released.
+
+        Raises:
+            OptionError: `until_commit=True`, since a transaction of Django belongs to a thread.
+        """
+        return not isinstance(await self._aacquire(is_block=False), Held)
 
     def release(self) -> None:
         """Release the lock, or let the end of the transaction do it. The next task in line is published.
 
+        Any thread and any task may do it: the lock belongs to this object.
+
+        Raises:
+            ExclusiveError: this object does not hold it, or the thread runs an event loop.
+        """
+        self._refuse_to_block_a_loop("release", "arelease")
+        self._end(self._pop("release"))
+
+    async def arelease(self) -> None:
+        """Do what `release()` does in a coroutine, even if that is cancelled meanwhile.
+
         Raises:
             ExclusiveError: this object does not hold it.
         """
-        acquisition = self._acquisition()
-        if not acquisition:
-            raise ExclusiveError(f"{self}.release(): this object does not hold the lock in this process")
-        self._end(acquisition)
+        await self._pop("arelease").arelease()
 
     def locked(self) -> bool:
-        """Whether the lock is held; with a limit, whether by as many as may. It changes nothing."""
-        return len(_installation(self.app).store.inspect(self.key).holders) >= self.limit
+        """Whether the lock is held; with a limit, whether by as many as may. It changes nothing.
+
+        Raises:
+            StoreUnavailable: the store does not answer, or the data of the key are damaged.
+            ExclusiveError: the thread runs an event loop.
+        """
+        self._refuse_to_block_a_loop("locked", "alocked")
+        return self._locked()
+
+    async def alocked(self) -> bool:
+        """Do what `locked()` does in a coroutine."""
+        return await off_loop(self._locked)
 
     @property
     def lease(self) -> Lease:
-        """The lease that `acquire()` was granted.
+        """The lease that `acquire()` or `aacquire()` was granted.
 
         Raises:
             NoLease: this object does not hold it. It is an ExclusiveError and an AttributeError.
         """
-        acquisition = self._acquisition()
+        acquisition = self._holdings.find()
         if not acquisition or not acquisition.lease:
             raise NoLease(f"{self}.lease: this object does not hold the lock in this process")
         return acquisition.lease
 
     def __enter__(self) -> Lease:
-        acquisition = self._new_acquisition()
-        try:
-            if isinstance(answer := acquisition.acquire(self.wait), Held):
-                raise self._conflict(answer)
-            self._acquisitions.append(acquisition)
-            lease = self.lease
-            lock_blocks.set((*lock_blocks.get(), (acquisition.thread, lease)))
-            return lease
-        except BaseException:
-            self._release(acquisition)
-            raise
+        return self._granted(self._acquire(is_block=True))
 
     def __exit__(self, *_: object) -> None:
-        ours = [lease for _, lease in lock_blocks.get()]
-        for acquisition in self._held_here():
-            if acquisition.lease in ours:  # else the block released it, or this is a forked child
-                self._end(acquisition)
-                return
+        if acquisition := self._holdings.pop_block():
+            self._end(acquisition)
 
-    async def __aenter__(self) -> None:
-        self._refuse_to_block_a_loop()
+    async def __aenter__(self) -> Lease:
+        return self._granted(await self._aacquire(is_block=True))
 
     async def __aexit__(self, *_: object) -> None:
-        """Python looks it up before it calls `__aenter__`."""
+        if acquisition := self._holdings.pop_block():
+            await acquisition.arelease()
 
-    def _new_acquisition(self) -> Acquisition:
-        self._refuse_to_block_a_loop()
+    def _acquire(self, *, is_block: bool) -> Acquisition | Held:
+        self._refuse_to_block_a_loop("acquire", "aacquire")
         if self.until_commit and not transactions.has_databases():
             self._refuse(
                 "until_commit=True waits for transactions of Django, and this process uses no Django 4.2 or "
                 "later with settings. End the transaction within the block of the lock"
             )
-        services = _installation(self.app)
-        if any(acquisition.thread == get_ident() for acquisition in self._held_here()):
-            raise ExclusiveError(f"{self} is held by this thread already: a lock is not re-entrant")
+        acquisition = self._new_acquisition()
+        try:
+            if isinstance(answer := acquisition.acquire(self.wait), Held):
+                return answer
+            self._holdings.add(acquisition, is_block=is_block)
+            return acquisition
+        except BaseException:
+            acquisition.release()
+            raise
+
+    async def _aacquire(self, *, is_block: bool) -> Acquisition | Held:
+        if self.until_commit:
+            self._refuse(
+                "until_commit=True waits for a transaction of Django, which belongs to a thread: put "
+                f"`with {self}: ...` into a function, and `await sync_to_async(function)()`"
+            )
+        acquisition = self._new_acquisition()
+        if isinstance(answer := await acquisition.aacquire(self.wait), Held):
+            return answer
+        self._holdings.add(acquisition, is_block=is_block)
+        return acquisition
+
+    def _new_acquisition(self) -> Acquisition:
         owner_name = f"lock:{gethostname()}:{os.getpid()}"
         claim = new_claim(owner_name, self.key, round(self.ttl * SECOND), self.limit)
-        return Acquisition(services, claim, owner_name)
+        return Acquisition(_installation(self.app), claim, owner_name)
 
-    def _held_here(self) -> list[Acquisition]:
-        """Return what this process holds through this object; a forked child holds nothing of its parent."""
-        if self._pid != os.getpid():
-            self._acquisitions, self._pid = [], os.getpid()
-        return self._acquisitions
+    def _granted(self, answer: Acquisition | Held) -> Lease:
+        if isinstance(answer, Held):
+            raise self._conflict(answer)
+        assert answer.lease  # noqa: S101 - it is held
+        return answer.lease
 
-    def _acquisition(self) -> Acquisition | None:
-        """Return the acquisition of this thread, or else of another, which may release it, too."""
-        acquisitions = self._held_here()
-        ours = (acquisition for acquisition in acquisitions if acquisition.thread == get_ident())
-        return next(ours, acquisitions[0] if acquisitions else None)
+    def _pop(self, method: str) -> Acquisition:
+        if acquisition := self._holdings.pop():
+            return acquisition
+        raise ExclusiveError(f"{self}.{method}(): this object does not hold the lock in this process")
+
+    def _locked(self) -> bool:
+        return len(_installation(self.app).store.inspect(self.key).holders) >= self.limit
 
     def _end(self, acquisition: Acquisition) -> None:
         """Release the lock, or let the end of the transactions around this code do it."""
         connections = transactions.open_transactions()
         if self.until_commit and (waited_for := transactions.that_commit(connections)):
-            self._acquisitions.remove(acquisition)
-            assert acquisition.lease  # noqa: S101 - it is held
-            block = (get_ident(), acquisition.lease)
-            if block not in lock_blocks.get():
-                lock_blocks.set((*lock_blocks.get(), block))  # this code must not wait for itself
-            transactions.call_at_end(waited_for, partial(self._release, acquisition))
+            acquisition.enter_block()  # this code must not wait for itself
+            transactions.call_at_end(waited_for, acquisition.release)
             return
-        self._release(acquisition)
+        acquisition.release()
         if connections and self.until_commit is None:
             transactions.report_once(self.key, connections[0].alias)
-
-    def _release(self, acquisition: Acquisition) -> None:
-        try:
-            acquisition.release()
-        finally:
-            if acquisition in self._acquisitions:
-                self._acquisitions.remove(acquisition)
-            lock_blocks.set(tuple(pair for pair in lock_blocks.get() if pair[1] is not acquisition.lease))
 
     def _conflict(self, held: Held) -> LockHeld:
         return LockHeld(
@@ -259,17 +284,13 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
             first_task_id(held.by),
         )
 
-    def _refuse_to_block_a_loop(self) -> None:
-        from asyncio import get_running_loop
-
-        try:
-            get_running_loop()
-        except RuntimeError:
-            return
-        raise ExclusiveError(
-            f"{self} would block the event loop of this thread: put `with {self}: ...` into a function, and "
-            "`await asyncio.to_thread(function)`"
-        )
+    def _refuse_to_block_a_loop(self, method: str, instead: str) -> None:
+        if running_loop():
+            with_block = f"`async with {self}: ...`, or " if method == "acquire" else ""
+            raise ExclusiveError(
+                f"{self}.{method}() would block the event loop of this thread: write {with_block}"
+                f"`await {self}.{instead}()`"
+            )
 
     def _refuse(self, problem: str) -> NoReturn:
         raise OptionError(f"{self}: {problem}")

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextvars import copy_context
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -184,7 +185,7 @@ def test_a_lock_that_this_code_holds_already_is_refused_instead_of_waited_for(lo
         lock().acquire()
     assert guard
     same = lock()
-    with same, pytest.raises(ExclusiveError, match=r"lock\('repo:17'\) is held by this thread already"):
+    with same, pytest.raises(ExclusiveError, match="by the very code that waits for it"):
         same.acquire()
     with same, pytest.raises(LockHeld), lock(wait=0):  # who does not wait is told that it is held
         pass
@@ -384,26 +385,24 @@ def test_a_lock_that_is_not_held_is_not_released(lock: Lock) -> None:
         guard.release()  # the end of the block has nothing left to do
 
 
-def test_an_event_loop_is_not_blocked_but_pointed_to_a_thread(lock: Lock) -> None:
-    async def block() -> None:
-        async with lock():
+def test_an_event_loop_is_not_blocked_but_pointed_to_the_async_form(lock: Lock) -> None:
+    guard = lock()
+
+    async def enter() -> None:
+        with guard:
             raise AssertionError("held")
 
-    async def plainly() -> None:
-        with lock():
-            raise AssertionError("held")
+    async def call(method: Callable[[], object]) -> None:
+        method()
 
-    async def in_a_thread() -> bool:
-        guard = lock()
-        await asyncio.to_thread(guard.acquire)
-        is_held = guard.locked()
-        await asyncio.to_thread(guard.release)
-        return is_held
-
-    for wrong in (block, plainly):
-        with pytest.raises(ExclusiveError, match=r"would block the event loop.*asyncio\.to_thread"):
+    for wrong, hint in (
+        (enter, r"acquire\(\) would block the event loop .*: write `async with lock\('repo:17'\): \.\.\.`"),
+        (partial(call, guard.acquire), r"or `await lock\('repo:17'\)\.aacquire\(\)`"),
+        (partial(call, guard.locked), r"locked\(\) would .*: write `await lock\('repo:17'\)\.alocked\(\)`"),
+        (partial(call, guard.release), r"write `await lock\('repo:17'\)\.arelease\(\)`"),
+    ):
+        with pytest.raises(ExclusiveError, match=hint):
             asyncio.run(wrong())
-    assert asyncio.run(in_a_thread())
 
 
 def test_the_app_is_the_one_with_locks_or_the_current_one_or_has_to_be_named(lock: Lock) -> None:

@@ -1,0 +1,74 @@
+"""What one `lock()` object holds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+
+from celery_exclusive.local.acquisition import Acquisition
+from celery_exclusive.system.off_loop import strand
+
+
+class Holdings:
+    """The acquisitions of one `lock()` object in this process. A forked child holds nothing of its parent.
+
+    Any thread and any context may end them. Where one object has several, the code that ends one gets its
+    own, or else the latest.
+    """
+
+    def __init__(self) -> None:
+        self._start_anew()
+
+    def _start_anew(self) -> None:
+        self._pid = os.getpid()
+        self._held: list[Acquisition] = []
+        self._blocks: list[Acquisition] = []  # that have not ended, whether or not release() was called
+
+    def add(self, acquisition: Acquisition, *, is_block: bool) -> None:
+        """Note that it is held, by a `with` block or by `acquire()`."""
+        self._forget_parent()
+        self._held.append(acquisition)
+        if is_block:
+            self._blocks.append(acquisition)
+            acquisition.enter_block()
+
+    def find(self) -> Acquisition | None:
+        """Return what the code that asks holds, or else what other code holds."""
+        self._forget_parent()
+        return next(iter(_own_first(self._held, _is_of_this_strand)), None)
+
+    def pop(self) -> Acquisition | None:
+        """Remove and return what `find` returns."""
+        self._forget_parent()
+        return _pop(self._held, _is_of_this_strand)
+
+    def pop_block(self) -> Acquisition | None:
+        """Remove the block that ends here; return what it holds, None if `release()` has ended that."""
+        self._forget_parent()
+        if block := _pop(self._blocks, lambda block: block.is_block_here):
+            block.leave_block()
+            with suppress(ValueError):
+                self._held.remove(block)
+                return block
+        return None
+
+    def _forget_parent(self) -> None:
+        if self._pid != os.getpid():
+            self._start_anew()
+
+
+def _is_of_this_strand(acquisition: Acquisition) -> bool:
+    return acquisition.strand == strand()
+
+
+def _own_first(them: list[Acquisition], is_own: Callable[[Acquisition], bool]) -> list[Acquisition]:
+    return sorted(them, key=is_own)[::-1]
+
+
+def _pop(them: list[Acquisition], is_own: Callable[[Acquisition], bool]) -> Acquisition | None:
+    for acquisition in _own_first(them, is_own):
+        with suppress(ValueError):  # another thread may have removed it meanwhile
+            them.remove(acquisition)
+            return acquisition
+    return None

@@ -1,0 +1,82 @@
+"""Blocking calls of coroutines: they run in a few threads, and never in the event loop."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures.thread import ThreadPoolExecutor  # redis-py needs it, and it is too late at exit
+from contextvars import copy_context
+from threading import get_ident
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from celery_exclusive.system.threads import is_green
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
+T = TypeVar("T")
+_THREADS: Final = 8
+"""Each call of a store may need a connection, and none lasts for longer than the timeout of the store."""
+_executors: Final[dict[int, ThreadPoolExecutor]] = {}
+"""That of this process: a forked child has none of its parent's threads."""
+
+
+async def off_loop(call: Callable[[], T], clean_up: Callable[[], object] | None = None) -> T:
+    """Return what a blocking call returns, and let the event loop run meanwhile.
+
+        await off_loop(partial(acquire, key), clean_up=partial(release, key))
+
+    If the coroutine is cancelled or closed, a call that has begun goes on without it. `clean_up` is called
+    when it is over, or if it fails, in a thread as well: it undoes what the call has done, or does it again.
+    """
+    from asyncio import get_running_loop, wrap_future
+
+    future = _submit(call)
+    try:
+        return await wrap_future(future, loop=get_running_loop())
+    except BaseException:
+        if clean_up:
+            future.add_done_callback(lambda _: _submit(clean_up))
+        raise
+
+
+def running_loop() -> AbstractEventLoop | None:
+    """Return the event loop that this code would block, if any; none has begun before asyncio is imported.
+
+    Beside gevent it is not known: a loop seems to run in all greenlets of its thread.
+    """
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is None or is_green():
+        return None
+    loop: AbstractEventLoop | None = asyncio._get_running_loop()
+    return loop
+
+
+def strand() -> tuple[int, object]:
+    """Return the thread that runs this code, and its asyncio task if any."""
+    asyncio = sys.modules.get("asyncio")
+    has_loop = asyncio is not None and asyncio._get_running_loop() is not None
+    return get_ident(), asyncio.current_task() if asyncio is not None and has_loop else None
+
+
+def _submit(call: Callable[[], T]) -> Future[T]:
+    """Begin a call in a thread; without threads, as when the interpreter exits, do it here and now."""
+    try:
+        return _executor().submit(copy_context().run, call)
+    except RuntimeError:
+        future: Future[T] = Future()
+        try:
+            future.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - whoever waits for the call gets it
+            future.set_exception(error)
+        return future
+
+
+def _executor() -> ThreadPoolExecutor:
+    pid = os.getpid()
+    if pid not in _executors:
+        _executors.clear()
+        _executors[pid] = ThreadPoolExecutor(_THREADS, "celery-exclusive")
+    return _executors[pid]
