@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         LockHeld,
         NoLease,
         OptionError,
+        StoreRefused,
         StoreUnavailable,
     )
     from celery_exclusive.installer import Task, install
@@ -34,6 +35,7 @@ __all__ = [
     "LockState",
     "NoLease",
     "OptionError",
+    "StoreRefused",
     "StoreUnavailable",
     "Task",
     "Unique",

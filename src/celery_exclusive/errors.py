@@ -73,7 +73,11 @@ class NoOptions(OptionError, AttributeError):
     """A task has no options, so it has no lock. `getattr(task, "lock_state", None)` returns None then."""
 
 
-class StoreUnavailable(ExclusiveError):
+class StoreError(ExclusiveError):
+    """The store has not done what it was asked."""
+
+
+class StoreUnavailable(StoreError):
     """The store did not answer. The state of the lock is unknown; trying again is safe.
 
     Except for a call whose error names a task that may have been sent: the request without an answer had the
@@ -99,8 +103,16 @@ def is_away(error: BaseException) -> bool:
     return isinstance(error, StoreUnavailable) and not isinstance(error, LeaseUnconfirmed)
 
 
-class UnreadableKey(StoreUnavailable):
-    """The data of a key are damaged in the store: trying again does not help before they are repaired.
+class StoreRefused(StoreError):
+    """The store cannot do this, and has done nothing: trying again does not help.
+
+    The id of the task or its message is too large for it, or the data of the key are damaged. The task does
+    not wait, as it does for a store that is away: it fails with this error.
+    """
+
+
+class UnreadableKey(StoreRefused):
+    """The data of a key are damaged in the store.
 
     Attributes:
         key: the damaged key.

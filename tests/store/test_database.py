@@ -26,7 +26,7 @@ from celery_exclusive.core.operations import (
 )
 from celery_exclusive.core.records import NEVER, SECOND, reach
 from celery_exclusive.core.step import step
-from celery_exclusive.errors import StoreUnavailable
+from celery_exclusive.errors import StoreRefused
 from celery_exclusive.stores.sql import transaction
 from celery_exclusive.stores.sql.server import ServerStore
 from celery_exclusive.stores.sql.transaction import Transaction
@@ -423,7 +423,7 @@ def test_a_client_that_stands_still_in_a_transaction_is_in_the_way_for_seconds(
 
 def test_an_id_that_no_index_can_hold_is_refused(store: ServerStore) -> None:
     store.apply("key", take("a"))
-    with pytest.raises(StoreUnavailable, match="shorten the task's id"):
+    with pytest.raises(StoreRefused, match="shorten the task's id"):
         store.apply("key", take(randbytes(5_000).hex()))
     assert store.inspect("key").waiting == 0
     longest = randbytes(1_150).hex()

@@ -16,7 +16,7 @@ import pytest
 
 from celery_exclusive.core.operations import Applied, Granted, Parked, Release
 from celery_exclusive.core.records import SECOND
-from celery_exclusive.errors import StoreUnavailable
+from celery_exclusive.errors import StoreRefused
 from celery_exclusive.stores.base import open_store
 from celery_exclusive.stores.sql.mysql_connection import _Connection
 from celery_exclusive.stores.sql.transaction import Transaction
@@ -70,7 +70,7 @@ def test_the_settings_of_a_server_change_nothing(options: dict[str, str], start_
         upper = Release("A", "TOKEN OF A")
         assert store.apply("key", upper).answer == Applied(False)
         assert isinstance(store.apply("key", take("\\'\"b", message=bytes(range(256)))).answer, Parked)
-        with pytest.raises(StoreUnavailable, match="shorten the task's id"):
+        with pytest.raises(StoreRefused, match="shorten the task's id"):
             store.apply("key", take("b" * 5_000))
         (wake,) = store.apply("key", give("a")).wake
         assert (wake.id, wake.message) == ("\\'\"b", bytes(range(256)))

@@ -24,7 +24,7 @@ from celery_exclusive.core.operations import (
     Stale,
 )
 from celery_exclusive.core.records import SECOND
-from celery_exclusive.errors import ExclusiveError, OptionError, StoreUnavailable, UnreadableKey
+from celery_exclusive.errors import ExclusiveError, OptionError, StoreRefused, StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import open_store
 from celery_exclusive.stores.memcached.client import Client
 from celery_exclusive.stores.memcached.store import MemcachedStore
@@ -338,7 +338,7 @@ def test_more_leases_than_one_item_holds_are_refused_and_the_others_stay(store: 
             store.apply("key", take(id, limit=40))
             held.append(id)
 
-    with pytest.raises(StoreUnavailable, match=r"lock key do not fit into one item .* lower the limit"):
+    with pytest.raises(StoreRefused, match=r"lock key do not fit into one item .* lower the limit"):
         fill_up()
     assert [holder.id for holder in store.inspect("key").holders] == held
     assert store.renew([("key", Renew(ids[0], f"token of {ids[0]}", 2 * LIFE))]) == [True]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from celery_exclusive.core.claim import Claim
 from celery_exclusive.core.operations import Applied
 from celery_exclusive.core.records import SECOND
-from celery_exclusive.errors import LeaseLost, StoreUnavailable
+from celery_exclusive.errors import LeaseLost, StoreError, StoreUnavailable
 from celery_exclusive.system.deadline import deadline
 from celery_exclusive.system.off_loop import off_loop
 
@@ -86,7 +86,7 @@ class Lease:
                 raise locked_out(self._store, [self.key])
             is_refused = not lives
             lives = lives or (self._is_lost_with_data(asked) and self.restore())
-        except StoreUnavailable as error:
+        except StoreError as error:
             if asked < self._certain_until and not is_refused:
                 return
             raise LeaseLost(

@@ -18,7 +18,7 @@ from celery.utils.functional import noop
 from celery_exclusive import notices
 from celery_exclusive.core.claim import PERIOD, publish_claim_id
 from celery_exclusive.core.operations import KeyOperation, Release
-from celery_exclusive.errors import StoreUnavailable, UnreadableKey
+from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.leases.trouble import Trouble
 from celery_exclusive.messages.header import Header
 from celery_exclusive.system.deadline import at_most
@@ -171,6 +171,6 @@ class Releaser:
         try:
             self.services.store.apply(key, operation)
         except Exception as error:  # an operation that always fails must not delay the others
-            if isinstance(error, StoreUnavailable) and not isinstance(error, UnreadableKey):
+            if isinstance(error, StoreUnavailable):
                 raise
             notices.trouble(f"the lease on {key} was not released and expires after its ttl", error)

@@ -16,7 +16,7 @@ from celery_exclusive import notices
 from celery_exclusive.core.claim import Claim
 from celery_exclusive.core.operations import Applied, Granted, Held
 from celery_exclusive.core.records import SECOND
-from celery_exclusive.errors import ExclusiveError, LeaseUnconfirmed, StoreUnavailable
+from celery_exclusive.errors import ExclusiveError, LeaseUnconfirmed, StoreError, StoreUnavailable
 from celery_exclusive.leases.insist import insist
 from celery_exclusive.leases.lease import Lease
 from celery_exclusive.leases.renewer import renewer
@@ -161,7 +161,7 @@ class Acquisition:
         except LeaseUnconfirmed:
             self.release()
             raise
-        except StoreUnavailable:
+        except StoreError:
             self._may_hold = False  # it may be held all the same, until its ttl: nothing can release it now
             raise
         answer = reply.answer

@@ -27,7 +27,7 @@ from typing_extensions import Self
 
 from celery_exclusive import notices
 from celery_exclusive.core.operations import AcquireAlone, Answer, Granted, Held, Stale
-from celery_exclusive.errors import NotDone, StoreUnavailable, UnreadableKey
+from celery_exclusive.errors import NotDone, StoreRefused, StoreUnavailable
 from celery_exclusive.publishing.own_channel import OwnChannel, OwnProducer, is_replaceable, own_channel
 from celery_exclusive.services import Services
 from celery_exclusive.stores.base import Reply
@@ -143,7 +143,7 @@ class OneCall:
         may_have_been, self.may_be_sent, self.is_unanswered = self.may_be_sent, True, True
         try:
             reply = self._store.acquire_and_push(self._key, self._operation, name, message, client)
-        except (NotDone, UnreadableKey):
+        except (NotDone, StoreRefused):
             self.may_be_sent = may_have_been
             raise
         self.may_be_sent = may_have_been or reply is not None

@@ -17,7 +17,7 @@ from kombu.compression import decompress
 
 from celery_exclusive import notices
 from celery_exclusive.core.operations import Applied, Enqueue, Remove
-from celery_exclusive.errors import NotDone, StoreUnavailable, is_away
+from celery_exclusive.errors import NotDone, StoreError, StoreRefused, StoreUnavailable, is_away
 from celery_exclusive.leases.insist import insist
 from celery_exclusive.messages.header import HEADER, Header
 from celery_exclusive.messages.stored import StoredMessage
@@ -109,8 +109,8 @@ class OrderedPublish:
             enqueue = Enqueue(self.id, stored.dump(), self.option.limit, expires_in)
             self.may_be_in_line = True
             reply: Reply = self.store.apply(self.key, enqueue)
-        except StoreUnavailable as error:
-            if isinstance(error, NotDone):
+        except StoreError as error:
+            if isinstance(error, (NotDone, StoreRefused)):
                 self.may_be_in_line = was_in_line
             if not self.goes_without:
                 raise

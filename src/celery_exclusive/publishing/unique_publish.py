@@ -23,7 +23,14 @@ from celery_exclusive.core.operations import (
 )
 from celery_exclusive.core.plan import Ask, run_plan
 from celery_exclusive.core.publishing import Call, Kind, Sending, phase_of, publish, unpublished
-from celery_exclusive.errors import DuplicateTask, NotDone, StoreUnavailable, is_away
+from celery_exclusive.errors import (
+    DuplicateTask,
+    NotDone,
+    StoreError,
+    StoreRefused,
+    StoreUnavailable,
+    is_away,
+)
 from celery_exclusive.leases.insist import insist
 from celery_exclusive.messages.header import Header
 from celery_exclusive.options.declared import Unique
@@ -138,8 +145,9 @@ class UniquePublish:
         self.store = store_or_impatient(self.services) if self.goes_without else self.services.store
         try:
             sending = self._sending()
-        except StoreUnavailable as error:
-            if isinstance(error, NotDone) and self.is_unanswered and not self.may_be_sent:
+        except StoreError as error:
+            is_not_done = isinstance(error, (NotDone, StoreRefused))
+            if is_not_done and self.is_unanswered and not self.may_be_sent:
                 self.may_hold = False
             if not self.goes_without:
                 raise

@@ -19,7 +19,7 @@ from celery_exclusive.brokers import counts_deliveries
 from celery_exclusive.core.admission import Outcome, Policy, admit
 from celery_exclusive.core.operations import Acquire, Answer, Applied, Granted, Held
 from celery_exclusive.core.plan import Ask, run_plan
-from celery_exclusive.errors import LockHeld, StoreUnavailable
+from celery_exclusive.errors import LockHeld, StoreError, StoreRefused, StoreUnavailable
 from celery_exclusive.leases.insist import finish
 from celery_exclusive.messages.republish import Republisher
 from celery_exclusive.messages.stored import StoredMessage
@@ -115,6 +115,10 @@ class Execution:
             except StoreUnavailable as error:
                 self.note(error.interruption)
                 entered = self.enter_without_store(error)
+            except StoreRefused as error:
+                self.note(error.interruption)
+                self.run.failure = self.run.failure or error  # no other try would change it
+                entered = Outcome("run" if self.was_granted else "fail")
             else:
                 # It acquires its keys one after the other: the store may have been away in between.
                 may_have_expired = outcome.kind == "run" and self.store_wait.failures > failures_before
@@ -173,7 +177,7 @@ class Execution:
 
     def ask_once(self, asked: Ask) -> Answer:
         store, operation = self.services.store, asked.operation
-        with suppress(StoreUnavailable):
+        with suppress(StoreError):
             if operation is None:
                 return Held(store.inspect(asked.key).holders)
             return store.apply(asked.key, operation).answer

@@ -14,7 +14,7 @@ from celery.worker.state import task_ready
 from kombu.utils.imports import symbol_by_name
 
 from celery_exclusive.core.endings import guard_of, is_obsolete_copy
-from celery_exclusive.errors import StoreUnavailable
+from celery_exclusive.errors import StoreError
 from celery_exclusive.messages.header import DELIVERY
 from celery_exclusive.run import Run, UniqueLease, within
 from celery_exclusive.system.deadline import Budget, deadline
@@ -125,7 +125,7 @@ class RequestMixin:
         try:
             with deadline(_LOOK):
                 reply = self._services.store.apply(guard.key, delivery.acquire(guard))
-        except StoreUnavailable:
+        except StoreError:
             return False
         return is_obsolete_copy(delivery, reply.answer)
 

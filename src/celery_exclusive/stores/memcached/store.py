@@ -22,7 +22,7 @@ from celery_exclusive.core.operations import (
     Restore,
 )
 from celery_exclusive.core.records import SECOND, Document, Line
-from celery_exclusive.errors import ExclusiveError, StoreUnavailable, UnreadableKey
+from celery_exclusive.errors import ExclusiveError, StoreRefused, StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import Capabilities, Reply, Snapshot
 from celery_exclusive.stores.damaged import Damaged
 from celery_exclusive.stores.document_store import Change, DocumentStore, Loaded, snapshot
@@ -207,7 +207,7 @@ class MemcachedStore(DocumentStore):
         if self._largest is None:
             self._largest = int(self._client.statistics(b"settings")["item_size_max"]) - _OVERHEAD
         if len(command) > self._largest:
-            raise StoreUnavailable(
+            raise StoreRefused(
                 f"store {self.url}: the leases of lock {key} do not fit into one item of memcached, of the "
                 "size that its option -I allows: lower the limit of this task"
             )

@@ -6,8 +6,10 @@ from typing import Any, Literal, Protocol
 
 from celery_exclusive.stores.sql.transaction import Cursor
 
-Trouble = Literal["lost", "silent", "busy", "no tables", "misuse", "other"]
-"""The connection is lost; the server says nothing; others are in the way; no tables; a human must act."""
+Trouble = Literal["lost", "silent", "busy", "no tables", "misuse", "refused", "other"]
+"""The connection is lost; the server says nothing; others are in the way; no tables; a human must change a
+setting; no other try helps.
+"""
 
 
 class Database(Protocol):

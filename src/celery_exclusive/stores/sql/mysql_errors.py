@@ -37,6 +37,8 @@ _MISUSE = {
     1698: hints.LOGIN,
 }
 """What a human must change."""
+_REFUSED = {1153: "raise its max_allowed_packet", 1406: hints.TOO_LONG}
+"""What no other try would change."""
 _OTHER = {
     _NO_CODE: f"{hints.ALIVE}, and that its disk is not full: it waits for room without a word",
     **dict.fromkeys((1040, 1203, 1226), hints.CLIENTS),
@@ -44,11 +46,9 @@ _OTHER = {
     1030: "look into its log",
     1114: hints.DISK,
     1129: "this machine is blocked after too many errors: let its administrator run FLUSH HOSTS",
-    1153: "raise its max_allowed_packet",
-    1406: hints.TOO_LONG,
     1461: "raise its max_prepared_stmt_count: each connection needs two",
 }
-_HINTS = _BUSY | _LOST | _MISUSE | _OTHER
+_HINTS = _BUSY | _LOST | _MISUSE | _REFUSED | _OTHER
 
 
 def trouble(error: Exception) -> Trouble:
@@ -61,6 +61,8 @@ def trouble(error: Exception) -> Trouble:
         return "busy"
     if code in _LOST:
         return "lost"
+    if code in _REFUSED:
+        return "refused"
     return "misuse" if code in _MISUSE else "other"
 
 

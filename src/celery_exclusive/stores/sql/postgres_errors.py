@@ -20,8 +20,10 @@ _LOST = {
 """Another connection may do: also after a failover."""
 _MISUSE = {"42501": hints.RIGHTS}
 """What a human must change."""
-_OTHER = {"53100": hints.DISK, "53300": hints.CLIENTS, "54000": hints.TOO_LONG}
-_CODES = _BUSY | _LOST | _MISUSE | _OTHER
+_REFUSED = {"54000": hints.TOO_LONG}
+"""What no other try would change."""
+_OTHER = {"53100": hints.DISK, "53300": hints.CLIENTS}
+_CODES = _BUSY | _LOST | _MISUSE | _REFUSED | _OTHER
 
 _MISUSE_WORDS = {
     "password authentication failed": hints.LOGIN,
@@ -49,6 +51,8 @@ def trouble(error: Exception) -> Trouble:
         return "busy"
     if code in _MISUSE or (not code and _known(error, _MISUSE_WORDS)):
         return "misuse"
+    if code in _REFUSED:
+        return "refused"
     if isinstance(error, psycopg.errors.ConnectionTimeout):
         return "silent"
     return "lost" if code in _LOST else "other"

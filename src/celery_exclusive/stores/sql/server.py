@@ -20,7 +20,7 @@ from celery_exclusive.core.operations import (
     Release,
     is_done_if_repeated,
 )
-from celery_exclusive.errors import OptionError, StoreUnavailable, UnreadableKey
+from celery_exclusive.errors import OptionError, StoreRefused, StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import Reply
 from celery_exclusive.stores.damaged import Damaged
 from celery_exclusive.stores.idle import Idle
@@ -290,4 +290,5 @@ class ServerStore(SqlStore):
         hint = self._database.hint(error)
         if self._database.trouble(error) == "misuse":
             return OptionError(f"exclusive_store: {self.url}: {text}; {hint}")
-        return StoreUnavailable(f"store {self.url}: {text}; {hint}")
+        kind = StoreRefused if self._database.trouble(error) == "refused" else StoreUnavailable
+        return kind(f"store {self.url}: {text}; {hint}")

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from celery_exclusive.core.operations import Applied, KeyOperation, Reap, Renew
 from celery_exclusive.core.records import NEVER, RENEWALS_PER_TTL, SECOND
-from celery_exclusive.errors import OptionError, StoreUnavailable, UnreadableKey
+from celery_exclusive.errors import OptionError, StoreError, UnreadableKey
 from celery_exclusive.stores.base import Capabilities, Reply, Snapshot
 from celery_exclusive.stores.damaged import Damaged
 from celery_exclusive.stores.document_store import sweep
@@ -59,7 +59,7 @@ class SqlStore(ABC):
         until = time.monotonic() + at_most(period)
         for place, (key, renewal) in enumerate(leases):
             if answers[place] is None and (left := until - time.monotonic()) > 0:
-                with deadline(left), suppress(StoreUnavailable):
+                with deadline(left), suppress(StoreError):
                     answers[place] = self.transact(partial(Transaction.renew_one, key=key, renewal=renewal))
         return answers
 
