@@ -41,6 +41,8 @@ class Proxy:
         """How many connections were made."""
         self.met: list[bytes] = []
         """The words of `lose` and `withhold` whose request has come."""
+        self.when_lost: Callable[[], object] = lambda: None
+        """Is called when an answer is lost by `lose`, before its connection is closed."""
         self._trouble = _Trouble()
         self._fates: deque[tuple[Fate, bytes]] = deque()
         self._links: list[_Link] = []
@@ -179,6 +181,7 @@ class Proxy:
             link.fate, word = self._fates.popleft()
             self.met.append(word)
         elif not is_request and link.fate == "lose":
+            self.when_lost()
             link.close()
             return
         seconds = trouble.request_delay if is_request else trouble.reply_delay

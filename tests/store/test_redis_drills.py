@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from typing import TypeVar
 
 import pytest
@@ -125,13 +126,16 @@ def test_a_sweep_whose_connection_is_killed_wakes_each_next_one_in_line_once(
         assert isinstance(near.apply(wake.key, promoted).answer, Granted)
 
 
+@pytest.mark.parametrize("meets", ["the same server", "one that does not know the script"])
 @pytest.mark.parametrize("name", VERBS)
 def test_a_connection_that_is_lost_after_a_verb_was_done_changes_nothing_but_a_wake_up_comes_later(
-    near: RedisStore, far: RedisStore, proxy: Proxy, name: str
+    near: RedisStore, far: RedisStore, proxy: Proxy, name: str, meets: str
 ) -> None:
     before, operation = VERBS[name]
     prepare(near, before, "key", "twin")
     far.epoch()
+    if meets != "the same server":  # as after a failover
+        proxy.when_lost = partial(near._client.ask, "SCRIPT", "FLUSH")
     proxy.lose(b"EVALSHA")
     done, twin = far.apply("key", operation), near.apply("twin", operation)
     assert proxy.met == [b"EVALSHA"]

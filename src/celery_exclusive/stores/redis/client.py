@@ -142,9 +142,9 @@ class Client:
         """
         try:
             try:
-                return self._exchange(("EVALSHA", script.name, "1", base, *arguments), again, begun)
+                return self._exchange(("EVALSHA", script.name, "1", base, *arguments), script, again, begun)
             except exceptions.NoScriptError:
-                return self._exchange(("EVAL", script.text, "1", base, *arguments), again)
+                return self._exchange(("EVAL", script.text, "1", base, *arguments), script, again)
         except (exceptions.RedisError, OSError) as error:
             self._explain(error)
 
@@ -159,8 +159,17 @@ class Client:
         """Disconnect; the next call connects again."""
         self._idle.clear()
 
-    def _exchange(self, command: Command, again: Command = (), begun: Connection | None = None) -> Any:
-        """Do one round trip; a second one on a new connection if the old one is of no use any more."""
+    def _exchange(
+        self,
+        command: Command,
+        script: Script | None = None,
+        again: Command = (),
+        begun: Connection | None = None,
+    ) -> Any:
+        """Do one round trip; a second one on a new connection if the old one is of no use any more.
+
+        A script is repeated by its text: where a failover leads to, it may not be known by its name.
+        """
         try:
             if begun and begun.pid == os.getpid():
                 return self._try(begun, command, is_sent=True)
@@ -177,8 +186,10 @@ class Client:
             raise
         except (exceptions.ConnectionError, OSError):
             self.close()  # a server that dropped one has dropped all of them
+            if script:
+                command = ("EVAL", script.text, *command[2:], *again)
             try:
-                answer = self._try(self._idle_or_new(), command + again)
+                answer = self._try(self._idle_or_new(), command)
             except exceptions.RedisError as error:
                 vars(error)["failure"] = StoreUnavailable  # it may have done what the first request says
                 raise
