@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from hypothesis import strategies as some
+from hypothesis.strategies import SearchStrategy as Strategy
 
 from celery_exclusive.core.operations import (
     AcquireAlone,
@@ -111,10 +112,8 @@ class Ignore:
 Action = Take | Follow | Finish | ComeAgain | Give | Keep | Reap | Wait | Ignore
 
 keys = some.sampled_from((*LIMITS, *LIMITS, "one at a time"))
-ids = some.sampled_from(IDS)
 tokens = some.sampled_from(("t1", "t1", "t1", "t 2"))
 ttls = some.sampled_from((30 * SECOND, 30 * SECOND, 86_400 * SECOND, 86_400 * SECOND, 2 * SECOND, 1))
-limits = some.sampled_from((None, None, None, None, None, None, None, None, 1, 3))
 kinds = some.sampled_from(("fresh", "fresh", "fresh", "redelivered", "promoted", "stranger", "both"))
 messages = some.sampled_from((b"one", b"one", b"two\n\xff", b"", None))
 pauses = (
@@ -137,75 +136,113 @@ again_ttls = some.sampled_from((60 * SECOND, 1))
 most = some.sampled_from((None, None, 0, 1, 2, 3))
 phases = some.sampled_from(get_args(Phase))
 queued = some.just("queued")
-taken = some.none() | some.tuples(ids, phases)
 orders = some.sampled_from((None, None, None, "published", "any"))
 rarely = some.sampled_from((False, False, True))
 expiries = some.sampled_from((None, None, None, None, 0, SECOND, OFFER, 60 * SECOND))
-takes = some.builds(
-    Take,
-    keys,
-    ids,
-    tokens,
-    ttls,
-    limits,
-    kinds,
-    messages,
-    most,
-    lates,
-    taken,
-    rarely,
-    rarely,
-    orders,
-    expiries,
-)
-arrivals = some.builds(
-    Take, keys, ids, some.just("t1"), ttls, some.none(), some.just("fresh"), some.just(b"one")
-)
-inherited = some.none() | some.tuples(ids, tokens)
-removals = some.builds(Remove, ids, some.sampled_from(("done", "open", "superseded")))
-renewals = some.lists(some.tuples(keys, some.builds(Renew, ids, tokens, ttls)), max_size=4).map(tuple)
-actions = some.one_of(
-    takes,
-    takes,
-    takes,
-    some.builds(Follow, some.integers(0, 3), some.sampled_from((False, False, False, True)), lates),
-    some.builds(Follow, some.integers(0, 3), some.just(False), lates),
-    some.builds(Finish, some.integers(0, 3), endings),
-    some.builds(ComeAgain, some.integers(0, 3), again_ttls),
-    some.builds(Give, keys, some.builds(Release, ids, tokens, endings) | removals),
-    some.builds(Give, keys, some.builds(Requeue, ids, tokens, again_ttls)),
-    some.builds(
-        Give,
-        keys,
-        some.builds(Enqueue, ids, some.sampled_from((b"one", b"two")), some.integers(1, 2), expiries),
-    ),
-    some.builds(
-        Give,
-        keys,
-        some.builds(ForceRelease, ids) | some.builds(GiveUp, ids, some.booleans()) | some.builds(Recall, ids),
-    ),
-    some.builds(Give, keys, some.builds(Restore, ids, tokens, ttls, some.sampled_from((1, 1, 2)))),
-    some.builds(Give, keys, some.builds(AcquireAlone, ids, tokens, ttls, inherited, phases, rarely, rarely)),
-    some.builds(
-        Give, keys, some.builds(AcquireAlone, ids, tokens, ttls, some.none(), queued, some.just(True))
-    ),
-    some.builds(Keep, renewals),
-    some.builds(
-        Reap,
-        some.sampled_from((0, 2, 2, 100)),
-        some.sampled_from((0, 0, SECOND)),
-        some.sampled_from((0, NEVER)),
-    ),
-    some.builds(Wait, some.sampled_from(pauses)),
-    some.builds(Ignore, some.sampled_from((1, 1, 1, 2, 8, 9, 9, 80)), some.booleans()),
-)
 neglect = some.builds(Ignore, some.sampled_from((8, 9, 9, 17, 24)), some.sampled_from((False, False, True)))
-histories = some.builds(
-    lambda crowd, neglect, rest: [*crowd, *neglect, *rest],
-    some.lists(arrivals, max_size=10),
-    some.just([]) | some.tuples(neglect, takes | arrivals),
-    some.integers(0, 3).flatmap(lambda size: some.lists(actions, min_size=10 * size, max_size=10 * size + 9)),
+
+
+def histories_of(
+    ids: Strategy[str],
+    limits: Strategy[int | None],
+    chosen: Strategy[int],
+    shortest: int,
+    longest: int,
+    share: tuple[bool, ...],
+) -> Strategy[list[Action]]:
+    """A line of some ids, which nobody looks after perhaps, and then what happens to these ids.
+
+    `limits` are those of deliveries, where None is the key's usual one, `chosen` those of other operations.
+    `share`: how many of the operations are of those that have a limit.
+    """
+    taken = some.none() | some.tuples(ids, phases)
+    take = (
+        keys,
+        ids,
+        tokens,
+        ttls,
+        limits,
+        kinds,
+        messages,
+        most,
+        lates,
+        taken,
+        rarely,
+        rarely,
+        orders,
+        expiries,
+    )
+    arrivals = some.builds(
+        Take, keys, ids, some.just("t1"), ttls, some.none(), some.just("fresh"), some.just(b"one")
+    )
+    inherited = some.none() | some.tuples(ids, tokens)
+    removals = some.builds(Remove, ids, some.sampled_from(("done", "open", "superseded")))
+    renewals = some.lists(some.tuples(keys, some.builds(Renew, ids, tokens, ttls)), max_size=4).map(tuple)
+    contents = some.sampled_from((b"one", b"two"))
+    with_limits = some.one_of(
+        some.builds(Take, *take),
+        some.builds(Give, keys, some.builds(Enqueue, ids, contents, chosen, expiries)),
+        some.builds(Give, keys, some.builds(Restore, ids, tokens, ttls, chosen)),
+    )
+    others = some.one_of(
+        some.builds(Follow, some.integers(0, 3), some.sampled_from((False, False, False, True)), lates),
+        some.builds(Follow, some.integers(0, 3), some.just(False), lates),
+        some.builds(Finish, some.integers(0, 3), endings),
+        some.builds(ComeAgain, some.integers(0, 3), again_ttls),
+        some.builds(Give, keys, some.builds(Release, ids, tokens, endings) | removals),
+        some.builds(Give, keys, some.builds(Requeue, ids, tokens, again_ttls)),
+        some.builds(
+            Give,
+            keys,
+            some.builds(ForceRelease, ids)
+            | some.builds(GiveUp, ids, some.booleans())
+            | some.builds(Recall, ids),
+        ),
+        some.builds(
+            Give, keys, some.builds(AcquireAlone, ids, tokens, ttls, inherited, phases, rarely, rarely)
+        ),
+        some.builds(
+            Give, keys, some.builds(AcquireAlone, ids, tokens, ttls, some.none(), queued, some.just(True))
+        ),
+        some.builds(Keep, renewals),
+        some.builds(
+            Reap,
+            some.sampled_from((0, 2, 2, 100)),
+            some.sampled_from((0, 0, SECOND)),
+            some.sampled_from((0, NEVER)),
+        ),
+        some.builds(Wait, some.sampled_from(pauses)),
+        some.builds(Ignore, some.sampled_from((1, 1, 1, 2, 8, 9, 9, 80)), some.booleans()),
+    )
+    actions = some.sampled_from(share).flatmap(lambda has_limit: with_limits if has_limit else others)
+    return some.builds(
+        lambda crowd, neglect, rest: [*crowd, *neglect, *rest],
+        some.lists(arrivals, min_size=shortest, max_size=longest),
+        some.just([]) | some.tuples(neglect, some.builds(Take, *take) | arrivals),
+        some.integers(0, 3).flatmap(
+            lambda size: some.lists(actions, min_size=10 * size, max_size=10 * size + 9)
+        ),
+    )
+
+
+few = histories_of(
+    some.sampled_from(IDS),
+    some.sampled_from((None, None, None, None, None, None, None, None, 1, 3)),
+    some.sampled_from((1, 1, 2)),
+    shortest=0,
+    longest=10,
+    share=(False, False, False, True),
 )
+many = histories_of(
+    some.sampled_from((*IDS, *map(str, range(30)))),
+    some.sampled_from((1, 1, 6)),
+    some.sampled_from((1, 6, 20)),
+    shortest=15,
+    longest=30,
+    share=(False, True),
+)
+"""With lines that are longer than a step reads under a small limit."""
+histories = some.sampled_from((few, many, many)).flatmap(lambda kind: kind)
 
 
 def take(

@@ -189,7 +189,7 @@ class DocumentStore(ABC):
 
     def _run(self, key: str, operation: Operation) -> Reply:
         id = "" if isinstance(operation, Reap) else operation.id
-        limit = operation.limit if isinstance(operation, (Acquire, Enqueue)) else 1
+        limit: int = getattr(operation, "limit", 1)
         while True:
             is_sweep = isinstance(operation, Reap)
             loaded = self.load_to_sweep(key) if is_sweep else self.load(key, id, limit)
