@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from random import randbytes
+from uuid import uuid4
 
 import pytest
 from celery import Celery
@@ -16,7 +17,7 @@ from tests.servers import RedisServer
 def app(request: pytest.FixtureRequest) -> Iterator[Celery]:
     app = Celery("feeds", broker="memory://", set_as_current=False)
     app.conf.exclusive_store = request.getfixturevalue(request.param)
-    app.conf.task_default_queue = request.node.name  # all apps of this process share the broker
+    app.conf.task_default_queue = f"{uuid4()}"  # all apps of this process share the broker
     yield install(app)
     app.close()
 

@@ -228,15 +228,17 @@ class Transaction(DocumentStore):
         if reaped <= self.now < reaped + every:  # not after a clock that went back
             return None
         seen = self._all(statements.DUE_LEASES, self.now, self.namespace, self.now, _ENDED_PER_SWEEP)
+        old = self._all(
+            statements.ENDED_TOMBSTONES, self.namespace, self.now - CLOCK_MARGIN, _ENDED_PER_SWEEP
+        )
+        if max(len(seen), len(old)) < _ENDED_PER_SWEEP:
+            reaped = self.now  # else there may be more, and the next sweep need not wait
         fence = max([fence, *(fence for _, fence, _, has_ended in seen if has_ended and type(fence) is int)])
-        self.cursor.execute(statements.RAISE_FENCE, (fence, self.now, self.namespace))
+        self.cursor.execute(statements.RAISE_FENCE, (fence, reaped, self.namespace))
         if ended := [(self.namespace, key) for key, _, _, has_ended in seen if has_ended]:
             self.cursor.executemany(statements.DELETE_LOCK, ended)
         if living := [(ends, self.namespace, key) for key, _, ends, has_ended in seen if not has_ended]:
             self.cursor.executemany(statements.POSTPONE_LOCK, living)
-        old = self._all(
-            statements.ENDED_TOMBSTONES, self.namespace, self.now - CLOCK_MARGIN, _ENDED_PER_SWEEP
-        )
         if old:
             self.cursor.executemany(statements.DELETE_TOMBSTONE, [(self.namespace, *row) for row in old])
         return [key for (key,) in _texts(self._all(statements.DUE_KEYS, self.namespace, self.now, limit))]
