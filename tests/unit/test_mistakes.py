@@ -12,7 +12,7 @@ import pytest
 from celery import Celery, Task
 
 import celery_exclusive
-from celery_exclusive import Exclusive, OptionError, Unique
+from celery_exclusive import Exclusive, OptionError, Unique, lock
 
 
 async def awaited(url: str) -> str:
@@ -173,6 +173,11 @@ def test_an_option_is_no_decorator(option: Any) -> None:
     name = type(option).__name__
     with pytest.raises(OptionError, match=rf"{name}\(\): .*@app\.task\({option.attribute}={name}\('url'\)\)"):
         option(load)
+
+
+def test_a_lock_is_no_decorator() -> None:
+    with pytest.raises(OptionError, match=r"lock\('repo:17'\): it is no decorator\. .*Exclusive\(key="):
+        lock("repo:17")(load)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", [Exclusive, Unique])

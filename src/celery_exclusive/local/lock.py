@@ -9,6 +9,7 @@ from socket import gethostname
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from celery import current_app
+from typing_extensions import Never
 
 from celery_exclusive import notices
 from celery_exclusive.core.claim import first_task_id
@@ -142,6 +143,13 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
                 "all: for its value write an f-string, lock(f'repo:{project_id}')",
                 stacklevel=2,
             )
+
+    def __call__(self, _: Never, /) -> NoReturn:
+        """Refuse to be a decorator."""
+        self._refuse(
+            f"it is no decorator. Put `with {self}: ...` into the function; for a task there is "
+            "@app.task(exclusive=Exclusive(key=...)), which waits without a worker slot."
+        )
 
     def __repr__(self) -> str:
         return f"lock({self.text!r})"
