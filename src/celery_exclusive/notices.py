@@ -86,6 +86,14 @@ def waits(owner_name: str, lock: str, by: Sequence[Owner]) -> None:
     logger.info("%s waits for lock %s %s", owner_name, lock, held(by))
 
 
+def may_wait_for_itself(lock: str) -> None:
+    logger.warning(
+        "lock %s was acquired by the thread that waits for it now, without wait=. If the same code should "
+        "release it, it waits for ever: a lock is not re-entrant",
+        lock,
+    )
+
+
 def refuses_to_push(url: str, name: str) -> None:
     logger.warning(
         "store %s refuses to push onto list %s in the call that acquires a unique key: its user may have no "

@@ -75,6 +75,11 @@ class Renewer:
                 self._period = lease.ttl / RENEWALS_PER_TTL
                 self._sooner.put(None)
 
+    def owner_of(self, id: str) -> object | None:
+        """Return the owner of the lease whose claim has this id, if this process renews it."""
+        with self._guard:
+            return next((owner() for lease, owner in self._owners.items() if lease.is_of(id)), None)
+
     def remove(self, lease: Lease) -> None:
         """Renew and restore this lease no more: it is about to be released."""
         lease.end()

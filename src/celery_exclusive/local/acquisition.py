@@ -185,10 +185,18 @@ class Acquisition:
         holders = self._answer.by
         notices.waits(self.owner_name, self.claim.key, holders)
         ours = [*(lease for strand, lease in _blocks.get() if strand == self.strand), *leases_of_runs()]
-        is_ours = all(any(lease.is_of(owner.id) for lease in ours) for owner in holders)
-        if is_endless and is_ours:
+        if not is_endless:
+            return
+        if all(any(lease.is_of(owner.id) for lease in ours) for owner in holders):
             raise ExclusiveError(
                 f"lock {self.claim.key} is held by the very code that waits for it, which would wait for "
                 "ever: a lock is not re-entrant. Acquire it once, outside; with wait= this call would raise "
                 "LockHeld"
             )
+        if all(self._is_acquired_here(owner.id) for owner in holders):
+            notices.may_wait_for_itself(self.claim.key)
+
+    def _is_acquired_here(self, id: str) -> bool:
+        """Whether this thread or task has acquired the lease of this claim, maybe for other code."""
+        owner = renewer.owner_of(id)
+        return isinstance(owner, Acquisition) and owner.strand == self.strand

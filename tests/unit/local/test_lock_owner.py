@@ -15,6 +15,7 @@ from celery import Celery
 
 from celery_exclusive import ExclusiveError, install
 from celery_exclusive import lock as lock_
+from tests.worker.journal import eventually
 
 Lock = Callable[..., lock_]
 
@@ -132,3 +133,36 @@ def test_a_block_within_itself_is_refused_and_a_later_one_is_not(lock: Lock) -> 
         pass
     with guard:
         pass
+
+
+def test_code_that_may_wait_for_itself_is_warned_and_goes_on_if_another_thread_releases(
+    lock: Lock, caplog: pytest.LogCaptureFixture
+) -> None:
+    guard = lock()
+
+    def release() -> None:
+        eventually(lambda: "it waits for ever: a lock is not re-entrant" in caplog.text, "the warning")
+        guard.release()
+
+    assert guard.acquire()
+    with ThreadPoolExecutor(1) as pool:
+        job = pool.submit(release)
+        assert guard.acquire()
+        job.result(60)
+    guard.release()
+
+
+def test_a_thread_that_waits_for_another_one_is_not_warned(
+    lock: Lock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "celery_exclusive")
+    guard = lock()
+    assert guard.acquire()
+    with ThreadPoolExecutor(1) as pool:
+        other = lock()
+        job = pool.submit(other.acquire)
+        eventually(lambda: "waits for lock x=k" in caplog.text, "the other one to wait")
+        guard.release()
+        assert job.result(60)
+        other.release()
+    assert "waits for ever" not in caplog.text
