@@ -96,7 +96,9 @@ def test_the_system_keeps_idle_connections_alive(url: str) -> None:
 def connections_to(port: int | None) -> Iterator[socket.socket]:
     """Those that this process has to a port of this machine."""
     for descriptor in Path("/proc/self/fd").iterdir():
-        number = int(descriptor.name)
-        with suppress(OSError), socket.fromfd(number, socket.AF_INET, socket.SOCK_STREAM) as one:
-            if one.getpeername()[1:2] == (port,):
-                yield one
+        with suppress(OSError):
+            if not f"{descriptor.readlink()}".startswith("socket:"):
+                continue
+            with socket.fromfd(int(descriptor.name), socket.AF_INET, socket.SOCK_STREAM) as one:
+                if one.getpeername()[1:2] == (port,):
+                    yield one

@@ -55,6 +55,7 @@ def test_the_clock_is_read_after_a_wait(start_maria: StartMaria) -> None:
         {"character_set_server": "latin1", "collation_server": "latin1_general_ci"},
         {"transaction_isolation": "SERIALIZABLE", "autocommit": "off"},
         {"default_storage_engine": "MyISAM", "lower_case_table_names": "1"},
+        {"innodb_default_row_format": "compact"},
     ],
     ids=str,
 )

@@ -15,6 +15,8 @@ from celery_exclusive.stores.base import open_store
 from celery_exclusive.stores.sql import postgres
 from celery_exclusive.stores.sql.postgres import PostgresStore
 from celery_exclusive.stores.sql.tables import TABLES
+from tests.conftest import or_leave_out
+from tests.pgbouncer import PgBouncer
 from tests.postgres import PostgresServer
 from tests.store.refusals import refusal
 
@@ -63,6 +65,22 @@ def test_an_option_that_nobody_knows(server: PostgresServer) -> None:
 @pytest.mark.parametrize("option", ["autocommit=1", "prepare_threshold=0", "password=hunter\udcff"])
 def test_an_option_that_is_the_stores_own_or_no_text(server: PostgresServer, option: str) -> None:
     assert refusal(f"{server.url}?{option}").endswith("; after '?' its URL may have the options of libpq")
+
+
+@pytest.mark.parametrize("path", ["''", "nowhere"])
+def test_a_search_path_without_a_schema(empty: PostgresServer, path: str) -> None:
+    empty.ask(f"ALTER ROLE tests SET search_path = {path}")
+    try:
+        said = refusal(empty.url)
+    finally:
+        empty.ask("ALTER ROLE tests RESET search_path")
+    assert said.endswith("put one into it, as by ALTER ROLE user SET search_path = public")
+
+
+def test_a_pooler_in_statement_mode(empty: PostgresServer) -> None:
+    with or_leave_out(lambda: PgBouncer(empty, pool_mode="statement")) as pooler:
+        said = refusal(pooler.url)
+    assert "transaction blocks not allowed in statement pooling mode; set pool_mode = transaction in" in said
 
 
 def test_a_server_that_is_too_old(empty: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:

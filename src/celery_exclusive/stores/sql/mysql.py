@@ -35,7 +35,7 @@ _WORDS = Words(
     bytes="LONGBLOB",
     word="VARCHAR(16)",
     text="LONGTEXT",
-    table=" ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
+    table=" ENGINE=InnoDB ROW_FORMAT=DYNAMIC CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
     has_index_in_table=True,
 )
 _GRANT, _RELEASE = Request("grant", statements.GRANT), Request("release", statements.RELEASE)

@@ -11,6 +11,11 @@ from celery_exclusive.stores import hints
 from celery_exclusive.stores.sql.database import Trouble
 
 _NO_TABLE = "42P01"
+_OF_POOLER = "08P01"
+"""Of what PgBouncer says itself, whatever it is."""
+_NO_SCHEMA = (
+    "its search_path names no schema: put one into it, as by ALTER ROLE user SET search_path = public"
+)
 _BUSY = dict.fromkeys(("40001", "40P01", "55P03", "57014"), hints.IN_THE_WAY)
 _LOST = {
     "25006": hints.REPLICA,
@@ -18,7 +23,7 @@ _LOST = {
     **dict.fromkeys(("57P01", "57P02", "57P03"), hints.STARTING),
 }
 """Another connection may do: also after a failover."""
-_MISUSE = {"42501": hints.RIGHTS}
+_MISUSE = {"42501": hints.RIGHTS, "3F000": _NO_SCHEMA}
 """What a human must change."""
 _REFUSED = {"54000": hints.TOO_LONG}
 """What no other try would change."""
@@ -32,6 +37,7 @@ _MISUSE_WORDS = {
     "invalid connection option": "after '?' its URL may have the options of libpq",
     "does not exist": hints.NO_DATABASE,
     "permission denied": hints.RIGHTS,
+    "statement pooling mode": "set pool_mode = transaction in the pooler before it: a step is a transaction",
 }
 _WORDS = _MISUSE_WORDS | {
     "too many clients": hints.CLIENTS,
@@ -40,7 +46,7 @@ _WORDS = _MISUSE_WORDS | {
     "session is read-only": hints.NO_PRIMARY,
     "hot standby mode": hints.NO_PRIMARY,
 }
-"""Errors of connecting have no code, so their words must do."""
+"""Errors of connecting, and those of poolers, have no code of their own, so their words must do."""
 
 
 def trouble(error: Exception) -> Trouble:
@@ -65,7 +71,7 @@ def hint(error: Exception) -> str:
 
 def _code(error: Exception) -> str | None:
     code: str | None = getattr(error, "sqlstate", None)
-    return code
+    return None if code == _OF_POOLER else code
 
 
 def _known(error: Exception, words: dict[str, str]) -> str | None:

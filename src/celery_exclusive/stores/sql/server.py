@@ -233,7 +233,7 @@ class ServerStore(SqlStore):
             return "no tables"
         trouble = self._database.trouble(error)
         is_closed = session is not None and self._database.is_closed(session.connection)
-        return "lost" if is_closed and trouble != "silent" else trouble
+        return "lost" if is_closed and trouble not in ("silent", "misuse") else trouble
 
     def _keep(self, session: _Session) -> None:
         if self.keeps_connections:
