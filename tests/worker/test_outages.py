@@ -65,7 +65,7 @@ def assert_nothing_is_left(lab: Lab, store: RedisServer) -> None:
         def ever() -> set[bytes]:
             return {key for key in client.scan_iter("cx2:*") if client.ttl(key) == -1}
 
-        marks = {b"cx2:{0}:fence", b"cx2:{0}:epoch", b"cx2:{0}:run"}
+        marks = {b"cx2:{0}:" + name for name in (b"fence", b"epoch", b"run", b"broker")}
         eventually(lambda: ever() <= marks, f"no keys without TTL, there were {ever()}")
 
 

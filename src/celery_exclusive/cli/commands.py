@@ -13,11 +13,13 @@ from celery.bin.base import CLIContext
 from celery_exclusive.cli.listing import listing
 from celery_exclusive.cli.table import duration, table
 from celery_exclusive.core.claim import task_id
+from celery_exclusive.core.records import SECOND
 from celery_exclusive.display import escaped, printable, unescaped
 from celery_exclusive.errors import ExclusiveError, did_you_mean
 from celery_exclusive.leases.operator_release import Released
 from celery_exclusive.leases.operator_release import release as release_key
 from celery_exclusive.leases.queued_keys import queued_keys, release_queued
+from celery_exclusive.messages.namespace import LIFE, adopt_namespace, own_broker
 from celery_exclusive.options.key_text import possible_keys
 from celery_exclusive.services import ATTRIBUTE
 from celery_exclusive.stores.sql.tables import NAMES
@@ -106,6 +108,34 @@ def release(obj: CLIContext, key: str, *, force: bool, queued: bool, yes: bool) 
     click.echo(f"lock {escaped(chosen)}")
     for line in _result_lines(released, after.all_waiting):
         click.echo(f"  {line}")
+
+
+@commands.command
+@click.option("--drop", is_flag=True, help="Delete all leases and waiting tasks instead.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.pass_obj
+def adopt(obj: CLIContext, *, drop: bool, yes: bool) -> None:
+    """Take over the locks and waiting tasks of another broker whose workers have gone.
+
+    Workers do not start where tasks of another broker wait: in a copy of production's database, workers of a
+    test system would run production's tasks. After this, workers of this app run them. With --drop nobody
+    does: all leases and waiting tasks with this exclusive_prefix are deleted.
+
+    If both are one broker under two names, set exclusive_broker_id instead.
+    """
+    services = _services(obj)
+    store, broker = services.store, own_broker(services)
+    owner = store.keep_namespace(broker, LIFE * SECOND)
+    if owner == broker:
+        click.echo(f"nothing to adopt: this belongs to {printable(broker)}, the broker of this app")
+        return
+    count = sum(1 for _ in store.places())
+    click.echo(f"this belongs to the broker {printable(owner)}, and {count} of its tasks wait here")
+    if not yes:
+        what = "delete them, and all leases?" if drop else f"let workers of {printable(broker)} run them?"
+        click.confirm(what, abort=True)
+    adopt_namespace(services, drops=drop)
+    click.echo("deleted" if drop else f"this belongs to {printable(broker)} now")
 
 
 @commands.command("create-tables")

@@ -1,4 +1,4 @@
-"""Keeps a namespace for one broker: the reaper of another would publish waiting tasks to the wrong broker."""
+"""Keeps a namespace for one broker: workers of another would publish and run the tasks that wait in it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ if TYPE_CHECKING:
     from celery_exclusive.services import Services
 
 LIFE = 60
-"""Seconds after which a namespace that no worker has kept is free again."""
+"""Seconds after which a namespace without messages that no worker has kept is free again."""
+_NOBODY = "nobody"
+"""In the place of a broker, so that no worker publishes what is being dropped."""
+_A_MOMENT = 1_000
+"""Microseconds."""
 
 
 def own_broker(services: Services) -> str:
@@ -26,13 +30,42 @@ def keep_namespace(services: Services, broker: str) -> None:
     Workers do it at start and with every heartbeat, other processes before they republish a message.
 
     Raises:
-        OptionError: workers of another broker keep it.
+        OptionError: workers of another broker keep it, or have left messages in it.
     """
-    settings, store = services.settings, services.store
-    owner = store.keep_namespace(broker, LIFE * SECOND)
+    owner = services.store.keep_namespace(broker, LIFE * SECOND)
     if owner != broker:
         raise OptionError(
-            f"exclusive_prefix={settings.exclusive_prefix!r} in {store.url} belongs to the workers of broker "
-            f"{owner}, and the broker of this app is {broker}: set another exclusive_prefix for "
-            "each broker, or, if the two are one broker under two names, the same exclusive_broker_id"
+            f"{_belongs_to(services, owner)}, and the broker of this app is {broker}: set another "
+            "exclusive_prefix for each broker, or, if the two are one broker under two names, "
+            f"exclusive_broker_id={owner!r}. If its workers have gone, as in a copy of its database, "
+            "`celery -A proj locks adopt` lets workers of this app run the tasks that wait there, and "
+            "`locks adopt --drop` deletes them"
         )
+
+
+def adopt_namespace(services: Services, *, drops: bool = False) -> None:
+    """Take the namespace over from another broker.
+
+    Parameters:
+        drops: delete all leases in it, and all tasks that wait.
+
+    Raises:
+        OptionError: workers of the other broker keep it. Nothing was changed.
+    """
+    if drops:
+        _take(services, _NOBODY, _A_MOMENT)
+        for key in list(services.store.scan()):
+            services.store.forget(key)
+    else:
+        _take(services, own_broker(services), LIFE * SECOND)
+
+
+def _take(services: Services, broker: str, life: int) -> None:
+    owner = services.store.keep_namespace(broker, life, adopts=True)
+    if owner != broker:
+        raise OptionError(f"{_belongs_to(services, owner)}, which run: stop them, and wait {LIFE} s")
+
+
+def _belongs_to(services: Services, owner: str) -> str:
+    prefix, url = services.settings.exclusive_prefix, services.store.url
+    return f"exclusive_prefix={prefix!r} in {url} belongs to the workers of broker {owner}"

@@ -145,10 +145,11 @@ class Store(Protocol):
         """
         ...
 
-    def keep_namespace(self, broker: str, life: int) -> str:
-        """Keep the namespace for a broker for `life` microseconds, unless it is kept for another.
+    def keep_namespace(self, broker: str, life: int, *, adopts: bool = False) -> str:
+        """Keep the namespace for a broker for `life` microseconds, unless it belongs to another.
 
-        Returns the broker that it is kept for now.
+        It belongs to the broker that it was kept for last, as long as it is kept, and then as long as there
+        are messages in it, or until another `adopts` it. Returns the broker that it belongs to now.
         """
         ...
 

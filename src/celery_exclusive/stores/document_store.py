@@ -163,7 +163,7 @@ class DocumentStore(ABC):
     def forget(self, key: str) -> None:
         raise StoreUnavailable(f"store {self.url} cannot delete the data of lock {key}: delete them by hand")
 
-    def keep_namespace(self, broker: str, life: int) -> str:  # noqa: ARG002 - shared stores keep it
+    def keep_namespace(self, broker: str, life: int, *, adopts: bool = False) -> str:  # noqa: ARG002 - shared stores keep it
         return broker
 
     def inspect(self, key: str) -> Snapshot:

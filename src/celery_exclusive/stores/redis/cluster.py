@@ -134,8 +134,12 @@ class ClusterStore:
         )
         return _with_epoch(merged, self._marks.epoch or ("" if problem else self.epoch()))
 
-    def keep_namespace(self, broker: str, life: int) -> str:
-        return self.buckets[0].keep_namespace(broker, life)
+    def keep_namespace(self, broker: str, life: int, *, adopts: bool = False) -> str:
+        first = self.buckets[0]
+        return first.keep_namespace(broker, life, adopts=adopts, has_line=self._has_line)
+
+    def _has_line(self) -> bool:
+        return any(self._answers([Call(it, ("ZCARD", f"{base}due")) for it, base in enumerate(self._bases)]))
 
     def inspect(self, key: str) -> Snapshot:
         return self.buckets[bucket_of(key)].inspect(key)

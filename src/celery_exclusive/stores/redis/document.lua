@@ -15,7 +15,8 @@
 --   fence, epoch, reaped   the last fence; the store's epoch; when a reaper last came
 --   run        which run of the server has the data, and the fence with which it began: see witness.lua
 --   unreadable HASH key -> problem, of keys that the reaper skips: their data are none of the above
---   broker     the broker that this namespace is kept for, as long as its workers beat
+--   broker     the broker that this namespace belongs to
+--   kept       is there as long as the workers of that broker beat
 --
 -- minexp is not later, maxexp not earlier than the expiry of any lease: holders are read only if one may have
 -- expired, if the answer names them, or if there is a line. The deadline is not later than any in e:. A key with

@@ -1,18 +1,20 @@
--- Keeps the namespace for a broker, unless it is kept for another.
+-- Keeps the namespace for a broker, unless it belongs to another.
 --
 -- keys: base
--- arguments: broker life
+-- arguments: broker life adopts
 -- reply: owner
 --
 -- life       microseconds for which it is kept
--- owner      the broker for which it is kept now
+-- adopts     1: also if it belongs to another broker, that has not kept it for as long as it wanted
+-- owner      the broker that it belongs to now
 
-local name = KEYS[1] .. 'broker'
-local broker, life = unpack(ARGV)
+local name, kept = KEYS[1] .. 'broker', KEYS[1] .. 'kept'
+local broker, life, adopts = unpack(ARGV)
 local owner = redis.call('GET', name)
 if owner == broker then redis.call('DEL', KEYS[1] .. 'nothing') end -- it may be written when memory is full
-if not owner or owner == broker then
+if not owner or owner == broker or (adopts == '1' and not redis.call('GET', kept)) then
   owner = broker
-  redis.call('SET', name, owner, 'PX', string.format('%.0f', life / 1000))
+  redis.call('SET', name, owner)
+  redis.call('SET', kept, '', 'PX', string.format('%.0f', life / 1000))
 end
 return owner

@@ -38,7 +38,7 @@ _APPLY = scripts.load(
     fields=FIELDS,
 )
 _RENEW = scripts.load("renew.lua", arguments="now key id token ttl", reply="found")
-_NAMESPACE = scripts.load("namespace.lua", arguments="broker life", reply="owner")
+_NAMESPACE = scripts.load("namespace.lua", arguments="broker life adopts", reply="owner")
 _INSPECT = scripts.load("inspect.lua", arguments="now key", reply="seen")
 
 _LEASES_PER_CALL = 500
@@ -146,8 +146,20 @@ class RedisStore:
     def read_sweep(self, reply: Any) -> Reply:
         return self._read(reply, is_sweep=True)
 
-    def keep_namespace(self, broker: str, life: int) -> str:
-        return to_text(self._client.run(_NAMESPACE, self._base, broker, life))
+    def keep_namespace(
+        self, broker: str, life: int, *, adopts: bool = False, has_line: Callable[[], bool] | None = None
+    ) -> str:
+        owner = self._keep(broker, life, adopts=adopts)
+        if owner == broker or adopts or (has_line or self.has_line)():
+            return owner
+        return self._keep(broker, life, adopts=True)
+
+    def _keep(self, broker: str, life: int, *, adopts: bool) -> str:
+        return to_text(self._client.run(_NAMESPACE, self._base, broker, life, int(adopts)))
+
+    def has_line(self) -> bool:
+        """Whether a message is stored here."""
+        return bool(self._client.ask("ZCARD", f"{self._base}due"))
 
     def inspect(self, key: str) -> Snapshot:
         (snapshot,) = self.inspect_all([key])

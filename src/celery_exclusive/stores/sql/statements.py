@@ -84,6 +84,9 @@ OVERDUE = """SELECT id, seq, offer_until, offers, state, deaths, deadline FROM e
 WHERE namespace = ? AND key = ? AND deadline < ? ORDER BY deadline, id LIMIT ?"""
 """namespace, key, NEVER, count; rows: the fields of an `Entry`, of those that expire first."""
 
+ANY_ENTRY = "SELECT 1 FROM exclusive2_line WHERE namespace = ? LIMIT 1"
+"""namespace; a row if any message is stored."""
+
 PLACES = "SELECT key, id FROM exclusive2_line WHERE namespace = ? AND state <> 'behind'"
 """namespace; rows: key, id."""
 

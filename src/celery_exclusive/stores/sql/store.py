@@ -78,8 +78,8 @@ class SqlStore(ABC):
             self.transact(lambda transaction: transaction.set_aside(key))
             return Reply(Applied(True), unreadable=((key, error.problem),))
 
-    def keep_namespace(self, broker: str, life: int) -> str:
-        return self.transact(lambda transaction: transaction.keep_namespace(broker, life))
+    def keep_namespace(self, broker: str, life: int, *, adopts: bool = False) -> str:
+        return self.transact(lambda transaction: transaction.keep_namespace(broker, life, adopts=adopts))
 
     def inspect(self, key: str) -> Snapshot:
         return self._of(key, lambda transaction: transaction.inspect(key), writes=False)

@@ -263,10 +263,12 @@ class Transaction(DocumentStore):
         keys = _texts(self._all(statements.USED_KEYS, self.namespace))
         return (key for (key,) in keys if key.startswith(prefix))
 
-    def keep_namespace(self, broker: str, life: int) -> str:
+    def keep_namespace(self, broker: str, life: int, *, adopts: bool = False) -> str:
         _, _, owner, until = self._space()
-        if owner not in (None, to_bytes(broker)) and until > self.now:
-            return to_text(owner)
+        if owner not in (None, to_bytes(broker)):
+            has_line = not adopts and self._all(statements.ANY_ENTRY, self.namespace)
+            if until > self.now or has_line:
+                return to_text(owner)
         self.cursor.execute(statements.KEEP_NAMESPACE, (to_bytes(broker), self.now + life, self.namespace))
         return broker
 
