@@ -56,11 +56,11 @@ class Heartbeat:
 
     def __init__(self, services: Services, broker: str, roster: Roster | None = None) -> None:
         self.services, self.broker, self.roster = services, broker, roster
-        self.period = min(services.settings.exclusive_ttl, LIFE) / RENEWALS_PER_TTL
+        self.period = self._longest = min(services.settings.exclusive_ttl, LIFE) / RENEWALS_PER_TTL
         self._see(Known(services.store.epoch(), time.monotonic()))
         self._elsewhere = OtherStores(services, self._known.epoch)
-        self._deliveries: dict[str, tuple[Read, Process]] = {}
-        self._tasks: set[str] = set()
+        self._deliveries: dict[str, tuple[Read, Process, float]] = {}
+        self._periods: dict[str, float] = {}
         self._held: dict[str, list[Claim]] = {}
         self._expired: set[Claim] = set()
         self._calls: queue.SimpleQueue[bool] = original("queue", "SimpleQueue")()
@@ -96,12 +96,12 @@ class Heartbeat:
             read: reads the delivery.
             process: returns the pid of the child of which Celery knows that it has begun.
         """
-        if task.name not in self._tasks:
-            self._tasks.add(task.name)
-            for option in filter(None, declared_options(task)):
-                self._keep_up(self.services.ttl(option))
         if unread.is_new and len(unread.content[0]) <= _LARGE and self._elsewhere.is_own(unread.our_header):
-            self._track(unread.token, read, process)
+            period = self._periods.get(task.name)
+            if period is None:
+                ttls = [self.services.ttl(option) for option in declared_options(task) if option]
+                period = self._periods[task.name] = self._period_of(ttls)
+            self._track(unread.token, read, process, period)
         elif delivery := read():
             self.track(delivery, process)
 
@@ -110,19 +110,18 @@ class Heartbeat:
         self._elsewhere.note(delivery)
         if len(delivery.body) > _LARGE:  # Celery may have forgotten the message long before its end
             delivery = replace(delivery, content=(b"", *delivery.content[1:]))
-        self._track(delivery.token, lambda: delivery, process)
-        for claim in delivery.leases:
-            self._keep_up(claim.ttl)
+        period = self._period_of([claim.ttl for claim in delivery.leases])
+        self._track(delivery.token, lambda: delivery, process, period)
 
-    def _keep_up(self, ttl: int) -> None:
-        """Beat often enough for leases that last for so many microseconds."""
-        period = ttl / SECOND / RENEWALS_PER_TTL
+    def _period_of(self, ttls: list[int]) -> float:
+        """Return how often leases are renewed that last for so many microseconds."""
+        return min([self._longest, *(ttl / SECOND / RENEWALS_PER_TTL for ttl in ttls)])
+
+    def _track(self, token: str, read: Read, process: Process, period: float) -> None:
+        self._deliveries[token] = (read, process, period)
         if period < self.period:
             self.period = period
             self._calls.put(True)
-
-    def _track(self, token: str, read: Read, process: Process) -> None:
-        self._deliveries[token] = (read, process)
         if self.roster and len(self._deliveries) > self.roster.slots:
             self._untrack_one()
 
@@ -148,7 +147,7 @@ class Heartbeat:
         A child that lives all the same keeps its leases.
         """
         executed = self._executed()
-        for token, (read, process) in list(self._deliveries.items()):
+        for token, (read, process, _) in list(self._deliveries.items()):
             if token not in executed and (delivery := read()):
                 self._release_later(delivery, will_be_redelivered=delivery.acks_late or process() is None)
 
@@ -171,6 +170,7 @@ class Heartbeat:
 
     def beat(self) -> None:
         """Renew all leases; if the store has lost its data, restore those that are held."""
+        self._choose_period()
         now, executed = time.monotonic(), self._executed()
         renewed, locked = self._renew(
             [claim for delivery, _ in executed.values() for claim in delivery.leases]
@@ -186,6 +186,11 @@ class Heartbeat:
         self._elsewhere.report(epoch)
         if locked:
             raise locked_out(self.services.store, locked)
+
+    def _choose_period(self) -> None:
+        """Beat as often from now on as the leases need that are tracked now."""
+        self.period = self._longest  # before the others are read: one that is tracked meanwhile calls then
+        self.period = min([self._longest, *(period for *_, period in list(self._deliveries.values()))])
 
     def _renew(self, claims: list[Claim]) -> tuple[set[Claim], list[str]]:
         """Renew the leases of these claims; return those that have one, and the keys that others lock."""
@@ -206,7 +211,7 @@ class Heartbeat:
         """What is executed now, by its token: the delivery, and the leases that it holds."""
         found = self.roster.read() if self.roster else None
         executed = {}
-        for token, (read, _) in list(self._deliveries.items()):
+        for token, (read, *_) in list(self._deliveries.items()):
             if (found is not None and token not in found) or not (delivery := read()):
                 continue
             if found is None:

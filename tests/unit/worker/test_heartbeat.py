@@ -96,6 +96,30 @@ def test_what_a_call_says_of_its_ttl_tells_how_often_its_lease_is_renewed(
     assert heartbeat.period == 3 / RENEWALS_PER_TTL
 
 
+def test_the_heart_beats_as_often_as_the_leases_need_that_live(
+    heartbeat: Heartbeat, tell: Callable[..., Unread]
+) -> None:
+    slow, quick, of_a_call = tell("slow"), tell("quick"), tell(values={"exclusive": {"ttl": 0.1}})
+    periods = []
+    for ended in (None, of_a_call, quick):
+        if ended:
+            heartbeat.untrack(ended.token)
+        heartbeat.beat()
+        periods.append(heartbeat.period * RENEWALS_PER_TTL)
+    assert periods == pytest.approx([0.1, 6, 30])
+    assert list(heartbeat._deliveries) == [slow.token]
+
+
+def test_a_short_lease_ends_the_pause_before_the_next_beat(
+    heartbeat: Heartbeat, tell: Callable[..., Unread]
+) -> None:
+    for _ in range(2):
+        quick = tell("quick")
+        assert heartbeat._calls.get_nowait()
+        heartbeat.untrack(quick.token)
+        heartbeat.beat()
+
+
 def test_what_names_another_store_is_read_at_once(
     tell: Callable[..., Unread], were_read: list[Unread]
 ) -> None:
@@ -107,7 +131,7 @@ def test_a_large_body_is_not_kept_while_its_task_runs(
 ) -> None:
     bodies = []
     for size in (1_001, 1_000):
-        read, _ = heartbeat._deliveries[tell(body=b"x" * size).token]
+        read, *_ = heartbeat._deliveries[tell(body=b"x" * size).token]
         delivery = read()
         assert delivery is not None
         bodies.append(delivery.body)
