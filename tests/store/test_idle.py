@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
+from secrets import token_hex
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,6 +17,7 @@ import pytest
 from celery_exclusive.core.operations import AcquireAlone, Applied, Granted
 from celery_exclusive.stores import idle
 from celery_exclusive.stores.base import open_store
+from celery_exclusive.stores.redis.cluster import ClusterStore
 from tests.proxy import Proxy
 from tests.store.operations import LIFE, give
 
@@ -63,6 +65,39 @@ def test_a_call_after_a_pause_uses_no_connection_that_a_nat_may_have_forgotten(
         pass_time(31)
         assert isinstance(store.apply("key", take).answer, Granted)
         assert proxy.accepted == accepted + 1
+
+
+@pytest.fixture(params=["sentinel", "cluster"])
+def several(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A store on one of several servers, and its idle connections."""
+    if request.param == "cluster":
+        url, options = request.getfixturevalue("redis_cluster_url"), {"prefix": f"i{token_hex(4)}"}
+    else:
+        primary = request.getfixturevalue("start_redis")()
+        sentinel = request.getfixturevalue("start_sentinel")(primary)
+        url, options = f"{sentinel.url}?master_name=main", {}
+    with closing(open_store(url, **options)) as store:
+        clients = store._nodes._clients if isinstance(store, ClusterStore) else {"": store._client}
+        yield store, lambda: {one for client in clients.values() for one in client._idle}
+
+
+def test_a_server_that_sentinels_or_nodes_name_is_asked_on_a_new_connection_after_a_pause(
+    several: tuple[Any, Callable[[], set[Any]]], pass_time: Callable[[float], None]
+) -> None:
+    store, connections = several
+    take = AcquireAlone("a", "token of a", LIFE)
+    store.apply("key", take)
+    before = connections()
+    pass_time(29)
+    store.apply("key", take)
+    assert connections() == before
+    pass_time(31)
+    store.apply("key", take)
+    new = connections() - before
+    assert len(new) == 1
+    for one in new:
+        assert one._sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert one._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) <= 30
 
 
 def test_connections_idle_for_even_longer_are_closed_with_the_newest(

@@ -54,7 +54,6 @@ def test_host_database_and_credentials_are_taken_from_the_url() -> None:
         "password": "s@cret",
         "socket_timeout": 5.0,
         "socket_connect_timeout": 5.0,
-        "socket_keepalive": True,
     }
 
 

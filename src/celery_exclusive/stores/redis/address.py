@@ -104,7 +104,6 @@ def _parse(parts: SplitResult, scheme: str) -> Address:
     else:
         options["host"] = parts.hostname or "localhost"
         options["port"] = parts.port or 6379
-        options["socket_keepalive"] = True
         host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else options["host"]
         place = f"{host}:{options['port']}/{options['db']}"
     if is_tls:

@@ -9,7 +9,7 @@ from typing import Any, NoReturn, Protocol
 
 from celery_exclusive.errors import NotDone, OptionError, StoreUnavailable
 from celery_exclusive.stores import hints
-from celery_exclusive.stores.idle import Idle
+from celery_exclusive.stores.idle import Idle, keep_alive
 from celery_exclusive.stores.redis import address, reader, rights, tls
 from celery_exclusive.stores.redis.packer import Command, pack
 from celery_exclusive.stores.redis.scripts import Script
@@ -235,6 +235,7 @@ class Client:
         connection.is_witnessed = True
         try:
             connection.connect()
+            keep_alive(connection._sock)  # what redis-py sets besides differs between its versions
         except (exceptions.BusyLoadingError, exceptions.AuthenticationError):
             raise
         except (exceptions.RedisError, OSError, UnicodeError) as error:  # UnicodeError: not a host name
