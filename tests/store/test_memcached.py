@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from typing import Any
 
 import pytest
@@ -473,3 +473,21 @@ def test_a_server_that_cannot_compare_and_swap_is_refused(
 def test_it_lists_no_locks_and_says_so(store: MemcachedStore) -> None:
     with pytest.raises(ExclusiveError, match="cannot list its locks"):
         store.scan()
+
+
+def test_a_server_with_too_many_clients_is_to_allow_more() -> None:
+    with MemcachedServer("-c", "64", "-t", "1") as server, ExitStack() as clients:
+
+        def refusal() -> str:
+            clients.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            with closing(open_store(server.url)) as store:
+                try:
+                    store.apply("key", take("a"))
+                except StoreUnavailable as error:
+                    return str(error)
+            return ""
+
+        # The server closes the connection, perhaps before its words are read.
+        wait_until(
+            lambda: "ERROR Too many open connections; raise its option -c" in refusal(), "the hint", 30
+        )

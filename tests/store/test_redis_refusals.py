@@ -13,7 +13,7 @@ from celery_exclusive.core.operations import Acquire
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import OptionError, StoreUnavailable
 from celery_exclusive.stores.base import open_store
-from tests.servers import RedisServer
+from tests.servers import RedisServer, wait_until
 from tests.worker.journal import eventually
 
 StartRedis = Callable[..., RedisServer]
@@ -60,6 +60,17 @@ def test_a_database_that_is_not_there_is_to_be_corrected(redis_url: str) -> None
     assert text.endswith(
         "DB index is out of range; name a database that the server has, 0 in a Redis Cluster"
     )
+
+
+def test_a_server_with_too_many_clients_is_to_allow_more(start_redis: StartRedis) -> None:
+    server = start_redis()
+    with server.client() as redis:
+        redis.config_set("maxclients", 1)
+        # The server closes the connection, perhaps before its words are read.
+        wait_until(
+            lambda: "reached; it serves as many as its maxclients" in refusal(server.url), "the hint", 30
+        )
+        redis.config_set("maxclients", 100)
 
 
 def test_a_host_that_cannot_be_one_is_to_be_corrected() -> None:

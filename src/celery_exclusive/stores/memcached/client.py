@@ -24,6 +24,7 @@ _AT_ONCE = 500
 _HINTS = {
     "out of memory": "its memory is full: give it more, or give the locks a server of their own",
     "too large": "its values must not be larger than its option -I allows: lower the limit of this task",
+    "Too many open connections": "raise its option -c, which says how many it allows",
     "CLIENT_ERROR unauth": "it asks for a login, which memcached:// does not support",
     "ERROR": "it must be memcached 1.6.10 or newer, which knows the meta commands as they are today",
     "is no answer of memcached": "check its URL",

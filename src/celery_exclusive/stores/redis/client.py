@@ -34,6 +34,7 @@ HINTS = {
     "OOM": "its memory is full: raise its maxmemory, or give the locks a server of their own",
     **dict.fromkeys(("NOAUTH", "unauthenticated"), hints.LOGIN),
     "WRONGPASS": hints.LOGIN,
+    "max number of clients": "it serves as many as its maxclients allows: raise that, or see CLIENT LIST",
     "MISCONF": "it cannot write its data to disk: read its log",
     "MOVED": CLUSTER,
     "CLUSTERDOWN": CLUSTER,
