@@ -76,6 +76,20 @@ def test_a_message_without_a_valid_header_runs_once_and_its_unique_key_is_free_a
     assert worker.log.count(UNSIGNED) == (what != "stripped")
 
 
+def test_a_header_of_one_task_gives_another_task_nothing(make_lab: Callable[..., Lab]) -> None:
+    lab = make_lab(exclusive_secret=SECRET, **LATE)
+    message = Message.withheld(lab, "wait", "k", "stranger")
+    message.content["headers"]["task"] = lab.task("skip").name
+    worker = lab.start_worker("w1", 2)
+    holder = lab.send("skip", "k", tag="holder", hold=True)
+    lab.journal.wait_for("start", tag="holder")
+    message.deliver()
+    assert message.result.get(timeout=DEADLINE)["skipped"]["existing_id"] == holder.id
+    lab.open("holder")
+    assert holder.get(timeout=DEADLINE) == "holder"
+    assert worker.log.count(UNSIGNED) == 1
+
+
 def plant(lab: Lab, key: str, id: str, message: bytes) -> None:
     """Write a message to the head of a line, as whoever can write to the store."""
     base = "cx2:{0}:"

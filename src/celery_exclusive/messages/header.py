@@ -79,10 +79,11 @@ class Header:
     auto_delete: bool = False
 
     @classmethod
-    def read(cls, headers: Mapping[str, Any], task_id: str, signer: Signer) -> Header | None:
+    def read(cls, headers: Mapping[str, Any], task_id: str, task_name: str, signer: Signer) -> Header | None:
         """Read the header of a message; None if there is none that this version understands and accepts."""
         fields: Any = headers.get(HEADER)
-        return cls.of(fields) if isinstance(fields, dict) and signer.accepts_header(fields, task_id) else None
+        is_ours = isinstance(fields, dict) and signer.accepts_header(fields, task_id, task_name)
+        return cls.of(fields) if is_ours else None
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Header | None:
@@ -153,9 +154,13 @@ _DEFAULTS = [
 _values = attrgetter(*_NAMES)
 
 
-def read_header(services: Services, headers: Mapping[str, Any], task_id: str | None) -> Header | None:
+def read_header(
+    services: Services, headers: Mapping[str, Any], task_id: str | None, task_name: str | None
+) -> Header | None:
     """Return the header of a message of this task, if it is valid."""
-    return Header.read(headers, str(task_id), services.signer) if HEADER in headers else None
+    if HEADER not in headers:
+        return None
+    return Header.read(headers, str(task_id), str(task_name), services.signer)
 
 
 def rejections(headers: Mapping[str, Any]) -> str | None:

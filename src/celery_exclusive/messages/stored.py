@@ -132,7 +132,9 @@ class StoredMessage:
     def signed(self, signer: Signer) -> StoredMessage:
         """Return the copy to publish. In the store its header has no signature of its own."""
         task_id = self.headers.get("id") or self.properties.get("correlation_id")
-        return self._with_header(signer.sign_header(self.our_header, str(task_id)))
+        return self._with_header(
+            signer.sign_header(self.our_header, str(task_id), str(self.headers.get("task")))
+        )
 
     def headers_to_send(self) -> dict[str, Any]:
         return {name: value for name, value in self.headers.items() if name != "compression"}

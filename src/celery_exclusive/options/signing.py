@@ -35,19 +35,19 @@ class Signer:
         """Whether there is a secret."""
         return bool(self._secrets)
 
-    def sign_header(self, fields: Mapping[str, Any], task_id: str) -> dict[str, Any]:
-        """Return the fields of a header of this task's message, with their signature."""
+    def sign_header(self, fields: Mapping[str, Any], task_id: str, task_name: str) -> dict[str, Any]:
+        """Return the fields of a header of a message of this task, with their signature."""
         if not self._secrets:
             return dict(fields)
-        return {**fields, SIGNATURE: self._sign(*_of_header(fields, task_id))}
+        return {**fields, SIGNATURE: self._sign(*_of_header(fields, task_id, task_name))}
 
-    def accepts_header(self, fields: Mapping[str, Any], task_id: str) -> bool:
+    def accepts_header(self, fields: Mapping[str, Any], task_id: str, task_name: str) -> bool:
         """Whether the fields were signed for a message of this task. It never raises."""
         if not self.is_on or (SIGNATURE not in fields and self._accepts_unsigned):
             return True
         unsigned = {name: value for name, value in fields.items() if name != SIGNATURE}
         try:
-            parts = _of_header(unsigned, task_id)
+            parts = _of_header(unsigned, task_id, task_name)
         except (TypeError, ValueError, RecursionError):  # no JSON: none of ours
             return False
         return self._accepts(fields.get(SIGNATURE), *parts)
@@ -87,10 +87,10 @@ class Signer:
         return b"".join(b"%d:%b," % (len(part), part) for part in (self._namespace, *parts))
 
 
-def _of_header(fields: Mapping[str, Any], task_id: str) -> tuple[bytes, ...]:
+def _of_header(fields: Mapping[str, Any], task_id: str, task_name: str) -> tuple[bytes, ...]:
     """Return the signed parts of a header, as it arrives: with lists for tuples and strings as keys."""
     text = json.dumps(json.loads(json.dumps(fields)), sort_keys=True)
-    return b"header", _encoded(task_id), text.encode()
+    return b"header", _encoded(task_id), _encoded(task_name), text.encode()
 
 
 def _of_parked(content: bytes, key: str, id: str) -> tuple[bytes, ...]:

@@ -130,7 +130,7 @@ class OrderedPublish:
     def _mark(self, epoch: str) -> dict[str, Any]:
         """Return our header with the mark of an offer; without an epoch it counts as redelivered."""
         fields = {**self.header.write(), "promoted": epoch, "offered": self.key}
-        return self.services.signer.sign_header(fields, self.task_id)
+        return self.services.signer.sign_header(fields, self.task_id, self.task)
 
 
 def _own(producer: Producer) -> Producer:

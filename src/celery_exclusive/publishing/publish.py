@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from os import urandom
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from celery._state import get_current_task
 from celery.utils import uuid
 
 from celery_exclusive.errors import OptionError
@@ -45,7 +46,7 @@ class Publish:
         self.services, self.task, self.call = services, task, call
         self.args, self.kwargs, self.options = args, kwargs, options
         self.send_message, self.new_id = send_message, new_id
-        self.previous = pop_header(services, options) if options.get("headers") else None
+        self.previous = pop_header(services, task.name, options) if options.get("headers") else None
         self.ordered: Exclusive | None = None
 
     def send(self) -> Any:
@@ -73,7 +74,7 @@ class Publish:
 
     def _send(self, header: Header, id: str, producer: Any = None) -> Any:
         options = self.options
-        fields = self.services.signer.sign_header(header.write(), id)
+        fields = self.services.signer.sign_header(header.write(), id, self.task.name)
         completed = {**options, "task_id": id, "headers": {**(options.get("headers") or {}), HEADER: fields}}
         if producer:
             completed["producer"] = producer
@@ -154,12 +155,16 @@ class Publish:
         return self.options.get("argsrepr") is not None or self.options.get("kwargsrepr") is not None
 
 
-def pop_header(services: Services, options: dict[str, Any]) -> Header | None:
+def pop_header(services: Services, task_name: str, options: dict[str, Any]) -> Header | None:
     """Remove what a worker, or an earlier publish, has put among the headers; return our header, if valid."""
     headers = options["headers"] = dict(options["headers"])
-    previous = read_header(services, headers, options.get("task_id"))
-    if headers.pop(HEADER, None) is not None:
-        headers.pop("redelivered", None)
+    if HEADER not in headers:
+        return None
+    id, run = options.get("task_id"), cast("Any", get_current_task())
+    is_of_run = run is not None and run.request.id == id  # a replacement may be another task
+    previous = read_header(services, headers, id, run.name if is_of_run else task_name)
+    del headers[HEADER]
+    headers.pop("redelivered", None)
     return previous
 
 

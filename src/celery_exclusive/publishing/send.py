@@ -52,7 +52,7 @@ def _send_task(self: Any, name: str, args: Any = None, kwargs: Any = None, *rest
     call = pop_call_options(name, task, options)
     if not (call.exclusive or call.unique or call.off):
         if options.get("headers"):
-            pop_header(services, options)
+            pop_header(services, name, options)
         return with_outcome(task, send_task(name, args, kwargs, *rest, **options))
     options = as_sent(services, task, name, args, kwargs, options)
     send = partial(send_task, name, args, kwargs, *rest)

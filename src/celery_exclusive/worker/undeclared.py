@@ -39,7 +39,7 @@ class Undeclared:
     def _receive(self, request: Any, **_: Any) -> None:
         if isinstance(request.task, GatedTask) and self.services.exclusive(request.task):
             return  # its own request has read the header
-        header = read_header(self.services, request.message.headers, request.id)
+        header = read_header(self.services, request.message.headers, request.id, request.name)
         if header:
             unread = Unread.of(request)
             unread.note_route(header)
@@ -49,7 +49,7 @@ class Undeclared:
 
     def _revoke(self, sender: Any, request: Any, **_: Any) -> None:
         """Celery announces a message that is revoked or expires before it is received only here."""
-        header = read_header(self.services, vars(request), request.id)
+        header = read_header(self.services, vars(request), request.id, sender.name)
         if header:
             self._release_unique_key(sender, request.id, header)
             again = bool((request.delivery_info or {}).get("redelivered"))

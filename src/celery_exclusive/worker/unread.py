@@ -118,7 +118,7 @@ class Unread:
         self, services: Services, task: Any, request: dict[str, Any], args: Any, kwargs: Any
     ) -> Received | None:
         headers = self.content[3]
-        header = read_header(services, headers, self.id)
+        header = read_header(services, headers, self.id, task.name)
         is_acquired = header is not None and header.unique is not None
         if header is None:
             if self.is_new:
@@ -246,7 +246,7 @@ def release_unique_key_of(
     services: Services, id: str, headers: Mapping[str, Any], *, redelivered: bool
 ) -> None:
     """Release the unique key of a message for which no body will run, unless it may still be in line."""
-    header = read_header(services, headers, id)
+    header = read_header(services, headers, id, headers.get("task"))
     if header and not header.promoted and (header.exclusive is None or not redelivered):
         services.releaser.add_message(id, header)
 

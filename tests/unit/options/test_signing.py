@@ -33,13 +33,15 @@ def journey(fields: dict[str, Any]) -> Any:
     return loads(dumps(fields))
 
 
-def read(fields: dict[str, Any], signer: Signer, task_id: str = "a") -> Header | None:
-    return Header.read({HEADER: journey(fields)}, task_id, signer)
+def read(
+    fields: dict[str, Any], signer: Signer, task_id: str = "a", task_name: str = "shop.load"
+) -> Header | None:
+    return Header.read({HEADER: journey(fields)}, task_id, task_name, signer)
 
 
 def test_a_signed_header_is_read_whole_after_its_journey() -> None:
     signer = Signer((NEW,), "cx")
-    header = read(signer.sign_header(HEADER_OF_A.write(), "a"), signer)
+    header = read(signer.sign_header(HEADER_OF_A.write(), "a", "shop.load"), signer)
     assert header == Header.of(journey(HEADER_OF_A.write()))
     assert header
     assert header.unique == ("u:日本", "finished")
@@ -48,7 +50,7 @@ def test_a_signed_header_is_read_whole_after_its_journey() -> None:
 @pytest.mark.parametrize("field", [*HEADER_OF_A.write(), "unknown"])
 def test_a_header_with_one_field_changed_is_not_accepted(field: str) -> None:
     signer = Signer((NEW,), "cx")
-    signed = signer.sign_header(HEADER_OF_A.write(), "a")
+    signed = signer.sign_header(HEADER_OF_A.write(), "a", "shop.load")
     changed = "other" if field != "v" else True
     assert read({**signed, field: changed}, signer) is None
 
@@ -56,13 +58,13 @@ def test_a_header_with_one_field_changed_is_not_accepted(field: str) -> None:
 @pytest.mark.parametrize("signature", [None, 7, "", "é", "0" * 64, ["0" * 64], "\ud800"])
 def test_a_header_with_another_signature_is_not_accepted(signature: Any) -> None:
     signer = Signer((NEW, None), "cx")
-    signed = signer.sign_header(HEADER_OF_A.write(), "a")
+    signed = signer.sign_header(HEADER_OF_A.write(), "a", "shop.load")
     assert read({**signed, "sig": signature}, signer) is None
 
 
 def test_a_header_of_another_task_namespace_or_secret_is_not_accepted() -> None:
     signer = Signer((NEW,), "cx")
-    signed = signer.sign_header(HEADER_OF_A.write(), "a")
+    signed = signer.sign_header(HEADER_OF_A.write(), "a", "shop.load")
     assert read(signed, signer, task_id="b") is None
     assert read(signed, Signer((NEW,), "cy")) is None
     assert read(signed, Signer((OLD,), "cx")) is None
@@ -78,22 +80,22 @@ def test_a_header_without_a_signature_is_accepted_only_without_a_secret_or_where
 
 
 def test_without_a_secret_a_signed_header_is_read_like_any_other() -> None:
-    signed = Signer((NEW,), "cx").sign_header(HEADER_OF_A.write(), "a")
+    signed = Signer((NEW,), "cx").sign_header(HEADER_OF_A.write(), "a", "shop.load")
     assert read(signed, Signer((), "cx"))
-    assert Signer((), "cx").sign_header(HEADER_OF_A.write(), "a") == HEADER_OF_A.write()
+    assert Signer((), "cx").sign_header(HEADER_OF_A.write(), "a", "shop.load") == HEADER_OF_A.write()
 
 
 @pytest.mark.parametrize("secrets", [(NEW, OLD), (OLD, NEW)])
 def test_what_an_old_secret_has_signed_is_accepted_until_it_is_taken_away(secrets: Any) -> None:
     before, now, after = Signer((OLD,), "cx"), Signer(secrets, "cx"), Signer((NEW,), "cx")
-    old = before.sign_header(HEADER_OF_A.write(), "a")
+    old = before.sign_header(HEADER_OF_A.write(), "a", "shop.load")
     kept = before.sign_parked(b"{}", "x:k", "a/p")
     assert read(old, now)
     assert now.open_parked(kept, "x:k", "a/p") == b"{}"
     assert read(old, after) is None
     assert after.open_parked(kept, "x:k", "a/p") is None
     signs_first = after if secrets[0] == NEW else before
-    assert read(now.sign_header(HEADER_OF_A.write(), "a"), signs_first)
+    assert read(now.sign_header(HEADER_OF_A.write(), "a", "shop.load"), signs_first)
 
 
 @pytest.mark.parametrize("place", [("x:other", "a/p"), ("x:k", "b/p"), ("x:k", "a/q"), ("x:ka", "/p")])
@@ -176,8 +178,9 @@ def test_a_call_is_published_with_a_signature_for_its_task_id(
     task.apply_async((3,), unique=None, task_id="mine")
     signer = shop._celery_exclusive.signer  # type: ignore[attr-defined]
     for headers in published:
-        assert Header.read(headers, headers["id"], signer)
-        assert Header.read(headers, "another", signer) is None
+        assert Header.read(headers, headers["id"], "shop.load", signer)
+        assert Header.read(headers, "another", "shop.load", signer) is None
+        assert Header.read(headers, headers["id"], "shop.another", signer) is None
     assert published[2]["id"] == "mine"
 
 
