@@ -61,6 +61,8 @@ def make_desk() -> Iterator[Callable[..., Desk]]:
     for app in apps:
         if hasattr(app, "_celery_exclusive"):
             app._celery_exclusive.courier.close()
+            if "store" in vars(app._celery_exclusive):  # the test has looked at it, or the command has
+                app._celery_exclusive.store.close()
         with Connection("memory://") as connection:  # all tests of this process share it
             connection.SimpleQueue("desk").clear()
         app.close()
