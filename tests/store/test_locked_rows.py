@@ -72,6 +72,19 @@ def test_a_lease_whose_row_was_locked_is_renewed_when_that_is_free(
     assert store.inspect("a").holders[0].remaining > LIFE
 
 
+def test_a_locked_row_stops_no_sweep_of_other_lines(store: ServerStore, database: Database) -> None:
+    start = 1_700_000_000 * SECOND
+    store.clock = lambda: start
+    for key in "ab":
+        store.apply(key, take("x"))
+        store.apply(key, take("next"))
+    store.clock = lambda: start + LIFE
+    with row_locked(database, "a") as let_go:
+        assert [wake.key for wake in store.reap().wake] == ["b"]
+        let_go()
+    assert [wake.key for wake in store.reap().wake] == ["a"]
+
+
 @pytest.fixture
 def app(database: Database) -> Iterator[Celery]:
     app = Celery("feeds", broker="memory://", set_as_current=False)

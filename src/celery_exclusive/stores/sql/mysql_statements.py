@@ -81,10 +81,12 @@ _OWN = {
     + f"{_UNLESS_THERE} fence = fence",
     statements.INSERT_LOCK: f"{_INSERT_LOCK} LOCK IN SHARE MODE {_UNLESS_THERE}"
     "version = exclusive2_lock.version",
-    statements.DUE_LEASES: f"{statements.DUE_LEASES} FOR UPDATE SKIP LOCKED",
-    statements.ENDED_TOMBSTONES: f"{statements.ENDED_TOMBSTONES} FOR UPDATE SKIP LOCKED",
+    **{
+        statement: f"{statement} FOR UPDATE SKIP LOCKED"
+        for statement in (statements.DUE_LEASES, statements.ENDED_TOMBSTONES, statements.DUE_KEYS)
+    },
 }
-"""The reaper locks what it will delete, and waits for nobody."""
+"""The reaper waits for nobody: it leaves out what others keep locked."""
 
 
 @lru_cache(1000)

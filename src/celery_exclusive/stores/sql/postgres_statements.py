@@ -66,11 +66,10 @@ WHERE namespace = %(namespace)s AND key = %(key)s AND ends > coalesce(%(now)s::b
         || %(before)s || ends || ', "fence": ' || fence || %(after)s""")
 """Changes the row if this is its only lease, and nobody waits."""
 
-_LOCKS = {
-    statements.DUE_LEASES: "FOR UPDATE SKIP LOCKED",
-    statements.ENDED_TOMBSTONES: "FOR UPDATE SKIP LOCKED",
-}
-"""The reaper locks what it will delete, and waits for nobody."""
+_LOCKS = dict.fromkeys(
+    (statements.DUE_LEASES, statements.ENDED_TOMBSTONES, statements.DUE_KEYS), "FOR UPDATE SKIP LOCKED"
+)
+"""The reaper waits for nobody: it leaves out what others keep locked."""
 _RENEWED_LOCKS = statements.RENEWED_LOCKS.partition("(?)")[0]
 
 
