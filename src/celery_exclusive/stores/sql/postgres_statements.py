@@ -66,9 +66,7 @@ WHERE namespace = %(namespace)s AND key = %(key)s AND ends > coalesce(%(now)s::b
         || %(before)s || ends || ', "fence": ' || fence || %(after)s""")
 """Changes the row if this is its only lease, and nobody waits."""
 
-_LOCKS = dict.fromkeys(
-    (statements.DUE_LEASES, statements.ENDED_TOMBSTONES, statements.DUE_KEYS), "FOR UPDATE SKIP LOCKED"
-)
+_SKIP_LOCKED = (statements.DUE_LEASES, statements.ENDED_TOMBSTONES, statements.DUE_KEYS)
 """The reaper waits for nobody: it leaves out what others keep locked."""
 _RENEWED_LOCKS = statements.RENEWED_LOCKS.partition("(?)")[0]
 
@@ -76,9 +74,8 @@ _RENEWED_LOCKS = statements.RENEWED_LOCKS.partition("(?)")[0]
 @lru_cache(1000)
 def translated(statement: str) -> str:
     """Return one of `statements`, with the locks on rows that it needs beside others."""
-    lock = _LOCKS.get(statement, "")
-    if statement.startswith(_RENEWED_LOCKS):
-        lock = "FOR UPDATE SKIP LOCKED"  # one key must not hold up the leases of others
+    skips_locked = statement in _SKIP_LOCKED or statement.startswith(_RENEWED_LOCKS)
+    lock = "FOR UPDATE SKIP LOCKED" if skips_locked else ""  # one key must not hold up others
     if statement == statements.INSERT_LOCK:
         statement = statement.replace("ON CONFLICT", "FOR SHARE ON CONFLICT")
     return _on_clock(f"{statement} {lock}".rstrip()).replace("?", "%s")
