@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class Publish:
     """A message of a task with options that is about to be sent.
 
-    return Publish(services, task, call, args, kwargs, options, send_message).send()
+    return Publish(services, name, task, call, args, kwargs, options, send_message).send()
 
     `send_message` sends it with the options that it is given. `new_id`: that of a task that is sent already,
     if its caller has given none.
@@ -35,6 +35,7 @@ class Publish:
     def __init__(
         self,
         services: Services,
+        name: str,
         task: Any,
         call: CallOptions,
         args: Any,
@@ -43,10 +44,10 @@ class Publish:
         send_message: Callable[..., Any],
         new_id: str | None = None,
     ) -> None:
-        self.services, self.task, self.call = services, task, call
+        self.services, self.name, self.task, self.call = services, name, task, call
         self.args, self.kwargs, self.options = args, kwargs, options
         self.send_message, self.new_id = send_message, new_id
-        self.previous = pop_header(services, task.name, options) if options.get("headers") else None
+        self.previous = pop_header(services, name, options) if options.get("headers") else None
         self.ordered: Exclusive | None = None
 
     def send(self) -> Any:
@@ -74,7 +75,7 @@ class Publish:
 
     def _send(self, header: Header, id: str, producer: Any = None) -> Any:
         options = self.options
-        fields = self.services.signer.sign_header(header.write(), id, self.task.name)
+        fields = self.services.signer.sign_header(header.write(), id, self.name)
         completed = {**options, "task_id": id, "headers": {**(options.get("headers") or {}), HEADER: fields}}
         if producer:
             completed["producer"] = producer
@@ -161,8 +162,9 @@ def pop_header(services: Services, task_name: str, options: dict[str, Any]) -> H
     if HEADER not in headers:
         return None
     id, run = options.get("task_id"), cast("Any", get_current_task())
-    is_of_run = run is not None and run.request.id == id  # a replacement may be another task
-    previous = read_header(services, headers, id, run.name if is_of_run else task_name)
+    if run is not None and run.request.id == id:  # a replacement may be another task
+        task_name = run.name
+    previous = read_header(services, headers, id, task_name)
     del headers[HEADER]
     headers.pop("redelivered", None)
     return previous
