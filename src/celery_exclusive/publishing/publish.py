@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class Publish:
     """A message of a task with options that is about to be sent.
 
-    return Publish(services, name, task, call, args, kwargs, options, send_message).send()
+    return Publish(services, name, task, call, (args, kwargs), options, send_message).send()
 
     `send_message` sends it with the options that it is given. `new_id`: that of a task that is sent already,
     if its caller has given none.
@@ -38,14 +38,13 @@ class Publish:
         name: str,
         task: Any,
         call: CallOptions,
-        args: Any,
-        kwargs: Any,
+        arguments: tuple[Any, Any],
         options: dict[str, Any],
         send_message: Callable[..., Any],
         new_id: str | None = None,
     ) -> None:
         self.services, self.name, self.task, self.call = services, name, task, call
-        self.args, self.kwargs, self.options = args, kwargs, options
+        (self.args, self.kwargs), self.options = arguments, options
         self.send_message, self.new_id = send_message, new_id
         self.previous = pop_header(services, name, options) if options.get("headers") else None
         self.ordered: Exclusive | None = None

@@ -58,13 +58,13 @@ def _send_task(self: Any, name: str, args: Any = None, kwargs: Any = None, *rest
     send = partial(send_task, name, args, kwargs, *rest)
     args, kwargs = args or (), kwargs or {}
     if not (before_task_publish.receivers and are_late(services, task, call)):
-        return Publish(services, name, task, call, args, kwargs, options, send).send()
+        return Publish(services, name, task, call, (args, kwargs), options, send).send()
 
     id = options.get("task_id") or uuid()
 
     def publish_late(headers: Any, producer: Any, push: Callable[..., Any]) -> Any:
         late = {**options, "headers": headers, "producer": producer}
-        return Publish(services, name, task, call, args, kwargs, late, push, id).send()
+        return Publish(services, name, task, call, (args, kwargs), late, push, id).send()
 
     return send_late(services, {**options, "task_id": id}, send, publish_late)
 
