@@ -80,6 +80,7 @@ def install(app: Celery) -> Celery:
         apps_with_locks[app] = _adopt_when_bound
         if "django.core.checks" in sys.modules:  # one of its checks is whether the project has our app
             import_module("celery_exclusive.contrib.django.checks")
+            import_module("celery_exclusive.contrib.django.private_file")
         installer.adopt_all()
     return app
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import stat
 from contextlib import closing
 from pathlib import Path
+
+import pytest
 
 from celery_exclusive.stores.sql import sqlite_tables
 from celery_exclusive.stores.sql.postgres import PostgresStore
@@ -16,11 +20,48 @@ from tests.postgres import PostgresDatabase
 
 COLUMNS = """SELECT table_name, column_name, data_type, is_nullable FROM information_schema.columns
 WHERE table_name LIKE 'exclusive2%' ORDER BY table_name, ordinal_position"""
+CONNECTED = """import django; django.setup()
+from django.db import connections; connections["{alias}"].ensure_connection()"""
 INDEXES = "SELECT indexname, indexdef FROM pg_indexes WHERE tablename LIKE 'exclusive2%' ORDER BY indexname"
 
 
 def test_the_models_have_no_changes_without_a_migration(tmp_path: Path) -> None:
     assert "No changes" in with_file(tmp_path).manage("makemigrations", "--check", "--dry-run")
+
+
+@pytest.mark.parametrize("has_app", [True, False], ids=["with our app", "without"])
+def test_the_file_of_the_locks_is_made_for_its_owner_alone(tmp_path: Path, has_app: bool) -> None:
+    shop = with_file(tmp_path) if has_app else with_file(tmp_path, APPS=[])
+    for alias in ("default", "locks"):
+        done = shop.run("-c", CONNECTED.format(alias=alias))
+        assert done.returncode == 0, done.stdout
+    assert mode(tmp_path / "locks.db") == 0o600
+    assert mode(tmp_path / "shop.db") == 0o666 & ~umask()
+
+
+@pytest.mark.parametrize(("given", "content"), [(0o660, b""), (0o644, None)], ids=["of a group", "with data"])
+def test_a_file_of_the_locks_that_is_there_keeps_its_mode(
+    tmp_path: Path, given: int, content: bytes | None
+) -> None:
+    file = tmp_path / "locks.db"
+    if content is None:
+        with closing(sqlite3.connect(file)) as database:
+            database.execute("CREATE TABLE others (name)")
+    else:
+        file.write_bytes(content)
+    file.chmod(given)
+    with_file(tmp_path).manage("migrate", "--database=locks")
+    assert mode(file) == given
+
+
+def mode(file: Path) -> int:
+    return stat.S_IMODE(file.stat().st_mode)
+
+
+def umask() -> int:
+    found = os.umask(0)
+    os.umask(found)
+    return found & 0o666 | 0o022  # SQLite itself takes 0644
 
 
 def test_tables_are_made_in_the_alias_of_the_locks_and_can_be_unmade(tmp_path: Path) -> None:

@@ -14,3 +14,4 @@ class Locks(AppConfig):
 
     def ready(self) -> None:
         import_module(f"{self.name}.checks")
+        import_module(f"{self.name}.private_file")
