@@ -239,7 +239,7 @@ many = histories_of(
     some.sampled_from((1, 6, 20)),
     shortest=15,
     longest=30,
-    share=(False, True),
+    share=(False, True, True, True),
 )
 """With lines that are longer than a step reads under a small limit."""
 histories = some.sampled_from((few, many, many)).flatmap(lambda kind: kind)
