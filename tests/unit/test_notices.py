@@ -50,7 +50,7 @@ NOTICES = [
 
 @pytest.fixture
 def log() -> Iterator[io.StringIO]:
-    """What a handler of Celery's own makes of our records, but those of a thread that another test has left."""
+    """What a handler of Celery's own makes of our records, but of no thread that another test has left."""
     stream, own = io.StringIO(), threading.get_ident()
     handler = logging.StreamHandler(stream)
     handler.addFilter(lambda record: record.thread == own)
