@@ -56,10 +56,16 @@ _MODULES = {
 """The modules of the names that are no errors."""
 
 
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used: pytest and Celery import this package for their plugins."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = import_module(f"{__name__}.{_MODULES.get(name, 'errors')}")
-    value = globals()[name] = getattr(module, name)
-    return value
+if not TYPE_CHECKING:  # a type checker would take any name for one of these
+
+    def __getattr__(name: str) -> Any:
+        """Import a public name when it is first used: pytest and Celery import this for their plugins."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module = import_module(f"{__name__}.{_MODULES.get(name, 'errors')}")
+        value = globals()[name] = getattr(module, name)
+        return value
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

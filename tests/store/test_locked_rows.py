@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,6 +13,7 @@ from celery_exclusive import StoreUnavailable, install, lock
 from celery_exclusive.core.claim import Claim
 from celery_exclusive.core.operations import Renew
 from celery_exclusive.core.records import SECOND
+from celery_exclusive.leases.renewer import renewer
 from celery_exclusive.messages.header import Header
 from celery_exclusive.stores.sql.server import ServerStore
 from celery_exclusive.worker.heartbeat import Heartbeat
@@ -56,22 +56,6 @@ def test_a_locked_row_holds_up_the_renewal_of_its_own_lease_alone(
     assert store.renew(leases) == [True, True, False, True]
 
 
-@pytest.mark.usefixtures("long_waits")
-def test_a_lease_whose_row_was_locked_is_renewed_when_that_is_free(
-    store: ServerStore, database: Database
-) -> None:
-    for key in "ab":
-        store.apply(key, take("x"))
-    leases = [(key, Renew("x", "token of x", LONGER)) for key in "ab"]
-    with row_locked(database, "a") as let_go, ThreadPoolExecutor(1) as pool:
-        renewing = pool.submit(store.renew, leases)
-        wait_until(lambda: database.blocked() == 1 or renewing.done(), "the wait for the row", 30)
-        assert store.inspect("b").holders[0].remaining > LIFE
-        let_go()
-        assert renewing.result() == [True, True]
-    assert store.inspect("a").holders[0].remaining > LIFE
-
-
 def test_a_locked_row_stops_no_sweep_of_other_lines(store: ServerStore, database: Database) -> None:
     start = 1_700_000_000 * SECOND
     store.clock = lambda: start
@@ -106,6 +90,19 @@ def test_a_locked_row_ends_no_other_lease_of_lock(
             wait_until(lambda: f"the leases on {busy.lease.key} could" in caplog.text, "the warning", 30)
             let_go()
         free.lease.check()
+
+
+def test_a_lease_that_is_granted_while_a_beat_waits_for_a_row_is_renewed_in_time(
+    app: Celery, database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    with lock("a", app=app, ttl=60) as busy, row_locked(database, busy.key):
+        renewer._sooner.put(None)
+        wait_until(lambda: database.blocked() or "could not be renewed" in caplog.text, "a beat", 30)
+        with lock("b", app=app, ttl=3) as short:
+            for _ in range(2):
+                before = ends(database, short.key)
+                wait_until(lambda was=before: ends(database, short.key) > was, "its renewal", 30)
+            short.check()
 
 
 def test_a_locked_row_stops_no_beat_of_a_worker(app: Celery, database: Database) -> None:

@@ -111,6 +111,13 @@ def test_what_the_decorator_of_a_task_is_given_in_vain_is_refused(
         declare(app, **options)
 
 
+def test_a_task_has_the_attributes_that_its_base_reads(app: Celery) -> None:
+    class Cached(Task):
+        abstract, ttl = True, 60
+
+    assert declare(app, base=Cached, exclusive=Exclusive(), ttl=300).ttl == 300
+
+
 def test_a_task_has_whatever_other_attributes_its_owner_likes(app: Celery) -> None:
     class Load(Task):
         name, limit, key, exclusive = "feeds.load all", 3, "mine", Exclusive()

@@ -73,6 +73,19 @@ def test_a_namespace_with_messages_waits_for_its_broker_or_is_adopted(stores: li
     eventually(lambda: store.keep_namespace("one", LONG) == "one", "a namespace without messages")
 
 
+def test_a_redis_that_has_moved_with_its_queues_belongs_to_the_workers_there(
+    make_lab: Callable[..., Lab], redis_server: RedisServer
+) -> None:
+    lab = make_lab(url=redis_server.url)
+    store: Any = lab.app._celery_exclusive.store  # type: ignore[attr-defined]
+    store.apply("x=k", Acquire("a/1", "t", LONG))
+    store.apply("x=k", Acquire("b/1", "t", LONG, message=b"message"))
+    assert store.keep_namespace("redis://older-name/0", A_MOMENT) == "redis://older-name/0"
+    with redis_server.client() as client:
+        eventually(lambda: not client.exists("cx2:{0}:kept"), "a moment to be over")
+    assert lab.start_worker("w1", 1).process.poll() is None
+
+
 @pytest.fixture
 def copy(make_lab: Callable[..., Lab], start_redis: Callable[..., RedisServer], tmp_path: Path) -> Lab:
     """Another system with a copy of the database of one whose task runs, and whose next one waits."""

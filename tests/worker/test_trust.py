@@ -21,6 +21,7 @@ DEADLINE = 60
 SECRET = "the secret of the laboratory"
 LATE = {"task_acks_late": True, "task_reject_on_worker_lost": True}
 UNIQUE = "tests.worker.shop_unique"
+ALIAS = "tests.worker.shop_alias"
 CANVAS = "tests.worker.shop_canvas"
 UNSIGNED = "without a valid signature"
 
@@ -210,6 +211,25 @@ def test_with_a_secret_tasks_wait_retry_and_complete_their_canvases(
     assert whole.get(timeout=DEADLINE) == 3
     assert UNSIGNED not in worker.log
     assert "no signature" not in worker.log
+
+
+@pytest.mark.parametrize(
+    ("protocol", "name"),
+    [(1, "tests.worker.shop.wait"), (2, "tests.worker.shop_alias.wait")],
+    ids=["no name in the headers", "an older name"],
+)
+def test_with_a_secret_a_line_goes_on_whatever_name_its_messages_have(
+    make_lab: Callable[..., Lab], protocol: int, name: str
+) -> None:
+    lab = make_lab(module=ALIAS, exclusive_secret=SECRET, exclusive_offer=1, task_protocol=protocol)
+    worker = lab.start_worker("w1", 2)
+    lab.app.send_task(name, ["k"], {"tag": "holder", "hold": True})
+    lab.journal.wait_for("start", tag="holder")
+    results = [lab.app.send_task(name, ["k"], {"tag": tag}) for tag in "ab"]
+    eventually(lambda: lab.task("wait").lock_state("k").waiting == 2, "the line")
+    lab.open("holder")
+    assert [result.get(timeout=DEADLINE) for result in results] == ["a", "b"]
+    assert UNSIGNED not in worker.log
 
 
 def conf_of(worker: Worker) -> dict[str, Any]:

@@ -131,6 +131,7 @@ def adopt(obj: CLIContext, *, drop: bool, yes: bool) -> None:
         return
     count = sum(1 for _ in store.places())
     click.echo(f"this belongs to the broker {printable(owner)}, and {count} of its tasks wait here")
+    click.echo("those that ran with late acknowledgement would run again, too")
     if not yes:
         what = "delete them, and all leases?" if drop else f"let workers of {printable(broker)} run them?"
         click.confirm(what, abort=True)

@@ -88,16 +88,16 @@ class Renewer:
 
     def _run(self) -> None:
         trouble = Trouble("the renewal of the leases of lock()")
-        while self._has_leases_when_due():
+        while self._has_leases_when_due(trouble):
             with trouble:
                 self._beat()
 
-    def _has_leases_when_due(self) -> bool:
+    def _has_leases_when_due(self, trouble: Trouble) -> bool:
         """Wait until a beat is due; return whether there are leases left. If not, the thread ends."""
         with self._guard:
-            period = self._period
+            period = self._period or 0
         with suppress(queue.Empty):
-            self._sooner.get(timeout=period or 0)
+            self._sooner.get(timeout=trouble.pause(period))
         with self._guard:
             ownerless = [lease for lease, owner in self._owners.items() if owner() is None]
             for lease in ownerless:

@@ -6,6 +6,9 @@ from celery_exclusive import notices
 from celery_exclusive.errors import ExclusiveError
 from celery_exclusive.system.threads import run_in_hub
 
+_SOON = 1
+"""Seconds."""
+
 
 class Trouble:
     """Keeps a repeated activity of a thread alive through errors, and logs when they begin and end.
@@ -16,6 +19,10 @@ class Trouble:
     def __init__(self, what: str) -> None:
         self.what = what
         self.lasts = False
+
+    def pause(self, period: float) -> float:
+        """Return how many seconds to wait for the next time: not for long, if the last one has failed."""
+        return min(period, _SOON) if self.lasts else period
 
     def __enter__(self) -> None: ...
 

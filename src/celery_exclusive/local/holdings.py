@@ -21,9 +21,9 @@ class Holdings:
         self._start_anew()
 
     def _start_anew(self) -> None:
-        self._pid = os.getpid()
         self._held: list[Acquisition] = []
         self._blocks: list[Acquisition] = []  # that have not ended, whether or not release() was called
+        self._pid = os.getpid()  # last: another thread may look now
 
     def add(self, acquisition: Acquisition, *, is_block: bool) -> None:
         """Note that it is held, by a `with` block or by `acquire()`."""

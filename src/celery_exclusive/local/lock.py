@@ -189,7 +189,8 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
         """Whether the lock is held; with a limit, whether by as many as may. It changes nothing.
 
         Raises:
-            StoreUnavailable: the store does not answer, or the data of the key are damaged.
+            StoreUnavailable: the store does not answer.
+            StoreRefused: the data of the key are damaged.
             ExclusiveError: the thread runs an event loop.
         """
         self._refuse_to_block_a_loop("locked", "alocked")

@@ -157,10 +157,10 @@ _values = attrgetter(*_NAMES)
 def read_header(
     services: Services, headers: Mapping[str, Any], task_id: str | None, task_name: str | None
 ) -> Header | None:
-    """Return the header of a message of this task, if it is valid."""
+    """Return the header of a message, if it is valid for the task that it names; if none, for this one."""
     if HEADER not in headers:
         return None
-    return Header.read(headers, str(task_id), str(task_name), services.signer)
+    return Header.read(headers, str(task_id), str(headers.get("task") or task_name), services.signer)
 
 
 def rejections(headers: Mapping[str, Any]) -> str | None:

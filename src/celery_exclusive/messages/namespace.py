@@ -27,12 +27,16 @@ def own_broker(services: Services) -> str:
 def keep_namespace(services: Services, broker: str) -> None:
     """Keep the namespace for this app's broker.
 
-    Workers do it at start and with every heartbeat, other processes before they republish a message.
+    Workers do it at start and with every heartbeat, other processes before they republish a message. Where
+    broker and store are one Redis, the queues are where the waiting tasks are: that has moved, or has another
+    name, and it is no copy without its queues.
 
     Raises:
         OptionError: workers of another broker keep it, or have left messages in it.
     """
     owner = services.store.keep_namespace(broker, LIFE * SECOND)
+    if owner != broker and services.has_one_place:
+        owner = services.store.keep_namespace(broker, LIFE * SECOND, adopts=True)
     if owner != broker:
         raise OptionError(
             f"{_belongs_to(services, owner)}, and the broker of this app is {broker}: set another "

@@ -17,13 +17,14 @@ _LIKENESS = 0.85
 def refuse_misplaced(cls: type, name: str) -> None:
     """Raise OptionError if the decorator of this task was given what would do nothing.
 
-    The class of a task that is written as a class may have attributes of any name.
+    The class of a task that is written as a class may have attributes of any name, and so may its base.
     """
     if not vars(cls).get("_decorated"):
         return
+    known = _CELERYS.union(*(vars(base) for base in cls.__mro__[1:]))
     declared = [kind for kind in KINDS if getattr(cls, kind.attribute, None)]
     for word, value in vars(cls).items():
-        if word in NAMES or word in _CELERYS:
+        if word in NAMES or word in known:
             continue
         for kind in declared:
             if word in _PARAMETERS[kind]:

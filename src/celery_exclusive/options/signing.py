@@ -13,6 +13,9 @@ _MARK: Final = b"signed "
 """The start of a signed stored message; an unsigned one starts with the brace of its JSON."""
 _HEX: Final = 64
 
+_NAMELESS = str(None)
+"""The name of a task whose message names none in its headers."""
+
 
 class Signer:
     """Signs with the first secret and accepts the signatures of all.
@@ -46,11 +49,13 @@ class Signer:
         if not self.is_on or (SIGNATURE not in fields and self._accepts_unsigned):
             return True
         unsigned = {name: value for name, value in fields.items() if name != SIGNATURE}
-        try:
-            parts = _of_header(unsigned, task_id, task_name)
+        try:  # a copy from the store is signed for what its headers name: with task_protocol=1, nothing
+            return any(
+                self._accepts(fields.get(SIGNATURE), *_of_header(unsigned, task_id, name))
+                for name in (task_name, _NAMELESS)
+            )
         except (TypeError, ValueError, RecursionError):  # no JSON: none of ours
             return False
-        return self._accepts(fields.get(SIGNATURE), *parts)
 
     def sign_parked(self, content: bytes, key: str, id: str) -> bytes:
         """Return a message with its signature for this key and id."""

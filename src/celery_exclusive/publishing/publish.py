@@ -162,7 +162,7 @@ def pop_header(services: Services, task_name: str, options: dict[str, Any]) -> H
         return None
     id, run = options.get("task_id"), cast("Any", get_current_task())
     if run is not None and run.request.id == id:  # a replacement may be another task
-        task_name = run.name
+        task_name = run.request.task or run.name
     previous = read_header(services, headers, id, task_name)
     del headers[HEADER]
     headers.pop("redelivered", None)

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 Read = Callable[[], Received | None]
 Process = Callable[[], int | None]
 
-_SOON = 1
-"""Seconds until the next beat while the store does not answer."""
 _LARGE = 1000
 """Bytes of a body that is not kept while its run is tracked."""
 _FAREWELL = 10
@@ -158,7 +156,7 @@ class Heartbeat:
 
     def _run(self) -> None:
         trouble = Trouble("the renewal of leases")
-        while self._rest(min(self.period, _SOON) if trouble.lasts else self.period):
+        while self._rest(trouble.pause(self.period)):
             with trouble, forks_wait():
                 self.beat()
 

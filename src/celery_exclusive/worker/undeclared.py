@@ -39,7 +39,7 @@ class Undeclared:
     def _receive(self, request: Any, **_: Any) -> None:
         if isinstance(request.task, GatedTask) and self.services.exclusive(request.task):
             return  # its own request has read the header
-        header = read_header(self.services, request.message.headers, request.id, request.name)
+        header = read_header(self.services, request.message.headers, request.id, request.task.name)
         if header:
             unread = Unread.of(request)
             unread.note_route(header)

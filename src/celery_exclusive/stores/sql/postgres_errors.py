@@ -57,15 +57,22 @@ def trouble(error: Exception) -> Trouble:
         return "busy"
     if code in _MISUSE or (not code and _known(error, _MISUSE_WORDS)):
         return "misuse"
-    if code in _REFUSED:
+    if code in _REFUSED and not _is_out_of_ids(error):
         return "refused"
     if isinstance(error, psycopg.errors.ConnectionTimeout):
         return "silent"
     return "lost" if code in _LOST else "other"
 
 
+def _is_out_of_ids(error: Exception) -> bool:
+    """Whether the server refuses all writes, until somebody vacuums: it has the code of what is too long."""
+    return getattr(getattr(error, "diag", None), "source_file", None) in ("varsup.c", "multixact.c")
+
+
 def hint(error: Exception) -> str:
     code = _code(error)
+    if _is_out_of_ids(error):
+        return "vacuum it: it accepts no writes until then"
     return (_CODES.get(code) if code else _known(error, _WORDS)) or hints.ALIVE
 
 

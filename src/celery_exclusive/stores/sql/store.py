@@ -10,7 +10,7 @@ from functools import partial
 from typing import TypeVar
 
 from celery_exclusive.core.operations import Applied, KeyOperation, Reap, Renew
-from celery_exclusive.core.records import NEVER, RENEWALS_PER_TTL, SECOND
+from celery_exclusive.core.records import NEVER
 from celery_exclusive.errors import OptionError, StoreError, UnreadableKey
 from celery_exclusive.stores.base import Capabilities, Reply, Snapshot
 from celery_exclusive.stores.damaged import Damaged
@@ -19,6 +19,8 @@ from celery_exclusive.stores.sql.transaction import Transaction
 from celery_exclusive.system.deadline import at_most, deadline
 
 T = TypeVar("T")
+_A_MOMENT = 0.2
+"""Seconds for which a step on a key keeps its row locked, at most, unless something is wrong."""
 
 
 class SqlStore(ABC):
@@ -51,15 +53,17 @@ class SqlStore(ABC):
         return self._of(key, lambda transaction: transaction.apply(key, operation))
 
     def renew(self, leases: Sequence[tuple[str, Renew]]) -> list[bool | None]:
-        """Renew at once what others do not keep locked, then the rest, until the next beat is due."""
+        """Renew at once what others do not keep locked, and wait for a moment for the rest.
+
+        Not for longer: a lease that is granted meanwhile waits for the next beat.
+        """
         if not leases:
             return []
         answers = self.transact(lambda transaction: transaction.renew(leases))
-        period = min(renewal.ttl for _, renewal in leases) / SECOND / RENEWALS_PER_TTL
-        until = time.monotonic() + at_most(period)
+        until = time.monotonic() + at_most(_A_MOMENT)
         for place, (key, renewal) in enumerate(leases):
             if answers[place] is None and (left := until - time.monotonic()) > 0:
-                with deadline(left), suppress(StoreError):
+                with deadline(left), suppress(StoreError, Damaged):
                     answers[place] = self.transact(partial(Transaction.renew_one, key=key, renewal=renewal))
         return answers
 
