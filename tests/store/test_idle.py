@@ -117,23 +117,25 @@ def test_connections_idle_for_even_longer_are_closed_with_the_newest(
 
 
 def test_the_system_keeps_idle_connections_alive(url: str) -> None:
+    others = {name for name, _ in connections_to(urlsplit(url).port)}
     with closing(open_store(url)) as store:
         store.apply("key", AcquireAlone("a", "token of a", LIFE))
         pauses = [
             one.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
             and one.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
-            for one in connections_to(urlsplit(url).port)
+            for name, one in connections_to(urlsplit(url).port)
+            if name not in others
         ]
     assert pauses
     assert all(0 < pause <= 30 for pause in pauses)
 
 
-def connections_to(port: int | None) -> Iterator[socket.socket]:
-    """Those that this process has to a port of this machine."""
+def connections_to(port: int | None) -> Iterator[tuple[str, socket.socket]]:
+    """Those that this process has to a port of this machine, with a name of each."""
     for descriptor in Path("/proc/self/fd").iterdir():
         with suppress(OSError):
-            if not f"{descriptor.readlink()}".startswith("socket:"):
+            if not (name := f"{descriptor.readlink()}").startswith("socket:"):
                 continue
             with socket.fromfd(int(descriptor.name), socket.AF_INET, socket.SOCK_STREAM) as one:
                 if one.getpeername()[1:2] == (port,):
-                    yield one
+                    yield name, one

@@ -12,7 +12,7 @@ import pytest
 
 from celery_exclusive.core.operations import Acquire, Granted, Parked, Release, Renew
 from celery_exclusive.core.records import SECOND
-from celery_exclusive.errors import OptionError, StoreUnavailable
+from celery_exclusive.errors import OptionError, StoreRefused, StoreUnavailable
 from celery_exclusive.stores.base import open_store
 from celery_exclusive.stores.sql import mysql
 from celery_exclusive.stores.sql.mysql import MysqlStore
@@ -151,7 +151,7 @@ def test_more_clients_than_the_server_lets_in(empty: MariaServer) -> None:
 def test_a_message_that_the_server_will_not_take(start_maria: Callable[..., MariaServer]) -> None:
     with closing(start_maria(max_allowed_packet="1M").open_store()) as store:
         store.apply("key", TAKE)
-        with pytest.raises(StoreUnavailable, match=r"the request has \d+ bytes'\); raise its max_allowed"):
+        with pytest.raises(StoreRefused, match=r"the request has \d+ bytes'\); raise its max_allowed"):
             store.apply("key", Acquire("b", "t", SECOND, message=randbytes(2_000_000)))
         assert isinstance(store.apply("key", Acquire("b", "t", SECOND, message=b"")).answer, Parked)
 

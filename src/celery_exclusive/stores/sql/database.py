@@ -6,9 +6,9 @@ from typing import Any, Literal, Protocol
 
 from celery_exclusive.stores.sql.transaction import Cursor
 
-Trouble = Literal["lost", "silent", "busy", "no tables", "misuse", "refused", "other"]
+Trouble = Literal["lost", "silent", "busy", "no tables", "misuse", "refused", "full", "other"]
 """The connection is lost; the server says nothing; others are in the way; no tables; a human must change a
-setting; no other try helps.
+setting; no other try helps; no room, or no connection, is left.
 """
 
 

@@ -27,8 +27,16 @@ _MISUSE = {"42501": hints.RIGHTS, "3F000": _NO_SCHEMA}
 """What a human must change."""
 _REFUSED = {"54000": hints.TOO_LONG}
 """What no other try would change."""
-_OTHER = {"53100": hints.DISK, "53300": hints.CLIENTS}
-_CODES = _BUSY | _LOST | _MISUSE | _REFUSED | _OTHER
+_FULL = {"53100": hints.DISK, "53300": hints.CLIENTS}
+_CODES = _BUSY | _LOST | _MISUSE | _REFUSED | _FULL
+_TROUBLES: dict[str, Trouble] = {
+    _NO_TABLE: "no tables",
+    **dict.fromkeys(_BUSY, "busy"),
+    **dict.fromkeys(_LOST, "lost"),
+    **dict.fromkeys(_MISUSE, "misuse"),
+    **dict.fromkeys(_REFUSED, "refused"),
+    **dict.fromkeys(_FULL, "full"),
+}
 
 _MISUSE_WORDS = {
     "password authentication failed": hints.LOGIN,
@@ -50,18 +58,11 @@ _WORDS = _MISUSE_WORDS | {
 
 
 def trouble(error: Exception) -> Trouble:
-    code = _code(error)
-    if code == _NO_TABLE:
-        return "no tables"
-    if code in _BUSY:
-        return "busy"
-    if code in _MISUSE or (not code and _known(error, _MISUSE_WORDS)):
-        return "misuse"
-    if code in _REFUSED and not _is_out_of_ids(error):
-        return "refused"
     if isinstance(error, psycopg.errors.ConnectionTimeout):
         return "silent"
-    return "lost" if code in _LOST else "other"
+    if code := _code(error):
+        return "other" if _is_out_of_ids(error) else _TROUBLES.get(code, "other")
+    return "misuse" if _known(error, _MISUSE_WORDS) else "other"
 
 
 def _is_out_of_ids(error: Exception) -> bool:

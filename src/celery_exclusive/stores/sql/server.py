@@ -228,12 +228,12 @@ class ServerStore(SqlStore):
             time.sleep(random.uniform(*_PAUSE))
 
     def _trouble(self, error: Exception, session: _Session | None) -> Trouble:
-        """Return what an error means. A connection that was closed is lost, whatever the server said last."""
+        """Return what an error means. A closed connection is lost, unless the server has said why."""
         if isinstance(error, NamespaceGone):
             return "no tables"
         trouble = self._database.trouble(error)
         is_closed = session is not None and self._database.is_closed(session.connection)
-        return "lost" if is_closed and trouble not in ("silent", "misuse") else trouble
+        return "lost" if is_closed and trouble not in ("silent", "misuse", "full") else trouble
 
     def _keep(self, session: _Session) -> None:
         if self.keeps_connections:
