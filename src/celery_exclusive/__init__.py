@@ -68,4 +68,4 @@ if not TYPE_CHECKING:  # a type checker would take any name for one of these
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *__all__]
+    return sorted({*globals(), *__all__})

@@ -7,7 +7,7 @@ from celery_exclusive.errors import ExclusiveError
 from celery_exclusive.system.threads import run_in_hub
 
 _SOON = 1
-"""Seconds."""
+"""Seconds until an activity that has failed is tried again."""
 
 
 class Trouble:

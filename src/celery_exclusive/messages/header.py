@@ -155,7 +155,7 @@ _values = attrgetter(*_NAMES)
 
 
 def read_header(
-    services: Services, headers: Mapping[str, Any], task_id: str | None, task_name: str | None
+    services: Services, headers: Mapping[str, Any], task_id: str | None, task_name: str | None = None
 ) -> Header | None:
     """Return the header of a message, if it is valid for the task that it names; if none, for this one."""
     if HEADER not in headers:

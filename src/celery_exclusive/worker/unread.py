@@ -246,7 +246,7 @@ def release_unique_key_of(
     services: Services, id: str, headers: Mapping[str, Any], *, redelivered: bool
 ) -> None:
     """Release the unique key of a message for which no body will run, unless it may still be in line."""
-    header = read_header(services, headers, id, headers.get("task"))
+    header = read_header(services, headers, id)
     if header and not header.promoted and (header.exclusive is None or not redelivered):
         services.releaser.add_message(id, header)
 
