@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import timeit
+import traceback
 from typing import Any
 
 from celery import Celery
@@ -140,20 +141,26 @@ class Alarm(Exception):
     """What a signal raises, at any place, while it `may_ring`."""
 
     may_ring = False
+    raised = 0
 
 
 def ring(*_: object) -> None:
     if Alarm.may_ring:
+        Alarm.raised += 1
         raise Alarm
 
 
 def be_interrupted(times: str) -> None:
-    """Let a signal raise at random moments of taking, holding, waiting and releasing."""
+    """Let a signal raise at random moments of taking, holding, waiting and releasing.
+
+    What stays locked until its ttl since neither acquire() nor release() was at work is not counted.
+    """
     signal.signal(signal.SIGALRM, ring)
     cycle = min(timeit.repeat(lambda: use(lock("k", ttl=1), in_block=True), repeat=20, number=1))
-    rung = left = 0
+    caught = left = 0
     for turn in range(int(times)):
         owner = lock("k", ttl=1)
+        place: list[str] = []
         if turn % 4 == 0:
             owner.acquire()
         try:
@@ -164,21 +171,30 @@ def be_interrupted(times: str) -> None:
                 time.sleep(1)
             finally:
                 Alarm.may_ring = False
-        except Alarm:
-            rung += 1
+        except Alarm as alarm:
+            caught += 1
+            place = [frame.name for frame in traceback.extract_tb(alarm.__traceback__)]
         except LockHeld:
             pass
         if turn % 4 == 0:
             owner.release()
         after = lock("k", ttl=1, wait=0)
         if not after.acquire():
-            left += 1
+            if not is_between(place):
+                left += 1
+                tell("left by", *place)
             after = lock("k", ttl=1, wait=60)
             if not after.acquire():
                 tell("stuck")
                 return
         after.release()
-    tell("rung", rung, "left", left)
+    tell("raised", Alarm.raised, "caught", caught, "left", left)
+
+
+def is_between(place: list[str]) -> bool:
+    """Whether the signal came between acquiring and the block, or between the block and its release."""
+    names = {*place}
+    return place[-2:-1] == ["_granted"] or bool({"__exit__", "release"} & names and "insist" not in names)
 
 
 def use(guard: lock, *, in_block: bool) -> None:

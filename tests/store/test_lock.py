@@ -156,9 +156,9 @@ def test_a_forked_child_has_nothing_of_its_parents_and_may_have_its_own(
 
 def test_an_interruption_at_any_moment_leaves_nothing_locked_for_good(start: Callable[..., Process]) -> None:
     told, log = start("be_interrupted", 200).end()
-    rung, left = map(int, re.findall(r"\d+", told))
-    assert rung >= 190  # what was raised is raised, not swallowed
-    assert left <= 10, f"{left} ended only by their ttl:\n{log}"
+    raised, caught, left = map(int, re.findall(r"raised (\d+) caught (\d+) left (\d+)", told)[0])
+    assert caught >= 0.95 * raised > 50  # Python itself swallows what is raised into a finalizer
+    assert not left, f"{left} ended only by their ttl:\n{told}\n{log}"
 
 
 # The store is away --------------------------------------------------------------------------------------

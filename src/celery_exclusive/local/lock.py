@@ -98,7 +98,8 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
     A waiting `lock()` polls the store: often at first, later every half second or so. It is not in the line
     of the waiting tasks, and these go first. When an exception ends the block or the waiting,
     KeyboardInterrupt too, the lock is released. If the holder is killed, is deleted without `release()`, or
-    is interrupted by a signal in the first instant of its release, its lease expires after `ttl`.
+    is interrupted by a signal between acquiring and the block, or between the block and its release, its
+    lease expires after `ttl`.
 
     If the lease was lost while the block ran - the process was paused, or the store was unreachable, for
     longer than `ttl` - `lease.check()` raises LeaseLost. The end of the block then logs an error and does not
