@@ -91,12 +91,12 @@ def test_ratios_are_taken_within_each_round() -> None:
     assert times(rounds, "bare") == {OURS: Figure(2.0, 2.0, 4.0)}
 
 
-def test_the_least_makespan_is_that_of_the_work_or_of_the_longest_key() -> None:
+def test_the_least_makespan_is_the_time_of_the_work_or_of_the_longest_key() -> None:
     assert least([1, 2] * 8) == pytest.approx(8 * 0.02)
     assert least(list(range(16))) == pytest.approx(2 * 0.02)
 
 
-def test_a_start_is_out_of_order_after_that_of_a_later_task_of_its_key(tmp_path: Path) -> None:
+def test_a_start_after_the_start_of_a_later_task_of_its_key_is_out_of_order(tmp_path: Path) -> None:
     spells = [Spell(0, begun, 9) for begun in (5.0, 1.0, 2.0, 3.0, 4.0)]
     assert disorder([1, 1, 2, 2, 1], spells) == 1
     assert disorder([1, 2, 2, 2, 3], spells) == 0

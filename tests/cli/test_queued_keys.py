@@ -50,7 +50,7 @@ def test_the_queued_keys_of_a_task_are_released_and_no_others(desk: Desk, keys: 
     assert held(desk, keys) == "2 3 other"
 
 
-def test_it_asks_before_it_releases(desk: Desk, keys: dict[str, str]):
+def test_releasing_queued_keys_asks_for_confirmation(desk: Desk, keys: dict[str, str]):
     refused = desk.run("release", "--queued", TASK, answer="n\n")
     assert refused.exit_code == 1
     assert "3 keys" in refused.stdout

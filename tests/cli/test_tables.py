@@ -26,7 +26,7 @@ def test_create_tables_makes_them_and_tells_which_rights_others_need(
     desk.store.close()
 
 
-def test_what_it_prints_makes_the_same(make_desk: Callable[..., Desk], database: Database) -> None:
+def test_printed_statements_make_the_same_tables(make_desk: Callable[..., Desk], database: Database) -> None:
     columns = f"""SELECT table_name, column_name, data_type, is_nullable FROM information_schema.columns
         WHERE {ours(database)} ORDER BY 1, 2"""
     desk = make_desk(exclusive_store=database.url)

@@ -163,7 +163,7 @@ def test_ls_finds_the_task_of_a_key_and_the_keys_of_a_name_however_long(desk: De
 
 @given(st.text())
 @example("\\x41\\\\")
-def test_what_is_escaped_is_printable_and_can_be_read_back(text: str):
+def test_an_escaped_key_is_printable_and_can_be_read_back(text: str):
     assert escaped(text).isprintable()
     assert unescaped(escaped(text)) == text
 
@@ -191,7 +191,7 @@ def test_a_line_whose_offer_was_lost_goes_on_by_release_without_force(desk: Desk
         queue.close()
 
 
-def test_a_key_that_nobody_holds_is_an_error_with_the_one_that_was_meant(desk: Desk):
+def test_releasing_a_free_key_is_an_error_that_suggests_the_key_that_was_meant(desk: Desk):
     desk.acquire("x:repo:17", "a/p")
     for word in ("repo:71", "x:repo:71"):
         refused = desk.run("release", word)
@@ -226,7 +226,7 @@ TROUBLES: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
-def test_what_is_wrong_with_the_app_is_said_in_one_line(make_desk: Callable[..., Desk], trouble: str):
+def test_a_mistake_in_the_app_is_reported_in_one_line(make_desk: Callable[..., Desk], trouble: str):
     conf, hint = TROUBLES[trouble]
     done = make_desk(**conf).run("ls")
     assert (done.exit_code, done.stdout) == (1, "")
@@ -264,7 +264,7 @@ def test_release_lock_does_the_same_from_code(desk: Desk):
     assert load.release_lock("u", force=True) == ()
 
 
-def test_the_unique_key_of_a_queued_task_needs_no_force_and_that_of_a_running_task_does(desk: Desk):
+def test_releasing_a_unique_key_needs_force_only_while_its_task_runs(desk: Desk):
     @desk.app.task(name="desk.send", shared=False, unique=Unique("url"))
     def send(url: str) -> None: ...
 

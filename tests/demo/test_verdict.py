@@ -151,7 +151,7 @@ def test_a_submission_that_neither_ran_nor_was_skipped_is_lost(good: Story):
     assert verdict.exit_code == 1
 
 
-def test_a_killed_run_that_nobody_repeats_is_lost(story: Story):
+def test_a_killed_run_that_is_not_repeated_is_lost(story: Story):
     story.submitted("killed", 0.0)
     story.start("killed", 1.0)
     story.note(2.0, "kill", worker="one", feed=FEED, killed=4711, waiting=0)
@@ -176,7 +176,7 @@ def test_a_body_that_raises_has_failed_and_is_not_lost(good: Story):
     assert (verdict.fates["failed"], verdict.fates["lost"], verdict.exit_code) == (1, 0, 0)
 
 
-def test_a_skip_while_nobody_is_at_work_on_the_feed_is_a_fault(good: Story):
+def test_a_skip_without_a_run_of_the_feed_is_a_fault(good: Story):
     good.skipped("dropped", 70.0)
     verdict = good.verdict()
     assert verdict.unfounded == 1

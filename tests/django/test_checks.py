@@ -75,7 +75,7 @@ def test_tables_of_another_release(tmp_path: Path, postgres_url: str, postgres_d
     assert "tables of another release of celery-exclusive (version 99" in shop.said
 
 
-def test_what_the_store_warns_of(tmp_path: Path) -> None:
+def test_a_warning_of_the_store_is_a_warning_of_the_check(tmp_path: Path) -> None:
     shop = with_file(tmp_path, DATABASE_ROUTERS=[])
     shop.manage("migrate", "--database=locks")
     assert shop.check("--database", "locks") == ["W011"]

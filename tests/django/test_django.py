@@ -31,7 +31,7 @@ def test_web_process_and_worker_agree_on_a_lock_and_publish_at_the_commit(lab: D
     assert lab.journal.most_open() == 1
 
 
-def test_what_is_unique_is_published_once_at_the_commit_and_not_at_a_rollback(lab: DjangoLab):
+def test_a_unique_task_is_published_once_at_the_commit_and_not_at_a_rollback(lab: DjangoLab):
     lab.start_web()
     assert lab.ask("twice/undone/rollback") == {"taken": False, "outcome": "published"}
     assert lab.messages_at_the_broker() == 1

@@ -126,7 +126,7 @@ def test_dumpdata_has_no_locks_and_needs_no_tables(tmp_path: Path) -> None:
         assert "celery_exclusive.lock" not in shop.manage(*command).lower().replace(" ", "")
 
 
-def test_tables_in_postgres_are_those_that_the_store_makes(
+def test_migrations_make_the_same_tables_in_postgres_as_the_store(
     postgres_url: str, postgres_database: PostgresDatabase
 ) -> None:
     with closing(PostgresStore(postgres_url)) as store:

@@ -29,7 +29,7 @@ def passes(shop: Shop) -> None:
     assert "Found 13 test(s)" in said
 
 
-def test_with_locks_in_a_file_of_their_own(tmp_path: Path) -> None:
+def test_the_shop_s_tests_pass_with_locks_in_a_file_of_their_own(tmp_path: Path) -> None:
     files = {
         alias: atomic(sqlite(tmp_path / f"{alias}.db"), NAME=tmp_path / f"test-{alias}.db")
         for alias in ("default", "locks")
@@ -37,7 +37,7 @@ def test_with_locks_in_a_file_of_their_own(tmp_path: Path) -> None:
     passes(with_file(tmp_path, DATABASES=files))
 
 
-def test_with_locks_in_the_default_database_in_postgres(postgres_url: str) -> None:
+def test_the_shop_s_tests_pass_with_locks_in_the_default_database_in_postgres(postgres_url: str) -> None:
     passes(Shop(DATABASES={"default": atomic(postgresql(postgres_url), NAME="test_shop")}))
 
 

@@ -313,7 +313,7 @@ def test_each_transaction_of_a_connection_releases_all_its_locks(database: Datab
         assert not any(guard.locked() for guard in guards)
 
 
-def test_what_runs_on_commit_finds_the_lock_free(database: Database, lock: Lock) -> None:
+def test_a_function_that_runs_on_commit_finds_the_lock_free(database: Database, lock: Lock) -> None:
     seen: list[bool] = []
     with transaction.atomic():
         transaction.on_commit(lambda: seen.append(lock().locked()))

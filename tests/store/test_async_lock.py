@@ -142,7 +142,7 @@ def test_a_coroutine_that_is_cancelled_at_any_moment_leaves_nothing_held(lock: L
     assert is_free(lock)
 
 
-def test_what_is_granted_after_the_cancellation_is_released(
+def test_a_lock_that_is_granted_after_the_cancellation_is_released(
     start_redis: Callable[..., RedisServer], make_lock: Callable[[str], Lock]
 ) -> None:
     server = start_redis()

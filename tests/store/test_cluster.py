@@ -149,7 +149,7 @@ def test_a_key_is_found_where_its_slot_has_moved_and_the_next_call_goes_there_at
     assert sum(trips.values()) == 1
 
 
-def test_while_a_slot_moves_a_held_lock_is_granted_to_nobody(cluster: RedisCluster) -> None:
+def test_a_held_lock_is_not_granted_while_its_slot_moves(cluster: RedisCluster) -> None:
     with closing(store_of(cluster, timeout=1)) as store:
         store.apply(KEY, take("a"))
         for _ in cluster.moving(SLOT, cluster.others(SLOT)[0]):
@@ -158,7 +158,7 @@ def test_while_a_slot_moves_a_held_lock_is_granted_to_nobody(cluster: RedisClust
         assert isinstance(store.apply(KEY, take("b", message=None)).answer, Held)
 
 
-def test_who_follows_the_answer_ask_is_granted_a_lock_that_is_held(
+def test_a_client_that_follows_an_ask_redirect_is_granted_a_lock_that_is_held(
     cluster: RedisCluster, store: ClusterStore
 ) -> None:
     """The control of the test above: this is why our calls wait."""
@@ -296,7 +296,7 @@ def test_a_sweep_returns_what_it_has_woken_though_a_node_does_not_answer(cluster
 
 
 @pytest.mark.parametrize("verb", ["acquire", "park", "release", "renew"])
-def test_what_is_sent_again_after_a_lost_reply_is_done_once(
+def test_a_command_that_is_sent_again_after_a_lost_reply_is_done_once(
     store: ClusterStore, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
     store.reap()
@@ -392,7 +392,7 @@ def test_older_data_of_a_node_that_was_restarted_are_told(cluster: RedisCluster,
         cluster.ask(replica, "CONFIG", "SET", "cluster-replica-no-failover", "no")
 
 
-def test_what_a_node_lost_while_another_one_had_its_slots_is_told_over_the_same_connection(
+def test_a_loss_of_data_while_another_node_had_the_slots_is_noticed_over_the_same_connection(
     cluster: RedisCluster, store: ClusterStore
 ) -> None:
     epoch, first = store.epoch(), cluster.owner(SLOT)
@@ -407,7 +407,7 @@ def test_what_a_node_lost_while_another_one_had_its_slots_is_told_over_the_same_
     assert store.reap().epoch not in ("", epoch)
 
 
-def test_what_moves_without_a_loss_keeps_its_epoch(cluster: RedisCluster, store: ClusterStore) -> None:
+def test_a_slot_that_moves_without_a_loss_keeps_its_epoch(cluster: RedisCluster, store: ClusterStore) -> None:
     epoch = store.epoch()
     assert is_granted(store, KEY, "a")
     cluster.move(SLOT, cluster.others(SLOT)[0])

@@ -86,7 +86,7 @@ def test_a_free_key_is_acquired_and_released_by_one_statement_each(
     store.close()
 
 
-def test_what_is_answered_at_once_is_what_step_answers_and_leaves(
+def test_the_short_path_answers_and_stores_the_same_as_step(
     store: ServerStore, other: ServerStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the differential test sees no difference: in the rows."""
@@ -113,7 +113,7 @@ def test_a_late_request_of_a_run_that_has_finished_is_stale(store: ServerStore) 
     assert store.apply("key", take("a")).answer == Stale()
 
 
-def test_a_fence_is_above_that_of_a_row_which_the_reaper_deleted_meanwhile(
+def test_a_fence_is_above_the_fence_of_a_row_that_the_reaper_deleted_meanwhile(
     store: ServerStore, other: ServerStore
 ) -> None:
     """Somebody has found no row of the key, and stands still while another's whole lease comes and goes."""
@@ -245,7 +245,7 @@ def cost_of(store: ServerStore, server: Database, work: Callable[[], object]) ->
     return server.reads(store) - before
 
 
-def test_tables_that_somebody_dropped_are_made_anew(store: ServerStore, database: Database) -> None:
+def test_dropped_tables_are_created_again(store: ServerStore, database: Database) -> None:
     for name in ("lock", "namespace"):
         for ask in (lambda: store.apply("key", take("a")), store.reap, lambda: store.inspect("key")):
             store.epoch()
@@ -253,9 +253,7 @@ def test_tables_that_somebody_dropped_are_made_anew(store: ServerStore, database
             ask()
 
 
-def test_a_row_of_the_namespace_that_somebody_deleted_is_made_anew(
-    store: ServerStore, database: Database
-) -> None:
+def test_a_deleted_row_of_the_namespace_is_created_again(store: ServerStore, database: Database) -> None:
     for ask in (lambda: store.apply("key", take("a")), store.reap, lambda: store.forget("key")):
         store.epoch()
         database.ask("DELETE FROM exclusive2_namespace")

@@ -208,7 +208,7 @@ def test_a_server_that_stands_still_is_given_up_in_time(start_database: StartDat
 
 
 @pytest.mark.parametrize("scheme", ["postgresql+psycopg2", "mysql+mysqldb", "mariadb"])
-def test_a_server_that_nobody_started_is_reported_at_once(scheme: str) -> None:
+def test_a_server_that_does_not_run_is_reported_at_once(scheme: str) -> None:
     store = open_store(f"{scheme}://user:secret@127.0.0.1:1/locks")
     shown = rf"{scheme.partition('+')[0]}://user@127\.0\.0\.1:1/locks: .* refused"
     with pytest.raises(StoreUnavailable, match=shown) as raised:

@@ -366,7 +366,9 @@ def test_every_store_does_what_the_reference_does(
 
 
 @pytest.mark.parametrize("history", RARE.values(), ids=RARE)
-def test_what_chance_finds_too_seldom(open_tested: OpenStore, history: list[Action]) -> None:
+def test_every_store_does_what_the_reference_does_in_rare_histories(
+    open_tested: OpenStore, history: list[Action]
+) -> None:
     hold_to_the_reference(open_tested(), history)
 
 

@@ -101,7 +101,7 @@ def said(door: Callable[[Celery], object], app: Celery) -> ExclusiveError:
     return raised.value
 
 
-def test_nobody_listens(
+def test_a_port_without_a_server_is_reported(
     make_app: Callable[[str], Celery], url: str, door: Callable[[Celery], object]
 ) -> None:
     port = free_port()
@@ -110,7 +110,7 @@ def test_nobody_listens(
     assert door is list_keys or isinstance(error, StoreUnavailable)
 
 
-def test_nobody_answers(
+def test_a_server_that_does_not_answer_is_reported(
     make_app: Callable[[str], Celery], url: str, door: Callable[[Celery], object]
 ) -> None:
     with Proxy(urlsplit(url).port or 0) as silent:
@@ -123,7 +123,7 @@ def test_nobody_answers(
 
 
 @pytest.mark.parametrize("kind", ["postgres", "maria"])
-def test_there_is_no_such_database(
+def test_a_missing_database_is_reported(
     make_app: Callable[[str], Celery],
     request: pytest.FixtureRequest,
     kind: str,
@@ -135,14 +135,14 @@ def test_there_is_no_such_database(
     assert door is list_keys or isinstance(error, StoreUnavailable)  # it may be made yet
 
 
-def test_there_is_no_such_folder(
+def test_a_missing_folder_is_reported(
     make_app: Callable[[str], Celery], tmp_path: Path, door: Callable[[Celery], object]
 ) -> None:
     error = said(door, make_app(f"sqlite:///{tmp_path}/nowhere/locks.db"))
     assert "nowhere" in str(error)
 
 
-def test_the_file_is_no_database(
+def test_a_file_that_is_no_database_is_reported(
     make_app: Callable[[str], Celery], tmp_path: Path, door: Callable[[Celery], object]
 ) -> None:
     (tmp_path / "locks.db").write_text("a text, and no database" * 100)
@@ -151,7 +151,7 @@ def test_the_file_is_no_database(
 
 
 @pytest.mark.parametrize("kind", ["postgres", "maria"])
-def test_the_tables_have_other_columns(
+def test_tables_with_other_columns_are_reported(
     make_app: Callable[[str], Celery],
     request: pytest.FixtureRequest,
     kind: str,

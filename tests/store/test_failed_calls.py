@@ -20,7 +20,7 @@ def assert_nothing_left(server: RedisServer) -> None:
 
 
 @WHICH
-def test_what_a_server_without_its_replicas_has_granted_is_released(
+def test_a_lease_that_replicas_did_not_confirm_is_released(
     redis_server: RedisServer, redis_url: str, which: str
 ) -> None:
     with Process(f"{redis_url}?replicas=1&socket_timeout=4", "call", which) as script:
@@ -32,7 +32,7 @@ def test_what_a_server_without_its_replicas_has_granted_is_released(
 
 
 @WHICH
-def test_what_was_granted_in_a_reply_that_is_lost_is_released_when_the_store_answers_again(
+def test_a_lease_whose_reply_is_lost_is_released_when_the_store_answers_again(
     redis_server: RedisServer, redis_url: str, which: str
 ) -> None:
     with (

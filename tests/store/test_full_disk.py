@@ -47,7 +47,7 @@ def check_all_is_kept(store: ServerStore) -> None:
     assert [wake.id for wake in store.apply("line", give("a")).wake] == ["b"]
 
 
-def test_what_needs_room_is_refused_and_what_is_held_is_renewed_and_released(
+def test_a_full_disk_refuses_new_messages_and_still_renews_and_releases_held_locks(
     disk: Disk, start_database: StartDatabase
 ) -> None:
     with closing(start_database().open_store()) as store:

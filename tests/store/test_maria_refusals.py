@@ -66,7 +66,7 @@ def test_a_url_without_a_database(server: MariaServer) -> None:
     ("option", "says"),
     [("timeout=5", "'timeout'"), ("ssl_ca=/nowhere.pem", "No such file or directory"), ("conv=1", "'items'")],
 )
-def test_an_option_that_nobody_knows(server: MariaServer, option: str, says: str) -> None:
+def test_an_unknown_option_is_refused(server: MariaServer, option: str, says: str) -> None:
     said = refusal(f"{server.url}?{option}")
     assert f"{says}; after '?' its URL may have the options of PyMySQL" in said
 

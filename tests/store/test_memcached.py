@@ -65,7 +65,7 @@ def fence(answer: object) -> int:
 # Leases ----------------------------------------------------------------------------------------------
 
 
-def test_what_cannot_be_parked_is_answered_with_the_holder(store: MemcachedStore) -> None:
+def test_a_task_that_cannot_be_parked_gets_the_holder_as_answer(store: MemcachedStore) -> None:
     store.apply("key", take("a"))
     answer = store.apply("key", take("b", message=b"message", max_waiting=3)).answer
     assert isinstance(answer, Held)
@@ -346,7 +346,7 @@ def test_more_leases_than_one_item_holds_are_refused_and_the_others_stay(store: 
     fence(store.apply("key", take("again", limit=40)).answer)
 
 
-def test_what_others_write_to_a_lock_is_damage_of_this_lock(store: MemcachedStore) -> None:
+def test_a_lock_that_another_program_has_written_to_is_reported_as_damaged(store: MemcachedStore) -> None:
     for text in (b"", b"?", b"[]", b'["other", 1, 1, []]', b'["key", 1, "x", []]', b'["key", 1, 1, [["a"]]]'):
         store._client.ask([b"ms %b %d T60\r\n%b" % (store._lock("key"), len(text), text)])
         with pytest.raises(UnreadableKey, match=r"lock key are damaged"):
@@ -358,7 +358,7 @@ def test_what_others_write_to_a_lock_is_damage_of_this_lock(store: MemcachedStor
         fence(store.apply("key", take("a")).answer)
 
 
-def test_what_others_write_to_the_clock_is_named(store: MemcachedStore) -> None:
+def test_a_clock_that_another_program_has_written_to_is_named_in_the_error(store: MemcachedStore) -> None:
     store.apply("key", take("a"))
     store._client.ask([b"ms cx#clock 1 T60\r\n?"])
     with pytest.raises(StoreUnavailable, match="item cx#clock was written by another program; delete it"):
@@ -439,7 +439,7 @@ def test_an_address_of_ipv6(start_memcached: Callable[..., MemcachedServer]) -> 
         (b"", "does not answer: Connection closed by server"),
     ],
 )
-def test_what_is_no_memcached_is_said_to_be_none(answer: bytes, text: str) -> None:
+def test_a_server_that_is_no_memcached_is_reported(answer: bytes, text: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def reply() -> None:
@@ -470,7 +470,7 @@ def test_a_server_that_cannot_compare_and_swap_is_refused(
                 ask()
 
 
-def test_it_lists_no_locks_and_says_so(store: MemcachedStore) -> None:
+def test_memcached_refuses_to_list_locks(store: MemcachedStore) -> None:
     with pytest.raises(ExclusiveError, match="cannot list its locks"):
         store.scan()
 

@@ -32,7 +32,7 @@ def test_stores_of_one_url_and_prefix_are_one() -> None:
     assert isinstance(open_store("memory://shared", prefix="y").apply("key", take("b")).answer, Granted)
 
 
-def test_a_key_that_nobody_has_or_wants_leaves_nothing(store: MemoryStore) -> None:
+def test_a_key_without_holder_and_line_leaves_nothing(store: MemoryStore) -> None:
     store.apply("key", take("a"))
     store.apply("key", Release("a", "token of a"))
     assert not store._memory.keys
@@ -75,7 +75,7 @@ def test_scan_names_the_keys_in_use(store: MemoryStore) -> None:
     assert sorted(store.scan("feed:")) == ["feed:1", "feed:2"]
 
 
-def test_what_forgot_everything_has_another_epoch_and_growing_fences(store: MemoryStore) -> None:
+def test_a_cleared_store_has_another_epoch_and_growing_fences(store: MemoryStore) -> None:
     before = store.apply("key", take("a")).answer
     epoch = store._memory.epoch
     store.clear()

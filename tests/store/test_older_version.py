@@ -36,7 +36,9 @@ def beat(store: Store) -> None:
 
 
 @pytest.mark.parametrize("leave", [lease, line, beat])
-def test_on_redis(start_redis: Callable[..., RedisServer], leave: Callable[[Store], None]) -> None:
+def test_locks_of_an_older_version_on_redis_are_reported(
+    start_redis: Callable[..., RedisServer], leave: Callable[[Store], None]
+) -> None:
     server = start_redis()
     store = open_store(server.url)
     leave(store)
@@ -51,7 +53,9 @@ def test_on_redis(start_redis: Callable[..., RedisServer], leave: Callable[[Stor
     store.close()
 
 
-def test_another_namespace_on_redis_is_not_meant(start_redis: Callable[..., RedisServer]) -> None:
+def test_locks_of_an_older_version_in_another_namespace_are_not_reported(
+    start_redis: Callable[..., RedisServer],
+) -> None:
     server = start_redis()
     store = open_store(server.url)
     with server.client() as client:
@@ -61,7 +65,9 @@ def test_another_namespace_on_redis_is_not_meant(start_redis: Callable[..., Redi
 
 
 @pytest.mark.parametrize("leave", [lease, line])
-def test_in_a_sqlite_file(tmp_path: Path, leave: Callable[[Store], None]) -> None:
+def test_locks_of_an_older_version_in_a_sqlite_file_are_reported(
+    tmp_path: Path, leave: Callable[[Store], None]
+) -> None:
     path = tmp_path / "locks.db"
     store = open_store(f"sqlite:///{path}")
     leave(store)
@@ -72,7 +78,7 @@ def test_in_a_sqlite_file(tmp_path: Path, leave: Callable[[Store], None]) -> Non
     store.close()
 
 
-def test_tables_without_locks_are_neither_locks_nor_those_of_strangers(tmp_path: Path) -> None:
+def test_older_tables_without_locks_are_not_reported(tmp_path: Path) -> None:
     path = tmp_path / "locks.db"
     store, other = (open_store(f"sqlite:///{path}", prefix=prefix) for prefix in ("cx", "other"))
     lease(store, ttl=1)

@@ -85,7 +85,7 @@ CREATE TRIGGER refuse BEFORE INSERT OR UPDATE ON exclusive2_lock FOR EACH ROW EX
 
 @pytest.mark.usefixtures("postgres_url")
 @pytest.mark.parametrize("code", ["40001", "40P01", "55P03", "57014"])
-def test_what_the_server_refuses_once_is_tried_again_and_the_next_calls_work(
+def test_a_call_that_the_server_refuses_once_is_tried_again_and_the_next_calls_work(
     code: str, postgres_database: PostgresDatabase
 ) -> None:
     """After a ROLLBACK psycopg lets the server forget all statements that were prepared."""

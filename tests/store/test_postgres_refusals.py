@@ -57,7 +57,7 @@ def test_a_database_that_is_not_there(server: PostgresServer) -> None:
     assert 'database "nowhere" does not exist; create it, or correct the URL' in said
 
 
-def test_an_option_that_nobody_knows(server: PostgresServer) -> None:
+def test_an_unknown_option_is_refused(server: PostgresServer) -> None:
     said = refusal(f"{server.url}?timeout=5")
     assert "invalid connection option \"timeout\"; after '?' its URL may have the options of libpq" in said
 

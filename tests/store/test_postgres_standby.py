@@ -87,7 +87,7 @@ def test_a_url_of_several_hosts_leads_to_the_primary_and_follows_a_failover(
         assert isinstance(store.apply("key", take("b", message=None)).answer, Held)
 
 
-def test_what_a_standby_that_lags_behind_has_not_heard_of_is_lost_and_no_key_stays_held(
+def test_a_lock_that_a_lagging_standby_does_not_have_is_lost_and_its_key_is_free(
     url: str, primary: PostgresServer, standby: PostgresStandby
 ) -> None:
     app: Any = install(Celery("locks", broker="memory://", set_as_current=False))

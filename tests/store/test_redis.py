@@ -158,7 +158,7 @@ def test_keys_and_ids_may_be_any_text(store: RedisStore) -> None:
     assert (wake.key, wake.id, wake.message) == (key, id, b"\x00\xff\r\n")
 
 
-def test_tombstones_of_one_key_are_not_those_of_another(store: RedisStore) -> None:
+def test_a_tombstone_of_one_key_does_not_count_for_another(store: RedisStore) -> None:
     store.apply("k", take("holder"))
     store.apply("k", take("x:y"))
     store.apply("k", Remove("x:y"))

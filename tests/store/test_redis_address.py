@@ -207,7 +207,7 @@ def test_how_many_replicas_have_to_confirm_is_in_the_url() -> None:
         parse("redis://h?replicas=-1")
 
 
-def test_a_key_without_its_password_makes_nobody_type_it_in() -> None:
+def test_a_client_key_without_its_password_does_not_prompt() -> None:
     assert parse("rediss://h?ssl_certfile=a&ssl_keyfile=b").options["ssl_password"] == ""
 
 

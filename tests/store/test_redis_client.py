@@ -211,7 +211,7 @@ def test_a_requeue_that_let_a_copy_run_and_whose_reply_was_lost_is_no_alarm(
     assert not store.inspect("key").holders
 
 
-def test_a_server_that_nobody_started_is_reported_at_once() -> None:
+def test_a_server_that_does_not_run_is_reported_at_once() -> None:
     store = open_store("redis://user:secret@127.0.0.1:1/7")
     began = time.monotonic()
     with pytest.raises(StoreUnavailable, match=r"redis://user:\*\*@127\.0\.0\.1:1/7 .* its URL"):
@@ -337,7 +337,7 @@ def test_a_request_that_was_begun_is_repeated_like_any_other(
         assert store.finish("key", alone("a"), lost).answer == granted
 
 
-def test_a_deadline_is_that_of_a_request_that_was_begun_and_of_no_later_one(store: RedisStore) -> None:
+def test_a_deadline_holds_for_the_request_that_was_begun_and_for_no_later_one(store: RedisStore) -> None:
     store.apply("key", alone("a"))
     with deadline(0.3):
         begun = store.begin("key", alone("b"))

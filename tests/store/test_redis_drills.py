@@ -226,7 +226,7 @@ def test_a_server_that_holds_its_clients_back_is_waited_for_within_the_timeout(
     assert isinstance(near.apply("key", take("a")).answer, Granted)  # whether or not it was done already
 
 
-def test_what_a_stopped_server_was_asked_it_does_when_it_goes_on(
+def test_a_paused_server_executes_the_requests_it_got_when_it_resumes(
     start_redis: Callable[..., RedisServer],
 ) -> None:
     server = start_redis()

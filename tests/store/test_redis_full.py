@@ -52,7 +52,9 @@ def store(server: RedisServer) -> Iterator[RedisStore]:
 
 
 @pytest.mark.parametrize("name", KNOWN)
-def test_what_the_store_has_already_goes_on(store: Store, fill: Callable[..., None], name: str) -> None:
+def test_a_full_server_still_serves_locks_that_it_already_has(
+    store: Store, fill: Callable[..., None], name: str
+) -> None:
     before, operation = KNOWN[name]
     for key in ("key", "twin"):
         for earlier in before:

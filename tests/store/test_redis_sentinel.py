@@ -166,7 +166,7 @@ def test_no_call_stays_at_a_dead_or_silent_address(watched: Watched, store: Stor
     assert isinstance(store.apply("key", take("b", message=None)).answer, Held)
 
 
-def test_what_a_replica_that_lags_behind_has_not_heard_of_is_noticed_and_restored(
+def test_locks_that_a_lagging_replica_does_not_have_are_noticed_and_restored(
     watched: Watched, store: Store, app_on: Callable[[str], Any]
 ) -> None:
     app = app_on(watched.url)
@@ -348,7 +348,7 @@ def test_a_login_at_servers_and_sentinels_is_used(watched: Watched) -> None:
     assert "hunter2" not in str(refused.value)
 
 
-def test_who_is_not_known_or_does_not_answer_is_said_with_the_fix(watched: Watched) -> None:
+def test_an_unknown_or_silent_sentinel_is_reported_with_the_fix(watched: Watched) -> None:
     server = watched.nodes[0].server
     problems = {
         watched.url.replace(f"={NAME}", "=other"): "knows no 'other', .* knows no 'other'",

@@ -84,7 +84,7 @@ def test_a_client_that_knows_the_authority_and_is_known_to_it_gets_in(
         ({"shows": "expired"}, "authority", "localhost", "expired .*; renew its certificate"),
     ],
 )
-def test_a_server_that_cannot_prove_who_it_is_is_refused(
+def test_a_server_that_cannot_prove_its_identity_is_refused(
     start: Start, certificates: Certificates, kind: dict[str, str], authority: str, host: str, said: str
 ) -> None:
     server = start(**kind)

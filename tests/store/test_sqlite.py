@@ -163,7 +163,7 @@ def test_a_key_that_is_taken_again_and_again_changes_no_index(store: SqliteStore
         assert not any(statement.startswith("UPDATE exclusive2_lock") for statement in statements)
 
 
-def test_what_is_answered_at_once_is_what_step_answers_and_leaves(store: SqliteStore) -> None:
+def test_the_short_path_answers_and_stores_the_same_as_step(store: SqliteStore) -> None:
     chance, now = random.Random(1), START
     store.clock = lambda: now
 
@@ -225,7 +225,7 @@ def test_keys_and_ids_may_be_no_utf8(store: SqliteStore) -> None:
     assert store.keep_namespace("b\udcff", LIFE) == "b\udcff"
 
 
-def test_tombstones_of_one_key_are_not_those_of_another(store: SqliteStore) -> None:
+def test_a_tombstone_of_one_key_does_not_count_for_another(store: SqliteStore) -> None:
     for key in ("k", "k2"):
         store.apply(key, take("holder"))
     store.apply("k", take("y"))
@@ -366,7 +366,7 @@ def lengthen(path: Path, key: str, length: int) -> None:
         database.commit()
 
 
-def test_what_is_raised_into_a_call_leaves_no_half_of_it(store: SqliteStore, path: Path) -> None:
+def test_a_call_that_is_interrupted_leaves_no_half_of_it(store: SqliteStore, path: Path) -> None:
     store.apply("key", take("a"))
 
     def stop() -> int:
@@ -430,7 +430,7 @@ def test_a_file_that_was_replaced_is_opened_anew_by_all(store: SqliteStore, path
     other.close()
 
 
-def test_tables_that_somebody_dropped_are_made_anew(store: SqliteStore, path: Path) -> None:
+def test_dropped_tables_are_created_again(store: SqliteStore, path: Path) -> None:
     store.apply("key", take("a"))
     for name in sqlite_tables.TABLES:
         rows(path, f"DROP TABLE {name}")
@@ -439,7 +439,7 @@ def test_tables_that_somebody_dropped_are_made_anew(store: SqliteStore, path: Pa
     assert isinstance(store.apply("key", take("a")).answer, Granted)
 
 
-def test_a_row_of_the_namespace_that_somebody_deleted_is_made_anew(store: SqliteStore, path: Path) -> None:
+def test_a_deleted_row_of_the_namespace_is_created_again(store: SqliteStore, path: Path) -> None:
     for ask in (lambda: store.apply("key", take("a")), store.reap, lambda: store.forget("key")):
         store.epoch()
         rows(path, "DELETE FROM exclusive2_namespace")
@@ -448,7 +448,7 @@ def test_a_row_of_the_namespace_that_somebody_deleted_is_made_anew(store: Sqlite
         ask()
 
 
-def test_it_shares_a_file_with_tables_of_others(store: SqliteStore, path: Path) -> None:
+def test_locks_share_a_sqlite_file_with_tables_of_others(store: SqliteStore, path: Path) -> None:
     rows(path, "CREATE TABLE celery_taskmeta (id INTEGER)")
     store.apply("key", take("a"))
     assert rows(path, "SELECT count(*) FROM celery_taskmeta") == [(0,)]

@@ -89,7 +89,7 @@ def test_a_file_in_memory_is_warned_of() -> None:
         path.unlink()
 
 
-def test_the_url_forms_are_those_of_sqlalchemy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sqlite_url_has_the_forms_of_sqlalchemy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for url in ("sqlite:///locks.db", f"sqlite:///{tmp_path}/locks.db", "sqlite:///locks.db?x=1"):
         assert open_store(url).url == f"sqlite:///{tmp_path}/locks.db"
@@ -136,7 +136,7 @@ def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
     store.close()
 
 
-def test_what_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
     stored = tmp_path / "stored.txt"
     stored.write_text("Dear reader,\n" * 100)
     with pytest.raises(
@@ -191,7 +191,7 @@ def is_refused(store: Store, says: str) -> bool:
     return False
 
 
-def test_without_its_driver_it_says_how_to_get_it() -> None:
+def test_a_missing_driver_of_sqlite_is_reported_with_the_fix() -> None:
     code = """
 import sys
 sys.modules["sqlite3"] = None
@@ -210,7 +210,7 @@ for _ in range(2):
     assert re.match(r"exclusive_store: sqlite:// needs .* sqlite3, .* build Python again", first)
 
 
-def test_nothing_needs_to_be_installed_for_it(tmp_path: Path) -> None:
+def test_the_sqlite_store_needs_no_package(tmp_path: Path) -> None:
     code = f"""
 import sys
 sys.modules["sqlalchemy"] = None
@@ -221,7 +221,7 @@ print(open_store("sqlite:///{tmp_path}/locks.db").check())
     assert done.stdout == "[]\n"
 
 
-def test_its_driver_is_imported_only_where_it_is_used() -> None:
+def test_the_driver_of_sqlite_is_imported_only_where_it_is_used() -> None:
     code = """
 import sys, celery_exclusive
 from celery_exclusive.stores.base import knows, open_store

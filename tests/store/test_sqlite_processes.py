@@ -193,7 +193,7 @@ def test_a_child_that_was_forked_behind_pythons_back_leaves_the_connection_of_it
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a file not closed, but freed
-def test_what_a_signal_handler_raises_leaves_no_transaction_open(store: SqliteStore, path: Path) -> None:
+def test_an_error_of_a_signal_handler_leaves_no_transaction_open(store: SqliteStore, path: Path) -> None:
     """A time limit strikes at any moment; what was asked is asked again, with the same outcome."""
 
     class TimeUp(Exception):

@@ -106,7 +106,7 @@ def test_threads_that_make_files_meanwhile_get_the_mode_of_the_process(path: Pat
 
 
 @pytest.mark.parametrize("what", ["file", "folder", "sticky folder"])
-def test_what_everybody_may_write_is_warned_of_with_the_fix(path: Path, what: str) -> None:
+def test_a_file_or_folder_that_all_users_may_write_is_warned_of_with_the_fix(path: Path, what: str) -> None:
     with closing(open_store(f"sqlite:///{path}")) as store:
         take(store, "a")
         if what == "file":

@@ -29,7 +29,7 @@ def test_the_package_says_that_it_is_typed():
     assert (ROOT / "src/celery_exclusive/py.typed").exists()
 
 
-def test_it_needs_celery_and_nothing_else():
+def test_the_package_needs_celery_and_nothing_else():
     always = [line for line in requires("celery-exclusive") or [] if "extra ==" not in line]
     assert {re.split(r"[<>=!]", line)[0] for line in always} == {"celery", "billiard"}
 

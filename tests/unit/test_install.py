@@ -371,7 +371,7 @@ REDIS = {"result_backend": "redis://results/1", "broker_url": "redis://broker/0"
     ],
     ids=["named", "not named", "rpc results", "no results", "amqp"],
 )
-def test_what_is_named_beats_the_broker_and_that_the_result_backend(
+def test_a_named_store_goes_before_the_broker_and_the_broker_before_the_result_backend(
     make_app: Callable[..., Celery], conf: dict[str, Any], origin: str, url: str
 ) -> None:
     app = install(make_app())

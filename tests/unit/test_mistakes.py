@@ -104,7 +104,7 @@ def test_a_base_class_may_run_what_the_function_returns(app: Celery) -> None:
     ],
     ids=str,
 )
-def test_what_the_decorator_of_a_task_is_given_in_vain_is_refused(
+def test_an_argument_of_a_task_s_decorator_that_has_no_effect_is_refused(
     app: Celery, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(OptionError, match=message):

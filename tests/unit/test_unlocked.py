@@ -30,7 +30,9 @@ def app() -> Iterator[Celery]:
 
 @pytest.mark.parametrize("how", CALLS)
 @pytest.mark.parametrize("on_conflict", ["wait", "skip"])
-def test_what_is_not_a_message_runs_although_the_key_is_held(app: Celery, on_conflict: Any, how: str) -> None:
+def test_a_direct_or_eager_call_runs_although_the_key_is_held(
+    app: Celery, on_conflict: Any, how: str
+) -> None:
     @app.task(name="double", shared=False, exclusive=Exclusive(key="k", on_conflict=on_conflict))
     def double(n: int) -> int:
         return 2 * n

@@ -63,7 +63,7 @@ def test_a_task_redelivered_after_a_crash_that_meets_another_call_waits_for_it_a
     assert lab.journal.tags("end") == ["holder", "first"]
 
 
-def test_what_comes_back_through_a_dead_letter_queue_is_not_sent_away_by_a_full_line(
+def test_a_message_that_comes_back_through_a_dead_letter_queue_joins_a_full_line(
     make_lab: Callable[..., Lab], acks: dict[str, Any]
 ) -> None:
     lab = make_lab(module=SHOP, **acks)

@@ -139,7 +139,7 @@ def test_each_of_two_queues_runs_its_copy_of_one_publish(
 
 @RABBITS[0]
 @needs_celery("5.7", "a message after a lost connection that goes to a free process")
-def test_a_redelivered_copy_stands_behind_its_own_run_and_not_behind_that_of_another_queue(
+def test_a_redelivered_copy_stands_behind_its_own_run_and_not_behind_the_run_of_another_queue(
     make: Callable[..., Lab], rabbit_server: RabbitServer
 ) -> None:
     lab = make("rabbitmq")
@@ -224,7 +224,7 @@ def test_the_retry_of_a_copy_that_waited_goes_where_its_publisher_had_sent_it(
 
 
 @pytest.mark.parametrize("broker", BROKERS)
-def test_a_copy_that_shall_not_wait_is_skipped_for_that_of_another_worker(
+def test_a_copy_that_shall_not_wait_is_skipped_for_the_copy_of_another_worker(
     make: Callable[..., Lab], broker: str
 ) -> None:
     lab = make(broker)

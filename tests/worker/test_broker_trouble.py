@@ -92,7 +92,9 @@ def test_a_body_outlives_a_lost_connection_and_its_copy_runs_neither_beside_it_n
 
 
 @on_stages("threads", "gevent", lates=(True,))
-def test_so_does_a_body_in_a_pool_of_one_process(stage: Stage, rabbit: RabbitServer | None) -> None:
+def test_a_body_in_a_pool_of_one_process_outlives_a_lost_connection(
+    stage: Stage, rabbit: RabbitServer | None
+) -> None:
     if (stage.pool, stage.broker) == ("threads", "rabbitmq"):
         leave_out_before("5.7", "threads that acknowledge after a lost connection")
     # It would be restored in the thread that acknowledges, while another one reads: Celery may then hang.

@@ -225,7 +225,7 @@ def django_database(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator
 
 
 @pytest.mark.parametrize(("broker", "store"), PAIRS)
-def test_tasks_wait_in_line_and_that_of_a_killed_worker_runs_again(
+def test_tasks_wait_in_line_and_the_task_of_a_killed_worker_runs_again(
     request: pytest.FixtureRequest, broker: str, store: str
 ) -> None:
     made, has_line = (MAKE | OTHER_WAYS)[broker](request), store != "memcached"

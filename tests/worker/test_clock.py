@@ -27,7 +27,7 @@ def uptime(worker: Worker) -> float:
 
 
 @pytest.mark.parametrize("step", [-HOUR, HOUR], ids=["back", "forward"])
-def test_its_run_keeps_the_key_beyond_its_ttl_and_others_wait_for_its_end(
+def test_the_run_of_a_worker_whose_clock_steps_keeps_its_key_until_its_end(
     make_lab: Callable[..., Lab], clock: Clock, step: int
 ) -> None:
     lab = make_lab(module="tests.worker.shop_fenced", task_acks_late=True, exclusive_ttl=TTL)

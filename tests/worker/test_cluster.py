@@ -56,7 +56,7 @@ def finish(lab: Lab, results: Results) -> None:
     eventually(lambda: not list(store.scan()), "no lock")
 
 
-def test_what_a_killed_worker_ran_runs_again_and_who_waited_runs_on_every_node(
+def test_tasks_of_a_killed_worker_and_waiting_tasks_run_on_every_node(
     lab: Lab, cluster: RedisCluster
 ) -> None:
     doomed, results = hold_on_each(lab, cluster)

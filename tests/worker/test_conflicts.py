@@ -48,7 +48,9 @@ def test_a_task_with_on_conflict_raise_fails_and_so_do_its_chain_and_its_chord(s
 
 
 @on_stages("prefork", brokers=("redis",))
-def test_it_does_not_fail_against_its_own_earlier_run(stage: Stage) -> None:
+def test_a_retry_or_step_with_on_conflict_fail_does_not_fail_against_its_own_earlier_run(
+    stage: Stage,
+) -> None:
     lab = stage.make_lab(MODULE)
     stage.start_worker(lab)
     retried = lab.send("strict", "k", tag="a", again=True)

@@ -61,7 +61,7 @@ def test_a_body_that_no_heartbeat_has_seen_gets_its_lease_back(stage: Stage, sto
 
 
 @needs_celery("5.7", "spawned children")
-def test_so_does_the_body_of_a_child_that_is_not_forked(
+def test_the_body_of_a_child_that_is_not_forked_gets_its_lease_back(
     make_lab: Callable[..., Lab], store: RedisServer
 ) -> None:
     conf = {"worker_pool_start_method": "spawn", "task_acks_late": True, "exclusive_store": store.url}

@@ -117,7 +117,9 @@ def test_a_message_and_its_retry_by_newer_code_keep_the_key_of_the_code_that_sen
 
 @needs_celery("5.7", "task_retry_on_worker_lost")
 @on_stages("prefork", brokers=("redis",), lates=(True,))
-def test_so_does_the_retry_that_celery_publishes_for_a_lost_child(stage: Stage) -> None:
+def test_the_retry_that_celery_publishes_for_a_lost_child_keeps_the_key_of_the_code_that_sent_it(
+    stage: Stage,
+) -> None:
     old = stage.make_lab(OLD, exclusive_ttl=600)
     soon = {"task_retry_on_worker_lost": True, "task_annotations": {"*": {"default_retry_delay": 0}}}
     new = stage.make_lab(NEW, exclusive_ttl=600, **soon)

@@ -122,7 +122,7 @@ def note(stage: Stage, lab: Lab, ending: Ending, one: str, other: str) -> None:
 
 
 @on_stages("prefork")
-def test_however_a_body_ends_in_a_child_its_key_goes_on(stage: Stage) -> None:
+def test_the_key_goes_on_after_each_ending_of_a_body_in_a_child(stage: Stage) -> None:
     lab = stage.make_lab(**CALM)
     endings = [*TOLD, *EXITS, *DEATHS, *LIMITS]
     stage.start_worker(lab, "w1", slots=len(endings) + 3, options=("-Q", "lab"), ready=False)
@@ -136,7 +136,7 @@ def test_however_a_body_ends_in_a_child_its_key_goes_on(stage: Stage) -> None:
 
 
 @on_stages("threads", "gevent", late_only=("rabbitmq",))
-def test_however_a_body_ends_in_a_pool_of_one_process_its_key_goes_on(stage: Stage) -> None:
+def test_the_key_goes_on_after_each_ending_of_a_body_in_a_pool_of_one_process(stage: Stage) -> None:
     lab = stage.make_lab(**CALM)
     endings = [*TOLD, *[ending for ending in LIMITS if (stage.pool, ending.how) == ("gevent", "hard-limit")]]
     stage.start_worker(lab, slots=len(endings) + 3)
@@ -146,7 +146,9 @@ def test_however_a_body_ends_in_a_pool_of_one_process_its_key_goes_on(stage: Sta
 
 
 @on_stages("solo", late_only=("rabbitmq",))
-def test_however_a_body_ends_in_a_worker_that_does_one_thing_at_a_time_its_key_goes_on(stage: Stage) -> None:
+def test_the_key_goes_on_after_each_ending_of_a_body_in_a_worker_that_does_one_thing_at_a_time(
+    stage: Stage,
+) -> None:
     lab = stage.make_lab(**CALM)
     stage.start_worker(lab, "w1", options=("-Q", "lab"), ready=False)
     stage.start_worker(lab, "w2", options=("-Q", "side"))

@@ -33,7 +33,9 @@ def test_events_that_are_switched_on_and_off_at_run_time_are_sent_while_they_are
 
 
 @on_stages("prefork", brokers=("redis",), lates=(True,))
-def test_what_the_main_process_sees_is_sent_while_somebody_listens(stage: Stage, store: RedisServer) -> None:
+def test_the_main_process_sends_its_events_only_while_a_monitor_listens(
+    stage: Stage, store: RedisServer
+) -> None:
     lab = stage.make_lab("tests.worker.shop_leaks", exclusive_store=store.url, exclusive_ttl=1)
     worker = stage.start_worker(lab)
     with Watcher(lab, worker) as watcher, store.client() as client:

@@ -115,7 +115,7 @@ def test_retries_and_redelivered_messages_are_never_sent_away(
     )
 
 
-def test_nobody_is_sent_away_by_its_own_run(lab: Lab) -> None:
+def test_a_task_is_not_refused_for_a_line_that_is_full_behind_its_own_run(lab: Lab) -> None:
     lab.start_worker("w1", 4)
     loud = lab.task("loud")
     steps = chain(

@@ -54,7 +54,7 @@ def test_a_line_in_one_worker_takes_no_message_of_the_broker(
     assert lab.waiting("wait", "k") == 0
 
 
-def test_what_is_handed_on_and_what_a_broker_has_delivered_get_slots_in_turn(
+def test_handed_on_messages_and_deliveries_of_the_broker_get_slots_in_turn(
     make_lab: Callable[..., Lab],
 ) -> None:
     lab = make_lab(task_acks_late=True)
@@ -209,7 +209,9 @@ def test_a_worker_that_stops_gives_the_next_message_to_the_others_at_once(
 
 
 @needs_celery("5.5", "a cold shutdown that gives back what it cuts off")
-def test_what_a_worker_in_cold_shutdown_had_handed_on_is_redelivered(make_lab: Callable[..., Lab]) -> None:
+def test_messages_that_a_worker_in_cold_shutdown_had_handed_on_are_redelivered(
+    make_lab: Callable[..., Lab],
+) -> None:
     lab = make_lab(module=RELAY, task_acks_late=True, exclusive_offer=600)
     worker = lab.start_worker("w1", 2)
     line_up(lab, 1, "requeue", hold=True)

@@ -67,7 +67,7 @@ def counted(made: list[Channel], call: Callable[[int], object], calls: int = 5) 
 
 
 @pytest.mark.parametrize("where", ["one Redis", "another Redis"])
-def test_calls_of_our_tasks_share_a_client_and_those_of_others_have_one_each_as_before(
+def test_calls_of_locked_tasks_share_a_client_and_plain_calls_have_one_each(
     app: Celery, made: list[Channel], start_redis: Callable[..., RedisServer], where: str
 ) -> None:
     if where == "another Redis":

@@ -36,7 +36,7 @@ def test_a_message_that_a_killed_worker_had_only_prefetched_is_offered_again_whe
 
 
 @on_stages("prefork", lates=(True,))
-def test_a_message_that_has_expired_in_its_queue_holds_up_nobody(stage: Stage) -> None:
+def test_a_message_that_has_expired_in_its_queue_holds_up_no_other(stage: Stage) -> None:
     lab = stage.make_lab(SHOP)
     expired = lab.send("ordered", "k", tag="expired", options={"expires": 0.5})
     following = lab.send("ordered", "k", tag="next")

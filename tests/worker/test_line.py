@@ -124,7 +124,7 @@ def test_a_waiting_task_causes_no_traffic_while_the_holder_lives(make_lab: Calla
 
 
 @pytest.mark.parametrize("is_shown", [True, False])
-def test_the_log_says_at_which_place_a_task_waits_and_for_whom(
+def test_the_log_says_at_which_place_a_task_waits_and_for_which_holder(
     make_lab: Callable[..., Lab], is_shown: bool
 ) -> None:
     lab = make_lab(task_acks_late=True, exclusive_preview=is_shown)

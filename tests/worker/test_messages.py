@@ -182,7 +182,7 @@ def test_bytes_pass_the_line(shop: Lab) -> None:
     assert b64encode(data).decode() not in str(second["headers"])
 
 
-def test_what_expires_in_line_is_revoked_and_the_next_passes(shop: Lab) -> None:
+def test_a_task_that_expires_in_line_is_revoked_and_the_next_one_passes(shop: Lab) -> None:
     hold(shop)
     expired = shop.task("watched").apply_async(("k", "expired"), expires=1)
     shop.wait_for_line(1, "hold", "k")

@@ -101,7 +101,7 @@ def test_a_queue_slower_than_all_offers_still_moves_each_task_once(make_lab: Cal
     assert lab.waiting("wait", "k") == 0
 
 
-def test_a_head_that_nobody_consumes_steps_aside_with_a_warning_until_somebody_does(
+def test_a_head_in_a_queue_without_consumer_steps_aside_with_a_warning_until_a_worker_consumes_it(
     make_lab: Callable[..., Lab],
 ) -> None:
     lab = make_lab(**{**SHORT_OFFERS, "exclusive_offer": 0.02})  # the others are offered theirs only once

@@ -133,7 +133,7 @@ def test_a_call_whose_lease_no_replica_confirms_sends_nothing(
     ],
     ids=str,
 )
-def test_what_is_pushed_is_byte_for_byte_what_kombu_pushes(
+def test_a_pushed_message_is_byte_for_byte_the_message_that_kombu_pushes(
     make_app: Any,
     redis_url: str,
     redis_server: RedisServer,
@@ -206,7 +206,7 @@ def test_a_duplicate_gets_the_handle_of_the_task_that_holds_the_key_or_an_error(
     assert pushes == [True, True]  # the others were known by then
 
 
-def test_what_comes_after_a_publish_does_not_come_after_a_duplicate(
+def test_signals_and_events_of_a_publish_do_not_follow_a_duplicate(
     make_app: Any, redis_url: str, redis_server: RedisServer
 ) -> None:
     app = make_app(redis_url, result_backend=redis_url, task_send_sent_event=True)
@@ -434,7 +434,7 @@ def test_dropped_connections_of_a_producer_are_made_anew(
     assert pushes == [True, True]
 
 
-def test_without_a_server_the_error_is_that_of_the_store(make_app: Any, start_redis: Any) -> None:
+def test_the_error_without_a_server_is_the_error_of_the_store(make_app: Any, start_redis: Any) -> None:
     server = start_redis()
     app = make_app(server.url, broker_transport_options={"socket_connect_timeout": 1})
     app.conf.task_publish_retry_policy = {"max_retries": 1, "interval_start": 0, "interval_max": 0}
@@ -565,7 +565,7 @@ def test_a_producer_that_sends_later_in_batches_acquires_before(
     assert not pushes
 
 
-def test_a_batch_that_is_discarded_leaves_its_keys_held_until_somebody_releases_them(
+def test_a_batch_that_is_discarded_leaves_its_keys_held_until_they_are_released(
     make_app: Any, redis_url: str, redis_server: RedisServer
 ) -> None:
     if not hasattr(Producer, "batch"):
@@ -687,7 +687,7 @@ def test_one_server_has_many_names_of_this_machine(make_app: Any, redis_url: str
     assert pushes == [True]
 
 
-def test_this_version_of_kombu_is_known() -> None:
+def test_the_installed_version_of_kombu_is_known() -> None:
     assert set(Channel._put.__code__.co_names) >= one_call._PUSHES
 
 

@@ -50,7 +50,7 @@ def test_a_call_for_a_busy_key_goes_into_the_line_and_to_no_queue(lab: Lab) -> N
     assert lab.journal.tags("start") == ["a", "b"]
 
 
-def test_of_several_producers_the_store_says_who_was_first(make_lab: Callable[..., Lab]) -> None:
+def test_the_store_decides_the_order_of_several_producers(make_lab: Callable[..., Lab]) -> None:
     lab = make_lab(module=SHOP, task_ignore_result=True)  # Celery leaves the sockets of each thread's backend
     assert lab.task("ordered").exclusive
     threads = [threading.Thread(target=send, args=(lab, f"{n}")) for n in range(12)]
@@ -175,7 +175,7 @@ def test_a_task_that_is_due_later_takes_its_place_when_it_is(lab: Lab) -> None:
     lab.journal.wait_for("end", tag="later")
 
 
-def test_a_retry_takes_its_place_behind_those_that_wait(lab: Lab) -> None:
+def test_a_retry_takes_its_place_behind_waiting_tasks(lab: Lab) -> None:
     send(lab, "a", "b", name="again")
     lab.start_worker("w1", 2)
     lab.journal.wait_for("end", 4)
@@ -237,7 +237,7 @@ def test_a_call_whose_message_is_not_sent_leaves_no_place(
     assert lab.waiting("ordered", "k") == 0
 
 
-def test_in_any_order_whoever_is_there_gets_the_slot(make_lab: Callable[..., Lab]) -> None:
+def test_order_any_gives_a_free_slot_to_the_task_that_is_there(make_lab: Callable[..., Lab]) -> None:
     lab = make_lab(module=SHOP, task_acks_late=True, exclusive_offer=600)
     lab.start_worker("w1", 2, options=("-Q", "lab"))
     send(lab, "holder", name="whoever", hold=True)

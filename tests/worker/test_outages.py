@@ -197,9 +197,7 @@ class FailingPost(Republisher):
     ],
     ids=["no broker", "no broker any more", "this one"],
 )
-def test_a_message_that_cannot_be_published_keeps_nobody_waiting_for_the_others(
-    error: Exception, tried: str
-) -> None:
+def test_a_message_that_cannot_be_published_does_not_delay_the_others(error: Exception, tried: str) -> None:
     def wake(key: str) -> Wake:
         headers = {HEADER: Header("0", key).write()}
         stored = StoredMessage(b"[]", "application/json", "utf-8", headers, {}, "", f"queue of {key}")

@@ -65,7 +65,7 @@ def differences(lab: Lab, pairs: Iterable[Pair]) -> dict[str, Any]:
 
 
 @on_stages("prefork", "threads", brokers=("redis",))
-def test_overrides_change_neither_the_end_of_a_task_nor_that_of_its_lease(stage: Stage) -> None:
+def test_overrides_change_neither_the_end_of_a_task_nor_the_end_of_its_lease(stage: Stage) -> None:
     lab = stage.make_lab(MODULE, exclusive_ttl=600, worker_prefetch_multiplier=0)  # some never acknowledge
     stage.start_worker(lab, slots=6)
     pairs = [Pair(f"{hook} {way}", how) for hook in HOOKS for way in WAYS for how in BODIES]

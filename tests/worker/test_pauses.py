@@ -123,7 +123,7 @@ def test_a_lease_that_ran_out_goes_on_while_the_store_has_its_message(make_lab: 
     assert not lab.journal.events("lost")
 
 
-def test_a_lease_that_the_store_has_forgotten_is_lost_even_if_nobody_has_taken_the_lock(
+def test_a_lease_that_the_store_has_forgotten_is_lost_even_without_another_holder(
     make_lab: Callable[..., Lab],
 ) -> None:
     lab = make_lab(module="tests.worker.shop_fenced", task_acks_late=False, exclusive_ttl=1)

@@ -107,7 +107,7 @@ def test_a_worker_hands_on_only_what_no_other_priority_goes_before(
 @pytest.mark.parametrize(
     "options", [{}, STEPS, {"priority_steps": [2, 5]}, {"global_keyprefix": "b:"}], ids=str
 )
-def test_what_leaves_a_line_goes_to_the_head_of_the_list_that_kombu_has_for_its_priority(
+def test_a_message_that_leaves_a_line_goes_to_the_head_of_kombu_s_list_for_its_priority(
     make_lab: Callable[..., Lab], redis_server: RedisServer, options: dict[str, Any], priority: int | None
 ) -> None:
     lab = make_lab(broker_transport_options=options)

@@ -189,7 +189,7 @@ def test_a_task_that_rabbitmq_has_delayed_waits_in_line_and_is_not_delayed_again
 
 
 @pytest.mark.parametrize("own_connection", [True, False])
-def test_what_rabbitmq_does_not_take_is_an_error_for_us(
+def test_a_message_that_rabbitmq_rejects_is_an_error(
     make_rabbit_lab: Callable[..., Lab], rabbit_server: RabbitServer, own_connection: bool
 ) -> None:
     lab = make_rabbit_lab({"x-max-length": 2, "x-overflow": "reject-publish"})

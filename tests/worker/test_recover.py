@@ -116,7 +116,7 @@ def test_with_early_acknowledgement_or_switched_off_the_store_keeps_no_message_o
 
 
 @pytest.mark.parametrize("recover", [True, False])
-def test_what_an_option_says_goes_before_the_setting(late: Callable[..., Lab], recover: bool) -> None:
+def test_recover_of_an_option_goes_before_the_setting(late: Callable[..., Lab], recover: bool) -> None:
     lab = late(exclusive_recover=not recover)
     lab.start_worker("only", 1)
     option = {"exclusive": Exclusive("key", recover=recover)}

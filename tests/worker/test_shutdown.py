@@ -108,7 +108,7 @@ def assert_each_ran(
 
 @needs_celery("5.5", "soft shutdown, and a cold one that gives back what it cuts off")
 @on_stages("prefork")
-def test_however_a_worker_shuts_down_its_keys_go_on_and_its_tasks_run_elsewhere(stage: Stage) -> None:
+def test_keys_go_on_and_tasks_run_elsewhere_after_each_way_to_shut_a_worker_down(stage: Stage) -> None:
     lab = stage.make_lab(OUTSIDE, exclusive_ttl=600)
     other = stage.start_worker(lab, "other", 6)
     ways = WAYS if stage.broker == "redis" else ("warm", "cold", "soft")

@@ -28,7 +28,7 @@ def wait_until_idle(lab: Lab) -> None:
     eventually(lambda: not list(lab.doors.scan_iter("cx2:{0}:l:*")), "free keys")
 
 
-def test_what_is_published_while_the_server_stands_still_is_sent_once_or_said_to_be_unknown(
+def test_a_call_while_the_server_stands_still_is_sent_once_or_reported_as_unknown(
     make_lab: Callable[..., Lab], start_redis: Callable[..., RedisServer]
 ) -> None:
     server = start_redis()

@@ -50,7 +50,7 @@ def test_a_call_whose_reply_is_lost_is_done_once(stage: Stage, proxy: Proxy, sto
 
 
 @on_stages("prefork", brokers=("redis",), lates=(True,))
-def test_a_request_that_arrives_after_its_task_has_ended_makes_nobody_run_twice(
+def test_a_request_that_arrives_after_its_task_has_ended_makes_no_task_run_twice(
     stage: Stage, proxy: Proxy, store: RedisServer
 ) -> None:
     lab = make_lab(stage, proxy)

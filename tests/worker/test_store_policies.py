@@ -24,7 +24,7 @@ def make_lab(stage: Stage, proxy: Proxy, **conf: object) -> Lab:
 
 
 @on_stages("prefork", brokers=("redis",))
-def test_it_goes_back_to_the_broker_unless_its_option_or_the_setting_allows_otherwise(
+def test_a_task_whose_store_is_down_goes_back_to_the_broker_unless_option_or_setting_say_otherwise(
     stage: Stage, proxy: Proxy, store: RedisServer
 ) -> None:
     """The option of a task is stronger than the setting."""
@@ -49,7 +49,7 @@ def test_it_goes_back_to_the_broker_unless_its_option_or_the_setting_allows_othe
 
 
 @on_stages("prefork", "threads", "gevent", "solo", brokers=("redis",), lates=(True,))
-def test_it_runs_without_a_lease_where_that_is_allowed_and_says_so(
+def test_a_task_whose_store_is_down_runs_without_a_lease_where_allowed_and_logs_it(
     stage: Stage, proxy: Proxy, store: RedisServer
 ) -> None:
     if stage.pool == "gevent":

@@ -44,7 +44,7 @@ def test_a_worker_does_not_start_while_the_store_does_not_answer_and_says_why(
 
 
 @on_stages("prefork", brokers=("redis",))
-def test_whatever_the_network_does_tasks_wait_for_the_store_and_run_once(
+def test_tasks_wait_for_the_store_and_run_once_after_each_trouble_of_the_network(
     stage: Stage, proxy: Proxy, store: RedisServer
 ) -> None:
     lab = make_lab(stage, proxy, exclusive_ttl=6)
@@ -131,7 +131,7 @@ def test_a_store_that_restarts_with_its_data_has_forgotten_neither_holder_nor_li
 
 
 @on_stages("prefork", "threads", "gevent", brokers=("redis",), lates=(True,))
-def test_a_body_that_outlasts_its_lease_gets_lease_lost_and_nobody_starts_beside_it_earlier(
+def test_a_body_that_outlasts_its_lease_gets_lease_lost_before_another_one_starts(
     stage: Stage, proxy: Proxy, store: RedisServer
 ) -> None:
     """One worker loses its way to the store, and another one does not."""

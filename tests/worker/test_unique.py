@@ -60,7 +60,9 @@ def test_the_same_call_is_not_queued_again_until_it_has_finished(stage: Stage) -
 
 
 @IN_ONE_PROCESS
-def test_nor_is_it_in_a_pool_of_one_process(stage: Stage) -> None:
+def test_the_same_call_is_not_queued_again_until_it_has_finished_in_a_pool_of_one_process(
+    stage: Stage,
+) -> None:
     until_finished(stage)
 
 
@@ -101,7 +103,7 @@ def test_with_both_options_one_runs_and_at_most_one_more_waits(stage: Stage) -> 
 
 
 @ONCE
-def test_both_until_finished_keep_the_key_through_the_line(stage: Stage) -> None:
+def test_a_task_with_both_options_keeps_its_unique_key_while_it_waits_in_line(stage: Stage) -> None:
     """What waits in line, longer than a body may be silent, is still queued."""
     lab = stage.make_lab(SHOP, exclusive_ttl=600)
     stage.start_worker(lab, slots=3)

@@ -102,7 +102,7 @@ def test_a_chord_with_duplicates_completes_once(lab: Lab, duplicates: list[int])
 
 
 @ONCE
-def test_what_is_linked_to_a_duplicate_is_called(stage: Stage) -> None:
+def test_a_callback_that_is_linked_to_a_duplicate_is_called(stage: Stage) -> None:
     lab = stage.make_lab(SHOP)
     stage.start_worker(lab, slots=3)
     holder = hold(lab, "once")

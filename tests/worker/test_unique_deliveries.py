@@ -135,7 +135,7 @@ def test_a_copy_of_a_running_unique_task_runs_when_that_dies(stage: Stage, victi
 
 
 @on_stages("prefork", brokers=("rabbitmq",), lates=(True,))
-def test_what_is_redelivered_at_once_after_a_crash_waits_for_both_keys_of_its_dead_run_and_runs(
+def test_a_message_that_is_redelivered_at_once_after_a_crash_waits_for_both_keys_of_its_dead_run(
     stage: Stage,
 ) -> None:
     """It must not take the unique key of its dead run for that of a message that waits: that lasts a day."""

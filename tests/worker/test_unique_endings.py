@@ -44,18 +44,18 @@ LIMITS = {
 
 
 @on_stages("prefork")
-def test_however_a_body_ends_its_key_is_free_then(stage: Stage) -> None:
+def test_the_unique_key_is_free_after_each_ending_of_a_body(stage: Stage) -> None:
     assert_keys_are_free_after(RUNS, stage, stage.make_lab(SHOP, exclusive_ttl=600))
 
 
 @on_stages("threads", "gevent", "solo", late_only=("rabbitmq",))
-def test_however_a_body_ends_in_a_pool_of_one_process_its_key_is_free_then(stage: Stage) -> None:
+def test_the_unique_key_is_free_after_each_ending_of_a_body_in_a_pool_of_one_process(stage: Stage) -> None:
     assert_keys_are_free_after(TOLD, stage, stage.make_lab(SHOP, exclusive_ttl=600))
 
 
 @needs_celery("5.5", "quorum queues")
 @on_stages("prefork", "gevent", brokers=("rabbitmq",), lates=(True,))
-def test_however_a_body_ends_its_key_is_free_then_with_quorum_queues(stage: Stage) -> None:
+def test_the_unique_key_is_free_after_each_ending_of_a_body_with_quorum_queues(stage: Stage) -> None:
     lab = stage.make_lab(SHOP, exclusive_ttl=600, queue_arguments={"x-queue-type": "quorum"})
     assert_keys_are_free_after(RUNS if stage.pool == "prefork" else TOLD, stage, lab)
 
@@ -81,7 +81,7 @@ def assert_keys_are_free_after(ways: dict[str, tuple[int, int]], stage: Stage, l
 
 @pytest.mark.parametrize("how", ["reject-requeue", "memory-error"])
 @on_stages("prefork", "threads", brokers=("redis",), lates=(False,))
-def test_what_would_come_again_and_was_acknowledged_releases_its_key_though_it_had_waited(
+def test_an_acknowledged_message_that_asks_for_redelivery_releases_its_key_also_after_waiting(
     stage: Stage, how: str
 ) -> None:
     lab = stage.make_lab(SHOP, exclusive_ttl=600)
@@ -235,7 +235,7 @@ def test_a_worker_in_cold_shutdown_leaves_the_key_with_the_redelivered_message(s
 
 
 @on_stages("threads", "gevent", brokers=("redis",), lates=(False,))
-def test_what_ends_a_thread_and_was_acknowledged_gives_the_key_back(stage: Stage) -> None:
+def test_an_acknowledged_message_whose_body_ends_its_thread_releases_the_key(stage: Stage) -> None:
     lab = stage.make_lab(SHOP, exclusive_ttl=600)
     stage.start_worker(lab)
     lab.send("end", "k", "doomed", "system-exit")
@@ -284,7 +284,7 @@ def test_a_message_that_no_lock_can_be_made_of_releases_its_key(stage: Stage, is
 
 
 @ONCE
-def test_what_the_broker_does_not_take_leaves_the_key_free(stage: Stage) -> None:
+def test_a_call_that_the_broker_does_not_accept_leaves_its_key_free(stage: Stage) -> None:
     lab = stage.make_lab(SHOP)
     task = lab.task("once")
     with lab.app.connection("redis://127.0.0.1:1/0") as nowhere, pytest.raises(OperationalError):

@@ -40,7 +40,7 @@ def test_a_retry_inherits_the_fence_with_the_unique_lease_which_counts_as_no_los
 
 
 @ONCE
-def test_with_both_options_the_lease_of_a_run_is_that_of_its_lock(stage: Stage) -> None:
+def test_the_lease_of_a_run_with_both_options_is_the_lease_of_its_lock(stage: Stage) -> None:
     lab = stage.make_lab(SHOP)
     stage.start_worker(lab)
     lab.send("save_both", "k", tag="t").get(timeout=DEADLINE)

@@ -43,7 +43,7 @@ def test_a_cache_lock_answers_at_once_and_releases_only_its_own(app: Celery) -> 
 
 
 @pytest.mark.parametrize(("module", "option"), [("cookbook", "lock_expire"), ("cache_lock", "timeout")])
-def test_what_changes_is_told_once_at_import(module: str, option: str) -> None:
+def test_changed_behaviour_of_a_recipe_is_warned_of_once_at_import(module: str, option: str) -> None:
     name = f"celery_exclusive.compat.{module}"
     code = f"import {name}\nimport {name}"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

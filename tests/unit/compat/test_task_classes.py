@@ -134,7 +134,7 @@ def test_a_subclass_of_a_task_class_has_options_of_its_own(app: Celery) -> None:
         (HeimdallTask, {"heimdall": {"times": 5, "per": 60}}, "no rate limiter"),
     ],
 )
-def test_what_is_misspelt_or_has_no_counterpart_is_refused_each_time(
+def test_an_option_that_is_misspelt_or_has_no_counterpart_is_refused_each_time(
     app: Celery, base: Any, old: Any, text: str
 ) -> None:
     @app.task(name=NAME, base=base, shared=False, **old)
@@ -186,7 +186,7 @@ def test_a_method_that_nothing_calls_any_more_is_refused(
         ),
     ],
 )
-def test_what_changes_is_told_once_with_the_new_spelling(
+def test_a_changed_option_is_warned_of_once_with_the_new_spelling(
     app: Celery, base: Any, old: Any, texts: list[str]
 ) -> None:
     @app.task(name=NAME, base=base, shared=False, **old)
@@ -243,7 +243,7 @@ def test_a_duplicate_raises_the_error_of_its_package(
     assert task.delay("https://b").outcome == "published"
 
 
-def test_a_duplicate_of_another_task_that_an_eager_body_publishes_stays_that_of_the_other_task(
+def test_a_duplicate_that_an_eager_body_publishes_stays_a_duplicate_of_the_other_task(
     app: Celery,
 ) -> None:
     @app.task(name="other", shared=False, unique=Unique(on_conflict="raise"))

@@ -82,7 +82,7 @@ class Halted:
             return outcome
 
 
-def test_what_waits_behind_its_own_dead_run_runs_when_that_has_expired():
+def test_a_copy_that_waits_behind_its_own_dead_run_runs_when_that_run_has_expired():
     store = Store()
     assert store.admit(delivery("first")).kind == "run"
     store.wait(5)
@@ -129,7 +129,7 @@ def test_a_copy_that_takes_a_key_over_and_finds_only_another_copy_in_line_runs()
 
 
 @pytest.mark.parametrize("lock", [False, True])
-def test_what_cannot_wait_behind_its_own_dead_run_is_rescheduled_and_runs_when_that_has_expired(
+def test_a_copy_that_cannot_wait_behind_its_own_dead_run_is_rescheduled_until_that_run_has_expired(
     *, lock: bool
 ):
     store = Store(keeps_lines=False)
@@ -140,7 +140,7 @@ def test_what_cannot_wait_behind_its_own_dead_run_is_rescheduled_and_runs_when_t
     assert store.admit(redelivered("third", lock=lock)).kind == "run"
 
 
-def test_what_cannot_wait_for_its_unique_key_holds_no_lock_meanwhile():
+def test_a_task_that_is_rescheduled_for_its_unique_key_holds_no_lock_meanwhile():
     store = Store(keeps_lines=False)
     store.unique.ask(Claim("u", "b/1", "of a run", TTL).acquire_alone(TTL, "running"))
     outcome = store.admit(redelivered("first"))

@@ -73,7 +73,7 @@ def test_a_held_lock_decides_before_the_unique_key_is_asked_for(
 
 @pytest.mark.parametrize("until", ["finished", "started", "period"])
 @pytest.mark.parametrize("phase", ["queued", "running"])
-def test_a_held_unique_key_skips_whoever_has_it(until: str, phase: str) -> None:
+def test_a_call_of_a_held_unique_key_is_skipped_in_each_phase_of_its_holder(until: str, phase: str) -> None:
     store = Store()
     store.keys["u"].ask(Claim("u", "a/1", "a", TTL).acquire_alone(TTL, phase))  # type: ignore[arg-type]
     outcome = store.admit("b", until)

@@ -90,7 +90,7 @@ def test_a_full_line_takes_what_the_broker_brings_again(busy: Key, how: dict[str
     assert isinstance(busy.acquire("e", max_waiting=3, **how), Parked)
 
 
-def test_a_full_line_is_nothing_to_whom_a_place_is_free(key: Key):
+def test_a_full_line_does_not_refuse_a_free_key(key: Key):
     assert isinstance(key.acquire("a", max_waiting=0), Granted)
 
 
@@ -108,7 +108,7 @@ def test_the_copy_of_a_broken_run_stays_in_line(busy: Key):
     assert not busy.tombstones
 
 
-def test_breaking_what_nobody_holds_only_looks_at_the_clock(busy: Key):
+def test_force_release_of_a_free_key_only_looks_at_the_clock(busy: Key):
     busy.now += TTL
     assert busy.ask(ForceRelease("nobody")) == Applied(False)
     assert busy.last.wake == ("b",)
@@ -180,7 +180,7 @@ def test_waiting_tasks_run_in_the_order_in_which_they_came(busy: Key):
     assert order == ["b", "c", "d"]
 
 
-def test_a_place_is_granted_to_whom_it_is_offered(busy: Key):
+def test_a_place_is_granted_to_the_task_that_it_is_offered_to(busy: Key):
     busy.release("a")
     assert busy.last.wake == ("b",)
     assert isinstance(busy.promoted("c"), Parked)
@@ -250,7 +250,7 @@ def test_a_raised_limit_offers_the_new_places(busy: Key):
     assert busy.document.limit == 3
 
 
-def test_a_lowered_limit_evicts_nobody():
+def test_a_lowered_limit_evicts_no_holder():
     key = Key(limit=3)
     for id in "abcd":
         key.acquire(id)

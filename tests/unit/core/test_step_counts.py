@@ -139,7 +139,7 @@ def test_a_waiting_task_delivered_without_a_flag_leaves_a_tombstone_when_done(bu
 # AcquireAlone, Release, ForceRelease, Restore, Reap.
 
 
-def test_nobody_owns_a_key_for_which_others_wait(key: Key):
+def test_a_key_with_a_line_is_not_granted_to_a_request_for_it_alone(key: Key):
     key.acquire("a")
     key.acquire("b")
     key.release("a")

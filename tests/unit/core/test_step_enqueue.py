@@ -81,13 +81,13 @@ def test_others_wait_no_longer_for_a_late_message_than_for_an_offered_one(key: K
     assert key.promoted("a", "A2") == Stale(), "the late message itself"
 
 
-def test_who_asks_without_a_message_waits_no_longer_either(key: Key):
+def test_a_request_without_a_message_does_not_wait_for_a_late_message(key: Key):
     enqueue(key, "a")
     key.acquire("lock", message=None)
     assert key.last.due == key.now + 5 * SECOND
 
 
-def test_those_who_come_later_do_not_shorten_an_offer_that_was_made_again(key: Key):
+def test_later_requests_do_not_shorten_an_offer_that_was_made_again(key: Key):
     enqueue(key, "a")
     enqueue(key, "b")
     key.reap(5 * SECOND)
@@ -96,7 +96,7 @@ def test_those_who_come_later_do_not_shorten_an_offer_that_was_made_again(key: K
 
 
 @pytest.mark.parametrize("early", [False, True])
-def test_a_dead_run_is_the_next_to_start_if_the_order_is_that_of_publishing(key: Key, early: bool):
+def test_a_dead_run_of_order_published_is_the_next_to_start(key: Key, early: bool):
     for id in "abc":
         enqueue(key, id)
     key.promoted("a", order="published", recovers=not early)
@@ -104,7 +104,7 @@ def test_a_dead_run_is_the_next_to_start_if_the_order_is_that_of_publishing(key:
     assert key.in_line == ["a", "b", "c"]
 
 
-def test_so_is_one_whose_copy_has_come_meanwhile(key: Key):
+def test_a_dead_run_whose_copy_has_come_meanwhile_is_the_next_to_start(key: Key):
     for id in "ab":
         enqueue(key, id)
     key.promoted("a", order="published")
@@ -113,7 +113,7 @@ def test_so_is_one_whose_copy_has_come_meanwhile(key: Key):
     assert key.in_line == ["a", "b"]
 
 
-def test_so_is_one_that_goes_back_to_the_broker(key: Key):
+def test_a_run_that_goes_back_to_the_broker_is_the_next_to_start(key: Key):
     for id in "ab":
         enqueue(key, id)
     key.promoted("a", order="published")
@@ -123,7 +123,7 @@ def test_so_is_one_that_goes_back_to_the_broker(key: Key):
     assert key.in_line == ["a", "b"]
 
 
-def test_in_any_order_a_free_slot_is_for_whoever_is_there(busy: Key):
+def test_order_any_grants_a_free_slot_to_the_first_that_asks(busy: Key):
     busy.release("a")
     assert isinstance(busy.acquire("x", order="any"), Granted)
     assert isinstance(busy.promoted("b", order="any"), Parked)

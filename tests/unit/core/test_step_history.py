@@ -200,7 +200,7 @@ def test_any_history_keeps_what_is_promised(offers: tuple[int, int]):
         run_state_machine_as_test(AnyHistory, settings=settings(max_examples=150, stateful_step_count=40))
 
 
-def test_a_step_that_offers_aside_twice_sees_who_is_next_there() -> None:
+def test_a_step_that_offers_aside_twice_sees_the_next_entry_there() -> None:
     """Before and after the release a slot is offered, and who leaves was read, too."""
     with mock.patch.multiple(core, OFFERS_IN_LINE=1, OFFERS_ASIDE=2):
         history = AnyHistory()

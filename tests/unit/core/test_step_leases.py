@@ -54,7 +54,7 @@ def test_renew_never_shortens(key: Key):
     assert key.document.holders[0].expiry == START + TTL
 
 
-def test_renew_revives_an_expired_lease_that_nobody_has_asked_for(key: Key):
+def test_renew_revives_an_expired_lease_of_a_key_without_other_requests(key: Key):
     key.acquire("a")
     key.now += TTL
     assert key.ask(Renew("a", "A", TTL)) == Applied(True)
@@ -172,7 +172,7 @@ def test_a_release_alone_of_a_message_without_copies_frees_the_key(key: Key):
     assert key.holders == []
 
 
-def test_a_repeated_release_finds_nothing_and_wakes_nobody(busy: Key):
+def test_a_repeated_release_finds_nothing_and_wakes_no_task(busy: Key):
     busy.release("a")
     assert busy.release("a") == Applied(False)
     assert busy.last.wake == ()

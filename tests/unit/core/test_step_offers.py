@@ -58,7 +58,7 @@ def test_after_eight_offers_it_steps_aside_for_the_tasks_behind(busy: Key):
     assert busy.aside == ["b"]
 
 
-def test_it_does_not_step_aside_when_nobody_waits_behind(key: Key):
+def test_the_last_task_in_line_does_not_step_aside(key: Key):
     key.acquire("a")
     key.acquire("b")
     key.release("a")
@@ -150,7 +150,7 @@ def test_a_dead_lease_does_not_stop_a_newcomer(key: Key):
     assert isinstance(key.acquire("b"), Granted)
 
 
-def test_nothing_is_due_while_nobody_waits(key: Key):
+def test_nothing_is_due_while_no_task_waits(key: Key):
     key.acquire("a")
     assert key.last.due is None
 

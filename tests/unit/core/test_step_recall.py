@@ -45,7 +45,7 @@ def test_a_worker_whose_clock_is_behind_does_not_cause_a_flood(busy: Key) -> Non
     assert busy.last.due == busy.now + 5 * SECOND, "the first offer"
 
 
-def test_what_was_admitted_expires_no_more(key: Key) -> None:
+def test_an_admitted_task_does_not_expire(key: Key) -> None:
     key.acquire("a", expires_in=SECOND)
     key.acquire("b", expires_in=SECOND)
     key.release("a")
@@ -90,7 +90,7 @@ def test_a_revoked_task_is_recalled_wherever_it_waits(busy: Key) -> None:
 
 
 @pytest.mark.parametrize("id", ["holder", "nobody"])
-def test_what_does_not_wait_is_not_recalled(busy: Key, id: str) -> None:
+def test_a_task_that_does_not_wait_is_not_recalled(busy: Key, id: str) -> None:
     busy.acquire("a")
     assert busy.ask(Recall(id)) == Applied(False)
     assert busy.last.wake == ()

@@ -49,7 +49,7 @@ def test_a_dead_run_is_offered_by_the_sweep_after_its_lease(key: Key):
     assert key.redelivered("a", "A3") == Stale()  # the broker's own copy, an hour later
 
 
-def test_a_dead_run_joins_the_line_behind_those_that_wait(key: Key):
+def test_a_dead_run_joins_the_line_behind_waiting_tasks(key: Key):
     run(key)
     key.acquire("b")
     assert key.reap(TTL) == ("b",)
@@ -187,7 +187,7 @@ def test_the_end_of_a_body_frees_the_key_and_takes_the_kept_message_along(key: K
     assert isinstance(key.ask(AcquireAlone("b", "B", TTL, phase="queued")), Granted)
 
 
-def test_what_is_delivered_again_after_its_body_and_before_its_end_runs(key: Key):
+def test_a_message_that_is_redelivered_between_its_body_and_its_end_runs(key: Key):
     """Its result was not stored: there is no tombstone."""
     run_unique(key)
     key.release("a", ending="if_no_copy")

@@ -34,6 +34,6 @@ def test_a_soft_limit_is_not_lost_when_the_store_does_not_answer_after_it():
     assert isinstance(found.value.interruption, SoftTimeLimitExceeded)
 
 
-def test_what_ends_the_process_goes_before_the_error_of_the_store():
+def test_an_exit_of_the_process_goes_before_the_error_of_the_store():
     with pytest.raises(SystemExit):
         finish(raising(SystemExit(), StoreUnavailable("it is away")))

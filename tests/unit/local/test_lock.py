@@ -203,7 +203,7 @@ def test_a_lock_that_the_run_around_it_holds_is_refused_instead_of_waited_for(
         sync.apply(throw=True)
 
 
-def test_with_a_limit_one_waits_even_if_one_holds_a_place_oneself(
+def test_a_holder_of_a_place_waits_for_another_place_of_a_full_limit(
     lock: Lock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "celery_exclusive")
@@ -238,7 +238,7 @@ def test_threads_may_share_one_object(lock: Lock) -> None:
     assert most == [1] * 40
 
 
-def test_what_one_thread_has_taken_another_may_release(lock: Lock) -> None:
+def test_a_lock_may_be_released_by_another_thread(lock: Lock) -> None:
     guard = lock()
     assert thread(guard.acquire)
     guard.release()
@@ -507,7 +507,7 @@ def test_a_broker_that_does_not_answer_does_not_delay_a_release(
         app.close()
 
 
-def test_what_releases_leave_is_cleared_away_where_no_worker_does(
+def test_a_block_clears_what_releases_leave_where_no_worker_runs(
     app: Celery, lock: Lock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     app.conf.exclusive_store = f"sqlite:///{tmp_path}/locks.db"
@@ -535,7 +535,7 @@ def threads_of_python() -> set[int | None]:
     return {thread.ident for thread in threading.enumerate()}
 
 
-def test_a_caller_with_another_broker_than_the_workers_wakes_nobody(
+def test_a_caller_with_another_broker_than_the_workers_publishes_no_waiting_message(
     redis_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = install(Celery("elsewhere", broker=redis_url, set_as_current=False))

@@ -170,7 +170,9 @@ def test_in_apply_a_key_that_is_not_held_until_the_task_has_finished_gives_no_le
     store.clear()
 
 
-def test_with_both_options_the_lease_in_apply_is_that_of_the_lock(app: Celery, store: MemoryStore) -> None:
+def test_the_lease_in_apply_with_both_options_is_the_lease_of_the_lock(
+    app: Celery, store: MemoryStore
+) -> None:
     def save(self: Any, url: str) -> str:
         return str(self.lease.key)
 

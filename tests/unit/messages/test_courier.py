@@ -106,7 +106,7 @@ def test_the_message_that_an_answer_names_is_published_whatever_asked(
     eventually(lambda: in_queue(app) == 1, "the message")
 
 
-def test_what_the_reaper_wakes_is_published(app: Celery, store: Any) -> None:
+def test_a_message_that_the_reaper_wakes_is_published(app: Celery, store: Any) -> None:
     now = store.clock()
     store._store.clock = lambda: now + 2 * LIFE
     assert [wake.id for wake in store.reap().wake] == ["first/1"]
@@ -141,7 +141,7 @@ def test_a_broker_that_blocks_delays_no_caller_and_gets_the_next_message_when_it
     eventually(lambda: in_queue(app) == 2, "both messages")
 
 
-def test_what_was_not_published_while_its_offer_lasted_is_left_to_the_next_offer(
+def test_a_message_that_was_not_published_within_its_offer_is_left_to_the_next_offer(
     app: Celery, store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes_on, published = threading.Event(), []
@@ -171,7 +171,7 @@ def test_a_forked_child_publishes_by_itself(app: Celery, store: Any) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
-def test_a_message_that_cannot_be_read_ends_nobody_elses_wakes(app: Celery, store: Any) -> None:
+def test_a_message_that_cannot_be_read_does_not_stop_wakes_of_other_keys(app: Celery, store: Any) -> None:
     damaged: Any = "no bytes"
     store.apply("x=bad", Acquire("holder/1", "token", LIFE))
     store.apply("x=bad", Acquire("first/1", "token", LIFE, message=damaged))

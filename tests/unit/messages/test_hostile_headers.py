@@ -172,7 +172,7 @@ def deliver(app: Celery, name: str, header: Any) -> None:
 )
 @example(header={"v": 1, "id": "p", "promoted": "e", "priority": deep}, is_held=True)
 @example(header=deep, is_held=True)
-def test_whatever_a_header_says_no_code_of_the_worker_raises_and_no_key_is_held_for_longer_than_a_day(
+def test_no_header_makes_the_worker_raise_or_hold_a_key_for_longer_than_a_day(
     shop: Celery, name: str, header: Any, is_held: bool
 ) -> None:
     try:
@@ -218,7 +218,7 @@ def test_a_deeply_nested_header_is_what_a_message_can_bring() -> None:
     "said",
     [{"exclusive_delivery": None}, {"exclusive_delivery": {"a": 1}}, {"id": "another"}, {"is_eager": True}],
 )
-def test_whatever_a_body_says_its_task_does_not_run_beside_the_holder(
+def test_no_body_of_a_message_makes_its_task_run_beside_the_holder(
     shop: Celery, name: str, said: dict[str, Any], ran: list[int]
 ) -> None:
     """Celery adds what stands in the body beside the arguments to the request that the child gets."""

@@ -40,7 +40,7 @@ def test_no_text_is_the_key_of_a_task(kind: Any, call: Any):
     assert shared == {absolute_key(text, kind.kind) for text in texts}
 
 
-def test_the_text_of_an_exclusive_and_that_of_a_unique_are_two_keys():
+def test_one_text_for_an_exclusive_and_a_unique_makes_two_keys():
     assert (key("{a}", "k"), key("{a}", "k", kind=Unique)) == ("x=k", "u=k")
 
 
@@ -144,7 +144,7 @@ def test_different_values_give_different_texts_whatever_they_contain(made: tuple
 
 
 @given(templates_and_values(), st.lists(st.text("xyz/%^&=", max_size=5), min_size=3, max_size=3))
-def test_what_needs_no_escape_looks_as_in_an_f_string(made: tuple[str, int], values: list[str]):
+def test_a_value_that_needs_no_escape_looks_as_in_an_f_string(made: tuple[str, int], values: list[str]):
     template, count = made
     assume(not any("^" in value for value in values[: count - 1]))
     filled = template.format(a=values[0], b=values[1], c=values[2])

@@ -173,9 +173,7 @@ class OfLoad:
     ids=["dict", "list", "class", "class in a list", "name of a class", "all tasks"],
 )
 @either_order
-def test_an_annotation_gives_the_task_of_somebody_else_an_option(
-    app: Celery, set_up: SetUp, annotations: Any
-):
+def test_an_annotation_gives_a_task_of_a_library_an_option(app: Celery, set_up: SetUp, annotations: Any):
     set_up(app, lambda app: app.conf.update(SETTINGS, task_annotations=annotations))
     task = app.task(name="others.load", shared=False)(load)
     assert task.lock_state("https://a").key.startswith("x:others.load:")
@@ -203,7 +201,7 @@ def test_an_annotation_can_change_and_switch_off_the_option_of_a_task(app: Celer
     assert not hasattr(free, "lock_state")
 
 
-def test_an_option_for_all_tasks_leaves_those_of_celery_alone_unless_one_is_named(app: Celery):
+def test_an_option_for_all_tasks_leaves_tasks_of_celery_alone_unless_one_is_named(app: Celery):
     annotations = {"*": {"exclusive": Exclusive()}, "celery.backend_cleanup": {"expires": 60}}
     install(app).conf.update(SETTINGS, task_annotations=annotations)
     app.task(name="others.load", shared=False)(load)

@@ -194,7 +194,7 @@ def test_a_misspelt_setting_is_refused_with_the_one_that_was_meant(app: Celery) 
         Settings.from_conf(app.conf)
 
 
-def test_what_celery_puts_on_every_message_is_reserved() -> None:
+def test_headers_that_celery_puts_on_every_message_are_reserved() -> None:
     made = Celery(set_as_current=False).amqp.as_task_v2("id", TASK)
     assert made.headers.keys() <= RESERVED
     assert {HEADER, "compression"} <= RESERVED

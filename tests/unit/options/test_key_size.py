@@ -105,7 +105,7 @@ def test_arguments_that_are_too_large_together_are_refused_with_the_largest():
         assert key(*args, option=Exclusive(key="k"), **kwargs) == "x=k"
 
 
-def test_what_is_too_large_is_refused_before_its_values_are_looked_at():
+def test_an_argument_that_is_too_large_is_refused_before_its_values_are_looked_at():
     with pytest.raises(OptionError, match="argument ids is too large"):
         key([Counted()] * (MOST_VALUES + 1))
     with pytest.raises(OptionError, match="argument ids is too large"):

@@ -267,11 +267,11 @@ def test_values_that_look_alike_have_keys_of_their_own():
     assert len({key(value) for value in alike}) == len(alike)
 
 
-def test_the_order_of_a_dict_does_not_matter_and_that_of_a_list_does():
+def test_the_order_of_a_list_makes_another_key_and_the_order_of_a_dict_does_not():
     assert key({"a": 1, "b": [1, 2]}) == key(OrderedDict(b=[1, 2], a=1)) != key({"a": 1, "b": [2, 1]})
 
 
-def test_what_kombu_writes_for_a_date_is_the_date_in_a_template_too():
+def test_a_date_as_kombu_writes_it_is_the_date_in_a_template():
     assert text("{feed_url}", json.loads(dumps(date(2026, 1, 2)))) == "x=2026-01-02"
 
 

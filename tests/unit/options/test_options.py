@@ -267,7 +267,7 @@ def test_a_task_of_an_app_without_install_is_refused(plain_app: Celery, declare:
 
 
 @pytest.mark.parametrize("options", [{"exclusive": Exclusive()}, {"lok": Exclusive()}])
-def test_what_is_refused_is_refused_again_when_it_is_used_again(plain_app: Celery, options: dict[str, Any]):
+def test_a_refused_option_is_refused_at_each_use(plain_app: Celery, options: dict[str, Any]):
     task = plain_app.task(name="feeds.work", shared=False, **options)(work)
     for _ in range(2):
         with pytest.raises(OptionError):

@@ -86,7 +86,7 @@ def test_without_a_secret_a_signed_header_is_read_like_any_other() -> None:
 
 
 @pytest.mark.parametrize("secrets", [(NEW, OLD), (OLD, NEW)])
-def test_what_an_old_secret_has_signed_is_accepted_until_it_is_taken_away(secrets: Any) -> None:
+def test_a_signature_of_an_old_secret_is_accepted_until_the_secret_is_removed(secrets: Any) -> None:
     before, now, after = Signer((OLD,), "cx"), Signer(secrets, "cx"), Signer((NEW,), "cx")
     old = before.sign_header(HEADER_OF_A.write(), "a", "shop.load")
     kept = before.sign_parked(b"{}", "x:k", "a/p")
@@ -136,7 +136,7 @@ def test_a_parked_message_with_one_byte_changed_is_not_accepted(change: Callable
     assert signer.open_parked(change(kept), "x:k", "a/p") is None
 
 
-def test_without_a_secret_a_signed_message_is_left_to_whoever_has_one() -> None:
+def test_an_app_without_a_secret_leaves_a_signed_message_to_apps_that_have_one() -> None:
     kept = Signer((NEW,), "cx").sign_parked(b"{}", "x:k", "a/p")
     with pytest.raises(LookupError, match="exclusive_secret"):
         Signer((), "cx").open_parked(kept, "x:k", "a/p")

@@ -32,7 +32,7 @@ def test_a_unique_without_arguments_is_for_identical_calls_until_they_have_finis
         (Unique(ttl=9, queued_ttl=99), "Unique(ttl=9, queued_ttl=99)"),
     ],
 )
-def test_it_shows_itself_as_it_would_be_written(option: Unique, text: str) -> None:
+def test_the_repr_of_an_option_is_the_code_that_makes_it(option: Unique, text: str) -> None:
     assert repr(option) == text
     assert pickle.loads(pickle.dumps(option)) == option
     assert option.replace() == option
@@ -160,7 +160,7 @@ def test_no_option_of_a_call_that_celery_knows_is_taken_for_ours(make_task: Any)
         (Exclusive("url", max_waiting=3), Exclusive("url", on_conflict="reschedule", give_up_after=9)),
     ],
 )
-def test_what_a_call_gives_holds_instead_of_what_is_declared(app: Celery, declared: Any, given: Any) -> None:
+def test_an_option_of_a_call_replaces_the_declared_one(app: Celery, declared: Any, given: Any) -> None:
     def load(url: str) -> None: ...
 
     app.task(name="feeds.load", shared=False, **{declared.attribute: declared})(load)

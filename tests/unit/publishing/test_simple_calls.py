@@ -38,7 +38,7 @@ from celery_exclusive.stores.memory import MemoryStore
 @pytest.mark.parametrize(
     "declared", [{}, {"period": 60}, {"until": "started", "ttl": 5, "queued_ttl": 50}], ids=str
 )
-def test_a_call_is_published_alike_by_nobody_and_by_the_run_of_another_task(
+def test_a_call_is_published_alike_outside_of_runs_and_in_the_run_of_another_task(
     app: Celery,
     make_task: Callable[..., Any],
     store: MemoryStore,

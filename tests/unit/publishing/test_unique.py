@@ -58,7 +58,7 @@ def by_own_base(app: Celery, option: Unique) -> Any:
 
 
 @pytest.mark.parametrize("declare", [by_function, by_shared_task, by_class, by_own_base])
-def test_however_it_is_declared_and_called_it_is_sent_once(
+def test_a_unique_task_is_sent_once_by_each_way_to_declare_and_call_it(
     app: Celery, sent: Any, store: MemoryStore, declare: Callable[..., Any]
 ) -> None:
     task = declare(app, Unique())
@@ -85,7 +85,7 @@ def test_however_it_is_declared_and_called_it_is_sent_once(
     store.clear()
 
 
-def test_what_a_signature_or_a_task_returns_is_what_celery_returns(make_task: Any) -> None:
+def test_a_unique_call_returns_the_type_of_result_that_celery_returns(make_task: Any) -> None:
     task = make_task()
     first, second = task.delay("a"), task.delay("a")
     assert type(second) is type(first)
@@ -106,7 +106,7 @@ def test_what_a_signature_or_a_task_returns_is_what_celery_returns(make_task: An
     ],
     ids=lambda options: next(iter(options)),
 )
-def test_what_others_wait_for_is_sent_and_named_a_duplicate(
+def test_a_duplicate_that_a_canvas_waits_for_is_sent_and_named_a_duplicate(
     app: Celery, make_task: Any, sent: Any, options: dict[str, Any]
 ) -> None:
     task = make_task()
@@ -141,7 +141,7 @@ def test_with_results_by_rpc_every_call_is_sent(make_task: Any, app: Celery, sen
 
 
 @pytest.mark.parametrize("call", [{}, {"ignore_result": True}])
-def test_with_results_by_rpc_a_duplicate_whose_result_nobody_wants_is_not_sent(
+def test_a_duplicate_without_a_wanted_result_is_not_sent_with_results_by_rpc(
     make_task: Any, app: Celery, sent: Any, call: dict[str, Any]
 ) -> None:
     app.conf.result_backend = "rpc://"
@@ -213,7 +213,7 @@ def test_a_body_that_publishes_its_own_task_id_continues_its_run(make_task: Any,
     assert headers == [(None, None), ("by hand", None), (None, None)]
 
 
-def test_what_does_not_fit_is_left_to_the_worker(
+def test_a_call_whose_arguments_do_not_fit_is_left_to_the_worker(
     make_task: Any, published: list[dict[str, Any]], app: Celery
 ) -> None:
     make_task()

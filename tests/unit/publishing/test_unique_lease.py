@@ -139,7 +139,7 @@ def test_a_time_that_celery_cannot_add_is_its_own_error_and_leaves_the_key_free(
         ({"expires": LATER.isoformat()}, 100),
     ],
 )
-def test_what_has_expired_is_queued_no_more(
+def test_an_expired_message_does_not_keep_its_unique_key(
     make_task: Any, store: MemoryStore, options: dict[str, Any], left: float
 ) -> None:
     own: list[Any] = []
@@ -168,7 +168,7 @@ def test_a_period_lasts_exactly_as_long(make_task: Any, store: MemoryStore) -> N
     assert (state.is_running, state.is_queued, bool(state.unique_holder)) == (False, False, True)
 
 
-def test_what_is_not_sent_leaves_the_key_free(make_task: Any, without_broker: Any) -> None:
+def test_a_unique_call_that_is_not_sent_leaves_its_key_free(make_task: Any, without_broker: Any) -> None:
     task = make_task()
     with without_broker(), pytest.raises(OperationalError):
         task.delay("a")

@@ -204,7 +204,7 @@ def test_a_body_that_has_its_unique_key_and_no_lock_is_running(app: Celery, stor
     assert (state.is_running, state.is_queued) == (True, False)
 
 
-def test_one_s_own_key_in_a_canvas_from_inside_the_body_is_an_error_too(make_task: Any, sent: Any) -> None:
+def test_a_canvas_with_the_key_of_the_run_that_publishes_it_is_an_error(make_task: Any, sent: Any) -> None:
     task = make_task()
     first = task.delay("a")
     claim = Claim(first.key, f"{first.id}/p", "p", SECOND)

@@ -143,7 +143,7 @@ IN_A_URL = "ssl_cert_reqs=required&ssl_ca_certs=%2Fetc%2Four+ca.pem"
         ("redis+socket:///mq", None, {"broker_use_ssl": TLS}, "redis+socket:///mq"),
     ],
 )
-def test_what_celerys_settings_say_of_tls_counts_for_the_store_that_is_found(
+def test_celery_s_settings_for_tls_count_for_the_store_that_is_found(
     broker: str, result_backend: str | None, settings: dict[str, Any], store: str
 ) -> None:
     assert choose(conf_of(broker, result_backend, **settings), None)[0] == store
@@ -201,12 +201,12 @@ def test_the_environment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose(conf_of("amqp://mq", None), None) == ("redis://results/3", "result backend")
 
 
-def test_what_is_named_wins() -> None:
+def test_exclusive_store_goes_before_broker_and_result_backend() -> None:
     conf = conf_of("redis://mq/0", "redis://results/1")
     assert choose(conf, "redis://locks/2") == ("redis://locks/2", "exclusive_store")
 
 
-def test_both_ends_of_two_folders_find_one_store() -> None:
+def test_publisher_and_worker_with_two_folders_of_the_file_system_broker_find_one_store() -> None:
     folders = {"data_folder_in": "/a", "data_folder_out": "/b"}
     turned = {"data_folder_in": "/b", "data_folder_out": "/a"}
     stores = [

@@ -76,6 +76,6 @@ def test_a_connection_that_ends_in_the_middle_is_an_error() -> None:
         read_sent(b"*2\r\n$7\r\ngran")
 
 
-def test_what_is_no_reply_is_an_error() -> None:
+def test_bytes_that_are_no_reply_are_an_error() -> None:
     with pytest.raises(ValueError, match="HTTP"):
         read_sent(b"HTTP/1.1 400 Bad Request\r\n")

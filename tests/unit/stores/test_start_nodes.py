@@ -21,7 +21,7 @@ from celery_exclusive.stores.redis.start_nodes import parse
         ("redis+cluster://:geheim@a?socket_timeout=2", "redis+cluster://:**@a:6379", [("a", 6379)]),
     ],
 )
-def test_its_nodes_are_read_and_its_password_is_not_shown(
+def test_the_url_of_a_cluster_names_its_nodes_and_does_not_show_its_password(
     url: str, shown: str, places: list[tuple[str, int]]
 ) -> None:
     assert knows(url)

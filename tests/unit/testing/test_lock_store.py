@@ -117,7 +117,7 @@ def test_every_test_begins_with_an_empty_one(lock_store: LockStore, number: int)
     lock_store.held("for ever").__enter__()
 
 
-def test_without_it_eager_tasks_do_not_conflict(app: Celery) -> None:
+def test_eager_tasks_without_the_lock_store_do_not_conflict(app: Celery) -> None:
     @app.task(shared=False, exclusive=Exclusive(on_conflict="skip"))
     def outer(is_inner: bool = False) -> Any:
         return "inner" if is_inner else outer.delay(is_inner=True).result
@@ -125,6 +125,6 @@ def test_without_it_eager_tasks_do_not_conflict(app: Celery) -> None:
     assert outer.delay().result == "inner"
 
 
-def test_its_clock_does_not_go_back(lock_store: LockStore) -> None:
+def test_the_clock_of_the_lock_store_does_not_go_back(lock_store: LockStore) -> None:
     with pytest.raises(ValueError, match="does not go back"):
         lock_store.advance(-1)

@@ -89,7 +89,7 @@ def test_the_first_delivery_of_a_task_tells_how_often_its_leases_are_renewed(
     assert heartbeat.period == 6 / RENEWALS_PER_TTL
 
 
-def test_what_a_call_says_of_its_ttl_tells_how_often_its_lease_is_renewed(
+def test_the_ttl_of_a_call_sets_how_often_its_lease_is_renewed(
     heartbeat: Heartbeat, tell: Callable[..., Unread]
 ) -> None:
     tell(values={"exclusive": {"ttl": 3}})
@@ -120,7 +120,7 @@ def test_a_short_lease_ends_the_pause_before_the_next_beat(
         heartbeat.beat()
 
 
-def test_what_names_another_store_is_read_at_once(
+def test_a_message_that_names_another_store_is_read_at_once(
     tell: Callable[..., Unread], were_read: list[Unread]
 ) -> None:
     assert were_read == [tell(store="of another server")]

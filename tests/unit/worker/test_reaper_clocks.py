@@ -52,7 +52,7 @@ def recovers(sweeps: list[tuple[int, ...]], **options: Exclusive | Unique) -> li
     return found
 
 
-def test_it_recovers_when_the_only_clock_has_run_on_for_half_a_ttl() -> None:
+def test_the_reaper_recovers_when_the_only_clock_has_run_on_for_half_a_ttl() -> None:
     assert recovers([(1000,), (1008,), (1015,), (1016,)]) == [0, 0, 0, 10, 10]
     assert recovers([(1000,), (1011,), (1016,)]) == [0, 0, 0, 0]
 

@@ -52,7 +52,7 @@ def test_deliveries_alone_get_slots_as_they_come(worker: Worker) -> None:
     assert worker.semaphore.value == 1
 
 
-def test_what_was_handed_on_and_deliveries_get_slots_in_turn(worker: Worker) -> None:
+def test_handed_on_messages_and_deliveries_get_slots_in_turn(worker: Worker) -> None:
     worker.deliver("x", "y", "z")
     for name, line in (("short", 1), ("long", 9), ("middle", 5)):
         worker.hand_on(name, line)

@@ -69,19 +69,23 @@ def test_a_message_that_will_be_redelivered_keeps_the_key_for_queued_ttl(
 
 
 @pytest.mark.parametrize("error", [None, KeyError(), Reject(requeue=False)])
-def test_what_has_ended_releases_it(unique: WorkerUniqueLease, store: Any, error: Exception | None) -> None:
+def test_a_message_that_will_not_be_redelivered_releases_the_key(
+    unique: WorkerUniqueLease, store: Any, error: Exception | None
+) -> None:
     unique.end(error)
     assert left(store) == 0
     assert not unique.may_hold
 
 
-def test_a_process_that_ends_leaves_it_to_whoever_sees_that(unique: WorkerUniqueLease, store: Any) -> None:
+def test_a_process_that_exits_leaves_the_key_to_the_main_process(
+    unique: WorkerUniqueLease, store: Any
+) -> None:
     unique.end(SystemExit())
     assert 0 < left(store) <= 30
     assert unique.may_hold
 
 
-def test_what_returns_keeps_its_key_and_does_not_acquire_what_another_copy_has_released(
+def test_a_rejected_message_keeps_its_key_but_does_not_acquire_a_key_that_another_copy_released(
     unique: WorkerUniqueLease, store: Any
 ) -> None:
     unique.end(Reject(requeue=True))
@@ -93,7 +97,7 @@ def test_what_returns_keeps_its_key_and_does_not_acquire_what_another_copy_has_r
     assert left(store) == 0
 
 
-def test_what_returns_leaves_the_key_to_another_delivery_that_runs(
+def test_a_rejected_message_leaves_the_key_to_another_delivery_that_runs(
     unique: WorkerUniqueLease, store: Any
 ) -> None:
     other = replace(CLAIM, token="of the other delivery")

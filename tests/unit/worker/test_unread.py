@@ -79,7 +79,7 @@ def test_the_child_reads_what_the_main_process_would(task: Any, came: Any) -> No
     assert here.token == unread.token
 
 
-def test_it_is_read_once_and_a_child_is_not_told_what_was_read(task: Any) -> None:
+def test_a_delivery_is_read_once_in_each_process(task: Any) -> None:
     unread = unread_of(message())
     first = unread.read(task, request(message()), [1], {})
     assert unread.read(task, {}, [2], {}) is first
@@ -92,7 +92,7 @@ def test_the_body_of_a_message_goes_to_the_child_once() -> None:
     assert len(to_child) < 1.01 * len(BODY)
 
 
-def test_whoever_reads_it_shows_the_body_what_the_publisher_has_sent(task: Any) -> None:
+def test_reading_a_delivery_shows_the_body_what_the_publisher_has_sent(task: Any) -> None:
     came = message({**OURS, "promoted": "epoch", "route": ["q", "a", "b"], "redelivered": True})
     sent, unread = pickle.loads(pickle.dumps((request(came), unread_of(came))))
     assert unread.read(task, sent, [1], {})
@@ -123,7 +123,7 @@ def test_a_message_without_a_key_is_an_error_in_each_process_and_its_unique_key_
             there.read(task, request(message()), [1], {})
 
 
-def test_a_key_is_made_once_whoever_reads_the_delivery(app: Celery) -> None:
+def test_a_key_is_made_once_for_all_processes_that_read_the_delivery(app: Celery) -> None:
     """A function of the user's may say something else in the child, or at the next beat."""
     said = count()
     app.task(name="clock", shared=False, exclusive=Exclusive(key=lambda _: f"day {next(said)}"))(work)
@@ -190,7 +190,7 @@ def test_nothing_is_plain_that_was_rejected_or_has_to_be_signed(
     assert not unread_of(message()).is_plain(app.tasks["work"])
 
 
-def test_only_its_first_reader_warns_of_a_message_without_a_signature(
+def test_only_the_first_reader_warns_of_a_message_without_a_signature(
     make_app: Callable[..., Celery], caplog: pytest.LogCaptureFixture
 ) -> None:
     for reader in ("first", "child"):

@@ -49,7 +49,7 @@ class ExclusionPromises(Subject):
         for name in ("key", "key2", "ke", "KEY", "key "):
             self.key(name).hold("a")
 
-    def test_a_lowered_limit_evicts_nobody_and_grants_nothing_new(self) -> None:
+    def test_a_lowered_limit_evicts_no_holder_and_grants_nothing_new(self) -> None:
         key = self.key()
         for id in "abc":
             key.hold(id, limit=3)

@@ -21,7 +21,7 @@ class OfferPromises(Subject):
         assert not key.reap().wake
         assert not key.park("d").wake
 
-    def test_an_offer_that_nobody_accepts_is_made_again_with_the_same_message(self) -> None:
+    def test_an_offer_without_an_answer_is_made_again_with_the_same_message(self) -> None:
         key = self.key(offer=SWIFT)
         key.hold("a")
         key.park("b", message=b"the message")
@@ -74,7 +74,7 @@ class OfferPromises(Subject):
         assert found(key.remove("last"))
         assert key.reap_until_woken().id == "b"
 
-    def test_a_task_aside_passes_an_offer_that_nobody_accepts(self) -> None:
+    def test_a_task_aside_passes_an_offer_without_an_answer(self) -> None:
         key = self.with_aside("b", "c")
         fence_of(key.acquire("last", redelivered=True))
         key.park("b", redelivered=True)

@@ -49,7 +49,7 @@ class OrderPromises(Subject):
         key.wait_until_expired()
         assert key.reap_until_woken().id == "a"
 
-    def test_in_any_order_a_free_slot_is_for_whoever_is_there(self) -> None:
+    def test_order_any_grants_a_free_slot_to_the_first_that_asks(self) -> None:
         key = self.ordered_key()
         key.hold("a")
         key.park("b")

@@ -39,7 +39,7 @@ class OwnershipPromises(Subject):
         assert not key.renew("a")
         assert not found(key.release("a"))
 
-    def test_a_late_finisher_learns_that_its_lease_has_expired_though_nobody_asked_for_the_key(self) -> None:
+    def test_a_late_finisher_of_a_key_without_another_owner_learns_that_its_lease_has_expired(self) -> None:
         key = self.key()
         key.hold("a", ttl=SHORT)
         key.wait_until_expired()
@@ -180,7 +180,7 @@ class FencePromises(Subject):
         fences = [key.hold(f"{number}", limit=10) for number in range(10)]
         assert fences == sorted(set(fences))
 
-    def test_the_fence_of_a_waiting_task_is_newer_than_that_of_the_holder_before_it(self) -> None:
+    def test_the_fence_of_a_waiting_task_is_above_the_fence_of_the_holder_before_it(self) -> None:
         key = self.key()
         first = key.hold("a")
         key.park("b")

@@ -36,7 +36,7 @@ class OwningPromises(Subject):
         assert fence_of(key.acquire_alone("b", OTHER)) > fence
         assert not key.renew("a")
 
-    def test_a_running_lease_is_not_that_of_another_delivery_of_the_same_id(self) -> None:
+    def test_a_running_lease_does_not_belong_to_another_delivery_of_the_same_id(self) -> None:
         key = self.key()
         fence_of(key.acquire_alone("a", TOKEN))
         for phase in ("running", "queued"):
@@ -168,7 +168,7 @@ class OwningPromises(Subject):
         assert key.acquire_alone("a", TOKEN, phase="queued").answer == Stale()
         assert key.holders() == []
 
-    def test_that_a_call_was_given_up_makes_no_copy_of_what_has_finished_run_again(self) -> None:
+    def test_a_copy_of_a_finished_message_does_not_run_after_its_call_was_given_up(self) -> None:
         key = self.key()
         key.remove("a", ending="superseded")
         key.give_up("a")

@@ -18,7 +18,7 @@ class RecallPromises(Subject):
         assert key.inspect().waiting == 2, "until a worker ends it"
         assert not key.reap().wake
 
-    def test_what_expired_leaves_when_a_worker_ends_it(self) -> None:
+    def test_an_expired_task_leaves_the_line_when_a_worker_ends_it(self) -> None:
         key = self.key()
         key.needs_line()
         key.hold("a")

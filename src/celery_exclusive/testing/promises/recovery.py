@@ -37,7 +37,7 @@ class RecoveryPromises(Subject):
         key.hold("b")
         assert not key.reap().wake
 
-    def test_those_who_wait_come_before_a_dead_run(self) -> None:
+    def test_waiting_tasks_come_before_a_dead_run(self) -> None:
         key = self.key()
         key.run("a", ttl=SHORT)
         key.park("b")
@@ -51,7 +51,7 @@ class RecoveryPromises(Subject):
         assert not key.reap(recovers_until=0).wake
         assert key.reap_until_woken().id == "b"
 
-    def test_who_asks_for_the_key_of_a_dead_run_does_not_put_off_the_sweep(self) -> None:
+    def test_a_request_for_the_key_of_a_dead_run_does_not_put_off_the_sweep(self) -> None:
         key = self.dead_run()
         assert not key.reap(recovers_until=0).wake
         assert isinstance(key.acquire("b", OTHER).answer, Held)

@@ -100,7 +100,7 @@ class Admin(Clean, TransactionTestCase):
         assert all(text in shown for text in (">2<", ">3<", ">waiting<"))
         assert self.client.get(f"{WAITING}3_2Fp_40slow/change/").status_code == 200
 
-    def test_free_keys_and_those_of_other_namespaces_are_left_out(self):
+    def test_free_keys_and_keys_of_other_namespaces_are_left_out(self):
         held("x=ours")
         store = open_store(services.store_url, prefix="theirs")
         held("x=theirs", store=store)
