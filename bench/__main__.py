@@ -1,6 +1,6 @@
 """Measure all rows of the table, or those that are named: `python -m bench publish noop`.
 
-`keys` and `stores` are no rows of it: they print figures that other pages state.
+`keys`, `steps` and `stores` are no rows of it: they print figures that other pages state.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from bench import (
     publish,
     refuse,
     report,
+    steps,
     stores,
 )  # fmt: skip
 
@@ -36,7 +37,7 @@ ROWS = {
     "kill": kill.run,
     "capacity": capacity.run,
 }
-OF_OTHER_PAGES = {"keys": keys.run, "stores": stores.run}
+OF_OTHER_PAGES = {"keys": keys.run, "steps": steps.run, "stores": stores.run}
 
 
 def main() -> None:

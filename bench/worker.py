@@ -14,6 +14,7 @@ from typing import Any
 from typing_extensions import Self
 
 from bench import cpu, tasks
+from bench.trace import Trace
 from tests.servers import wait_until
 from tests.worker.nursery import DEATH_OF_PARENT
 
@@ -27,13 +28,16 @@ class Worker:
     """
 
     def __init__(
-        self, contender: str, url: str, folder: str | Path, *, slots: int, tally: Path, **conf: Any
-    ) -> None:
+        self, contender: str, url: str, folder: str | Path, *, slots: int, tally: Path, trace: bool = False,
+        **conf: Any,
+    ) -> None:  # fmt: skip
         self.name = f"{contender.replace(' ', '-').replace(',', '')}-{time.monotonic_ns()}@bench"
         self.task = tasks.make(contender, url, **conf)
         self._log = Path(folder, f"{self.name}.log")
         words = ["worker", "-c", str(slots), "-n", self.name, "-Q", f"idle-{self.name}", "-l", "INFO"]
         options = {"contender": contender, "broker": url, "tally": str(tally), **conf}
+        if trace:
+            options["trace"] = str(folder)
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "bench.worker", json.dumps(options), *words],
@@ -66,6 +70,11 @@ class Worker:
         return bool(replies)
 
     @property
+    def pid(self) -> int:
+        """The id of its main process."""
+        return self._process.pid
+
+    @property
     def is_up(self) -> bool:
         return self._process.poll() is None
 
@@ -85,6 +94,8 @@ class Worker:
 if __name__ == "__main__":
     exec(DEATH_OF_PARENT)
     worker_options = json.loads(sys.argv[1])
-    tasks.make(
-        worker_options.pop("contender"), worker_options.pop("broker"), **worker_options
-    ).app.worker_main([*sys.argv[2:], "--without-gossip", "--without-mingle"])
+    traces_into = worker_options.pop("trace", None)
+    worker_task = tasks.make(worker_options.pop("contender"), worker_options.pop("broker"), **worker_options)
+    if traces_into:
+        Trace(traces_into).start()
+    worker_task.app.worker_main([*sys.argv[2:], "--without-gossip", "--without-mingle"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,9 @@ from bench.__main__ import ROWS
 from bench.makespan import ORDERED, disorder, least
 from bench.report import PAGES, Report, markdown, with_tables
 from bench.row import OURS, Figure, Row, shares, times
+from bench.steps import Steps
 from bench.tally import Spell, Tally
+from bench.trace import Call
 
 ROOT = Path(__file__).parents[2]
 PARTS = (
@@ -119,6 +122,24 @@ def test_a_tally_counts_the_tasks_that_have_ended(tmp_path: Path) -> None:
     assert tally.spells()[2].ended >= tally.wait_for_begin_of(2)
     tally.clear()
     assert same.ended() == 0
+
+
+def test_a_step_from_file_to_file_is_a_move_and_a_function_counts_once() -> None:
+    there, back = Call("a.py", "f:1"), Call("b.py", "g:1")
+    assert Steps.of([there, there, back, there]) == Steps(files=2, functions=2, calls=4, moves=2)
+
+
+def test_the_steps_of_a_task_are_traced_in_each_process() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", "steps"],
+        env={**os.environ, "BENCH_SMOKE": "1"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    for process in ("publisher", "main process", "child"):
+        assert re.search(rf"exclusive +{process} +[1-9]\d* / ", done.stdout), done.stderr[-2000:]
 
 
 def test_the_page_states_what_was_measured() -> None:
