@@ -117,6 +117,10 @@ def test_the_readme_is_short() -> None:
     assert len(README.read_text().splitlines()) <= 150
 
 
+def test_the_limits_that_decide_fit_on_a_page() -> None:
+    assert len((ROOT / "docs/limits.md").read_text().splitlines()) <= 40
+
+
 def test_there_are_examples() -> None:
     assert len(BLOCKS) >= 15
     assert len(SHORT) >= 20

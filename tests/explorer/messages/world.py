@@ -159,7 +159,7 @@ class Fate(NamedTuple):
     `is_given_up`: a worker has announced that it was revoked or has failed, while another one may still
     have a delivery of it. `has_no_key`: it was sent without its key, or could not keep it, or has lost it to
     a task that was admitted before. `has_handed_over`: its key is that of its retry or replacement, and until
-    that begins nothing holds its copies back, as docs/verification.md says.
+    that begins nothing holds its copies back, as docs/known-limits.md says.
     `is_sent`: its publisher has sent it. `is_unsent`: its publisher was told that it is not sent, and will
     not be.
     """
