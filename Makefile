@@ -40,10 +40,11 @@ test-all: test ## the same and the slower tiers: more states, histories, kills, 
 	@$(BIN)/python -m tests.stress --store redis --store sqlite: --rounds 5
 
 # Meanwhile one process compiles the tests, where twelve would do it at the same time.
-check: ## format, lint, types, layers
+check: ## format, lint, words, types, layers
 	@$(PYTHON) scripts/bootstrap dev
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
+	@$(BIN)/python scripts/words
 	@$(RUN)pytest --collect-only -q >/dev/null & \
 		$(BIN)/mypy && $(BIN)/basedpyright; code=$$?; wait; exit $$code
 	@$(BIN)/lint-imports

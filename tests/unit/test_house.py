@@ -107,3 +107,22 @@ def test_the_evidence_names_tests_that_exist():
             missing.append(name)
     assert named
     assert not missing
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ("key = 1  # whoever asks for it", "1: whoever: name the process"),
+        ("def test_it_is_released(): ...", "1: test_it_is_released: name subject"),
+        ('def read():\n    """What a child reads."""', "2: What ...: begin with the thing"),
+        ('log = "first line\\n"\nraise_(f"nobody holds {key}")', "2: nobody: name what is missing"),
+        ('"""A text.\n\nLonger than that of another.\n"""', "3: that of: repeat the noun"),
+    ],
+)
+def test_scripts_words_reports_file_line_and_remedy_of_a_word(tmp_path: Path, line: str, fault: str):
+    file = tmp_path / "written.py"
+    file.write_text(line)
+    found = subprocess.run([sys.executable, ROOT / "scripts/words", file], capture_output=True, text=True)
+    assert found.returncode == 1
+    assert found.stdout.startswith(f"{file}:{fault}")
+    assert found.stdout.count("\n") == 1

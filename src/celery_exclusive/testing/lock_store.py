@@ -49,16 +49,16 @@ class LockStore(MemoryStore):
     def held(self, what: Any, *args: Any, **kwargs: Any) -> Generator[None]:
         """Let another owner hold a lock: of a task with these arguments, or of a string as for `lock(text)`.
 
-        It is released at the end of the block, or expires when the clock has moved by 30 seconds. A lock with
-        a limit is held once per block: all four slots of a task with `limit=4` by four blocks, one in the
-        other, and those of a `lock(text, limit=4)` by four of `held(text, limit=4)`.
+        The end of the block releases it; without that it expires when the clock has moved by 30 seconds. Each
+        block holds one slot: four nested blocks hold all slots of a task with `limit=4`, and four blocks
+        `held(text, limit=4)` all slots of a `lock(text, limit=4)`.
 
         Raises:
             AssertionError: it is held already, as often as its limit allows.
         """
         key = _key(what, args, kwargs)
         limit = kwargs.get("limit", 1) if isinstance(what, str) else _limit(what)
-        id, token = f"somebody-else-{next(_numbers)}/0", "0" * 16
+        id, token = f"another-owner-{next(_numbers)}/0", "0" * 16
         reply = self.apply(key, Acquire(id, token, 30 * SECOND, limit))
         assert isinstance(reply.answer, Granted), f"lock {key} is held already: {reply.answer}"
         try:

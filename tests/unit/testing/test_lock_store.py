@@ -60,10 +60,10 @@ def test_a_task_that_would_wait_says_so_instead(lock_store: LockStore, app: Cele
     @app.task(shared=False, exclusive=Exclusive(key="repo:{number}"))
     def sync(number: int) -> None: ...
 
-    would_wait = "would wait for lock x=repo:17, which is held by somebody-else"
+    would_wait = "would wait for lock x=repo:17, which is held by another-owner"
     with lock_store.held("repo:17"), pytest.raises(LockHeld, match=would_wait) as conflict:
         sync.delay(17)
-    assert conflict.value.holder.startswith("somebody-else")
+    assert conflict.value.holder.startswith("another-owner")
 
 
 def test_a_unique_task_conflicts_with_the_holder_of_its_key(lock_store: LockStore, app: Celery) -> None:

@@ -139,7 +139,7 @@ class OwnershipPromises(Subject):
             key.hold(f"{number}", ttl=LONG, limit=20)
             token = OTHER if number % 7 == 0 else TOKEN
             leases.append((key.name, Renew(f"{number}", token, 10**6)))
-        leases.append(("nobody holds this", Renew("a", TOKEN, 10**6)))
+        leases.append(("a key without holder", Renew("a", TOKEN, 10**6)))
         assert store.renew(leases) == [number % 7 != 0 for number in range(60)] + [False]
         assert store.renew([]) == []
 

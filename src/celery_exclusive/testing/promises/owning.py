@@ -59,7 +59,7 @@ class OwningPromises(Subject):
     def test_a_lease_that_does_not_run_belongs_to_its_id_with_any_token(self) -> None:
         key = self.key()
         key.acquire_alone("a", TOKEN, phase="queued")
-        assert not key.renew("a", OTHER)  # nobody runs whose heartbeat this could be
+        assert not key.renew("a", OTHER)  # no run exists whose heartbeat could renew it
         assert found(key.requeue("a", OTHER))
         assert found(key.release("a", OTHER, ending="open"))
         key.acquire_alone("a", TOKEN)

@@ -1,4 +1,4 @@
-"""What ends in line is published out of turn: a message that expires, a task that was revoked."""
+"""Recall: the message of a task that expires or is revoked in line is published out of turn, to be ended."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class RecallPromises(Subject):
         reply = key.store.apply(key.name, Recall("c"))
         assert found(reply)
         assert [(wake.id, wake.message) for wake in reply.wake] == [("c", b"the message")]
-        for id in ("a", "nobody"):
+        for id in ("a", "unknown"):
             assert key.store.apply(key.name, Recall(id)).answer == Applied(False)
 
     def test_all_places_are_listed(self) -> None:

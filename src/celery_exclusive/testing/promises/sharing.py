@@ -45,7 +45,7 @@ class SharingPromises(Subject):
         assert self.lists(shared.store)
 
     def test_threads_that_wait_in_line_lose_no_wake_up(self) -> None:
-        """No reaper, no polling: if an offer were lost, the others would wait for ever."""
+        """Without reaper and polling, a lost offer would let the other tasks wait for ever."""
         key = self.key()
         key.needs_line()
         running, ran, guard = [0], set[str](), threading.Lock()
