@@ -1,1 +1,1 @@
-"""What is decided of keys and messages, pure: `step` for a key, plans for a message."""
+"""The decisions of the library. Pure: no I/O, no clock, no randomness, no Celery."""

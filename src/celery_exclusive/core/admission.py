@@ -1,4 +1,4 @@
-"""The plan of a delivery: whether its body may begin, and what becomes of it otherwise."""
+"""The plan of a delivery: whether its body may begin, and what its worker does with it otherwise."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from celery_exclusive.core.plan import Ask, Plan
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What a task's option says of conflicts."""
+    """The values of a task's option that decide a conflict."""
 
     on_conflict: str = "wait"
     on_full: str = "raise"
@@ -41,15 +41,17 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What becomes of a delivery.
+    """The decision about a delivery.
 
-    run: its body may begin. skip, fail: it ends without its body, as SUCCESS or with LockHeld. wait: the
-    store has its message. reschedule: it is delivered again later. drop: another copy of its message has run.
+    run: the body may begin. skip, fail: the delivery ends without its body, as SUCCESS or with LockHeld.
+    wait: the store has the message. reschedule: the message is delivered again later. drop: another copy of
+    the message runs, or has run.
 
-    `key` is the one that decided, `by` are its owners, `existing_id` the task of the first, `reason` is
-    why. `fence` is that of the lock if it was granted, `unique_fence` that of the unique key, `position` that
-    of a waiting task in line, `waiting` how many wait in a full line. `may_hold_unique` says that the end has
-    to release the unique key.
+    * `key`: the key that decided. `by`: its owners. `existing_id`: the task of the first owner.
+    * `reason`: the reason of a skip or failure.
+    * `fence`, `unique_fence`: the fences of the lock and of the unique key, as far as they were granted.
+    * `position`: the place of a waiting task in line. `waiting`: the number of tasks in a full line.
+    * `may_hold_unique`: the end of the run has to release the unique key.
     """
 
     kind: Literal["run", "skip", "fail", "wait", "reschedule", "drop"]
@@ -68,11 +70,11 @@ class Outcome:
         return self.fence > 0
 
     def is_against(self, task: str) -> bool:
-        """Whether this task is the one that has the key."""
+        """Whether this task owns the key."""
         return task in (self.existing_id, *(task_id(owner.id) for owner in self.by))
 
     def as_duplicate(self, key: str, by: tuple[Owner, ...]) -> Outcome:
-        """Return the outcome of a run whose unique key these owners hold. It keeps its lock."""
+        """Return the outcome of a run whose unique key these owners hold. The run keeps its lock."""
         return replace(self, kind="skip", key=key, by=by, existing_id=first_task_id(by), reason="duplicate")
 
 
@@ -85,7 +87,7 @@ ON_CONFLICT: dict[str, Literal["skip", "fail", "reschedule"]] = {
 
 
 def admit(delivery: Delivery, policy: Policy) -> Plan[Outcome]:
-    """Decide whether the body of a delivery may begin: first by its lock, and only then by its unique key."""
+    """Decide whether the body of a delivery may begin. The lock is acquired before the unique key."""
     unique = delivery.unique
     if delivery.duplicate_of:
         key, existing_id = delivery.duplicate_of
@@ -95,7 +97,7 @@ def admit(delivery: Delivery, policy: Policy) -> Plan[Outcome]:
         held = yield from _acquire_as_publisher(delivery, unique)
         if held and not _is_kin(delivery, held.by[0]):
             return Outcome("run").as_duplicate(unique.claim.key, held.by)
-        if held:  # its kin ends before it begins
+        if held:  # the kin that holds the key ends before this body begins
             may_hold = False
     outcome = Outcome("run")
     if delivery.exclusive:
@@ -114,7 +116,8 @@ def admit(delivery: Delivery, policy: Policy) -> Plan[Outcome]:
 def _acquire_lock(delivery: Delivery, claim: Claim, policy: Policy) -> Plan[Outcome]:
     """Acquire the lock, or wait in its line.
 
-    The message is sent to the store by a second request, when the lock is known to be held: most are free.
+    Most locks are free, so the first request comes without the message. A second request sends it when the
+    lock is held.
     """
     acquire = delivery.acquire(claim, at_once=True)
     answer = yield from _ask(delivery, claim.key, acquire)
@@ -138,9 +141,10 @@ def _acquire_lock(delivery: Delivery, claim: Claim, policy: Policy) -> Plan[Outc
 
 
 def _ask(delivery: Delivery, key: str, acquire: Acquire) -> Plan[Answer]:
-    """Ask for a key, and send the message only if that replaces one that the store keeps.
+    """Ask for a key without the message. If a redelivery is parked, send its message in a second request.
 
-    The store may keep it as an earlier delivery has parked it: not redelivered yet, as its body has to know.
+    The store may have the message from an earlier delivery, without the mark `redelivered` that the body has
+    to see: the second request replaces it.
     """
     answer = yield Ask(key, acquire)
     if isinstance(answer, Parked) and delivery.redelivered:
@@ -149,13 +153,13 @@ def _ask(delivery: Delivery, key: str, acquire: Acquire) -> Plan[Answer]:
 
 
 def _has_to_wait(delivery: Delivery, policy: Policy, by: tuple[Owner, ...]) -> bool:
-    """Whether it waits for these owners, whatever its option says: it was admitted before, or is kin."""
+    """Whether the delivery waits for these owners with any option: it was admitted before, or is kin."""
     goes_on = delivery.was_admitted and policy.on_conflict in ("skip", "raise")
     return goes_on or any(_is_kin_but_no_copy(delivery, owner) for owner in by)
 
 
 def _acquire_as_publisher(delivery: Delivery, unique: UniqueClaim) -> Plan[Held | None]:
-    """Do what a publisher without this library has not done. Held: the message is a duplicate."""
+    """Acquire the unique key for a message whose publisher has not. Held: the message is a duplicate."""
     key, queued = unique.claim.key, unique.queued
     own = queued.acquire_alone(unique.queued_ttl, "period" if unique.ends_by_clock else "queued")
     answer = yield Ask(key, own)
@@ -165,14 +169,14 @@ def _acquire_as_publisher(delivery: Delivery, unique: UniqueClaim) -> Plan[Held 
 
 
 def _begin(delivery: Delivery, unique: UniqueClaim, run: Outcome) -> Plan[Outcome]:
-    """Acquire the unique key for the run. What has to wait for that holds no lock meanwhile."""
+    """Acquire the unique key for the run. A delivery that has to wait for it releases its lock meanwhile."""
     if unique.until == STARTED:
         yield Ask(unique.claim.key, unique.queued.release("open"))
     if unique.until != FINISHED:
         return run
     claim = unique.claim
     answer = yield from _acquire_unique_key(delivery, claim)
-    if answer is None:  # it needs no key
+    if answer is None:  # the body runs without the key
         return run
     if isinstance(answer, Granted):
         yield from _supersede_former_run(delivery, claim)
@@ -204,7 +208,7 @@ def _acquire_unique_key(delivery: Delivery, claim: Claim) -> Plan[Answer | None]
 
 
 def _supersede_former_run(delivery: Delivery, claim: Claim) -> Plan[None]:
-    """The run that handed its key over has no lease to hold back copies of its message: end them all."""
+    """End all copies of the former run's message. That run handed its key over: no lease holds them back."""
     if delivery.follows:
         yield Ask(claim.key, Remove(delivery.follows, ending="superseded"))
 
@@ -222,11 +226,11 @@ def _keep_unique_key(delivery: Delivery, unique: UniqueClaim, lock: Claim) -> Pl
 
 
 def _release_dead_run(unique: UniqueClaim, lock: Claim) -> Plan[None]:
-    """Release the unique lease of an earlier delivery that is dead, for its message, as its worker would.
+    """Requeue the unique lease of a dead earlier delivery of this message, as its worker would have done.
 
-    A run acquires its lock first, and the looks come in the other order: a run that has the unique key at the
-    first look, and no lock at the second, is dead or just ending. One that has both may live; if it does not,
-    both leases expire together.
+    A run acquires its lock before its unique key, and this function looks in the other order. A run that has
+    the unique key at the first look, and no lock at the second, is dead or just ending. A run with both may
+    live; if it is dead, both leases expire together.
     """
     key = unique.claim.key
     runs = yield Ask(key, None, may_fail=True)
@@ -242,31 +246,31 @@ def _release_dead_run(unique: UniqueClaim, lock: Claim) -> Plan[None]:
 
 
 def _has_to_run(delivery: Delivery, owner: Owner) -> bool:
-    """Whether this delivery is no duplicate of the owner, and waits until the unique key is free."""
+    """Whether this delivery waits until the unique key is free, as it is no duplicate of the owner."""
     return delivery.has_asked_before or _is_kin(delivery, owner)
 
 
 def _is_kin(delivery: Delivery, owner: Owner) -> bool:
-    """Whether this is the same message, an earlier run of its task, or the parent that is just ending."""
+    """Whether the owner is the same message, an earlier run of its task, or the parent that just ends."""
     is_same = publish_claim_id(owner.id) == publish_claim_id(delivery.id)
     return is_same or task_id(owner.id) in delivery.kin
 
 
 def _is_kin_but_no_copy(delivery: Delivery, owner: Owner) -> bool:
-    """Whether it is kin, and not another queue's copy of the same publish."""
+    """Whether the owner is kin, and not another queue's copy of the same publish."""
     return _is_kin(delivery, owner) and not is_other_copy(owner.id, delivery.id)
 
 
 def _is_own_publish(delivery: Delivery, owner: Owner) -> bool:
-    """Whether its publisher has acquired the key, and said so in a header that is not valid here."""
+    """Whether the publisher of this message has acquired the key, in a header that is not valid here."""
     return owner.phase == "queued" and task_id(owner.id) == task_id(delivery.id)
 
 
 def _may_take_over(delivery: Delivery, owner: Owner) -> bool:
-    """Whether the owner is only queued, or comes from this very task.
+    """Whether the owner is a queued message, or a message of this very task.
 
-    A queued one ends as a duplicate when it is delivered. If each left the key to the next one, in a queue
-    that is longer than `queued_ttl`, none would run.
+    A queued message that loses its key ends as a duplicate when it is delivered. If each delivery left the
+    key to the message behind it, no message would run in a queue that is longer than `queued_ttl`.
     """
     if owner.phase == "queued":
         return not delivery.is_fanout or publish_claim_id(delivery.id) == owner.id
@@ -274,8 +278,8 @@ def _may_take_over(delivery: Delivery, owner: Owner) -> bool:
 
 
 def _runs_without(delivery: Delivery, owner: Owner) -> bool:
-    """Whether the key is that of the publish, and another queue's copy has begun first.
+    """Whether the body runs without the key, since another queue's copy of the publish has begun first.
 
-    Where all queues get a copy, that one may have ended already, and another publish has the key.
+    Where all queues get a copy, the first copy may have ended already, and another publish may hold the key.
     """
     return is_other_copy(delivery.id, owner.id) or (delivery.is_fanout and delivery.id != owner.id)

@@ -1,4 +1,4 @@
-"""The steps of a call on its unique key, which belongs to the message until a delivery of that begins."""
+"""The steps of a call on its unique key, which belongs to the message until one of its deliveries begins."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from celery_exclusive.core.records import GIVEN_UP, SENT, Holder
 
 
 class CallSteps(KeyState):
-    """The operations of a publisher, one method each. Some of a delivery are the same."""
+    """The operations of a publisher, one method each. A delivery uses some of them, too."""
 
     def acquire_alone(self, op: AcquireAlone) -> Answer:
         self.advance()
         own = self.holders.get(op.id)
         if own and not own.belongs_to(op.token):  # another delivery of this id runs
             return Held(self.owners())
-        # The id of a call is new: what is known of it is known since an earlier request of its publisher.
+        # The id of a call is new: a mark of it can only come from an earlier request of its publisher.
         is_refused = bool(self.holders or self.waiting) and not (op.repeated or op.inherits)
         known = None if own or is_refused or op.phase == "running" else self.mark
         if known not in (None, GIVEN_UP):
@@ -29,7 +29,9 @@ class CallSteps(KeyState):
         fence = lease.fence if lease else self.next_number()
         if lease:
             del self.holders[lease.id]
-        if lease and lease.id != op.id and self.is_at_broker(lease.id):  # what its run has kept is no copy
+        if (
+            lease and lease.id != op.id and self.is_at_broker(lease.id)
+        ):  # the message that its run keeps is no copy
             self.leave(lease.id)
         entry = self.entries.get(op.id)
         is_copied = entry is not None or (lease is not None and lease.may_have_copies)
@@ -38,7 +40,7 @@ class CallSteps(KeyState):
             self.new_tombstone = SENT
         if entry:
             self.put_behind(entry)
-        self.advance()  # a copy of the message that held it joins the line
+        self.advance()  # a copy of the message whose lease was inherited joins the line
         return Granted(fence)
 
     def give_up(self, op: GiveUp) -> Answer:

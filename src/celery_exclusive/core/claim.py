@@ -56,8 +56,8 @@ class Claim:
 class UniqueClaim:
     """The claim of a message to its unique key, which it holds `until` an event.
 
-    `is_acquired` says that its publisher has acquired it. `queued_ttl` is how long the lease lasts, in
-    microseconds, while the message waits.
+    `is_acquired`: the publisher has acquired the key. `queued_ttl`: the life of the lease, in microseconds,
+    while the message is queued.
     """
 
     claim: Claim
@@ -67,12 +67,12 @@ class UniqueClaim:
 
     @property
     def ends_by_clock(self) -> bool:
-        """Whether the key is held until a time is over, whatever becomes of the task."""
+        """Whether only the clock ends the lease: it lasts for a period, and no ending releases it."""
         return self.until == PERIOD
 
     @property
     def queued(self) -> Claim:
-        """The claim of the published message: until a copy of it begins, it is one for all queues."""
+        """The claim of the published message. All its queues share this claim until a copy begins."""
         return replace(self.claim, id=publish_claim_id(self.claim.id))
 
     @property
@@ -81,30 +81,30 @@ class UniqueClaim:
         return (self.claim,) if self.queued == self.claim else (self.claim, self.queued)
 
     def requeue(self) -> Requeue:
-        """Leave the key to the message, which is delivered again."""
+        """Return the operation that leaves the key to the message, which is delivered again."""
         return Requeue(self.claim.id, self.claim.token, self.queued_ttl)
 
 
 def task_id(id: str) -> str:
-    """The id of the task within the id of a claim, which is `task id/publish id@queue`."""
+    """Return the task id of a claim id, which has the form `task id/publish id@queue`."""
     return id.rpartition("/")[0]
 
 
 def first_task_id(by: Sequence[Owner]) -> str:
-    """The id of the task that is the first of these owners; "" if the store names none."""
+    """Return the task id of the first of these owners, or "" if the store names none."""
     return task_id(by[0].id) if by else ""
 
 
 def publish_id(id: str) -> str:
-    """The publish id, with its queue, within the id of a claim."""
+    """Return the publish id of a claim id, with its queue."""
     return id.rpartition("/")[2]
 
 
 def publish_claim_id(id: str) -> str:
-    """The id of the claim of a publish, from that of the copy in any queue."""
+    """Return the claim id of a publish, from the claim id of its copy in any queue."""
     return f"{task_id(id)}/{publish_id(id).partition('@')[0]}"
 
 
 def is_other_copy(id: str, other: str) -> bool:
-    """Whether these ids are of two queues' copies of the same publish."""
+    """Whether these claim ids belong to copies of one publish in two queues."""
     return id != other and publish_claim_id(id) == publish_claim_id(other)

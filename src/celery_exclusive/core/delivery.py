@@ -12,17 +12,20 @@ from celery_exclusive.core.operations import Acquire, Order
 class Delivery:
     """The facts of one delivery of a message: its claims, and how it came.
 
-    `duplicate_of` names the key and its task if the message was sent as a duplicate. `was_admitted` says
-    that its own task was admitted before: it is a retry, or is delivered again. `acks_late` says that it is
-    acknowledged at the end, and delivered again if the end is not seen. `recovers` says that the store keeps
-    the message behind its run, at the first of its `leases`, and that it is delivered from there if its run
-    dies. `order` is that in which the tasks of its lock start, unless as they arrive. `can_be_parked` says
-    that the store can keep the message, since its queue can get it back, `is_fanout` that all queues of its
-    exchange got a copy. `published_by` is the task whose end has published it, or its own, if its own body
-    has. `follows` is the id of the run that has handed its unique key over to this message, its retry or
-    replacement. `is_awaited` says that other tasks wait for its end: it is a member of a canvas.
-    If it waits in line, it expires after `expires_in`. `deaths` counts its runs that have been recovered,
-    since their workers died.
+    * `duplicate_of`: the key and its task, if the message was sent as a duplicate.
+    * `was_admitted`: the task was admitted before; this is a retry, or a redelivery.
+    * `acks_late`: the worker acknowledges the message at its end; the broker redelivers it without that.
+    * `recovers`: the store keeps the message behind its run, at the first of its `leases`, and publishes it
+      again if the run dies.
+    * `order`: the order in which the tasks of its lock start; None: the order of arrival.
+    * `can_be_parked`: the store can keep the message, since it can be published to its queue again.
+    * `is_fanout`: all queues of the exchange got a copy.
+    * `published_by`: the task whose end has published the message; its own, if its own body has.
+    * `follows`: the id of the run that has handed its unique key over to this message, its retry or
+      replacement.
+    * `is_awaited`: other tasks wait for its end; it is a member of a canvas.
+    * `expires_in`: the time after which the message expires if it waits in line.
+    * `deaths`: the number of its runs whose workers died, and that were recovered.
     """
 
     id: str
@@ -52,15 +55,15 @@ class Delivery:
 
     @property
     def has_asked_before(self) -> bool:
-        """Whether an earlier delivery or run of its task has asked for its keys."""
+        """Whether an earlier delivery or run of this task has asked for its keys."""
         return self.was_admitted or self.may_be_in_line
 
     @property
     def kin(self) -> tuple[str, ...]:
-        """The tasks with which it cannot conflict: the one whose end has published it, and its own.
+        """The tasks with which this delivery cannot conflict: its own, and the task whose end published it.
 
-        A call that was given the id of another task continues no run of it. The others would have to wait
-        for a member of a canvas, so that one counts as a continuation.
+        A new call with the id of another task continues no run of that task, so its own id is left out. A
+        member of a canvas counts as a continuation: other tasks wait for its end.
         """
         goes_on = self.was_admitted or self.published_by or self.follows or self.is_awaited
         return tuple(filter(None, (self.published_by, task_id(self.id) if goes_on else None)))
@@ -82,9 +85,9 @@ class Delivery:
         return tuple(filter(None, (self.exclusive, unique)))
 
     def acquire(self, claim: Claim, *, at_once: bool = False) -> Acquire:
-        """Ask for one of its keys. For the key that was not offered to it, it counts as redelivered.
+        """Return the request for one of its keys. A key that was not offered sees it as a redelivery.
 
-        With `at_once` a message that the store would keep, to recover it, does not wait in line.
+        With `at_once` a message that the store keeps for recovery gets the key or is refused, never parked.
         """
         recovers = self.recovers and (claim is self.exclusive or not self.exclusive)
         redelivered, promoted = self.may_be_in_line, None

@@ -1,4 +1,4 @@
-"""The plan of a run without a message: its caller waits for the lock itself, and nothing is queued."""
+"""The plan of a run without a message: the caller itself waits for the lock, and no message is queued."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from celery_exclusive.core.plan import Ask, Plan
 
 @dataclass(frozen=True, slots=True)
 class DirectRun:
-    """The claims of a run without a message, to the keys that the code around it does not hold."""
+    """The claims of a run without a message: its keys, except those that the code around it holds already."""
 
     exclusive: Claim | None = None
     unique: UniqueClaim | None = None
 
 
 def admit_directly(run: DirectRun, on_conflict: str) -> Plan[Outcome]:
-    """Decide whether a body may begin: first by its lock, and only then by its unique key.
+    """Decide whether a body may begin. The lock is acquired before the unique key.
 
-    To park is to wait: a plan that parks asks its caller to wait until the lock is free.
+    A request with `park` asks the caller to wait until the lock is free.
     """
     outcome = Outcome("run")
     if run.exclusive:

@@ -1,4 +1,4 @@
-"""What the end of a delivery asks of its keys, in whichever process sees it."""
+"""The operations on its keys that end a delivery, in the child or in the main process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def run_ended(
 ) -> Iterator[tuple[str, Release | Requeue]]:
     """Release all keys of a delivery that has ended.
 
-    `done`: for good, its result is stored. A message that will be redelivered keeps its unique key.
+    `done`: the message is over, and its result is stored. A message that will be redelivered keeps its unique
+    key.
     """
     ending: Ending = "done" if done else "open"
     if delivery.exclusive:
@@ -42,11 +43,11 @@ def run_ended(
 
 
 def guard_of(delivery: Delivery) -> Claim | None:
-    """The claim that keeps two deliveries of this message from running at the same time."""
+    """Return the claim that keeps two deliveries of this message from running at the same time."""
     return next(iter(delivery.leases), None)
 
 
 def is_obsolete_copy(delivery: Delivery, answer: Answer) -> bool:
-    """Whether this is the copy of an offer whose task runs under another copy, or has run."""
+    """Whether the delivery is the copy of an offer whose task runs as another copy, or has run."""
     by = answer.by if isinstance(answer, (Held, Full)) else ()
     return answer == Stale() or delivery.id in [owner.id for owner in by]

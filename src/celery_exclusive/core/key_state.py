@@ -1,4 +1,4 @@
-"""The state of a key during a step: its holders, its line, and the entry whose turn it is."""
+"""The state of a key during a step: its holders, its line, and the offers of free slots."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ FIRST_OFFER = 5 * SECOND
 LONGEST_OFFER = 120
 """The longest offer, and the pause between offers to an entry aside, in first offers: 10 minutes."""
 ABANDONED = 600 * SECOND
-"""How long after its expiry a lease with a copy behind it ends, for who asks, if no sweep has ended it."""
+"""The time after its expiry at which a lease with a copy behind it ends without a sweep, at a request."""
 SWEEP_AGAIN = SECOND
-"""When a sweep that does not recover looks again at a key with a lease that it has left."""
+"""The pause until the next look of a sweep at a key whose expired lease it did not recover."""
 OFFERS_IN_LINE = 8
 OFFERS_ASIDE = 64
 
@@ -39,10 +39,10 @@ def owner(lease: Holder, now: int) -> Owner:
 
 
 class KeyState:
-    """A document and its line, with the changes of this step. `id` is the operation's.
+    """A document and its line, with the changes of this step. `id` is the id of the operation.
 
-    `tombstone` is that of its message, `mark` also a mark of its call.
-    `recovers`: this is a sweep that ends dead runs whose messages are kept.
+    `tombstone` is the tombstone of its message, `mark` the same or the mark of its call.
+    `recovers`: whether a sweep ends dead runs whose messages are kept; None: the operation is no sweep.
     """
 
     def __init__(self, document: Document, line: Line, id: str, now: int, first_offer: int) -> None:
@@ -50,7 +50,7 @@ class KeyState:
         self.line = line
         self.now = now
         self.first_offer = first_offer
-        self.recovers: bool | None = None  # whether this sweep does; None: it is no sweep
+        self.recovers: bool | None = None
         self.epoch = document.epoch
         self.deadline = document.deadline
         self.limit = document.limit
@@ -78,24 +78,25 @@ class KeyState:
         *,
         may_have_copies: bool,
     ) -> None:
-        """Give the operation's id a lease."""
+        """Grant the operation's id a lease."""
         self.holders[op.id] = Holder(op.id, op.token, self.now + op.ttl, fence, may_have_copies, phase)
 
     def put_behind(self, entry: Entry, flags: int = 0) -> None:
-        """Let a copy stand behind its run. What has been admitted expires at no deadline."""
+        """Put a copy behind its run. An admitted message has no deadline any more."""
         self.put(Entry(entry.id, entry.seq, offers=flags, state="behind", deaths=entry.deaths))
 
     def advance(self) -> None:
-        """Drop expired leases, and offer the free slots: first to those in line, then to those aside."""
+        """Drop expired leases, and offer the free slots: first to entries in line, then to entries aside."""
         self.end_expired()
         self._offer_in_line()
         self._offer_aside()
 
     def end_expired(self) -> None:
-        """Drop expired leases. One with a copy of its message behind it ends in a sweep that recovers only.
+        """Drop expired leases. Only a sweep that recovers drops a lease with a copy of its message behind it.
 
-        The store may have been away, and its holder may live: a sweep knows when it has had the time to renew
-        its lease. Until then nobody runs its copy; but not for ever, if no worker sweeps.
+        After an outage of the store such a holder may live, and needs time to renew: a sweep knows when it
+        has had that time. Until then the copy does not run. If no worker sweeps, the lease ends after
+        `ABANDONED`.
         """
         dead = set()
         for lease in list(self.holders.values()):
@@ -112,7 +113,7 @@ class KeyState:
         return lease.expiry <= self.now and lease.id in self.entries
 
     def end_run(self, id: str) -> None:
-        """Drop the lease of a run that has ended. If the broker has its copy, too, that is delivered now."""
+        """Drop the lease of a run that has ended. Its copy joins the line, offered if the broker has it."""
         self.holders.pop(id, None)
         if (copy := self.entries.get(id)) and copy.state == "behind":
             is_at_broker = copy.offers & AT_BROKER
@@ -127,7 +128,7 @@ class KeyState:
         self.put(Entry(entry.id, seq, offer_until, entry.offers & AT_BROKER, deaths=entry.deaths))
 
     def next_number(self) -> int:
-        """Return a fence, or a place in line: both grow with the time and by at least one."""
+        """Return a new fence or place in line. Both grow with the time, and by at least one."""
         self.fence = max(self.fence + 1, self.now)
         return self.fence
 
@@ -147,7 +148,7 @@ class KeyState:
         return (*owners, *(Owner(e.id, 0, e.offer_until - self.now, phase="offered") for e in offered))
 
     def put(self, entry: Entry) -> None:
-        """Store a new or changed entry. One that is behind its run now has no use for an offer."""
+        """Store a new or changed entry. An entry that is now behind its run is not woken."""
         if before := self.entries.get(entry.id):
             self._count(before, -1)
         self.entries[entry.id] = self.changed[entry.id] = entry
@@ -157,12 +158,12 @@ class KeyState:
             self._do_not_wake(entry.id)
 
     def is_at_broker(self, id: str) -> bool:
-        """Whether the message of this id is kept behind its run, and the broker has it, too."""
+        """Whether both the store, behind its run, and the broker have the message of this id."""
         copy = self.entries.get(id)
         return copy is not None and copy.state == "behind" and bool(copy.offers & AT_BROKER)
 
     def leave(self, id: str | None = None) -> None:
-        """Remove the entry of this id, or of the operation's, if there is one."""
+        """Remove the entry of this id, by default the operation's id, if there is one."""
         id = self.id if id is None else id
         if entry := self.entries.get(id):
             self._count(entry, -1)
@@ -172,7 +173,7 @@ class KeyState:
             self._do_not_wake(id)
 
     def _count(self, entry: Entry, difference: int) -> None:
-        """Adjust the counts `waiting` and `ahead` by an entry that joins (1) or leaves (-1) its state."""
+        """Adjust the counts `waiting` and `ahead` for an entry that is added (1) or removed (-1)."""
         if entry.state != "waiting":
             return
         own = self.entries.get(self.id)
@@ -184,10 +185,10 @@ class KeyState:
         self.wake = [woken for woken in self.wake if woken != id]
 
     def _offer_in_line(self) -> None:
-        """Offer each free slot to the next in line, for twice as long as the last time.
+        """Offer each free slot to the next entry in line, for twice as long as its last offer.
 
-        One whose offers are spent steps aside, unless it is the last in line. As many may do so in a step as
-        there are slots, since a step reads only the head of the line.
+        An entry that has had all its offers steps aside, unless it is the last in line. At most as many
+        entries as there are slots step aside in one step, since a step reads only the head of the line.
         """
         slots, in_line = self.slots_to_offer(), self.waiting
         for position, entry in enumerate(self.head(), 1):
@@ -222,15 +223,16 @@ class KeyState:
             self.wake.append(id)
 
     def recall(self, overdue: tuple[Entry, ...]) -> None:
-        """Publish the messages that have expired in line, once: a queue without a worker must not fill up."""
+        """Wake each message that has expired in line, but once only: a queue may be without a worker."""
         for expired in overdue:
             self.put(replace(self.entries[expired.id], deadline=NEVER))
             self.wake_once(expired.id)
 
     def shorten_offers(self) -> None:
-        """Let the next in line wait no longer for a message that is late than for one that was offered.
+        """Shorten the long first offers of published messages, since another task waits for these slots now.
 
-        Nobody waits for the first offer to a published message, so that it can be long: its queue may be.
+        The first offer to a published message is long, as its queue may be. A late message now blocks the
+        next task in line for no longer than an offered one does.
         """
         until = self.now + self.first_offer
         for entry in self.head()[: self.slots_to_offer()]:
@@ -246,7 +248,8 @@ class KeyState:
         times = [entry.offer_until for entry in self.head()[: self.slots_to_offer()]]
         aside = [entry.offer_until for entry in self.entries.values() if entry.state == "aside"]
         others_wait = bool(self.waiting or aside)
-        is_sweep = self.recovers is not None  # what others ask must not put off the sweep that recovers
+        # Requests of other tasks must not put off the sweep that recovers.
+        is_sweep = self.recovers is not None
         times += [
             self.now + SWEEP_AGAIN if is_sweep and self._stays_expired(lease) else lease.expiry
             for lease in self.holders.values()
@@ -260,6 +263,6 @@ class KeyState:
 
     @property
     def first_deadline(self) -> int:
-        """When the first message in line expires. May be early."""
+        """The time at which the first message in line expires, or an earlier one."""
         waits = self.waiting or any(entry.state == "aside" for entry in self.entries.values())
         return self.deadline if waits else NEVER

@@ -10,20 +10,23 @@ from celery_exclusive.core.records import NEVER, OwnerPhase, Phase
 Ending = Literal["done", "open", "if_no_copy"]
 RemoveEnding = Literal["done", "open", "superseded"]
 Order = Literal["published", "any"]
-"""How a key's tasks start, unless in the order in which they arrive at the store."""
+"""The order in which a key's tasks start. Without it they start as they arrive at the store."""
 
 
 @dataclass(frozen=True, slots=True)
 class Acquire:
     """Acquire a lease, or, with a `message`, park it in line.
 
-    `promoted` is the epoch that a message carries if it was republished for an offer. `acks_late`: the
-    message is acknowledged after the run, so its entry stays until the run is done. A new message is not
-    parked if `max_waiting` tasks wait already, and never if it asks to be granted `at_once`. If it
-    `recovers`, its message is kept behind its run, too, until that is done, and republished if the run dies.
-    `order`: "published" keeps its place in line if its run dies; "any" passes those who wait.
-    `takes_over` is an id with a phase, not "running": if it holds the key in this phase, its lease, with its
-    fence, goes over to this id. A message that waits in line expires after `expires_in`.
+    * `promoted`: the epoch that a message carries if it was republished for an offer.
+    * `acks_late`: the message is acknowledged after the run, so its entry stays until the run is done.
+    * `max_waiting`: a new message is not parked if so many tasks wait already.
+    * `at_once`: the message is granted the key or refused, never parked.
+    * `recovers`: the store keeps the message behind its run until that is done, and republishes it if the run
+      dies.
+    * `order`: "published" keeps the place in line if the run dies; "any" passes waiting tasks.
+    * `takes_over`: an id with a phase, not "running". If that id holds the key in this phase, its lease, with
+      its fence, passes to this id.
+    * `expires_in`: the time after which the message expires if it waits in line.
     """
 
     id: str
@@ -49,11 +52,11 @@ class Acquire:
 
 @dataclass(frozen=True, slots=True)
 class Enqueue:
-    """Take a place in line for a message that is about to be published.
+    """Join the line with a message that is about to be published.
 
-    Applied(True): it is its turn, and the message has to be sent with the mark of an offer. Parked: the
-    store has the message, and publishes it when it is its turn. Applied(False): it has published it already.
-    A message that waits in line expires after `expires_in`.
+    Applied(True): a slot is offered to the message, which has to be sent with the mark of an offer. Parked:
+    the store has the message, and wakes it when a slot is free. Applied(False): the message was published
+    before. A message that waits in line expires after `expires_in`.
     """
 
     id: str
@@ -64,9 +67,9 @@ class Enqueue:
 
 @dataclass(frozen=True, slots=True)
 class Renew:
-    """Renew the lease with this token for another `ttl`; never shorten it.
+    """Renew the lease with this token for another `ttl`, and never shorten it.
 
-    One that has expired is revived if the store still has it: nobody has asked for its key since.
+    An expired lease is revived if the store still has it, since no other request has ended it.
     """
 
     id: str
@@ -76,12 +79,13 @@ class Renew:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Release a lease, as its run has ended.
+    """Release the lease of a run that has ended.
 
-    done: for good; a copy is removed, even if the lease has ended before, and leaves a tombstone. open: the
-    id may come again, and its copy stays. if_no_copy: for good if no copy of the message may come again, and
-    without a tombstone, since its result is not stored yet; else nothing is released, and the end of the run
-    decides about the copy. A message that the run itself has kept is no copy.
+    * done: the message is over. Its copy is removed and leaves a tombstone, even if the lease ended before.
+    * open: the id may come again, and its copy stays.
+    * if_no_copy: as done, but without a tombstone, since the result is not stored yet. If a copy of the
+      message may come, nothing is released, and the end of the run decides about the copy. The message that
+      the store keeps for this run is no copy.
     """
 
     id: str
@@ -91,10 +95,10 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Requeue:
-    """Leave a lease to the message of a run that has ended, since it is delivered again.
+    """Leave the lease of a run that has ended to its message, which is delivered again.
 
-    Its id holds the lease for `ttl`, in the phase "again". If a copy of it is here, that waits for its turn,
-    and the lease is released.
+    The id holds the lease for `ttl`, in the phase "again". If the store has a copy of the message, the copy
+    joins the line, and the lease is released.
     """
 
     id: str
@@ -106,9 +110,9 @@ class Requeue:
 class Remove:
     """Remove an id from the line.
 
-    done: its task was revoked, has expired or has finished. open: it has begun elsewhere, and may come again
-    if the broker redelivers it. superseded: another message replaces it, so copies of it that come
-    later are obsolete, too.
+    done: the task was revoked, has expired or has finished. open: the task has begun elsewhere, and may come
+    again if the broker redelivers it. superseded: another message replaces this one, so later copies of it
+    are obsolete, too.
     """
 
     id: str
@@ -117,9 +121,9 @@ class Remove:
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """Publish the message of an id that waits in line, out of turn: a worker ends it, as it was revoked.
+    """Publish the message of a revoked task out of turn, so that a worker ends it.
 
-    A worker that does not know of this leaves it in line, at its place.
+    A worker that has not heard of the revocation leaves the task at its place in line.
     """
 
     id: str
@@ -127,9 +131,10 @@ class Recall:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Give a call up whose publisher got no answer: if its request arrives after this, it acquires nothing.
+    """Give up a call whose publisher got no answer: a request of it that arrives later acquires nothing.
 
-    Applied(False): it was sent, and keeps its key. Else `releases` says that the key is released.
+    Applied(False): the call was sent, and keeps its key. With `releases` a call that was not sent releases
+    its key, too.
     """
 
     id: str
@@ -140,9 +145,9 @@ class GiveUp:
 class ForceRelease:
     """Release the lease of this id without its token, as an operator may.
 
-    A copy that only the store has joins the line, and so does that of a run whose lease has expired; one that
-    the broker has, too, leaves: its body may live.
-    Without such a lease it only ends expired leases and offers.
+    The copy behind the run joins the line if only the store has it, or if the lease has expired. If the
+    broker has the message, too, and the lease lives, the copy is removed: the body may still run. Without
+    such a lease the operation only ends expired leases and offers.
     """
 
     id: str
@@ -152,8 +157,8 @@ class ForceRelease:
 class Restore:
     """Restore a lease that the store has lost with its data, if a slot is free.
 
-    It gets a new fence, above the one that the holder knows. An id that was parked or has finished since gets
-    no lease.
+    The lease gets a new fence, above the one that the holder knows. An id that was parked or has finished
+    since gets no lease.
     """
 
     id: str
@@ -166,12 +171,14 @@ class Restore:
 class AcquireAlone:
     """Acquire a key alone, for exactly `ttl` from now on, also if this id holds it already.
 
-    The lease belongs to this token then. If it runs under another token, the answer is that it is held.
-    `inherits` is an id with its token: if it holds the key, its lease, with its fence, goes over to this id.
-    A message that its run has kept leaves the store: the broker has it, too.
-    `sends`: if the lease is a new one, its message is sent in the same step. Stale: the message was sent
-    before, and its id has no lease any more. `repeated`: an earlier request to send it may still arrive; if
-    this one is refused, that gets no lease either.
+    The lease then belongs to this token. If the id runs under another token, the answer is Held. Stale: the
+    message was sent before, and its id has no lease any more.
+
+    * `inherits`: an id with its token. If it holds the key, its lease, with its fence, passes to this id. The
+      store drops the message that it kept for that run, since the broker has it, too.
+    * `sends`: a new lease and the sending of its message are one step.
+    * `repeated`: an earlier request to send the message may still arrive. If this one is refused, the earlier
+      one gets no lease either.
     """
 
     id: str
@@ -185,15 +192,15 @@ class AcquireAlone:
 
 @dataclass(frozen=True, slots=True)
 class Reap:
-    """End expired leases and offers, those with a copy of their message not after `recovers_until`."""
+    """End expired leases and offers. After `recovers_until` leases with a copy of their message stay."""
 
     recovers_until: int = NEVER
 
 
 def is_done_if_repeated(operation: object) -> bool:
-    """Whether a repetition that finds nothing to change means that the first request has done it.
+    """Whether a repetition that finds nothing to change proves that the first request was executed.
 
-    A release that is to leave copies alone may have been refused for their sake, both times.
+    A release with "if_no_copy" proves nothing: a copy may have refused it both times.
     """
     if isinstance(operation, ForceRelease):
         return bool(operation.id)
@@ -211,7 +218,7 @@ Operation = KeyOperation | Renew | Reap
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """An owner of a key: a holder, or an id with an offer. `age` is the time since the grant."""
+    """The owner of a key: a holder, or an id with an offer. `age` is the time since the grant."""
 
     id: str
     age: int
@@ -222,7 +229,7 @@ class Owner:
 
     @property
     def is_offered(self) -> bool:
-        """Whether it has no lease yet, and so neither fence nor token."""
+        """Whether the owner has an offer, and so no lease, fence or token yet."""
         return self.phase == "offered"
 
 
@@ -233,7 +240,7 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """The message is stored. `position` in line counts from 1; 0: behind its own run."""
+    """The store has the message. `position` in line counts from 1; 0: behind its own run."""
 
     position: int
     by: tuple[Owner, ...]
@@ -250,7 +257,7 @@ class Held:
 
     @property
     def names_no_owner(self) -> bool:
-        """Whether no other owner has the key: a copy of this very message waits, or its call was given up."""
+        """Whether the key has no other owner: a copy of this very message waits, or its call was given up."""
         return not self.by
 
 
@@ -264,7 +271,7 @@ class Full:
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """This delivery is obsolete: its id runs already, or has finished."""
+    """The delivery is obsolete, since its id runs already or has finished."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""A plan: operations that depend on answers. Pure, as `step` is: no I/O, no clock, no Celery.
+"""A plan: operations, each of which depends on the answers before it. Pure: no I/O, no clock, no Celery.
 
 A plan yields operations with their keys, is sent the store's answers, and returns an outcome. Publishers and
 workers run plans on a store, the explorer runs them on `step`.
@@ -18,11 +18,11 @@ Plan = Generator["Ask", Answer, T]
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """An operation that a plan asks of a key.
+    """One operation on one key, as a plan requests it.
 
-    With `park` the message has to be sent along; so it has with an operation that recovers it. Without an
-    operation the answer names the key's holders. With `may_fail` the plan goes on without an answer, as
-    after `Applied(False)`, if the store does not answer soon.
+    With `park`, or with an operation that recovers, the request carries the message. Without an operation the
+    answer names the key's holders. With `may_fail` the plan continues as after `Applied(False)` if the store
+    does not answer soon.
     """
 
     key: str
@@ -32,7 +32,7 @@ class Ask:
 
 
 def run_plan(plan: Plan[T], ask: Callable[[Ask], Answer]) -> T:
-    """Run a plan, asking a store."""
+    """Run a plan: `ask` sends each operation to a store and returns the answer."""
     try:
         asked = next(plan)
         while True:

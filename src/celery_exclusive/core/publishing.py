@@ -1,4 +1,4 @@
-"""The plan of a call: it acquires the unique key before a message is sent."""
+"""The plan of a call, which acquires the unique key before the message is sent."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from celery_exclusive.core.plan import Ask, Plan
 from celery_exclusive.core.records import Phase
 
 Kind = Literal["call", "retry", "replacement", "rekeyed replacement"]
-"""How a task comes to be published: by any code, by Celery's `retry`, or by its own run, for instance by
-`replace`, with the unique key of that run or with another one."""
+"""The origin of a publish: any code, Celery's `retry`, or the task's own run, for instance by `replace`, with
+the unique key of this run or with another one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
     """A message with a unique key that is about to be published.
 
-    * `inherits`: the claim of the run whose lease it inherits, as a retry and a replacement do.
-    * `is_awaited`: others wait for its result, as for that of a member of a canvas.
-    * `has_to_be_sent`: as a duplicate, if another task holds the key: see the function of this name.
+    * `inherits`: the claim of the run whose lease this retry or replacement inherits.
+    * `is_awaited`: other tasks wait for its result; it is a member of a canvas.
+    * `has_to_be_sent`: it is sent as a duplicate if another task holds the key: see `has_to_be_sent()`.
     * `is_parallel`: it is a member of a group or chord.
-    * `parent`: the task whose end publishes it, or its own, if its own body does. `callers`: those whose
-      bodies hold the key around it.
+    * `parent`: the task whose end publishes it; its own, if its own body does.
+    * `callers`: the tasks whose bodies hold the key around this call.
     """
 
     claim: Claim
@@ -41,9 +41,11 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """What becomes of a call: sent, sent as a duplicate, not sent, or an error; `existing_id` has its key.
+    """The decision about a call: send it, send it as a duplicate, skip it, or raise an error.
 
-    "sent": an earlier request has sent it, and it has finished, or has lost its key since.
+    "sent": an earlier request has sent the message, whose task has finished or has lost its key since.
+    `existing_id` is the task that has the key. `may_hold`: if the call is not sent, it has to release the
+    key.
     """
 
     kind: Literal["send", "sent", "duplicate", "skip", "error"] = "send"
@@ -53,7 +55,7 @@ class Sending:
 
 def publish(call: Call) -> Plan[Sending]:
     """Acquire the unique key before a message is sent."""
-    if call.kind == "retry" and call.until == PERIOD:  # the period goes on
+    if call.kind == "retry" and call.until == PERIOD:  # the period of the first publish continues
         return Sending()
     acquire = call.claim.acquire_alone(call.queued_ttl, phase_of(call.until, call.kind), call.inherits)
     answer = yield Ask(call.claim.key, acquire)
@@ -65,25 +67,25 @@ def publish(call: Call) -> Plan[Sending]:
     if existing_id in call.callers and not call.is_parallel:
         return Sending("error", existing_id)
     is_own = existing_id == task_id(call.claim.id)
-    if is_own and not call.is_awaited:  # a skip result would be stored as that of the task with the key
+    if is_own and not call.is_awaited:  # a skip result would replace the result of the task with the key
         return Sending("skip", existing_id)
     return Sending("duplicate" if call.has_to_be_sent else "skip", existing_id)
 
 
 def has_to_be_sent(*, goes_on: bool, is_awaited: bool, has_given_id: bool, parent: str | None) -> bool:
-    """Whether a message is sent whoever holds its key: work would be lost, or others wait in vain.
+    """Whether a message is sent even if another task holds its key: otherwise work is lost, or a task waits.
 
-    `goes_on`: it is the retry or the replacement of a run. `has_given_id`: its caller has chosen its task id,
-    and may wait for the result of that. The others are as of a `Call`.
+    `goes_on`: it is the retry or the replacement of a run. `has_given_id`: the caller has chosen the task id,
+    and may wait for its result. `is_awaited` and `parent` are as in `Call`.
     """
     return goes_on or is_awaited or has_given_id or parent is not None
 
 
 def _needs_no_key(call: Call, held: Held) -> bool:
-    """Whether it is sent without the key, which its worker acquires.
+    """Whether the message is sent without the key, which its worker acquires.
 
-    Its run has begun with the key; its kin ends before it begins; or a request that was repeated has been
-    refused, and nobody has the key any more.
+    This is so for the retry or replacement of a run, for a kin of the holder, which ends before the message
+    begins, and for a repeated request that was refused though the key has no owner any more.
     """
     if held.names_no_owner or call.kind in ("retry", "replacement"):
         return True
@@ -93,14 +95,14 @@ def _needs_no_key(call: Call, held: Held) -> bool:
 
 
 def phase_of(until: str, kind: Kind) -> Phase:
-    """The phase of its lease: a task that has run before runs again, even if it loses the key."""
+    """Return the phase of the lease. A task that has run before runs "again", even if it loses the key."""
     if until == PERIOD:
         return "period"
     return "queued" if kind == "call" else "again"
 
 
 def unpublished(call: Call, running_ttl: int) -> AcquireAlone | Release:
-    """Undo what `publish` has acquired: the message was not sent, and the run that it follows goes on."""
+    """Return the operation that undoes `publish` for an unsent message: a former run gets its lease back."""
     if run := call.inherits:
         return run.acquire_alone(running_ttl, "running", inherits=call.claim)
     return call.claim.release("open")

@@ -49,7 +49,7 @@ from celery_exclusive.core.transition import Transition
 def step(
     document: Document, line: Line, operation: Operation, now: int, first_offer: int = FIRST_OFFER
 ) -> Transition:
-    """Do one operation on one key, at the instant `now`. The first offer to a task lasts `first_offer`."""
+    """Apply one operation to one key, at the instant `now`. The first offer to a task lasts `first_offer`."""
     id = "" if isinstance(operation, Reap) else operation.id
     state = _Step(document, line, id, now, first_offer)
     method: Callable[[Operation], Answer] = getattr(state, _METHODS[type(operation)])
@@ -72,7 +72,7 @@ class _Step(CallSteps):
             return Stale()
         if not lease and (granted := self._take_over(op) or self._grant_free_slot(op, entry)):
             return granted
-        if lease:  # the end of this run must end this copy, too, which may ask again after it
+        if lease:  # the end of this run must end this copy, too, which may come again after it
             self.holders[op.id] = replace(lease, may_have_copies=True)
         if not entry and (refusal := self._refuse(op, is_newcomer=not lease and not op.may_be_in_line)):
             self.limit = before  # a refused call does not change the limit of the others
@@ -123,7 +123,9 @@ class _Step(CallSteps):
             return Applied(False)
         if op.ending == "done":
             self.new_tombstone = op.token if may_come_again else None
-        if op.ending == "done" or (lease and op.ending == "if_no_copy"):  # what its run has kept is no copy
+        if op.ending == "done" or (
+            lease and op.ending == "if_no_copy"
+        ):  # the message that its run keeps is no copy
             self.leave()
         self.end_run(op.id)
         self.advance()
@@ -148,7 +150,7 @@ class _Step(CallSteps):
             return Applied(False)
         if entry.state == "aside":
             self.wake_once(op.id)
-        elif entry.offer_until <= self.now:  # else it is on its way
+        elif entry.offer_until <= self.now:  # else the message is on its way
             self.offer(entry, self.now + self.first_offer)
         return Applied(True)
 
@@ -169,7 +171,7 @@ class _Step(CallSteps):
         return Applied(lease is not None)
 
     def restore(self, op: Restore) -> Answer:
-        """Ignore the line: an offer is worth less than a body that runs."""
+        """Restore a lease past the line, since a running body goes before an offer."""
         self.end_expired()
         lease = self.holders.get(op.id)
         if lease or op.id in self.entries or self.tombstone is not None or len(self.holders) >= op.limit:
@@ -203,7 +205,7 @@ class _Step(CallSteps):
         )
 
     def _take_over(self, op: Acquire) -> Answer | None:
-        """Grant the lease of a message that has not begun; None: no such message holds the key."""
+        """Grant the lease of a message that has not begun. None: no such message holds the key."""
         id, phase = op.takes_over or ("", None)
         lease = self.holders.get(id)
         if not lease or lease.phase != phase or phase == "running":
@@ -214,13 +216,13 @@ class _Step(CallSteps):
         return granted
 
     def _grant_free_slot(self, op: Acquire, entry: Entry | None) -> Answer | None:
-        """A new id waits behind the whole line, an id aside may get any slot; None: there is none."""
+        """Grant a free slot, if there is one behind the line. An id aside may get any slot."""
         ahead = 0 if op.order == "any" or (entry and entry.state == "aside") else self.ahead
         has_room = len(self.holders) + ahead < self.limit
         return self._enter(op, self.next_number()) if has_room else None
 
     def _enter(self, op: Acquire, fence: int) -> Answer:
-        """Grant the lease. With late acknowledgement the message stays behind the run until its end."""
+        """Grant the lease. With late acknowledgement the message stays behind the run until the run ends."""
         entry, lease = self.entries.get(op.id), self.holders.get(op.id)
         is_copied = op.may_be_in_line or entry is not None or (lease is not None and lease.may_have_copies)
         self.hold(op, fence, may_have_copies=is_copied)
@@ -235,7 +237,7 @@ class _Step(CallSteps):
         return Granted(fence)
 
     def _is_stale(self, op: Acquire) -> bool:
-        """Whether another copy of its message runs, or has finished, so that this delivery is obsolete.
+        """Whether this delivery is obsolete, since another copy of its message runs or has finished.
 
         its id is...        new message          redelivered   copy of an offer
         running             no                   no            yes, if its entry or tombstone shows that
@@ -257,7 +259,7 @@ class _Step(CallSteps):
         return op.may_be_in_line or self.tombstone == op.token
 
     def _refuse(self, op: Acquire, *, is_newcomer: bool) -> Answer | None:
-        """Return the answer to a delivery that must not be parked; None: park it."""
+        """Return the answer to a delivery that must not be parked. None: park it."""
         if op.message is None or op.at_once:
             return Held(self.owners())
         if is_newcomer and op.max_waiting is not None and self.waiting >= op.max_waiting:
@@ -265,7 +267,7 @@ class _Step(CallSteps):
         return None
 
     def _deadline_of(self, op: Acquire | Enqueue) -> int:
-        """When the message expires. One that was in line before is not recalled again at once."""
+        """Return when the message expires. One that was in line before is not recalled again at once."""
         if op.expires_in is None:
             return NEVER
         soonest = self.first_offer if op.id in self.entries else 0

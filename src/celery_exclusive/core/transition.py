@@ -1,4 +1,4 @@
-"""What an operation has changed of a key, and what has to be done for it."""
+"""The changes of one operation on a key, and the work that they require."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from celery_exclusive.core.records import Document, Entry
 class Transition:
     """The result of a step: the new document, the changes of the line, and the ids to republish.
 
-    `entries` are new or changed; `removed` leave with their messages; `kept`: store the operation's message;
-    `tombstone`: its id is finished, by the delivery of this token, or has `BEGUN`. The messages of `wake`
-    must be published now; no worker accepted the offers of `aside`. At `due` the reaper must look at the key;
-    None: not before the next operation.
+    * `entries`: new or changed entries. `removed`: ids whose entries are deleted with their messages.
+    * `kept`: store the operation's message.
+    * `tombstone`: the operation's id is finished, by the delivery with this token, or has `BEGUN`.
+    * `wake`: ids whose messages must be published now. `aside`: ids whose offers no worker accepted.
+    * `due`: when the reaper must look at the key; None: not before the next operation.
     """
 
     document: Document
