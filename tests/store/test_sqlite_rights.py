@@ -115,10 +115,10 @@ def test_a_file_or_folder_that_all_users_may_write_is_warned_of_with_the_fix(pat
             path.parent.chmod(0o1777 if what == "sticky folder" else 0o777)
         (warning,) = store.check()
     if what == "file":
-        assert f"exclusive_store: {path} may be written by everybody on this machine" in warning
+        assert f"exclusive_store: {path} may be written by all users of this machine" in warning
         assert f"chmod o-w {path}" in warning
     else:
-        assert f"exclusive_store: everybody on this machine may write in {path.parent}" in warning
+        assert f"exclusive_store: all users of this machine may write in {path.parent}" in warning
         assert "a folder of its own" in warning
 
 

@@ -20,10 +20,10 @@ class Capabilities:
     """The promises of a store.
 
     Parameters:
-        line: it stores the messages of waiting tasks, so `on_conflict="wait"` is possible.
+        line: the store keeps messages of waiting tasks, so `on_conflict="wait"` is possible.
         one_host: only processes on one machine can share it.
         one_process: only one process can use it.
-        listing: it can list its keys, so `celery -A proj locks ls` is possible.
+        listing: the store can list its keys, so `celery -A proj locks ls` is possible.
     """
 
     line: bool = True
@@ -36,8 +36,9 @@ class Capabilities:
 class Wake:
     """A stored message that the caller must republish now, with the store's epoch.
 
-    `waiting`: how many tasks wait in its line now, itself included; 0 if the store does not say. `deaths`:
-    how many of its runs were recovered, since their leases expired. No message: somebody has deleted it.
+    `waiting`: the number of tasks in its line now, itself included; 0 if the store does not say. `deaths`:
+    the number of its runs that were recovered after their leases had expired. Without a message, another
+    program has deleted it.
     """
 
     key: str
@@ -52,11 +53,12 @@ class Wake:
 class Reply:
     """A store's answer, with its consequences for other tasks.
 
-    The caller must republish the messages of `wake`; `aside` are the (key, id) of tasks that stepped aside.
-    `epoch` is that of the store, given with every `wake` and by `reap`. `more`: a sweep was full, so more
-    keys may be due; `unreadable` are the (key, problem) of damaged keys. `time` is the instant of a sweep by
-    the store's clock, also of one that came too early; `times`: by each clock of a store that has several.
-    `is_repeated`: the request was sent twice, and the first one may have been done.
+    * `wake`: stored messages that the caller must republish. `aside`: (key, id) of tasks that stepped aside.
+    * `epoch`: the epoch of the store, with every `wake` and with every answer of `reap`.
+    * `more`: a sweep was full, so more keys may be due. `unreadable`: (key, problem) of damaged keys.
+    * `time`: the instant of a sweep by the store's clock, also if it came too early. `times`: the instants by
+      each clock of a store that has several.
+    * `is_repeated`: the request was sent twice, and the first one may have been executed.
     """
 
     answer: Answer
@@ -136,8 +138,8 @@ class Store(Protocol):
     def reap(self, limit: int = 100, every: int = 0, *, recovers_until: int = NEVER) -> Reply:
         """End expired leases and offers of at most `limit` keys, and let their lines go on.
 
-        It alone ends a lease with a copy of its message behind it, and not after `recovers_until` by the
-        store's clock: the caller does not know then whether the holders had the time to renew their leases.
+        Only this verb ends a lease with a copy of its message behind it, and not after `recovers_until` by
+        the store's clock, since the holders may not have had the time to renew their leases.
 
         Does nothing (`Applied(False)`) after another reap within the last `every` microseconds. If `limit`
         keys were due, the reply says that there may be `more`. A damaged key is reported as `unreadable`, and
@@ -148,13 +150,13 @@ class Store(Protocol):
     def keep_namespace(self, broker: str, life: int, *, adopts: bool = False) -> str:
         """Keep the namespace for a broker for `life` microseconds, unless it belongs to another.
 
-        It belongs to the broker that it was kept for last, as long as it is kept, and then as long as there
-        are messages in it, or until another `adopts` it. Returns the broker that it belongs to now.
+        The namespace belongs to the broker that last kept it, for `life` and then as long as messages are in
+        it, or until another broker `adopts` it. Returns the broker that it belongs to now.
         """
         ...
 
     def inspect(self, key: str) -> Snapshot:
-        """Return the state of a key; changes nothing."""
+        """Return the state of a key, without a change of it."""
         ...
 
     def inspect_all(self, keys: Sequence[str]) -> list[Snapshot]:
@@ -162,7 +164,7 @@ class Store(Protocol):
         ...
 
     def forget(self, key: str) -> None:
-        """Delete the leases and the line of a key, the remedy if they are damaged; its tombstones stay."""
+        """Delete the leases and the line of a key, for instance if they are damaged. Its tombstones stay."""
         ...
 
     def places(self) -> Iterator[tuple[str, str]]:
@@ -227,8 +229,8 @@ _factories: dict[str, str | StoreFactory] = {
 def register(scheme: str, factory: str | StoreFactory) -> None:
     """Register a URL scheme for `open_store`.
 
-    A package registers its own by an entry point of the group `celery_exclusive.stores`, and nobody has to
-    import it first.
+    A package registers its store by an entry point of the group `celery_exclusive.stores`: an app that uses
+    the store need not import the package.
 
     Example:
         register("mystore", "my_package.store:MyStore")
@@ -306,5 +308,5 @@ def _factory(url: str) -> StoreFactory:
 
 @cache
 def _installed() -> dict[str, str]:
-    """Return the stores of other packages. To read what is installed takes tens of milliseconds."""
+    """Return the stores of other packages. Reading the installed packages takes tens of milliseconds."""
     return {point.name: point.value for point in entry_points(group="celery_exclusive.stores")}

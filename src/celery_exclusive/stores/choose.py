@@ -19,10 +19,10 @@ from celery_exclusive.stores.redis import tls
 
 DJANGO_CACHE: Final = "Django's default cache"
 SHARED_ORIGINS: Final = ("exclusive_store", "broker")
-"""Where all processes of an app find the same store. Anything else one of them may not have."""
+"""The places where all processes of an app find the same store. Other places may be unknown to some."""
 _TLS_OF: Final = {"result backend": "redis_backend_use_ssl", "broker": "broker_use_ssl"}
 _OF_SQLALCHEMY: Final = re.compile(r"^(db|sqla|sqlalchemy)\+(?=(postgresql|mysql|mariadb)\b)")
-"""How the URLs of result backends and brokers in a database begin."""
+"""The beginnings of the URLs of result backends and brokers in a database."""
 _OF_SQLITE: Final = re.compile(r"^(?:db|sqla|sqlalchemy)\+sqlite(?:\+\w+)?:///([^?:]+)")
 """The URL of a file in which SQLAlchemy keeps results or messages."""
 _SERVERS: Final = {"postgresql": "postgresql", "postgis": "postgresql", "mysql": "mysql"}
@@ -102,7 +102,7 @@ def _broker(conf: Any) -> str:
 
 
 def _with_options(conf: Any, url: str, *settings: str, use_ssl: str = "") -> str:
-    """Return a URL of sentinels with what Celery's transport options say of them, and its settings of TLS."""
+    """Return a URL of sentinels with Celery's transport options for them and its settings of TLS."""
     if scheme(url) != "sentinel":
         return url
     given: dict[str, Any] = {}
@@ -126,7 +126,7 @@ def _with_options(conf: Any, url: str, *settings: str, use_ssl: str = "") -> str
 
 
 def _beside(url: str) -> str:
-    """Return a file beside that of SQLite results or messages: writes to one file wait for each other."""
+    """Return a file beside the SQLite file of results or messages: writes to one file wait for each other."""
     found = _OF_SQLITE.match(url)
     return f"sqlite:///{found[1]}.locks" if found else f"{scheme(url)} in memory"
 

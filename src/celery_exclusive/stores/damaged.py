@@ -1,4 +1,4 @@
-"""Checks what a store reads of a key: other programs may have written it."""
+"""Checks of the data that a store reads of a key, since other programs may have written them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MOST: Final = 2**63 - 1
 
 
 class Damaged(ValueError):
-    """The data of a key are what no release of this library wrote."""
+    """The data of a key were not written by any release of this library."""
 
 
 def check_numbers(*numbers: Any) -> None:

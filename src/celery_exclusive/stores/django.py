@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 SCHEME: Final = "django://"
 APP: Final = "celery_exclusive.contrib.django"
 _OF_DJANGO: Final = ("context", "cursor_factory", "prepare_threshold")
-"""Of psycopg's parameters, those with which Django makes a connection its own."""
+"""The parameters of psycopg that adapt a connection to Django. The store leaves them out."""
 _OF_PYMYSQL: Final = (
     *("user", "password", "database", "host", "port", "unix_socket", "charset", "ssl"),
     *("connect_timeout", "read_default_file", "read_default_group", "bind_address"),
 )
-"""Django's parameters are those of mysqlclient, which has others besides."""
+"""The parameters that PyMySQL has, too: Django passes the parameters of mysqlclient, which has others."""
 
 
 def open_django(
@@ -32,9 +32,9 @@ def open_django(
 ) -> Store:
     """Make the store of an alias in `settings.DATABASES`.
 
-    Its connections are its own, so the transactions of the caller neither delay a lock nor undo one. If the
-    project has our app, its migrations make the tables; else the store does when it is first used. In a
-    SQLite database in memory, as of a test, nobody else could see them: then locks are in memory, too.
+    The store has connections of its own, so transactions of the caller neither delay nor undo a lock. If the
+    project has our app, its migrations make the tables; else the store makes them at its first use. Another
+    connection cannot see a SQLite database in memory, as tests have it: then locks are in memory, too.
 
     Parameters:
         url: `django://default`.
@@ -101,7 +101,7 @@ def definitions(alias: str) -> list[str]:
 
 
 def _connection(alias: str) -> Any:
-    """Return Django's object for an alias: it has the settings that are in force, also those of a test."""
+    """Return Django's connection object of an alias, which has the settings in force, also within a test."""
     try:
         from django.core.exceptions import ImproperlyConfigured
         from django.db import connections
@@ -122,7 +122,7 @@ def _connection(alias: str) -> Any:
 
 
 def _parameters(alias: str) -> dict[str, Any]:
-    """Return the driver's parameters, for each connection anew: a password may be valid for minutes only."""
+    """Return the driver's parameters. Each connection asks anew: a password may be valid for minutes only."""
     from django.core.exceptions import ImproperlyConfigured
 
     connection = _connection(alias)
@@ -185,7 +185,7 @@ def _for_pymysql(alias: str) -> dict[str, Any]:
 
 
 def _is_under_test() -> bool:
-    """Whether Django's test runner is at work: it cannot drop a database that has connections."""
+    """Whether Django's test runner is at work, which cannot drop a database that has connections."""
     mail = sys.modules.get("django.core.mail")
     return hasattr(mail, "outbox")
 

@@ -15,7 +15,7 @@ from celery_exclusive.errors import StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import Capabilities, Reply, Snapshot, Wake
 
 CLOCK_MARGIN = 60_000_000
-"""How much longer than asked a tombstone is kept, in microseconds, in case the clock is set back."""
+"""Microseconds for which a tombstone is kept beyond its life, in case the clock is set back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Change:
 
     @property
     def is_none(self) -> bool:
-        """Whether it changes nothing."""
+        """Whether there is nothing to store."""
         to, was = self.transition, self.loaded
         is_same = to.document == was.document and to.due == was.due
         return is_same and not (
@@ -55,7 +55,7 @@ class Change:
 
     @property
     def known(self) -> dict[str, Entry]:
-        """The loaded entries, the only ones that can be changed or removed."""
+        """The loaded entries. A step changes and removes no others."""
         line = self.loaded.line
         own = (line.entry,) if line.entry else ()
         loaded = (*line.head, *line.aside, *line.behind, *line.overdue, *own)
@@ -63,7 +63,7 @@ class Change:
 
     @property
     def deaths(self) -> dict[str, int]:
-        """How many runs of each entry were recovered."""
+        """The number of recovered runs of each entry, by id."""
         return {id: entry.deaths for id, entry in self.known.items()} | {
             entry.id: entry.deaths for entry in self.transition.entries
         }
@@ -123,7 +123,7 @@ class DocumentStore(ABC):
         """Return the key's document and its line as `step` reads it, with the data of `id`."""
 
     def load_to_sweep(self, key: str) -> Loaded:
-        """Return the same, with what a sweep reads besides. What others may have deleted is not counted."""
+        """Load a key with the data that only a sweep reads. Its counts are counted anew, not read."""
         return self.load(key)
 
     @abstractmethod
@@ -197,7 +197,7 @@ class DocumentStore(ABC):
                 return reply
 
     def _carry_out(self, key: str, operation: Operation, loaded: Loaded) -> Reply | None:
-        """Take the step from what was loaded; None if the key has changed since."""
+        """Run the step on the loaded data and swap the result; None if the key has changed since."""
         change = self.change(operation, loaded)
         is_unchanged = isinstance(operation, Renew) and change.transition.answer == Applied(False)
         if not (is_unchanged or self.swap(key, loaded.version, change)):
@@ -217,7 +217,7 @@ class DocumentStore(ABC):
         )
 
     def change(self, operation: Operation, loaded: Loaded) -> Change:
-        """Take the step, and return what has to be stored of it."""
+        """Run the step, and return the change that has to be stored."""
         id = "" if isinstance(operation, Reap) else operation.id
         transition = step(loaded.document, loaded.line, operation, loaded.now, self.offer)
         message = None

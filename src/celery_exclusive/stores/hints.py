@@ -1,4 +1,4 @@
-"""What to do about the errors of servers, in the words that several kinds of them share."""
+"""The next steps after errors of servers, as far as several kinds of servers share them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The connections of a store that no call uses now."""
+"""The idle connections of a store."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ T = TypeVar("T")
 LONGEST = 30.0
 """Seconds after which an idle connection is replaced.
 
-Load balancers and NATs forget one after minutes, without a word: a request on it gets no answer.
+Load balancers and NATs silently drop an idle connection after minutes: a request on it gets no answer.
 """
 _inherited: list[Any] = []
-"""Connections of a parent process: to close them here would close them there."""
+"""Connections of the parent process, kept open: closing them here would close them in the parent."""
 
 
 class Idle(Generic[T]):
@@ -27,7 +27,7 @@ class Idle(Generic[T]):
     No lock guards them, so none can be held while a process forks.
 
     Parameters:
-        close: closes one of them.
+        close: a function that closes one connection.
     """
 
     def __init__(self, close: Callable[[T], object]) -> None:
@@ -39,7 +39,7 @@ class Idle(Generic[T]):
         return (connection for connection, _ in self._connections)
 
     def pop(self) -> T | None:
-        """Remove and return the connection that was used last, unless that is too long ago."""
+        """Remove and return the connection that was used last, unless it has been idle for too long."""
         try:
             connection, since = self._connections.pop()
         except IndexError:
@@ -71,7 +71,7 @@ class Idle(Generic[T]):
 
 
 def keep_alive(connected: socket.socket) -> None:
-    """Let the system probe an idle connection: so no NAT forgets it, and the server hears of its end."""
+    """Let the system probe an idle connection, so that no NAT drops it, and the server notices its end."""
     if connected.family == getattr(socket, "AF_UNIX", None):
         return
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -80,7 +80,7 @@ def keep_alive(connected: socket.socket) -> None:
 
 
 def _new_local() -> Any:
-    """Return what holds idle connections: one for all threads, but with gevent one for each thread.
+    """Return the container of idle connections: one for all threads, but with gevent one for each thread.
 
     A socket of gevent belongs to the loop of its thread, and the heartbeat must not use the tasks' loop.
     """

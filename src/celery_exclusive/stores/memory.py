@@ -44,7 +44,7 @@ class _Key:
 
 @dataclass(slots=True)
 class _Memory:
-    """The data that all stores of one URL in this process share."""
+    """The data that all stores of one URL share in this process."""
 
     # Greenlets share it with the heartbeat's thread; none waits for anything else while it holds it.
     lock: Lock = field(default_factory=original("_thread", "allocate_lock"))

@@ -10,7 +10,7 @@ _AT_ONCE = 100
 
 
 def states(store: Store, keys: Collection[str]) -> Iterator[tuple[str, Snapshot]]:
-    """Yield these keys in order, each with its state; a hundred are asked at a time."""
+    """Yield these keys in order, each with its state. One request looks at a hundred keys."""
     ordered = sorted(keys)
     for first in range(0, len(ordered), _AT_ONCE):
         batch = ordered[first : first + _AT_ONCE]

@@ -1,4 +1,4 @@
-"""Text as the bytes that stores keep, whatever its characters are: also NUL, and half a surrogate pair.
+"""Text as the bytes that stores keep, with any character: also NUL, and half a surrogate pair.
 
 Bytes that are no UTF-8 were written by another program. They are read as text, too, each byte as `_ODD` and a
 surrogate, and that text is written as the same bytes: so what is listed can be named, shown and deleted.

@@ -20,7 +20,7 @@ TIMEOUT = 5.0
 _PORT = 11211
 _LONGEST_LINE = 8192
 _AT_ONCE = 500
-"""How many commands are sent in one round trip."""
+"""The most commands in one round trip."""
 _HINTS = {
     "out of memory": "its memory is full: give it more, or give the locks a server of their own",
     "too large": "its values must not be larger than its option -I allows: lower the limit of this task",
@@ -64,7 +64,7 @@ class Client:
     def ask(self, commands: Sequence[bytes]) -> list[Answer]:
         """Send meta commands, with their values; return their answers in order.
 
-        They are sent a second time if the first answer was lost, after which they may have been executed.
+        If the first answer is lost, they are sent again, although the server may have executed them.
         """
         answers: list[Answer] = []
         for start in range(0, len(commands), _AT_ONCE):
@@ -73,7 +73,7 @@ class Client:
         return answers
 
     def statistics(self, *of: bytes) -> dict[str, str]:
-        """Return what the server tells of itself."""
+        """Return the statistics of the server."""
 
         def read(reader: BinaryIO) -> dict[str, str]:
             lines = iter(lambda: _line(reader).decode(errors="replace"), "END")
@@ -174,7 +174,7 @@ def _parse(url: str) -> tuple[Any, float]:
         memcached://localhost:11211, memcached://10.0.0.7?timeout=2, memcached:///run/memcached.sock
 
     Raises:
-        OptionError: it is malformed, or names several servers.
+        OptionError: the URL is malformed, or names several servers.
     """
     if re.search("[,;]", url.partition("?")[0]):
         raise OptionError(

@@ -11,7 +11,7 @@ from celery_exclusive.stores.damaged import Damaged, check_holders, check_number
 from celery_exclusive.stores.text import to_bytes
 
 _LONGEST = 200
-"""The bytes of a name; memcached allows 250 with all that stands before it."""
+"""The most bytes of a name; memcached allows 250 with the prefixes."""
 _PLAIN = "!$&'()*+,-./:;<=>?@[]^_`{|}~"
 
 
@@ -33,7 +33,7 @@ def read(key: str, text: bytes, epoch: str) -> Document:
     """Return the document in an item.
 
     Raises:
-        Damaged: it is none, or that of another key.
+        Damaged: the item holds no document, or the document of another key.
     """
     try:
         owner, limit, fence, leases = json.loads(text)

@@ -98,7 +98,7 @@ class MemcachedStore(DocumentStore):
         return answer.code == b"HD" or self._is_written(key, change)
 
     def renew(self, leases: Sequence[tuple[str, Renew]]) -> list[bool]:
-        """Renew in two round trips, whatever their number; one by one what was written meanwhile."""
+        """Renew any number of leases in two round trips, and one by one those that were written meanwhile."""
         if not leases:
             return []
         clock, found = self._read(*(b"mg %b v c" % self._lock(key) for key, _ in leases))
@@ -169,7 +169,7 @@ class MemcachedStore(DocumentStore):
         self._client.close()
 
     def _read(self, *commands: bytes) -> tuple[_Clock, list[Answer]]:
-        """Send commands that read, with the time at which they do, in one round trip."""
+        """Send commands that read, and a command for the time, in one round trip."""
         for _ in range(_TRIES):
             clock, *answers = self._client.ask([b"mg %b v t c" % self._item("clock"), *commands])
             if clock.value is not None:
@@ -201,7 +201,7 @@ class MemcachedStore(DocumentStore):
         return _set(self._lock(key), item.write(key, document), _seconds(life) + 1, _seconds(now), mode)
 
     def _refuse_too_large(self, key: str, command: bytes) -> None:
-        """Send no item that is too large: the server would delete the one that it has."""
+        """Refuse an item that is too large: the server would delete the item that it has."""
         if len(command) < _SMALL:
             return
         if self._largest is None:
@@ -213,7 +213,7 @@ class MemcachedStore(DocumentStore):
             )
 
     def _is_written(self, key: str, change: Change) -> bool:
-        """Whether the write was done, although it was answered otherwise: an answer may have been lost."""
+        """Whether the write was executed though its answer says otherwise: an earlier answer may be lost."""
         (found,) = self._client.ask([b"mg %b v" % self._lock(key)])
         return found.value == item.write(key, change.transition.document)
 
@@ -244,7 +244,7 @@ def _look(key: str, clock: _Clock, answer: Answer) -> Snapshot:
 
 
 def _with_grace(operation: _O) -> _O:
-    """Ask for the longer ttl, and keep no message: there is no line."""
+    """Return the operation with the longer ttl, and without a message: there is no line."""
     if isinstance(operation, Acquire):
         return replace(operation, message=None, ttl=operation.ttl + _GRACE)
     if isinstance(operation, (AcquireAlone, Renew, Requeue, Restore)):
@@ -253,12 +253,12 @@ def _with_grace(operation: _O) -> _O:
 
 
 def _as_asked(owners: Sequence[Owner]) -> tuple[Owner, ...]:
-    """Return leases as they were asked for, without the grace."""
+    """Return leases with the ttl that was requested, without the grace."""
     return tuple(replace(owner, remaining=max(owner.remaining - _GRACE, 1)) for owner in owners)
 
 
 def _set(name: bytes, value: bytes, life: int, now: int = 0, mode: str = "") -> bytes:
-    """The command that writes an item, which expires after so many seconds from `now` on."""
+    """Return the command that writes an item, which expires after so many seconds from `now` on."""
     ttl = life if life <= _LONGEST else now + life
     return b"ms %b %d T%d %b\r\n%b" % (name, len(value), ttl, mode.encode(), value)
 

@@ -18,17 +18,18 @@ TIMEOUT = 5.0
 """Seconds for connecting and for each answer, unless the URL says otherwise."""
 _LONGEST_TIMEOUT = 86_400
 _NAMES = ("replicas", "socket_timeout", "socket_connect_timeout", "virtual_host", "master_name")
-"""The options of a URL that change what the store does; `ssl_...` are in `tls`."""
+"""The options of a URL that the store reads; the options `ssl_...` are in `tls`."""
 _ALIKE = 0.85
-"""How like one of them an unknown name is refused: options that only Celery knows are ignored."""
+"""The similarity to one of them at which an unknown name is refused. Options of Celery alone are ignored."""
 _MAY_HAVE_AT = ("username=", "password=", "ssl_password=")
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """`shown` is the URL without password and query; `options` are those of redis-py's connections.
+    """The parsed URL of a Redis store.
 
-    `replicas` must confirm each lease.
+    `shown`: the URL without password and query. `options`: the options of redis-py's connections.
+    `replicas`: the number of replicas that must confirm each lease.
     """
 
     shown: str
@@ -59,7 +60,7 @@ def parse(url: str) -> Address:
 
 
 def malformed(url: str) -> OptionError:
-    """Return the error about a URL that cannot be read; it shows no part of it."""
+    """Return the error about a URL that cannot be read, without any part of the URL."""
     return OptionError(
         f"exclusive_store: cannot understand this {scheme(url)}:// URL: percent-encode what is special "
         "in its password ('/' is %2F, '@' is %40, '#' is %23, ';' is %3B), and give port and timeouts as "
@@ -114,7 +115,7 @@ def _parse(parts: SplitResult, scheme: str) -> Address:
 
 
 def _refuse_misspelt(query: Mapping[str, str]) -> None:
-    """Refuse a name that is nearly one of ours: what it wants would silently not be."""
+    """Refuse a name that is nearly one of ours, since a misspelt option would silently have no effect."""
     for name in query:
         ours = closest(name, _NAMES, _ALIKE)
         if ours and name not in _NAMES:

@@ -7,8 +7,8 @@
 -- now        virtual time for tests, or "" for the server's clock
 -- id token ttl  of the operation, "" without one
 -- settings   how long a first offer lasts, and a tombstone, and what becomes the epoch if there is none
--- field      a name and its value, again for each: what the operation has besides its defaults. The fields
---            are those of core/operations.py, in a table `op`, where two fields stand for each pair:
+-- field      a name and its value, again for each field of the operation that differs from its default. The
+--            names are the names in core/operations.py; in the table `op` two fields stand for each pair:
 -- fields of acquire: limit redelivered promoted acks_late message max_waiting takes_over_id takes_over_phase at_once recovers order expires_in
 -- fields of acquire_alone: inherits_id inherits_token phase repeated list payload
 -- fields of give_up: releases

@@ -42,9 +42,9 @@ _PAIRS = {
     "inherits": ("inherits_id", "inherits_token"),
 }
 AGAIN = {"acquire": ("redelivered", True), "acquire_alone": ("repeated", True)}
-"""What a request says besides if it is sent a second time, since the first answer was lost."""
+"""The fields that are added to a request that is sent again after its answer was lost."""
 NO_HEAD = ("", "", "")
-"""The three of an operation that has none of them."""
+"""The three fields by place of an operation without an id."""
 
 
 class _Form:

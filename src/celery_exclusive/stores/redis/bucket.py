@@ -1,4 +1,4 @@
-"""What the store of one bucket asks, asked of the node that has the bucket."""
+"""The server of one bucket: the node of the cluster that has the bucket now."""
 
 from __future__ import annotations
 

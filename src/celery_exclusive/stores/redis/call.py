@@ -1,4 +1,4 @@
-"""A command for the node of one bucket, and what became of it."""
+"""A command for the node of one bucket, and its answer or error."""
 
 from __future__ import annotations
 
@@ -27,10 +27,12 @@ PASSING = (
 class Call:
     """A command for one bucket, and its answer.
 
-    `again` follows the arguments if they are sent a second time, since the first answer was lost. `place` is
-    that of the node which was asked last. `is_open`: it has to be sent, and `error` is why it has to be sent
-    again; else that is the refusal of the node. `told`: it is the statement of this witness, and
-    these are the buckets whose witnesses were heard.
+    * `again`: arguments that are appended if the command is sent again after its answer was lost.
+    * `place`: the node that was asked last.
+    * `is_open`: the command has to be sent; `error` is then the reason to send it again. Without it `error`
+      is the refusal of the node.
+    * `told`: the command is the statement of this witness; the set has the buckets whose witnesses were
+      heard.
     """
 
     bucket: int

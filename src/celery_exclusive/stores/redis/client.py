@@ -60,7 +60,7 @@ _TIMEOUTS = ("socket_timeout", "socket_connect_timeout")
 
 
 class Connection(Protocol):
-    """A connection of redis-py. One on which the witness could note nothing serves a single call."""
+    """A connection of redis-py. It serves a single call if the witness could note nothing on it."""
 
     pid: int
     is_witnessed: bool
@@ -72,7 +72,7 @@ class Connection(Protocol):
 
 
 class Server(Protocol):
-    """What a store asks: a server, or the node of a cluster that has its data."""
+    """The server that a store sends its requests to: a Redis, or the node of a cluster that has its data."""
 
     url: str
     place: str
@@ -167,9 +167,9 @@ class Client:
         again: Command = (),
         begun: Connection | None = None,
     ) -> Any:
-        """Do one round trip; a second one on a new connection if the old one is of no use any more.
+        """Do one round trip, and a second one on a new connection if the old one is of no use any more.
 
-        A script is repeated by its text: where a failover leads to, it may not be known by its name.
+        A script is repeated by its text, since the server after a failover may not know its name.
         """
         try:
             if begun and begun.pid == os.getpid():
@@ -300,13 +300,13 @@ def _read(connection: Connection) -> Any:
 
 
 def _is_of_replica(error: exceptions.ResponseError) -> bool:
-    """Whether a server has done nothing, since it is no primary, or one whose replicas have left it."""
+    """Whether the server has refused a write, since it is no primary or has too few replicas."""
     is_said = isinstance(error, (exceptions.ReadOnlyError, exceptions.MasterDownError))
     # Redis 6 says so in an error of a script.
     return is_said or "-READONLY" in str(error) or "NOREPLICAS" in str(error)
 
 
 class _Unreachable(exceptions.RedisError):
-    """No server listens: a retry at once would fail likewise."""
+    """No server listens at the address. A retry at once would fail likewise."""
 
     failure: type[StoreUnavailable] = NotDone

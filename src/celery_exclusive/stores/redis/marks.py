@@ -24,7 +24,7 @@ class Marks:
 
     @property
     def epoch(self) -> str:
-        """The epoch that they make together; "" while not all of them are known."""
+        """The epoch of the store, made of all marks; "" while a mark is unknown."""
         if not all(self._marks):
             return ""
         return sha1(" ".join(self._marks).encode(), usedforsecurity=False).hexdigest()[:16]

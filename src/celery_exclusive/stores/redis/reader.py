@@ -18,7 +18,7 @@ class _Incomplete(Exception):
 def read(from_: socket.socket, error: Callable[[str], Exception]) -> Any:
     """Read one reply in version 2 of the protocol, as redis-py does, in a third of its time.
 
-    A connection of ours has one request under way, so all that comes is its reply. `error` makes the
+    A connection of ours has one request under way, so all bytes that come are its reply. `error` makes the
     exception of an error that the server has replied.
 
     Raises:

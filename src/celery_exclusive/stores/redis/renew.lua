@@ -1,4 +1,4 @@
--- Renews leases of several keys, an expired one, too, if nobody has asked for its key since; shortens none.
+-- Renews leases of several keys, and shortens none. An expired lease is renewed if the store still has it.
 --
 -- keys: base
 -- arguments: now key id token ttl

@@ -12,16 +12,16 @@ from celery_exclusive.system.deadline import at_most
 from redis import exceptions  # isort: skip - `client` has said what is missing
 
 CONFIRMED: Final = frozenset(("acquire", "acquire_alone", "enqueue", "restore"))
-"""The verbs whose answers let a body begin, or a message be acknowledged. So do renewals let a body go on."""
+"""The verbs after which a body begins or continues, or a message is acknowledged."""
 
 
 class Unconfirmed(exceptions.RedisError):
-    """The server has done it, but too few replicas have."""
+    """The server has executed the request, but too few replicas have confirmed it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """Does a round trip, and raises if too few `replicas` confirm in half of the `timeout` what it wrote."""
+    """Does a round trip, and raises unless enough `replicas` confirm its writes in half of the `timeout`."""
 
     replicas: int
     timeout: float

@@ -1,4 +1,4 @@
-"""What a script replies, as the store's answer."""
+"""Translates the reply of a script into the store's answer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PHASES: Final[dict[bytes, OwnerPhase]] = {phase.encode(): phase for phase in ge
 
 
 def read_reply(reply: Any, *, is_sweep: bool, is_repeated: bool, is_done: bool) -> Reply:
-    """Read the whole reply of apply.lua. `is_done`: what it finds undone, its first request has done."""
+    """Read the whole reply of apply.lua. `is_done`: an Applied(False) means that the first request did it."""
     name, number, owners, epoch, wakes, asides, unreadable, time = reply
     return Reply(
         _answer(name, number or is_done, owners),

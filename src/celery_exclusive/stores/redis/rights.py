@@ -1,11 +1,11 @@
-"""What to grant to a user of a Redis server that lacks a right."""
+"""Names the right that a user of a Redis server lacks, and the command that grants it."""
 
 from __future__ import annotations
 
 import re
 
 WORDS = ("NOPERM", "ACL failure in script", "executing the script can't")
-"""How servers of several versions say that a right is missing."""
+"""The errors by which servers of several versions report a missing right."""
 _LINE = "as the ACL line in docs/security.md does"
 
 

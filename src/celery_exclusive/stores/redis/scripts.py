@@ -46,6 +46,6 @@ def _read(file: str) -> str:
 
 
 def run_by(client: Any, script: Script, base: str, *arguments: object, **_: object) -> Any:
-    """Run a script through a client of redis-py. What that repeats says already that it is repeated."""
+    """Run a script through a client of redis-py. The arguments must say already that it may repeat them."""
     words = (int(word) if isinstance(word, bool) else word for word in arguments)
     return client.execute_command("EVAL", script.text, 1, base, *words)

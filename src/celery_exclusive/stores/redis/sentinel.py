@@ -1,4 +1,4 @@
-"""The store of sentinel:// URLs: a Redis whose primary may be another one by now, as its sentinels know."""
+"""The store of sentinel:// URLs: the Redis that its sentinels name as the present primary."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class SentinelStore(RedisStore):
 
 
 class SentinelClient(Client):
-    """A client that asks the sentinels for each new connection, so it keeps no address that may be dead.
+    """A client that asks the sentinels for the address of each new connection, and keeps none.
 
     A connection that is lost, or that leads to a server that is a replica by now, is replaced by a new one.
     """
@@ -68,10 +68,11 @@ class SentinelClient(Client):
 
 @dataclass(frozen=True, slots=True)
 class Sentinels:
-    """The sentinels of a URL; that which answered last is asked first.
+    """The sentinels of a URL. The one that answered last is asked first.
 
-    `shown` is the URL without its password, `servers` that of the servers whom they watch, without the host;
-    `options` are those of redis-py's connections to sentinels. Who sees fewer `others` is not believed.
+    * `shown`: the URL without its password. `servers`: the URL of the watched servers, without the host.
+    * `options`: the options of redis-py's connections to sentinels.
+    * `others`: the number of other sentinels that a sentinel must see to be believed.
     """
 
     shown: str
@@ -118,7 +119,7 @@ class _Asked(Sentinel):
         return bool(super().check_master_state(state, service_name))  # type: ignore[no-untyped-call]
 
     def problem(self, name: str, error: Exception) -> str:
-        """Say why it does not name the primary."""
+        """Return the reason for which this sentinel names no primary."""
         if self._others is not None:
             sees_few = self._others < self.min_other_sentinels
             return f"sees {self._others} other sentinels" if sees_few else f"says that {name} is down"
@@ -129,14 +130,14 @@ class _Asked(Sentinel):
 
 
 def parse(url: str) -> Sentinels:
-    """Read a URL as Celery does: of each sentinel one, with semicolons between them.
+    """Read a URL as Celery does: one URL for each sentinel, with semicolons between them.
 
     Example:
         sentinel://:secret@host1:26379;sentinel://host2:26379/0?master_name=mymaster
 
-    Login, database and the options that begin with `ssl_`, one of which makes it TLS, are those of the
-    servers. `sentinel_kwargs` is an object of JSON; a sentinel that sees fewer than `min_other_sentinels` is
-    not believed.
+    Login, database and the options `ssl_...` are for the servers; any `ssl_...` switches TLS on.
+    `sentinel_kwargs` is a JSON object with options for the sentinels. A sentinel that sees fewer than
+    `min_other_sentinels` is not believed.
 
     Raises:
         OptionError: the URL is malformed, or names no primary.

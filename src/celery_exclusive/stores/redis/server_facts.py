@@ -1,4 +1,4 @@
-"""What a server tells of itself, and what an operator should know of it."""
+"""The facts that a server reports of itself, and the warnings for its operator."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from celery_exclusive.stores.redis.client import Denied, Server
 
 
 def facts_of(server: Server) -> dict[str, str]:
-    """Return what INFO says. Hosted servers leave some of it out, or all."""
+    """Return the facts in INFO. Hosted servers leave some or all of them out."""
     info: bytes = _ask_if_allowed(server, "INFO") or b""
     lines = (line.partition(":") for line in info.decode(errors="replace").splitlines())
     return {name: value for name, _, value in lines}
 
 
 def warnings_of(server: Server, facts: dict[str, str], url: str) -> list[str]:
-    """Return a warning of a server that may drop locks, and one of a server that loses them in a restart."""
+    """Return warnings about a server that may evict locks, or that loses them in a restart."""
     warnings = []
     policy = facts.get("maxmemory_policy", "noeviction")
     if facts.get("maxmemory", "0") != "0" and policy != "noeviction":
@@ -33,7 +33,7 @@ def warnings_of(server: Server, facts: dict[str, str], url: str) -> list[str]:
 
 
 def too_few_replicas(facts: dict[str, str], wanted: int, url: str) -> list[str]:
-    """Return a warning of a server that has fewer replicas than its URL wants to confirm each lease."""
+    """Return a warning about a server with fewer replicas than its URL wants to confirm each lease."""
     found = int(facts.get("connected_slaves", wanted))
     if found >= wanted:
         return []
@@ -50,7 +50,7 @@ def _saves(server: Server) -> bool | None:
 
 
 def _ask_if_allowed(server: Server, *command: str) -> Any:
-    """Ask the server about itself; None: it denies that, as hosted servers do."""
+    """Send a command about the server itself. None: the server denies it, as hosted servers do."""
     with suppress(Denied):
         return server.ask(*command)
     return None

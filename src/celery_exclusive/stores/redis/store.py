@@ -44,13 +44,13 @@ _INSPECT = scripts.load("inspect.lua", arguments="now key", reply="seen")
 _LEASES_PER_CALL = 500
 _PLACES_PER_CALL = 1000
 _NAMES_AT_START = 10_000
-"""How many names are searched for locks of an older version: all would take too long."""
+"""The most names that are searched for locks of an older version: all would take too long."""
 _SHARED = {"fence": "GET", "epoch": "GET", "due": "ZCARD"}
 """The names that all keys share, and a command that fails if another program has overwritten one."""
 _DAMAGE = ("WRONGTYPE", "MALFORMED", "attempt to", "bad argument")
 """Words of errors that mean damaged data of a key, as in document.lua, and not a failing server."""
 Run = tuple[Any, ...]
-"""What `Server.run` is called with: a script, the base of its names, and its arguments."""
+"""The arguments of `Server.run`: a script, the base of its names, and its arguments."""
 _RELEASED = Reply(Applied(True))
 
 
@@ -96,9 +96,10 @@ class RedisStore:
         return self._apply(key, *arguments_of(operation), is_done_if_repeated=is_done_if_repeated(operation))
 
     def begin(self, key: str, operation: AcquireAlone) -> Connection | None:
-        """Send an operation whose reply `finish` reads later, from what is returned; None: nothing was sent.
+        """Send an operation, and return the connection from which `finish` reads the reply. None: not sent.
 
-        A caller that does not call `finish` disconnects the connection. The server may do the operation yet.
+        A caller that does not call `finish` must disconnect the connection. The server may still execute the
+        operation.
         """
         if self._replicas or not isinstance(self._client, Client):
             return None
@@ -112,9 +113,10 @@ class RedisStore:
     def acquire_and_push(
         self, key: str, operation: AcquireAlone, to: str, message: bytes, client: Any = None
     ) -> Reply | None:
-        """Do the operation, and push the message onto a list of this server, if the lease is a new one.
+        """Apply the operation, and push the message onto a list of this server if the lease is a new one.
 
-        None: the server refuses to push, and nothing was done. `client`: one of redis-py is asked instead.
+        None: the server refuses to push, and has done nothing. `client`: a client of redis-py sends the
+        request.
         """
         verb, head, named = arguments_of(operation)
         named += ["list", to, "payload", message]
@@ -194,7 +196,7 @@ class RedisStore:
                         raise
 
     def _line(self, name: str) -> Iterator[str]:
-        """Yield the ids of a line, so many at a time that nobody else waits for it."""
+        """Yield the ids of a line, in parts that are small enough not to delay other clients."""
         first = 0
         while page := self._client.ask("ZRANGE", name, first, first + _PLACES_PER_CALL - 1):
             yield from map(to_text, page)
@@ -315,4 +317,4 @@ class RedisStore:
 
 
 class _Refused(Exception):
-    """A message could not be pushed: the user has no rights on the list, or it is none."""
+    """A message could not be pushed: the user has no rights on the list, or the name holds no list."""

@@ -1,4 +1,4 @@
-"""TLS to a server: what a URL and the settings of Celery say of it, and what to do if it is refused."""
+"""TLS to a server: its options in a URL and in Celery's settings, and the next step after a refusal."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ HINTS = {
     **dict.fromkeys(("KEY_VALUES_MISMATCH", "[SSL] PEM lib", "NO_CERTIFICATE_OR_CRL_FOUND"), _FILES),
     **dict.fromkeys((" alert certificate", " alert unknown ca", " alert bad certificate"), _CLIENT),
 }
-"""What to do, by words of the errors of OpenSSL. The first that is found counts."""
+"""The next steps, by words of the errors of OpenSSL. The first word that is found counts."""
 _OF_FILES = ("No such file", "Permission denied")
 _BROKEN_OFF = ("reset", "closed", "EOF", "Broken pipe")
 
@@ -46,7 +46,7 @@ def options(query: Mapping[str, str]) -> dict[str, str | int]:
     """Return the options of redis-py's connections.
 
     Raises:
-        OptionError: one is wrong, or not known; a connection without it may be less safe than was meant.
+        OptionError: an option is wrong or unknown. A connection without it may be less safe than intended.
     """
     for name in query:
         if name.startswith("ssl_") and name not in _OPTIONS:
@@ -58,7 +58,7 @@ def options(query: Mapping[str, str]) -> dict[str, str | int]:
     if "ssl_keyfile" in given and "ssl_certfile" not in given:
         raise OptionError("exclusive_store: ssl_keyfile needs ssl_certfile, the certificate of this key")
     if "ssl_certfile" in given:
-        given.setdefault("ssl_password", "")  # else OpenSSL asks for that of the key on the terminal
+        given.setdefault("ssl_password", "")  # else OpenSSL asks for the password of the key on the terminal
     given["ssl_cert_reqs"] = check
     named = query.get("ssl_check_hostname", str(check != "none"))  # redis-py 5 checks no name by itself
     given["ssl_check_hostname"] = named.lower() in ("1", "true", "yes", "on")
@@ -68,9 +68,9 @@ def options(query: Mapping[str, str]) -> dict[str, str | int]:
 
 
 def with_settings(url: str, settings: Any) -> str:
-    """Return a URL of Redis with what `broker_use_ssl` or `redis_backend_use_ssl` says beside it.
+    """Return a URL of Redis with the options of `broker_use_ssl` or `redis_backend_use_ssl`.
 
-    As in Celery their dictionary makes it one of TLS, and what the URL says itself counts.
+    As in Celery their dictionary switches TLS on, and an option of the URL itself goes before.
     """
     scheme, _, rest = url.partition("://")
     if scheme not in ("redis", "rediss") or not (settings and isinstance(settings, Mapping)):
@@ -80,7 +80,7 @@ def with_settings(url: str, settings: Any) -> str:
 
 
 def of_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what `broker_use_ssl` or `redis_backend_use_ssl` says, as the query of a URL says it."""
+    """Return the options of `broker_use_ssl` or `redis_backend_use_ssl`, as the query of a URL has them."""
     given = {name: value for name, value in settings.items() if name.startswith("ssl_") and value}
     if "ssl_cert_reqs" in settings:
         given["ssl_cert_reqs"] = _check(settings["ssl_cert_reqs"])
@@ -92,9 +92,9 @@ def of_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def next_step(text: str, *, is_tls: bool, begin: str) -> str:
-    """Say what to do about a server to which no connection was made, for a reason that names none itself.
+    """Return the next step after a failed connection whose error names none.
 
-    `begin` is what to do if it speaks TLS and we do not.
+    `begin`: the next step if the server speaks TLS and the store does not.
     """
     if is_tls and any(word in text for word in _OF_FILES):
         return _FILES

@@ -10,8 +10,8 @@
 -- fence      the highest one that the caller was granted; then the last one that the server knows of
 -- candidate  becomes the epoch if data were lost
 --
--- A run that has begun with a lower fence than the caller was granted by another has lost data. Who comes
--- first notes the fence with which a run begins, so that later grants do not hide it. A loss is told once.
+-- A run that has begun with a lower fence than the caller was granted by another run has lost data. The first
+-- caller notes the fence with which a run begins, so that later grants do not hide a loss, which is told once.
 -- Nothing here may fail: a replica, a full server and one that hides its facts are asked nevertheless. Where
 -- nothing can be noted, the caller keeps what it knows, and says it again.
 

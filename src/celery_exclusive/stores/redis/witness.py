@@ -1,4 +1,4 @@
-"""The witness: what a process knows of a server's data, which the server may have lost when it is back."""
+"""The witness: the fences that a process knows, by which it notices that a server has lost its data."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _SIZE, _SIZE_OF_FENCE = 64, 8
 class Witness:
     """Remembers the highest fence that this process and its forked children were granted, and by which run.
 
-    A run of a server is known by the random id that it makes at its start. A server that restarts from a
-    snapshot, or a replica that is promoted, may have older data, with their old epoch. Whoever connects first
-    after that tells what it was granted; if that is lost, the server gets a new epoch. So it looks like a
-    server that has lost all its data, and is treated like one. Processes note without a lock: two at the same
-    instant may lose one note, and with it a notice.
+    A run of a server is identified by the random id that the server makes at its start. A server that
+    restarts from a snapshot, or a replica that is promoted, may have older data, with their old epoch. The
+    first process that connects then states the fence that it was granted. If the server's data are older, the
+    server gets a new epoch, and is treated like a server that has lost all its data. Processes note without a
+    lock: two at the same instant may lose one note, and with it a notice.
 
-    `memory` is shared with children: the parent connects while they work. None: it is made here.
+    `memory` is shared with the children, since the parent connects while they work. None: it is made here.
     """
 
     def __init__(self, base: str, memory: memoryview | None = None) -> None:
@@ -42,7 +42,8 @@ class Witness:
     def hear(self, run: bytes, fence: int, is_noted: int) -> bool:
         """Learn from the answer which run of the server grants leases from now on.
 
-        False: it could note nothing, and the statement has to be made again before it grants any.
+        False: the server could note nothing; the statement has to be repeated before the server grants a
+        lease.
         """
         if is_noted and run != self._run:
             self._id[:] = run.ljust(_SIZE - _SIZE_OF_FENCE, b"\0")
@@ -55,6 +56,6 @@ class Witness:
 
 
 def witnesses(bases: Sequence[str]) -> list[Witness]:
-    """Return a witness for each bucket of a cluster, which moves and is lost on its own."""
+    """Return one witness for each bucket of a cluster: a bucket moves, and loses its data, on its own."""
     memory = memoryview(mmap.mmap(-1, _SIZE * len(bases)))
     return [Witness(base, memory[_SIZE * number :]) for number, base in enumerate(bases)]

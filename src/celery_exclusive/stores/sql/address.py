@@ -11,10 +11,10 @@ from celery_exclusive.errors import OptionError
 
 
 def read(url: str, driver: str) -> tuple[str, Callable[[], dict[str, Any]]]:
-    """Return the URL without password and options, and what returns the arguments for the driver to connect.
+    """Return the URL without password and options, and a function that returns the driver's arguments.
 
     Parameters:
-        driver: the dialect and driver of SQLAlchemy whose arguments they are; whatever the URL names.
+        driver: the dialect and driver of SQLAlchemy that make the arguments, whichever the URL names.
 
     Raises:
         OptionError: the URL is malformed.
@@ -23,7 +23,7 @@ def read(url: str, driver: str) -> tuple[str, Callable[[], dict[str, Any]]]:
     try:
         given = make_url(url).set(drivername=driver)
         if set(url.partition("://")[2].rpartition("@")[0]) & set("/?#@"):
-            raise ValueError("a part of the password would be read as that of another part, and shown")
+            raise ValueError("a part of the password would be read as another part of the URL, and shown")
         options = dict(given.get_dialect()().create_connect_args(given)[1])
     except (exc.ArgumentError, ValueError):  # its text would show the password
         several = ", several hosts as ?host=one:5432&host=two:5432" if driver.startswith("postgresql") else ""

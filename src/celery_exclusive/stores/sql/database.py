@@ -1,4 +1,4 @@
-"""What a kind of database server, and its driver, must tell a store."""
+"""The protocol of a kind of database server with its driver."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ from typing import Any, Literal, Protocol
 from celery_exclusive.stores.sql.transaction import Cursor
 
 Trouble = Literal["lost", "silent", "busy", "no tables", "misuse", "refused", "full", "other"]
-"""The connection is lost; the server says nothing; others are in the way; no tables; a human must change a
-setting; no other try helps; no room, or no connection, is left.
+"""The meaning of an error. lost: the connection is. silent: the server does not answer. busy: other
+transactions are in the way. misuse: a person must change a setting. refused: a retry does not help. full: no
+room, or no connection, is left.
 """
 
 
 class Database(Protocol):
-    """A kind of server. It keeps no state but its address, so any number of threads may use it."""
+    """A kind of server. Its only state is the address, so any number of threads may use it."""
 
     @property
     def url(self) -> str:
-        """Its URL without password, for texts."""
+        """The server's URL without password, for messages."""
         ...
 
     @property
     def error(self) -> type[Exception]:
-        """The base of what the driver raises."""
+        """The base class of the driver's errors."""
         ...
 
     def connect(self) -> tuple[Any, Cursor]:
@@ -34,7 +35,7 @@ class Database(Protocol):
         ...
 
     def begin(self, cursor: Cursor, *, writes: bool) -> int:
-        """Begin a transaction that others need not wait for long for; return the server's time."""
+        """Begin a transaction of limited time, since others wait for it; return the server's time."""
         ...
 
     def definitions(self) -> list[str]:
@@ -56,7 +57,7 @@ class Database(Protocol):
         ...
 
     def release(self, cursor: Cursor, claim: dict[str, Any]) -> bool:
-        """Release the only lease of a key without line in one statement; return whether it was so.
+        """Release the only lease of a key without line in one statement; return whether it had that state.
 
         Parameters:
             claim: `namespace`, `key`, `now`; the document's text between its limit and the expiry `before`,
@@ -69,9 +70,9 @@ class Database(Protocol):
         ...
 
     def trouble(self, error: Exception) -> Trouble:
-        """Return what an error of the driver means."""
+        """Return the meaning of an error of the driver."""
         ...
 
     def hint(self, error: Exception) -> str:
-        """Return what to do about it."""
+        """Return the next step after an error of the driver."""
         ...

@@ -28,7 +28,7 @@ except ImportError:
 OLDEST = {"MariaDB": (10, 6), "MySQL": (8, 0)}
 """The oldest servers that understand the statements."""
 PREPARING = ("MariaDB",)
-"""The servers that execute a prepared statement with values; MySQL only with variables, set by another."""
+"""The servers that execute a prepared statement with values. MySQL takes only variables."""
 _WORDS = Words(
     name="VARBINARY(255)",
     id="VARBINARY(2400)",  # an index holds 3072 bytes
@@ -72,7 +72,7 @@ class Mysql:
         return not connection.open
 
     def _refuse(self, kind: str, version: str, connection: Any) -> None:
-        """Refuse what is too old."""
+        """Refuse a server that is too old."""
         oldest, numbers = OLDEST[kind], re.findall(r"\d+", version)[:2]
         if tuple(map(int, numbers)) < oldest:
             connection.close()
@@ -87,7 +87,7 @@ class Mysql:
         return [statements.translated(statement) for statement in stamped_definitions(_WORDS)]
 
     def create_tables(self, cursor: Any) -> None:
-        """Each statement ends the transaction that it is in, and leaves what is there."""
+        """Create the missing tables. Each statement commits, and leaves an existing table alone."""
         for statement in self.definitions():
             cursor.send(statement)
 
@@ -111,7 +111,7 @@ class Mysql:
 
 
 def _with_encoded_password(options: dict[str, Any]) -> dict[str, Any]:
-    """Encode it as other clients do: PyMySQL would take it for Latin-1."""
+    """Return the options with the password in UTF-8, as other clients send it: PyMySQL sends Latin-1."""
     password = options.get("password")
     return options | {"password": password.encode()} if isinstance(password, str) else options
 

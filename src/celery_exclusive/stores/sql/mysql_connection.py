@@ -16,11 +16,11 @@ from celery_exclusive.stores.sql.server import PATIENCE
 from celery_exclusive.system.deadline import at_most
 
 _LONG = 200_000
-"""Characters of many statements that are sent at once."""
+"""The most characters of statements that are sent at once."""
 
 
 def connect(**options: Any) -> Any:
-    """Open a connection that commits each statement, and waits for no answer for ever."""
+    """Open a connection that commits each statement, and waits for each answer for a limited time."""
     limit = at_most(PATIENCE)
     own = {
         "read_timeout": limit,
@@ -44,7 +44,7 @@ class Request:
     """A statement with parameters by name, which is prepared, since to parse it takes as long as to run it.
 
     Parameters:
-        name: of what MariaDB prepares.
+        name: the name of the statement that MariaDB prepares.
         text: with `%(key)s` for the parameter `key`, but no other `%`, and no backslash.
     """
 
@@ -63,7 +63,7 @@ class TranslatingCursor:
     """
 
     longest = 1 << 20
-    """Bytes that the server takes at once, its max_allowed_packet."""
+    """The server's max_allowed_packet: the most bytes of one request."""
     prepares = False
     """Whether requests are prepared."""
 
@@ -114,9 +114,10 @@ _OfDriver: Any = pymysql.connections.Connection  # its types lack what is overri
 
 
 class _Connection(_OfDriver):  # type: ignore[misc]
-    """One that shares its TLS context with all that have no options for it, as the driver makes it for each.
+    """A connection that shares one TLS context with all connections without options for TLS.
 
-    To make one reads the certificates of the machine, for 20 ms, and a child forked meanwhile may hang in it.
+    The driver makes a context for each. That takes 20 ms, since it reads the certificates of the machine, and
+    a child that is forked meanwhile may hang in it.
     """
 
     _shared: ClassVar[Any] = None
@@ -134,7 +135,7 @@ class NoAnswer(pymysql.OperationalError):
 
 
 def _literal(value: bytes | str | int | None) -> str:
-    """Return a value as the driver would, which asks more of each than the server does."""
+    """Return a value as SQL, as the driver would, but without its checks that the server does not need."""
     if isinstance(value, bytes):
         return f"X'{value.hex()}'"
     if isinstance(value, str):

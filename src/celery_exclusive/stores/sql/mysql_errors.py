@@ -1,4 +1,4 @@
-"""What the errors of MariaDB and MySQL mean, and what to do about them."""
+"""The meaning of the errors of MariaDB and MySQL, and the next step after each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BUSY = {
     1062: hints.IN_THE_WAY,  # another process stores the version of the tables
     1205: f"{hints.IN_THE_WAY}, or for a full disk",
     1213: hints.IN_THE_WAY,
-    1317: "somebody stopped the statement",
+    1317: "an operator stopped the statement",
     1969: hints.IN_THE_WAY,
     3024: hints.IN_THE_WAY,
 }
@@ -24,7 +24,7 @@ _LOST = {
     1836: hints.REPLICA,
     **dict.fromkeys((1152, 1158, 1159, 1160, 1161, 1927, 2006, 2013, 4031), hints.ALIVE),
 }
-"""Another connection may do: also after a failover."""
+"""Errors after which another connection may work, also after a failover."""
 _MISUSE = {
     **dict.fromkeys((1044, 1142, 1143), hints.RIGHTS),
     1045: hints.LOGIN,
@@ -36,9 +36,9 @@ _MISUSE = {
     1665: "its binlog_format must be ROW or MIXED",
     1698: hints.LOGIN,
 }
-"""What a human must change."""
+"""Errors that end when a person changes a setting."""
 _REFUSED = {1153: "raise its max_allowed_packet", 1406: hints.TOO_LONG}
-"""What no other try would change."""
+"""Errors that no retry changes."""
 _OTHER = {
     _NO_CODE: f"{hints.ALIVE}, and that its disk is not full: it waits for room without a word",
     **dict.fromkeys((1040, 1203, 1226), hints.CLIENTS),
@@ -71,6 +71,6 @@ def hint(error: Exception) -> str:
 
 
 def _code(error: Exception) -> int:
-    """The server's number for it."""
+    """Return the server's number of an error."""
     number = error.args[0] if error.args else _NO_CODE
     return number if isinstance(number, int) else _NO_CODE

@@ -1,4 +1,4 @@
-"""The statements of MariaDB and MySQL in place of, or besides, those of `statements`."""
+"""The statements of MariaDB and MySQL that replace `statements`, or that only these servers have."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SESSION = """SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_S
     innodb_lock_wait_timeout = 2, lock_wait_timeout = 2, completion_type = 0,
     sql_select_limit = 18446744073709551615;
 SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE; SELECT VERSION(), @@max_allowed_packet"""
-"""What each connection begins with. Another time zone may have the same hour twice."""
+"""The first statements of each connection. A time zone other than UTC may have the same hour twice."""
 
 DURABILITY = "SELECT @@innodb_flush_log_at_trx_commit"
 """MariaDB has a 3, too, which writes as much as 1 does."""
@@ -45,12 +45,12 @@ VALUES (
     document = IF(
         IS_FREE, CONCAT(%(before)s, ends, ', "fence": ', LAST_INSERT_ID(fence), %(after)s), document
     )""").replace("IS_FREE", "version = VALUES(version)")
-"""Changes a row if nobody holds the key and nobody waits there; then the last inserted id is the fence, which
-comes with the same answer. If the id has finished, there is no fence, and the server refuses the row.
+"""Changes a row if the key has neither holder nor line. The last inserted id is then the fence, which comes
+with the same answer. If the id has finished, there is no fence, and the server refuses the row.
 
-Each assignment sees what those before it assigned: once the version is the new one, which is random, the key
-was free. The namespace's row is locked, since its fence counts: the reaper raises it before it deletes any
-row. To insert what a SELECT finds would take the optimizer longer than all the rest.
+Each assignment sees the values of the assignments before it: once the version is the new one, which is
+random, the key was free. The namespace's row is locked, since its fence counts: the reaper raises it before
+it deletes a row. An INSERT of the result of a SELECT would take the optimizer longer than all the rest.
 """
 
 RELEASE = _on_clock("""UPDATE exclusive2_lock FORCE INDEX (PRIMARY) SET
@@ -60,11 +60,11 @@ WHERE namespace = %(namespace)s AND `key` = %(key)s AND ends > COALESCE(%(now)s,
     AND document = CONCAT(
         SUBSTRING_INDEX(document, ', "holders": ', 1), %(before)s, ends, ', "fence": ', fence, %(after)s
     )""")
-"""Changes the row if this is its only lease, and nobody waits. Without FORCE it would weigh another index."""
+"""Changes the row if this is its only lease, and no task waits. FORCE spares the choice of an index."""
 
 
 def _in_turn(statement: str) -> str:
-    """Lock first, then read the clock: it would stand still in one statement with --sysdate-is-now."""
+    """Split the lock and the clock into two statements: with --sysdate-is-now it stands still in one."""
     return statement.replace("SELECT (", "").replace("), CLOCK", "; SELECT 0, CLOCK")
 
 
@@ -86,7 +86,7 @@ _OWN = {
         for statement in (statements.DUE_LEASES, statements.ENDED_TOMBSTONES, statements.DUE_KEYS)
     },
 }
-"""The reaper waits for nobody: it leaves out what others keep locked."""
+"""The reaper waits for no other transaction, and leaves out rows that others keep locked."""
 
 
 @lru_cache(1000)

@@ -38,8 +38,8 @@ _GRANT, _RELEASE = Request("grant", statements.GRANT), Request("release", statem
 class Postgres:
     """A PostgreSQL server.
 
-    Its statements are prepared, since to plan them takes longer than to run them. Not if a pooler stands
-    before the server: the next transaction may be on another of its connections, without them.
+    Statements are prepared, since planning one takes longer than running it. Behind a pooler they are not:
+    the next transaction may use another connection of the pooler, on which they are not prepared.
     """
 
     error = psycopg.Error

@@ -18,7 +18,7 @@ class Request:
     """A statement with parameters by name, as libpq takes it.
 
     Parameters:
-        name: of what the server prepares.
+        name: the name of the statement that the server prepares.
         statement: with `%(key)s` for the parameter `key`.
     """
 
@@ -41,7 +41,7 @@ class TranslatingCursor:
         return int(self.raw.rowcount)
 
     def execute(self, statement: str, parameters: Any = None, /) -> None:
-        # What has no parameters needs no plan, and may be several statements, which cannot be prepared.
+        # A text without parameters needs no plan, and may have several statements, which cannot be prepared.
         self.raw.execute(statements.translated(statement), parameters, prepare=None if parameters else False)
 
     def executemany(self, statement: str, parameters: Any, /) -> None:
@@ -68,7 +68,7 @@ class TranslatingCursor:
         return self._result()
 
     def _result(self) -> Any:
-        """The rows come before the server commits: an error that follows them undoes what they say."""
+        """Return the rows. The server sends them before it commits: an error after them makes them void."""
         connection = self.raw.connection
         results = connection.wait(generators.execute(connection.pgconn))
         for result in results:
@@ -78,7 +78,7 @@ class TranslatingCursor:
 
 
 class TimedConnection(psycopg.Connection[Any]):
-    """A connection that waits for no answer for ever: PostgreSQL's own library would."""
+    """A connection that waits for each answer for a limited time. PostgreSQL's own library has no limit."""
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
         limit = at_most(PATIENCE)

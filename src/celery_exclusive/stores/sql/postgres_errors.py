@@ -1,6 +1,6 @@
-"""What the errors of PostgreSQL mean, and what to do about them.
+"""The meaning of the errors of PostgreSQL, and the next step after each.
 
-The server says its messages in the language of its lc_messages; their codes (SQLSTATE) are the same in all.
+The server writes messages in the language of its lc_messages; the codes (SQLSTATE) are the same in all.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from celery_exclusive.stores.sql.database import Trouble
 
 _NO_TABLE = "42P01"
 _OF_POOLER = "08P01"
-"""Of what PgBouncer says itself, whatever it is."""
+"""The code of every error of PgBouncer itself."""
 _NO_SCHEMA = (
     "its search_path names no schema: put one into it, as by ALTER ROLE user SET search_path = public"
 )
@@ -22,11 +22,11 @@ _LOST = {
     "25P03": hints.ALIVE,
     **dict.fromkeys(("57P01", "57P02", "57P03"), hints.STARTING),
 }
-"""Another connection may do: also after a failover."""
+"""Errors after which another connection may work, also after a failover."""
 _MISUSE = {"42501": hints.RIGHTS, "3F000": _NO_SCHEMA}
-"""What a human must change."""
+"""Errors that end when a person changes a setting."""
 _REFUSED = {"54000": hints.TOO_LONG}
-"""What no other try would change."""
+"""Errors that no retry changes."""
 _FULL = {"53100": hints.DISK, "53300": hints.CLIENTS}
 _CODES = _BUSY | _LOST | _MISUSE | _REFUSED | _FULL
 _TROUBLES: dict[str, Trouble] = {
@@ -54,7 +54,7 @@ _WORDS = _MISUSE_WORDS | {
     "session is read-only": hints.NO_PRIMARY,
     "hot standby mode": hints.NO_PRIMARY,
 }
-"""Errors of connecting, and those of poolers, have no code of their own, so their words must do."""
+"""Errors of poolers, and errors while connecting, have no code of their own: their words decide."""
 
 
 def trouble(error: Exception) -> Trouble:
@@ -66,7 +66,7 @@ def trouble(error: Exception) -> Trouble:
 
 
 def _is_out_of_ids(error: Exception) -> bool:
-    """Whether the server refuses all writes, until somebody vacuums: it has the code of what is too long."""
+    """Whether the server refuses all writes until a VACUUM. Its code is also the code of a long value."""
     return getattr(getattr(error, "diag", None), "source_file", None) in ("varsup.c", "multixact.c")
 
 

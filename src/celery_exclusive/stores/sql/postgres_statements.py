@@ -1,4 +1,4 @@
-"""The statements of PostgreSQL in place of, or besides, those of `statements`."""
+"""The statements of PostgreSQL that replace `statements`, or that only PostgreSQL has."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ ON CONFLICT (namespace, key) DO UPDATE SET
         || ', "fence": ' || greatest(lock.fence + 1, excluded.fence) || %(after)s
 WHERE lock.ends <= excluded.ends - %(ttl)s
 RETURNING fence""")
-"""One row, the fence, if nobody holds the key, nobody waits there, and the id has not finished.
+"""One row, the fence, if the key has neither holder nor line, and the id has not finished.
 
 The namespace's row is locked, since its fence counts: the reaper raises it before it deletes any row.
 `until + 0` keeps the index on `until` out of the plan: it has every tombstone of the namespace.
@@ -64,10 +64,10 @@ RELEASE = _on_clock("""UPDATE exclusive2_lock SET version = version + 1, due = 0
 WHERE namespace = %(namespace)s AND key = %(key)s AND ends > coalesce(%(now)s::bigint, CLOCK)
     AND document = split_part(document, ', "holders": ', 1)
         || %(before)s || ends || ', "fence": ' || fence || %(after)s""")
-"""Changes the row if this is its only lease, and nobody waits."""
+"""Changes the row if this is its only lease, and no task waits."""
 
 _SKIP_LOCKED = (statements.DUE_LEASES, statements.ENDED_TOMBSTONES, statements.DUE_KEYS)
-"""The reaper waits for nobody: it leaves out what others keep locked."""
+"""The reaper waits for no other transaction, and leaves out rows that others keep locked."""
 _RENEWED_LOCKS = statements.RENEWED_LOCKS.partition("(?)")[0]
 
 

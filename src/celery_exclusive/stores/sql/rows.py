@@ -1,4 +1,4 @@
-"""What rows hold: their fields, and the text of a lock's document."""
+"""The contents of rows: their fields, and the text of a lock's document."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STATES: Final = get_args(State)
 
 
 class Found(NamedTuple):
-    """The rows of a namespace, of a key, and of an id there; what is of a missing row is None."""
+    """The rows of a namespace, of a key, and of an id there. The fields of a missing row are None."""
 
     epoch: str
     floor: int

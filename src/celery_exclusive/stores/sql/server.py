@@ -1,4 +1,4 @@
-"""A store in a database server: connections of its own, and another try after what passes."""
+"""A store in a database server: its own connections, and retries after errors that pass."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ from celery_exclusive.system.deadline import at_most
 
 T = TypeVar("T")
 PATIENCE = 5.0
-"""Seconds for each answer, and for trying again while others are in the way."""
+"""Seconds for each answer, and for retries while other transactions are in the way."""
 _PAUSE = (0.001, 0.02)
 
 
 class ServerTransaction(Transaction):
-    """A transaction beside others: it locks a row before it reads the clock, and what it decides by."""
+    """A transaction beside others. It locks a row before it reads the clock and the data that decide."""
 
     clock: Callable[[], int] | None = None
     is_reading = False
@@ -132,7 +132,7 @@ class ServerStore(SqlStore):
         self._idle.clear()
 
     def definitions(self) -> list[str]:
-        """Return the statements that make the tables, for who has the right to."""
+        """Return the statements that make the tables, for an administrator with the right to run them."""
         return self._database.definitions()
 
     def create_tables(self) -> None:
@@ -155,7 +155,7 @@ class ServerStore(SqlStore):
     def _at_once(self, session: _Session, key: str, operation: KeyOperation) -> Reply | None:
         """Grant a free key, or release its only lease, in one statement; None: it takes a transaction.
 
-        Only to a new message: what is known of others is read in a second statement.
+        Only for a new message: the store's data about others are read in a second statement.
         """
         claim: dict[str, Any] = {"now": self.clock() if self.clock else None, "key": to_bytes(key)}
         claim["namespace"] = session.transaction.namespace
@@ -193,7 +193,7 @@ class ServerStore(SqlStore):
             raise StoreUnavailable(str(error)) from error
 
     def _patiently(self, work: Callable[[_Session], T]) -> T:
-        """Try again after a lost connection, without tables, and while others are in the way."""
+        """Retry after a lost connection, without tables, and while other transactions are in the way."""
         until = time.monotonic() + at_most(PATIENCE)
         is_repeated = is_empty = False
         while True:
@@ -228,7 +228,7 @@ class ServerStore(SqlStore):
             time.sleep(random.uniform(*_PAUSE))
 
     def _trouble(self, error: Exception, session: _Session | None) -> Trouble:
-        """Return what an error means. A closed connection is lost, unless the server has said why."""
+        """Return the meaning of an error. A closed connection is lost, unless the server gave a reason."""
         if isinstance(error, NamespaceGone):
             return "no tables"
         trouble = self._database.trouble(error)

@@ -45,12 +45,13 @@ _TROUBLE = {
 }
 
 _guard = original("_thread", "RLock")()
-"""Who uses a connection has it, and who forks: SQLite's notes on who holds which lock of a file belong to
-the process, and a child that inherited them would believe in locks that it has not. So nothing is open
-during a fork. It is a lock of the system's, never kept while one waits: greenlets pass it one by one."""
+"""A thread holds this lock while it uses a connection, and while it forks. SQLite notes per process which
+locks of a file the process holds, and a child that inherited the notes would rely on locks that it does not
+hold: so no connection is open during a fork. The lock is a native one. No thread waits while it holds it, so
+greenlets pass it one by one."""
 _stores: WeakSet[SqliteStore] = WeakSet()
 _inherited: list[_Opened] = []
-"""Connections of a parent that forked without telling Python; closing them would do harm, too."""
+"""Connections of a parent that forked behind Python's back. Closing them would do harm, too."""
 
 
 class _Opened:
@@ -118,8 +119,8 @@ class SqliteStore(SqlStore):
             warnings.append(older_version(self.url, "tables exclusive1_*"))
         if strangers:
             warnings.append(
-                f"exclusive_store: {self._file.path} has tables of others too ({strangers[0]}): who writes "
-                "them makes locks wait, and locks make them wait; give locks a file of their own"
+                f"exclusive_store: {self._file.path} has tables of others too ({strangers[0]}): locks and "
+                "writers of these tables wait for each other; give locks a file of their own"
             )
         return warnings
 
@@ -133,7 +134,7 @@ class SqliteStore(SqlStore):
         _close_all(self._idle)
 
     def _patiently(self, work: Callable[[Transaction], T], begin: str) -> T:
-        """Try until nobody else is in the way."""
+        """Repeat the work while another process writes, for as long as the URL allows."""
         until = time.monotonic() + at_most(self._file.patience)
         while True:
             try:
@@ -167,7 +168,7 @@ class SqliteStore(SqlStore):
             return result
 
     def _newest_idle(self) -> _Opened | None:
-        """An open connection. It stays in the list: who is interrupted does not lose it."""
+        """Return an open connection, which stays in the list: an interrupted caller does not lose it."""
         while self._idle and not self._idle[-1].is_current():
             _drop(self._idle[-1])
             self._idle.pop()
@@ -178,7 +179,8 @@ class SqliteStore(SqlStore):
         self._file.create()
         path = self._file.path
         connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
-        # What is no UTF-8 damages its own row alone, as no JSON: SQLite would refuse to read all.
+        # Bytes that are no UTF-8 damage their own row alone, as no JSON: SQLite would refuse to read all
+        # rows.
         connection.text_factory = partial(str, encoding="utf-8", errors="backslashreplace")
         try:
             cursor = connection.cursor()
@@ -217,7 +219,7 @@ class SqliteStore(SqlStore):
 
 
 def _close(connection: sqlite3.Connection) -> None:
-    """Close it; roll back first, since a cursor that a traceback holds would keep the transaction open."""
+    """Roll back and close. A cursor that a traceback holds would else keep the transaction open."""
     with suppress(sqlite3.Error):
         connection.rollback()
     connection.close()

@@ -54,7 +54,7 @@ class SqliteFile:
             os.close(os.open(os.path.realpath(self.path), os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
     def warnings(self) -> list[str]:
-        """What an operator should know of it."""
+        """Return warnings for the operator about the place and the rights of the file."""
         found = [*self._exposed()] if hasattr(os, "geteuid") else []
         if self.is_relative:
             found.append(
@@ -69,28 +69,28 @@ class SqliteFile:
         return found
 
     def _exposed(self) -> Iterator[str]:
-        """Who else could change locks, and the messages of tasks that wait."""
-        path, folder, them = self.path, self.path.parent, "who could change locks and tasks that wait"
+        """Yield warnings about rights that let other users change locks and messages of waiting tasks."""
+        path, folder, risk = self.path, self.path.parent, "which lets them change locks and waiting tasks"
         if path.is_symlink():
             yield (
                 f"exclusive_store: {path} is a symbolic link: name the file itself, "
-                f"{os.path.realpath(path)}, so that nobody can point it elsewhere"
+                f"{os.path.realpath(path)}, so that no other user can point it elsewhere"
             )
         if folder.stat().st_mode & stat.S_IWOTH:
             yield (
-                f"exclusive_store: everybody on this machine may write in {folder}, and put another file in "
+                f"exclusive_store: all users of this machine may write in {folder}, and put another file in "
                 f"the place of {path.name}: give it a folder of its own"
             )
         file = path.stat()
         is_shared = file.st_mode & stat.S_IWGRP and file.st_gid in (os.getegid(), *os.getgroups())
         if file.st_mode & stat.S_IWOTH:
             yield (
-                f"exclusive_store: {path} may be written by everybody on this machine, {them}: "
+                f"exclusive_store: {path} may be written by all users of this machine, {risk}: "
                 f"chmod o-w {quote(str(path))}"
             )
         elif file.st_uid not in (0, os.geteuid()) and not is_shared:
             yield (
-                f"exclusive_store: {path} belongs to another user ({file.st_uid}), {them}: chown it, or "
+                f"exclusive_store: {path} belongs to another user ({file.st_uid}), {risk}: chown it, or "
                 "share it with a group of yours (chgrp, chmod g+w)"
             )
 
@@ -140,7 +140,7 @@ def _is_there(folder: Path) -> bool:
 
 
 def file_system(path: str, mounts: str) -> str:
-    """The kind of file system that a real path is on, by the text of Linux's /proc/self/mountinfo.
+    """Return the kind of file system of a real path, by the text of Linux's /proc/self/mountinfo.
 
     The mount point that is the longest beginning of the path counts, and of several there the last.
     """

@@ -1,4 +1,4 @@
-"""The tables as SQLite has them, and what else is in its file."""
+"""The tables in SQLite's words, and the tables of other programs in the same file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def are_made(cursor: Cursor) -> bool:
 
 
 def create(cursor: Cursor, namespace: bytes) -> None:
-    """Make what is missing of them."""
+    """Create the missing tables."""
     for statement in statements():
         cursor.execute(statement)
     if not has(cursor, namespace):
@@ -41,7 +41,7 @@ def statements() -> list[str]:
 
 
 def strangers(cursor: Cursor) -> list[str]:
-    """The tables of others in the same database."""
+    """Return the names of tables of other programs in the same database."""
     return [
         name
         for name in _names(cursor)

@@ -1,4 +1,4 @@
-"""What a transaction of SQLite does in one statement: grant a free key, and release its only lease."""
+"""Grants a free key, and releases its only lease, in one statement of SQLite."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ ON CONFLICT (namespace, key) DO UPDATE SET
 WHERE ends <= excluded.fence AND lock.fence < excluded.fence"""
 """key, version, time, ends, document, namespace, time, key, id, time.
 
-Writes the row if nobody holds the key, nobody waits there, the id has not finished, and the time can be the
-fence. `due` is early, so that the index on it changes neither here nor by RELEASE: the reaper corrects it, if
-the lease is there when it comes.
+Writes the row if the key has neither holder nor line, the id has not finished, and the time can be the fence.
+`due` is early, so that neither this statement nor RELEASE changes the index on it: the reaper corrects it if
+the lease is still there at its next sweep.
 """
 
 RELEASE = """UPDATE exclusive2_lock SET version = version + 1, ends = 0,
@@ -33,12 +33,12 @@ WHERE namespace = ? AND key = ? AND ends > ? AND due = 0
         || ? || ends || ', "fence": ' || fence || ?"""
 """namespace, key, time, and `rows.around_lone_expiry`.
 
-Changes the row if this is its only lease, nobody waits, and no copy of its message can come.
+Changes the row if this is its only lease, no task waits, and no copy of its message can come.
 """
 
 
 class SqliteTransaction(Transaction):
-    """Looks at what a key has only if one statement does not do."""
+    """A transaction that tries one statement first, and loads the key only if that does not suffice."""
 
     def apply(self, key: str, operation: KeyOperation) -> Reply:
         reply = None

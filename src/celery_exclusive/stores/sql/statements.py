@@ -1,4 +1,4 @@
-"""What the tables are asked, as text. Below each statement stand its parameters in their order, and its row.
+"""The statements on the tables. Below each one stand its parameters in their order, and its row.
 
 All databases understand them. A store whose driver writes a parameter otherwise than `?` has a cursor that
 translates. The texts are constants, so that a connection parses each of them only once.
@@ -18,10 +18,10 @@ LEFT JOIN exclusive2_namespace AS namespaces ON namespaces.namespace = ?"""
 """namespace; one row: the version of the tables, epoch, null if the namespace is new."""
 
 LOCK_NAMESPACE = "SELECT (SELECT fence FROM exclusive2_namespace WHERE namespace = ? FOR UPDATE), CLOCK"
-"""namespace; one row: its fence, and the server's time when nobody else could change that row any more."""
+"""namespace; one row: its fence, and the server's time after the row was locked."""
 
 LOCK_KEY = "SELECT (SELECT version FROM exclusive2_lock WHERE namespace = ? AND key = ? FOR UPDATE), CLOCK"
-"""namespace, key; one row: the version of the lock, and the time, likewise."""
+"""namespace, key; one row: the version of the lock, and the server's time after the row was locked."""
 
 RAISE_FENCE = "UPDATE exclusive2_namespace SET fence = ?, reaped = ? WHERE namespace = ?"
 """fence, reaped, namespace."""
@@ -140,5 +140,5 @@ USED_KEYS = "SELECT key FROM exclusive2_lock WHERE namespace = ? AND (ends IS NU
 
 
 def repeated(statement: str, count: int) -> str:
-    """The statement with as many parameters as there are values in its list."""
+    """Return the statement with as many parameters as its list has values."""
     return statement.replace("(?)", f"({', '.join('?' * count)})")

@@ -24,7 +24,7 @@ _A_MOMENT = 0.2
 
 
 class SqlStore(ABC):
-    """What is the same for all databases. One of its kind opens connections and transactions."""
+    """A store in any database. A subclass for each kind of database opens connections and transactions."""
 
     capabilities = Capabilities()
     made_by = ""
@@ -43,19 +43,19 @@ class SqlStore(ABC):
 
     @abstractmethod
     def transact(self, work: Callable[[Transaction], T], *, writes: bool = True) -> T:
-        """Do some work as one step at one instant, or not at all; again if another transaction was faster.
+        """Run `work` as one transaction, and repeat it if another transaction was faster.
 
         Raises:
-            StoreUnavailable: it could not be done.
+            StoreUnavailable: the work was not done.
         """
 
     def apply(self, key: str, operation: KeyOperation) -> Reply:
         return self._of(key, lambda transaction: transaction.apply(key, operation))
 
     def renew(self, leases: Sequence[tuple[str, Renew]]) -> list[bool | None]:
-        """Renew at once what others do not keep locked, and wait for a moment for the rest.
+        """Renew at once the leases that no other transaction keeps locked, and wait shortly for the rest.
 
-        Not for longer: a lease that is granted meanwhile waits for the next beat.
+        The wait is short, since a lease that is granted meanwhile waits for the next beat.
         """
         if not leases:
             return []
@@ -75,7 +75,7 @@ class SqlStore(ABC):
         return sweep(keys, limit, lambda key: self._sweep_key(key, reap), epoch, time)
 
     def _sweep_key(self, key: str, reap: Reap) -> Reply:
-        """In a transaction of its own: others need not wait for a whole sweep."""
+        """Reap one key in a transaction of its own, so that others need not wait for a whole sweep."""
         try:
             return self._of(key, lambda transaction: transaction.sweep_key(key, reap))
         except UnreadableKey as error:

@@ -1,8 +1,8 @@
 """The tables of locks and lines, for every database. Times are whole microseconds of the store's clock.
 
-The names begin with the version of what they keep. Keys, ids and tokens are bytes: their text may have any
-characters. A lock whose `ends` has come is nobody's any more: the reaper deletes it and raises the fence of
-the namespace, below which no later fence of any key may fall.
+The names begin with the version of the tables. Keys, ids and tokens are bytes: their text may have any
+characters. A lock whose `ends` has come has no holder any more: the reaper deletes its row and raises the
+fence of the namespace, so that later fences of the key stay above all earlier ones.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ TABLES = {
         PRIMARY KEY (namespace, key, id){indexes}
     ){small}""",
 }
-"""Small rows are kept where their keys are: so a write touches one place fewer."""
+"""The rows of these tables are small and kept in the index, so a write touches one place fewer."""
 INDEXES = {
     "exclusive2_lock": ("exclusive2_lock_due", "namespace, due"),
     "exclusive2_line": ("exclusive2_line_place", "namespace, key, state, place, id"),
@@ -50,7 +50,7 @@ INDEXES = {
 """The index that each table has besides its primary key."""
 
 VERSION = 2  # as in _STAMP
-"""Of these definitions. A server's tables have it in a table of its own: others may have made them."""
+"""The version of these definitions. A table of a server has it: another release may have made the tables."""
 _STAMP = (
     "CREATE TABLE IF NOT EXISTS exclusive2_version (version INTEGER NOT NULL PRIMARY KEY){table}",
     "INSERT INTO exclusive2_version SELECT 2 WHERE NOT EXISTS (SELECT 1 FROM exclusive2_version)",
@@ -61,7 +61,7 @@ NAMES = (*TABLES, "exclusive2_version")
 
 @dataclass(frozen=True)
 class Words:
-    """A database's words in the definitions: its types, and what a table ends with."""
+    """A database's words in the definitions: its types, and the ends of its statements."""
 
     name: str
     """A namespace or a key, of at most 255 bytes."""
@@ -71,9 +71,9 @@ class Words:
     """Text of at most 16 characters."""
     text: str
     small: str = ""
-    """What a table of small rows ends with."""
+    """The end of the statement for a table of small rows."""
     table: str = ""
-    """What every table ends with."""
+    """The end of the statement for every table."""
     has_index_in_table: bool = False
     """Whether an index is defined with its table, not by a statement of its own."""
 
@@ -91,6 +91,6 @@ def definitions(words: Words) -> Iterator[str]:
 
 
 def stamped_definitions(words: Words) -> Iterator[str]:
-    """Yield the same, and what stores their version."""
+    """Yield the statements of `definitions`, and the statements that store their version."""
     yield from definitions(words)
     yield from (statement.format(table=words.table) for statement in _STAMP)

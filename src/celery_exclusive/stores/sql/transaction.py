@@ -1,4 +1,4 @@
-"""One namespace of a database within one transaction: nobody else changes it meanwhile."""
+"""One namespace of a database within one transaction, which no other transaction can change meanwhile."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from celery_exclusive.stores.text import to_bytes, to_text
 
 _LEASES_AT_ONCE = 500
 _ALL = 2**31 - 1
-"""More entries than a run can have copies."""
+"""A number above the copies that a run can have."""
 _ENDED_PER_SWEEP = 5_000
-"""A sweep is one transaction, for which all others wait."""
+"""The most leases, and tombstones, that a sweep ends: it is one transaction, for which all others wait."""
 RELEASED = Reply(Applied(True))
 
 
 class NamespaceGone(StoreUnavailable):
-    """Somebody deleted the namespace's row, or all tables."""
+    """The namespace's row is missing: another program deleted it, or all tables."""
 
 
 class Cursor(Protocol):
-    """That of a database driver (DB-API 2.0)."""
+    """The cursor of a database driver (DB-API 2.0)."""
 
     @property
     def rowcount(self) -> int: ...
@@ -53,12 +53,12 @@ class Cursor(Protocol):
 
 
 class Transaction(DocumentStore):
-    """Does what a store is asked between the beginning and the end of a transaction that the store opened.
+    """Executes the verbs of a store within a transaction that the store begins and ends.
 
     Parameters:
         cursor: of a connection to a database that has the tables and the namespace's row.
 
-    `now` is the instant of it all, in microseconds: the store reads its clock when it has begun.
+    `now` is the instant of the transaction, in microseconds: the store reads its clock at the beginning.
     """
 
     now: int
@@ -105,9 +105,10 @@ class Transaction(DocumentStore):
     def _part(
         self, key: str, state: State, counted: int, count: int, *, sweeps: bool
     ) -> tuple[tuple[Entry, ...], int]:
-        """Read as many entries in a state; return also how many there are.
+        """Read up to `count` entries in a state; return also the number of all entries in it.
 
-        Others may have deleted some of the line: it is counted where all of it is read, and by a sweep.
+        Another program may have deleted some of the line. So entries are counted, not taken from the stored
+        count, where all of them are read, and by a sweep.
         """
         if not (counted or sweeps):
             return (), 0
@@ -118,14 +119,14 @@ class Transaction(DocumentStore):
         return part, self._one(statements.LINE_COUNT, *name)[0] if sweeps else counted
 
     def _with_overdue(self, key: str, line: Line) -> Line:
-        """Add what a sweep recalls, and when the next message expires."""
+        """Add the entries that a sweep recalls, and the time at which the next message expires."""
         parameters = (self.namespace, to_bytes(key), NEVER, RECALLED_AT_ONCE + 1)
         first = tuple(rows.entry(*row) for row in self._all(statements.OVERDUE, *parameters))
         due, deadline = overdue(first, self.now)
         return replace(line, overdue=due, deadline=deadline)
 
     def _with_own(self, key: str, id: str, line: Line) -> Line:
-        """Add what belongs to the operation's id."""
+        """Add the entry of the operation's id, and its place in line."""
         for place, entry in enumerate(line.head):
             if entry.id == id:
                 return replace(line, entry=entry, ahead=place)
@@ -183,7 +184,7 @@ class Transaction(DocumentStore):
         return [is_found for batch in batches for is_found in self._renew(batch)]
 
     def _renew(self, leases: Sequence[tuple[str, Renew]]) -> list[bool | None]:
-        """A renewal touches no line: so all of them are read at once, and changed at once."""
+        """Renew many leases: all rows are read at once, and changed at once, since renewals touch no line."""
         keys = sorted({key for key, _ in leases})
         statement = statements.repeated(statements.RENEWED_LOCKS, len(keys))
         locks = {to_text(row[0]): row for row in self._all(statement, self.namespace, *map(to_bytes, keys))}
@@ -216,11 +217,11 @@ class Transaction(DocumentStore):
         return found
 
     def renew_one(self, key: str, renewal: Renew) -> bool:
-        """Renew a lease; wait for those who keep its key locked."""
+        """Renew a lease; wait for transactions that keep its key locked."""
         return self._run(key, renewal).answer == Applied(True)
 
     def locked_by_others(self, keys: Sequence[str]) -> set[str]:  # noqa: ARG002 - one at a time writes
-        """Return those of the keys without a row that have one, which others keep locked."""
+        """Return the keys whose rows were not read, since other transactions keep them locked."""
         return set()
 
     def due(self, limit: int, every: int) -> list[str] | None:
@@ -244,12 +245,15 @@ class Transaction(DocumentStore):
         return [key for (key,) in _texts(self._all(statements.DUE_KEYS, self.namespace, self.now, limit))]
 
     def set_aside(self, key: str) -> None:
-        """Let the reaper leave this key alone for a while."""
+        """Let the reaper skip this key for a while."""
         due = self.now + SKIP_UNREADABLE
         self.cursor.execute(statements.POSTPONE_LOCK, (due, self.namespace, to_bytes(key)))
 
     def forget(self, key: str) -> None:
-        """Its fences go on from here: raised first, as by the reaper, so that neither waits in a circle."""
+        """Delete a key's rows, after raising the fence of the namespace, from which its later fences grow.
+
+        The reaper locks in the same order, so that neither waits in a circle.
+        """
         fence, reaped, *_ = self._space()
         self.cursor.execute(statements.RAISE_FENCE, (max(fence, self.now), reaped, self.namespace))
         for statement in (statements.DELETE_LINE, statements.DELETE_LOCK):
@@ -289,10 +293,10 @@ class Transaction(DocumentStore):
 
 
 def _texts(rows: list[Any]) -> Iterator[list[str]]:
-    """Yield rows of keys and ids. What is no bytes is not ours: SQLite keeps a text where bytes belong."""
+    """Yield rows of keys and ids, without rows of other programs: SQLite keeps a text where bytes belong."""
     return ([to_text(name) for name in row] for row in rows if all(isinstance(name, bytes) for name in row))
 
 
 def new_version() -> int:
-    """At random: a row that was deleted and made anew must not look unchanged."""
+    """Return a random version, so that a row that was deleted and made anew does not look unchanged."""
     return getrandbits(62) + 1
