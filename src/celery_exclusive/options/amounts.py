@@ -10,7 +10,7 @@ from celery.utils.time import maybe_iso8601, maybe_make_aware
 
 from celery_exclusive.core.records import SECOND
 
-#: Seconds. A shorter lease would be renewed more often than a store can be asked.
+#: Seconds. A shorter lease would need more renewals than a store can answer.
 MIN_TTL: Final = 0.1
 #: Seconds: 5 years. Added to the clock, in microseconds, it is exact in the doubles of Redis until 2250, and
 #: in seconds it fits into the 32 bits of memcached until 2033.
@@ -26,17 +26,17 @@ def seconds_from(least: float, most: float = LONGEST) -> str:
 
 
 def is_duration(value: object, at_least: float, at_most: float = LONGEST) -> TypeGuard[float]:
-    """Tell whether the value is an int or float, no bool, of as many seconds as every store can keep."""
+    """Whether the value is an int or float, no bool, of as many seconds as every store can keep."""
     return is_number(value, at_least) and value <= at_most
 
 
 def is_number(value: object, at_least: float) -> TypeGuard[float]:
-    """Tell whether the value is a finite int or float, no bool, and not below `at_least`."""
+    """Whether the value is a finite int or float, no bool, and not below `at_least`."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and at_least <= value < math.inf
 
 
 def is_count(value: object) -> TypeGuard[int]:
-    """Tell whether the value is an int, no bool, from 1 to what every store can keep."""
+    """Whether the value is an int, no bool, from 1 to the highest count that every store can keep."""
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST
 
 

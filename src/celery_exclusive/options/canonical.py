@@ -1,8 +1,8 @@
 """The canonical form of values: type-tagged, injective, free of the order of dicts.
 
-The form of a value is that of its JSON round trip through kombu, since that is what a retry, a call by name
-and a worker see. A value without a stable form is refused; a memory address is never part of a key. So is a
-value that is too large: a worker also makes keys in its main process, which does nothing else meanwhile.
+A value has the form of its JSON round trip through kombu, since a retry, a call by name and a worker see that
+form. A value without a stable form is refused; a memory address is never part of a key. A value that is too
+large is refused, too: a worker also makes keys in its main process, which does nothing else meanwhile.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ MOST_CHARACTERS: Final = 500_000
 _MOST: Final = {"values": 5_000, "characters": MOST_CHARACTERS}
 """The most that the arguments of a key may have together: items of lists and dicts, and characters."""
 HEADER_PATH: Final = "header "
-"""How the path of a refused value begins that is no argument."""
+"""The beginning of the path of a refused header."""
 _FEW: Final = 20
 _SHORT: Final = 10_000
-"""Bytes: so many of the few need no count."""
+"""Bytes: the few strings of a common call, each below this length, need no count."""
 _LONGEST_DECIMAL: Final = 2048
 """Bits. Longer integers are written in hexadecimal: the time for decimals grows with the square of their
 length, and Python can be configured to write at most 640 digits, in one process and not in another."""
@@ -43,7 +43,7 @@ ABSENT: Final = Absent.ABSENT
 
 
 class Refused(Exception):
-    """The reason why there is no key. Callers add the path to the value, and at last the task."""
+    """The reason for which there is no key. Callers add the path to the value, and then the task."""
 
     def __init__(self, problem: str, path: str = "") -> None:
         self.problem, self.path = problem, path

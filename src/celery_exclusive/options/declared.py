@@ -46,9 +46,9 @@ class Exclusive(Option):
             OptionError, and a message with more fails.
         key: an absolute key instead of `by`, shared by all tasks that give the same string: a template over
             the arguments ("repo:{project_id}", "repo:{project.pk}"), or a function that is called like the
-            task and returns the string. A function that cannot be, and has **kwargs, gets all arguments by
-            name. A keyword-only parameter `headers` gets those of the message. A template shows values as
-            strings: 17 and "17" have one key, as None and "None" do.
+            task and returns the string. A function with other parameters and **kwargs gets all arguments by
+            name. A keyword-only parameter `headers` gets the headers of the message. A template shows values
+            as strings: 17 and "17" have one key, as None and "None" do.
         limit: how many may run at once per key, an int from 1. Default 1.
         ttl: seconds without heartbeat after which the lease of a dead worker expires, from 0.1. It does not
             limit the run time. Default None: the setting `exclusive_ttl` (30 s).
@@ -74,8 +74,8 @@ class Exclusive(Option):
         order: the order in which the tasks of a key start, with on_conflict="wait". Default "arrived": as
             they reach the store from their workers. "published": as they were published, by all processes;
             a call for a busy key goes from its caller into the line, and to no worker before its turn; a
-            call with an eta or a countdown takes its place when it is due. "any": whoever is there gets a
-            free slot, also before those who wait.
+            call with an eta or a countdown joins the line when it is due. "any": a free slot is granted to
+            the first task that asks, also before waiting tasks.
         skip_result: the result of a skipped run, any constant that JSON can express (None too).
             Default: `{"skipped": {"key": ..., "existing_id": ...}}`.
 
@@ -135,7 +135,7 @@ class Exclusive(Option):
         self._check_choice(
             "order",
             get_args(StartOrder),
-            "is none of 'arrived' (at the store), 'published' and 'any' (whoever is there)",
+            "is none of 'arrived' (at the store), 'published' and 'any' (the first that asks)",
         )
         if self.order != "arrived" and self.on_conflict != "wait":
             self.refuse(
@@ -201,9 +201,9 @@ class Unique(Option):
 
     A call whose key is held publishes nothing, and returns the AsyncResult of the task that holds it, with
     `outcome` "skipped", `existing_id` and `key`; the result of any other call has `outcome` "published". A
-    call that others wait for is published all the same, and ends with SUCCESS without its body: a member of a
-    chain, group or chord, a call with links or with a `task_id` of its own, and every call whose result goes
-    through `rpc://`.
+    call whose end other code awaits is published all the same, and ends with SUCCESS without its body: a
+    member of a chain, group or chord, a call with links or with a `task_id` of its own, and every call whose
+    result goes through `rpc://`.
 
     Parameters:
         by: the parameter or parameters of the task that make up the key. Default None: all of them,
@@ -219,8 +219,8 @@ class Unique(Option):
         on_store_error: what a call does if the store does not answer. "raise": it raises `StoreUnavailable`.
             "allow": it is published without a lease, maybe twice. Default None: the setting
             `exclusive_on_store_error` ("raise").
-        recover: with until="finished", as for `Exclusive`. With both options that of `exclusive=` counts,
-            unless it is None.
+        recover: with until="finished", as for `Exclusive`. With both options the value in `exclusive=`
+            counts, unless it is None.
         skip_result: the result of a call that is published and then skipped, any constant that JSON can
             express (None too). Default: `{"skipped": {"key": ..., "existing_id": ...}}`.
 
@@ -253,7 +253,7 @@ class Unique(Option):
 
     @property
     def held_until(self) -> UniqueUntil:
-        """The event that ends its lease."""
+        """The event that ends the lease."""
         return self.until if self.period is None else PERIOD
 
     def _check_own(self) -> None:

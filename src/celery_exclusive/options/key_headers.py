@@ -1,6 +1,6 @@
-"""The headers of a message that say what a call is: a tenant, a language, an alias of a database.
+"""The headers of a message that the user sets: a tenant, a language, an alias of a database.
 
-Celery's own and ours say nothing of that, and are not shown to functions that make keys.
+Functions that make keys see only these, not the headers of Celery and of this library.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any, Final
 from celery.app.task import Context
 
 _OF_CELERY: Final = frozenset(vars(Context)) | {"lang", "task", "argsrepr", "kwargsrepr", "compression"}
-"""Celery keeps what has these names to itself, and a retry does not send it again."""
+"""The names of headers that belong to Celery, which a retry does not send again."""
 _OURS: Final = frozenset({"exclusive", "redelivered"})
 RESERVED: Final = _OF_CELERY | _OURS
-"""No header of the user's has such a name."""
+"""The names that no header of the user has."""
 PARAMETER: Final = "headers"
 """The parameter of a `key=` function that takes the headers of the message."""
 
 
 def own_headers(headers: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the headers of a message that are the user's."""
+    """Return the headers of a message that the user has set."""
     return {name: value for name, value in (headers or {}).items() if name not in RESERVED}
 
 

@@ -1,7 +1,7 @@
-"""How a key is written: its kind, and behind it a task or a string that tasks share.
+"""The text of a key: the kind of its option, and then one task or a string that tasks share.
 
-A key begins with the kind of its option, "x" or "u". Behind it, ":" begins the key of one task, its name and
-a hash of the chosen arguments, and "=" a string that tasks share. So no such string spells a task's key.
+The kind is "x" or "u". After ":" follows the key of one task, its name with a hash of the chosen arguments;
+after "=" a string that tasks share. So no shared string has the text of a task's key.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from celery_exclusive.options.canonical import MOST_CHARACTERS, utf8
 KINDS = tuple(kind + mark for kind in "xu" for mark in ":=")
 """The beginnings of keys."""
 _LONGEST: Final = 200
-"""Bytes behind the kind of a key: with a prefix they fit into the 250 of memcached."""
+"""The most bytes after the kind of a key: with a prefix they fit into the 250 of memcached."""
 _HASHED_TEXT: Final = re.compile("~[0-9a-f]{32}")
 _HASHED_NAME: Final = re.compile("[~:][0-9a-f]{32}")
 """The end of a name that was cut, or that has a hash of arguments."""
@@ -40,8 +40,8 @@ def without_hash(key: str) -> str:
 def absolute_key(text: str, kind: str = "x") -> str:
     """Return the key of a string that tasks share: "x=" or "u=", and up to 200 bytes.
 
-    A longer string is cut and completed with a hash. So is one that is no valid Unicode, or that looks as if
-    it was cut.
+    A longer string is cut and completed with a hash. The same is done to a string that is no valid Unicode,
+    or that looks like a cut one.
     """
     if not text:
         raise OptionError("the key of a lock cannot be an empty string: name what is locked, like 'repo:17'.")
@@ -51,7 +51,7 @@ def absolute_key(text: str, kind: str = "x") -> str:
 
 
 def possible_keys(text: str) -> tuple[str, ...]:
-    """Return the keys that people may mean: a whole key, one without its kind, a task or a shared string."""
+    """Return the keys that a word may mean: a whole key, a key without its kind, a task, a shared string."""
     named = (key(text, kind) for key in (own_key, absolute_key) for kind in "xu") if text else ()
     return (text, *(kind + text for kind in KINDS), *named)
 

@@ -1,6 +1,6 @@
 """Computes keys from the arguments of calls. Pure, apart from reading signatures.
 
-`options.key_text` says how a key is written.
+The text of a key is in `options.key_text`.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _Headers = Mapping[str, object] | None
 
 
 class _Parameters(NamedTuple):
-    """The parameters of a task, and what replaces `Signature.bind` in most calls.
+    """The parameters of a task, with a faster way than `Signature.bind` for most calls.
 
-    `by_place`: the names of those that can be given by place and by name. `required`: those without default.
-    `defaults`: the value of each one, in their order; None if not every argument can be given by its name.
+    `by_place`: the names that can be given by place and by name. `required`: the names without default.
+    `defaults`: the value of each parameter, in order; None if not every argument can be given by its name.
     """
 
     signature: Signature
@@ -83,7 +83,7 @@ def check(task_name: str, run: _Run, option: Option) -> None:
 
 
 def doubt(task_name: str, run: _Run, option: Option) -> str | None:
-    """Return a warning if keys depend on names that a wrapper of the task hides: it would mix up calls."""
+    """Return a warning if a wrapper of the task hides names that its keys need: calls would share keys."""
     signature = _parameters(run).signature
     kinds = {parameter.kind for parameter in signature.parameters.values()}
     if (
@@ -110,7 +110,7 @@ def key_of(
 ) -> str:
     """Return the key for which a call with these arguments competes.
 
-    `headers` are those of its message, and `in_key` the names of those that are part of every key.
+    `headers` are the headers of its message, and `in_key` the names of headers that are part of every key.
 
     Raises OptionError if an argument has no stable string form, and Python's TypeError if the arguments do
     not fit.
@@ -146,7 +146,7 @@ def _error(task_name: str, option: Option, refused: Refused) -> OptionError:
 
 
 def needs_headers(option: Option, run: _Run, in_key: tuple[str, ...] = ()) -> bool:
-    """Whether the key of a call is made of headers of its message, too."""
+    """Whether the key of a call also depends on headers of its message."""
     return bool(in_key) or (
         callable(option.key) and _is_given_headers(option.key, _parameters(run).signature)
     )
@@ -263,12 +263,12 @@ def _is_called_by_name(key: Callable[..., object], signature: Signature) -> bool
 
 
 def _is_given_headers(key: Callable[..., object], signature: Signature) -> bool:
-    """Whether a function takes the headers of the message: of a task with such a parameter it takes that."""
+    """Whether a function gets the headers of the message. A task's own parameter `headers` goes before."""
     return takes_headers(key) and PARAMETER not in signature.parameters
 
 
 def _may_take_kwargs(key: Callable[..., object]) -> bool:
-    """Whether it is worth a look at the signature, which takes as long as all the rest of a key."""
+    """Whether the signature has to be read, which takes as long as all the rest of a key."""
     code = getattr(key, "__code__", None)
     return code is None or bool(code.co_flags & inspect.CO_VARKEYWORDS)
 
@@ -278,7 +278,7 @@ def _takes_any_name(signature: Signature) -> bool:
 
 
 def _by_name(bound: BoundArguments) -> dict[str, object]:
-    """Return all arguments by name, and what is in the **kwargs of the task beside them."""
+    """Return all arguments by name, with the items of the task's **kwargs beside them."""
     return {**dict(zip(bound.signature.parameters, bound.args, strict=False)), **bound.kwargs}
 
 
@@ -335,9 +335,9 @@ def _shown(value: object, fix: str) -> str:
 
 
 def _with_headers(text: str, headers: Mapping[str, object]) -> str:
-    """Return a text with headers behind it: "repo:17 _schema_name=acme". One that is missing has no "=".
+    """Return a text with headers after it: "repo:17 _schema_name=acme". A missing header has no "=".
 
-    Each value is escaped as in a template, so that different ones never make one text.
+    Each value is escaped as in a template, so that different values never make one text.
     """
     shown, ends = [text], [f" {name}" for name in headers]
     for name, value in headers.items():

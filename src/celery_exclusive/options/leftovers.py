@@ -1,4 +1,4 @@
-"""Finds options of other libraries that a task still has, and that nothing reads any more."""
+"""Finds options of other libraries that a task still has, though no base class reads them any more."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _READERS: Final = {
     "heimdall": ("heimdall", "HeimdallTask"),
     "custom_lock_expire": ("unique_task", "UniqueCeleryTask"),
 }
-"""The base class that reads an option, and our module that has one of that name."""
+"""The module of ours, and the base class in it, that reads each option."""
 _DICTS: Final = ("once", "heimdall")
-"""Those whose values are dicts; an attribute of another kind is somebody's own."""
+"""The options whose values are dicts. An attribute of another type belongs to the user's class."""
 
 
 def leftovers(cls: type, task_name: str) -> Iterator[str]:

@@ -10,7 +10,7 @@ from celery_exclusive.display import safe_url
 
 
 class MaskedSettings(Settings):
-    """The configuration of one app. Celery masks the URLs of its own settings, whose names it knows."""
+    """The configuration of one app, in which our URLs are masked. Celery masks only its own settings."""
 
     def table(self, with_defaults: bool = False, censored: bool = True) -> dict[str, Any]:
         found: dict[str, Any] = super().table(with_defaults, censored)

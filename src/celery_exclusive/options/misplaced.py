@@ -1,4 +1,4 @@
-"""Refuses at a decorated task what belongs into its option, and an option whose name is misspelt."""
+"""Refuses arguments of a task's decorator that belong into its option, and misspelt names of options."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _LIKENESS = 0.85
 
 
 def refuse_misplaced(cls: type, name: str) -> None:
-    """Raise OptionError if the decorator of this task was given what would do nothing.
+    """Raise OptionError if an argument of this task's decorator would have no effect.
 
-    The class of a task that is written as a class may have attributes of any name, and so may its base.
+    A task that is written as a class may have attributes of any name, and so may its base.
     """
     if not vars(cls).get("_decorated"):
         return

@@ -1,6 +1,6 @@
 """The base of all options of a task: frozen values that are checked when they are made.
 
-No Celery and no store here; only `__set_name__` knows that the owner of an option is a task class.
+This module knows neither Celery nor stores; only `__set_name__` knows that a task class has the option.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class Option:
     kind: ClassVar[str]
     """The first letter of its keys: "x" or "u"."""
     without_store: ClassVar[str]
-    """The fate of a task if the store does not answer, in words."""
+    """The sentence of a task whose store does not answer."""
     names_by_default: ClassVar[tuple[str, ...] | None] = None
     whole_task: ClassVar[str]
-    """How to have one key for a whole task, in words."""
+    """The code that gives a whole task one key."""
 
     if TYPE_CHECKING:
         by: Names
@@ -83,7 +83,7 @@ class Option:
 
     @property
     def names(self) -> tuple[str, ...] | None:
-        """The parameters that make up the key, "*" for all of them; None: the whole task has one."""
+        """The parameters that make up the key, "*" for all of them. None: the whole task has one key."""
         by: Any = self.by
         names: tuple[str, ...] | None = self.names_by_default if by is None and self.key is None else by
         return names
@@ -123,9 +123,9 @@ class Option:
     def __set_name__(self, owner: Any, name: str) -> None:
         """Let the task class check its declaration once it is bound to an app.
 
-        Python calls this for every way of making a task, since each makes a class with the option in it. An
-        error raised right here would reach the user wrapped in a RuntimeError (before Python 3.12), and the
-        app is not known yet; `on_bound` is what Celery calls as soon as it is.
+        Python calls this for every way of making a task, since each makes a class with the option in it.
+        Before Python 3.12 an error raised here would reach the user wrapped in a RuntimeError, and the app is
+        not known yet. Celery calls `on_bound` as soon as it is known.
         """
         if not hasattr(owner, "on_bound"):
             return
@@ -208,7 +208,7 @@ def _fields(option: object) -> tuple[Field[Any], ...]:
 
 
 def explain_wrong_arguments(cls: type[T]) -> type[T]:
-    """Let the constructor of an option name the word that was meant, where Python would raise TypeError."""
+    """Let the constructor of an option suggest the right word, where Python would raise a TypeError."""
     init: Any = cls.__init__
     known = [field.name for field in _fields(cls)]
 
@@ -227,7 +227,7 @@ def explain_wrong_arguments(cls: type[T]) -> type[T]:
 
 
 def check_declaration(cls: type, name: str, app: object) -> None:
-    """Refuse an option under another name than its own, and one of an app without locks."""
+    """Refuse an option under another name than its own, or in an app without `install`."""
     option = getattr(cls, name, None)
     if not isinstance(option, Option):
         return  # switched off in this subclass

@@ -21,7 +21,7 @@ def preview(
     kwargs: Mapping[str, object] | None,
     limit: int = 80,
 ) -> str:
-    """Return a short text for people, "feed_url='https://…'", or "" where there is none. Never raises."""
+    """Return a short text of the arguments for logs, "feed_url='https://…'", or "". Never raises."""
     try:
         bound = bind(run, args, kwargs)
         names = named(option)
@@ -33,9 +33,9 @@ def preview(
 
 
 def given_preview(request: Mapping[str, object], limit: int = 80) -> str:
-    """Return the text that the caller of this request shows instead of the arguments, or "".
+    """Return the caller's text for logs (`argsrepr`, `kwargsrepr`) instead of the arguments, or "".
 
-    A retry has none: Celery writes the arguments themselves into its message.
+    A retry has no such text: Celery writes the arguments themselves into its message.
     """
     texts = [str(request.get(name) or "") for name in ("argsrepr", "kwargsrepr")]
     is_retry = bool(request.get("retries"))

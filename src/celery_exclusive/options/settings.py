@@ -1,6 +1,6 @@
 """The settings: flat keys in the configuration of the Celery app, checked in one place.
 
-They are read with `conf.get`, never with `app.add_defaults`: that would override what the user has set.
+They are read with `conf.get`, never with `app.add_defaults`, which would override the user's values.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SECRET: Final = ("exclusive_store", "exclusive_secret")
 _SHORTEST_SECRET: Final = 16
 _LIKENESS: Final = 0.85
 _LENGTHS: Final = range(7, 13)
-"""Those of words that can be so much like "exclusive": others are not compared, as most of Celery's."""
+"""The lengths of words that can be so similar to "exclusive". Most settings of Celery need no comparison."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -78,7 +78,7 @@ class Settings:
 
     @classmethod
     def from_conf(cls, conf: Mapping[str, object]) -> Settings:
-        """Read them from `app.conf`, which loads the configuration, and refuse unknown `exclusive_*` keys."""
+        """Read the settings from `app.conf`, which this loads, and refuse unknown `exclusive_*` keys."""
         names = [each.name for each in fields(cls)]
         given: dict[str, Any] = {name: _read(conf, name) for name in names}
         _refuse_unknown_keys(conf, names)
@@ -86,16 +86,16 @@ class Settings:
 
     @property
     def secrets(self) -> tuple[str | None, ...]:
-        """All of `exclusive_secret`, the one that signs first; none if it is not set."""
+        """All secrets of `exclusive_secret`. The first one signs. Empty if the setting is not set."""
         given = self.exclusive_secret
         return () if given is None else (given,) if isinstance(given, str) else tuple(given)
 
 
 def tombstone_ttl(conf: Mapping[str, object]) -> float:
-    """Return how many seconds the store remembers a finished id: the setting, or as long as the broker needs.
+    """Return the seconds for which the store remembers a finished id: the setting, or as the broker needs.
 
-    Redis and SQS redeliver a message after its visibility timeout, so it is twice that and 600 s more; other
-    brokers notice a lost worker at once, and 600 s are enough.
+    Redis and SQS redeliver a message after its visibility timeout, so the default is twice that timeout and
+    600 s more. Other brokers notice a lost worker at once, and 600 s are enough.
     """
     setting = Settings.from_conf(conf).exclusive_tombstone_ttl
     if setting is not None:
@@ -154,7 +154,7 @@ def _check(name: str, value: object) -> None:
 
 
 def _are_headers(value: object) -> bool:
-    """Whether these are names of headers, of which a key can be made."""
+    """Whether these are names of headers that can be part of a key."""
     names = cast("Sequence[object]", value) if isinstance(value, (tuple, list)) else [None]
     for name in names:
         if not isinstance(name, str) or not name.isprintable() or not name or set(name) & set(" =^"):
@@ -203,7 +203,7 @@ def _refuse_unknown_keys(conf: Mapping[str, object], names: list[str]) -> None:
 
 
 def _is_meant_for_us(key: str, namespace: str) -> bool:
-    """Whether this key is one of our settings, rightly or wrongly spelled.
+    """Whether this key means one of our settings, rightly or wrongly spelled.
 
     With a namespace the configuration object is often all of Django's settings: names in capitals that do not
     begin with the namespace belong to others. Without one, CELERY_EXCLUSIVE_TTL would silently do nothing.

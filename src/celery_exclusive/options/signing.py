@@ -22,8 +22,9 @@ class Signer:
 
     signer = Signer(("new secret of 16 or more", "old secret of 16 or more"), "cx")
 
-    Without a secret it signs nothing and accepts everything. None among the secrets accepts messages without
-    a signature, while not all processes have a secret yet. An invalid signature is never accepted.
+    Without a secret the signer signs nothing and accepts everything. None among the secrets means that
+    messages without a signature are accepted, too, while not all processes have a secret yet. An invalid
+    signature is never accepted.
     """
 
     def __init__(self, secrets: Sequence[str | None], namespace: str) -> None:
@@ -45,11 +46,11 @@ class Signer:
         return {**fields, SIGNATURE: self._sign(*_of_header(fields, task_id, task_name))}
 
     def accepts_header(self, fields: Mapping[str, Any], task_id: str, task_name: str) -> bool:
-        """Whether the fields were signed for a message of this task. It never raises."""
+        """Whether the fields were signed for a message of this task. Never raises."""
         if not self.is_on or (SIGNATURE not in fields and self._accepts_unsigned):
             return True
         unsigned = {name: value for name, value in fields.items() if name != SIGNATURE}
-        try:  # a copy from the store is signed for what its headers name: with task_protocol=1, nothing
+        try:  # a copy from the store is signed for the task in its headers, where task_protocol=1 has none
             return any(
                 self._accepts(fields.get(SIGNATURE), *_of_header(unsigned, task_id, name))
                 for name in (task_name, _NAMELESS)
@@ -64,10 +65,10 @@ class Signer:
         return b"%b%b %b" % (_MARK, self._sign(*_of_parked(content, key, id)).encode(), content)
 
     def open_parked(self, kept: bytes, key: str, id: str) -> bytes | None:
-        """Return the message of a parked one; None: it has no valid signature for this key and id.
+        """Return the message within a parked one. None: no valid signature for this key and id.
 
         Raises:
-            LookupError: it is signed, but this process has no secret.
+            LookupError: the message is signed, but this process has no secret.
         """
         if not kept.startswith(_MARK):
             return kept if self._accepts_unsigned else None
@@ -93,7 +94,7 @@ class Signer:
 
 
 def _of_header(fields: Mapping[str, Any], task_id: str, task_name: str) -> tuple[bytes, ...]:
-    """Return the signed parts of a header, as it arrives: with lists for tuples and strings as keys."""
+    """Return the parts of a header that are signed, as they arrive: lists for tuples, strings as keys."""
     text = json.dumps(json.loads(json.dumps(fields)), sort_keys=True)
     return b"header", _encoded(task_id), _encoded(task_name), text.encode()
 

@@ -1,8 +1,8 @@
 """Templates of absolute keys: "repo:{project.pk}".
 
 A template shows values as unchanged strings. Only a value before another one is escaped, and only if it
-contains the characters between them: "{owner}:{repo}" of ("a:b", "c") is "a^:b:c", that of ("a", "b:c") is
-"a:b:c". So one template gives two calls the same string only if each of their values has the same string.
+contains the characters between them: "{owner}:{repo}" gives "a^:b:c" for ("a:b", "c"), and "a:b:c" for ("a",
+"b:c"). So one template gives two calls the same string only if each of their values has the same string.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ITEM: Final = re.compile(r"(\w+)[^\[]*\[['\"]?(\w+)")
 class Field:
     """A place for a value: the text before it, its dotted name, and the text between it and the next value.
 
-    `until` is "" for the last one, which ends where the rest of the template begins, whatever it contains.
+    `until` is "" for the last value, which ends where the rest of the template begins and needs no escape.
     """
 
     before: str
@@ -40,7 +40,7 @@ class Field:
 
 
 def as_function(name: str, item: object) -> str:
-    """Say how a key has an item of an argument, which a template cannot name."""
+    """Return the hint to write a function for an item of an argument, which a template cannot name."""
     return f'use a function as key=, such as lambda {name}, **_: f"...{{{name}[{item!r}]}}"'
 
 

@@ -1,4 +1,4 @@
-"""The values of options that a call gives instead of its task, as a message carries them."""
+"""The values of options of a call, which replace the values of its task, as a message carries them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def declared_options(task: Any) -> tuple[Exclusive | None, Unique | None]:
 
 
 def option_of_call(task: Any, kind: type[T], values: Values | None, limits: Settings | None) -> T | None:
-    """Return the option of a task, with the values that a call has given instead.
+    """Return the option of a task, with the values that a call gives in their place.
 
     With `limits`, the values may be forged: no time is longer than in the task's own option or the settings.
     """

@@ -1,4 +1,4 @@
-"""Deadlines of store calls, for callers that have less time than the timeout of the store."""
+"""Deadlines of store calls, for callers that have less time than the store's timeout."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from contextvars import ContextVar
 
 REPORT = 0.8
-"""Seconds for which the store may hold up the report of a body that has ended, all in all."""
+"""The seconds for which store calls may delay the report of a body that has ended, all in all."""
 _SHORTEST = 0.01
 _until: ContextVar[float | None] = ContextVar("celery_exclusive_deadline", default=None)
 
@@ -34,8 +34,8 @@ class Budget:
     with budget:
         store.apply(key, operation)
 
-    `limit_at` is when a hard time limit strikes, by the monotonic clock: half of the time until then is left
-    to others. Only the time within the blocks is spent: a slow broker says nothing of the store.
+    `limit_at` is the moment of a hard time limit, by the monotonic clock: half of the time until then is kept
+    for other work. Only time within the blocks is spent, so a slow broker costs nothing.
     """
 
     def __init__(self, seconds: float = REPORT, limit_at: float | None = None) -> None:
@@ -57,6 +57,6 @@ class Budget:
 
 
 def at_most(timeout: float) -> float:
-    """Return this timeout, or the seconds until the deadline if they are fewer."""
+    """Return the timeout, but at most the seconds until the deadline."""
     until = _until.get()
     return timeout if until is None else max(min(timeout, until - time.monotonic()), _SHORTEST)

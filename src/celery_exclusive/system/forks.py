@@ -1,7 +1,7 @@
 """Delays forks while a thread of the main process works.
 
 A lock that such a thread holds, in Python, kombu or a driver, would be held in the child for ever. On Python
-3.11 a `cached_property` is enough, which has one lock for all objects of its class.
+3.11 a `cached_property` has such a lock, one for all objects of its class.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from celery_exclusive.system.threads import is_green
 _LONGEST_WAIT = 0.3
 """Seconds for which a fork waits. A thread that works longer waits for a server, and holds no such lock."""
 _TURN = 0.01
-"""Seconds for which it waits for one thread before it tries the next: a slow thread hides no other."""
+"""Seconds for which a fork waits for one thread before the next, so that a slow thread hides no other."""
 _locks: dict[int, RLock] = {}
-"""One for each thread that has worked: the threads do not wait for each other."""
+"""A lock for each thread that has worked, so that the threads do not wait for each other."""
 _taken: dict[int, list[RLock]] = {}
 """The locks that each forking thread holds."""
 

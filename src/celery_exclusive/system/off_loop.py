@@ -1,4 +1,4 @@
-"""Blocking calls of coroutines: they run in a few threads, and never in the event loop."""
+"""Runs the blocking calls of coroutines in a few threads, never in the event loop."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _THREADS: Final = 8
-"""Each call of a store may need a connection, and none lasts for longer than the timeout of the store."""
+"""A call of a store may need a connection each, so they are few. No call outlasts the store's timeout."""
 _executors: Final[dict[int, ThreadPoolExecutor]] = {}
-"""That of this process: a forked child has none of its parent's threads."""
+"""The executor of this process, by its pid: a forked child has no threads of its parent."""
 
 
 async def off_loop(call: Callable[[], T], clean_up: Callable[[], object] | None = None) -> T:
@@ -28,8 +28,8 @@ async def off_loop(call: Callable[[], T], clean_up: Callable[[], object] | None 
 
         await off_loop(partial(acquire, key), clean_up=partial(release, key))
 
-    If the coroutine is cancelled or closed, a call that has begun goes on without it. `clean_up` is called
-    when it is over, or if it fails, in a thread as well: it undoes what the call has done, or does it again.
+    If the coroutine is cancelled or closed, a call that has begun continues without it. After such a call,
+    also after its failure, `clean_up` runs in a thread: it undoes the effect of the call, or does it again.
     """
     from asyncio import get_running_loop, wrap_future
 
@@ -43,9 +43,9 @@ async def off_loop(call: Callable[[], T], clean_up: Callable[[], object] | None 
 
 
 def running_loop() -> AbstractEventLoop | None:
-    """Return the event loop that this code would block, if any; none has begun before asyncio is imported.
+    """Return the event loop that this code would block, if any. Without asyncio imported there is none.
 
-    Beside gevent it is not known: a loop seems to run in all greenlets of its thread.
+    With gevent the answer is None: a loop seems to run in all greenlets of its thread.
     """
     asyncio = sys.modules.get("asyncio")
     if asyncio is None or is_green():
@@ -62,14 +62,14 @@ def strand() -> tuple[int, object]:
 
 
 def _submit(call: Callable[[], T]) -> Future[T]:
-    """Begin a call in a thread; without threads, as when the interpreter exits, do it here and now."""
+    """Begin a call in a thread. Where no thread starts, as at the exit of the interpreter, call it now."""
     try:
         return _executor().submit(copy_context().run, call)
     except RuntimeError:
         future: Future[T] = Future()
         try:
             future.set_result(call())
-        except BaseException as error:  # noqa: BLE001 - whoever waits for the call gets it
+        except BaseException as error:  # noqa: BLE001 - raised where the call is awaited
             future.set_exception(error)
         return future
 

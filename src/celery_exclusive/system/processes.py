@@ -6,7 +6,7 @@ import os
 
 
 def is_gone(pid: int | None) -> bool:
-    """Whether a child of this process has ended; with the broker down Celery does not notice."""
+    """Whether a child of this process has ended. Celery does not notice it while the broker is down."""
     if pid is None or pid == os.getpid() or not hasattr(os, "waitid"):
         return False
     try:

@@ -15,10 +15,10 @@ _set = import_module("_signal").signal
 
 
 class undisturbed:  # noqa: N801 - callers read it as a function
-    """Ignore a soft time limit within the block: the body that it was for has ended.
+    """Ignore a soft time limit within the block, since the body that it limits has ended.
 
-    A handler is replaced, not masked: a signal may come by any thread, and all run the handler here. In
-    threads and greenlets there are no soft limits.
+    The handler is replaced and the signal is not masked: a signal may arrive in any thread, but the handler
+    runs in the main thread. Pools of threads and greenlets have no soft limits.
     """
 
     _before: Any = None

@@ -27,8 +27,8 @@ class NativeThread:
     thread.start()
     thread.join(10)
 
-    Beside greenlets it must acquire none of their locks: a release by another thread may never wake the
-    greenlet that waits. So it logs, and calls Celery, by `run_in_hub` only.
+    Beside greenlets the thread must acquire none of their locks: a release by another thread may never wake
+    the greenlet that waits. So it logs, and calls Celery, only through `run_in_hub`.
 
     Parameters:
         run: its function, called once.
@@ -43,7 +43,7 @@ class NativeThread:
         original("_thread", "start_new_thread")(self._go, (_hub() if is_green() else None,))
 
     def join(self, timeout: float) -> None:
-        """Wait for its end, at most so many seconds; greenlets wait too."""
+        """Wait for the end of the thread, at most `timeout` seconds. Greenlets of the caller wait, too."""
         if self._runs.acquire(timeout=timeout):
             self._runs.release()
 
@@ -63,7 +63,7 @@ def is_outside_hub() -> bool:
 
 
 def run_in_hub(call: Callable[..., object], *args: object, **kwargs: object) -> None:
-    """Call this now; from a `NativeThread` beside greenlets: soon, in a greenlet, without waiting for it."""
+    """Call a function: at once, or from a `NativeThread` beside greenlets soon, in a greenlet, unawaited."""
     hub = getattr(_local, "hub", None)
     if hub:
         hub.loop.run_callback_threadsafe(import_module("gevent").spawn, lambda: call(*args, **kwargs))
