@@ -6,6 +6,7 @@ import sys
 import warnings
 from functools import partial, wraps
 from importlib import import_module
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet
 
@@ -24,6 +25,10 @@ from celery_exclusive.options.masking import mask
 from celery_exclusive.options.misplaced import refuse_misplaced
 from celery_exclusive.options.option import Option, apps_with_locks, check_declaration
 from celery_exclusive.publishing.send import with_our_header
+from celery_exclusive.seams import probe
+from celery_exclusive.seams.celery_app import known_tasks, wrap_task_factory
+from celery_exclusive.seams.kombu_transport import load_transport
+from celery_exclusive.seams.table import SEAMS
 from celery_exclusive.services import ATTRIBUTE, Services
 from celery_exclusive.task import TaskMixin, explain_absence
 from celery_exclusive.worker.body import refuse_never_run
@@ -34,7 +39,7 @@ from celery_exclusive.worker.request import request_class
 from celery_exclusive.worker.roster import Roster
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _REPLACED = (
     "send_task of this app was replaced before install(app): what it publishes may have no keys, like the "
@@ -66,6 +71,8 @@ def install(app: Celery) -> Celery:
             'app = install(Celery("feeds", broker="redis://localhost"))'
         )
     if getattr(app, ATTRIBUTE, None) is None:
+        if found := probe.refusals(seam for seam in SEAMS if seam.module == "celery.app.base"):
+            raise OptionError(found[0])
         if "send_task" in vars(app):
             warnings.warn(_REPLACED, UserWarning, stacklevel=2)
         for kind in KINDS:  # so that signatures which give options can travel in a chain
@@ -87,7 +94,7 @@ def install(app: Celery) -> Celery:
 
 def _adopt_when_bound(app: Any, cls: Any) -> None:
     """A task that was declared before `install` is made by Celery's own method, but is bound as all are."""
-    task = app._tasks.get(cls.name)
+    task = known_tasks(app).get(cls.name)
     if type(task) is cls:
         app._celery_exclusive.installer.adopt(task)
 
@@ -116,12 +123,13 @@ class Installer:
     def __init__(self, app: Any) -> None:
         self.app = app
         self._seen: WeakSet[type] = WeakSet()
-        app._task_from_fun = self._adopting(app._task_from_fun)
+        wrap_task_factory(app, self._adopting)
         app.register_task = self._adopting(app.register_task)
         app.finalize = self._finalizing(app.finalize)
+        app.bugreport = partial(_bugreport, app, app.bugreport)
 
     def adopt_all(self) -> None:
-        for task in list(self.app._tasks.values()):
+        for task in list(known_tasks(self.app).values()):
             self.adopt(task)
 
     def adopt(self, task: Any) -> None:
@@ -204,6 +212,13 @@ class Installer:
             self._is_complete = True
 
         return finalizing
+
+
+def _bugreport(app: Any, bugreport: Callable[[], str]) -> str:
+    """Return what `celery -A proj report` shows, with the private names that this library depends on."""
+    load_transport(app)
+    lines = [f"celery-exclusive {version('celery-exclusive')}: {line}" for line in probe.report()]
+    return "\n".join([bugreport().rstrip("\n"), "", *lines, ""])
 
 
 def _declared(task: Any, kind: type[Option]) -> Option | None:

@@ -16,6 +16,9 @@ from celery_exclusive.options.option import Option
 from celery_exclusive.options.settings import Settings, tombstone_ttl
 from celery_exclusive.options.signing import Signer
 from celery_exclusive.options.values import Values, option_of_call
+from celery_exclusive.seams.kombu_transport import load_transport
+from celery_exclusive.seams.probe import working_parts
+from celery_exclusive.seams.seam import Part
 from celery_exclusive.stores.base import Reply, Store, Wake, open_store
 from celery_exclusive.stores.choose import choose
 from celery_exclusive.stores.redis import address
@@ -92,6 +95,14 @@ class Services:
     @cached_property
     def settings(self) -> Settings:
         return Settings.from_conf(self.app.conf)
+
+    @cached_property
+    def fast(self) -> frozenset[Part]:
+        """The parts that only make things faster, and that are on."""
+        if not self.settings.exclusive_fast:
+            return frozenset()
+        load_transport(self.app)
+        return working_parts()
 
     @cached_property
     def amqp(self) -> Any:

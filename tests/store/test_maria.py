@@ -17,8 +17,8 @@ import pytest
 from celery_exclusive.core.operations import Applied, Granted, Parked, Release
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import StoreRefused
+from celery_exclusive.seams.pymysql_connection import SharedTls
 from celery_exclusive.stores.base import open_store
-from celery_exclusive.stores.sql.mysql_connection import _Connection
 from celery_exclusive.stores.sql.transaction import Transaction
 from tests.maria import MariaDatabase, MariaServer
 from tests.store.operations import give, take
@@ -98,7 +98,7 @@ def contexts(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Gets an entry for each TLS context that is made, in a process that has made none."""
     made, make = list[object](), ssl.create_default_context
     monkeypatch.setattr(ssl, "create_default_context", lambda **names: made.append(names) or make(**names))
-    monkeypatch.setattr(_Connection, "_shared", None)
+    monkeypatch.setattr(SharedTls, "_shared", None)
     return made
 
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from inspect import currentframe
 from typing import TYPE_CHECKING, Any, Final
 
 from celery_exclusive import notices
+from celery_exclusive.seams.django_connection import has_closed_in_block, is_of_test, open_blocks
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -40,7 +42,7 @@ def open_transactions() -> list[Any]:
 
 def that_commit(connections: Sequence[Any]) -> list[Any]:
     """Return those whose transaction will be committed or undone before the next one: not a `TestCase`'s."""
-    return [connection for connection in connections if not any(map(_is_of_test, _blocks(connection)))]
+    return [connection for connection in connections if not any(map(is_of_test, open_blocks(connection)))]
 
 
 def call_at_end(connections: Sequence[Any], function: Callable[[], object]) -> None:
@@ -59,7 +61,7 @@ def call_at_end(connections: Sequence[Any], function: Callable[[], object]) -> N
 
 def report_once(key: str, alias: str) -> None:
     """Warn of a lock that was released before the transaction around it ended, once for each such place."""
-    frame: FrameType | None = sys._getframe(1)
+    frame: FrameType | None = currentframe()
     while frame and frame.f_globals.get("__name__", "").partition(".")[0] in _BETWEEN:
         frame = frame.f_back
     place = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else "?"
@@ -84,7 +86,7 @@ class _Endings:
             result = method(*arguments, **options)
             is_over = name in ("commit", "rollback") or connection.autocommit
         finally:  # a commit that has failed is followed by a rollback, and a rollback by a close
-            if is_over or connection.connection is None or connection.closed_in_transaction:
+            if is_over or connection.connection is None or has_closed_in_block(connection):
                 while self.callbacks:
                     self.callbacks.pop()()
         return result
@@ -109,16 +111,7 @@ def _connections() -> list[Any] | None:
 
 
 def _is_open(connection: Any) -> bool:
-    if not connection.in_atomic_block or connection.closed_in_transaction:
+    if not connection.in_atomic_block or has_closed_in_block(connection):
         return False
-    blocks = _blocks(connection)
-    return not blocks or not all(map(_is_of_test, blocks))
-
-
-def _blocks(connection: Any) -> Sequence[Any]:
-    """Return its open blocks, the outermost first: a private name of Django's, as is that of a test."""
-    return getattr(connection, "atomic_blocks", ())
-
-
-def _is_of_test(block: Any) -> bool:
-    return getattr(block, "_from_testcase", False)
+    blocks = open_blocks(connection)
+    return not blocks or not all(map(is_of_test, blocks))

@@ -66,7 +66,8 @@ class Republisher:
         """
         with self._acquire_producer() as producer:
             send = _send
-            if at_head and _has_lists(producer, stored.exchange):
+            fast = self.app._celery_exclusive.fast
+            if at_head and "head of the queue" in fast and _has_lists(producer, stored.exchange):
                 send = _push_to_head
             stored = stored.signed(self.app._celery_exclusive.signer)
             send = producer.connection.ensure(producer, send, **self.app.conf.task_publish_retry_policy)

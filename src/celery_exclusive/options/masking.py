@@ -7,6 +7,7 @@ from typing import Any
 from celery.app.utils import Settings
 
 from celery_exclusive.display import safe_url
+from celery_exclusive.seams.celery_app import settings_before_use
 
 
 class MaskedSettings(Settings):
@@ -19,7 +20,7 @@ class MaskedSettings(Settings):
 
 def mask(app: Any) -> None:
     """Mask URLs in our settings of this app, also in misspelt ones, whenever they are loaded."""
-    _mask(app._conf)  # also before it is loaded
+    _mask(settings_before_use(app))
     if app.on_after_configure:  # the copy of an app in a spawned child has none yet, and needs none
         app.on_after_configure.connect(_mask, weak=False)
 

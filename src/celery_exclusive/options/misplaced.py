@@ -8,6 +8,7 @@ from celery import Task
 
 from celery_exclusive.errors import OptionError, closest, shown
 from celery_exclusive.options.declared import KINDS, NAMES
+from celery_exclusive.seams.celery_app import is_decorated
 
 _PARAMETERS = {kind: {field.name for field in dataclasses.fields(kind)} for kind in KINDS}
 _CELERYS = frozenset(dir(Task))
@@ -19,7 +20,7 @@ def refuse_misplaced(cls: type, name: str) -> None:
 
     A task that is written as a class may have attributes of any name, and so may its base.
     """
-    if not vars(cls).get("_decorated"):
+    if not is_decorated(cls):
         return
     known = _CELERYS.union(*(vars(base) for base in cls.__mro__[1:]))
     declared = [kind for kind in KINDS if getattr(cls, kind.attribute, None)]

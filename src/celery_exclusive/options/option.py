@@ -17,6 +17,7 @@ from typing_extensions import Never, Self
 
 from celery_exclusive.errors import OptionError, did_you_mean, shown, warn_of_task
 from celery_exclusive.options.amounts import MIN_TTL, is_duration, seconds_from
+from celery_exclusive.seams.celery_app import known_tasks
 
 OnStoreError = Literal["raise", "allow"]
 ALL: Final = ("*",)
@@ -137,7 +138,7 @@ class Option:
             try:
                 check_declaration(cls, name, app)
             except OptionError:
-                getattr(app, "_tasks", {}).pop(cls.name, None)  # else its next use would succeed
+                known_tasks(app).pop(cls.name, None)  # else its next use would succeed
                 raise
 
         owner.on_bound = classmethod(on_bound)

@@ -24,6 +24,7 @@ from celery_exclusive.options.amounts import (
 )
 from celery_exclusive.options.key_headers import RESERVED
 from celery_exclusive.options.option import OnStoreError
+from celery_exclusive.seams.celery_app import namespace_of
 
 _ABSENT: Final = object()
 _SHORTEST: Final = 0.001
@@ -31,6 +32,7 @@ _SHORTEST: Final = 0.001
 _SECRET: Final = ("exclusive_store", "exclusive_secret")
 """Settings that may hold a secret: their values are shown nowhere."""
 _SHORTEST_SECRET: Final = 16
+_SWITCHES: Final = ("exclusive_preview", "exclusive_recover", "exclusive_unproven_broker", "exclusive_fast")
 _LIKENESS: Final = 0.85
 _LENGTHS: Final = range(7, 13)
 """The lengths of words that can be so similar to "exclusive". Most settings of Celery need no comparison."""
@@ -64,6 +66,7 @@ class Settings:
     exclusive_preview: bool = True
     exclusive_broker_id: str | None = None
     exclusive_unproven_broker: bool = False
+    exclusive_fast: bool = True
     exclusive_secret: str | Sequence[str | None] | None = None
 
     def __post_init__(self) -> None:
@@ -143,7 +146,7 @@ def _check(name: str, value: object) -> None:
         good, expected = is_count(value), f"{A_COUNT}, or None"
     elif name == "exclusive_on_store_error":
         good, expected = value in get_args(OnStoreError), "'raise' or 'allow'"
-    elif name in ("exclusive_preview", "exclusive_recover", "exclusive_unproven_broker"):
+    elif name in _SWITCHES:
         good, expected = isinstance(value, bool), "True or False"
     else:
         least = MIN_TTL if name in ("exclusive_ttl", "exclusive_queued_ttl") else _SHORTEST
@@ -186,13 +189,13 @@ def _check_secret(value: object) -> None:
 
 def _read(conf: Mapping[str, object], name: str) -> object:
     value = conf.get(name, _ABSENT)  # with a namespace this finds CELERY_EXCLUSIVE_TTL too
-    if value is _ABSENT and not _namespace(conf):
+    if value is _ABSENT and not namespace_of(conf):
         return conf.get(name.upper(), _ABSENT)  # Celery itself finds capitals only with a namespace
     return value
 
 
 def _refuse_unknown_keys(conf: Mapping[str, object], names: list[str]) -> None:
-    namespace = _namespace(conf)
+    namespace = namespace_of(conf)
     full = [namespace + name for name in names]
     accepted = [*names, *(full if namespace and namespace.islower() else map(str.upper, full))]
     for key in map(str, conf):
@@ -218,7 +221,3 @@ def _is_like_exclusive(name: str) -> bool:
     word, underscore, _ = name.partition("_")
     is_near = bool(underscore) and len(word) in _LENGTHS
     return is_near and bool(difflib.get_close_matches(word, ["exclusive"], cutoff=_LIKENESS))
-
-
-def _namespace(conf: Mapping[str, object]) -> str:
-    return getattr(conf, "prefix", None) or ""  # Celery's Settings keep it with its underscore: "CELERY_"

@@ -78,7 +78,7 @@ class Publish:
         completed = {**options, "task_id": id, "headers": {**(options.get("headers") or {}), HEADER: fields}}
         if producer:
             completed["producer"] = producer
-        elif self.services.broker_place:
+        elif self.services.broker_place and "kept client" in self.services.fast:
             _use_own_channels(self.services)
         if self.ordered is None or header.duplicate_of:
             return self.send_message(**completed)

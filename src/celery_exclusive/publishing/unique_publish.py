@@ -116,7 +116,9 @@ class UniquePublish:
                 has a `task_id`, the message may have been sent.
         """
         self.publish_message = publish_message
-        self.may_be_one_call = self.services.is_redis and not (is_ordered or self.may_go_without)
+        services = self.services
+        is_possible = services.is_redis and "one call" in services.fast
+        self.may_be_one_call = is_possible and not (is_ordered or self.may_go_without)
         try:
             sending = self._acquire()
             if sending.kind == "skip":

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
-from celery_exclusive.system.threads import is_green, original
+from celery_exclusive.seams.python import native
+from celery_exclusive.system.threads import is_green
 
 T = TypeVar("T")
 LONGEST = 30.0
@@ -84,7 +85,7 @@ def _new_local() -> Any:
 
     A socket of gevent belongs to the loop of its thread, and the heartbeat must not use the tasks' loop.
     """
-    base: type = original("_thread", "_local") if is_green() else object
+    base: type = native("local") if is_green() else object
 
     class Local(base):  # type: ignore[misc]
         def __init__(self) -> None:

@@ -11,9 +11,9 @@ from secrets import token_hex
 from threading import Lock
 
 from celery_exclusive.core.records import Document, Entry, Line, overdue, reach
+from celery_exclusive.seams.python import native
 from celery_exclusive.stores.base import Capabilities
 from celery_exclusive.stores.document_store import CLOCK_MARGIN, Change, DocumentStore, Loaded
-from celery_exclusive.system.threads import original
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class _Memory:
     """The data that all stores of one URL share in this process."""
 
     # Greenlets share it with the heartbeat's thread; none waits for anything else while it holds it.
-    lock: Lock = field(default_factory=original("_thread", "allocate_lock"))
+    lock: Lock = field(default_factory=native("Lock"))
     keys: dict[str, _Key] = field(default_factory=dict)
     epoch: str = field(default_factory=lambda: token_hex(8))
     fence: int = 0

@@ -8,12 +8,18 @@ from __future__ import annotations
 
 import os
 import time
-from _thread import RLock, get_ident
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import get_ident
+from typing import TYPE_CHECKING
 
+from celery_exclusive.seams.python import native
 from celery_exclusive.system.threads import is_green
 
+if TYPE_CHECKING:
+    from threading import RLock
+
+_new_lock = native("RLock")
 _LONGEST_WAIT = 0.3
 """Seconds for which a fork waits. A thread that works longer waits for a server, and holds no such lock."""
 _TURN = 0.01
@@ -36,7 +42,7 @@ def forks_wait() -> Iterator[None]:
     if is_green():
         yield
         return
-    with _locks.setdefault(get_ident(), RLock()):
+    with _locks.setdefault(get_ident(), _new_lock()):
         yield
 
 

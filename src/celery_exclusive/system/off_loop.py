@@ -50,15 +50,21 @@ def running_loop() -> AbstractEventLoop | None:
     asyncio = sys.modules.get("asyncio")
     if asyncio is None or is_green():
         return None
-    loop: AbstractEventLoop | None = asyncio._get_running_loop()
+    try:
+        loop: AbstractEventLoop = asyncio.get_running_loop()
+    except RuntimeError:
+        return None
     return loop
 
 
 def strand() -> tuple[int, object]:
     """Return the thread that runs this code, and its asyncio task if any."""
     asyncio = sys.modules.get("asyncio")
-    has_loop = asyncio is not None and asyncio._get_running_loop() is not None
-    return get_ident(), asyncio.current_task() if asyncio is not None and has_loop else None
+    try:
+        task = asyncio.current_task() if asyncio else None
+    except RuntimeError:  # no event loop runs here
+        task = None
+    return get_ident(), task
 
 
 def _submit(call: Callable[[], T]) -> Future[T]:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import signal
-from importlib import import_module
 from typing import Any
 
+from celery_exclusive.seams.python import set_signal_handler
 from celery_exclusive.system.threads import is_green
 
 _SOFT_LIMIT = getattr(signal, "SIGUSR1", None)
 """The signal of a soft time limit. Windows has none."""
-_set = import_module("_signal").signal
-"""`signal.signal` without its conversion of handlers to enums, which costs more than all else here."""
 
 
 class undisturbed:  # noqa: N801 - callers read it as a function
@@ -27,15 +25,14 @@ class undisturbed:  # noqa: N801 - callers read it as a function
         if _SOFT_LIMIT is None or is_green():
             return
         try:
-            self._before = _set(
-                _SOFT_LIMIT, _ignore
-            )  # not SIG_IGN: programs that start here would inherit it
+            # Not SIG_IGN: programs that start here would inherit it.
+            self._before = set_signal_handler(_SOFT_LIMIT, _ignore)
         except ValueError:  # this is not the main thread
             return
 
     def __exit__(self, *_: object) -> None:
         if self._before is not None:
-            _set(_SOFT_LIMIT, self._before)
+            set_signal_handler(_SOFT_LIMIT, self._before)
 
 
 def _ignore(*_: object) -> None: ...

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from celery_exclusive.seams.python import native
+
 
 def is_green() -> bool:
     """Whether gevent has replaced the sockets of this process by its own."""
@@ -36,11 +38,11 @@ class NativeThread:
 
     def __init__(self, run: Callable[[], None]) -> None:
         self._run = run
-        self._runs = original("_thread", "allocate_lock")()
+        self._runs = native("Lock")()
 
     def start(self) -> None:
         self._runs.acquire()
-        original("_thread", "start_new_thread")(self._go, (_hub() if is_green() else None,))
+        native("start_new_thread")(self._go, (_hub() if is_green() else None,))
 
     def join(self, timeout: float) -> None:
         """Wait for the end of the thread, at most `timeout` seconds. Greenlets of the caller wait, too."""
@@ -76,5 +78,5 @@ def _hub() -> Any:
     return import_module("gevent").get_hub()
 
 
-_local = original("_thread", "_local")()
+_local = native("local")()
 """`hub`: the gevent hub of the thread that started this one."""

@@ -18,6 +18,8 @@ from celery_exclusive.errors import OptionError
 from celery_exclusive.options.declared import Exclusive
 from celery_exclusive.options.option import Option
 from celery_exclusive.options.settings import named_store, visibility_timeout
+from celery_exclusive.seams import probe
+from celery_exclusive.seams.kombu_transport import load_transport
 from celery_exclusive.stores.base import Store, open_store
 from celery_exclusive.stores.choose import DJANGO_CACHE, SHARED_ORIGINS
 from celery_exclusive.worker.gate import GatedTask
@@ -26,6 +28,13 @@ if TYPE_CHECKING:
     from celery_exclusive.services import Services
 
 _FILE = "sqlite:////path/to/locks.db"
+
+
+def refuse_changed_names(app: Any) -> None:
+    """Raise OptionError if a private name is missing or changed that a promise depends on."""
+    load_transport(app)
+    if found := probe.refusals():
+        raise OptionError(found[0])
 
 
 def refuse_unfit(services: Services, pool: Any) -> None:
@@ -130,7 +139,7 @@ def warnings(services: Services) -> list[str]:
                 "for it. Set it above the run time of your longest task"
             )
             break
-    return [*store.check(), *found]
+    return [*store.check(), *found, *probe.warnings()]
 
 
 def _publishers_ask(services: Services) -> bool:

@@ -18,7 +18,8 @@ def note_queues(app: Any) -> None:
     """Let the worker of this app note on each task message the queue that it was consumed from."""
     base = app.amqp.Consumer
     if not issubclass(base, _NotingConsumer):
-        app.amqp.Consumer = type(base.__name__, (_NotingConsumer, base), {"__module__": __name__})
+        names = {"__module__": __name__, "keeps_client": "kept client" in app._celery_exclusive.fast}
+        app.amqp.Consumer = type(base.__name__, (_NotingConsumer, base), names)
 
 
 def source(message: Any) -> dict[str, Any]:
@@ -33,7 +34,8 @@ class _NotingConsumer:
     def _basic_consume(self: Any, queue: Any, *args: Any, **kwargs: Any) -> Any:
         """Consume from a queue by a callback of its own: kombu looks its method up when it begins."""
         receive, channel = self._receive_callback, self.channel
-        keep_client(channel)
+        if self.keeps_client:
+            keep_client(channel)
         exchanges = [queue.exchange, *(binding.exchange for binding in queue.bindings or ())]
         fanouts = {known.name for known in exchanges if known and known.type == "fanout"}
         noted = {

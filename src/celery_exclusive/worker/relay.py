@@ -71,7 +71,8 @@ class Relay:
     def listen(self, pool: Any) -> None:
         """Let the event loop of the main process receive what children send, each time that it begins."""
         self._taken.clear()  # Celery has forgotten what had no slot yet
-        Slots().serve(self.worker.semaphore)
+        if "slots" in self.services.fast:
+            Slots().serve(self.worker.semaphore)
         pool._pool._result_handler.state_handlers[_STATE] = self.receive
 
     def receive(self, *fields: Any) -> None:

@@ -18,7 +18,7 @@ from celery_exclusive.display import printable
 from celery_exclusive.errors import ExclusiveError, OptionError
 from celery_exclusive.messages.namespace import keep_namespace, own_broker
 from celery_exclusive.system.deadline import deadline
-from celery_exclusive.worker.checks import refuse_unfit, warnings
+from celery_exclusive.worker.checks import refuse_changed_names, refuse_unfit, warnings
 from celery_exclusive.worker.heartbeat import Heartbeat
 from celery_exclusive.worker.parts import WorkerParts
 from celery_exclusive.worker.queues import note_queues
@@ -79,6 +79,7 @@ class Locks(bootsteps.StartStopStep):
         _check_pool(parent.pool_cls)
         parent.app.fixups = {*parent.app.fixups, _FIXUP}
         refuse_unfit(services, parent.pool_cls)
+        refuse_changed_names(services.app)
         for warning in warnings(services):
             notices.logger.warning(warning)
         services.events_from = partial(_events_from, parent)
@@ -198,7 +199,7 @@ def _roster(parent: Any) -> Roster | None:
 def _relay(services: Services, parent: Any) -> Relay | None:
     """The relay of a pool of forked processes, whose results an event loop reads."""
     is_possible = "prefork" in parent.pool_cls.__module__ and _is_forked(parent) and parent.semaphore
-    return Relay(services, parent) if is_possible else None
+    return Relay(services, parent) if is_possible and "relay" in services.fast else None
 
 
 def _is_forked(parent: Any) -> bool:

@@ -163,6 +163,7 @@ def test_a_default_never_overrides_what_the_user_sets_later(app: Celery):
         ("exclusive_max_waiting", sys.maxsize, "a whole number from 1 to 1000000000, or None"),
         ("exclusive_preview", 1, "True or False"),
         ("exclusive_unproven_broker", "yes", "True or False"),
+        ("exclusive_fast", None, "True or False"),
         ("exclusive_broker_id", 7, "a string"),
     ],
 )

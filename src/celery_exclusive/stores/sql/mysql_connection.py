@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 import pymysql
 from pymysql.constants import CLIENT, ER
 from pymysql.converters import escape_string
 
+from celery_exclusive.seams.pymysql_connection import SharedTls, set_timeouts, socket_of
 from celery_exclusive.stores.idle import keep_alive
 from celery_exclusive.stores.sql import mysql_statements as statements
 from celery_exclusive.stores.sql.server import PATIENCE
@@ -32,11 +33,11 @@ def connect(**options: Any) -> Any:
         "client_flag": CLIENT.MULTI_STATEMENTS,  # not FOUND_ROWS: a row that stays as it was must not count
     }
     try:
-        connection = _Connection(**{"connect_timeout": limit, **options, **own})
+        connection = SharedTls(**{"connect_timeout": limit, **options, **own})
     except pymysql.OperationalError as error:
         _tell_of_silence(error, limit)
         raise
-    keep_alive(connection._sock)
+    keep_alive(socket_of(connection))
     return connection
 
 
@@ -100,7 +101,8 @@ class TranslatingCursor:
         request = self.raw.mogrify(text, parameters)
         if len(request) > self.longest - 100:  # else it would close the connection, often without a word
             raise pymysql.DataError(ER.NET_PACKET_TOO_LARGE, f"the request has {len(request)} bytes")
-        self._connection._read_timeout = self._connection._write_timeout = limit = at_most(PATIENCE)
+        limit = at_most(PATIENCE)
+        set_timeouts(self._connection, limit)
         try:
             self.raw.execute(request)
             while self.raw.nextset():
@@ -108,26 +110,6 @@ class TranslatingCursor:
         except pymysql.OperationalError as error:
             _tell_of_silence(error, limit)
             raise
-
-
-_OfDriver: Any = pymysql.connections.Connection  # its types lack what is overridden
-
-
-class _Connection(_OfDriver):  # type: ignore[misc]
-    """A connection that shares one TLS context with all connections without options for TLS.
-
-    The driver makes a context for each. That takes 20 ms, since it reads the certificates of the machine, and
-    a child that is forked meanwhile may hang in it.
-    """
-
-    _shared: ClassVar[Any] = None
-
-    def _create_ssl_ctx(self, sslp: Any) -> Any:
-        if sslp:  # of files, which may be others by now
-            return super()._create_ssl_ctx(sslp)
-        if _Connection._shared is None:
-            _Connection._shared = super()._create_ssl_ctx(sslp)
-        return _Connection._shared
 
 
 class NoAnswer(pymysql.OperationalError):

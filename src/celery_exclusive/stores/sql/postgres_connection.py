@@ -6,9 +6,9 @@ from contextlib import suppress
 from typing import Any
 
 import psycopg
-from psycopg import generators
 from psycopg.pq import ExecStatus, Format
 
+from celery_exclusive.seams.psycopg_connection import WaitTimeout, execute
 from celery_exclusive.stores.sql import postgres_statements as statements
 from celery_exclusive.stores.sql.server import PATIENCE
 from celery_exclusive.system.deadline import at_most
@@ -70,7 +70,7 @@ class TranslatingCursor:
     def _result(self) -> Any:
         """Return the rows. The server sends them before it commits: an error after them makes them void."""
         connection = self.raw.connection
-        results = connection.wait(generators.execute(connection.pgconn))
+        results = connection.wait(execute(connection.pgconn))
         for result in results:
             if result.status not in {ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK}:
                 raise psycopg.errors.error_from_result(result)
@@ -84,7 +84,7 @@ class TimedConnection(psycopg.Connection[Any]):
         limit = at_most(PATIENCE)
         try:
             return super().wait(gen, interval, limit if timeout is None else timeout)
-        except psycopg.errors._WaitTimeout:
+        except WaitTimeout:
             raise psycopg.errors.ConnectionTimeout(f"no answer in {limit:g} s") from None
 
 

@@ -13,13 +13,13 @@ from typing import TypeVar
 from weakref import WeakSet, finalize
 
 from celery_exclusive.errors import OptionError, StoreUnavailable
+from celery_exclusive.seams.python import native
 from celery_exclusive.stores.base import Capabilities, older_version
 from celery_exclusive.stores.sql import sqlite_file, sqlite_tables
 from celery_exclusive.stores.sql.sqlite_transaction import SqliteTransaction
 from celery_exclusive.stores.sql.store import SqlStore
 from celery_exclusive.stores.sql.transaction import Transaction
 from celery_exclusive.system.deadline import at_most
-from celery_exclusive.system.threads import original
 
 try:
     import sqlite3
@@ -44,7 +44,7 @@ _TROUBLE = {
     "disk I/O error": "look into the system's log",
 }
 
-_guard = original("_thread", "RLock")()
+_guard = native("RLock")()
 """A thread holds this lock while it uses a connection, and while it forks. SQLite notes per process which
 locks of a file the process holds, and a child that inherited the notes would rely on locks that it does not
 hold: so no connection is open during a fork. The lock is a native one. No thread waits while it holds it, so

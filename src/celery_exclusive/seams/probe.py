@@ -1,0 +1,104 @@
+"""Looks for the private names of the table in the packages that are installed."""
+
+from __future__ import annotations
+
+import inspect
+import platform
+import sys
+from collections.abc import Iterable, Iterator
+from importlib.metadata import PackageNotFoundError, version
+from types import CodeType
+from typing import Any, Final
+
+from celery_exclusive.seams.seam import PARTS, Part, Seam
+from celery_exclusive.seams.table import SEAMS
+
+_ABSENT: Final = object()
+
+
+def refusals(seams: Iterable[Seam] = SEAMS) -> list[str]:
+    """Return a sentence for each name that a promise depends on, and that is missing or changed."""
+    return [
+        f"{found}. celery-exclusive needs it to {seam.needed_to}: install another {seam.package} (it has it "
+        f"since {seam.since}), or a newer celery-exclusive"
+        for seam, found in _faults(seams)
+        if not seam.parts
+    ]
+
+
+def warnings(seams: Iterable[Seam] = SEAMS) -> list[str]:
+    """Return a sentence for each name that makes things faster, and that is missing or changed."""
+    return [
+        f"{found}. Switched off: {' and '.join(PARTS[part] for part in seam.parts)}: slower, not less safe"
+        for seam, found in _faults(seams)
+        if seam.parts
+    ]
+
+
+def working_parts(seams: Iterable[Seam] = SEAMS) -> frozenset[Part]:
+    """Return the parts that have all the names they need."""
+    return frozenset(PARTS).difference(*(seam.parts for seam, _ in _faults(seams)))
+
+
+def report(seams: Iterable[Seam] = SEAMS) -> list[str]:
+    """Return lines for `celery -A proj report`."""
+    used = [seam for seam in seams if _is_in_use(seam)]
+    packages = {seam.package: version_of(seam.package) for seam in used}
+    names = ", ".join(f"{package} {number}" for package, number in packages.items())
+    faults = [*refusals(used), *warnings(used)]
+    return [f"{len(used) - len(faults)} of {len(used)} private names are as expected in {names}", *faults]
+
+
+def _faults(seams: Iterable[Seam]) -> Iterator[tuple[Seam, str]]:
+    """Yield the names that are missing or changed, each with the sentence that says so."""
+    for seam in seams:
+        if _is_in_use(seam) and (fault := _fault(seam)):
+            yield seam, f"{seam.package} {version_of(seam.package)} {fault} {seam.name}"
+
+
+def _is_in_use(seam: Seam) -> bool:
+    """Whether this process uses it: a module that is not imported may not even be installed."""
+    return seam.module in sys.modules
+
+
+def _fault(seam: Seam) -> str | None:
+    *path, last = seam.name.split(".")
+    owner: Any = sys.modules[seam.module]
+    for name in path:
+        owner = getattr(owner, name, None)
+    found = inspect.getattr_static(owner, last, _ABSENT)
+    if found is _ABSENT:
+        has_it = inspect.isclass(owner) and any(last in names for names in _names_in(owner))
+        return None if has_it else "has no"
+    code = _code(found)
+    return "has changed" if code and not _takes(code, seam.parameters.split()) else None
+
+
+def _names_in(cls: type) -> Iterator[tuple[str, ...]]:
+    """Yield the names that the methods of a class use."""
+    for base in cls.__mro__:
+        for value in vars(base).values():
+            if code := _code(value):
+                yield code.co_names
+
+
+def _code(value: Any) -> CodeType | None:
+    """Return the code of a function, of a property, or of what wraps a function."""
+    for name in ("__func__", "fget", "func", "__wrapped__"):
+        value = getattr(value, name, None) or value
+    code = getattr(value, "__code__", None)
+    return code if isinstance(code, CodeType) else None
+
+
+def _takes(code: CodeType, names: list[str]) -> bool:
+    """Whether a function has these parameters, or takes any, as one that wraps another."""
+    own = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    return set(names) <= set(own) or bool(code.co_flags & inspect.CO_VARKEYWORDS)
+
+
+def version_of(package: str) -> str:
+    """Return the version of a package that is installed."""
+    try:
+        return platform.python_version() if package == "Python" else version(package)
+    except PackageNotFoundError:  # its modules were found somewhere else
+        return "(of unknown version)"

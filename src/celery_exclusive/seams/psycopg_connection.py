@@ -1,0 +1,17 @@
+"""Connections of psycopg."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from psycopg import errors, generators
+
+
+class _Never(Exception):
+    """No code raises it."""
+
+
+WaitTimeout: Final[type[Exception]] = getattr(errors, "_WaitTimeout", _Never)
+"""The error of a `Connection.wait` whose time is over."""
+execute: Final[Any] = getattr(generators, "execute", None)
+"""Make what `Connection.wait` waits for: the results of what was sent on a connection of libpq."""

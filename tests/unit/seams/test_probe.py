@@ -1,0 +1,128 @@
+"""The probe of the private names of other packages: what it says, and what it switches off."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from celery_exclusive import OptionError, install
+from celery_exclusive.seams import probe
+from celery_exclusive.seams.seam import PARTS, Seam
+from celery_exclusive.seams.table import SEAMS
+from tests.renaming import remove
+
+PROMISES = [seam for seam in SEAMS if not seam.parts]
+FASTER = [seam for seam in SEAMS if seam.parts]
+
+
+def named(seam: Seam) -> str:
+    return f"{seam.module}.{seam.name}"
+
+
+@pytest.fixture(autouse=True)
+def loaded() -> None:
+    """All packages are in use."""
+    for seam in SEAMS:
+        with suppress(ImportError):
+            import_module(seam.module)
+
+
+def test_the_installed_packages_have_every_private_name() -> None:
+    assert probe.refusals() == []
+    assert probe.warnings() == []
+    assert probe.working_parts() == set(PARTS)
+
+
+def test_every_private_name_is_listed_once() -> None:
+    assert len({named(seam) for seam in SEAMS}) == len(SEAMS)
+
+
+def test_every_part_needs_a_private_name() -> None:
+    assert {part for seam in SEAMS for part in seam.parts} == set(PARTS)
+
+
+@pytest.mark.parametrize("seam", PROMISES, ids=named)
+def test_a_missing_name_that_a_promise_needs_is_refused_with_its_package_and_purpose(
+    seam: Seam, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove(seam, monkeypatch)
+    (sentence,) = probe.refusals()
+    version = probe.version_of(seam.package)
+    assert sentence.startswith(
+        f"{seam.package} {version} has no {seam.name}. celery-exclusive needs it to {seam.needed_to}: "
+    )
+    assert sentence.endswith(f"(it has it since {seam.since}), or a newer celery-exclusive")
+    assert probe.warnings() == []
+
+
+@pytest.mark.parametrize("seam", FASTER, ids=named)
+def test_a_missing_name_that_is_for_speed_switches_its_parts_off_with_one_warning(
+    seam: Seam, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove(seam, monkeypatch)
+    assert probe.refusals() == []
+    (sentence,) = probe.warnings()
+    assert sentence.startswith(f"{seam.package} {probe.version_of(seam.package)} has no {seam.name}. ")
+    assert all(PARTS[part] in sentence for part in seam.parts)
+    assert sentence.endswith(": slower, not less safe")
+    assert probe.working_parts() == set(PARTS) - set(seam.parts)
+
+
+@pytest.mark.parametrize("seam", [seam for seam in SEAMS if seam.parameters], ids=named)
+def test_a_name_with_other_parameters_has_changed(seam: Seam, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner: Any = getattr(sys.modules[seam.module], seam.name.partition(".")[0])
+    monkeypatch.setattr(owner, seam.attribute, lambda self, other: None)
+    (sentence,) = probe.warnings() if seam.parts else probe.refusals()
+    assert sentence.startswith(f"{seam.package} {probe.version_of(seam.package)} has changed {seam.name}. ")
+
+
+def test_a_function_that_wraps_one_and_takes_any_parameters_has_not_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seam = next(seam for seam in SEAMS if seam.attribute == "_create_client")
+    channel = sys.modules[seam.module].Channel
+    monkeypatch.setattr(channel, "_create_client", lambda self, *args, **options: None)
+    assert probe.warnings() == []
+
+
+def test_a_package_that_is_not_in_use_is_not_asked_for_its_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "pymysql.connections", raising=False)
+    seam = next(seam for seam in SEAMS if seam.module == "pymysql.connections")
+    assert probe.refusals([seam]) == []
+    assert probe.report([seam])[0].startswith("0 of 0 ")
+
+
+def test_an_app_uses_what_only_makes_things_faster_unless_its_setting_says_no(
+    make_app: Callable[..., Celery],
+) -> None:
+    fast, slow = install(make_app()), install(make_app(exclusive_fast=False))
+    assert fast._celery_exclusive.fast == set(PARTS)  # type: ignore[attr-defined]
+    assert slow._celery_exclusive.fast == set()  # type: ignore[attr-defined]
+
+
+def test_install_refuses_a_celery_without_a_name_that_it_needs(
+    make_app: Callable[..., Celery], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove(next(seam for seam in SEAMS if seam.attribute == "_task_from_fun"), monkeypatch)
+    with pytest.raises(
+        OptionError, match=r"has no Celery._task_from_fun\. celery-exclusive needs it to check"
+    ):
+        install(make_app())
+
+
+def test_a_report_of_the_app_counts_the_private_names_and_shows_what_is_missing(
+    make_app: Callable[..., Celery], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = install(make_app())
+    number = len(SEAMS)
+    assert f": {number} of {number} private names are as expected in Python " in app.bugreport()
+    remove(next(seam for seam in SEAMS if seam.attribute == "_dirty"), monkeypatch)
+    said = app.bugreport()
+    assert f": {number - 1} of {number} private names are as expected in Python " in said
+    assert "has no Resource._dirty. Switched off: acquiring a unique key in the call" in said
