@@ -20,7 +20,7 @@ HEAD = """# What a conflict looks like
 
 The task `<id>` holds the key. Each row shows what becomes of a second call: alone, as a step of a chain, and
 as a member of a chord. `tests/worker/test_policies.py` writes this page from the behaviour of real workers.
-The AsyncResult of a call has `outcome` and `existing_id`. That of a chain or
+The AsyncResult of a call has `outcome` and `existing_id`. The AsyncResult of a chain or
 chord has neither. Calls that were given the task id `<id>` themselves have a
 [recipe](../recipes.md#a-task-id-of-your-own).
 
@@ -76,7 +76,7 @@ class Case:
 
     def _end(self, result: Any) -> str:
         eventually(result.ready, f"the end of {self.policy}", DEADLINE)
-        return "that of `<id>`" if result.id == self.holder.id else self._told(result.result)
+        return "the result of `<id>`" if result.id == self.holder.id else self._told(result.result)
 
     def _told(self, value: Any) -> str:
         if isinstance(value, Exception):
