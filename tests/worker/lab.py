@@ -27,8 +27,6 @@ from tests.worker.nursery import DEATH_OF_PARENT, Child, Nursery
 REPOSITORY = Path(__file__).parents[2]
 _SHOPS = ("tests.worker.shop", "tests.compat.shop")
 """How the names of modules begin that are made anew for each lab."""
-IS_FAST = os.environ.get("EXCLUSIVE_FAST") != "0"
-"""Whether what only makes things faster is on: `make test-all` runs these tests without it once more."""
 LINES, WIDTH = 30, 160
 """Of a worker's log, what is shown for a failed test: what is long hides what the test says itself."""
 
@@ -63,7 +61,7 @@ class Lab:
             "exclusive_ttl": 60,
             "exclusive_offer": 15,
             **versions.SETTINGS,
-            "exclusive_fast": IS_FAST,
+            "exclusive_fast": versions.IS_FAST,
             **conf,
         }
         self.journal = Journal(folder / "journal")

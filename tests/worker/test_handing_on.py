@@ -15,7 +15,7 @@ from tests.worker.message import stop_consuming
 from tests.worker.stage import RABBITS
 from tests.worker.test_blocked_broker import memory_alarm
 from tests.worker.test_rabbit import DEADLINE
-from tests.worker.versions import needs_celery
+from tests.worker.versions import needs_celery, of_fast_part
 
 RELAY = "tests.worker.shop_relay"
 VICTIMS = ("child that sends", "worker that receives", "worker that has received")
@@ -38,6 +38,7 @@ def published(lab: Lab) -> int:
     return sum(stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("lpush", "rpush"))
 
 
+@of_fast_part
 def test_a_line_in_one_worker_takes_no_message_of_the_broker(
     make_lab: Callable[..., Lab], acks: dict[str, bool]
 ) -> None:
@@ -54,6 +55,7 @@ def test_a_line_in_one_worker_takes_no_message_of_the_broker(
     assert lab.waiting("wait", "k") == 0
 
 
+@of_fast_part
 def test_handed_on_messages_and_deliveries_of_the_broker_get_slots_in_turn(
     make_lab: Callable[..., Lab],
 ) -> None:
@@ -75,6 +77,7 @@ def test_handed_on_messages_and_deliveries_of_the_broker_get_slots_in_turn(
     lab.open("other")
 
 
+@of_fast_part
 @pytest.mark.parametrize("victim", VICTIMS)
 def test_a_kill_while_a_message_is_handed_on_loses_nothing(
     make_lab: Callable[..., Lab], acks: dict[str, bool], victim: str

@@ -17,6 +17,7 @@ from tests.worker.lab import Lab, eventually
 from tests.worker.stage import RABBITS
 from tests.worker.test_handing_on import line_up, published
 from tests.worker.test_one_call import lists
+from tests.worker.versions import of_fast_part
 
 BULK, URGENT = 3, 6
 EXPECTED = [*(f"urgent{number}" for number in range(URGENT)), *(f"bulk{number}" for number in range(BULK))]
@@ -89,6 +90,7 @@ def test_on_rabbitmq_no_bulk_task_of_a_line_runs_before_the_urgent_ones_that_are
     assert starts(lab) == EXPECTED
 
 
+@of_fast_part
 @pytest.mark.parametrize(("priority", "through_broker"), [(0, 0), (2, 0), (3, 1), (9, 1)])
 def test_a_worker_hands_on_only_what_no_other_priority_goes_before(
     make_lab: Callable[..., Lab], priority: int, through_broker: int
@@ -103,6 +105,7 @@ def test_a_worker_hands_on_only_what_no_other_priority_goes_before(
     assert lab.journal.tags("start") == ["holder", "0", "1", "2"]
 
 
+@of_fast_part
 @pytest.mark.parametrize("priority", [None, 0, 1, 4, 9, 12, -1])
 @pytest.mark.parametrize(
     "options", [{}, STEPS, {"priority_steps": [2, 5]}, {"global_keyprefix": "b:"}], ids=str

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.worker.lab import IS_FAST, Lab
+from tests.worker.lab import Lab
 from tests.worker.test_misuse import refused, said_in_one_line
-from tests.worker.versions import SETTINGS
+from tests.worker.versions import SETTINGS, of_fast_part
 
 SHOP = "tests.worker.shop_unique"
 FASTER = {
@@ -33,7 +33,7 @@ def beside(name: str) -> dict[str, Any]:
     return {"renamed": name, "imports": [*SETTINGS.get("imports", ()), "tests.worker.renamed"]}
 
 
-@pytest.mark.skipif(not IS_FAST, reason="all of it is switched off")
+@of_fast_part
 @pytest.mark.parametrize("name", FASTER)
 def test_a_worker_without_a_name_that_is_for_speed_warns_once_and_runs_its_line_in_order(
     make_lab: Callable[..., Lab], name: str

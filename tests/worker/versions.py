@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import celery
@@ -10,6 +11,11 @@ import pytest
 
 # kombu before 5.7 cannot be told how often to look for lost messages on Redis.
 SETTINGS: dict[str, Any] = {"imports": ["tests.worker.old_kombu"]} if kombu.VERSION[:2] < (5, 7) else {}
+
+
+IS_FAST = os.environ.get("EXCLUSIVE_FAST") != "0"
+"""Whether what only makes things faster is on: `make test-all` runs these tests without it once more."""
+of_fast_part = pytest.mark.skipif(not IS_FAST, reason="what it tests only makes things faster, and is off")
 
 
 def needs_celery(version: str, what: str) -> pytest.MarkDecorator:

@@ -1,1 +1,1 @@
-"""Parts for other frameworks."""
+"""What goes with other frameworks."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from celery_exclusive.messages.stored import StoredMessage
+from celery_exclusive.seams.kombu_consumer import priority_of_message, priority_steps
 
 _HIGHEST = 255
 """The highest priority that a queue of RabbitMQ can have."""
@@ -17,8 +18,8 @@ def has_highest_priority(stored: StoredMessage, consumer: Any) -> bool:
     all queues. RabbitMQ compares the messages of one queue, if that was declared with priorities.
     """
     channel = consumer.channel
-    if steps := getattr(channel, "priority_steps", None):
-        priority = channel._get_message_priority({"properties": stored.properties})
+    if steps := priority_steps(channel):
+        priority = priority_of_message(channel)({"properties": stored.properties})
         return bool(channel.priority(priority) == steps[0])
     queue = next(queue for queue in consumer.queues if queue.name == stored.routing_key)
     declared = queue.max_priority or (queue.queue_arguments or {}).get("x-max-priority", 0)

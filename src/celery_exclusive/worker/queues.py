@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from celery_exclusive.messages.kept_client import keep_client
+from celery_exclusive.seams.kombu_consumer import ConsumerMixin, Receive, fanout_queues
 
 SOURCE = "exclusive_source"
 """The key in the delivery info of a message under which its queue stands."""
@@ -28,12 +29,13 @@ def source(message: Any) -> dict[str, Any]:
     return noted if isinstance(noted, dict) else {}
 
 
-class _NotingConsumer:
+class _NotingConsumer(ConsumerMixin):
     """Stands before kombu's consumer."""
 
-    def _basic_consume(self: Any, queue: Any, *args: Any, **kwargs: Any) -> Any:
-        """Consume from a queue by a callback of its own: kombu looks its method up when it begins."""
-        receive, channel = self._receive_callback, self.channel
+    keeps_client = True
+
+    def receiver_of(self: Any, queue: Any, receive: Receive) -> Receive:
+        channel = self.channel
         if self.keeps_client:
             keep_client(channel)
         exchanges = [queue.exchange, *(binding.exchange for binding in queue.bindings or ())]
@@ -42,6 +44,7 @@ class _NotingConsumer:
             "queue": queue.name,
             "auto_delete": bool(queue.auto_delete or queue.exclusive or queue.expires),
         }
+        without_list = fanout_queues(channel)
 
         def note_and_receive(message: Any) -> Any:
             info = message.delivery_info
@@ -49,12 +52,8 @@ class _NotingConsumer:
                 **noted,
                 "is_fanout": info.get("exchange") in fanouts,
                 # Redis has no list for a queue of a fanout exchange: it gets what is published now, no more.
-                "can_be_parked": queue.name not in getattr(channel, "active_fanout_queues", ()),
+                "can_be_parked": queue.name not in without_list,
             }
             return receive(message)
 
-        self._receive_callback = note_and_receive
-        try:
-            return super()._basic_consume(queue, *args, **kwargs)  # type: ignore[misc]
-        finally:
-            del self._receive_callback
+        return note_and_receive

@@ -11,6 +11,7 @@ from celery.utils.functional import noop
 
 from celery_exclusive.messages.header import HEADER, Header
 from celery_exclusive.messages.stored import StoredMessage
+from celery_exclusive.seams.celery_request import strategies_of
 
 FIRST, LONGEST = 1, 60
 """Seconds: the delay doubles from one to the other. Random jitter shortens it by up to a half."""
@@ -47,4 +48,4 @@ class DeliverAgain(Ignore):
 def deliver_again(consumer: Any, task: str, message: Any, ending: DeliverAgain) -> None:
     """Deliver an acknowledged message once more: Celery keeps it, in no slot, until its time has come."""
     message.headers.update({HEADER: ending.header, "eta": ending.eta})
-    consumer.call_soon(consumer.strategies[task], message, None, noop, noop, ())
+    consumer.call_soon(strategies_of(consumer)[task], message, None, noop, noop, ())

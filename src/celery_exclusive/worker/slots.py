@@ -6,6 +6,7 @@ from collections import deque
 from operator import itemgetter
 from typing import Any
 
+from celery_exclusive.seams.kombu_semaphore import replace_queue
 from celery_exclusive.worker.handed_on import line_of
 
 _EVERY = 3
@@ -27,8 +28,7 @@ class Slots:
 
     def serve(self, semaphore: Any) -> None:
         """Take the place of the queue of this semaphore, in which nothing waits."""
-        semaphore._waiting = self
-        semaphore._add_waiter, semaphore._pop_waiter = self.append, self.popleft
+        replace_queue(semaphore, self)
 
     def append(self, waiting: Any) -> None:
         """Add a request as Celery keeps it: a callback with its arguments."""

@@ -50,8 +50,6 @@ NOT_YET: dict[str, set[str]] = {
     "stores/redis/client.py": {"_parser", "_sock"},
     "stores/redis/node.py": {"_parser", "_sock"},
     "worker/gate.py": {"__trace__"},
-    "worker/priority.py": {"_get_message_priority", "priority_steps"},
-    "worker/queues.py": {"_basic_consume", "_receive_callback", "active_fanout_queues"},
     "worker/relay.py": {"_pool", "_result_handler", "outq", "send_payload", "state_handlers", "strategies"},
     "worker/request.py": {
         "_already_revoked",
@@ -60,8 +58,6 @@ NOT_YET: dict[str, set[str]] = {
         "request_dict",
         "worker_pid",
     },
-    "worker/reschedule.py": {"strategies"},
-    "worker/slots.py": {"_add_waiter", "_pop_waiter", "_waiting"},
     "worker/steps.py": {"startup_info"},
     "worker/undeclared.py": {"request_dict"},
     "worker/unread.py": {"request_dict"},

@@ -1,6 +1,6 @@
-"""The system checks for the locks of a project, which `manage.py check` runs.
+"""What can be wrong with the locks of a project, as `manage.py check` tells it.
 
-`install` registers them, too, since one of them is whether the project has our app.
+`install` registers these, too: whether the project has our app is one of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LABEL = "celery_exclusive"
 
 @checks.register(LABEL)
 def check_settings(**_: object) -> list[Any]:
-    """Check the settings, as far as that needs no connection."""
+    """Check what can be known without a connection."""
     try:
         url = services().store_url
     except OptionError as error:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 
 from celery_exclusive.errors import OptionError
 from celery_exclusive.stores.redis import address
-from celery_exclusive.stores.redis.address import Address
 
 Place = tuple[str, int]
 """Host and port of a node."""
@@ -19,16 +18,17 @@ _URL = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class StartNodes:
-    """`shown` is the URL without password and query, `first` the address of the first of the `places`."""
+    """`shown` is the URL without password and query."""
 
     shown: str
     places: tuple[Place, ...]
-    first: Address
+    _before: str = field(repr=False)
+    _after: str = field(repr=False)
 
-    def address_of(self, place: Place) -> Address:
-        """Return the address of any node, with the login and the options of the URL."""
+    def url_of(self, place: Place) -> str:
+        """Return the URL of one node, with the login and the options of the cluster's URL."""
         host, port = place
-        return replace(self.first, options={**self.first.options, "host": host, "port": port})
+        return f"{self._before}{f'[{host}]' if ':' in host else host}:{port}{self._after}"
 
 
 def parse(url: str) -> StartNodes:
@@ -43,13 +43,19 @@ def parse(url: str) -> StartNodes:
     found = _URL.fullmatch(url.strip())
     if not found:
         raise OptionError("exclusive_store: the URL of a Redis Cluster is like redis+cluster://a:7000;b:7001")
-    kind, tls, login, hosts, rest = found.groups(default="")
-    nodes = [address.parse(f"redis{tls}://{login}{host}{rest}") for host in hosts.split(";")]
+    scheme, login, rest = f"redis{found['tls']}", found["login"] or "", found["rest"]
+    hosts = found["hosts"].split(";")
+    nodes = [address.parse(f"{scheme}://{login}{host}{rest}") for host in hosts]
     if any(node.options["db"] for node in nodes):
         raise OptionError("exclusive_store: a Redis Cluster has no database but 0: leave it out of the URL")
     if any(node.replicas for node in nodes):
         raise OptionError("exclusive_store: a Redis Cluster knows no replicas=: leave it out of the URL")
-    shown = [node.shown.partition("://")[2].removesuffix("/0") for node in nodes]
-    names = ";".join([shown[0], *(name.rpartition("@")[2] for name in shown[1:])])
+    secret, has_secret, _ = nodes[0].shown.partition("://")[2].rpartition("@")
     places = tuple((str(node.options["host"]), int(str(node.options["port"]))) for node in nodes)
-    return StartNodes(f"{kind}{tls}+cluster://{names}", places, nodes[0])
+    names = ";".join(node.shown.partition("://")[2].rpartition("@")[2].removesuffix("/0") for node in nodes)
+    return StartNodes(
+        f"{found['kind']}{found['tls']}+cluster://{secret}{has_secret}{names}",
+        places,
+        f"{scheme}://{login}",
+        rest,
+    )

@@ -1,0 +1,38 @@
+"""kombu's consumer, and the channel that it consumes from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from operator import attrgetter
+from typing import Any, Final
+
+Receive = Callable[[Any], Any]
+priority_of_message: Final = attrgetter("_get_message_priority")
+"""Return the method by which a channel of a virtual transport finds the priority of a message."""
+
+
+class ConsumerMixin:
+    """Stands before kombu's consumer, and receives the messages of each queue by a callback of its own."""
+
+    def receiver_of(self, queue: Any, receive: Receive) -> Receive:
+        """Return what is called with each message of a queue, and calls kombu's own `receive`."""
+        return receive
+
+    def _basic_consume(self: Any, queue: Any, *args: Any, **kwargs: Any) -> Any:
+        # kombu looks its method up when it begins to consume from the queue.
+        self._receive_callback = self.receiver_of(queue, self._receive_callback)
+        try:
+            return super()._basic_consume(queue, *args, **kwargs)  # type: ignore[misc]
+        finally:
+            del self._receive_callback
+
+
+def fanout_queues(channel: Any) -> Collection[str]:
+    """Return the names of the queues without a list on Redis, as the channel adds and removes them."""
+    names: Collection[str] = getattr(channel, "active_fanout_queues", ())
+    return names
+
+
+def priority_steps(channel: Any) -> Any:
+    """Return the priorities that have lists of their own on Redis, the highest first; else None."""
+    return getattr(channel, "priority_steps", None)
