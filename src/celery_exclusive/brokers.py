@@ -1,4 +1,4 @@
-"""The brokers: what each kind does, and what the URLs of one say of its place."""
+"""The kinds of brokers with their behaviour, and the facts in the URLs of a broker."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from celery_exclusive.errors import OptionError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """What a kind of broker does. docs/brokers.md has the same table for people.
+    """The behaviour of a kind of broker. docs/brokers.md has the same table for users.
 
-    * `proven_since`: the oldest Celery with which tests with real workers prove what the library promises.
-    * `visibility_timeout`: kombu's default, in seconds, after which it redelivers the message of a dead
-      worker. None: it redelivers at once, or never.
-    * `notices_at_once`: it notices a dead worker by its connection.
+    * `proven_since`: the oldest Celery with which tests with real workers prove the promises of the library.
+    * `visibility_timeout`: kombu's default, in seconds, after which the broker redelivers the message of a
+      dead worker. None: it redelivers at once, or never.
+    * `notices_at_once`: the broker notices a dead worker by its connection.
     * `counts_deliveries`: its queues may drop a message that was delivered too often.
-    * `shown`: what tests have shown of one that is not proven.
+    * `shown`: the failures that tests have shown of a broker that is not proven.
     """
 
     proven_since: tuple[int, int] | None = None
@@ -34,7 +34,7 @@ class Kind:
 
     @property
     def is_proven(self) -> bool:
-        """Whether it is proven with the Celery that is installed."""
+        """Whether this kind is proven with the installed Celery."""
         return self.proven_since is not None and self.proven_since <= celery.VERSION
 
 
@@ -59,7 +59,9 @@ _KINDS: Final = {
     ),
 }
 _UNKNOWN: Final = Kind()
-_NOT_SHOWN: Final = "no test has shown that waiting tasks come back, and those of a dead worker run again"
+_NOT_SHOWN: Final = (
+    "no test has shown that waiting tasks come back, and that tasks of a dead worker run again"
+)
 _FAMILIES: Final = {
     "rediss": "redis",
     "valkey": "redis",
@@ -130,7 +132,7 @@ def refuse_without_transport(conf: Mapping[str, Any]) -> None:
 
 
 def unproven(conf: Mapping[str, Any]) -> str | None:
-    """Return what to say of a broker with which nothing was proven; None: all are."""
+    """Return the warning about a broker that is not proven. None: all brokers of the app are proven."""
     for setting, url in _named(conf):
         name, kind = _kind(url)
         if not kind.is_proven:
@@ -141,7 +143,7 @@ def unproven(conf: Mapping[str, Any]) -> str | None:
 
 
 def refuse_unproven(conf: Mapping[str, Any]) -> None:
-    """Raise OptionError for a broker with which nothing was proven."""
+    """Raise OptionError for a broker that is not proven."""
     if found := unproven(conf):
         proven = ", ".join(f"{name}://" for name, kind in _KINDS.items() if kind.is_proven)
         raise OptionError(
@@ -157,7 +159,7 @@ def scheme(url: str) -> str:
 
 
 def family(url: str) -> str:
-    """Return the kind of a broker, whatever the transport to it: "redis", "amqp", "sqs"."""
+    """Return the kind of a broker, with any transport to it: "redis", "amqp", "sqs"."""
     name = scheme(url).partition("+")[0]
     return _FAMILIES.get(name, name)
 
@@ -182,7 +184,7 @@ def _kind(url: str) -> tuple[str, Kind]:
 
 
 def data_folder(conf: Mapping[str, Any]) -> str:
-    """Return the folder of a `filesystem://` broker; of two, the same one for both ends."""
+    """Return the folder of a `filesystem://` broker. Of two folders both ends choose the same one."""
     options = conf.get("broker_transport_options") or {}
     names = {"data_folder_in": "data_in", "data_folder_out": "data_out"}  # kombu's defaults
     return min(str(options.get(name, default)) for name, default in names.items())

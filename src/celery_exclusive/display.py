@@ -1,6 +1,6 @@
-"""Makes strings that others have written safe to show: keys, ids, arguments, URLs.
+"""Makes strings from other sources safe to show: keys, ids, arguments, URLs.
 
-None of them controls the terminal, and none forges a log line.
+A shown string neither controls the terminal nor forges a log line.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The errors of this library. Each message names the task, the option or key, and the next step.
 
-They carry plain strings only, so they survive pickling and every result backend. Each message is one
-printable line, whatever keys and ids it contains.
+Their arguments are plain strings, so they survive pickling and every result backend. Each message is one
+printable line, with any key and id in it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ExclusiveError(Exception):
 
 
 class OptionError(ExclusiveError, ValueError):
-    """An option, a key or a setting is wrong. It is raised as early as possible; retrying does not help."""
+    """An option, a key or a setting is wrong. Raised as early as possible; a retry does not help."""
 
 
 class Conflict(ExclusiveError):
@@ -46,7 +46,7 @@ class Conflict(ExclusiveError):
 
 
 class LockHeld(Conflict):
-    """A lock was not acquired in the given time. The message names the holder and how long it has held it."""
+    """A lock was not acquired in the given time. The message names the holder and the age of its lease."""
 
 
 class DuplicateTask(Conflict):
@@ -74,40 +74,40 @@ class NoOptions(OptionError, AttributeError):
 
 
 class StoreError(ExclusiveError):
-    """The store has not done what it was asked."""
+    """The store has not executed a request."""
 
 
 class StoreUnavailable(StoreError):
     """The store did not answer. The state of the lock is unknown; trying again is safe.
 
-    Except for a call whose error names a task that may have been sent: the request without an answer had the
-    message, too, as where broker and store are one Redis, and with order="published".
+    A call is the exception if the error names a task that may have been sent: where broker and store are one
+    Redis, and with order="published", the request without an answer also had the message.
 
     Attributes:
-        task_id: the id of that task; None if nothing was sent.
+        task_id: the id of the task that may have been sent; None if nothing was sent.
     """
 
     task_id: str | None = None
 
 
 class NotDone(StoreUnavailable):
-    """The store has done nothing of what it was asked: it could not be reached, or has refused."""
+    """The store has not executed any part of a request, since it could not be reached or has refused."""
 
 
 class LeaseUnconfirmed(StoreUnavailable):
-    """The store has done it, but fewer of its replicas have confirmed that than its URL asks for."""
+    """The store has executed a request, but fewer replicas have confirmed it than its URL asks for."""
 
 
 def is_away(error: BaseException) -> bool:
-    """Whether this says that the store has not answered: nothing can be released now."""
+    """Whether this error means that the store does not answer, so that nothing can be released now."""
     return isinstance(error, StoreUnavailable) and not isinstance(error, LeaseUnconfirmed)
 
 
 class StoreRefused(StoreError):
-    """The store cannot do this, and has done nothing: trying again does not help.
+    """The store cannot execute a request, and has changed nothing. A retry does not help.
 
-    The id of the task or its message is too large for it, or the data of the key are damaged. The task does
-    not wait, as it does for a store that is away: it fails with this error.
+    The id of the task or its message is too large for the store, or the data of the key are damaged. The task
+    fails with this error, and does not wait as for a store that is away.
     """
 
 
@@ -116,7 +116,7 @@ class UnreadableKey(StoreRefused):
 
     Attributes:
         key: the damaged key.
-        problem: what is wrong with its data.
+        problem: the damage of its data, in words.
     """
 
     def __init__(self, key: str, problem: str, url: str) -> None:
@@ -147,7 +147,7 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
 
 
 def closest(word: str, choices: Iterable[str], likeness: float = 0.6) -> str | None:
-    """Return the choice that a word was probably meant to be; at a `likeness` of 1 only the word itself."""
+    """Return the most similar choice, if it is similar enough. 1 accepts only the same word."""
     return next(iter(difflib.get_close_matches(word, list(choices), n=1, cutoff=likeness)), None)
 
 

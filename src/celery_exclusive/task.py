@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LockHolder:
-    """A holder: its task id, and the seconds since it began and until its lease expires if not renewed."""
+    """A holder: its task id, the seconds since it began, and the seconds left of its lease."""
 
     task_id: str
     age: float
@@ -34,8 +34,8 @@ class LockHolder:
 class LockState:
     """The state of a key: its holders, the number of waiting tasks, and the owner of its unique key.
 
-    `position` is the position in line that a call would get now, 0 if it would run at once. `unique_holder`
-    is the task that holds the unique key, `is_unique_holder_queued` whether its body has not begun yet.
+    `position` is the place in line that a call would get now, 0 if it would run at once. `unique_holder` is
+    the task that holds the unique key; `is_unique_holder_queued`: its body has not begun yet.
     """
 
     key: str
@@ -76,14 +76,14 @@ class TaskMixin:
 
     @property
     def lease(self) -> Lease:
-        """The lease that this run holds: that of its lock, or without `exclusive=` that of its unique key.
+        """The lease of this run: the lease of its lock, or without `exclusive=` the lease of its unique key.
 
         The lock is held until callbacks and hooks have run, a unique key until the body has ended: after
         that, `check()` of its lease raises LeaseLost.
 
         Raises:
-            NoLease: this run holds none, as a direct call, or with unique= alone a task whose key is not held
-                until it has "finished". It is an ExclusiveError and an AttributeError.
+            NoLease: this run holds none, for instance a direct call, or, with unique= alone, a task whose key
+                is not held until it has "finished". NoLease is an ExclusiveError and an AttributeError.
         """
         run = current_run.get()
         is_own = run is not None and run.task_id == self.request.id
@@ -104,16 +104,14 @@ class TaskMixin:
     def lock_state(self, *args: Any, headers: Mapping[str, Any] | None = None, **kwargs: Any) -> LockState:
         """Return the state of the lock, and of the unique key, of a call with these arguments.
 
-        It changes nothing, and is one round trip. The state may have changed when it is read: to publish a
-        call only if it is not queued already, use `unique=`.
+        This takes one round trip and changes nothing. The state may change before the caller reads it: to
+        publish a call only if it is not queued already, use `unique=`.
 
         Example:
             if import_feed.lock_state(url).is_running: ...
 
-        Parameters:
-            args, kwargs: the arguments of the call.
-            headers: those of its message, if keys are made of headers, too. Give a parameter of the task that
-                is called `headers` by position then.
+        Parameters: args, kwargs: the arguments of the call. headers: the headers of its message, if keys are
+        made of headers, too. A parameter of the task with the name `headers` must then be given by position.
 
         Raises:
             OptionError: the task has neither exclusive= nor unique=, or the arguments cannot be a key, or
@@ -156,15 +154,15 @@ class TaskMixin:
 
         Parameters:
             args, kwargs: the arguments of the call; a parameter that is called `force` only by position.
-            force: release it even if its leases have not expired. A body that still runs goes on, and may run
-                beside the next one; its `lease.check()` raises LeaseLost, and its end logs the loss.
+            force: release it even if its leases have not expired. A body that still runs continues, and may
+                run beside the next one; its `lease.check()` raises LeaseLost, and its end logs the loss.
             headers: as for `lock_state`.
 
         Returns:
             The former holders: none, unless by force, or if a unique task had not begun.
 
         Raises:
-            LockHeld: a running task holds it, without `force`; nothing was changed.
+            LockHeld: a running task holds it, and `force` is not set; nothing was changed.
             OptionError: the task has neither exclusive= nor unique=, or the arguments cannot be a key.
             TypeError: they do not fit.
             StoreUnavailable: the store does not answer; trying again is safe.
@@ -177,7 +175,7 @@ class TaskMixin:
 
 
 class _Absent:
-    """Stands for an attribute that a task without options has not: the error names the fix."""
+    """An attribute that a task without options does not have. Its error names the fix."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -190,7 +188,7 @@ class _Absent:
 
 
 def explain_absence(cls: type) -> None:
-    """Let this class of a task without options name the fix where somebody asks for our attributes."""
+    """Let the class of a task without options raise an error with the fix for our attributes."""
     for name in ("lease", "lock_state", "release_lock"):
         if not hasattr(cls, name):
             setattr(cls, name, _Absent(name))
@@ -199,7 +197,7 @@ def explain_absence(cls: type) -> None:
 def _keys(
     task: Any, verb: str, args: tuple[Any, ...], kwargs: dict[str, Any], headers: Mapping[str, Any] | None
 ) -> list[str]:
-    """Return the key of its lock, if any, and then its unique key."""
+    """Return the key of the task's lock, if any, and then its unique key."""
     services: Services = task.app._celery_exclusive
     options = [option for option in (services.exclusive(task), services.unique(task)) if option]
     if not options:

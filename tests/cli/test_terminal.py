@@ -181,10 +181,10 @@ def test_a_line_whose_offer_was_lost_goes_on_by_release_without_force(desk: Desk
     desk.acquire("x:k", "b/p", message=message("b", "x:k"))
     desk.store.apply("x:k", Release("a/p", "token"))  # and what this wakes is not published
     early = desk.run("release", "k")
-    assert (early.exit_code, early.stdout) == (0, "lock x:k\n  held by nobody\n  1 in line for this key\n")
+    assert (early.exit_code, early.stdout) == (0, "lock x:k\n  it had no holder\n  1 in line for this key\n")
     desk.pass_time(6)
     done = desk.run("release", "k")
-    assert done.stdout.endswith("  held by nobody\n  1 in line for this key, the lock is offered to b\n")
+    assert done.stdout.endswith("  it had no holder\n  1 in line for this key, the lock is offered to b\n")
     with desk.app.connection_for_read() as connection:
         queue = connection.SimpleQueue("desk")
         assert queue.get(timeout=10).headers["id"] == "b"

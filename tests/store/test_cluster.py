@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis.cluster import RedisCluster as ClientOfRedisPy
 from redis.crc import key_slot
 
 from celery_exclusive.core.operations import (
@@ -29,7 +30,6 @@ from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.stores.base import open_store
 from celery_exclusive.stores.redis import reader
-from celery_exclusive.stores.redis.call import Call
 from celery_exclusive.stores.redis.cluster import ClusterStore
 from celery_exclusive.stores.redis.node import Node
 from celery_exclusive.stores.redis.slots import BUCKETS, bucket_of
@@ -94,17 +94,17 @@ def keys_of_all(cluster: RedisCluster) -> list[str]:
 def trips(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often something was sent to which node."""
     counted = Counter[str]()
-    send, ask = Node.send, Node.ask
+    exchange, ask = Node.exchange, Node.ask
 
-    def count_send(self: Node, calls: Any) -> Any:
+    def count_exchange(self: Node, calls: Any) -> Any:
         counted[self.url] += 1
-        return send(self, calls)
+        return exchange(self, calls)
 
     def count_ask(self: Node, *command: object) -> Any:
         counted[self.url] += 1
         return ask(self, *command)
 
-    monkeypatch.setattr(Node, "send", count_send)
+    monkeypatch.setattr(Node, "exchange", count_exchange)
     monkeypatch.setattr(Node, "ask", count_ask)
     return counted
 
@@ -158,10 +158,10 @@ def test_a_held_lock_is_not_granted_while_its_slot_moves(cluster: RedisCluster) 
         assert isinstance(store.apply(KEY, take("b", message=None)).answer, Held)
 
 
-def test_a_client_that_follows_an_ask_redirect_is_granted_a_lock_that_is_held(
+def test_the_client_of_redis_py_follows_an_ask_redirect_and_is_granted_a_lock_that_is_held(
     cluster: RedisCluster, store: ClusterStore
 ) -> None:
-    """The control of the test above: this is why our calls wait."""
+    """The control of the test above: so our calls wait, and do not go through that client."""
     store.apply(KEY, take("a"))
     to = cluster.others(SLOT)[0]
     moving = cluster.moving(SLOT, to)
@@ -169,13 +169,9 @@ def test_a_client_that_follows_an_ask_redirect_is_granted_a_lock_that_is_held(
     bucket = store.buckets[bucket_of(KEY)]
     script, base, *_ = bucket.sweep(0, 0, 0)
     words = bucket._words("acquire", KEY, ("b", "token of b", LIFE), [])
-    with to.client(single_connection_client=True) as client:
-        client.execute_command("ASKING")
+    with ClientOfRedisPy(host="127.0.0.1", port=cluster.port) as client:
         assert client.eval(script.text, 1, base, *words) > 0  # the fence of a grant
-        client.execute_command("ASKING")
-        client.delete(f"{base}l:{KEY}")
-        client.execute_command("ASKING")
-        client.delete(f"{base}fence")
+    cluster.ask(to, "FLUSHALL")  # a second lease there would stop the move
     for _ in moving:
         pass
     assert store.inspect(KEY).holders[0].id == "a"
@@ -196,7 +192,7 @@ def test_a_call_waits_until_a_slot_has_moved(cluster: RedisCluster, store: Clust
 def test_a_refusal_to_try_again_is_tried_again(cluster: RedisCluster, store: ClusterStore) -> None:
     """Only a command with several names gets it, which our scripts and commands never have."""
     base = f"cx2:{{{bucket_of(KEY)}}}:"
-    store._nodes.ask(Call(bucket_of(KEY), ("MSET", f"{base}one", 1, f"{base}two", 2)))
+    store._nodes.ask("MSET", f"{base}one", 1, f"{base}two", 2)
     moving = cluster.moving(SLOT, cluster.others(SLOT)[0])
     while next(moving) not in (f"{base}one", f"{base}two"):
         pass
@@ -207,10 +203,8 @@ def test_a_refusal_to_try_again_is_tried_again(cluster: RedisCluster, store: Clu
             closing(store_of(cluster, timeout=1)) as hasty,
             pytest.raises(StoreUnavailable, match="TRYAGAIN"),
         ):
-            hasty._nodes.ask(Call(bucket_of(KEY), ("MGET", f"{base}one", f"{base}two")))
-        answer = in_thread(
-            stack, lambda: store._nodes.ask(Call(bucket_of(KEY), ("MGET", f"{base}one", f"{base}two")))
-        )
+            hasty._nodes.ask("MGET", f"{base}one", f"{base}two")
+        answer = in_thread(stack, lambda: store._nodes.ask("MGET", f"{base}one", f"{base}two"))
         for _ in moving:
             pass
         assert answer() == [b"1", b"2"]
@@ -248,14 +242,17 @@ def test_a_replica_takes_over_from_a_killed_primary_with_its_leases_and_lines(
     assert sorted(store.scan()) == sorted(keys)
 
 
+@pytest.mark.parametrize("is_connected", [True, False])
 def test_a_node_that_does_not_answer_does_not_keep_leases_on_others_from_being_renewed(
-    cluster: RedisCluster,
+    cluster: RedisCluster, *, is_connected: bool
 ) -> None:
     with closing(store_of(cluster, timeout=2)) as store:
         keys = keys_of_all(cluster)
         for key in keys:
             store.apply(key, take("a", ttl=60 * SECOND))
         paused = cluster.owner(slot_of(keys[0]))
+        if not is_connected:
+            store.close()
         paused.pause()
         with pytest.raises(StoreUnavailable, match=rf"node 127\.0\.0\.1:{paused.port}\) .*imeout"):
             store.renew([(key, Renew("a", "token of a", LIFE)) for key in keys])
@@ -266,16 +263,17 @@ def test_a_node_that_does_not_answer_does_not_keep_leases_on_others_from_being_r
 def test_renewals_wait_for_a_silent_node_only_until_the_next_ones_are_due(
     cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    waits, receive = list[float](), Node.receive
+    waits, exchange = list[float](), Node.exchange
 
-    def note(self: Node, connection: Any, calls: Any) -> None:
-        waits.append(at_most(60))
-        receive(self, connection, calls)
+    def note(self: Node, calls: Any) -> Iterator[None]:
+        for _ in exchange(self, calls):
+            yield
+            waits.append(at_most(60))  # for the answer
 
     with closing(store_of(cluster, timeout=60)) as store:
         for key in (keys := keys_of_all(cluster)):
             store.apply(key, take("a", ttl=3 * SECOND))
-        monkeypatch.setattr(Node, "receive", note)
+        monkeypatch.setattr(Node, "exchange", note)
         assert store.renew([(key, Renew("a", "token of a", 3 * SECOND)) for key in keys]) == [True] * 3
     assert 0 < max(waits) <= 1
 

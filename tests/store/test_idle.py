@@ -77,7 +77,7 @@ def several(request: pytest.FixtureRequest) -> Iterator[Any]:
         sentinel = request.getfixturevalue("start_sentinel")(primary)
         url, options = f"{sentinel.url}?master_name=main", {}
     with closing(open_store(url, **options)) as store:
-        clients = store._nodes._clients if isinstance(store, ClusterStore) else {"": store._client}
+        clients = store._nodes._nodes if isinstance(store, ClusterStore) else {"": store._client}
         yield store, lambda: {one for client in clients.values() for one in client._idle}
 
 

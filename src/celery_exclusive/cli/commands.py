@@ -81,7 +81,7 @@ def release(obj: CLIContext, key: str, *, force: bool, queued: bool, yes: bool) 
     """Release the lock on KEY, and let its line go on.
 
     KEY is a key as `locks ls` lists it, the name of a task, or the string of a key= or of a lock(). Nothing
-    is released if it may mean several held keys, as those of a task with different arguments.
+    is released if it may mean several held keys, as the name of a task whose arguments make several keys.
 
     The unique key of a task that has not begun, or of a period, is released at once. The message is not
     deleted: a task that has not run yet runs all the same, unless its message is lost. A held lock is not
@@ -118,7 +118,7 @@ def adopt(obj: CLIContext, *, drop: bool, yes: bool) -> None:
     """Take over the locks and waiting tasks of another broker whose workers have gone.
 
     Workers do not start where tasks of another broker wait: in a copy of production's database, workers of a
-    test system would run production's tasks. After this, workers of this app run them. With --drop nobody
+    test system would run production's tasks. After this, workers of this app run them. With --drop no worker
     does: all leases and waiting tasks with this exclusive_prefix are deleted.
 
     If both are one broker under two names, set exclusive_broker_id instead.
@@ -145,8 +145,8 @@ def adopt(obj: CLIContext, *, drop: bool, yes: bool) -> None:
 def create_tables(obj: CLIContext, *, only_print: bool) -> None:
     """Make the tables of a store in a database server.
 
-    Workers and publishers make them when they first use the store. Where their user may not, somebody who may
-    runs this once, or what it prints:
+    Workers and publishers make them when they first use the store. Where their user may not, an administrator
+    with the right runs this command once, or the statements that it prints:
 
     \b
     celery -A proj locks create-tables --print | psql ...
@@ -195,7 +195,7 @@ def _services(obj: CLIContext, *, is_used: bool = True) -> Services:
 
 
 def _keys(store: Store, prefix: str) -> list[str]:
-    """Return the keys that begin so, or just this key if the store cannot list its keys."""
+    """Return the keys with this beginning, or just this key if the store cannot list its keys."""
     shown, written = possible_keys(prefix), possible_keys(unescaped(prefix))
     if store.capabilities.listing or not prefix:
         return [key for key in store.scan() if escaped(key).startswith(shown) or key.startswith(written)]
@@ -204,7 +204,7 @@ def _keys(store: Store, prefix: str) -> list[str]:
 
 
 def _busy_key(store: Store, text: str) -> str:
-    """Return the key that `ls` shows so, or else the key of a task, or of a string, with this name."""
+    """Return the key that `ls` shows as this word, or else the key of the task or string of this name."""
     shown_so = unescaped(text)
     if store.inspect_all([shown_so])[0].is_busy:
         return shown_so
@@ -258,7 +258,7 @@ def _result_lines(released: Released, waiting: int) -> Iterator[str]:
     elif released.former:
         yield "if its message is not lost, its task runs all the same"
     else:
-        yield "held by nobody"
+        yield "it had no holder"
     offered = ", ".join(_shown_id(id) for id in released.offered)
     yield f"{waiting} in line for this key" + (f", the lock is offered to {offered}" if offered else "")
 

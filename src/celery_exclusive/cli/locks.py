@@ -1,4 +1,4 @@
-"""The command `celery -A proj locks`. Celery imports it for each of its commands: it has to be small."""
+"""The command `celery -A proj locks`, in a small module, since Celery imports it for each of its commands."""
 
 from __future__ import annotations
 
@@ -42,5 +42,5 @@ class _Group(click.Group):
 def locks(ctx: click.Context, **_: object) -> None:
     """List locks, release them, and make the tables of a database.
 
-    The app must be one that celery_exclusive.install was called for; its settings name the store.
+    celery_exclusive.install must have been called for the app, whose settings name the store.
     """

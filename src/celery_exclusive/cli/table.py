@@ -14,7 +14,7 @@ _HEAD = ("KEY", "TASK", "HOLDER", "STATE", "AGE", "LEASE LEFT", "WAITING", "FENC
 
 
 def table(locks: Iterable[Lock]) -> Iterator[str]:
-    """Yield the lines of a table: a row for each holder, or one for a key without holder."""
+    """Yield the lines of a table: a row for each holder, or one row for a key without holder."""
     rows = [_HEAD, *(row for lock in locks for row in _rows(lock))]
     if len(rows) == 1:
         return

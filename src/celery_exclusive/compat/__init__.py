@@ -1,4 +1,4 @@
-"""The recipes and packages that people lock Celery tasks with, under their names, on our locks.
+"""The common recipes and packages for locks of Celery tasks, under their own names, on our locks.
 
 Each module replaces one import:
 

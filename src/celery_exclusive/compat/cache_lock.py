@@ -38,7 +38,7 @@ class CacheLock:
         self._lock = lock(cache_key, ttl=30 if timeout is None else timeout, wait=0, app=app)
 
     def acquire(self) -> bool:
-        """Acquire the lock if it is free; return whether it was."""
+        """Acquire the lock if it is free; return whether it was acquired."""
         return not self._is_held_by_us and self._lock.acquire()
 
     def release(self) -> None:
@@ -47,7 +47,7 @@ class CacheLock:
             self._lock.release()
 
     def locked(self) -> bool:
-        """Whether anybody holds the lock: a `CacheLock`, a `lock()`, or a run of a task with this key."""
+        """Whether the lock has a holder: a `CacheLock`, a `lock()`, or a run of a task with this key."""
         return self._lock.locked()
 
     @property

@@ -1,4 +1,4 @@
-"""Reports what an old name means here."""
+"""Warns of an option of a recipe whose meaning is another one here."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class CompatWarning(UserWarning):
 
 
 def report(module: str, text: str, function: Callable[..., Any] | None = None) -> None:
-    """Warn at the line of this function, or else of who imports or calls the caller.
+    """Warn at the line of this function, or else at the line that imports or calls the caller.
 
     Parameters:
-        function: of a task: Celery binds tasks later, perhaps without any code of the user on the stack.
+        function: the body of a task, which Celery may bind later, without any code of the user on the stack.
     """
     said = f"{module}: {text}"
     if function:

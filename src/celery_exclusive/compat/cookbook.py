@@ -26,7 +26,7 @@ def memcache_lock(
     *,
     app: Any = None,
 ) -> Generator[bool]:
-    """Hold a lock while a block of code runs, if nobody else does; yield whether it is held.
+    """Hold a lock while a block of code runs, if it is free; yield whether it was acquired.
 
     Example:
         with memcache_lock(f"import_feed-lock-{digest}", self.app.oid) as acquired:

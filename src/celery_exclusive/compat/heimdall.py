@@ -26,7 +26,7 @@ class AlreadyQueuedError(RecipeDuplicate):
 
     Attributes:
         likely_culprit: the task that holds the key.
-        expires_in: seconds until the key expires if nobody renews it.
+        expires_in: seconds until the key expires if its lease is not renewed.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ class AlreadyQueued(RecipeDuplicate):
     """A call was not published, since the same call is queued or runs.
 
     Attributes:
-        countdown: seconds until the key expires if nobody renews it.
+        countdown: seconds until the key expires if its lease is not renewed.
         message: the text.
         existing_id: the task that holds the key.
     """

@@ -1,4 +1,4 @@
-"""The base of the recipes' task classes: it makes one of our options from the attributes that they know."""
+"""The base of the recipes' task classes, which makes one of our options from a recipe's attributes."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class RecipeTask(Task):
     _translated: ClassVar[str | None] = None
     """The name of the task whose option was made from old ones."""
     not_called: ClassVar[Mapping[str, str]] = {}
-    """Methods of the recipe that a subclass may have overridden, and what to write instead."""
+    """Methods of the recipe that a subclass may have overridden, each with its replacement."""
 
     @classmethod
     def new_option(cls, app: Any) -> tuple[Exclusive | Unique, str] | None:
-        """Return the option that this task has, and a text of what changes with it; None: none.
+        """Return the option of this task, with a text of the changes that it brings. None: no option.
 
         Raises:
             OptionError: an old option is misspelt, or has no counterpart.
@@ -91,8 +91,8 @@ def check_names(
 class RecipeDuplicate(DuplicateTask):
     """A call was not published, since another task that is queued or runs holds its unique key.
 
-    A subclass is made with the arguments of its package's error, as people's tests make it, and with ours
-    after them. All of them are its `args`: pickle and result backends make it again from these.
+    The constructor of a subclass takes the arguments of its package's error, since tests of users make such
+    errors, and then ours. All of them are its `args`, from which pickle and result backends make it again.
 
     Attributes:
         message: the text.
@@ -109,7 +109,7 @@ class RecipeDuplicate(DuplicateTask):
 
     @classmethod
     def of(cls, duplicate: DuplicateTask, remaining: float) -> Self:
-        """Return this error for a duplicate, where the holder's lease has so many seconds left."""
+        """Return this error for a duplicate, with the seconds left of the holder's lease."""
         raise NotImplementedError
 
 
@@ -126,7 +126,7 @@ class UniqueRecipeTask(RecipeTask):
         except DuplicateTask as duplicate:
             services: Services = self.app._celery_exclusive
             if is_eager and duplicate.key != self._unique_key(services, args, kwargs, options):
-                raise  # that of another task, which the body has published
+                raise  # a duplicate of another task, which the body has published
             holders = services.store.inspect(duplicate.key).holders
             remaining = holders[0].remaining / SECOND if holders else 0
             raise self.duplicate_error.of(duplicate, remaining) from duplicate
@@ -134,7 +134,7 @@ class UniqueRecipeTask(RecipeTask):
     def _unique_key(
         self, services: Services, args: Any, kwargs: Any, options: Mapping[str, Any]
     ) -> str | None:
-        """Return the unique key of a call; None: it has none."""
+        """Return the unique key of a call. None: the call has no unique key."""
         option = options.get("unique") or services.unique(self)
         of_message = options.get("headers"), services.key_headers
         return key_of(self.name, self.run, option, args, kwargs, *of_message) if option else None

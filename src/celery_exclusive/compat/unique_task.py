@@ -47,9 +47,9 @@ class UniqueCeleryTask(RecipeTask):
         return Exclusive(key=lock_id, ttl=ttl, on_conflict="skip"), changes
 
     def generate_lock_id(self, *args: Any, **kwargs: Any) -> str | bytes:
-        """Return what names the lock of a call with these arguments. Override it to choose some of them.
+        """Return the name of the lock of a call with these arguments. Override it to choose some of them.
 
-        It is called like the task, with all arguments that have a place by place.
+        The method is called like the task; arguments that have a place are given by place.
 
         Raises:
             TypeError: the arguments do not fit.

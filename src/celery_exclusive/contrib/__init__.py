@@ -1,1 +1,1 @@
-"""What goes with other frameworks."""
+"""Parts for other frameworks."""

@@ -23,35 +23,37 @@ HEADER = "exclusive"
 DELIVERY = ("exclusive_delivery",)
 """The field of a request in which a worker passes a delivery to its child; never published.
 
-Celery adds to that request what the body of the message says. No body can say this: it is no string.
+Celery adds fields from the body of the message to that request. No body can have this field: its name is no
+string.
 """
 VERSION = 1
 _LONGEST_TEXT = 1000
 _MOST_TRIES = 2**31
 _END_OF_TIME = 2**40
-"""In seconds since 1970."""
+"""The latest time in a header, in seconds since 1970."""
 
 
 @dataclass(slots=True)
 class Header:
-    """The header of a message; it survives redelivery and parking.
+    """The header of a message, which survives redelivery and parking.
 
     * `id`: the publish id.
-    * `exclusive`: the key of its lock. `unique`: its unique key, and until when it holds that. None: the
-      publisher knows of no such option.
-    * `switched_off`: options that the call has switched off. `values`: those that it gave instead.
-    * `duplicate_of`: the task that held the unique key when it was published.
-    * `promoted`: the epoch of the store, if this is the copy of an offer; `offered`: the key of that offer.
-    * `published_by`: the task whose end has published it, which may still hold its lease: this is the next
-      step of its chain, a link, the body of its chord. Its own task, if the body of that has published it.
-    * `follows`: the publish id, with its queue, of the run that this message goes on with, as its retry or
-      replacement that inherits its unique key.
-    * `store`: the epoch of the store that the publisher uses. None: it does not know.
-    * `redelivered`: the broker had delivered it before it was parked.
-    * `deaths`: how many of its runs the store has recovered, since their workers died.
-    * `masked`: its caller gave other strings to show instead of the arguments.
-    * `tries`, `since`: how often it was rescheduled, and when it first found its key held, in seconds
-      since 1970.
+    * `exclusive`: the key of its lock. `unique`: its unique key, and the event until which it holds the key.
+      None: the publisher knows of no such option.
+    * `switched_off`: options that the call has switched off. `values`: values of options that the call gave.
+    * `duplicate_of`: the task that held the unique key when this message was published.
+    * `promoted`: the epoch of the store, if this is the copy of an offer. `offered`: the key of that offer.
+    * `published_by`: the task whose end has published the message, and which may still hold its lease: the
+      message is the next step of its chain, a link, or the body of its chord. Its own task, if its own body
+      has published it.
+    * `follows`: the publish id, with its queue, of the run whose unique lease this retry or replacement
+      inherits.
+    * `store`: the epoch of the store that the publisher uses. None: the publisher does not know it.
+    * `redelivered`: the broker had delivered the message before it was parked.
+    * `deaths`: the number of its runs whose workers died, and that the store has recovered.
+    * `masked`: the caller gave other strings to show instead of the arguments.
+    * `tries`, `since`: the number of times that it was rescheduled, and the time when it first found its key
+      held, in seconds since 1970.
     * `rejections`: a digest of its returns through a dead-letter exchange before it was published.
     * `route`: the queue that this copy was consumed from, and the exchange and routing key that led there:
       that publish may have reached other queues, too. None: it was published to its queue alone.
@@ -80,14 +82,14 @@ class Header:
 
     @classmethod
     def read(cls, headers: Mapping[str, Any], task_id: str, task_name: str, signer: Signer) -> Header | None:
-        """Read the header of a message; None if there is none that this version understands and accepts."""
+        """Read the header of a message. None: it has none that this version understands and accepts."""
         fields: Any = headers.get(HEADER)
         is_ours = isinstance(fields, dict) and signer.accepts_header(fields, task_id, task_name)
         return cls.of(fields) if is_ours else None
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Header | None:
-        """Make a header of the fields that `write` has written; ignore invalid ones."""
+        """Make a header of fields as `write` returns them; ignore invalid ones."""
         if fields.get("v") != VERSION:
             return None
         found: dict[str, Any] = {}
@@ -100,7 +102,7 @@ class Header:
         return cls(**found)
 
     def as_new_publish(self, rejections: str) -> Header:
-        """Return the header of the message after these rejections, with a new publish id: it is no copy."""
+        """Return the header of the message after these rejections, as a new publish and no copy."""
         return replace(
             self,
             id=_digest(self.id, rejections),
@@ -116,7 +118,7 @@ class Header:
         )
 
     def claim_id(self, task_id: str) -> str:
-        """Return the id of the message's claims; the copy of each queue has its own."""
+        """Return the id of the message's claims. The copy of each queue has an id of its own."""
         return f"{task_id}/{self.id}@{_quoted(self.route[0])}" if self.route else f"{task_id}/{self.id}"
 
     def write(self) -> dict[str, Any]:
@@ -124,7 +126,7 @@ class Header:
         fields = {
             name: value
             for name, value, default in zip(_NAMES, _values(self), _DEFAULTS, strict=True)
-            if value is not default  # which costs less than a comparison, and differs for one of them alone
+            if value is not default  # cheaper than a comparison, and equal to it but for one field
         }
         if not self.values:
             del fields["values"]
@@ -132,7 +134,7 @@ class Header:
 
 
 def has_all(fields: Mapping[str, Any], *, exclusive: bool, unique: bool) -> bool:
-    """Whether they have these keys, and none that marks a copy or changes options."""
+    """Whether the fields have these keys, and no field that marks a copy or changes options."""
     return (
         fields.keys() <= _OF_ANY_CALL
         and fields.get("v") == VERSION
@@ -157,16 +159,16 @@ _values = attrgetter(*_NAMES)
 def read_header(
     services: Services, headers: Mapping[str, Any], task_id: str | None, task_name: str | None = None
 ) -> Header | None:
-    """Return the header of a message, if it is valid for the task that it names; if none, for this one."""
+    """Return the header of a message, if it is valid for the task in the headers, or else for `task_name`."""
     if HEADER not in headers:
         return None
     return Header.read(headers, str(task_id), str(headers.get("task") or task_name), services.signer)
 
 
 def rejections(headers: Mapping[str, Any]) -> str | None:
-    """Return a digest of a message's returns through a dead-letter exchange after a rejection; None: never.
+    """Return a digest of the rejections after which a dead-letter exchange returned a message. None: none.
 
-    A message that merely expired in a queue, as RabbitMQ delays messages for Celery, is still the same one.
+    A message that expired in a queue, as RabbitMQ delays messages for Celery, remains the same message.
     """
     deaths = headers.get("x-death")
     if not isinstance(deaths, list):
@@ -184,7 +186,7 @@ def _digest(*texts: str) -> str:
 
 
 def _is_text(value: object) -> bool:
-    """Whether every store can keep this string: half a surrogate pair is no character."""
+    """Whether every store can keep this string, which must have no half of a surrogate pair."""
     if not isinstance(value, str) or len(value) > _LONGEST_TEXT:
         return False
     return value.isascii() or not any("\ud800" <= char <= "\udfff" for char in value)

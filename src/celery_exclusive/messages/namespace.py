@@ -1,4 +1,4 @@
-"""Keeps a namespace for one broker: workers of another would publish and run the tasks that wait in it."""
+"""Keeps a namespace for one broker: workers of another broker would publish and run its waiting tasks."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from celery_exclusive.services import Services
 
 LIFE = 60
-"""Seconds after which a namespace without messages that no worker has kept is free again."""
+"""Seconds after the last `keep_namespace` until a namespace without messages is free again."""
 _NOBODY = "nobody"
-"""In the place of a broker, so that no worker publishes what is being dropped."""
+"""The owner of a namespace while its messages are deleted, so that no worker publishes them."""
 _A_MOMENT = 1_000
 """Microseconds."""
 
@@ -27,12 +27,12 @@ def own_broker(services: Services) -> str:
 def keep_namespace(services: Services, broker: str) -> None:
     """Keep the namespace for this app's broker.
 
-    Workers do it at start and with every heartbeat, other processes before they republish a message. Where
-    broker and store are one Redis, the queues are where the waiting tasks are: that has moved, or has another
-    name, and it is no copy without its queues.
+    Workers do this at start and with every heartbeat, other processes before they republish a message. Where
+    broker and store are one Redis, the namespace is adopted: queues and waiting tasks are in one place, so
+    the Redis has moved or has another name, and is no copy without its queues.
 
     Raises:
-        OptionError: workers of another broker keep it, or have left messages in it.
+        OptionError: workers of another broker keep the namespace, or have left messages in it.
     """
     owner = services.store.keep_namespace(broker, LIFE * SECOND)
     if owner != broker and services.has_one_place:
@@ -51,10 +51,10 @@ def adopt_namespace(services: Services, *, drops: bool = False) -> None:
     """Take the namespace over from another broker.
 
     Parameters:
-        drops: delete all leases in it, and all tasks that wait.
+        drops: delete all leases and all waiting tasks in it.
 
     Raises:
-        OptionError: workers of the other broker keep it. Nothing was changed.
+        OptionError: workers of the other broker keep the namespace. Nothing was changed.
     """
     if drops:
         _take(services, _NOBODY, _A_MOMENT)

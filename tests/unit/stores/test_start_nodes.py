@@ -6,7 +6,7 @@ import pytest
 
 from celery_exclusive.errors import OptionError
 from celery_exclusive.stores.base import knows
-from celery_exclusive.stores.redis.slots import BUCKETS, read_table
+from celery_exclusive.stores.redis.slots import BUCKETS, read_slots
 from celery_exclusive.stores.redis.start_nodes import parse
 
 
@@ -32,8 +32,15 @@ def test_the_url_of_a_cluster_names_its_nodes_and_does_not_show_its_password(
 
 def test_other_nodes_are_reached_as_the_first_ones_are() -> None:
     start = parse("rediss+cluster://me:a%2Fb@a:7000;b:7001?ssl_ca_certs=/ca.pem&socket_timeout=2")
-    assert start.url_of(("c", 1)) == "rediss://me:a%2Fb@c:1?ssl_ca_certs=/ca.pem&socket_timeout=2"
-    assert start.url_of(("::1", 1)) == "rediss://me:a%2Fb@[::1]:1?ssl_ca_certs=/ca.pem&socket_timeout=2"
+    for host in ("c", "::1"):
+        node = start.address_of((host, 1))
+        assert node.is_tls
+        assert node.options == {**start.first.options, "host": host, "port": 1}
+        assert {
+            "username": "me",
+            "password": "a/b",
+            "ssl_ca_certs": "/ca.pem",
+        }.items() <= node.options.items()
 
 
 @pytest.mark.parametrize(
@@ -55,7 +62,8 @@ def test_a_url_that_cannot_be_read_is_refused_without_a_part_of_it(url: str, wor
 
 def test_a_node_that_does_not_know_its_own_host_is_the_one_that_was_asked() -> None:
     members = [[b"", 7000, b"id"], [None, 7003, b"id"]]
-    table = read_table([[0, 16_383, *members, [b"b", 7001, b"id", [b"hostname", b"x"]]]], "a")
-    assert set(table.primaries) == {("a", 7000)}
-    assert table.nodes == {("a", 7000), ("a", 7003), ("b", 7001)}
-    assert read_table([], "a").primaries == (None,) * BUCKETS
+    owners, places = read_slots([[0, 16_383, *members, [b"b", 7001, b"id", [b"hostname", b"x"]]]], "a")
+    assert len(owners) == BUCKETS
+    assert set(owners.values()) == {("a", 7000)}
+    assert places == {("a", 7000), ("a", 7003), ("b", 7001)}
+    assert read_slots([], "a") == ({}, set())

@@ -1,4 +1,4 @@
-"""Locks and waiting tasks in Django's admin: to look at, and to release a lock that no body holds."""
+"""Django's admin: shows locks and waiting tasks, and releases locks that no running body holds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from celery_exclusive.stores.text import to_bytes
 
 
 class ReadOnlyAdmin(admin.ModelAdmin):
-    """Rows of this app's namespace in the database of the locks. Nobody adds, changes or deletes any."""
+    """Rows of this app's namespace in the database of the locks. No user adds, changes or deletes rows."""
 
     search_fields = ("key",)
     search_help_text = "The beginning of a key"
@@ -125,7 +125,7 @@ class WaitingTaskAdmin(ReadOnlyAdmin):
     fields = list_display
 
     def get_queryset(self, request: Any) -> Any:
-        """Copies of a task that runs are behind the line, not in it."""
+        """Leave out copies of running tasks, which are behind their runs and not in line."""
         rows = super().get_queryset(request).exclude(state="behind")
         same = QuerySet(WaitingTask, using=alias()).filter(
             namespace=OuterRef("namespace"), key=OuterRef("key"), state=OuterRef("state")
@@ -149,7 +149,7 @@ class WaitingTaskAdmin(ReadOnlyAdmin):
 
 
 def _look_at(locks: Iterable[Any]) -> None:
-    """Give each lock its state, and who works under it, by the clock of the store."""
+    """Add to each lock its state and the workers of its holders, by the clock of the store."""
     locks = list(locks)
     found = services().store.inspect_all([unescaped(lock.key) for lock in locks])
     ids = [task_id(owner.id) for snapshot in found for owner in snapshot.holders if owner.phase == "running"]
@@ -159,7 +159,7 @@ def _look_at(locks: Iterable[Any]) -> None:
 
 
 def _release(key: str) -> tuple[str, int]:
-    """Release a lock, unless its holder runs; return what became of it."""
+    """Release a lock, unless its holder runs; return the message for the user with its level."""
     try:
         released = release(services(), key)
     except LockHeld as held:
@@ -171,7 +171,7 @@ def _release(key: str) -> tuple[str, int]:
     except ExclusiveError as error:
         return f"Not released: {error}", messages.ERROR
     former = ", ".join(printable(task_id(owner.id)) for owner in released.former)
-    said = f"Released, was held by {former}." if former else "Nobody held it."
+    said = f"Released, was held by {former}." if former else "It had no holder."
     return said, messages.SUCCESS
 
 

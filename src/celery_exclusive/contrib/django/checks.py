@@ -1,6 +1,6 @@
-"""What can be wrong with the locks of a project, as `manage.py check` tells it.
+"""The system checks for the locks of a project, which `manage.py check` runs.
 
-`install` registers these, too: whether the project has our app is one of them.
+`install` registers them, too, since one of them is whether the project has our app.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LABEL = "celery_exclusive"
 
 @checks.register(LABEL)
 def check_settings(**_: object) -> list[Any]:
-    """Check what can be known without a connection."""
+    """Check the settings, as far as that needs no connection."""
     try:
         url = services().store_url
     except OptionError as error:

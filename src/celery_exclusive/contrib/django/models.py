@@ -1,7 +1,7 @@
 """The tables of locks and of tasks that wait, for the admin to read.
 
-Only a store may write to them. They are no data of the project: `dumpdata` and the default managers see
-nothing of them.
+Only a store may write to them. They are no data of the project, so `dumpdata` and the default managers do not
+see them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Makes a new SQLite file of the locks its owner's alone, as the store does: arguments of tasks are in it."""
+"""Makes a new SQLite file of the locks readable for its owner alone, since it has arguments of tasks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 @receiver(connection_created)
 def make_private(connection: Any, **_: object) -> None:
-    """Change the mode of the file when SQLite has made it, and written nothing.
+    """Change the mode of the file after SQLite has made it, and before it writes.
 
     A file with data keeps its mode, and so does one that was made for a group of users.
     """

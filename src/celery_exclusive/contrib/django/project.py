@@ -28,7 +28,7 @@ def services() -> Services:
 
 
 def alias() -> str | None:
-    """Return the alias of the database where the locks are; None: they are elsewhere, or nowhere."""
+    """Return the alias of the database that keeps the locks. None: no database of the project does."""
     try:
         url = services().store_url
         return alias_of(url) if url.startswith(SCHEME) else None

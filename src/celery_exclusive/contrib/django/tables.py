@@ -1,4 +1,4 @@
-"""The migration's operation that makes the tables for locks: those that a store would make itself."""
+"""The operation of the migration that makes the same tables for locks as a store would make."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class MakeTables(Operation):
     reversible = True
 
     def state_forwards(self, app_label: str, state: Any) -> None:
-        """The models of these tables are not managed."""
+        """Change nothing: the models of these tables are not managed."""
 
     def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
         database = schema_editor.connection.alias

@@ -1,4 +1,4 @@
-"""Which workers run the tasks that hold locks: the workers know it, the store does not."""
+"""Asks the workers which of them run the tasks that hold locks, since the store does not know it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TIMEOUT = 0.7
 
 
 def workers_of(app: Any, ids: Collection[str]) -> dict[str, str]:
-    """Return the worker of each task that one says it runs; empty if no worker can be asked."""
+    """Return the worker of each running task, as the workers report it; empty if no worker answers."""
     if not ids:
         return {}
     try:

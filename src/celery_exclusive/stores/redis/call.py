@@ -1,50 +1,52 @@
-"""A command for the node of one bucket, and its answer or error."""
+"""A command for the node that has a slot, and its answer or error."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from redis import exceptions
 
 from celery_exclusive.stores.redis.client import Repeated
+from celery_exclusive.stores.redis.packer import Command
 from celery_exclusive.stores.redis.scripts import Script
+from celery_exclusive.stores.redis.slots import slot_of
 from celery_exclusive.stores.redis.start_nodes import Place
-from celery_exclusive.stores.redis.witness import Witness
 
-PASSING = (
+_PASSING = (
     exceptions.AskError,  # MOVED, too
     exceptions.TryAgainError,
     exceptions.ClusterDownError,
     exceptions.ReadOnlyError,
     exceptions.MasterDownError,
     exceptions.BusyLoadingError,
+    exceptions.NoScriptError,
 )
-"""Refusals of a node that has done nothing: it, or another one, may do it soon."""
+"""Refusals of a node that has done nothing. This node, or another one, may do it soon."""
 
 
 @dataclass(slots=True)
 class Call:
-    """A command for one bucket, and its answer.
+    """A command on names of one slot, and its answer or its error.
 
     * `again`: arguments that are appended if the command is sent again after its answer was lost.
     * `place`: the node that was asked last.
     * `is_open`: the command has to be sent; `error` is then the reason to send it again. Without it `error`
       is the refusal of the node.
-    * `told`: the command is the statement of this witness; the set has the buckets whose witnesses were
-      heard.
     """
 
-    bucket: int
-    command: tuple[object, ...]
+    command: Command
     script: Script | None = None
-    again: tuple[object, ...] = ()
+    again: Command = ()
+    slot: int = field(init=False)
     place: Place | None = None
     answer: Any = None
     error: Exception | None = None
     is_open: bool = True
     is_repeated: bool = False
-    told: tuple[Witness, set[int]] | None = None
+
+    def __post_init__(self) -> None:
+        self.slot = slot_of(self.command[3 if self.script else 1])
 
     @property
     def is_sent_on(self) -> bool:
@@ -56,23 +58,22 @@ class Call:
         if isinstance(answer, exceptions.NoScriptError) and self.script:
             self.command = ("EVAL", self.script.text, *self.command[2:])
         self.error = answer if isinstance(answer, Exception) else None
-        self.is_open = isinstance(answer, (exceptions.NoScriptError, *PASSING))
+        self.is_open = isinstance(answer, _PASSING)
         self.answer = Repeated(answer) if self.is_repeated and isinstance(answer, list) else answer
 
+    def note_unsent(self, error: Exception) -> None:
+        """Note why there is no connection to the node."""
+        self.error = error
+        self.is_open = not isinstance(error, exceptions.AuthenticationError)
+
     def note_lost(self, error: Exception) -> None:
-        """Note that the node may have executed it, and has not answered."""
+        """Note that the node may have executed the command, and has not answered."""
         self.error = error
         if not self.is_repeated:
             self.command += self.again
         self.is_repeated = True
 
 
-def script_call(
-    bucket: int,
-    script: Script,
-    base: str,
-    arguments: tuple[object, ...],
-    again: tuple[object, ...] = (),
-) -> Call:
-    """Return the call of a script: by its name, as long as the node knows it."""
-    return Call(bucket, ("EVALSHA", script.name, "1", base, *arguments), script, again)
+def script_call(script: Script, base: str, *arguments: object, again: Command = ()) -> Call:
+    """Return the call of a script: by its name, until the node does not know it."""
+    return Call(("EVALSHA", script.name, "1", base, *arguments), script, again)

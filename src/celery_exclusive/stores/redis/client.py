@@ -11,6 +11,7 @@ from celery_exclusive.errors import NotDone, OptionError, StoreUnavailable
 from celery_exclusive.stores import hints
 from celery_exclusive.stores.idle import Idle, keep_alive
 from celery_exclusive.stores.redis import address, reader, rights, tls
+from celery_exclusive.stores.redis.address import Address
 from celery_exclusive.stores.redis.packer import Command, pack
 from celery_exclusive.stores.redis.scripts import Script
 from celery_exclusive.stores.redis.witness import Witness
@@ -100,9 +101,9 @@ class Client:
     hints: Mapping[str, str] = HINTS
     begin_tls = "begin its URL with rediss://"
 
-    def __init__(self, url: str, witness: Witness | None = None) -> None:
+    def __init__(self, to: Address, witness: Witness | None = None) -> None:
         self._witness = witness
-        self._address = address.parse(url)
+        self._address = to
         self.round_trip: Callable[[Connection, Command], Any] = round_trip
         self.url = self._address.shown
         self.place = address.place(self._address.options)
@@ -147,18 +148,39 @@ class Client:
             except exceptions.NoScriptError:
                 return self._exchange(("EVAL", script.text, "1", base, *arguments), script, again)
         except (exceptions.RedisError, OSError) as error:
-            self._explain(error)
+            self.explain(error)
 
     def ask(self, *command: object) -> Any:
         """Send one command."""
         try:
             return self._exchange(command)
         except (exceptions.RedisError, OSError) as error:
-            self._explain(error)
+            self.explain(error)
 
     def close(self) -> None:
         """Disconnect; the next call connects again."""
         self._idle.clear()
+
+    def explain(self, error: Exception) -> NoReturn:
+        """Raise StoreUnavailable, with the next step."""
+        text, has_arguments, _ = str(error).partition(_ARGUMENTS)
+        text = text.rstrip(".")
+        cause = None if has_arguments else error
+        is_refusal = isinstance(error, exceptions.ResponseError)
+        failure = getattr(error, "failure", Denied if is_refusal else StoreUnavailable)
+        words = [word for kind, word in _WORDS if isinstance(error, kind)]
+        words += [word for word in (*rights.WORDS, *self.hints) if word in text]
+        if words:
+            said = text if words[0] in text else f"{words[0]} {text}"
+            user = str(self._address.options["username"] or "default")
+            step = self.hints.get(words[0]) or rights.to_grant(text, user)
+            raise failure(f"store {self.url}: {said}; {step}") from cause
+        if is_refusal:
+            raise failure(f"store {self.url} refused: {text}; read its log") from cause
+        step = hints.ALIVE
+        if isinstance(error, _Unreachable):
+            step = tls.next_step(text, is_tls=self._address.is_tls, begin=self.begin_tls)
+        raise failure(f"store {self.url} does not answer: {text}; {step}") from cause
 
     def _exchange(
         self,
@@ -203,7 +225,7 @@ class Client:
         try:
             if is_hurried:
                 connection._sock.settimeout(timeout)
-            answer = _read(connection) if is_sent else self.round_trip(connection, command)
+            answer = receive(connection, reader.read) if is_sent else self.round_trip(connection, command)
         except exceptions.ResponseError:
             self._keep(connection, is_hurried=is_hurried)
             raise
@@ -262,37 +284,17 @@ class Client:
             else:
                 connection.is_witnessed = self._witness.hear(*answer)
 
-    def _explain(self, error: Exception) -> NoReturn:
-        text, has_arguments, _ = str(error).partition(_ARGUMENTS)
-        text = text.rstrip(".")
-        cause = None if has_arguments else error
-        is_refusal = isinstance(error, exceptions.ResponseError)
-        failure = getattr(error, "failure", Denied if is_refusal else StoreUnavailable)
-        words = [word for kind, word in _WORDS if isinstance(error, kind)]
-        words += [word for word in (*rights.WORDS, *self.hints) if word in text]
-        if words:
-            said = text if words[0] in text else f"{words[0]} {text}"
-            user = str(self._address.options["username"] or "default")
-            step = self.hints.get(words[0]) or rights.to_grant(text, user)
-            raise failure(f"store {self.url}: {said}; {step}") from cause
-        if is_refusal:
-            raise failure(f"store {self.url} refused: {text}; read its log") from cause
-        step = hints.ALIVE
-        if isinstance(error, _Unreachable):
-            step = tls.next_step(text, is_tls=self._address.is_tls, begin=self.begin_tls)
-        raise failure(f"store {self.url} does not answer: {text}; {step}") from cause
-
 
 def round_trip(connection: Connection, command: Command) -> Any:
     """Send a command and return its answer."""
     connection._sock.sendall(pack(command))
-    return _read(connection)
+    return receive(connection, reader.read)
 
 
-def _read(connection: Connection) -> Any:
-    """Read a reply; raise what redis-py raises."""
+def receive(connection: Connection, read: Callable[..., Any], *more: object) -> Any:
+    """Read from a connection with a function of `reader`; raise what redis-py raises."""
     try:
-        return reader.read(connection._sock, connection._parser.parse_error)
+        return read(connection._sock, connection._parser.parse_error, *more)
     except TimeoutError as error:
         raise exceptions.TimeoutError("Timeout reading from socket") from error
     except EOFError as error:

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from hashlib import sha1
 from os import urandom
 from typing import Any
 
@@ -14,14 +15,12 @@ from celery_exclusive.core.operations import Acquire, Applied, KeyOperation, Ren
 from celery_exclusive.core.records import NEVER, RENEWALS_PER_TTL, SECOND
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.stores.base import Capabilities, Reply, Snapshot
-from celery_exclusive.stores.redis.bucket import Bucket
 from celery_exclusive.stores.redis.call import Call, script_call
-from celery_exclusive.stores.redis.marks import Marks
 from celery_exclusive.stores.redis.names import literal, names_like
 from celery_exclusive.stores.redis.nodes import Nodes
 from celery_exclusive.stores.redis.server_facts import facts_of, warnings_of
-from celery_exclusive.stores.redis.slots import BUCKETS, bucket_of
-from celery_exclusive.stores.redis.store import RedisStore, Run
+from celery_exclusive.stores.redis.slots import BUCKETS, bucket_of, slot_of
+from celery_exclusive.stores.redis.store import RedisStore
 from celery_exclusive.stores.redis.witness import witnesses
 from celery_exclusive.stores.text import to_text
 from celery_exclusive.system.deadline import at_most, deadline
@@ -43,21 +42,17 @@ class ClusterStore:
         self, url: str, *, prefix: str = "cx", offer: int = 5_000_000, tombstone_ttl: int = 600_000_000
     ) -> None:
         self._bases = [f"{prefix}2:{{{number}}}:" for number in range(BUCKETS)]
+        self._marks = [""] * BUCKETS
+        """The epoch of each bucket, as it was last seen. A node that has lost its data has new ones."""
+        self._times = [0] * BUCKETS
         its_witnesses = witnesses(self._bases)
-        self._nodes = Nodes(url, its_witnesses)
+        self._nodes = Nodes(url, dict(zip(map(slot_of, self._bases), its_witnesses, strict=True)))
         self.url = self._nodes.url
         self._keys = f"{literal(prefix)}2:{{*}}:l:"
-        self._marks, self._times = Marks(), [0] * BUCKETS
+        options: dict[str, Any] = {"offer": offer, "tombstone_ttl": tombstone_ttl, "client": self._nodes}
         self.buckets = [
-            RedisStore(
-                url,
-                offer=offer,
-                tombstone_ttl=tombstone_ttl,
-                client=Bucket(self._nodes, number),
-                base=base,
-                witness=witness,
-            )
-            for number, (base, witness) in enumerate(zip(self._bases, its_witnesses, strict=True))
+            RedisStore(url, base=base, witness=witness, **options)
+            for base, witness in zip(self._bases, its_witnesses, strict=True)
         ]
 
     def apply(self, key: str, operation: KeyOperation) -> Reply:
@@ -67,9 +62,9 @@ class ClusterStore:
         reply = self.buckets[number].apply(key, operation)
         if not reply.epoch:
             return reply
-        self._marks.note(number, reply.epoch)
-        with suppress(StoreUnavailable):  # what is done is done, and its wakes must not be lost
-            return _with_epoch(reply, self._marks.epoch or self.epoch())
+        self._marks[number] = reply.epoch
+        with suppress(StoreUnavailable):  # the operation is done, and its wakes must not be lost
+            return _with_epoch(reply, self._epoch or self.epoch())
         return reply
 
     def renew(self, leases: Sequence[tuple[str, Renew]]) -> list[bool]:
@@ -81,13 +76,13 @@ class ClusterStore:
         for place, (key, _) in enumerate(leases):
             places[bucket_of(key)].append(place)
         calls = [
-            _call(number, run)
+            script_call(*run)
             for number, its in places.items()
             for run in self.buckets[number].renewals([leases[place] for place in its])
         ]
         shortest = min((lease.ttl for _, lease in leases), default=0) / SECOND
         with deadline(at_most(shortest / RENEWALS_PER_TTL)):
-            found = [lives for answer in self._answers(calls) for lives in answer]
+            found = [lives for answer in self._nodes.answers(calls) for lives in answer]
         order = [place for its in places.values() for place in its]
         return [bool(lives) for _, lives in sorted(zip(order, found, strict=True))]
 
@@ -104,23 +99,23 @@ class ClusterStore:
         while due and (left > 0 or not limit):
             share = -(-left // len(due))
             shares = {number: share if place < left else 0 for place, number in enumerate(due)}
-            calls = [
-                _call(it, self.buckets[it].sweep(shares[it], pause, untils[it])) for it, pause in due.items()
-            ]
-            self._nodes.ask_all(calls)
+            calls = {
+                it: script_call(*self.buckets[it].sweep(shares[it], pause, untils[it]))
+                for it, pause in due.items()
+            }
+            self._nodes.ask_all(list(calls.values()))
             due = {}
-            for call in calls:
+            for number, call in calls.items():
                 if call.error:
                     problem = call
                     continue
-                reply = self.buckets[call.bucket].read_sweep(call.answer)
-                self._marks.note(call.bucket, reply.epoch)
-                self._times[call.bucket] = reply.time
+                reply = self.buckets[number].read_sweep(call.answer)
+                self._marks[number], self._times[number] = reply.epoch, reply.time
                 replies.append(reply)
-                is_put_off = limit > 0 and not shares[call.bucket] and reply.answer == Applied(True)
+                is_put_off = limit > 0 and not shares[number] and reply.answer == Applied(True)
                 if reply.more or is_put_off:
-                    due[call.bucket] = 0
-                    left -= shares[call.bucket]
+                    due[number] = 0
+                    left -= shares[number]
         if problem and not any(reply.wake or reply.aside or reply.unreadable for reply in replies):
             self._nodes.raise_error(problem)
         merged = Reply(
@@ -132,14 +127,14 @@ class ClusterStore:
             time=max(self._times),
             times=tuple(self._times),
         )
-        return _with_epoch(merged, self._marks.epoch or ("" if problem else self.epoch()))
+        return _with_epoch(merged, self._epoch or ("" if problem else self.epoch()))
 
     def keep_namespace(self, broker: str, life: int, *, adopts: bool = False) -> str:
         first = self.buckets[0]
         return first.keep_namespace(broker, life, adopts=adopts, has_line=self._has_line)
 
     def _has_line(self) -> bool:
-        return any(self._answers([Call(it, ("ZCARD", f"{base}due")) for it, base in enumerate(self._bases)]))
+        return any(self._ask_each("ZCARD", "due"))
 
     def inspect(self, key: str) -> Snapshot:
         return self.buckets[bucket_of(key)].inspect(key)
@@ -149,7 +144,8 @@ class ClusterStore:
         names = defaultdict[int, list[str]](list)
         for key in dict.fromkeys(keys):
             names[bucket_of(key)].append(key)
-        answers = self._answers([_call(it, self.buckets[it].inspection(its)) for it, its in names.items()])
+        calls = [script_call(*self.buckets[number].inspection(its)) for number, its in names.items()]
+        answers = self._nodes.answers(calls)
         seen: dict[str, Snapshot] = {}
         for (number, its), answer in zip(names.items(), answers, strict=True):
             seen.update(zip(its, self.buckets[number].read_inspection(answer), strict=True))
@@ -164,10 +160,7 @@ class ClusterStore:
 
     def scan(self, prefix: str = "") -> Iterator[str]:
         """Yield the keys; while buckets move it may miss some of them."""
-        damaged = self._answers(
-            [Call(it, ("HKEYS", f"{base}unreadable")) for it, base in enumerate(self._bases)]
-        )
-        seen = {to_text(key) for keys in damaged for key in keys}
+        seen = {to_text(key) for keys in self._ask_each("HKEYS", "unreadable") for key in keys}
         yield from (key for key in seen if key.startswith(prefix))
         for node in self._nodes.primaries():
             for name in map(to_text, names_like(node, f"{self._keys}{literal(prefix)}*")):
@@ -178,15 +171,19 @@ class ClusterStore:
 
     def epoch(self) -> str:
         """Return the epoch of all buckets together: when one node has lost its data, it is another one."""
-        names = [f"{base}epoch" for base in self._bases]
-        marks = self._answers([Call(it, ("GET", name)) for it, name in enumerate(names)])
+        marks = self._ask_each("GET", "epoch")
         if not all(marks):
-            missing = [it for it, mark in enumerate(marks) if not mark]
-            self._answers([Call(it, ("SET", names[it], urandom(8).hex(), "NX")) for it in missing])
-            marks = self._answers([Call(it, ("GET", name)) for it, name in enumerate(names)])
-        for number, mark in enumerate(marks):
-            self._marks.note(number, to_text(mark or b""))
-        return self._marks.epoch
+            missing = [f"{base}epoch" for base, mark in zip(self._bases, marks, strict=True) if not mark]
+            self._nodes.answers([Call(("SET", name, urandom(8).hex(), "NX")) for name in missing])
+            marks = self._ask_each("GET", "epoch")
+        self._marks = [to_text(mark or b"") for mark in marks]
+        return self._epoch
+
+    @property
+    def _epoch(self) -> str:
+        """The epoch that the marks of all buckets make together; "" while not all of them are known."""
+        marks = list(self._marks)
+        return sha1(" ".join(marks).encode(), usedforsecurity=False).hexdigest()[:16] if all(marks) else ""
 
     def check(self) -> list[str]:
         nodes = self._nodes.primaries()
@@ -206,22 +203,14 @@ class ClusterStore:
 
     def _mark(self, number: int, epoch: str) -> str:
         """Return the mark of a bucket, if this is the epoch of the store; else what it is."""
-        if epoch != self._marks.epoch:
+        if epoch != self._epoch:
             with suppress(StoreUnavailable):
                 self.epoch()
-        return self._marks[number] if epoch == self._marks.epoch else epoch
+        return self._marks[number] if epoch == self._epoch else epoch
 
-    def _answers(self, calls: list[Call]) -> list[Any]:
-        """Return the answers to all calls; raise when all that can be done is done."""
-        self._nodes.ask_all(calls)
-        for call in calls:
-            self._nodes.raise_error(call)
-        return [call.answer for call in calls]
-
-
-def _call(number: int, run: Run) -> Call:
-    script, base, *arguments = run
-    return script_call(number, script, base, tuple(arguments))
+    def _ask_each(self, command: str, name: str) -> list[Any]:
+        """Ask each bucket for one of its names."""
+        return self._nodes.answers([Call((command, f"{base}{name}")) for base in self._bases])
 
 
 def _with_epoch(reply: Reply, epoch: str) -> Reply:

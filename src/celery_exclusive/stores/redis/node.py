@@ -1,18 +1,18 @@
-"""A client of one node of a cluster: the calls of several buckets in one round trip."""
+"""A client of one node of a cluster: any number of calls in one round trip."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any
 
 from redis import exceptions
 
 from celery_exclusive.stores.redis import reader
+from celery_exclusive.stores.redis.address import Address
 from celery_exclusive.stores.redis.call import Call
-from celery_exclusive.stores.redis.client import HINTS, Client, Connection
+from celery_exclusive.stores.redis.client import HINTS, Client, Connection, receive
 from celery_exclusive.stores.redis.packer import pack
-from celery_exclusive.stores.redis.start_nodes import Place
 from celery_exclusive.stores.redis.witness import Witness
 from celery_exclusive.system.deadline import at_most
 
@@ -23,8 +23,8 @@ _DOWN = "its slot has no primary now: a failover takes some seconds, else look a
 class Node(Client):
     """A client of one node.
 
-    `has_failed`: the last attempt to reach it failed, so others are asked first where any node will do.
-    `heard` are the buckets whose witness has made its statement since the last connection was opened.
+    `has_failed`: the last attempt to reach the node failed, so other nodes are asked first.
+    `heard` are the slots whose witness has made its statement since the last connection was opened.
     """
 
     hints = MappingProxyType(
@@ -36,88 +36,62 @@ class Node(Client):
         }
     )
     begin_tls = "begin its URL with rediss+cluster://"
-    has_failed = False
 
-    def __init__(self, url: str, place: Place, cluster: str, witnesses: Sequence[Witness]) -> None:
-        super().__init__(url)
+    def __init__(self, to: Address, cluster: str, witnesses: Mapping[int, Witness]) -> None:
+        super().__init__(to)
         self._witnesses = witnesses
         self.heard = set[int]()
-        self.host, port = place
-        self.url = f"{cluster} (node {self.host}:{port})"
+        self.has_failed = False
+        self.host = str(to.options["host"])
+        self.url = f"{cluster} (node {self.host}:{to.options['port']})"
 
-    def send(self, calls: list[Call]) -> Any:
-        """Send the commands of all calls; return the connection for `receive`, None if there is none.
+    def exchange(self, calls: Sequence[Call]) -> Generator[None]:
+        """Send the commands of all calls, yield, and read the answers.
 
-        The statements of witnesses that were not heard yet are put before them.
+        Statements of witnesses that were not heard yet go before them.
         """
         try:
             connection = self._idle_or_new()
-        except exceptions.AuthenticationError as error:
-            for call in calls:
-                call.note(error)
-            return None
         except (exceptions.RedisError, OSError) as error:
             self.has_failed = True
             for call in calls:
-                call.error = error
-            return None
+                call.note_unsent(error)
+            return
         heard = self.heard
-        unheard = {call.bucket for call in calls} - heard
-        calls[:0] = [
-            Call(it, self._witnesses[it].statement(), told=(self._witnesses[it], heard)) for it in unheard
+        unheard = {call.slot for call in calls} - heard
+        commands = [
+            *(self._witnesses[slot].statement() for slot in unheard),
+            *(call.command for call in calls),
         ]
         try:
             connection._sock.settimeout(at_most(self.timeout))
-            connection._sock.sendall(b"".join([pack(call.command) for call in calls]))
-        except (exceptions.RedisError, OSError) as error:
-            self._lose(connection, calls, error)
-            return None
-        except BaseException:
-            connection.disconnect()
-            raise
-        return connection
-
-    def receive(self, connection: Any, calls: Sequence[Call]) -> None:
-        """Read the answers to all calls."""
-        try:
+            connection._sock.sendall(b"".join(map(pack, commands)))
+            yield
             connection._sock.settimeout(at_most(self.timeout))
-            answers = reader.read_all(connection._sock, len(calls), connection._parser.parse_error)
-        except TimeoutError:
-            self._lose(connection, calls, exceptions.TimeoutError("Timeout reading from socket"))
-        except EOFError:
-            self._lose(connection, calls, exceptions.ConnectionError("Connection closed by server."))
-        except OSError as error:
-            self._lose(connection, calls, error)
+            answers = iter(receive(connection, reader.read_all, len(commands)))
+        except (exceptions.RedisError, OSError) as error:
+            connection.disconnect()
+            self.close()  # a server that dropped one has dropped all of them
+            self.has_failed = True
+            for call in calls:
+                call.note_lost(error)
+            return
         except BaseException:
             connection.disconnect()
             raise
-        else:
-            self._keep(connection, is_hurried=True)
-            self.has_failed = False
-            for call, answer in zip(calls, answers, strict=True):
-                call.note(answer)
-                if call.told and not call.is_open:
-                    _hear(call, *call.told)
+        self._keep(connection, is_hurried=True)
+        self.has_failed = False
+        heard.update([slot for slot in unheard if _is_heard(self._witnesses[slot], next(answers))])
+        for call, answer in zip(calls, answers, strict=True):
+            call.note(answer)
 
     def _greet(self, connection: Connection) -> None:
         super()._greet(connection)
         self.heard = set()  # an answer that is under way adds to the one before
 
-    def explain(self, error: Exception) -> NoReturn:
-        """Raise StoreUnavailable, with the next step."""
-        self._explain(error)
 
-    def _lose(self, connection: Any, calls: Sequence[Call], error: Exception) -> None:
-        connection.disconnect()
-        self.close()  # a server that dropped one has dropped all of them
-        self.has_failed = True
-        for call in calls:
-            call.note_lost(error)
-
-
-def _hear(call: Call, witness: Witness, heard: set[int]) -> None:
+def _is_heard(witness: Witness, answer: Any) -> bool:
     """Note the answer to a statement. One that was refused for another reason than rights is made again."""
-    if isinstance(call.error, exceptions.NoPermissionError) or (
-        not call.error and witness.hear(*call.answer)
-    ):
-        heard.add(call.bucket)
+    if isinstance(answer, Exception):
+        return isinstance(answer, exceptions.NoPermissionError)
+    return witness.hear(*answer)

@@ -1,11 +1,15 @@
-"""Finds the node of each bucket of a Redis Cluster, and follows the buckets when they move."""
+"""The nodes of a Redis Cluster, as one server: each command goes to the node that has its slot.
+
+redis-py's own cluster client cannot take its place, as `make bench ROWS=cluster` shows: it follows ASK, it
+sends nothing to any node while one of them is silent, and its locks do not survive a fork.
+"""
 
 from __future__ import annotations
 
 import random
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -13,9 +17,11 @@ from redis import exceptions
 
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.stores.redis import start_nodes
-from celery_exclusive.stores.redis.call import Call
+from celery_exclusive.stores.redis.call import Call, script_call
 from celery_exclusive.stores.redis.node import Node
-from celery_exclusive.stores.redis.slots import Table, read_table
+from celery_exclusive.stores.redis.packer import Command
+from celery_exclusive.stores.redis.scripts import Script
+from celery_exclusive.stores.redis.slots import read_slots
 from celery_exclusive.stores.redis.start_nodes import Place
 from celery_exclusive.stores.redis.witness import Witness
 from celery_exclusive.system.deadline import at_most, deadline
@@ -25,27 +31,44 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.25
 
 
 class Nodes:
-    """The nodes of a cluster. One client each, for many threads, greenlets and forked children.
+    """All nodes of a cluster. One client each, for many threads, greenlets and forked children.
 
-    The answer ASK is not followed. It comes from a node that gives a slot away: while data of a lock are on
+    `place` is empty: no message can be pushed together with a lease.
+
+    The answer ASK is not followed. A node that gives a slot away answers so: while data of a lock are on
     their way, neither node has all of them, and the new one would find a held lock free. The old one executes
     nothing, since scripts are called with their base as the name of data, and no data have that name. So a
     call waits until the slot has moved.
+
+    Parameters:
+        witnesses: the witness of each slot.
     """
 
-    def __init__(self, url: str, witnesses: Sequence[Witness]) -> None:
+    place = ""
+
+    def __init__(self, url: str, witnesses: Mapping[int, Witness]) -> None:
         self._witnesses = witnesses
         self._start = start_nodes.parse(url)
         self.url = self._start.shown
-        self._clients: dict[Place, Node] = {}
-        self._table: Table | None = None
-        self._places = frozenset(self._start.places)
+        self._owners: dict[int, Place] | None = None
+        self._nodes = dict[Place, Node]()
+        for place in self._start.places:
+            self._node(place)
 
-    def ask(self, call: Call) -> Any:
-        """Return the answer to one call."""
-        self.ask_all([call])
-        self.raise_error(call)
-        return call.answer
+    def run(self, script: Script, base: str, *arguments: object, again: Command = ()) -> Any:
+        """Run a script on the node of its base."""
+        return self.answers([script_call(script, base, *arguments, again=again)])[0]
+
+    def ask(self, *command: object) -> Any:
+        """Send a command to the node of the name that follows its first word."""
+        return self.answers([Call(command)])[0]
+
+    def answers(self, calls: Sequence[Call]) -> list[Any]:
+        """Return the answers to all calls; raise when all that can be done is done."""
+        self.ask_all(calls)
+        for call in calls:
+            self.raise_error(call)
+        return [call.answer for call in calls]
 
     def ask_all(self, calls: Sequence[Call]) -> None:
         """Send the commands of each node in one round trip, again and again until all are answered.
@@ -57,116 +80,96 @@ class Nodes:
         """
         if not calls:
             return
-        timeout = at_most(self._any().timeout)
-        until = time.monotonic() + timeout
+        timeout = left = at_most(self._node(self._start.places[0]).timeout)
+        until, pause = time.monotonic() + timeout, 0.0
         with deadline(timeout):
             self._exchange(calls)
-        for pause in _pauses():
-            left = until - time.monotonic() - pause
+        while left > 0:
+            wait = pause * random.uniform(0.5, 1)
+            left = until - time.monotonic() - wait
             # A node that does not answer uses up the time of all: what others only sent on goes once more.
             calls = [call for call in calls if call.is_open and (left > 0 or call.is_sent_on)]
             if not calls:
                 return
-            time.sleep(pause)
+            time.sleep(wait)
             with deadline(left if left > 0 else timeout), suppress(StoreUnavailable):
                 self._exchange(calls)
-            if left <= 0:
-                return
+            pause = min(max(2 * pause, _FIRST_PAUSE), _LONGEST_PAUSE)
 
     def primaries(self) -> list[Node]:
         """Return the nodes that have buckets, as the cluster says now."""
-        self._table = None
-        return [self._client(place) for place in sorted({it for it in self._known().primaries if it})]
+        return [self._node(place) for place in sorted(set(self._find_owners().values()))]
 
     def raise_error(self, call: Call) -> None:
         """Raise StoreUnavailable, with the next step, if the call has no answer."""
         if call.error:
-            (self._client(call.place) if call.place else self._any()).explain(call.error)
+            self._node(call.place or self._start.places[0]).explain(call.error)
 
     def close(self) -> None:
-        for node in list(self._clients.values()):
+        for node in list(self._nodes.values()):
             node.close()
 
     def _exchange(self, calls: Sequence[Call]) -> None:
-        """Send all, then read all."""
-        table = self._known()
+        """Send all commands, then read all answers."""
+        owners = self._owners or self._find_owners()
         groups = defaultdict[Place, list[Call]](list)
         for call in calls:
-            call.place = table.primaries[call.bucket]
+            call.place = owners.get(call.slot)
             if call.place:
                 groups[call.place].append(call)
             else:
                 call.error = exceptions.ClusterDownError("Hash slot not served")
-        under_way: list[tuple[Node, Any, list[Call]]] = []
+        nodes = [(self._node(place), group) for place, group in groups.items()]
+        exchanges = [node.exchange(group) for node, group in sorted(nodes, key=lambda it: it[0].has_failed)]
         try:
-            nodes = [(self._client(place), group) for place, group in groups.items()]
-            for node, group in sorted(nodes, key=lambda it: it[0].has_failed):
-                if connection := node.send(group):
-                    under_way.append((node, connection, group))
-            while under_way:
-                node, connection, group = under_way.pop()
-                node.receive(connection, group)
+            for _ in range(2):
+                for exchange in exchanges:
+                    next(exchange, None)
         finally:
-            for _, connection, _ in under_way:
-                connection.disconnect()
-        self._learn(table, calls)
-
-    def _learn(self, table: Table, calls: Sequence[Call]) -> None:
-        """Note which buckets have moved; read the table again if it may be wrong otherwise."""
+            for exchange in exchanges:
+                exchange.close()
         for call in calls:
-            error = call.error
-            if isinstance(error, exceptions.MovedError) and call.place:
-                table = table.move(call.bucket, (error.host or call.place[0], error.port))
-                self._note(table)
+            if call.place and isinstance(call.error, exceptions.MovedError):
+                self._move(call.slot, (call.error.host or call.place[0], call.error.port))
             elif call.is_open and not call.is_sent_on:
-                self._table = None
-                return
+                self._owners = None
 
-    def _known(self) -> Table:
-        """Return the table of buckets, as any node tells it: first those that answered last."""
-        table = self._table
-        if table:
-            return table
-        nodes = [self._client(place) for place in {*self._start.places, *self._places}]
+    def _move(self, slot: int, to: Place) -> None:
+        """Note that a slot has moved, so that its witness is heard again wherever it will be."""
+        for node in list(self._nodes.values()):
+            node.heard.discard(slot)
+        if self._owners:
+            self._owners[slot] = to
+
+    def _find_owners(self) -> dict[int, Place]:
+        """Ask which node has which slot: first those nodes that answered last."""
         problem = None
-        for node in sorted(nodes, key=lambda node: (node.has_failed, random.random())):
+        for node in sorted(self._nodes.values(), key=lambda node: (node.has_failed, random.random())):
             try:
                 with deadline(at_most(node.timeout) / 2):  # another one may answer
                     reply = node.ask("CLUSTER", "SLOTS")
             except StoreUnavailable as error:
                 node.has_failed, problem = True, error
                 continue
-            table = read_table(reply, node.host)
-            self._note(table)
-            self._places = table.nodes
-            return table
+            owners, places = read_slots(reply, node.host)
+            self._learn(owners, places)
+            return owners
         raise problem or AssertionError
 
-    def _note(self, table: Table) -> None:
-        """Note where the buckets are. One that comes back to a node may have lost data meanwhile."""
-        self._table = table
-        for place, node in list(self._clients.items()):
-            its = {it for it, at in enumerate(table.primaries) if at == place}
-            node.heard.intersection_update(its)  # not `&=`: another thread may have begun a new set
-            if place not in table.nodes and place not in self._start.places:  # it has left the cluster
-                self._clients.pop(place, None)
+    def _learn(self, owners: dict[int, Place], places: set[Place]) -> None:
+        """Note where the slots are. One that comes back to a node may have lost data meanwhile."""
+        self._owners = owners
+        for place in places:
+            self._node(place)
+        for place, node in list(self._nodes.items()):
+            node.heard = set()
+            if place not in places and place not in self._start.places:  # it has left the cluster
+                self._nodes.pop(place, None)
                 node.close()
 
-    def _any(self) -> Node:
-        return self._client(self._start.places[0])
-
-    def _client(self, place: Place) -> Node:
-        node = self._clients.get(place)
+    def _node(self, place: Place) -> Node:
+        node = self._nodes.get(place)
         if node is None:
-            made = Node(self._start.url_of(place), place, self.url, self._witnesses)
-            node = self._clients.setdefault(place, made)
+            made = Node(self._start.address_of(place), self.url, self._witnesses)
+            node = self._nodes.setdefault(place, made)
         return node
-
-
-def _pauses() -> Iterator[float]:
-    """Yield how long to wait before each further attempt: not at all at first, then longer and longer."""
-    pause = _FIRST_PAUSE
-    yield 0
-    while True:
-        yield pause * random.uniform(0.5, 1)
-        pause = min(2 * pause, _LONGEST_PAUSE)

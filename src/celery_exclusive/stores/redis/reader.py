@@ -40,7 +40,7 @@ def read(from_: socket.socket, error: Callable[[str], Exception]) -> Any:
     raise EOFError
 
 
-def read_all(from_: socket.socket, count: int, error: Callable[[str], Exception]) -> list[Any]:
+def read_all(from_: socket.socket, error: Callable[[str], Exception], count: int) -> list[Any]:
     """Read the replies to several requests; one that was refused has an exception among them.
 
     Raises:

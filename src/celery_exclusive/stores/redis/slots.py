@@ -1,20 +1,19 @@
-"""Buckets of keys, and which node of a cluster has which bucket."""
+"""The buckets of keys in a Redis Cluster, and the slot of each."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Final
 from zlib import crc32
 
+from redis.cluster import parse_cluster_slots
 from redis.crc import key_slot
 
 from celery_exclusive.stores.redis.start_nodes import Place
 from celery_exclusive.stores.text import to_bytes
 
 BUCKETS: Final = 64
-"""Each has its number as hash tag, and so one slot: all data of a key are on one node."""
-_SLOTS: Final = tuple(key_slot(b"%d" % bucket) for bucket in range(BUCKETS))
+"""Each bucket has its number as hash tag, and so one slot: all data of a key are on one node."""
+_SLOTS: Final = frozenset(key_slot(b"%d" % bucket) for bucket in range(BUCKETS))
 
 
 def bucket_of(key: str) -> int:
@@ -22,25 +21,19 @@ def bucket_of(key: str) -> int:
     return crc32(to_bytes(key)) % BUCKETS
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
-    """The primary of each bucket, None for one whose slot has none, and all nodes, replicas included."""
-
-    primaries: tuple[Place | None, ...]
-    nodes: frozenset[Place]
-
-    def move(self, bucket: int, to: Place) -> Table:
-        """Return the table after a bucket has moved."""
-        primaries = (*self.primaries[:bucket], to, *self.primaries[bucket + 1 :])
-        return replace(self, primaries=primaries, nodes=self.nodes | {to})
+def slot_of(name: object) -> int:
+    """Return the slot of a name of data."""
+    return int(key_slot(to_bytes(str(name))))
 
 
-def read_table(reply: Sequence[Any], asked: str) -> Table:
-    """Read the reply to CLUSTER SLOTS of a node, which may not know its own host: that is `asked`."""
-    ranges = [
-        (first, last, [((host or b"").decode() or asked, port) for host, port, *_ in members])
-        for first, last, *members in reply
-    ]
-    owners = {slot: members[0] for first, last, members in ranges for slot in _SLOTS if first <= slot <= last}
-    nodes = frozenset(place for *_, members in ranges for place in members)
-    return Table(tuple(owners.get(slot) for slot in _SLOTS), nodes)
+def read_slots(reply: Any, asked: str) -> tuple[dict[int, Place], set[Place]]:
+    """Read the reply to CLUSTER SLOTS: the primary of each slot of a bucket, and all nodes.
+
+    A node may not know its own host. The client has reached it as `asked`.
+    """
+    owners, places = dict[int, Place](), set[Place]()
+    for (first, last), members in parse_cluster_slots(reply, current_host=asked).items():
+        primary: Place = members["primary"]
+        owners.update((slot, primary) for slot in _SLOTS if first <= slot <= last)
+        places.update((primary, *members["replicas"]))
+    return owners, places

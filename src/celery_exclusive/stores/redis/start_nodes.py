@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 from celery_exclusive.errors import OptionError
 from celery_exclusive.stores.redis import address
+from celery_exclusive.stores.redis.address import Address
 
 Place = tuple[str, int]
 """Host and port of a node."""
@@ -18,17 +19,16 @@ _URL = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class StartNodes:
-    """`shown` is the URL without password and query."""
+    """`shown` is the URL without password and query, `first` the address of the first of the `places`."""
 
     shown: str
     places: tuple[Place, ...]
-    _before: str = field(repr=False)
-    _after: str = field(repr=False)
+    first: Address
 
-    def url_of(self, place: Place) -> str:
-        """Return the URL of one node, with the login and the options of the cluster's URL."""
+    def address_of(self, place: Place) -> Address:
+        """Return the address of any node, with the login and the options of the URL."""
         host, port = place
-        return f"{self._before}{f'[{host}]' if ':' in host else host}:{port}{self._after}"
+        return replace(self.first, options={**self.first.options, "host": host, "port": port})
 
 
 def parse(url: str) -> StartNodes:
@@ -43,19 +43,13 @@ def parse(url: str) -> StartNodes:
     found = _URL.fullmatch(url.strip())
     if not found:
         raise OptionError("exclusive_store: the URL of a Redis Cluster is like redis+cluster://a:7000;b:7001")
-    scheme, login, rest = f"redis{found['tls']}", found["login"] or "", found["rest"]
-    hosts = found["hosts"].split(";")
-    nodes = [address.parse(f"{scheme}://{login}{host}{rest}") for host in hosts]
+    kind, tls, login, hosts, rest = found.groups(default="")
+    nodes = [address.parse(f"redis{tls}://{login}{host}{rest}") for host in hosts.split(";")]
     if any(node.options["db"] for node in nodes):
         raise OptionError("exclusive_store: a Redis Cluster has no database but 0: leave it out of the URL")
     if any(node.replicas for node in nodes):
         raise OptionError("exclusive_store: a Redis Cluster knows no replicas=: leave it out of the URL")
-    secret, has_secret, _ = nodes[0].shown.partition("://")[2].rpartition("@")
+    shown = [node.shown.partition("://")[2].removesuffix("/0") for node in nodes]
+    names = ";".join([shown[0], *(name.rpartition("@")[2] for name in shown[1:])])
     places = tuple((str(node.options["host"]), int(str(node.options["port"]))) for node in nodes)
-    names = ";".join(node.shown.partition("://")[2].rpartition("@")[2].removesuffix("/0") for node in nodes)
-    return StartNodes(
-        f"{found['kind']}{found['tls']}+cluster://{secret}{has_secret}{names}",
-        places,
-        f"{scheme}://{login}",
-        rest,
-    )
+    return StartNodes(f"{kind}{tls}+cluster://{names}", places, nodes[0])

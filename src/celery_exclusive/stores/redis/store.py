@@ -19,7 +19,7 @@ from celery_exclusive.core.operations import (
 from celery_exclusive.core.records import NEVER
 from celery_exclusive.errors import LeaseUnconfirmed, OptionError, StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import Capabilities, Reply, Snapshot, older_version
-from celery_exclusive.stores.redis import scripts
+from celery_exclusive.stores.redis import address, scripts
 from celery_exclusive.stores.redis.arguments import AGAIN, FIELDS, NO_HEAD, arguments_of
 from celery_exclusive.stores.redis.client import CLUSTER, Client, Connection, Repeated, Server
 from celery_exclusive.stores.redis.names import literal, names_like
@@ -90,7 +90,7 @@ class RedisStore:
         self._settings = f"{offer} {tombstone_ttl} "
 
     def connect(self, url: str) -> Client:
-        return Client(url, self._witness)
+        return Client(address.parse(url), self._witness)
 
     def apply(self, key: str, operation: KeyOperation) -> Reply:
         return self._apply(key, *arguments_of(operation), is_done_if_repeated=is_done_if_repeated(operation))
