@@ -26,14 +26,14 @@ from celery_exclusive.stores.text import to_text
 from celery_exclusive.system.deadline import at_most, deadline
 
 _SKEW = SECOND
-"""How far the clocks of two nodes may be apart without a warning."""
+"""The difference between the clocks of two nodes above which the store warns."""
 
 
 class ClusterStore:
     """A store on a Redis Cluster.
 
-    Each key belongs to one of 64 buckets, by its name. A bucket is a store like that of a single server,
-    whose names have a hash tag and so share a slot. What is for all buckets takes one round trip per node.
+    Each key belongs to one of 64 buckets, by its name. A bucket is a store as on a single server, whose names
+    have a hash tag and so share a slot. A request for all buckets takes one round trip per node.
     """
 
     capabilities = Capabilities()
@@ -43,7 +43,7 @@ class ClusterStore:
     ) -> None:
         self._bases = [f"{prefix}2:{{{number}}}:" for number in range(BUCKETS)]
         self._marks = [""] * BUCKETS
-        """The epoch of each bucket, as it was last seen. A node that has lost its data has new ones."""
+        """The epoch of each bucket, as it was last seen. It changes when its node has lost its data."""
         self._times = [0] * BUCKETS
         its_witnesses = witnesses(self._bases)
         self._nodes = Nodes(url, dict(zip(map(slot_of, self._bases), its_witnesses, strict=True)))
@@ -68,9 +68,10 @@ class ClusterStore:
         return reply
 
     def renew(self, leases: Sequence[tuple[str, Renew]]) -> list[bool]:
-        """Renew all leases that can be reached, and raise then if a node does not answer.
+        """Renew the leases on all nodes that answer, and then raise if a node does not.
 
-        It waits for that a third of the shortest ttl at most: then the others have to be renewed again.
+        The wait for such a node is at most a third of the shortest ttl: then the other leases have to be
+        renewed again.
         """
         places = defaultdict[int, list[int]](list)
         for place, (key, _) in enumerate(leases):
@@ -89,9 +90,10 @@ class ClusterStore:
     def reap(self, limit: int = 100, every: int = 0, *, recovers_until: int = NEVER) -> Reply:
         """Sweep all buckets, each to an equal part of `limit`, which is rounded up.
 
-        Each bucket has the clock of its node. `recovers_until` is by the `time` of the last sweep here: for
-        each bucket it is as long after its own time in that sweep. If a node does not answer, the answers of
-        the others are returned as far as they must not be lost, and its times stay as they were.
+        Each bucket has the clock of its node. `recovers_until` refers to the `time` of the last sweep: for
+        each bucket the limit is as long after its own time in that sweep. If a node does not answer, the
+        answers of the other nodes are returned as far as they must not be lost, and its times stay as they
+        were.
         """
         later = recovers_until - max(self._times)
         untils = [its + later for its in self._times]
@@ -140,7 +142,7 @@ class ClusterStore:
         return self.buckets[bucket_of(key)].inspect(key)
 
     def inspect_all(self, keys: Sequence[str]) -> list[Snapshot]:
-        """Return the states of several keys, those of each bucket at one instant."""
+        """Return the states of several keys, for the keys of one bucket at one instant."""
         names = defaultdict[int, list[str]](list)
         for key in dict.fromkeys(keys):
             names[bucket_of(key)].append(key)
@@ -159,7 +161,7 @@ class ClusterStore:
             yield from bucket.places()
 
     def scan(self, prefix: str = "") -> Iterator[str]:
-        """Yield the keys; while buckets move it may miss some of them."""
+        """Yield the keys, perhaps without some whose buckets move meanwhile."""
         seen = {to_text(key) for keys in self._ask_each("HKEYS", "unreadable") for key in keys}
         yield from (key for key in seen if key.startswith(prefix))
         for node in self._nodes.primaries():
@@ -170,7 +172,7 @@ class ClusterStore:
                     yield key
 
     def epoch(self) -> str:
-        """Return the epoch of all buckets together: when one node has lost its data, it is another one."""
+        """Return the epoch of all buckets together, which changes when one node has lost its data."""
         marks = self._ask_each("GET", "epoch")
         if not all(marks):
             missing = [f"{base}epoch" for base, mark in zip(self._bases, marks, strict=True) if not mark]
@@ -181,7 +183,7 @@ class ClusterStore:
 
     @property
     def _epoch(self) -> str:
-        """The epoch that the marks of all buckets make together; "" while not all of them are known."""
+        """The epoch of the store, made of the marks of all buckets; "" while a mark is unknown."""
         marks = list(self._marks)
         return sha1(" ".join(marks).encode(), usedforsecurity=False).hexdigest()[:16] if all(marks) else ""
 
@@ -202,14 +204,14 @@ class ClusterStore:
         self._nodes.close()
 
     def _mark(self, number: int, epoch: str) -> str:
-        """Return the mark of a bucket, if this is the epoch of the store; else what it is."""
+        """Return the mark of a bucket, if `epoch` is the epoch of the store; else `epoch` itself."""
         if epoch != self._epoch:
             with suppress(StoreUnavailable):
                 self.epoch()
         return self._marks[number] if epoch == self._epoch else epoch
 
     def _ask_each(self, command: str, name: str) -> list[Any]:
-        """Ask each bucket for one of its names."""
+        """Send a command for one name of each bucket; return the answers."""
         return self._nodes.answers([Call((command, f"{base}{name}")) for base in self._bases])
 
 

@@ -24,7 +24,7 @@ class Node(Client):
     """A client of one node.
 
     `has_failed`: the last attempt to reach the node failed, so other nodes are asked first.
-    `heard` are the slots whose witness has made its statement since the last connection was opened.
+    `heard`: the slots whose witness has made its statement since the last connection was opened.
     """
 
     hints = MappingProxyType(
@@ -48,7 +48,7 @@ class Node(Client):
     def exchange(self, calls: Sequence[Call]) -> Generator[None]:
         """Send the commands of all calls, yield, and read the answers.
 
-        Statements of witnesses that were not heard yet go before them.
+        Statements of witnesses that were not heard yet are sent before the commands.
         """
         try:
             connection = self._idle_or_new()
@@ -91,7 +91,7 @@ class Node(Client):
 
 
 def _is_heard(witness: Witness, answer: Any) -> bool:
-    """Note the answer to a statement. One that was refused for another reason than rights is made again."""
+    """Note the answer to a statement. Return whether it need not be repeated on this connection."""
     if isinstance(answer, Exception):
         return isinstance(answer, exceptions.NoPermissionError)
     return witness.hear(*answer)

@@ -35,8 +35,8 @@ class Nodes:
 
     `place` is empty: no message can be pushed together with a lease.
 
-    The answer ASK is not followed. A node that gives a slot away answers so: while data of a lock are on
-    their way, neither node has all of them, and the new one would find a held lock free. The old one executes
+    The answer ASK is not followed. A node that gives a slot away sends it: while data of a lock are on their
+    way, neither node has all of them, and the new node would find a held lock free. The old node executes
     nothing, since scripts are called with their base as the name of data, and no data have that name. So a
     call waits until the slot has moved.
 
@@ -64,7 +64,7 @@ class Nodes:
         return self.answers([Call(command)])[0]
 
     def answers(self, calls: Sequence[Call]) -> list[Any]:
-        """Return the answers to all calls; raise when all that can be done is done."""
+        """Return the answers to all calls, or raise after all calls that can be executed were executed."""
         self.ask_all(calls)
         for call in calls:
             self.raise_error(call)
@@ -76,7 +76,7 @@ class Nodes:
         It ends when the timeout is over. Each call has its answer or its error then.
 
         Raises:
-            StoreUnavailable: nothing was sent, since no node can tell which of them has which slot.
+            StoreUnavailable: nothing was sent, since no node reports the owners of the slots.
         """
         if not calls:
             return
@@ -97,7 +97,7 @@ class Nodes:
             pause = min(max(2 * pause, _FIRST_PAUSE), _LONGEST_PAUSE)
 
     def primaries(self) -> list[Node]:
-        """Return the nodes that have buckets, as the cluster says now."""
+        """Return the nodes that have buckets, as the cluster reports them now."""
         return [self._node(place) for place in sorted(set(self._find_owners().values()))]
 
     def raise_error(self, call: Call) -> None:
@@ -135,14 +135,14 @@ class Nodes:
                 self._owners = None
 
     def _move(self, slot: int, to: Place) -> None:
-        """Note that a slot has moved, so that its witness is heard again wherever it will be."""
+        """Note that a slot has moved, so that its witness is heard again on any node."""
         for node in list(self._nodes.values()):
             node.heard.discard(slot)
         if self._owners:
             self._owners[slot] = to
 
     def _find_owners(self) -> dict[int, Place]:
-        """Ask which node has which slot: first those nodes that answered last."""
+        """Return the owner of each slot, as a node reports it. Nodes that answered last are asked first."""
         problem = None
         for node in sorted(self._nodes.values(), key=lambda node: (node.has_failed, random.random())):
             try:
@@ -157,7 +157,7 @@ class Nodes:
         raise problem or AssertionError
 
     def _learn(self, owners: dict[int, Place], places: set[Place]) -> None:
-        """Note where the slots are. One that comes back to a node may have lost data meanwhile."""
+        """Note the owners of the slots. All witnesses speak again: a slot that returns may have lost data."""
         self._owners = owners
         for place in places:
             self._node(place)

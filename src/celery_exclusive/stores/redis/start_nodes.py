@@ -1,4 +1,4 @@
-"""Reads the URL of a Redis Cluster: the nodes to start with, and how to connect to any node."""
+"""Reads the URL of a Redis Cluster: the nodes to start with, and the options for a connection to any node."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ _URL = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class StartNodes:
-    """`shown` is the URL without password and query, `first` the address of the first of the `places`."""
+    """The parsed URL of a cluster.
+
+    `shown`: the URL without password and query. `first`: the address of the first of the `places`.
+    """
 
     shown: str
     places: tuple[Place, ...]
