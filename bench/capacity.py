@@ -1,4 +1,4 @@
-"""What an operation costs a server, of which one can calculate what it carries: `us` are of its processor."""
+"""The cost of an operation for a server, from which its capacity follows: `us` of its processor."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _note(notes: dict[str, float], name: str, server: Server, store: Store, pair
 
 
 def _to_publish(redis: RedisServer, task: Any) -> float:
-    """Microseconds of the server's processor, without those of the first call, which connects."""
+    """Return the microseconds of the server's processor, without the first call, which connects."""
     task.delay("first")
     before = cpu.of_redis(redis)
     for number in range(size.scaled(CALLS)):

@@ -1,4 +1,4 @@
-"""What one core of a server carries, calculated from what was measured: the tables of docs/speed.md."""
+"""The capacity of one core of a server, calculated from measured costs: the tables of docs/speed.md."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OF_SERVERS = (
 
 
 def tables(rows: list[Row]) -> str:
-    """Return that of tasks on one Redis, and that of the stores' servers."""
+    """Return the table of tasks on one Redis, and the table of the stores' servers."""
     notes = {name: number for row in rows for name, number in row.notes.items()}
     waiting = notes.get(WAITING, 0)
     return (

@@ -11,13 +11,13 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def of_process(pid: int) -> float:
-    """Return that of a process and its children, in steps of some ten milliseconds."""
+    """Return the processor time of a process and its children, in steps of some ten milliseconds."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return _own(pid) + sum(_own(int(child)) for child in children)
 
 
 def of_redis(server: RedisServer) -> float:
-    """Return that of a Redis, as it says itself: in microseconds."""
+    """Return the processor time of a Redis, as it reports it: in microseconds."""
     with server.client() as client:
         spent = client.info("cpu")
     return float(spent["used_cpu_user"]) + float(spent["used_cpu_sys"])

@@ -1,4 +1,4 @@
-"""What it costs to publish a group of 10,000 unique signatures, of a plain one."""
+"""The cost of publishing a group of 10,000 unique signatures, beside a plain group."""
 
 from __future__ import annotations
 

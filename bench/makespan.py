@@ -112,7 +112,7 @@ class _Floor:
     """Measures how soon a worker can come to the longest key, and how soon its next task can begin.
 
     Every message before it passes through the worker, as a bare task that does nothing. Then the tasks of the
-    key follow each other as those of a worker with one slot do, which has the next message already.
+    key follow each other as in a worker with one slot, which has the next message already.
     """
 
     def __init__(self, server: RedisServer, folder: str, stack: ExitStack) -> None:

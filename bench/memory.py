@@ -1,4 +1,4 @@
-"""What a Redis needs for each lease that is held, and what acquiring costs beside them."""
+"""The memory of a Redis for each held lease, and the cost of acquiring beside them."""
 
 from __future__ import annotations
 

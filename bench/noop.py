@@ -1,4 +1,4 @@
-"""What a task costs whose body does nothing, in a prefork worker of two, each call with a key of its own."""
+"""The cost of a task whose body does nothing, in a prefork worker of two, each call with a key of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What we measure: an acquire and a release of a free key, and a heartbeat."""
+"""The measured operations of this library: acquire and release of a free key, and a heartbeat."""
 
 from __future__ import annotations
 

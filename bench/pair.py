@@ -40,7 +40,7 @@ def _row(name: str, what: str, goal: float, measured: dict[str, list[float]]) ->
 
 
 def measure(server: RedisServer, options: str = "") -> dict[str, list[float]]:
-    """Microseconds of each, round by round; the floor first. `options` are those of our URL."""
+    """Return the microseconds of each, round by round, the floor first. `options` are added to our URL."""
     store = open_store(server.url + options)
     client = redis.Redis.from_url(server.url)
     bare = Socket(server.port)

@@ -51,7 +51,7 @@ def singleton(_app: Celery, store: str) -> dict[str, Any]:
     from celery_singleton import Singleton
     from celery_singleton.backends import RedisBackend
 
-    backend = RedisBackend(store)  # its own way keeps that of a process's first task for all others
+    backend = RedisBackend(store)  # its own way keeps the one of a process's first task for all others
     return {"base": Singleton, "unique_on": ["key"], "lock_expiry": 600, "_singleton_backend": backend}
 
 

@@ -1,4 +1,4 @@
-"""What `delay()` costs with an option, against a bare one, by one producer, each with a key of its own."""
+"""The cost of `delay()` with an option, against a bare one, by one producer, each with a key of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was measured: for a terminal, in the tables of docs/speed.md, and as JSON that is kept beside it."""
+"""The measured figures: for a terminal, in the tables of docs/speed.md, and as JSON beside the page."""
 
 from __future__ import annotations
 

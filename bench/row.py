@@ -39,7 +39,7 @@ class Row:
 
     @property
     def others(self) -> dict[str, Figure]:
-        """What is neither the floor nor ours, the best first."""
+        """The figures of the other packages, the best first."""
         names = [name for name in self.figures if name != self.floor and not name.startswith(OURS)]
         best = sorted(names, key=lambda name: self.figures[name].median, reverse=self.unit == "share")
         return {name: self.figures[name] for name in best}

@@ -1,4 +1,4 @@
-"""What a lock costs in each store: `make bench ROWS=stores` writes the figures of docs/which-store.md."""
+"""The cost of a lock in each store: `make bench ROWS=stores` writes the figures of docs/which-store.md."""
 
 from __future__ import annotations
 

@@ -17,9 +17,9 @@ class FeedManager(models.Manager["Feed"]):
     def import_feed(self, url: str) -> Feed:
         """Fetch the feed at `url` and store the entries that are new; return the feed.
 
-        Reads what is known, asks the site, writes the difference: correct as long as nobody else
-        does the same for the same feed in between. That is what the lock in `tasks.py` is for.
-        A feed that cannot be fetched or read is no error of ours: its `problem` says what is wrong.
+        Reads the stored entries, asks the site, and writes the difference. This is correct as long as
+        no other process does the same for the same feed in between: the lock in `tasks.py` ensures it.
+        A feed that cannot be fetched or read is no error of ours: its `problem` has the reason.
         """
         feed, _ = self.get_or_create(url=url)
         known = set(feed.entries.values_list("guid", flat=True))
@@ -43,7 +43,7 @@ class FeedManager(models.Manager["Feed"]):
 
 
 class Feed(models.Model):
-    """One feed that somebody subscribed to."""
+    """One feed that a user subscribed to."""
 
     url = models.URLField(unique=True, max_length=500)
     title = models.CharField(max_length=300, blank=True)

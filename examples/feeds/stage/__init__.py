@@ -1,1 +1,1 @@
-"""What the demo builds around the feed importer: load, witness, verdict."""
+"""The stage of the demo around the feed importer: load, witness, verdict."""

@@ -23,7 +23,7 @@ class Submission:
 
 @dataclass(frozen=True)
 class Run:
-    """One execution of a body. `open`: it has no end, and nobody killed its worker."""
+    """One execution of a body. `open`: it has no end, and its worker was not killed."""
 
     id: str
     feed: str
@@ -44,7 +44,7 @@ class Kill:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the result backend says in the end."""
+    """The final state and result of a task in the result backend."""
 
     state: str
     skipped: bool

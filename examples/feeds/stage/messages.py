@@ -1,4 +1,4 @@
-"""What the broker still has."""
+"""The messages that are left at the broker."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _POLL: tuple[Kind, ...] = ("poll",)
 
 @dataclass(frozen=True)
 class Visit:
-    """What one producer submits for one feed, one after the other."""
+    """The submissions of one producer for one feed, one after the other."""
 
     feed: str
     kinds: tuple[Kind, ...]

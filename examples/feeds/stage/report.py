@@ -12,7 +12,7 @@ _WIDTH = 52
 
 @dataclass(frozen=True)
 class Damage:
-    """What the overlaps did to the database."""
+    """The damage that the overlaps did to the database."""
 
     duplicates: int
     lost_updates: int

@@ -162,7 +162,7 @@ class Show:
         first and notes then that it is unacknowledged, and if it dies in between, the message dies
         with it. That is so with and without locks, and would only blur what is shown here. A task
         that waits by `reschedule` is on its way again and again, one that waits in line is not. For the
-        same reason nobody submits before the broker has seen the dead worker's connections close.
+        same reason no producer submits before the broker has seen the dead worker's connections close.
         """
         feed, process = self._server.slow_url, self._workers[worker]
         pid = process.pid
@@ -199,7 +199,7 @@ class Show:
         return bool(settings.CLICKS == "reschedule")
 
     def _line(self, feed: str) -> int:
-        """Who waits for a feed, only to choose the moment of the kill: ask the library, if it has a line."""
+        """Return the number of tasks that wait for a feed, to choose the moment of the kill."""
         from feeds.tasks import reimport_feed
 
         if self._reschedules:

@@ -1,4 +1,4 @@
-"""The servers that `--store` starts for the locks: those of this repository's tests, empty ones."""
+"""The empty servers that `--store` starts for the locks, by the code of this repository's tests."""
 
 from __future__ import annotations
 

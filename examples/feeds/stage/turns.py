@@ -20,7 +20,7 @@ def submitting() -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[bool]:
-    """While inside nobody submits; yields False if somebody is just doing so."""
+    """Keep producers from submitting within the block; yield False if one is submitting right now."""
     with _file() as descriptor:
         is_quiet = False
         with suppress(BlockingIOError):

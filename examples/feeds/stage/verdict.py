@@ -1,4 +1,4 @@
-"""What the independent log proves. Pure: a history in, a verdict out.
+"""The verdict that the independent log proves. Pure: a history in, a verdict out.
 
 Nothing here asks the library. Whether a submission met a held lock and waited is read off the
 deliveries and the bodies: it waited if a worker had it, and its body began only after another body
@@ -27,7 +27,7 @@ _GRACE = 2 * _SECOND
 
 @dataclass(frozen=True)
 class Recovery:
-    """What the kill did. `seconds` is the time from it to the feed's next body, None for never."""
+    """The effect of the kill. `seconds` is the time from it to the feed's next body, None for never."""
 
     kill: Kill
     cut: int
@@ -62,7 +62,7 @@ class Verdict:
 
     @property
     def faults(self) -> list[str]:
-        """What must not happen and did."""
+        """The faults: events that must not happen and did."""
         faults = []
         if self.overlapping:
             faults.append(f"{self.overlapping} imports began while the same feed was being imported")
@@ -70,7 +70,7 @@ class Verdict:
             faults.append(f"{self.fates['lost']} submissions neither ran nor were skipped")
         if self.unfounded:
             faults.append(
-                f"{self.unfounded} submissions were skipped although nobody was at work on their feed"
+                f"{self.unfounded} submissions were skipped although no task was at work on their feed"
             )
         if self.recovery and self.recovery.seconds is None:
             faults.append("the killed worker's feed was never imported again")
@@ -155,7 +155,7 @@ def _waited(history: History, submission: Submission) -> bool:
 
 
 def _is_founded(history: History, skipped: Submission) -> bool:
-    """Whether somebody else of that feed was with the workers when this one was skipped."""
+    """Whether another task of that feed was with the workers when this one was skipped."""
     arrived = max(history.received.get(skipped.id, ()), default=skipped.at)
     decided = history.outcomes[skipped.id].at
     spans: dict[str, list[Nanoseconds]] = defaultdict(list)

@@ -148,7 +148,7 @@ class FolderStore(DocumentStore):
                 yield json.loads(path.read_bytes())
 
     def _write(self, **kept: Any) -> None:
-        """Store the data of a key, or delete it if nobody needs it any more."""
+        """Store the data of a key, or delete the file if the key has neither holder nor line."""
         if kept["holders"] or kept["entries"] or kept["tombstones"]:
             self._save(self._file(kept["key"]), kept)
         else:
