@@ -3,6 +3,8 @@ ARGS ?=
 BIN := .venv/bin
 RUN := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/
 
+CHECK := $(MAKE) --no-print-directory check
+
 # Hundreds of processes import the same files: let the first of them compile these for all.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -12,7 +14,7 @@ LEVEL_postgres := stores postgres
 LEVEL_mariadb := stores mariadb
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-all check matrix flake standstill timetable lock bench
+.PHONY: help demo test test-fast test-all compiled check matrix flake standstill timetable lock bench
 
 help: ## this text
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -23,30 +25,37 @@ demo: ## import feeds with several workers: [UNPROTECTED=1] [STORE=...] [URL=...
 		$(foreach url,$(URL),--url '$(url)') $(if $(FEEDS),--feeds '$(FEEDS)') \
 		|| { code=$$?; echo "make demo: the demo ended with exit code $$code"; exit $$code; }
 
-test: check ## everything that has to pass: [ARGS='-k name']
-	@$(RUN)pytest -n auto --dist loadgroup $(ARGS)
+# The checks run beside the tests, most of which wait more than they compute.
+test: compiled ## everything that has to pass: [ARGS='-k name']
+	@checks=$$(mktemp); $(CHECK) >$$checks 2>&1 & \
+		$(RUN)pytest -n auto --dist loadgroup -m 'not large' $(ARGS); tests=$$?; \
+		wait $$!; code=$$?; cat $$checks; rm $$checks; exit $$((tests ? tests : code))
 
-test-fast: check ## what computes, in under 90 seconds on two idle cores: units, stores but databases, small explorers: [ARGS='-k name']
-	@$(RUN)pytest -n auto -m 'not slow' $(ARGS) tests/unit tests/explorer \
+test-fast: check compiled ## what computes, in under 90 seconds on two idle cores: units, stores but databases, small explorers: [ARGS='-k name']
+	@$(RUN)pytest -n auto -m 'not slow and not large' $(ARGS) tests/unit tests/explorer \
 		tests/store/test_conformance.py tests/store/test_differential.py
 
-test-all: test ## the same and the slower tiers: more states, histories, kills, feeds, brokers: over half an hour
+test-all: test ## the same and what is left to it: all stores, brokers and pools, more states, histories, kills, feeds: over an hour
+	@$(RUN)pytest -n auto --dist loadgroup -m large --ignore tests/demo
+	@CORPUS=1 $(RUN)pytest -n 2 tests/demo
 	@$(BIN)/python -m tests.explorer --large
-	@CORPUS=1 ALL_STORES=1 $(RUN)pytest -n 2 tests/demo
-	@ALL_PAIRS=1 $(RUN)pytest -n auto --dist loadgroup tests/worker/test_brokers.py
 	@$(PYTHON) scripts/bootstrap dev pubsub
 	@$(RUN)pytest tests/worker/test_pubsub.py
 	@HISTORIES=5000 STRESS=1 $(RUN)pytest -n 2 tests/store/test_differential.py tests/store/test_stress.py
 	@$(BIN)/python -m tests.stress --store redis --store sqlite: --rounds 5
 
-# Meanwhile one process compiles the tests, where twelve would do it at the same time.
+# One process compiles the tests, where eight would do it at the same time.
+compiled:
+	@$(PYTHON) scripts/bootstrap dev
+	@$(RUN)pytest --collect-only -q >/dev/null || true
+
 check: ## format, lint, words, types, layers
 	@$(PYTHON) scripts/bootstrap dev
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/python scripts/words
-	@$(RUN)pytest --collect-only -q >/dev/null & \
-		$(BIN)/mypy && $(BIN)/basedpyright; code=$$?; wait; exit $$code
+	@$(BIN)/mypy
+	@$(RUN)basedpyright
 	@$(BIN)/lint-imports
 
 matrix: ## the worker suite on each Python and Celery, over an hour: [ARGS='-p 3.12 -t celery-5.4']

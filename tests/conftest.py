@@ -31,6 +31,8 @@ hypothesis.settings.register_profile("house", deadline=None)  # a busy machine i
 hypothesis.settings.load_profile("house")
 Server = TypeVar("Server")
 TESTS = Path(__file__).parent
+COLLECTED = pytest.StashKey[list[pytest.Item]]()
+"""All tests that were collected, those too that `-m` or `-k` leaves out."""
 PROCESS = os.environ.get("PYTEST_XDIST_WORKER", "alone")
 """The name of this process among those of the run."""
 
@@ -235,6 +237,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     With several processes, run a part of each folder at any time: some tests compute while others wait.
     """
+    config.stash[COLLECTED] = [*items]
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
         if any(f"{name}_database" in fixtures or name in item.name for name in ("postgres", "maria")):

@@ -84,11 +84,13 @@ STORES = {
     "mariadb": "mysql",
     "memcached": "memcached",
 }
-TRIED = [*STORES][: None if os.environ.get("ALL_STORES") else 2]
-"""With ALL_STORES in the environment, as `make test-all` runs it, all of them."""
+QUICK = ("", "sqlite")
+"""`make test` tries these, and `make test-all` tries all."""
 
 
-@pytest.mark.parametrize("store", TRIED)
+@pytest.mark.parametrize(
+    "store", [pytest.param(store, marks=[pytest.mark.large] * (store not in QUICK)) for store in STORES]
+)
 def test_with_our_options_the_verdict_is_green(demos: list[Demo], tmp_path: Path, store: str):
     options = ["--store", store] if store else []
     demos.append(demo := Demo("--keep", str(tmp_path / "kept"), *options))

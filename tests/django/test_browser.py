@@ -19,7 +19,7 @@ from tests.servers import NoServer
 from tests.worker.journal import eventually
 from tests.worker.nursery import DEATH_OF_PARENT
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.large]
 PREPARE = """
 import django; django.setup()
 from django.contrib.auth.models import User

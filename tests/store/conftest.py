@@ -22,6 +22,15 @@ Database = PostgresDatabase | MariaDatabase
 StartDatabase = Callable[..., PostgresServer | MariaServer]
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest looks at the markers
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave to `make test-all` what a class of the kit does not name as `quick`."""
+    for item in items:
+        quick = isinstance(item, pytest.Function) and getattr(item.cls, "quick", None)
+        if quick and item.function not in quick:
+            item.add_marker("large")
+
+
 @pytest.fixture(params=["postgres", "maria"])
 def kind(request: pytest.FixtureRequest) -> str:
     kind: str = request.param

@@ -1,4 +1,8 @@
-"""Every store against every promise: the kit that authors of other stores use too."""
+"""Every store against every promise: the kit that authors of other stores use too.
+
+Five classes drive the code of another class through another connection. `make test` runs only the tests in
+`OF_A_CONNECTION` on them, and `make test-all` runs the others.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,25 @@ from tests.pgbouncer import PgBouncer
 from tests.postgres import PostgresDatabase
 from tests.servers import RedisServer
 from tests.store.conftest import Database
+
+OF_A_CONNECTION = frozenset({
+    StoreConformance.test_a_held_key_is_not_granted_again,
+    StoreConformance.test_a_late_finisher_leaves_the_next_holder_alone,
+    StoreConformance.test_many_leases_are_renewed_at_once_and_answered_one_by_one,
+    StoreConformance.test_a_parked_message_is_returned_as_it_was,
+    StoreConformance.test_any_string_is_a_key,
+    StoreConformance.test_losing_its_data_changes_the_epoch_of_a_store,
+    StoreConformance.test_a_store_that_does_not_answer_says_so,
+    StoreConformance.test_nothing_is_left_of_finished_tasks,
+    StoreConformance.test_all_clients_of_a_namespace_see_the_same,
+    StoreConformance.test_a_closed_client_opens_itself_again,
+    StoreConformance.test_threads_count_without_a_lock_of_their_own,
+    StoreConformance.test_threads_that_wait_in_line_lose_no_wake_up,
+    StoreConformance.test_a_forked_child_uses_the_store_of_its_parent,
+    StoreConformance.test_a_parent_sees_the_lease_that_its_forked_child_acquired,
+    StoreConformance.test_a_message_that_a_dead_process_parked_is_kept,
+})  # fmt: skip
+"""Commits, values of each type, threads, forks, and servers that are away."""
 
 
 class TestMemory(StoreConformance):
@@ -142,6 +165,8 @@ class TestPostgres(DatabaseConformance):
 
 
 class TestDjangoSqlite(TestSqlite):
+    quick = OF_A_CONNECTION
+
     @pytest.fixture(autouse=True)
     def project(self, file: None) -> Iterator[None]:
         nowhere = self.path.parent / "no such folder/locks.db"
@@ -156,6 +181,8 @@ class TestDjangoSqlite(TestSqlite):
 
 
 class TestDjangoPostgres(TestPostgres):
+    quick = OF_A_CONNECTION
+
     @pytest.fixture(autouse=True)
     def project(self, server: None) -> Iterator[None]:
         nowhere = "postgresql://tests@127.0.0.1:1/postgres"
@@ -172,6 +199,8 @@ class TestDjangoPostgres(TestPostgres):
 class TestPgBouncer(TestPostgres):
     """Through a pooler that gives each transaction another connection."""
 
+    quick = OF_A_CONNECTION
+
     @pytest.fixture(autouse=True)
     def pooler(self, server: None, pgbouncer: PgBouncer) -> None:
         self.url = self.database.url_of("tests", pgbouncer.port)
@@ -186,12 +215,16 @@ class TestMaria(DatabaseConformance):
 class TestMariaUnprepared(TestMaria):
     """As MySQL is asked."""
 
+    quick = OF_A_CONNECTION
+
     @pytest.fixture(autouse=True)
     def nothing_prepared(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("celery_exclusive.stores.sql.mysql.PREPARING", ())
 
 
 class TestDjangoMaria(TestMaria):
+    quick = OF_A_CONNECTION
+
     @pytest.fixture(autouse=True)
     def project(self, server: None) -> Iterator[None]:
         nowhere = "mysql://tests@127.0.0.1:1/kit"

@@ -20,11 +20,6 @@ ROOT = Path(__file__).parents[2]
 PIN = re.compile(r"^([a-z0-9.-]+)==(\S+)", re.MULTILINE)
 
 
-def test_no_source_file_is_longer_than_one_sitting():
-    lengths = {file: len(file.read_text().splitlines()) for file in (ROOT / "src").rglob("*.py")}
-    assert not {str(file.relative_to(ROOT)): length for file, length in lengths.items() if length > 400}
-
-
 def test_the_package_says_that_it_is_typed():
     assert (ROOT / "src/celery_exclusive/py.typed").exists()
 

@@ -11,8 +11,16 @@ from celery import Celery
 from tests.proxy import Proxy
 from tests.servers import RedisServer
 from tests.worker.lab import Lab, disconnect
+from tests.worker.once import others_of
 from tests.worker.stage import Stage
 from tests.worker.versions import needs_celery
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest looks at the markers
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave the stages to `make test-all` that `make test` does not try a test on."""
+    for item in others_of(item for item in items if Path(__file__).parent in item.path.parents):
+        item.add_marker("large")
 
 
 @pytest.fixture

@@ -83,6 +83,7 @@ def rabbit(stage: Stage, request: pytest.FixtureRequest) -> RabbitServer | None:
     return request.getfixturevalue("rabbit_server") if stage.broker == "rabbitmq" else None
 
 
+@pytest.mark.each_stage
 @needs_celery("5.7", "free processes are told from busy ones after a lost connection")
 @on_stages("prefork")
 def test_a_body_outlives_a_lost_connection_and_its_copy_runs_neither_beside_it_nor_after_it(

@@ -1,12 +1,11 @@
-"""Each broker with a Redis and an SQL store, each store with Redis and RabbitMQ: docs/brokers.md.
+"""Each broker with each store: docs/brokers.md.
 
-With ALL_PAIRS in the environment, as `make test-all` runs it, each broker with each store.
+`make test` tries each broker with one store and each store with one broker, `make test-all` all pairs.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 import ssl
 import threading
@@ -198,11 +197,30 @@ MARKS = {
     },
 }
 STORES = ("redis", "sqlite", "postgres", "maria", "memcached", "django", "sentinel", "cluster")
-WITH_EACH_STORE = MAKE if os.environ.get("ALL_PAIRS") else ("redis", "rabbitmq")
+QUICK = {
+    ("redis", "redis"),
+    ("redis", "cluster"),
+    ("redis", "memcached"),
+    ("redis", "django"),
+    ("sentinel", "sentinel"),
+    ("rabbitmq", "redis"),
+    ("rabbitmq", "postgres"),
+    ("sqs", "redis"),
+    ("pgmq", "sqlite"),
+    ("sqla+postgres", "redis"),
+    ("sqla+maria", "maria"),
+    ("sqla+sqlite", "sqlite"),
+    ("filesystem", "redis"),
+}
 PAIRS = [
-    pytest.param(broker, store, marks=MARKS.get(broker, []), id=f"{broker}-{store}")
+    pytest.param(
+        broker,
+        store,
+        marks=[*MARKS.get(broker, []), *[pytest.mark.large] * ((broker, store) not in QUICK)],
+        id=f"{broker}-{store}",
+    )
     for broker in MAKE
-    for store in (STORES if broker in WITH_EACH_STORE else STORES[:2])
+    for store in STORES
 ] + [
     pytest.param(broker, "redis", marks=MARKS.get(broker, []), id=f"{broker}-redis") for broker in OTHER_WAYS
 ]
@@ -213,6 +231,11 @@ REFUSED = {
     "sqla+oracle://mq.invalid/mq": "sqla+oracle:// is not proven with this library",
 }
 SHOPS = {"memcached": "tests.worker.shop_lineless", "django": "tests.worker.shop_django"}
+
+
+def large_but(*quick: str) -> list[Any]:
+    """All stores, of which `make test` tries these."""
+    return [pytest.param(store, marks=[pytest.mark.large] * (store not in quick)) for store in STORES]
 
 
 @pytest.fixture
@@ -265,7 +288,7 @@ def test_tasks_wait_in_line_and_the_task_of_a_killed_worker_runs_again(
     eventually(lambda: wait.lock_state("k").holders == () and not wait.lock_state("k").waiting, "a free key")
 
 
-@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("store", large_but("redis", "sqlite", "memcached"))
 def test_tasks_wait_in_line_in_a_worker_whose_broker_is_its_memory(
     request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture, store: str
 ) -> None:
@@ -303,7 +326,7 @@ def test_tasks_wait_in_line_in_a_worker_whose_broker_is_its_memory(
     app.close()
 
 
-@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("store", large_but("redis", "sqlite"))
 def test_a_worker_does_not_start_with_a_broker_that_is_not_proven_or_that_celery_would_not_reach(
     request: pytest.FixtureRequest, store: str
 ) -> None:

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import celery
+import pytest
 
 from tests.worker.lab import Lab, eventually
 from tests.worker.stage import Stage, on_stages
@@ -121,6 +122,7 @@ def note(stage: Stage, lab: Lab, ending: Ending, one: str, other: str) -> None:
     stage.note(ending.row, since + round(1e9 * sum(ending.limits.values())), until)
 
 
+@pytest.mark.each_stage
 @on_stages("prefork")
 def test_the_key_goes_on_after_each_ending_of_a_body_in_a_child(stage: Stage) -> None:
     lab = stage.make_lab(**CALM)
@@ -135,6 +137,7 @@ def test_the_key_goes_on_after_each_ending_of_a_body_in_a_child(stage: Stage) ->
     assert last_sign < start["at"]
 
 
+@pytest.mark.each_stage
 @on_stages("threads", "gevent", late_only=("rabbitmq",))
 def test_the_key_goes_on_after_each_ending_of_a_body_in_a_pool_of_one_process(stage: Stage) -> None:
     lab = stage.make_lab(**CALM)
@@ -145,6 +148,7 @@ def test_the_key_goes_on_after_each_ending_of_a_body_in_a_pool_of_one_process(st
     assert_all_went_right(stage, lab, endings)
 
 
+@pytest.mark.each_stage
 @on_stages("solo", late_only=("rabbitmq",))
 def test_the_key_goes_on_after_each_ending_of_a_body_in_a_worker_that_does_one_thing_at_a_time(
     stage: Stage,
@@ -205,6 +209,7 @@ def send_unlucky(lab: Lab, place: str, kind: str, key: str) -> Any:
     return lab.send("wait", key, tag=id, options={"task_id": id})
 
 
+@pytest.mark.each_stage
 @on_stages("prefork", "threads", "gevent", "solo", brokers=("redis",))
 def test_a_body_that_takes_its_worker_along_frees_its_key_first(stage: Stage) -> None:
     """A worker may end of it, or, where it is a thread's, only forget the message until it ends."""

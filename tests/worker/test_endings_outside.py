@@ -7,6 +7,8 @@ import signal
 import time
 from typing import Any
 
+import pytest
+
 from tests.worker.journal import Event
 from tests.worker.lab import Lab, Worker, eventually
 from tests.worker.message import Message, consume, stop_consuming
@@ -242,6 +244,7 @@ def kill(stage: Stage, *, parent_alone: bool = False) -> None:
     assert_never_two(lab, "k")
 
 
+@pytest.mark.each_stage
 @on_stages("prefork")
 def test_when_a_worker_is_killed_the_key_waits_for_its_ttl_and_the_task_runs_again(stage: Stage) -> None:
     kill(stage)

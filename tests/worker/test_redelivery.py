@@ -254,6 +254,7 @@ def test_a_parked_task_delivered_again_when_its_turn_has_come_runs_once(
     assert runs_of(message) == 1
 
 
+@pytest.mark.each_stage
 def test_a_task_whose_worker_dies_between_parking_and_acknowledging_it_runs_once(
     make_lab: Callable[..., Lab], acks: dict[str, bool]
 ) -> None:

@@ -106,6 +106,7 @@ def assert_each_ran(
     eventually(lambda: {holder.state, twin.state} <= ends, f"{ends} after {way}")
 
 
+@pytest.mark.each_stage
 @needs_celery("5.5", "soft shutdown, and a cold one that gives back what it cuts off")
 @on_stages("prefork")
 def test_keys_go_on_and_tasks_run_elsewhere_after_each_way_to_shut_a_worker_down(stage: Stage) -> None:
@@ -139,6 +140,7 @@ def test_keys_go_on_and_tasks_run_elsewhere_after_each_way_to_shut_a_worker_down
     assert_never_two(lab, *ways, *(f"{way}-other" for way in ways))
 
 
+@pytest.mark.each_stage
 @needs_celery("5.5", "a cold shutdown that may be hurried")
 @on_stages("prefork", brokers=("redis",))
 def test_a_body_that_goes_on_through_a_cold_shutdown_keeps_its_key_until_it_ends_or_is_killed(

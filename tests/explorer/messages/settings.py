@@ -31,8 +31,9 @@ SETTINGS = (
     setting("a publisher that fails, a retry that fails", refusals=2, interruptions=1, retries=1),
     setting("lost replies, a second delivery", lost_replies=1, repeats=1),
     setting("lost replies, a retry, a second delivery", calls="a", retries=1, lost_replies=1, repeats=1),
-    setting("one call sends: lost replies, a crash", sends=True, lost_replies=2, crashes=1),
-    setting("one call sends, and has to: lost replies", calls="aB", sends=True, lost_replies=2, repeats=1),
+    setting("one call sends: lost replies, a crash", sends=True, lost_replies=1, crashes=1),
+    setting("one call sends, and has to: lost replies", calls="aB", sends=True, lost_replies=1, repeats=1),
+    setting("one call sends, and has to: two lost replies", calls="aB", sends=True, lost_replies=2),
     setting("one call sends: a queue longer than queued_ttl", sends=True, lost_replies=1, backlogs=1),
     setting("one call sends, two keys: lost replies", sends=True, exclusive=True, lost_replies=1),
     setting("one call sends, until started: lost replies", until="started", sends=True, lost_replies=2),
@@ -142,6 +143,9 @@ SETTINGS = (
 )
 
 LARGE = (
+    setting("large: one call sends: lost replies, a crash", sends=True, lost_replies=2, crashes=1),
+    setting("large: one call sends, and has to: lost replies", calls="aB", sends=True, lost_replies=2,
+            repeats=1),
     setting("large: recover: a retry, a crash", calls="a", exclusive=True, recovers=True,
             retries=1, crashes=1),
     setting("large: recover: the store is away", exclusive=True, recovers=True, outages=1),
