@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Released:
     """The result of a release by an operator: the former owners, and the ids that were offered the key.
 
-    `forgotten`: its data were damaged, and were deleted with its waiting tasks.
+    `forgotten`: the data of the key were damaged, and were deleted with its waiting tasks.
     """
 
     former: tuple[Owner, ...] = ()
@@ -29,19 +29,19 @@ class Released:
 
 
 def release(services: Services, key: str, *, force: bool = False) -> Released:
-    """Release a key, and let its line go on. Repeating it does no harm.
+    """Release a key, and let its line go on. A repetition does no harm.
 
     A unique key whose task is queued or lost, or that is held for a period, needs no force: no body runs.
 
     Parameters:
         key: the whole key, as the store keeps it.
-        force: release it even if its leases have not expired. Their bodies go on. The data of a damaged key
-            are deleted, with its waiting tasks.
+        force: release it even if its leases have not expired. Their bodies continue. The data of a damaged
+            key are deleted, with its waiting tasks.
 
     Raises:
-        LockHeld: a running task holds the key, without `force`. Nothing was changed.
+        LockHeld: a running task holds the key, and `force` is not set. Nothing was changed.
         StoreUnavailable: the store does not answer.
-        UnreadableKey: the data of this key are damaged, without `force`.
+        UnreadableKey: the data of this key are damaged, and `force` is not set.
 
     A stored message that cannot be published now is offered again by the workers.
     """

@@ -1,4 +1,4 @@
-"""The unique keys of a task whose messages have not begun: found, and released together."""
+"""Finds and releases the unique keys of a task whose messages have not begun."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def queued_keys(store: Store, task_name: str) -> list[str]:
-    """Return the unique keys of a task that are queued, whatever its arguments.
+    """Return the queued unique keys of a task, for all its arguments.
 
-    A `key=` of another text than the task's name is no key of this task alone, and is left out.
+    A `key=` with another text than the task's name may be shared with other tasks, and is left out.
 
     Raises:
         ExclusiveError: the store cannot list its keys, or does not answer.
@@ -30,7 +30,7 @@ def queued_keys(store: Store, task_name: str) -> list[str]:
 
 
 def release_queued(services: Services, keys: Iterable[str]) -> int:
-    """Release the keys of tasks that have not begun; return how many. One that runs by now keeps its key."""
+    """Release the keys of tasks that have not begun, and return their number. Running tasks keep theirs."""
     released = 0
     for key in keys:
         with suppress(LockHeld):

@@ -1,4 +1,4 @@
-"""What a thread that repeats one activity logs of its errors."""
+"""Logs the errors of a thread that repeats one activity."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from celery_exclusive.errors import ExclusiveError
 from celery_exclusive.system.threads import run_in_hub
 
 _SOON = 1
-"""Seconds until an activity that has failed is tried again."""
+"""Seconds until a failed activity is retried."""
 
 
 class Trouble:
@@ -21,7 +21,7 @@ class Trouble:
         self.lasts = False
 
     def pause(self, period: float) -> float:
-        """Return how many seconds to wait for the next time: not for long, if the last one has failed."""
+        """Return the seconds until the next time: few of them, if the last time failed."""
         return min(period, _SOON) if self.lasts else period
 
     def __enter__(self) -> None: ...

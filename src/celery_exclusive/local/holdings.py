@@ -1,4 +1,4 @@
-"""What one `lock()` object holds."""
+"""The acquisitions that one `lock()` object holds."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from celery_exclusive.system.off_loop import strand
 class Holdings:
     """The acquisitions of one `lock()` object in this process. A forked child holds nothing of its parent.
 
-    Any thread and any context may end them. Where one object has several, the code that ends one gets its
-    own, or else the latest.
+    Any thread and any context may end them. If an object has several, a thread or context ends its own
+    acquisition, or else the latest one.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Holdings:
         self._pid = os.getpid()  # last: another thread may look now
 
     def add(self, acquisition: Acquisition, *, is_block: bool) -> None:
-        """Note that it is held, by a `with` block or by `acquire()`."""
+        """Add an acquisition, by a `with` block or by `acquire()`."""
         self._forget_parent()
         self._held.append(acquisition)
         if is_block:
@@ -34,17 +34,17 @@ class Holdings:
             acquisition.enter_block()
 
     def find(self) -> Acquisition | None:
-        """Return what the code that asks holds, or else what other code holds."""
+        """Return the acquisition of the calling thread or context, or else the latest one."""
         self._forget_parent()
         return next(iter(_own_first(self._held, _is_of_this_strand)), None)
 
     def pop(self) -> Acquisition | None:
-        """Remove and return what `find` returns."""
+        """Remove and return the acquisition that `find` returns."""
         self._forget_parent()
         return _pop(self._held, _is_of_this_strand)
 
     def pop_block(self) -> Acquisition | None:
-        """Remove the block that ends here; return what it holds, None if `release()` has ended that."""
+        """Remove the block that ends here; return its acquisition. None: `release()` has ended it."""
         self._forget_parent()
         if block := _pop(self._blocks, lambda block: block.is_block_here):
             block.leave_block()

@@ -37,7 +37,7 @@ _ELSEWHERE = {
     "xact": "until_commit",
     "transaction": "until_commit",
 }
-"""What other libraries call our options."""
+"""The names of our options in other libraries."""
 _TEMPLATE = re.compile(r"\{[^\W\d][\w.]*\}")
 
 
@@ -53,7 +53,7 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
             with lock("repo:17", wait=0):                       # or not at all
                 rebuild()
         except LockHeld as held:
-            print(held)                                         # names the holder, and since when
+            print(held)                                         # names the holder and the age of its lease
 
         guard = lock("repo:17", wait=5)
         if guard.acquire():
@@ -63,27 +63,26 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
         async with lock("repo:17", wait=5) as lease:            # in a coroutine of asyncio
             await lease.acheck()                                # and aacquire(), arelease(), alocked()
 
-    Parameters:
-        text: a string that names what is locked, for all processes with the same store and namespace. It is
-            no template: braces stay as they are, with a warning if there is a name in them.
-        ttl: seconds after which the lock of a dead process is free again, from 0.1. It does not limit how
-            long a lock is held: a thread renews the lease three times per ttl. Default 30.
-        wait: how many seconds to wait for it at most; 0 is one try. Default None: as long as it takes.
-        limit: how many may hold it at once, an int from 1; the latest caller's counts. Default 1.
-        until_commit: True holds it, in a Django project, until the transactions are committed or rolled back
-            in whose `atomic()` blocks it ends. False releases it within them; so does None, the default, and
-            logs a warning. Not in coroutines.
-        app: the Celery app whose store to use. Default: the current app, or the only one with `install`.
+    Parameters: text: the name of the lock, for all processes with the same store and namespace. It is no
+    template: braces stay as they are, with a warning if there is a name in them. ttl: seconds after which the
+    lock of a dead process is free again, from 0.1. It does not limit how long a lock is held: a thread renews
+    the lease three times per ttl. Default 30. wait: the most seconds to wait for the lock; 0 is one try.
+    Default None: as long as it takes. limit: the number of holders at once, an int from 1; the latest
+    caller's counts. Default 1. until_commit: True holds it, in a Django project, until the transactions are
+    committed or rolled back in whose `atomic()` blocks it ends. False releases it within them; None, the
+    default, does so, too, and logs a warning. Not in coroutines. app: the Celery app whose store to use.
+    Default: the current app, or the only one with `install`.
 
     Raises:
         OptionError: a value or a name is wrong, a time longer than 157,766,400 s (5 years), or a limit above
             1,000,000,000 (at once); or no app has locks (when it is used).
-        LockHeld: `with` did not acquire it within `wait`; it names the holder. `acquire()` returns False.
-        StoreUnavailable: the store does not answer. Nothing is held then for longer than `ttl`.
+        LockHeld: `with` did not acquire it within `wait`; the error names the holder. `acquire()` returns
+            False instead.
+        StoreUnavailable: the store does not answer. Then no lease of this call lasts for longer than `ttl`.
         ExclusiveError: it can never be acquired, since a block around this code, or this run, holds it: a
             lock is not re-entrant. Or the thread runs an event loop, which a call without await would block.
 
-    The next holder must see what was written under the lock, so a transaction goes inside:
+    The next holder must see the data that were written under the lock, so a transaction goes inside:
 
         with lock("account:17"), transaction.atomic(): ...
         with lock("account:17", until_commit=True): ...         # within one, as under ATOMIC_REQUESTS
@@ -92,8 +91,9 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
     may be used again, and by many threads or tasks at once. If their blocks end elsewhere than they began,
     each should have an object of its own, as `with lock(...)` makes it.
 
-    A coroutine never blocks its event loop: its calls of the store run in at most 8 threads, and none of them
-    is held while it waits. If it is cancelled, it ends at once, and what it acquires then is released.
+    A coroutine never blocks its event loop: its calls of the store run in at most 8 threads, and no thread is
+    occupied while it waits. A cancelled coroutine ends at once, and a lease that it acquires then is
+    released.
 
     A waiting `lock()` polls the store: often at first, later every half second or so. It is not in the line
     of the waiting tasks, and these go first. When an exception ends the block or the waiting,
@@ -160,7 +160,8 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
         return not isinstance(self._acquire(is_block=False), Held)
 
     async def aacquire(self) -> bool:
-        """Do what `acquire()` does in a coroutine. What it acquires while it is cancelled is released.
+        """Acquire the lock in a coroutine, like `acquire()`. A lease that it acquires after a cancellation is
+        released.
 
         Raises:
             OptionError: `until_commit=True`, since a transaction of Django belongs to a thread.
@@ -179,7 +180,7 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
         self._end(self._pop("release"))
 
     async def arelease(self) -> None:
-        """Do what `release()` does in a coroutine, even if that is cancelled meanwhile.
+        """Release the lock in a coroutine, like `release()`, even if the coroutine is cancelled meanwhile.
 
         Raises:
             ExclusiveError: this object does not hold it.
@@ -187,7 +188,7 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
         await self._pop("arelease").arelease()
 
     def locked(self) -> bool:
-        """Whether the lock is held; with a limit, whether by as many as may. It changes nothing.
+        """Whether the lock is held; with a limit, whether all its slots are held. Changes nothing.
 
         Raises:
             StoreUnavailable: the store does not answer.
@@ -198,7 +199,7 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
         return self._locked()
 
     async def alocked(self) -> bool:
-        """Do what `locked()` does in a coroutine."""
+        """Whether the lock is held, like `locked()`, in a coroutine."""
         return await off_loop(self._locked)
 
     @property
@@ -206,7 +207,7 @@ class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
         """The lease that `acquire()` or `aacquire()` was granted.
 
         Raises:
-            NoLease: this object does not hold it. It is an ExclusiveError and an AttributeError.
+            NoLease: this object does not hold the lock. NoLease is an ExclusiveError and an AttributeError.
         """
         acquisition = self._holdings.find()
         if not acquisition or not acquisition.lease:

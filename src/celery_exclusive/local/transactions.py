@@ -1,8 +1,8 @@
-"""The open transactions of a Django project, and calls when they end. It imports no Django by itself.
+"""The open transactions of a Django project, and calls when they end. Django is not imported by this module.
 
-Django calls back after a commit alone, and forgets that if a savepoint is rolled back. So a connection that a
-lock waits for gets methods of its own, which call Django's. Each transaction ends with one of them, also
-after an exception, or if the server has gone.
+Django calls back only after a commit, and drops the callback if a savepoint is rolled back. So a connection
+that a lock waits for gets methods of its own, which call Django's. Each transaction ends with one of them,
+also after an exception, or if the server has gone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ATTRIBUTE: Final = "_celery_exclusive_endings"
 _OLDEST: Final = (4, 2)
 _BETWEEN: Final = ("celery_exclusive", "contextlib")
 _reported: Final[set[str]] = set()
-"""Places in the code: one line of the log is enough for all the keys that are locked there."""
+"""Places in the code that were reported: one line of the log is enough for all keys of a place."""
 
 
 def has_databases() -> bool:
@@ -35,13 +35,13 @@ def has_databases() -> bool:
 def open_transactions() -> list[Any]:
     """Return the connections of this thread that are in an `atomic()` block.
 
-    A `TestCase` wraps each test in such blocks: they do not count, but blocks within them do.
+    A `TestCase` wraps each test in such blocks. These do not count, but blocks within them do.
     """
     return [connection for connection in _connections() or () if _is_open(connection)]
 
 
 def that_commit(connections: Sequence[Any]) -> list[Any]:
-    """Return those whose transaction will be committed or undone before the next one: not a `TestCase`'s."""
+    """Return the connections whose transaction commits or rolls back, unlike the one of a `TestCase`."""
     return [connection for connection in connections if not any(map(is_of_test, open_blocks(connection)))]
 
 
@@ -60,7 +60,7 @@ def call_at_end(connections: Sequence[Any], function: Callable[[], object]) -> N
 
 
 def report_once(key: str, alias: str) -> None:
-    """Warn of a lock that was released before the transaction around it ended, once for each such place."""
+    """Warn of a lock that was released before the transaction around it ended, once for each place."""
     frame: FrameType | None = currentframe()
     while frame and frame.f_globals.get("__name__", "").partition(".")[0] in _BETWEEN:
         frame = frame.f_back
@@ -71,7 +71,7 @@ def report_once(key: str, alias: str) -> None:
 
 
 class _Endings:
-    """The methods that end the transactions of a connection. They stay: each costs a call more."""
+    """The methods that end the transactions of a connection. They stay on it, and cost one call each."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection

@@ -27,7 +27,7 @@ Content = tuple[bytes | str, str, str, dict[str, Any], Mapping[str, Any], str, s
 
 
 def content_of(message: Any) -> Content:
-    """Return the content of a delivered kombu message, whose body is decompressed already."""
+    """Return the content of a delivered kombu message, with the body decompressed."""
     body, came = message.body, message.delivery_info
     return (
         body if isinstance(body, (bytes, str)) else bytes(body),
@@ -54,7 +54,7 @@ class StoredMessage:
 
     @classmethod
     def of(cls, content: Content, header: Header) -> StoredMessage:
-        """Make it of what was delivered. All its copies have this header, and so one key and one id."""
+        """Make the stored message of a delivery. All its copies have this header: one key and one id."""
         body, content_type, content_encoding, came, properties, routing_key, exchange = content
         headers = {name: value for name, value in came.items() if name not in _NOT_KEPT}
         headers[HEADER] = header.write()
@@ -71,7 +71,7 @@ class StoredMessage:
         routing_key: str,
         exchange: str = "",
     ) -> StoredMessage:
-        """Make it of the parts of a message, with those of its properties that are kept."""
+        """Make the stored message of the parts of a message, with the properties that are kept."""
         kept = {name: properties.get(name) for name in _PROPERTIES}
         return cls(
             body.encode() if isinstance(body, str) else bytes(body),
@@ -90,11 +90,11 @@ class StoredMessage:
 
     @property
     def is_offered(self) -> bool:
-        """Whether it is the copy of an offer: a worker ends it if it has expired, no broker drops it."""
+        """Whether this is the copy of an offer. After its expiry a worker ends it; no broker may drop it."""
         return bool(self.our_header.get("promoted"))
 
     def dump(self) -> bytes:
-        """Write it as versioned JSON, for a store."""
+        """Return the message as versioned JSON, for a store."""
         try:
             body, coding = self.body.decode(), "text"
         except UnicodeDecodeError:
@@ -122,15 +122,15 @@ class StoredMessage:
         return self._with_header(header)
 
     def begun(self) -> StoredMessage:
-        """Return the copy of a message whose body begins: whoever gets that, gets it again."""
+        """Return the copy that is kept while the body runs: its delivery counts as a redelivery."""
         return self._with_header({**self.our_header, "redelivered": True})
 
     def compressed(self) -> StoredMessage:
-        """Return the copy whose body kombu compresses; as it is if its publisher wanted that anyway."""
+        """Return the copy whose body kombu compresses, by the publisher's method or by zlib."""
         return replace(self, headers={"compression": "zlib", **self.headers})
 
     def signed(self, signer: Signer) -> StoredMessage:
-        """Return the copy to publish. In the store its header has no signature of its own."""
+        """Return the copy to publish, with a signed header. In the store the header has no own signature."""
         task_id = self.headers.get("id") or self.properties.get("correlation_id")
         return self._with_header(
             signer.sign_header(self.our_header, str(task_id), str(self.headers.get("task")))
@@ -142,7 +142,7 @@ class StoredMessage:
     def delayed(self, seconds: float, **changes: Any) -> StoredMessage:
         """Return the copy that is delivered later, with these changes of our header.
 
-        It has no valid epoch, so it counts as redelivered.
+        The copy has no valid epoch, so it counts as redelivered.
         """
         eta = datetime.now(timezone.utc) + timedelta(seconds=seconds)
         message = self._with_header({**self.our_header, "promoted": "", **changes})

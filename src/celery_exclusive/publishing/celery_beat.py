@@ -1,4 +1,4 @@
-"""Celery's beat as a publisher: it only logs errors, so a duplicate is no error there."""
+"""Recognises Celery's beat as a publisher, which only logs errors: a duplicate is no error there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long the unique key of a message is held while that is queued."""
+"""The time for which a queued message holds its unique key."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def queued_ttl(services: Services, option: Unique | None, until: UniqueUntil, options: dict[str, Any]) -> int:
-    """Return how long a queued message keeps the key: its ttl from its eta on, but not beyond its expiry."""
+    """Return the ttl of a queued message's key: `queued_ttl` after its eta, but not beyond its expiry."""
     ttl = services.queued_ttl(option)
     eta, expires, delay = options.get("eta"), options.get("expires"), options.get("countdown") or 0
     if expires is None and "expiration" in options and drops_expired(services.app.conf):

@@ -1,4 +1,4 @@
-"""Bodies that Celery would call and never run: it awaits no coroutine, and loops over no generator."""
+"""Refuses bodies that Celery calls and never runs: it awaits no coroutine, and loops over no generator."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from celery.app.task import Task as CeleryTask
 from celery_exclusive.errors import OptionError
 
 NEVER_RUN: Final = frozenset({CoroutineType, GeneratorType, AsyncGeneratorType})
-"""The types of what such functions return."""
+"""The types that such functions return."""
 _KINDS: Final = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
 
 def refuse_never_run(task: Any) -> None:
-    """Raise OptionError for such a function, unless a `__call__` of the user's may run what it returns."""
+    """Raise OptionError for such a function, unless the user's own `__call__` may run its coroutine."""
     is_one = any(is_kind(task.run) for is_kind in _KINDS)
     if is_one and type(task).__call__ is CeleryTask.__call__:
         raise never_run(task.name)

@@ -1,4 +1,4 @@
-"""Whether the store can keep what the declared tasks need, and what an operator should know of it."""
+"""Checks at the start of a worker: whether broker and store fit the declared tasks, and warnings."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def refuse_unfit(services: Services, pool: Any) -> None:
 
 
 def refuse_declared(conf: Any, task_name: str, option: Option) -> None:
-    """Raise OptionError if the store that is named keeps no line, and a task is declared to wait in one.
+    """Raise OptionError if the named store keeps no line, and a task is declared to wait in one.
 
     A wrong URL is reported when the store is used.
     """
@@ -95,7 +95,7 @@ def _refuse_recover(store: Store, task: Any, option: Option) -> None:
 
 
 def warnings(services: Services) -> list[str]:
-    """Ask the store for its own, and add what follows from where it was found."""
+    """Return the warnings of the store, and the warnings about the setting in which it was found."""
     store, capabilities, found = services.store, services.store.capabilities, []
     is_of_one_host = capabilities.one_host and not capabilities.one_process
     if is_of_one_host and not is_on_this_machine(services.app.conf):
@@ -143,7 +143,7 @@ def warnings(services: Services) -> list[str]:
 
 
 def _publishers_ask(services: Services) -> bool:
-    """Whether calls of a task ask the store when they are published."""
+    """Whether publishing a call of this task sends a request to the store."""
     ordered = (option.order == "published" for _, option in _exclusive_tasks(services))
     return any(services.unique(task) for task in services.app.tasks.values()) or any(ordered)
 

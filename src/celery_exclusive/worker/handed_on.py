@@ -1,4 +1,4 @@
-"""A message that a worker has from the store, and that no broker delivers."""
+"""A message that a worker gets from the store, without a delivery by the broker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from celery_exclusive.worker.queues import SOURCE
 
 
 def handed_on(stored: StoredMessage, accept: Any, line: int, at_end: Callable[..., object]) -> Message:
-    """Make what Celery gets in place of a delivery, with the content types that its consumer accepts.
+    """Make the message that Celery gets in place of a delivery, with the accepted types of its consumer.
 
     `line` is the number of tasks that wait for its key. `at_end` is called when Celery would acknowledge it,
     and with `requeue` when it would reject it.
@@ -34,15 +34,15 @@ def handed_on(stored: StoredMessage, accept: Any, line: int, at_end: Callable[..
 
 
 def line_of(message: Message) -> int | None:
-    """Return how long the line of a message was when it was handed on; None if a broker has delivered it."""
+    """Return the length of the line when the message was handed on. None: a broker has delivered it."""
     return message.channel.line if isinstance(message.channel, NoChannel) else None
 
 
 class NoChannel:
-    """Has nothing to acknowledge.
+    """The channel of a message that was handed on: there is nothing to acknowledge.
 
-    The store has the message until its run begins, with late acknowledgement until it is done, and offers it
-    again if the worker does not come so far.
+    The store has the message until its run begins, with late acknowledgement until the run is done, and
+    offers it again if the worker does not reach that point.
     """
 
     no_ack_consumers = None

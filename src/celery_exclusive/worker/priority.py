@@ -12,7 +12,7 @@ _HIGHEST = 255
 
 
 def has_highest_priority(stored: StoredMessage, consumer: Any) -> bool:
-    """Whether no other message that the broker may have goes before this one because of its priority.
+    """Whether no message of the broker can go before this one because of its priority.
 
     On Redis kombu has a list for each step of priorities, and consumes the lists of the first step first, in
     all queues. RabbitMQ compares the messages of one queue, if that was declared with priorities.

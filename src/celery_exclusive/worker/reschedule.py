@@ -1,4 +1,4 @@
-"""Delivers a message again later because its key is held: after longer and longer, random pauses."""
+"""Delivers a message whose key is held again later, after longer and longer pauses with random jitter."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DOUBLINGS = 6
 
 
 def next_try(stored: StoredMessage, give_up_after: float | None) -> tuple[StoredMessage, float] | None:
-    """Return the copy to publish, and its delay in seconds; None if it has tried for as long as it may."""
+    """Return the copy to publish, and its delay in seconds. None: the time of `give_up_after` is over."""
     header = Header.of(stored.our_header)
     tries, since = (header.tries, header.since) if header else (0, None)
     now = time.time()
@@ -34,10 +34,10 @@ def next_try(stored: StoredMessage, give_up_after: float | None) -> tuple[Stored
 
 
 class DeliverAgain(Ignore):
-    """The ending of a delivery whose message only this worker has: it is to be delivered again here.
+    """The ending of a delivery whose message only this worker has, and has to deliver again itself.
 
-    Redis publishes to a fanout exchange for those who listen just then. Such a message cannot be published
-    again for one worker alone, and is lost with its worker, as in plain Celery.
+    A message to a fanout exchange of Redis reaches the workers that listen at that moment. It cannot be
+    published again for one worker alone, and is lost with its worker, as in plain Celery.
     """
 
     def __init__(self, header: dict[str, Any], eta: str) -> None:
@@ -46,6 +46,6 @@ class DeliverAgain(Ignore):
 
 
 def deliver_again(consumer: Any, task: str, message: Any, ending: DeliverAgain) -> None:
-    """Deliver an acknowledged message once more: Celery keeps it, in no slot, until its time has come."""
+    """Deliver an acknowledged message once more. Celery keeps it until its eta, without a worker slot."""
     message.headers.update({HEADER: ending.header, "eta": ending.eta})
     consumer.call_soon(strategies_of(consumer)[task], message, None, noop, noop, ())

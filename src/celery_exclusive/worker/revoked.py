@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from celery_exclusive.services import Services
 
 _LOOKS = 2
-"""How often the lines are searched for a revoked task: it may be on its way into one the first time."""
+"""The number of searches for a revoked task, which may be on its way into a line at the first one."""
 _PAUSE = 5
-"""Seconds between these looks."""
+"""Seconds between two searches."""
 _PATIENCE = 8
 """Seconds after which a worker forgets a revoked task, if another worker has done all sweeps since."""
 _AT_ONCE = 100
@@ -34,7 +34,7 @@ class _Sought:
 
 
 class Revoked:
-    """The tasks that this worker has heard to be revoked and that may wait in a line.
+    """The revoked tasks that this worker has heard of, and that may wait in a line.
 
     Their messages are published out of turn, and a worker ends them as it ends any revoked message: as
     REVOKED, with its events, and with its keys free.
@@ -48,10 +48,10 @@ class Revoked:
         self._trouble = Trouble("the search for revoked tasks in lines")
 
     def listen(self) -> None:
-        """Note what has been revoked since the last call.
+        """Note the tasks that were revoked since the last call.
 
-        Celery remembers up to 50,000 of them, and then forgets one for each that it hears. Their number may
-        stay the same, so from time to time they are compared.
+        Celery remembers up to 50,000 revoked tasks, and then forgets one for each new one. So their number
+        may stay the same, and from time to time all of them are compared.
         """
         now, is_longer = time.monotonic(), len(state.revoked) != len(self._heard)
         if is_longer or (self._heard and now - self._compared >= _PAUSE):
@@ -62,7 +62,7 @@ class Revoked:
         self._sought = {id: it for id, it in self._sought.items() if it.looks_left and now < it.until}
 
     def recall(self) -> None:
-        """Search the lines for what has been noted, and recall it. Raises nothing: sweeps go on."""
+        """Search the lines for the noted tasks, and recall their messages. Raises nothing: sweeps go on."""
         with self._trouble:
             self._recall()
 

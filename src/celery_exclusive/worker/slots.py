@@ -1,4 +1,4 @@
-"""Which request gets the next free slot of a worker."""
+"""Chooses the request that gets the next free slot of a worker."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from celery_exclusive.seams.kombu_semaphore import replace_queue
 from celery_exclusive.worker.handed_on import line_of
 
 _EVERY = 3
-"""Each third slot for what was handed on is for what waits longest, the others are for the longest line."""
+"""Each third slot for handed-on messages goes to the one that waits longest, the others to the longest
+line."""
 
 
 class Slots:
-    """The requests that wait for a slot: those that were handed on, and those that a broker has delivered.
+    """The requests that wait for a slot: messages that were handed on, and deliveries of the broker.
 
-    The two take turns. So no key keeps another from its turn, however many tasks wait for it. The tasks of
-    the longest line end last, so its next one goes first.
+    The two kinds take turns, so a key with many waiting tasks does not keep others from their turn. The
+    longest line ends last, so its next task goes first.
     """
 
     def __init__(self) -> None:
@@ -27,7 +28,7 @@ class Slots:
         self._is_turn_of_delivered = False
 
     def serve(self, semaphore: Any) -> None:
-        """Take the place of the queue of this semaphore, in which nothing waits."""
+        """Replace the queue of this semaphore, in which nothing waits."""
         replace_queue(semaphore, self)
 
     def append(self, waiting: Any) -> None:
