@@ -41,7 +41,7 @@ _ELSEWHERE = {
 _TEMPLATE = re.compile(r"\{[^\W\d][\w.]*\}")
 
 
-class lock:  # noqa: N801 - it is read like a verb, as those of contextlib
+class lock:  # noqa: N801 - it is read like a verb, as in contextlib
     """Hold a lock while a block of code runs: in a view, a command, a thread, a forked child, a coroutine.
 
     Tasks acquire the same lock with `key=`: while it is held, they wait in line, or are skipped.

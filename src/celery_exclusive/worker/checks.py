@@ -114,8 +114,8 @@ def warnings(services: Services) -> list[str]:
     if publishes and not services.signer.is_on and not is_server_of_broker(store.url, services.app.conf):
         found.append(
             f"store {store.url}: it is another server than the broker, and tasks that wait are published "
-            "from there, so whoever can write to it can publish tasks. Set exclusive_secret to one random "
-            "string in all processes: see docs/security.md"
+            "from there, so every client with write access to it can publish tasks. Set exclusive_secret to "
+            "one random string in all processes: see docs/security.md"
         )
     if services.origin == DJANGO_CACHE:
         found.append(
