@@ -1,6 +1,6 @@
 """Measure all rows of the table, or those that are named: `python -m bench publish noop`.
 
-`keys`, `steps` and `stores` are no rows of it: they print figures that other pages state.
+`cluster`, `keys`, `steps` and `stores` are no rows of it: they print figures that other pages state.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from bench import (
     capacity,
+    cluster,
     group,
     keys,
     kill,
@@ -37,7 +38,7 @@ ROWS = {
     "kill": kill.run,
     "capacity": capacity.run,
 }
-OF_OTHER_PAGES = {"keys": keys.run, "steps": steps.run, "stores": stores.run}
+OF_OTHER_PAGES = {"cluster": cluster.run, "keys": keys.run, "steps": steps.run, "stores": stores.run}
 
 
 def main() -> None:

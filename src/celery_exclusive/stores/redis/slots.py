@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Final
 from zlib import crc32
 
@@ -21,6 +22,7 @@ def bucket_of(key: str) -> int:
     return crc32(to_bytes(key)) % BUCKETS
 
 
+@lru_cache(BUCKETS * 8)
 def slot_of(name: object) -> int:
     """Return the slot of a name of data."""
     return int(key_slot(to_bytes(str(name))))
