@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Protocol
 
 from celery_exclusive.brokers import scheme
-from celery_exclusive.core.operations import Answer, KeyOperation, Owner, Renew
+from celery_exclusive.core.operations import Answer, Applied, KeyOperation, Owner, Renew, is_done_if_repeated
 from celery_exclusive.core.records import NEVER, NOT_BEGUN
 from celery_exclusive.errors import OptionError, did_you_mean
 
@@ -70,6 +70,16 @@ class Reply:
     time: int = 0
     times: tuple[int, ...] = ()
     is_repeated: bool = False
+
+
+def as_repeated(reply: Reply, operation: KeyOperation) -> Reply:
+    """Return the reply to a request that was sent twice, since the first answer was lost.
+
+    A release that finds nothing to release was executed by the first request.
+    """
+    if reply.answer == Applied(False) and is_done_if_repeated(operation):
+        reply = replace(reply, answer=Applied(True))
+    return replace(reply, is_repeated=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,11 @@ _FULL: Final = 2
 _PHASES: Final[dict[bytes, OwnerPhase]] = {phase.encode(): phase for phase in get_args(OwnerPhase)}
 
 
-def read_reply(reply: Any, *, is_sweep: bool, is_repeated: bool, is_done: bool) -> Reply:
-    """Read the whole reply of apply.lua. `is_done`: an Applied(False) means that the first request did it."""
+def read_reply(reply: Any, *, is_sweep: bool) -> Reply:
+    """Read the whole reply of apply.lua."""
     name, number, owners, epoch, wakes, asides, unreadable, time = reply
     return Reply(
-        _answer(name, number or is_done, owners),
+        _answer(name, number, owners),
         tuple(
             Wake(to_text(key), to_text(id), message, to_text(epoch), waiting, deaths)
             for key, id, message, waiting, deaths in zip(*[iter(wakes)] * 5, strict=True)
@@ -31,7 +31,6 @@ def read_reply(reply: Any, *, is_sweep: bool, is_repeated: bool, is_done: bool) 
             for i in range(0, len(unreadable), 2)
         ),
         time=time,
-        is_repeated=is_repeated,
     )
 
 

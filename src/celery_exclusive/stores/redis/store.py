@@ -14,11 +14,10 @@ from celery_exclusive.core.operations import (
     Granted,
     KeyOperation,
     Renew,
-    is_done_if_repeated,
 )
 from celery_exclusive.core.records import NEVER
 from celery_exclusive.errors import LeaseUnconfirmed, OptionError, StoreUnavailable, UnreadableKey
-from celery_exclusive.stores.base import Capabilities, Reply, Snapshot, older_version
+from celery_exclusive.stores.base import Capabilities, Reply, Snapshot, as_repeated, older_version
 from celery_exclusive.stores.redis import address, scripts
 from celery_exclusive.stores.redis.arguments import AGAIN, FIELDS, NO_HEAD, arguments_of
 from celery_exclusive.stores.redis.client import CLUSTER, Client, Connection, Repeated, Server
@@ -93,7 +92,7 @@ class RedisStore:
         return Client(address.parse(url), self._witness)
 
     def apply(self, key: str, operation: KeyOperation) -> Reply:
-        return self._apply(key, *arguments_of(operation), is_done_if_repeated=is_done_if_repeated(operation))
+        return self._apply(key, operation, *arguments_of(operation))
 
     def begin(self, key: str, operation: AcquireAlone) -> Connection | None:
         """Send an operation, and return the connection from which `finish` reads the reply. None: not sent.
@@ -108,7 +107,7 @@ class RedisStore:
 
     def finish(self, key: str, operation: AcquireAlone, begun: Connection) -> Reply:
         verb, head, named = arguments_of(operation)
-        return self._apply(key, verb, head, named, run=partial(self._run[verb], begun=begun))
+        return self._apply(key, operation, verb, head, named, run=partial(self._run[verb], begun=begun))
 
     def acquire_and_push(
         self, key: str, operation: AcquireAlone, to: str, message: bytes, client: Any = None
@@ -123,8 +122,8 @@ class RedisStore:
         try:
             if client:
                 with suppress(exceptions.ResponseError):  # its user may have no rights on our names
-                    return self._apply(key, verb, head, named, run=partial(scripts.run_by, client))
-            return self._apply(key, verb, head, named)
+                    return self._apply(key, operation, verb, head, named, run=partial(scripts.run_by, client))
+            return self._apply(key, operation, verb, head, named)
         except _Refused:
             self.place = ""
             return None
@@ -279,11 +278,11 @@ class RedisStore:
     def _apply(
         self,
         key: str,
+        operation: KeyOperation,
         verb: str,
         head: tuple[object, ...],
         named: list[object],
         *,
-        is_done_if_repeated: bool = False,
         run: Callable[..., Any] | None = None,
     ) -> Reply:
         words = self._words(verb, key, head, named)
@@ -304,16 +303,13 @@ class RedisStore:
             return Reply(Granted(reply))
         if len(reply) == 1:
             raise _Refused
-        # A release whose reply was lost finds nothing when it is repeated, and that is no alarm.
-        return self._read(reply, is_done_if_repeated=is_done_if_repeated)
+        return as_repeated(self._read(reply), operation) if isinstance(reply, Repeated) else self._read(reply)
 
-    def _read(self, reply: Any, *, is_sweep: bool = False, is_done_if_repeated: bool = False) -> Reply:
+    def _read(self, reply: Any, *, is_sweep: bool = False) -> Reply:
         *answer, drawn = reply
-        is_repeated = isinstance(reply, Repeated)
         if drawn:
             self._witness.note(drawn)
-        is_done = is_repeated and is_done_if_repeated
-        return read_reply(answer, is_sweep=is_sweep, is_repeated=is_repeated, is_done=is_done)
+        return read_reply(answer, is_sweep=is_sweep)
 
 
 class _Refused(Exception):

@@ -14,14 +14,12 @@ from weakref import finalize
 from celery_exclusive.core.operations import (
     Acquire,
     AcquireAlone,
-    Applied,
     Granted,
     KeyOperation,
     Release,
-    is_done_if_repeated,
 )
 from celery_exclusive.errors import OptionError, StoreRefused, StoreUnavailable, UnreadableKey
-from celery_exclusive.stores.base import Reply
+from celery_exclusive.stores.base import Reply, as_repeated
 from celery_exclusive.stores.damaged import Damaged
 from celery_exclusive.stores.idle import Idle
 from celery_exclusive.stores.sql import rows, statements, tables
@@ -146,11 +144,7 @@ class ServerStore(SqlStore):
         reply = self._at_once(session, key, operation)
         if reply is None:
             reply = self._within(session, lambda transaction: transaction.apply(key, operation))
-        if not session.is_repeated:
-            return reply
-        if is_done_if_repeated(operation) and reply.answer == Applied(False):
-            reply = replace(reply, answer=Applied(True))  # the first request has released it
-        return replace(reply, is_repeated=True)
+        return as_repeated(reply, operation) if session.is_repeated else reply
 
     def _at_once(self, session: _Session, key: str, operation: KeyOperation) -> Reply | None:
         """Grant a free key, or release its only lease, in one statement; None: it takes a transaction.
