@@ -37,10 +37,12 @@ from tests.store.threads import threads_hold_a_key_one_at_a_time
 StartRedis = Callable[..., RedisServer]
 
 
-@pytest.fixture
-def store(redis_url: str) -> Iterator[RedisStore]:
+@pytest.fixture(params=["socket", "driver"])
+def store(redis_url: str, request: pytest.FixtureRequest) -> Iterator[RedisStore]:
     opened = open_store(redis_url)
     assert isinstance(opened, RedisStore)
+    if request.param == "driver":
+        opened.use_driver()
     yield opened
     opened.close()
 
@@ -337,6 +339,7 @@ def test_a_request_that_was_begun_is_repeated_like_any_other(
         assert store.finish("key", alone("a"), lost).answer == granted
 
 
+@pytest.mark.parametrize("store", ["socket"], indirect=True)
 def test_a_deadline_holds_for_the_request_that_was_begun_and_for_no_later_one(store: RedisStore) -> None:
     store.apply("key", alone("a"))
     with deadline(0.3):
@@ -345,6 +348,24 @@ def test_a_deadline_holds_for_the_request_that_was_begun_and_for_no_later_one(st
         assert begun._sock.gettimeout() == pytest.approx(0.3, abs=0.3)
         store.finish("key", alone("b"), begun)
     assert begun._sock.gettimeout() == store._client.timeout > 1
+
+
+@pytest.mark.parametrize("way", ["socket", "driver"])
+def test_a_store_that_stands_still_is_asked_no_longer_than_the_deadline(
+    redis_url: str, redis_server: RedisServer, way: str
+) -> None:
+    store: Any = open_store(f"{redis_url}?socket_timeout=900")
+    if way == "driver":
+        store.use_driver()
+    granted = store.apply("key", alone("a")).answer
+    redis_server.pause()
+    try:
+        with deadline(0.2), pytest.raises(StoreUnavailable):
+            store.apply("key", alone("b"))
+    finally:
+        redis_server.resume()
+    assert store.apply("key", alone("a")).answer == granted
+    store.close()
 
 
 def test_a_closed_store_connects_again_when_used(store: RedisStore, redis_server: RedisServer) -> None:
@@ -366,7 +387,7 @@ def test_an_interrupted_call_leaves_no_answer_for_the_next(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("celery_exclusive.stores.redis.reader.read", interrupt)
+        patch.setattr(connection, "read", interrupt)
         with pytest.raises(KeyboardInterrupt):
             store.apply("key", take("b"))
     assert store.inspect("key").waiting == 1

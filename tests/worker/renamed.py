@@ -11,4 +11,4 @@ from tests.renaming import rename_everywhere
 for seam in SEAMS:
     with suppress(ImportError):
         import_module(seam.module)
-rename_everywhere("celery", "kombu", "billiard", name=json.loads(os.environ["LAB_CONF"])["renamed"])
+rename_everywhere("celery", "kombu", "billiard", "redis", name=json.loads(os.environ["LAB_CONF"])["renamed"])

@@ -96,6 +96,7 @@ def test_a_kill_while_a_message_is_handed_on_loses_nothing(
     eventually(lambda: lab.waiting("turn", "k") == 0, "an empty line")
 
 
+@of_fast_part
 def test_a_task_that_was_handed_on_and_that_its_stopping_worker_has_forgotten_runs_once(
     make_lab: Callable[..., Lab],
 ) -> None:
@@ -165,6 +166,7 @@ def test_a_revoked_task_in_line_is_not_run_when_it_is_handed_on(
     assert lab.journal.tags("start") == ["holder", "0", "2"]
 
 
+@of_fast_part
 def test_a_large_message_goes_through_the_broker(make_lab: Callable[..., Lab]) -> None:
     lab = make_lab(task_acks_late=True, task_ignore_result=True)
     lab.start_worker("w1", 2)
@@ -228,6 +230,7 @@ def test_messages_that_a_worker_in_cold_shutdown_had_handed_on_are_redelivered(
     lab.journal.wait_for("end", tag="0")
 
 
+@of_fast_part
 @RABBITS[0]
 def test_a_line_goes_on_in_a_worker_while_its_broker_blocks_publishers(
     make_rabbit_lab: Callable[..., Lab], rabbit_server: RabbitServer, queue_type: dict[str, Any]

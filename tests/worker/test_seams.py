@@ -19,6 +19,7 @@ FASTER = {
     "_waiting": "choosing which waiting request gets a free process",
     "_create_client": "keeping one client of redis-py for each channel",
     "_prepare": "publishing to the head of a queue",
+    "_sock": "writing and reading the Redis protocol without redis-py",
     "_put": "acquiring a unique key in the call that pushes the message",
 }
 CALL_TWICE = f"""
@@ -56,7 +57,7 @@ def test_a_worker_without_a_name_that_is_for_speed_warns_once_and_runs_its_line_
     assert "Traceback" not in worker.log
 
 
-@pytest.mark.parametrize("name", ["_create_client", "_put", "_get_channel", "_dirty"])
+@pytest.mark.parametrize("name", ["_create_client", "_put", "_get_channel", "_dirty", "_sock"])
 def test_a_publisher_without_a_name_that_is_for_speed_sends_a_unique_call_once(
     make_lab: Callable[..., Lab], name: str
 ) -> None:

@@ -13,6 +13,7 @@ from celery_exclusive import DuplicateTask, Exclusive, Unique
 from celery_exclusive.core.records import SECOND
 from tests.worker.lab import Lab, eventually
 from tests.worker.stage import Stage, on_stages
+from tests.worker.versions import of_fast_part
 
 SHOP = "tests.worker.shop_unique"
 DEADLINE = 60
@@ -230,6 +231,7 @@ def test_a_task_that_publishes_itself_from_its_body_gets_an_error(stage: Stage) 
     stage.assert_nothing_is_left(lab)
 
 
+@of_fast_part
 @ONCE
 def test_each_step_is_one_call_of_the_store(stage: Stage) -> None:
     """One to publish, two to run; a conflict is one as well. After a conflict it looks first."""

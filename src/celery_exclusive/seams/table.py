@@ -253,8 +253,10 @@ SEAMS: Final = (
         "2.0",
         "know which messages cannot be published again",
     ),
-    Seam("redis.connection", "Connection._sock", "2.4.6", "limit the time of a store call"),
-    Seam("redis.connection", "Connection._parser", "2.4.6", "raise the errors of redis-py"),
+    Seam(
+        "redis.connection", "Connection._sock", "2.4.6", "speak the protocol itself", parts=("own protocol",)
+    ),
+    Seam("redis.connection", "Connection._parser", "2.4.6", "raise its errors", parts=("own protocol",)),
     Seam("pymysql.connections", "Connection._read_timeout", "0.7.3", "limit the time of a store call"),
     Seam("pymysql.connections", "Connection._write_timeout", "0.7.3", "limit the time of a store call"),
     Seam("pymysql.connections", "Connection._sock", "0.6.7", "let the system probe an idle connection"),

@@ -47,8 +47,6 @@ NOT_YET: dict[str, set[str]] = {
     },
     "publishing/publish.py": {"celery._state"},
     "publishing/send.py": {"_tasks"},
-    "stores/redis/client.py": {"_parser", "_sock"},
-    "stores/redis/node.py": {"_parser", "_sock"},
     "worker/gate.py": {"__trace__"},
     "worker/relay.py": {"_pool", "_result_handler", "outq", "send_payload", "state_handlers", "strategies"},
     "worker/request.py": {

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, Protocol
 
 from celery_exclusive.errors import NotDone, OptionError, StoreUnavailable
 from celery_exclusive.stores import hints
-from celery_exclusive.stores.idle import Idle, keep_alive
-from celery_exclusive.stores.redis import address, reader, rights, tls
+from celery_exclusive.stores.idle import Idle
+from celery_exclusive.stores.redis import address, rights, tls, wire
 from celery_exclusive.stores.redis.address import Address
 from celery_exclusive.stores.redis.packer import Command, pack
 from celery_exclusive.stores.redis.scripts import Script
@@ -65,8 +64,10 @@ class Connection(Protocol):
 
     pid: int
     is_witnessed: bool
-    _sock: socket.socket
-    _parser: Any
+    limit: Callable[[float], object]
+    send: Callable[[bytes], object]
+    read: Callable[[], Any]
+    read_all: Callable[[int], list[Any]]
 
     def connect(self) -> None: ...
     def disconnect(self) -> None: ...
@@ -105,6 +106,7 @@ class Client:
         self._witness = witness
         self._address = to
         self.round_trip: Callable[[Connection, Command], Any] = round_trip
+        self.use_wire: Callable[[Connection], object] = wire.use_socket
         self.url = self._address.shown
         self.place = address.place(self._address.options)
         self.replicas = self._address.replicas
@@ -120,8 +122,8 @@ class Client:
         if connection is None:
             return None
         try:
-            connection._sock.settimeout(at_most(self.timeout))
-            connection._sock.sendall(pack(("EVALSHA", script.name, "1", base, *arguments)))
+            connection.limit(at_most(self.timeout))
+            connection.send(pack(("EVALSHA", script.name, "1", base, *arguments)))
         except BaseException as error:
             connection.disconnect()
             if isinstance(error, (exceptions.RedisError, OSError)):
@@ -224,8 +226,8 @@ class Client:
         is_hurried = is_sent or timeout < self.timeout
         try:
             if is_hurried:
-                connection._sock.settimeout(timeout)
-            answer = receive(connection, reader.read) if is_sent else self.round_trip(connection, command)
+                connection.limit(timeout)
+            answer = receive(connection.read) if is_sent else self.round_trip(connection, command)
         except exceptions.ResponseError:
             self._keep(connection, is_hurried=is_hurried)
             raise
@@ -240,7 +242,7 @@ class Client:
             connection.disconnect()
             return
         if is_hurried:
-            connection._sock.settimeout(self.timeout)
+            connection.limit(self.timeout)
         self._idle.append(connection)
 
     def _idle_or_new(self) -> Connection:
@@ -258,7 +260,7 @@ class Client:
         connection.is_witnessed = True
         try:
             connection.connect()
-            keep_alive(connection._sock)  # what redis-py sets besides differs between its versions
+            self.use_wire(connection)
         except (exceptions.BusyLoadingError, exceptions.AuthenticationError):
             raise
         except (exceptions.RedisError, OSError, UnicodeError) as error:  # UnicodeError: not a host name
@@ -287,14 +289,14 @@ class Client:
 
 def round_trip(connection: Connection, command: Command) -> Any:
     """Send a command and return its answer."""
-    connection._sock.sendall(pack(command))
-    return receive(connection, reader.read)
+    connection.send(pack(command))
+    return receive(connection.read)
 
 
-def receive(connection: Connection, read: Callable[..., Any], *more: object) -> Any:
-    """Read from a connection with a function of `reader`; raise what redis-py raises."""
+def receive(read: Callable[..., Any], *more: object) -> Any:
+    """Read from a connection; raise what redis-py raises."""
     try:
-        return read(connection._sock, connection._parser.parse_error, *more)
+        return read(*more)
     except TimeoutError as error:
         raise exceptions.TimeoutError("Timeout reading from socket") from error
     except EOFError as error:

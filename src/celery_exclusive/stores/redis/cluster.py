@@ -55,6 +55,10 @@ class ClusterStore:
             for base, witness in zip(self._bases, its_witnesses, strict=True)
         ]
 
+    def use_driver(self) -> None:
+        """Let redis-py read and write on new connections."""
+        self._nodes.use_driver()
+
     def apply(self, key: str, operation: KeyOperation) -> Reply:
         number = bucket_of(key)
         if isinstance(operation, Acquire) and operation.promoted:

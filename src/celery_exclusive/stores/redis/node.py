@@ -8,7 +8,6 @@ from typing import Any
 
 from redis import exceptions
 
-from celery_exclusive.stores.redis import reader
 from celery_exclusive.stores.redis.address import Address
 from celery_exclusive.stores.redis.call import Call
 from celery_exclusive.stores.redis.client import HINTS, Client, Connection, receive
@@ -64,11 +63,11 @@ class Node(Client):
             *(call.command for call in calls),
         ]
         try:
-            connection._sock.settimeout(at_most(self.timeout))
-            connection._sock.sendall(b"".join(map(pack, commands)))
+            connection.limit(at_most(self.timeout))
+            connection.send(b"".join(map(pack, commands)))
             yield
-            connection._sock.settimeout(at_most(self.timeout))
-            answers = iter(receive(connection, reader.read_all, len(commands)))
+            connection.limit(at_most(self.timeout))
+            answers = iter(receive(connection.read_all, len(commands)))
         except (exceptions.RedisError, OSError) as error:
             connection.disconnect()
             self.close()  # a server that dropped one has dropped all of them

@@ -9,14 +9,14 @@ from __future__ import annotations
 import random
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from redis import exceptions
 
 from celery_exclusive.errors import StoreUnavailable
-from celery_exclusive.stores.redis import start_nodes
+from celery_exclusive.stores.redis import start_nodes, wire
 from celery_exclusive.stores.redis.call import Call, script_call
 from celery_exclusive.stores.redis.node import Node
 from celery_exclusive.stores.redis.packer import Command
@@ -52,8 +52,15 @@ class Nodes:
         self.url = self._start.shown
         self._owners: dict[int, Place] | None = None
         self._nodes = dict[Place, Node]()
+        self._use_wire: Callable[[Any], object] = wire.use_socket
         for place in self._start.places:
             self._node(place)
+
+    def use_driver(self) -> None:
+        """Let redis-py read and write on new connections."""
+        self._use_wire = wire.use_driver
+        for node in list(self._nodes.values()):
+            node.use_wire = wire.use_driver
 
     def run(self, script: Script, base: str, *arguments: object, again: Command = ()) -> Any:
         """Run a script on the node of its base."""
@@ -171,5 +178,6 @@ class Nodes:
         node = self._nodes.get(place)
         if node is None:
             made = Node(self._start.address_of(place), self.url, self._witnesses)
+            made.use_wire = self._use_wire
             node = self._nodes.setdefault(place, made)
         return node

@@ -25,6 +25,7 @@ from celery_exclusive.stores.redis.names import literal, names_like
 from celery_exclusive.stores.redis.replicas import CONFIRMED, Confirmation, Unconfirmed
 from celery_exclusive.stores.redis.reply import read_owners, read_reply, shorten
 from celery_exclusive.stores.redis.server_facts import facts_of, too_few_replicas, warnings_of
+from celery_exclusive.stores.redis.wire import use_driver
 from celery_exclusive.stores.redis.witness import Witness
 from celery_exclusive.stores.text import to_bytes, to_text
 
@@ -87,6 +88,12 @@ class RedisStore:
         self.url = self._client.url
         self.clock: Callable[[], int] | None = None
         self._settings = f"{offer} {tombstone_ttl} "
+
+    def use_driver(self) -> None:
+        """Let redis-py read and write on new connections."""
+        for client in (self._client, self._granting):
+            if isinstance(client, Client):
+                client.use_wire = use_driver
 
     def connect(self, url: str) -> Client:
         return Client(address.parse(url), self._witness)
