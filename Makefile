@@ -37,6 +37,7 @@ test-fast: check compiled ## what computes, in under 90 seconds on two idle core
 
 test-all: test ## the same and what is left to it: all stores, brokers and pools, more states, histories, kills, feeds: over an hour
 	@$(RUN)pytest -n auto --dist loadgroup -m large --ignore tests/demo
+	@EXCLUSIVE_FAST=0 $(RUN)pytest -n auto --dist loadgroup -m 'not large' tests/worker
 	@CORPUS=1 $(RUN)pytest -n 2 tests/demo
 	@$(BIN)/python -m tests.explorer --large
 	@$(PYTHON) scripts/bootstrap dev pubsub

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from contextlib import suppress
 from functools import partial, wraps
 from importlib import import_module
 from importlib.metadata import version
@@ -14,7 +15,7 @@ from celery import Celery
 from celery import Task as CeleryTask
 from kombu.utils.json import register_type
 
-from celery_exclusive.errors import DuplicateTask, OptionError, did_you_mean, warn_of_task
+from celery_exclusive.errors import DuplicateTask, ExclusiveError, OptionError, did_you_mean, warn_of_task
 from celery_exclusive.leases.releaser import Releaser
 from celery_exclusive.local.eager import EagerTask
 from celery_exclusive.messages.courier import Courier
@@ -217,6 +218,9 @@ class Installer:
 def _bugreport(app: Any, bugreport: Callable[[], str]) -> str:
     """Return what `celery -A proj report` shows, with the private names that this library depends on."""
     load_transport(app)
+    probe.load("celery", "billiard", "kombu")
+    with suppress(ExclusiveError):
+        app._celery_exclusive.store  # noqa: B018 - its driver is imported
     lines = [f"celery-exclusive {version('celery-exclusive')}: {line}" for line in probe.report()]
     return "\n".join([bugreport().rstrip("\n"), "", *lines, ""])
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.worker.lab import Lab
+from tests.worker.lab import Lab, command
 from tests.worker.test_misuse import refused, said_in_one_line
 from tests.worker.versions import SETTINGS, of_fast_part
 
@@ -82,3 +82,11 @@ def test_a_worker_without_a_name_that_a_promise_needs_does_not_start(
 ) -> None:
     log = refused(make_lab(), **beside(name))
     said_in_one_line(log, f"has no {'Consumer' if 'consume' in name else 'Request'}.{name}. ", purpose)
+
+
+def test_celery_report_shows_what_is_missing_from_what_a_worker_would_use(
+    make_lab: Callable[..., Lab],
+) -> None:
+    said = command(make_lab(), "report", **beside("_result_handler")).stdout
+    assert "has no Pool._result_handler. Switched off: handing the next message on within a worker" in said
+    assert " private names are as expected in " in said
