@@ -21,12 +21,9 @@ from bench.tally import Spell, Tally
 from bench.trace import Call
 
 ROOT = Path(__file__).parents[2]
-PARTS = (
-    ("publish", "refuse", "pair", "group", "memory", "kill"),
-    ("noop",),
-    ("mixed", "bursts"),
-    ("capacity",),
-)
+QUICK = ("publish", "refuse", "pair", "group", "memory", "kill")
+OTHERS = (("noop",), ("mixed", "bursts"), ("capacity",))
+"""They start many workers, and are left to `make test-all`."""
 
 
 def measure(folder: Path, *rows: str) -> list[Row]:
@@ -43,7 +40,9 @@ def measure(folder: Path, *rows: str) -> list[Row]:
 
 
 @pytest.mark.timeout(600)  # workers of each contender
-@pytest.mark.parametrize("rows", PARTS, ids="-".join)
+@pytest.mark.parametrize(
+    "rows", [QUICK, *(pytest.param(rows, marks=pytest.mark.large) for rows in OTHERS)], ids="-".join
+)
 def test_each_row_is_measured(rows: tuple[str, ...], tmp_path: Path) -> None:
     for row in measure(tmp_path, *rows):
         assert row.goal is None or row.ours in row.figures or row.missing[row.ours], row
@@ -52,7 +51,7 @@ def test_each_row_is_measured(rows: tuple[str, ...], tmp_path: Path) -> None:
 
 
 def test_all_rows_are_measured_here() -> None:
-    assert sorted(row for part in PARTS for row in part) == sorted(ROWS)
+    assert sorted(row for part in (QUICK, *OTHERS) for row in part) == sorted(ROWS)
 
 
 def test_a_worker_that_is_killed_leaves_its_task_to_the_other() -> None:

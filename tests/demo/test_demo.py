@@ -84,12 +84,10 @@ STORES = {
     "mariadb": "mysql",
     "memcached": "memcached",
 }
-QUICK = ("", "sqlite")
-"""`make test` tries these, and `make test-all` tries all."""
 
 
 @pytest.mark.parametrize(
-    "store", [pytest.param(store, marks=[pytest.mark.large] * (store not in QUICK)) for store in STORES]
+    "store", ["", *(pytest.param(store, marks=pytest.mark.large) for store in STORES if store)]
 )
 def test_with_our_options_the_verdict_is_green(demos: list[Demo], tmp_path: Path, store: str):
     options = ["--store", store] if store else []
@@ -120,7 +118,14 @@ def test_without_our_options_the_same_load_overlaps(demos: list[Demo]):
     assert demo.left() == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGINT,
+        pytest.param(signal.SIGTERM, marks=pytest.mark.large),
+        pytest.param(signal.SIGHUP, marks=pytest.mark.large),
+    ],
+)
 def test_an_interrupted_demo_leaves_nothing_behind(demos: list[Demo], number: signal.Signals, tmp_path: Path):
     demos.append(demo := Demo("--unprotected", TMPDIR=str(tmp_path)))
     demo.wait_for("producers begin")

@@ -1,21 +1,22 @@
 """The stages on which `make test` tries a test of workers. `make test-all` tries the test on all of them.
 
-A stage is a pool, a broker and a way to acknowledge. `make test` tries each pool and each broker of a test,
-and the ways to acknowledge in turn, so that the tests of a file together try each pair. A test whose outcome
-depends on the stage is marked `each_stage`, and `make test` tries it on all of them, too.
+A stage is what a test varies of pool, broker, kind of queue, store and acknowledgement. `make test` tries
+each pool, broker, queue and store of a test, and early and late acknowledgement in turn, so that the tests
+of a file together try each pair. A test whose outcome depends on the stage is marked `each_stage`, and
+`make test` tries it on all of them, too.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import combinations
-from typing import Any
 
 import pytest
 
-Stage = tuple[Any, ...]
-"""A pool, a broker and a way to acknowledge; None for what the test does not vary."""
+VARIED = ("pool", "queue_type", "store", "acks")
+"""Parameters that are parts of a stage, beside `stage` itself."""
+Stage = Mapping[str, object]
 
 
 def others_of(items: Iterable[pytest.Item]) -> list[pytest.Function]:
@@ -29,46 +30,44 @@ def others_of(items: Iterable[pytest.Item]) -> list[pytest.Function]:
 
 def _others_of_file(items: list[pytest.Function]) -> list[pytest.Function]:
     """Go by name: how the processes of a run sort their tests makes no difference."""
-    groups: defaultdict[object, dict[Stage, pytest.Function]] = defaultdict(dict)
+    groups: defaultdict[object, list[tuple[Stage, pytest.Function]]] = defaultdict(list)
     for item in sorted(items, key=lambda item: item.nodeid):
         stage, others = _split(item)
-        groups[item.function, others][stage] = item
+        groups[item.function, others].append((stage, item))
     tried: Counter[object] = Counter()
     left = []
-    for stages in groups.values():
-        chosen = choose([*stages], tried)
-        left += [item for stage, item in stages.items() if stage not in chosen]
+    for group in groups.values():
+        chosen = choose([stage for stage, _ in group], tried)
+        left += [item for stage, item in group if stage not in chosen]
     return left
 
 
 def _split(item: pytest.Function) -> tuple[Stage, object]:
     """Return the stage of a test, and what identifies its other parameters."""
     spec = getattr(item, "callspec", None)
-    if spec is None:
-        return (None, None, None), None
-    pool, broker, late = spec.params.get("stage", (None, None, spec.params.get("acks")))
-    return (pool, broker, late), tuple(
-        (name, id(value)) for name, value in spec.params.items() if name not in ("stage", "acks")
-    )
+    params = dict(spec.params) if spec else {}
+    stage = {name: params.pop(name) for name in VARIED if name in params}
+    if "stage" in params:
+        stage |= zip(("pool", "broker", "acks"), params.pop("stage"), strict=True)
+    return stage, tuple((name, id(value)) for name, value in params.items())
 
 
 def choose(stages: list[Stage], tried: Counter[object]) -> list[Stage]:
-    """Choose stages with each pool and each broker, those first whose pairs were tried least often."""
-    wanted = {(place, stage[place]) for stage in stages for place in (0, 1)}
-    chosen: list[Stage] = []
-    while wanted:
-        best = min(
-            (stage for stage in stages if stage not in chosen),
-            key=lambda stage: (
-                -len(wanted & {*enumerate(stage)}),
-                sum(tried[pair] for pair in _pairs(stage)),
-            ),
-        )
-        chosen.append(best)
-        wanted = wanted - {*enumerate(best)}
-        tried.update(_pairs(best))
-    return chosen
+    """Choose stages with each value but of `acks`, those first whose pairs were tried least often."""
+    chosen = [min(stages, key=lambda stage: _times(stage, tried))]
+    wanted = {value for stage in stages for value in stage.items() if value[0] != "acks"}
+    while True:
+        tried.update(_pairs(chosen[-1]))
+        wanted -= chosen[-1].items()
+        if not wanted:
+            return chosen
+        chosen.append(min(stages, key=lambda stage: (-len(wanted & stage.items()), _times(stage, tried))))
 
 
-def _pairs(stage: Stage) -> Iterable[object]:
-    return combinations(enumerate(stage), 2)
+def _times(stage: Stage, tried: Counter[object]) -> int:
+    return sum(tried[pair] for pair in _pairs(stage))
+
+
+def _pairs(stage: Stage) -> list[object]:
+    """Return the pairs of a stage, or what it consists of alone."""
+    return [*combinations(stage.items(), min(2, len(stage)))]
