@@ -13,6 +13,13 @@ def listen_to_children(pool: Any, state: str, receive: Callable[..., object]) ->
     pool._pool._result_handler.state_handlers[state] = receive
 
 
+def number_of_child() -> int:
+    """Return the number that the pool has given to this child, from 0; the next child may get it again."""
+    process: Any = current_process()
+    number: int = process.index
+    return number
+
+
 def write_to_parent(data: bytes) -> None:
     """Write into the pipe of this child's results: a pickle of a state, and of a tuple of arguments."""
     process: Any = current_process()

@@ -28,12 +28,12 @@ class RequestMixin:
 
     @cached_property
     def _context(self) -> Any:
-        context = super()._context  # type: ignore[misc]
-        self.hide_from(context)
-        return context
+        celerys: Any = super()
+        return self.make_context(lambda: celerys._context)
 
-    def hide_from(self, context: Any) -> None:
-        """Remove what no hook and no errback may see from the context that they get in the main process."""
+    def make_context(self, make: Callable[[], Any]) -> Any:
+        """Return the context that hooks and errbacks get in the main process; `make` makes Celery's own."""
+        return make()
 
     def _announce_revoked(self, reason: Any, terminated: bool, signum: Any, expired: bool) -> None:
         announce: Any = super()._announce_revoked  # type: ignore[misc]

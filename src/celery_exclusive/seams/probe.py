@@ -81,7 +81,9 @@ def _fault(seam: Seam) -> str | None:
         has_it = inspect.isclass(owner) and any(last in names for names in _names_in(owner))
         return None if has_it else "has no"
     code = _code(found)
-    return "has changed" if code and not _takes(code, seam.parameters.split()) else None
+    if code and not (_takes(code, seam.parameters.split()) and set(seam.uses.split()) <= set(code.co_names)):
+        return "has changed"
+    return None
 
 
 def _names_in(cls: type) -> Iterator[tuple[str, ...]]:

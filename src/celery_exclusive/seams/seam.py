@@ -36,6 +36,7 @@ class Seam:
         needed_to: completes "celery-exclusive needs it to ...".
         parts: the parts that are switched off without it. Without any, a promise depends on the name.
         parameters: the names of the parameters by which it is called, or calls us, with spaces between.
+        uses: names that its code uses, where this library does a part of the same in its place.
     """
 
     module: str
@@ -44,6 +45,7 @@ class Seam:
     needed_to: str
     parts: tuple[Part, ...] = ()
     parameters: str = ""
+    uses: str = ""
 
     @property
     def package(self) -> str:

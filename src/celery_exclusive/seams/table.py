@@ -104,6 +104,7 @@ SEAMS: Final = (
         "receive the next message from a child",
         parts=("relay",),
     ),
+    Seam("billiard.pool", "Pool.index", "3.3", "know which slot of the roster a child has"),
     Seam("billiard.pool", "Worker.outq", "0.2", "send the next message from a child", parts=("relay",)),
     Seam(
         "billiard.queues",
@@ -199,6 +200,7 @@ SEAMS: Final = (
         "push a message in the call that acquires its key",
         parts=("one call",),
         parameters="queue message",
+        uses="dumps lpush",
     ),
     Seam(
         "kombu.transport.redis",

@@ -91,6 +91,14 @@ def test_a_function_that_wraps_one_and_takes_any_parameters_has_not_changed(
     assert probe.warnings() == []
 
 
+def test_a_function_that_does_its_work_in_another_way_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    channel = sys.modules["kombu.transport.redis"].Channel
+    monkeypatch.setattr(channel, "_put", lambda self, queue, message, **options: self.stream(queue, message))
+    (sentence,) = probe.warnings()
+    assert " has changed Channel._put. Switched off: acquiring a unique key in the call" in sentence
+    assert "one call" not in probe.working_parts()
+
+
 def test_a_package_that_is_not_in_use_is_not_asked_for_its_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "pymysql.connections", raising=False)
     seam = next(seam for seam in SEAMS if seam.module == "pymysql.connections")

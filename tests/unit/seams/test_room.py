@@ -11,7 +11,7 @@ import pytest
 from celery_exclusive.seams.table import SEAMS
 
 SOURCE = Path(__file__).parents[3] / "src/celery_exclusive"
-GENERIC = {"RLock", "conn_or_acquire", "execute", "prefix", "signal", "table"}
+GENERIC = {"RLock", "conn_or_acquire", "execute", "index", "prefix", "signal", "table"}
 """Names in the table that are ordinary words: they are public, or we have them, too."""
 NAMES = {seam.attribute for seam in SEAMS} - GENERIC
 OURS = {
