@@ -30,7 +30,7 @@ class Worlds(Interface):
 
 @dataclass(frozen=True, slots=True)
 class Explored:
-    """What was found; `broken` is the promise that does not hold, `trace` the shortest way there."""
+    """The result of a search. `broken`: the promise that does not hold. `trace`: the shortest way there."""
 
     setting: Any
     states: int

@@ -1,10 +1,11 @@
 """A small world around the real `step`: broker, workers, store, reaper, and everything that may go wrong.
 
 Not modelled, on purpose:
-* lengths of time. What is kept of the clock is whether a lease or an offer has run out, so whatever may
-  happen in some order of clocks does happen here. That `due` comes in time is a property test of `step`.
+* lengths of time. The model knows of the clock only whether a lease or an offer has expired, so everything
+  that may happen in some order of clocks does happen here. A property test of `step` shows that `due` comes
+  in time.
 * prefetch (a prefetched message that returns is one taken by a worker that dies at once), the order of
-  a queue (any message may be the next), heartbeats (a lease of somebody who lives lapses in a `pause` or in
+  a queue (any message may be the next), heartbeats (the lease of a living holder expires in a `pause` or in
   an `outage` only).
 * data loss of the store, changing limits, `remove`, and conflicts that do not park: they keep nothing.
 * unfinished endings with early acknowledgement: Celery itself loses those.
@@ -52,7 +53,7 @@ class Violation(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """What we do. The negative controls change one thing each."""
+    """The steps of this library. The negative controls change one of them each."""
 
     step: Callable[[Document, Line, Operation, int], Transition] = step
     reaps: bool = True
@@ -109,7 +110,7 @@ class Setting:
 
     @property
     def offers_matter(self) -> int:
-        """Offers are counted only up to here, and not at all if nobody ever has so many."""
+        """The number up to which offers are counted. 0: no world has so many that they matter."""
         return 0 if self.offers_in_line == OFFERS_IN_LINE else self.offers_in_line + self.offers_aside
 
 
@@ -135,7 +136,7 @@ class Place(NamedTuple):
 
 
 class Store(NamedTuple):
-    """What the store has, in order of fence and of seq; the numbers themselves do not matter."""
+    """The data of the store, in order of fence and of seq; the numbers themselves do not matter."""
 
     holders: tuple[Lease, ...] = ()
     line: tuple[Place, ...] = ()
@@ -165,14 +166,14 @@ class Slot(NamedTuple):
 
 
 class Fate(NamedTuple):
-    """What has become of one published message, which no part of the system knows as a whole.
+    """The fate of one published message, which no part of the system knows as a whole.
 
     `owed`: it must still run to its end. `entered`: its body was. `excused`: something happened after which
-    plain Celery may run it again. `waited`: it was parked, or ran as redelivered. `closed`: it has waited
-    and has finished with its lease in its hand, so nothing may make it run again. `overtaken`: its first
-    delivery lost its connection before it had asked, so its own redelivery may come first and finish;
-    nobody can tell the first one from a new message then, and plain Celery runs both. `expired`: a worker
-    ends it without its body.
+    plain Celery may run it again. `waited`: it was parked, or ran as redelivered. `closed`: it has waited and
+    has finished with its lease in its hand, so nothing may make it run again. `overtaken`: its first delivery
+    lost its connection before it had asked, so its own redelivery may come first and finish; the store cannot
+    tell the first one from a new message then, and plain Celery runs both. `expired`: a worker ends it
+    without its body.
     """
 
     owed: bool = True
@@ -221,7 +222,7 @@ class World(NamedTuple):
 
     @property
     def unfinished(self) -> str:
-        """What no way without a fault leads to any more."""
+        """Return the report about a world from which no way without a fault leads to the end."""
         return f"{' and '.join(self.owed)} cannot all finish any more"
 
     def __str__(self) -> str:
@@ -277,7 +278,7 @@ class Model:
         yield from self._reaper_comes(world)
 
     def check(self, world: World) -> None:
-        """What must hold in every single world."""
+        """Check what holds in every single world."""
         unexpired = {lease.id for lease in world.store.holders if not lease.lapsed}
         if len(unexpired) > self.setting.limit:
             raise Violation(f"more than {self.setting.limit} unexpired holders")
@@ -563,7 +564,7 @@ class Model:
             if store != world.store:
                 yield Move("the reaper looks", _world(world, store=store, reaper=wakes))
 
-    # The store, and what nobody knows.
+    # The store, and the facts that no process knows.
 
     def _acquire(self, slot: Slot) -> Acquire:
         return Acquire(
@@ -584,7 +585,7 @@ class Model:
         return LATER - NOW if self.setting.hangs and message != "a" else None
 
     def _forget(self, world: World) -> World:
-        """A lease that is gone is nobody's."""
+        """Drop a lease that is gone: it has no owner."""
         held = {lease.id for lease in world.store.holders}
         if all(self._id(slot) in held for slot in world.slots if slot.owns):
             return world

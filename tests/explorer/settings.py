@@ -98,7 +98,7 @@ def _no_offer(document: Document, line: Line, operation: Operation, now: int) ->
 
 
 def _copies_leave(document: Document, line: Line, operation: Operation, now: int) -> Transition:
-    """A grant is the end of the message, whoever acknowledges it when."""
+    """End the message with the grant, at any time of its acknowledgement."""
     if isinstance(operation, Acquire):
         operation = replace(operation, acks_late=False)
     return step(document, line, operation, now)

@@ -1,4 +1,4 @@
-"""What every reachable world shows of `step`: nothing lost, nothing twice, nothing stuck, no overlap."""
+"""Every reachable world of `step`: nothing is lost, runs twice, is stuck or overlaps."""
 
 from __future__ import annotations
 

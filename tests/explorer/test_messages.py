@@ -1,4 +1,4 @@
-"""What every reachable world shows of the plans of messages: one body per key, none lost, none stuck."""
+"""Every reachable world of the plans of messages: one body per key, none lost, none stuck."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happened, one line each, appended by all processes at once and read when they are gone."""
+"""The journal: one line per event, appended by all processes at once, and read when they are gone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stress run does: fixed amounts of work and of trouble, so that a slow machine only takes longer."""
+"""The plan of a stress run: fixed amounts of work and trouble, so that a slow machine only takes longer."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def limit_of(key: str) -> int:
 
 
 def calm(url: str) -> Plan:
-    """Nobody dies and no reaper helps: a lost wake-up stays lost."""
+    """Return a plan without deaths and without a reaper: a lost wake-up stays lost."""
     return Plan(url=url)
 
 

@@ -1,4 +1,4 @@
-"""What tasks must not do at the same time, watched by means that know nothing of leases."""
+"""A section that tasks must not enter at the same time, watched by means that know nothing of leases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a journal proves. Judged by what the processes knew themselves, so no machine is too slow for it."""
+"""The verdict about a journal, from the knowledge of its own processes: no machine is too slow for it."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _repetitions(runs: list[Run]) -> Iterator[str]:
 
 
 def _overlaps(runs: list[Run], killed: dict[int, float]) -> Iterator[str]:
-    """At most `limit` leases at any time; more in the section only if somebody's lease was over."""
+    """Yield the times with more than `limit` leases, or with more tasks in the section but no lease over."""
     held = [run for run in runs if run.since != NEVER]
     limit = limit_of(runs[0].key)
     for run in held:

@@ -1,4 +1,4 @@
-"""What a run does from the begin of its body to its result: it publishes, and releases its unique key."""
+"""The moves of a run from its body to its result: it publishes, and releases its unique key."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def publish(model: Model, world: World, slot: Slot) -> Iterator[Move]:
 
 
 def _check(world: World, slot: Slot, sending: Sending) -> None:
-    """What a run publishes is to be sent or not: may it be?"""
+    """Check whether a run may send, or may leave unsent, the message that it publishes."""
     assert slot.next
     how, message = slot.next
     leases = world.store.key(message.key).leases
@@ -146,7 +146,7 @@ def send(model: Model, world: World, slot: Slot) -> Iterator[Move]:
         yield Move(label, _fails(model, refused, slot), False)
     if world.may("interruptions") and slot.next_holds:
         both = sent(world, message, holds=False).spend("interruptions")
-        paused = slot._replace(is_paused=True)  # its key is that of what was sent, if this has begun
+        paused = slot._replace(is_paused=True)  # its key is the key of the sent message, if that has begun
         both = _fails(model, both.put(slot, paused), paused)
         yield Move(f"{message.id} is sent, and its publisher gets an error", both, False)
 
@@ -182,7 +182,7 @@ def _published(model: Model, world: World, slot: Slot, *, is_sent: bool = True) 
 
 
 def leaves(model: Model, world: World, slot: Slot) -> World:
-    """What a delivery does when its result is stored: release what it has, or nothing if it has nothing."""
+    """The move of a delivery whose result is stored: release its keys, if it has any."""
     if slot.is_done:
         world = world.mark(slot.id, is_owed=False)
         guard = guard_of(model.plans.delivery(slot))

@@ -1,4 +1,4 @@
-"""What processes do that publish a message: `publishing.unique_publish.UniquePublish`."""
+"""The moves of processes that publish a message, as `publishing.unique_publish` has them."""
 
 from __future__ import annotations
 

@@ -226,7 +226,7 @@ def _requeues_before_its_copy(state: Any, op: Requeue) -> Applied:
 
 
 def _offers_what_it_has_kept(state: Any, op: Release) -> Applied:
-    """Take a message that a run has kept for a copy that nobody else has, when its body ends."""
+    """Take the message that a run has kept for the only copy, when its body ends."""
     if op.ending != "if_no_copy":
         return _release(state, op)
     state.advance()
@@ -256,7 +256,7 @@ def _refused_unmarked(state: Any, op: AcquireAlone) -> Any:
 
 
 def _takes_a_free_key(state: Any, op: AcquireAlone) -> Any:
-    """Take a free key for that of a call that was not sent yet."""
+    """Take a free key for the key of a call that was not sent yet."""
     state.mark = None
     return _acquire_alone(state, op)
 

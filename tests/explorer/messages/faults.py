@@ -1,4 +1,4 @@
-"""What goes wrong: processes die, leases and offers expire, messages come twice, a store forgets."""
+"""The faults: processes die, leases and offers expire, messages come twice, a store loses its data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def of_slot(model: Model, world: World, slot: Slot) -> Iterator[Move]:
-    """What may happen to a delivery in any phase."""
+    """Yield the faults that may happen to a delivery in any phase."""
     if world.may("crashes"):
         yield Move(f"the worker of {slot.copy} ({slot.phase}) dies", crashed(model, world, slot), False)
     if not slot.is_alive:

@@ -22,7 +22,7 @@ from tests.explorer.model import Violation
 
 
 class Model:
-    """The moves of all actors: those who call, those who work, the reaper, and chance."""
+    """The moves of all actors: callers, workers, the reaper, and chance."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
@@ -97,9 +97,9 @@ class Model:
     # The promises.
 
     def check(self, world: World) -> None:
-        """What must hold in every world: one lease per key, and a body runs only with all of its leases.
+        """Check what holds in every world: one lease per key, and a body runs only with all of its leases.
 
-        The first of them is its delivery's own. Where that is the lock, the unique key is its message's.
+        The first lease belongs to the delivery. If that is the lock, the unique key belongs to the message.
         """
         for name, key in zip(KEYS, world.store.keys, strict=True):
             if len(key.leases) > 1:

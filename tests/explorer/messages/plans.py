@@ -23,7 +23,7 @@ _INSIDE = (*_FOLLOWING, "inner", "inner member")
 
 
 class Plans:
-    """What the plans ask next, or come to. It remembers what came of each."""
+    """The next requests of the plans, or their outcomes, with a memory of the results of each."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
@@ -44,12 +44,12 @@ class Plans:
         return endings.body_ended(self.delivery(slot), will_be_redelivered=self.will_be_redelivered(slot))
 
     def run_ended(self, slot: Slot) -> list[tuple[str, Release | Requeue]]:
-        """What the main process asks for a child that is dead, or a message that is discarded."""
+        """The requests of the main process for a dead child, or a discarded message."""
         done = slot.is_done
         return list(endings.run_ended(self.delivery(slot), done=done, will_be_redelivered=not done))
 
     def leave(self, slot: Slot) -> list[tuple[str, Release | Requeue]]:
-        """What the process of the body asks at the end of a run: `worker.run_leases.RunLeases.release`."""
+        """The requests of the body's process at the end of a run: `worker.run_leases.RunLeases.release`."""
         delivery, asked = self.delivery(slot), []
         if delivery.exclusive and (slot.has_lock or slot.has_body):
             asked.append((LOCK, delivery.exclusive.release("done" if slot.is_done else "open")))

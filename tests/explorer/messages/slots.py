@@ -1,4 +1,4 @@
-"""What workers do with a delivery, from its admission to its end, except for its body."""
+"""The moves of workers with a delivery, from its admission to its end, except for its body."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def moves(model: Model, world: World, slot: Slot) -> Iterator[Move]:
-    """What this delivery does next, without the faults that may happen in any phase."""
+    """Yield the next moves of this delivery, without the faults that may happen in any phase."""
     yield from _NEXT[slot.phase](model, world, slot)
 
 
@@ -108,7 +108,7 @@ def _asks_anew(slot: Slot, outcome: Outcome) -> bool:
 
 
 def _answered(model: Model, label: str, world: World, slot: Slot, answer: object) -> tuple[str, World]:
-    """What the store answered, and the world after a delivery has got an answer."""
+    """Return the store's answer, and the world after a delivery has got it."""
     changed = slot._replace(answers=(*slot.answers, answer))
     outcome = model.plans.admit(changed)
     if isinstance(outcome, Outcome) and _asks_anew(changed, outcome):

@@ -1,7 +1,7 @@
 """The store of a small world: a few keys, each run through the real `step`, without what makes it infinite.
 
 Of times the model keeps whether they are over, of fences and places in line their order, of tokens which
-delivery has them. An expired lease is gone: operations drop it first, so nobody can tell the difference.
+delivery has them. An expired lease is gone: operations drop it first, so no operation sees the difference.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Place(NamedTuple):
 
 
 class Key(NamedTuple):
-    """What the store has of one key. `is_due`: the reaper will look."""
+    """The store's data of one key. `is_due`: the reaper will look at it."""
 
     leases: tuple[Lease, ...] = ()
     line: tuple[Place, ...] = ()

@@ -27,7 +27,7 @@ acknowledged. What is `owed` is released by the main process, since the child is
 
 
 class Message(NamedTuple):
-    """What a message says of itself; `number` stands for its publish id, `follows` is the id of a run.
+    """The header of a message. `number` stands for its publish id, `follows` is the id of a run.
 
     `parent` is the task whose end, or whose own body, has published it. `is_awaited`: a member of a canvas.
     """
@@ -84,7 +84,7 @@ class Slot(NamedTuple):
     """A delivery at a worker, with the answers that the plan which it runs now has got.
 
     `is_acked`: the broker has delivered it again already, or never will. `is_paused`: one of its leases may
-    be gone. `may_be_late`: its request may have come late, so the next is that of a redelivered copy.
+    be gone. `may_be_late`: its request may have come late, so the next one counts as a redelivered copy's.
     `has_failed`: the store has not answered a request of this plan. `is_anew`: it was granted a key, and has
     asked for its keys anew since.
     `holds`, `has_lock`: its end has to release the unique key, the lock. `has_body`: its body was admitted.
@@ -119,7 +119,7 @@ class Slot(NamedTuple):
 
     @property
     def given_up(self) -> Slot:
-        """This delivery when nothing executes it any more, and its worker owes what it may have."""
+        """Return this delivery after its execution, while its worker owes the leases that it may have."""
         return Slot(self.copy, self.token, "owed", is_acked=self.is_acked, is_done=self.is_done)
 
     def with_tokens(self, tokens: dict[int, int]) -> Slot:
@@ -149,16 +149,16 @@ class Caller(NamedTuple):
 
 
 class Fate(NamedTuple):
-    """What has become of one message, which no part of the system knows as a whole.
+    """The fate of one message, which no part of the system knows as a whole.
 
     `is_owed`: it was sent and has not ended. `has_begun`: its body has. `has_waited`: it was parked.
     `was_admitted`: it was parked, has begun, or is a retry. `is_excused`: a fault has happened after which
     plain Celery may run it again, or a lease may expire. `is_closed`: it has finished, and copies of it have
     come back. `is_overtaken`: the broker has delivered it again before its first delivery was admitted, and
-    nobody can tell this one from that of a message that was never admitted, nor does plain Celery.
+    neither the store nor plain Celery can tell this delivery from one of a message that was never admitted.
     `is_given_up`: a worker has announced that it was revoked or has failed, while another one may still
     have a delivery of it. `has_no_key`: it was sent without its key, or could not keep it, or has lost it to
-    a task that was admitted before. `has_handed_over`: its key is that of its retry or replacement, and until
+    a task that was admitted before. `has_handed_over`: its retry or replacement has its key, and until
     that begins nothing holds its copies back, as docs/known-limits.md says.
     `is_sent`: its publisher has sent it. `is_unsent`: its publisher was told that it is not sent, and will
     not be.
@@ -218,12 +218,13 @@ _NOTHING = Budget()
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How large the world is. `calls` has a letter for each call: capitals are members of a canvas.
+    """The size of the world. `calls` has a letter for each call: capitals are members of a canvas.
 
     A call has the key `u`, or if its letter is followed by `'` the key `v`. One letter twice: two calls with
     one task id, which their callers have chosen. `late`: messages are acknowledged late. `sends`: the step
     that grants a call its key sends its message, too. `flags`: the broker says of a message that it delivers
-    it again. `recovers`: the store keeps the message of a run, and the broker hides that of a dead one.
+    it again. `recovers`: the store keeps the message of a run, and the broker hides the message of a dead
+    one.
     """
 
     name: str = field(compare=False)
@@ -259,7 +260,7 @@ class World(NamedTuple):
 
     @property
     def unfinished(self) -> str:
-        """What the search tells of a world from which no way leads to the end."""
+        """Return the report about a world from which no way leads to the end."""
         return f"not all ends well any more (owed: {', '.join(self.owed) or 'nothing'})"
 
     def fate(self, id: str) -> Fate:
@@ -291,7 +292,7 @@ class World(NamedTuple):
         return self._replace(queue=(*self.queue, *copies))
 
     def settled(self) -> World:
-        """This world in the one form that all worlds have that are alike: tokens are counted anew."""
+        """Return this world in the common form of all equal worlds, with tokens counted anew."""
         slots = sorted(self.slots, key=lambda slot: _order(slot, self.store.keys_of(slot.token)))
         tokens = {slot.token: number for number, slot in enumerate(slots, 1)}
         return self._replace(
