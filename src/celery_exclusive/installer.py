@@ -29,7 +29,7 @@ from celery_exclusive.publishing.send import with_our_header
 from celery_exclusive.seams import probe
 from celery_exclusive.seams.celery_app import known_tasks, wrap_task_factory
 from celery_exclusive.seams.kombu_transport import load_transport
-from celery_exclusive.seams.table import SEAMS
+from celery_exclusive.seams.table import OF_PUBLISHERS
 from celery_exclusive.services import ATTRIBUTE, Services
 from celery_exclusive.task import TaskMixin, explain_absence
 from celery_exclusive.worker.body import refuse_never_run
@@ -72,7 +72,7 @@ def install(app: Celery) -> Celery:
             'app = install(Celery("feeds", broker="redis://localhost"))'
         )
     if getattr(app, ATTRIBUTE, None) is None:
-        if found := probe.refusals(seam for seam in SEAMS if seam.module == "celery.app.base"):
+        if found := probe.refusals(OF_PUBLISHERS):
             raise OptionError(found[0])
         if "send_task" in vars(app):
             warnings.warn(_REPLACED, UserWarning, stacklevel=2)

@@ -291,3 +291,7 @@ SEAMS: Final = (
         "tell the transaction of a test from one of its code",
     ),
 )
+OF_PUBLISHERS: Final = tuple(
+    seam for seam in SEAMS if seam.name.startswith(("Celery.", "Producer.", "extract_exec_options"))
+)
+"""The names that processes need which only publish."""

@@ -114,13 +114,12 @@ def test_an_app_uses_what_only_makes_things_faster_unless_its_setting_says_no(
     assert slow._celery_exclusive.fast == set()  # type: ignore[attr-defined]
 
 
-def test_install_refuses_a_celery_without_a_name_that_it_needs(
-    make_app: Callable[..., Celery], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ["Celery._task_from_fun", "Producer._publish", "extract_exec_options"])
+def test_install_refuses_a_celery_without_a_name_that_publishers_need(
+    make_app: Callable[..., Celery], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    remove(next(seam for seam in SEAMS if seam.attribute == "_task_from_fun"), monkeypatch)
-    with pytest.raises(
-        OptionError, match=r"has no Celery._task_from_fun\. celery-exclusive needs it to check"
-    ):
+    remove(next(seam for seam in SEAMS if seam.name == name), monkeypatch)
+    with pytest.raises(OptionError, match=rf"has no {name}\. celery-exclusive needs it to "):
         install(make_app())
 
 
