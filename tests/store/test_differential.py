@@ -59,7 +59,9 @@ from tests.store.histories import (
 )
 
 pytestmark = pytest.mark.timeout(600)  # it computes, and a busy machine is no bug
-HISTORIES = int(os.environ.get("HISTORIES", "100"))
+HISTORIES = int(os.environ.get("HISTORIES", "50"))
+LONG = 100
+"""More actions than these make a history long: `make test-all` tries it."""
 GRACE = 60 * SECOND
 """How much longer than told the reference keeps a tombstone, in case the clock is set back."""
 START = 1_700_000_000 * SECOND
@@ -365,7 +367,13 @@ def test_every_store_does_what_the_reference_does(
     check()
 
 
-@pytest.mark.parametrize("history", RARE.values(), ids=RARE)
+@pytest.mark.parametrize(
+    "history",
+    [
+        pytest.param(history, id=name, marks=[pytest.mark.large] * (len(history) > LONG))
+        for name, history in RARE.items()
+    ],
+)
 def test_every_store_does_what_the_reference_does_in_rare_histories(
     open_tested: OpenStore, history: list[Action]
 ) -> None:

@@ -1,4 +1,4 @@
-"""Many processes against one store, killed and paused at random: half of it, or all with STRESS=1."""
+"""Many processes against one store, killed and paused at random: a quarter of it, or all with STRESS=1."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.stress.plan import Fault, Plan, calm, storm
 from tests.stress.run import run
 from tests.stress.verdict import judge
 
-FACTOR = float(os.environ.get("STRESS", "0.5"))
+FACTOR = float(os.environ.get("STRESS", "0.25"))
 
 pytestmark = pytest.mark.timeout(int(60 + 120 * max(1, FACTOR)))
 
@@ -32,11 +32,12 @@ def test_without_a_reaper_no_wake_up_is_lost(url: str):
 
 
 def test_killed_and_paused_workers_lose_nothing_and_run_nothing_twice(url: str):
-    verdict = run(storm(url).scaled(FACTOR))
+    plan = storm(url).scaled(FACTOR)
+    verdict = run(plan)
     assert not verdict.faults
     assert verdict.parks + verdict.held > verdict.tasks / 10
-    assert verdict.kills >= 10 * FACTOR
-    assert verdict.pauses == 8 * FACTOR
+    assert verdict.kills >= plan.kills > 0
+    assert verdict.pauses == plan.pauses > 0
 
 
 SMALL = Plan(url="pickle:", tasks=80, workers=4, lost_acks=0, unfinished=0, deadline=60)
