@@ -373,13 +373,18 @@ def test_a_grant_that_a_new_primary_does_not_have_is_another_epoch_and_told_once
         assert store.epoch() == other.epoch() == after
 
 
-def test_older_data_of_a_node_that_was_restarted_are_told(cluster: RedisCluster, store: ClusterStore) -> None:
+@pytest.mark.parametrize("is_connected", [True, False])
+def test_older_data_of_a_node_that_was_restarted_are_told(
+    cluster: RedisCluster, store: ClusterStore, *, is_connected: bool
+) -> None:
     epoch, node = store.epoch(), cluster.owner(SLOT)
     replica = cluster.replica_of(node)
     assert is_granted(store, KEY, "a")
     cluster.ask(node, "SAVE")
     lost = fence_of(store, "another key", "a", on=SLOT)
     cluster.ask(replica, "CONFIG", "SET", "cluster-replica-no-failover", "yes")
+    if not is_connected:  # no error tells of the restart
+        store.close()
     try:
         node.restart(keep_data=True)
         wait_until(cluster.is_whole, "a whole cluster", 30)
@@ -390,17 +395,27 @@ def test_older_data_of_a_node_that_was_restarted_are_told(cluster: RedisCluster,
         cluster.ask(replica, "CONFIG", "SET", "cluster-replica-no-failover", "no")
 
 
+@pytest.mark.parametrize("news", ["a lost connection", "MOVED", "CLUSTER SLOTS"])
 def test_a_loss_of_data_while_another_node_had_the_slots_is_noticed_over_the_same_connection(
-    cluster: RedisCluster, store: ClusterStore
+    cluster: RedisCluster, store: ClusterStore, news: str
 ) -> None:
     epoch, first = store.epoch(), cluster.owner(SLOT)
     second = cluster.replica_of(first)
     assert is_granted(store, KEY, "a")
     cluster.promote_replica_of(first)
+    if news == "CLUSTER SLOTS":
+        store._nodes.primaries()
     assert not is_granted(store, KEY, "b")
     second.stop_replication()
     lost = fence_of(store, "another key", "a", on=SLOT)
-    cluster.lose_owner(SLOT, first)
+    if news == "a lost connection":
+        cluster.lose_owner(SLOT, first)
+    else:
+        cluster.ask(first, "CLUSTER", "FAILOVER", "TAKEOVER")
+        cluster.ask(second, "ACL", "SETUSER", "default", "+psync", "+sync")
+        wait_until(lambda: cluster.is_whole() and cluster.owner(SLOT) is first, "the first primary", 30)
+    if news == "CLUSTER SLOTS":
+        store._nodes.primaries()
     assert fence_of(store, "another key", "b", on=SLOT) > lost
     assert store.reap().epoch not in ("", epoch)
 
@@ -462,6 +477,18 @@ def test_the_smallest_user_needs_one_right_more_on_a_cluster(cluster: RedisClust
                 live(store)
         else:
             live(store)
+
+
+def test_a_password_that_is_refused_later_is_told_at_once(cluster: RedisCluster, trips: Counter[str]) -> None:
+    with logged_in(cluster, f"ACL SETUSER locks reset on >PASSWORD {RIGHTS} +cluster|slots") as store:
+        live(store)
+        for node in cluster.nodes:
+            cluster.ask(node, "ACL", "SETUSER", "locks", "<PASSWORD")
+        store.close()
+        trips.clear()
+        with pytest.raises(StoreUnavailable, match="correct user and password"):
+            store.apply(KEY, take("a"))
+        assert sum(trips.values()) == 1
 
 
 def test_a_single_server_says_that_it_is_none(redis_url: str) -> None:
