@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis import exceptions
 from redis.cluster import RedisCluster as ClientOfRedisPy
 from redis.crc import key_slot
 
@@ -29,7 +30,7 @@ from celery_exclusive.core.operations import (
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.stores.base import open_store
-from celery_exclusive.stores.redis import reader
+from celery_exclusive.stores.redis import node as node_module
 from celery_exclusive.stores.redis.cluster import ClusterStore
 from celery_exclusive.stores.redis.node import Node
 from celery_exclusive.stores.redis.slots import BUCKETS, bucket_of
@@ -107,6 +108,23 @@ def trips(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     monkeypatch.setattr(Node, "exchange", count_exchange)
     monkeypatch.setattr(Node, "ask", count_ask)
     return counted
+
+
+@pytest.fixture
+def lose_the_next_reply(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+    """Let a node do what it is asked, and its connection be lost before the answer is read."""
+    receive, due = node_module.receive, list[bool]()
+
+    def lose(read: Callable[..., Any], *more: object) -> Any:
+        answers = receive(read, *more)
+        if due:
+            due.clear()
+            raise exceptions.ConnectionError("Connection closed by server.")
+        return answers
+
+    monkeypatch.setattr(node_module, "receive", lose)
+    yield lambda: due.append(True)
+    assert not due, "no reply was lost"
 
 
 def test_each_bucket_has_one_slot_and_every_process_knows_it_by_the_key_alone() -> None:
@@ -295,15 +313,15 @@ def test_a_sweep_returns_what_it_has_woken_though_a_node_does_not_answer(cluster
 
 @pytest.mark.parametrize("verb", ["acquire", "park", "release", "renew"])
 def test_a_command_that_is_sent_again_after_a_lost_reply_is_done_once(
-    store: ClusterStore, monkeypatch: pytest.MonkeyPatch, verb: str
+    store: ClusterStore, lose_the_next_reply: Callable[[], None], verb: str
 ) -> None:
     store.reap()
     if verb == "acquire":
-        lose_the_next_reply(monkeypatch)
+        lose_the_next_reply()
         assert store.apply(KEY, take("a")).answer == store.apply(KEY, take("a")).answer
         return
     store.apply(KEY, take("a"))
-    lose_the_next_reply(monkeypatch)
+    lose_the_next_reply()
     if verb == "park":
         assert isinstance(store.apply(KEY, take("b")).answer, Parked)
         assert store.inspect(KEY).waiting == 1
@@ -315,12 +333,12 @@ def test_a_command_that_is_sent_again_after_a_lost_reply_is_done_once(
 
 
 def test_a_promoted_copy_is_not_lost_if_its_lease_ended_before_the_lost_reply_was_asked_for_again(
-    store: ClusterStore, monkeypatch: pytest.MonkeyPatch
+    store: ClusterStore, lose_the_next_reply: Callable[[], None]
 ) -> None:
     store.apply(KEY, take("a"))
     store.apply(KEY, take("b"))
     (wake,) = store.apply(KEY, give("a")).wake
-    lose_the_next_reply(monkeypatch)
+    lose_the_next_reply()
     assert isinstance(store.apply(KEY, take("b", ttl=1, promoted=wake.epoch)).answer, Granted)
 
 
@@ -557,18 +575,6 @@ def let_holder_die(store: ClusterStore, key: str) -> None:
     store.apply(key, AcquireAlone("a", "token of a", LIFE))
     store.apply(key, take("b"))
     store.apply(key, AcquireAlone("a", "token of a", 1))
-
-
-def lose_the_next_reply(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the node do what it is asked, and its connection be lost before the answer is read."""
-    read_all = reader.read_all
-
-    def lose(*arguments: Any) -> Any:
-        read_all(*arguments)
-        monkeypatch.setattr(reader, "read_all", read_all)
-        raise EOFError
-
-    monkeypatch.setattr(reader, "read_all", lose)
 
 
 @contextmanager
