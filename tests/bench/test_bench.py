@@ -39,6 +39,7 @@ def measure(folder: Path, *rows: str) -> list[Row]:
     return Report(folder, ROWS).rows
 
 
+@pytest.mark.proves("speed page")
 @pytest.mark.timeout(600)  # workers of each contender
 @pytest.mark.parametrize(
     "rows", [QUICK, *(pytest.param(rows, marks=pytest.mark.large) for rows in OTHERS)], ids="-".join
@@ -54,6 +55,7 @@ def test_all_rows_are_measured_here() -> None:
     assert sorted(row for part in (QUICK, *OTHERS) for row in part) == sorted(ROWS)
 
 
+@pytest.mark.proves("speed page")
 def test_a_worker_that_is_killed_leaves_its_task_to_the_other() -> None:
     """In a process of its own: Celery adds the shared tasks of other tests to any app that is there."""
     code = (
@@ -73,6 +75,7 @@ def row(name: str, median: float) -> Row:
     )
 
 
+@pytest.mark.proves("speed page")
 def test_a_part_that_is_measured_again_leaves_the_other_rows_as_they_were(tmp_path: Path) -> None:
     Report(tmp_path, ["a", "b"]).add("b", [row("second", 0.2)])
     Report(tmp_path, ["a", "b"]).add("a", [row("first", 0.3)])
@@ -80,6 +83,7 @@ def test_a_part_that_is_measured_again_leaves_the_other_rows_as_they_were(tmp_pa
     assert [each.name for each in Report(tmp_path, ["a", "b"]).rows] == ["first", "third"]
 
 
+@pytest.mark.proves("speed page")
 def test_the_table_shows_median_and_spread_and_why_a_field_is_empty() -> None:
     empty = Row("late", "late", "share", 0.86, {}, missing={OURS: "it is not there yet"})
     table = markdown([row("noop", 0.5), empty])
@@ -87,23 +91,27 @@ def test_the_table_shows_median_and_spread_and_why_a_field_is_empty() -> None:
     assert "| late | 1 | - | it is not there yet | 0.86 |" in table
 
 
+@pytest.mark.proves("speed page")
 def test_ratios_are_taken_within_each_round() -> None:
     rounds = {"bare": [1.0, 10.0, 100.0], OURS: [2.0, 20.0, 400.0]}
     assert shares(rounds, "bare") == {OURS: Figure(0.5, 0.25, 0.5)}
     assert times(rounds, "bare") == {OURS: Figure(2.0, 2.0, 4.0)}
 
 
+@pytest.mark.proves("speed page")
 def test_the_least_makespan_is_the_time_of_the_work_or_of_the_longest_key() -> None:
     assert least([1, 2] * 8) == pytest.approx(8 * 0.02)
     assert least(list(range(16))) == pytest.approx(2 * 0.02)
 
 
+@pytest.mark.proves("speed page")
 def test_a_start_after_the_start_of_a_later_task_of_its_key_is_out_of_order(tmp_path: Path) -> None:
     spells = [Spell(0, begun, 9) for begun in (5.0, 1.0, 2.0, 3.0, 4.0)]
     assert disorder([1, 1, 2, 2, 1], spells) == 1
     assert disorder([1, 2, 2, 2, 3], spells) == 0
 
 
+@pytest.mark.proves("speed page")
 def test_a_makespan_and_the_order_beside_it_are_of_one_option_that_the_row_names() -> None:
     rows = {row.name: row for row in Report(PAGES, ROWS).rows}
     for name in ("mixed", "bursts"):
@@ -112,6 +120,7 @@ def test_a_makespan_and_the_order_beside_it_are_of_one_option_that_the_row_names
             assert options in rows[part].what
 
 
+@pytest.mark.proves("speed page")
 def test_a_tally_counts_the_tasks_that_have_ended(tmp_path: Path) -> None:
     tally, same = Tally(tmp_path / "tally", 3), Tally(tmp_path / "tally")
     same.begin(2)
@@ -123,11 +132,13 @@ def test_a_tally_counts_the_tasks_that_have_ended(tmp_path: Path) -> None:
     assert same.ended() == 0
 
 
+@pytest.mark.proves("speed page")
 def test_a_step_from_file_to_file_is_a_move_and_a_function_counts_once() -> None:
     there, back = Call("a.py", "f:1"), Call("b.py", "g:1")
     assert Steps.of([there, there, back, there]) == Steps(files=2, functions=2, calls=4, moves=2)
 
 
+@pytest.mark.proves("speed page")
 def test_the_steps_of_a_task_are_traced_in_each_process() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "bench", "steps"],
@@ -141,6 +152,17 @@ def test_the_steps_of_a_task_are_traced_in_each_process() -> None:
         assert re.search(rf"exclusive +{process} +[1-9]\d* / ", done.stdout), done.stderr[-2000:]
 
 
+@pytest.mark.promise(
+    "[speed.md](speed.md) states what was measured, each row beside plain Celery and other packages in the "
+    "same run",
+    name="speed page",
+    broke=(
+        "ratios of medians, a start compared with another key's, the longest key left out, tasks counted "
+        "when they begin, the other rows forgotten, the least for the median, a worker that is not killed"
+    ),
+    figure="three parts of four are measured in `make test-all`",
+    command="make bench",
+)
 def test_the_page_states_what_was_measured() -> None:
     kept, page = json.loads((PAGES / "speed.json").read_text()), (PAGES / "speed.md").read_text()
     assert with_tables(page, kept, Report(PAGES, ROWS).rows) == page

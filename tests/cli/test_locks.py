@@ -24,6 +24,18 @@ def listed(lab: Lab, *words: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.promise(
+    "An operator sees which task holds which lock, for people and as JSON",
+    name="locks ls",
+    broke="aside not counted; PREFIX only of whole keys",
+    figure="by hand: 10,000 keys in 1.7 s",
+)
+@pytest.mark.promise(
+    "A running holder, and a dead one before its ttl, lose a lock only by force; then the next starts at "
+    "once, and the loser's end reports it",
+    name="force",
+    broke="no refusal; force that breaks no lease; wakes not published",
+)
 def test_a_running_holder_loses_its_lock_only_by_force_and_the_next_in_line_starts_at_once(
     make_lab: Callable[..., Lab],
 ):
@@ -73,6 +85,12 @@ def test_a_running_holder_loses_its_lock_only_by_force_and_the_next_in_line_star
     assert listed(lab) == []
 
 
+@pytest.mark.promise(
+    "A lock that is released by force is not offered to the copy of the task that holds it, unless only "
+    "the store has that copy",
+    name="forced release",
+    broke="red before: late ack, a holder that had waited ran a second time beside itself",
+)
 def test_a_task_that_had_waited_and_loses_its_lock_by_force_does_not_run_beside_itself(
     make_lab: Callable[..., Lab],
 ):
@@ -96,6 +114,7 @@ def test_a_task_that_had_waited_and_loses_its_lock_by_force_does_not_run_beside_
     assert lab.journal.tags("start") == ["first", "second", "third"]
 
 
+@pytest.mark.proves("force")
 def test_a_dead_holder_loses_its_lock_only_by_force_and_long_before_its_ttl(make_lab: Callable[..., Lab]):
     lab = make_lab(task_acks_late=True, task_reject_on_worker_lost=True, exclusive_ttl=3600)
     doomed = lab.start_worker("doomed")
@@ -118,6 +137,11 @@ def test_a_dead_holder_loses_its_lock_only_by_force_and_long_before_its_ttl(make
     lab.journal.wait_for("end", tag="second")
 
 
+@pytest.mark.promise(
+    "`celery locks` says what is wrong in one line, without password or traceback",
+    name="errors of the command",
+    broke="errors not turned into exit 1; a failing import fatal",
+)
 def test_a_store_that_does_not_answer_is_said_in_one_line_without_its_password(make_lab: Callable[..., Lab]):
     lab = make_lab()
     for words in (("ls",), ("release", "k")):
@@ -130,6 +154,7 @@ def test_a_store_that_does_not_answer_is_said_in_one_line_without_its_password(m
         assert "secret" not in done.stderr
 
 
+@pytest.mark.proves("release queued keys")
 def test_after_a_purge_all_keys_of_a_task_are_released_at_once(make_lab: Callable[..., Lab]):
     lab = make_lab(module="tests.worker.shop_unique")
     lost = [lab.send("once", key) for key in "abc"]

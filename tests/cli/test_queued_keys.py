@@ -44,12 +44,24 @@ def held(desk: Desk, keys: dict[str, str]) -> str:
     return " ".join(name for name, key in keys.items() if desk.store.inspect(key).holders)
 
 
+@pytest.mark.promise(
+    "`locks release --queued TASK` releases the unique keys of all calls of a task that have not begun, "
+    "asks first, and leaves runs, periods and other tasks alone. A task that begins meanwhile keeps its "
+    "key, also in `locks release` and `release_lock()` without force. After a purge its calls are "
+    "published again. `clear_locks` of the bridge does the same",
+    name="release queued keys",
+    broke=(
+        "released by force: the task that had begun lost its key; a prefix for the name: the other task's "
+        "key was released; no such command before"
+    ),
+)
 def test_the_queued_keys_of_a_task_are_released_and_no_others(desk: Desk, keys: dict[str, str]):
     done = desk.run("release", "--queued", "--yes", TASK)
     assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, "released 3 of 3")
     assert held(desk, keys) == "2 3 other"
 
 
+@pytest.mark.proves("release queued keys")
 def test_releasing_queued_keys_asks_for_confirmation(desk: Desk, keys: dict[str, str]):
     refused = desk.run("release", "--queued", TASK, answer="n\n")
     assert refused.exit_code == 1
@@ -60,6 +72,7 @@ def test_releasing_queued_keys_asks_for_confirmation(desk: Desk, keys: dict[str,
     assert held(desk, keys) == "2 3 other"
 
 
+@pytest.mark.proves("release queued keys")
 def test_a_task_without_queued_keys_is_an_error(desk: Desk, keys: dict[str, str]):
     refused = desk.run("release", "--queued", "desk.laod")
     assert refused.exit_code == 1
@@ -69,6 +82,7 @@ def test_a_task_without_queued_keys_is_an_error(desk: Desk, keys: dict[str, str]
     assert held(desk, keys) == "0 1 2 3 other text"
 
 
+@pytest.mark.proves("release queued keys")
 def test_a_task_that_begins_meanwhile_keeps_its_key(
     desk: Desk, keys: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from tests.cli.conftest import Desk
 from tests.store.conftest import Database, database, kind
 
@@ -14,6 +16,7 @@ def ours(database: Database) -> str:
     return f"table_schema = {database.schema} AND table_name LIKE 'exclusive2%'"
 
 
+@pytest.mark.proves("databases, tables")
 def test_create_tables_makes_them_and_tells_which_rights_others_need(
     make_desk: Callable[..., Desk], database: Database
 ) -> None:
@@ -26,6 +29,7 @@ def test_create_tables_makes_them_and_tells_which_rights_others_need(
     desk.store.close()
 
 
+@pytest.mark.proves("databases, tables")
 def test_printed_statements_make_the_same_tables(make_desk: Callable[..., Desk], database: Database) -> None:
     columns = f"""SELECT table_name, column_name, data_type, is_nullable FROM information_schema.columns
         WHERE {ours(database)} ORDER BY 1, 2"""
@@ -41,6 +45,7 @@ def test_printed_statements_make_the_same_tables(make_desk: Callable[..., Desk],
     desk.store.close()
 
 
+@pytest.mark.proves("databases, tables")
 def test_printing_needs_no_database(make_desk: Callable[..., Desk]) -> None:
     desk = make_desk(exclusive_store="postgresql://127.0.0.1:1/nowhere")
     assert desk.run("create-tables", "--print").stdout.startswith("CREATE TABLE IF NOT EXISTS exclusive2_")
@@ -49,6 +54,7 @@ def test_printing_needs_no_database(make_desk: Callable[..., Desk]) -> None:
     assert "check that it runs and that its URL is right" in refused.stderr
 
 
+@pytest.mark.proves("databases, tables")
 def test_other_stores_need_none(make_desk: Callable[..., Desk]) -> None:
     refused = make_desk().run("create-tables")
     assert refused.exit_code == 1

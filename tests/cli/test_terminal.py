@@ -32,6 +32,7 @@ def message(id: str, key: str) -> bytes:
     return StoredMessage(b"[[], {}, {}]", "application/json", "utf-8", headers, {}, "", "desk").dump()
 
 
+@pytest.mark.proves("locks ls")
 def test_ls_has_a_row_for_each_holder_and_one_for_a_line_without(desk: Desk):
     @desk.app.task(name="desk.load", shared=False, exclusive=Exclusive(limit=2))
     def load() -> None: ...
@@ -64,6 +65,7 @@ def test_a_store_whose_name_is_hostile_is_shown_escaped(make_desk: Callable[...,
     assert all(line.isprintable() for line in shown.stderr.split("\n"))
 
 
+@pytest.mark.proves("locks ls")
 def test_a_task_aside_is_distinguished_in_ls(desk: Desk):
     desk.acquire("x:k", "a/p")
     for id in ("b/p", "c/p"):
@@ -91,6 +93,11 @@ ODD = [
 ]
 
 
+@pytest.mark.promise(
+    "Any key can be shown on a terminal and released as shown or as written",
+    name="keys on a terminal",
+    broke="no escape; no unescape; no `x=` for texts; texts as written first; short names only",
+)
 @pytest.mark.parametrize("text", [*ODD, "t" * 300], ids=ascii)
 def test_release_takes_a_key_as_ls_shows_it_and_as_its_author_wrote_it(desk: Desk, text: str):
     @desk.app.task(name="desk.load", shared=False, exclusive=Exclusive(key=lambda: text))
@@ -113,6 +120,10 @@ def test_release_takes_a_key_as_ls_shows_it_and_as_its_author_wrote_it(desk: Des
     assert desk.store.inspect(decoy).holders
 
 
+@pytest.mark.promise(
+    "A string that is called like a task: `locks release` releases nothing unless it is said which",
+    broke="the first of both; the string shown as the task's",
+)
 def test_a_text_that_is_called_like_a_task_is_a_lock_of_its_own_and_release_asks_which(desk: Desk):
     @desk.app.task(name="desk.load", shared=False, exclusive=Exclusive())
     def load() -> None: ...
@@ -132,6 +143,7 @@ def test_a_text_that_is_called_like_a_task_is_a_lock_of_its_own_and_release_asks
     )
 
 
+@pytest.mark.proves("keys on a terminal")
 def test_a_key_as_ls_shows_it_is_taken_before_a_text_that_is_written_so(desk: Desk):
     keys = [absolute_key(text) for text in ("a\\", "a\\\\", "x=a")] + [absolute_key("a")]
     for key in keys:
@@ -140,6 +152,7 @@ def test_a_key_as_ls_shows_it_is_taken_before_a_text_that_is_written_so(desk: De
         assert desk.run("release", "--force", escaped(key)).stdout.splitlines()[0] == f"lock {escaped(key)}"
 
 
+@pytest.mark.proves("keys on a terminal")
 @pytest.mark.parametrize(
     "name", ["desk.load", "desk." + "n" * 300, "desk.näch\\t\n", "desk~" + "0" * 32], ids=ascii
 )
@@ -161,6 +174,7 @@ def test_ls_finds_the_task_of_a_key_and_the_keys_of_a_name_however_long(desk: De
             desk.acquire(key, "a/p")
 
 
+@pytest.mark.proves("keys on a terminal")
 @given(st.text())
 @example("\\x41\\\\")
 def test_an_escaped_key_is_printable_and_can_be_read_back(text: str):
@@ -176,6 +190,10 @@ def test_durations_are_short_and_rounded_down(seconds: float, shown: str):
     assert duration(round(seconds * SECOND)) == shown
 
 
+@pytest.mark.promise(
+    "A line whose offer was lost goes on by `locks release`, without force",
+    broke="nothing done when the key has no holder",
+)
 def test_a_line_whose_offer_was_lost_goes_on_by_release_without_force(desk: Desk):
     desk.acquire("x:k", "a/p")
     desk.acquire("x:k", "b/p", message=message("b", "x:k"))
@@ -191,6 +209,7 @@ def test_a_line_whose_offer_was_lost_goes_on_by_release_without_force(desk: Desk
         queue.close()
 
 
+@pytest.mark.proves("errors of the command")
 def test_releasing_a_free_key_is_an_error_that_suggests_the_key_that_was_meant(desk: Desk):
     desk.acquire("x:repo:17", "a/p")
     for word in ("repo:71", "x:repo:71"):
@@ -199,12 +218,17 @@ def test_releasing_a_free_key_is_an_error_that_suggests_the_key_that_was_meant(d
         assert f"did you mean '{word[:-2]}17'?" in refused.stderr
 
 
+@pytest.mark.proves("errors of the command")
 def test_wrong_usage_ends_with_2(desk: Desk):
     assert desk.run("release").exit_code == 2
     assert desk.run("ls", "--jsn").exit_code == 2
     assert desk.run("list").exit_code == 2
 
 
+@pytest.mark.promise(
+    "`celery locks` accepts the options that the app adds to all commands",
+    broke="without `handle_preload_options`",
+)
 def test_an_app_may_have_options_for_all_commands(desk: Desk, monkeypatch: pytest.MonkeyPatch):
     zone = click.Option(["--zone"])
     desk.app.user_options["preload"].add(zone)
@@ -225,6 +249,7 @@ TROUBLES: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.proves("errors of the command")
 @pytest.mark.parametrize("trouble", TROUBLES)
 def test_a_mistake_in_the_app_is_reported_in_one_line(make_desk: Callable[..., Desk], trouble: str):
     conf, hint = TROUBLES[trouble]
@@ -235,6 +260,7 @@ def test_a_mistake_in_the_app_is_reported_in_one_line(make_desk: Callable[..., D
     assert hint in done.stderr
 
 
+@pytest.mark.proves("errors of the command")
 def test_tasks_that_cannot_be_imported_do_not_keep_an_operator_from_looking(make_desk: Callable[..., Desk]):
     desk = make_desk(imports=["no_such_module"])
     desk.acquire("x:k", "a/p")
@@ -244,6 +270,10 @@ def test_tasks_that_cannot_be_imported_do_not_keep_an_operator_from_looking(make
     assert "no_such_module" in done.stderr
 
 
+@pytest.mark.promise(
+    "`task.release_lock` does the same as `locks release` from code",
+    broke="always forces; only the first holder",
+)
 def test_release_lock_does_the_same_from_code(desk: Desk):
     @desk.app.task(name="desk.load", shared=False, exclusive=Exclusive("url", limit=2))
     def load(url: str, force: bool = False) -> None: ...
@@ -264,6 +294,11 @@ def test_release_lock_does_the_same_from_code(desk: Desk):
     assert load.release_lock("u", force=True) == ()
 
 
+@pytest.mark.promise(
+    "`locks ls` distinguishes queued and running; a queued key needs no force; `locks release` says what "
+    "becomes of a queued task, and of a period",
+    broke="begun when it is published; a period shown as a queued task",
+)
 def test_releasing_a_unique_key_needs_force_only_while_its_task_runs(desk: Desk):
     @desk.app.task(name="desk.send", shared=False, unique=Unique("url"))
     def send(url: str) -> None: ...

@@ -59,6 +59,10 @@ def is_free(state: LockState) -> bool:
     return not state.holders and not state.unique_holder
 
 
+@pytest.mark.promise(
+    "A deploy without a bridge lets two bodies in",
+    figure="2 bodies, with each of two locks",
+)
 def test_the_old_lock_and_the_new_option_let_two_bodies_in(make_lab: Callable[..., Lab]) -> None:
     deploy = Deploy(make_lab, ("old", "new"))
     for task in (FEED, DIGEST):
@@ -67,6 +71,11 @@ def test_the_old_lock_and_the_new_option_let_two_bodies_in(make_lab: Callable[..
         assert deploy.journal.most_open(task=task) == 2
 
 
+@pytest.mark.promise(
+    "A deploy with the bridge lets one body in, and refuses no call for nothing",
+    name="bridge",
+    broke="the bridge without the old lock; without the new option",
+)
 @pytest.mark.parametrize("releases", [("old", "between"), ("between", "new")], ids="-".join)
 def test_a_bridge_of_the_cookbooks_lock_lets_one_body_in(
     make_lab: Callable[..., Lab], releases: tuple[str, str]
@@ -81,6 +90,7 @@ def test_a_bridge_of_the_cookbooks_lock_lets_one_body_in(
     assert deploy.journal.most_open(task=FEED) == 1
 
 
+@pytest.mark.proves("bridge")
 @pytest.mark.parametrize(
     ("releases", "ways"),
     [
@@ -110,6 +120,10 @@ def test_a_bridge_of_celery_once_lets_one_body_in_and_loses_no_call(
     assert deploy.journal.most_open(task=DIGEST) == 1
 
 
+@pytest.mark.promise(
+    "Publishers leave the bridge first, since a worker without it leaves the old lock of a publisher with it",
+    broke="the wrong order",
+)
 def test_a_worker_without_the_bridge_leaves_the_old_lock_of_a_publisher_with_it(
     make_lab: Callable[..., Lab],
 ) -> None:

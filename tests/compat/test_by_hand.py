@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from tests.compat import LOCK_EXPIRE
 from tests.compat.recipe import Recipe
 from tests.worker.journal import eventually
@@ -11,6 +13,11 @@ from tests.worker.journal import eventually
 StartRecipe = Callable[..., Recipe]
 
 
+@pytest.mark.promise(
+    "Six locks that are written by hand fail where ours holds",
+    name="locks written by hand",
+    broke="the locks themselves; a limit of 2 had 4 at once",
+)
 def test_work_below_the_block_of_a_lock_runs_twice_at_once_and_ours_does_not(
     start_recipe: StartRecipe,
 ) -> None:
@@ -22,6 +29,7 @@ def test_work_below_the_block_of_a_lock_runs_twice_at_once_and_ours_does_not(
         recipe.lab.open(f"first {task}", f"second {task}")
 
 
+@pytest.mark.proves("locks written by hand")
 def test_work_whose_lock_has_expired_is_done_again_and_ours_is_not(start_recipe: StartRecipe) -> None:
     recipe = start_recipe("redis_lock")
     results = {task: recipe.begin(task, task) for task in ("caught_printed", "caught_ours")}
@@ -37,6 +45,7 @@ def test_work_whose_lock_has_expired_is_done_again_and_ours_is_not(start_recipe:
         assert recipe.tags(task) == [task] * runs
 
 
+@pytest.mark.proves("locks written by hand")
 def test_a_call_that_finds_the_lock_held_is_dropped_after_its_retries_and_ours_waits(
     start_recipe: StartRecipe,
 ) -> None:
@@ -55,6 +64,7 @@ def test_a_call_that_finds_the_lock_held_is_dropped_after_its_retries_and_ours_w
         assert recipe.has_begun(task, f"second {task}") is (state == "SUCCESS")
 
 
+@pytest.mark.proves("locks written by hand")
 def test_a_parking_lot_starts_more_than_its_limit_and_ours_does_not(start_recipe: StartRecipe) -> None:
     recipe = start_recipe("parking_lot", slots=5)
     tags = [f"printed {number}" for number in range(7)]
@@ -77,6 +87,7 @@ def most_at_once(recipe: Recipe, task: str, waves: list[int]) -> int:
     return recipe.most_open(task)
 
 
+@pytest.mark.proves("locks written by hand")
 def test_a_time_out_that_counts_for_one_run_lets_the_third_in_beside_the_second_and_ours_does_not(
     start_recipe: StartRecipe,
 ) -> None:
@@ -96,6 +107,7 @@ def test_a_time_out_that_counts_for_one_run_lets_the_third_in_beside_the_second_
         recipe.lab.open(f"second {task}", f"third {task}")
 
 
+@pytest.mark.proves("locks written by hand")
 def test_a_base_that_is_set_too_late_locks_nothing_and_ours_locks(start_recipe: StartRecipe) -> None:
     recipe = start_recipe("late_base")
     recipe.worker.wait_for_log("printed: once=")  # ours reports what the other has lost

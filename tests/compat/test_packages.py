@@ -13,6 +13,7 @@ from tests.worker.journal import eventually
 StartRecipe = Callable[..., Recipe]
 
 
+@pytest.mark.proves("recipes, timeout")
 def test_a_timeout_of_celery_once_lets_a_second_body_in_and_ours_does_not(start_recipe: StartRecipe) -> None:
     recipe = start_recipe("once")
     firsts = {task: recipe.begin(task, f"first {task}") for task in ("printed", "ours")}
@@ -25,6 +26,11 @@ def test_a_timeout_of_celery_once_lets_a_second_body_in_and_ours_does_not(start_
         recipe.lab.open(f"first {task}", f"second {task}")
 
 
+@pytest.mark.promise(
+    "The singleton of a killed worker may be published again when its lease has expired; with "
+    "celery-singleton it never may",
+    broke="the package itself",
+)
 @pytest.mark.parametrize(("task", "is_published"), [("printed", False), ("ours", True)])
 def test_a_killed_worker_locks_a_singleton_for_ever_and_ours_until_its_lease_expires(
     start_recipe: StartRecipe, task: str, is_published: bool
@@ -41,6 +47,7 @@ def test_a_killed_worker_locks_a_singleton_for_ever_and_ours_until_its_lease_exp
         assert second.get(timeout=60) == "second"
 
 
+@pytest.mark.proves("recipes, held lock")
 def test_a_message_by_name_frees_a_key_of_celery_heimdall_and_not_ours(start_recipe: StartRecipe) -> None:
     recipe = start_recipe("heimdall", task_acks_late=True)
     for task, bodies in {"printed": 2, "ours": 1}.items():

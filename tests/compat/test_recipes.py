@@ -14,6 +14,12 @@ from tests.worker.journal import eventually
 StartRecipe = Callable[..., Recipe]
 
 
+@pytest.mark.promise(
+    "A body that outlives the timeout of its old lock stays alone with ours: the cookbook, the class of "
+    "2010, `UniqueCeleryTask`, celery-once",
+    name="recipes, timeout",
+    broke="no lock at all; limit 2; the timeout as a period",
+)
 @pytest.mark.parametrize("name", ["cookbook", "class_task", "unique_task"])
 def test_a_lock_that_expires_lets_a_second_body_in_and_ours_is_renewed(
     start_recipe: StartRecipe, name: str
@@ -30,6 +36,10 @@ def test_a_lock_that_expires_lets_a_second_body_in_and_ours_is_renewed(
         recipe.lab.open(f"first {task}", f"second {task}")
 
 
+@pytest.mark.promise(
+    '"Not more than once a day" outlives the first run with ours, and not with the recipe',
+    broke="the recipe itself",
+)
 @pytest.mark.parametrize("task", ["daily_printed", "daily_ours"])
 def test_a_period_ends_with_its_first_run_and_ours_does_not(start_recipe: StartRecipe, task: str) -> None:
     recipe = start_recipe("cookbook")
@@ -40,6 +50,12 @@ def test_a_period_ends_with_its_first_run_and_ours_does_not(start_recipe: StartR
     assert recipe.tags(task) == {"daily_printed": ["morning", "noon"], "daily_ours": ["morning"]}[task]
 
 
+@pytest.mark.promise(
+    "A call that finds the lock held frees nothing with ours: `CacheLock`, `SingleTask`, celery-heimdall; "
+    "the recipe's race",
+    name="recipes, held lock",
+    broke="limit 2; a release by any caller",
+)
 @pytest.mark.parametrize("name", ["cache_lock", "single_task"])
 def test_a_call_that_finds_the_lock_held_frees_it_and_ours_does_not(
     start_recipe: StartRecipe, name: str
@@ -54,6 +70,7 @@ def test_a_call_that_finds_the_lock_held_frees_it_and_ours_does_not(
         recipe.lab.open(f"holder {task}", f"third {task}")
 
 
+@pytest.mark.proves("recipes, held lock")
 def test_a_lock_that_looks_before_it_locks_lets_two_in(start_recipe: StartRecipe) -> None:
     recipe = start_recipe("cache_lock")
     for tag in "ab":
@@ -65,6 +82,10 @@ def test_a_lock_that_looks_before_it_locks_lets_two_in(start_recipe: StartRecipe
     recipe.lab.open("a", "b", "race", "race")
 
 
+@pytest.mark.promise(
+    "A chord with a skipped member ends with ours, and never with the recipe",
+    broke="the recipe itself",
+)
 @pytest.mark.parametrize(("task", "ends"), [("patient", False), ("ours", True)])
 def test_a_chord_with_a_call_that_was_ignored_never_ends_and_ours_does(
     start_recipe: StartRecipe, task: str, ends: bool
@@ -82,6 +103,7 @@ def test_a_chord_with_a_call_that_was_ignored_never_ends_and_ours_does(
     assert recipe.most_open(task) == 1
 
 
+@pytest.mark.promise('"Is it being executed?" can be asked of a single task')
 def test_whether_a_single_task_runs_can_be_asked(start_recipe: StartRecipe) -> None:
     recipe = start_recipe("single_task")
     task = recipe.lab.task("ours")

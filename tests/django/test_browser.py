@@ -66,6 +66,11 @@ def running(shop: Shop, log: Path, *command: str) -> Iterator[str]:
             process.send_signal(signal.SIGKILL)
 
 
+@pytest.mark.promise(
+    "An operator sees the worker that runs a task, the line and the log in a real browser (Chromium 150 "
+    "without a window), with a real worker",
+    broke="no worker asked; places counted backwards",
+)
 def test_an_operator_sees_locks_and_lines_and_releases_what_no_task_runs_under(
     tmp_path: Path, redis_url: str, browser: Browser
 ) -> None:

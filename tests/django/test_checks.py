@@ -14,6 +14,11 @@ FILE = sqlite(Path("/nowhere/shop.db"))
 DUMMY = {"ENGINE": ENGINES + "dummy"}
 
 
+@pytest.mark.promise(
+    "Each misconfiguration of a Django project is one message of `manage.py check`",
+    name="Django, checks",
+    broke="routers not asked",
+)
 @pytest.mark.parametrize(
     ("settings", "found", "said"),
     [
@@ -47,12 +52,14 @@ def test_settings(settings: dict[str, Any], found: str | None, said: str) -> Non
     assert said in shop.said
 
 
+@pytest.mark.proves("Django, checks")
 def test_a_project_that_does_not_import_its_celery_app() -> None:
     shop = Shop(DATABASES={"default": FILE})
     assert shop.check(SHOP_WITHOUT_CELERY="1") == ["E001"]
     assert "import that in the __init__.py beside it" in shop.said
 
 
+@pytest.mark.proves("Django, checks")
 def test_a_database_that_cannot_be_used(tmp_path: Path) -> None:
     shop = with_file(tmp_path / "missing")
     assert shop.check("--database", "locks") == ["E010"]
@@ -60,12 +67,14 @@ def test_a_database_that_cannot_be_used(tmp_path: Path) -> None:
     assert shop.check("--database", "default") == []
 
 
+@pytest.mark.proves("Django, checks")
 def test_a_postgres_server_that_does_not_answer() -> None:
     shop = Shop(DATABASES={"default": postgresql("postgresql://tests@127.0.0.1:1/postgres")})
     assert shop.check() == []
     assert "check that it runs" in shop.run("manage.py", "check", "--database", "default").stdout
 
 
+@pytest.mark.proves("Django, checks")
 def test_tables_of_another_release(tmp_path: Path, postgres_url: str, postgres_database: Any) -> None:
     shop = Shop(DATABASES={"default": postgresql(postgres_url)})
     shop.manage("migrate", "celery_exclusive")
@@ -75,6 +84,7 @@ def test_tables_of_another_release(tmp_path: Path, postgres_url: str, postgres_d
     assert "tables of another release of celery-exclusive (version 99" in shop.said
 
 
+@pytest.mark.proves("Django, checks")
 def test_a_warning_of_the_store_is_a_warning_of_the_check(tmp_path: Path) -> None:
     shop = with_file(tmp_path, DATABASE_ROUTERS=[])
     shop.manage("migrate", "--database=locks")

@@ -11,6 +11,11 @@ from tests.django.conftest import DjangoLab
 from tests.worker.journal import eventually
 
 
+@pytest.mark.promise(
+    "Django: web process and worker agree on key and store; `delay_on_commit` publishes at the commit, "
+    "nothing after a rollback",
+    broke="settings not read from the namespace; another prefix in web; published before the commit",
+)
 def test_web_process_and_worker_agree_on_a_lock_and_publish_at_the_commit(lab: DjangoLab):
     lab.start_web()
     undone, made = lab.ask("create/undone/rollback"), lab.ask("create/made/commit")
@@ -31,6 +36,10 @@ def test_web_process_and_worker_agree_on_a_lock_and_publish_at_the_commit(lab: D
     assert lab.journal.most_open() == 1
 
 
+@pytest.mark.promise(
+    "`delay_on_commit` in Django publishes a unique call once at the commit; a rollback acquires no key",
+    broke="a conflict is sent",
+)
 def test_a_unique_task_is_published_once_at_the_commit_and_not_at_a_rollback(lab: DjangoLab):
     lab.start_web()
     assert lab.ask("twice/undone/rollback") == {"taken": False, "outcome": "published"}
@@ -46,6 +55,11 @@ def test_a_unique_task_is_published_once_at_the_commit_and_not_at_a_rollback(lab
     assert lab.journal.tags() == ["undone", "made"]
 
 
+@pytest.mark.promise(
+    "Model instances are keys; `task_annotations` lock a third-party task, and one for a task that is not "
+    "there is reported",
+    broke="no model keys; a key of other arguments; no warning",
+)
 def test_a_model_instance_is_a_key_and_a_task_of_others_is_locked_by_an_annotation(lab: DjangoLab):
     lab.start_web()
     worker = lab.start_worker()
@@ -71,6 +85,11 @@ def test_a_model_instance_is_a_key_and_a_task_of_others_is_locked_by_an_annotati
     assert set(lab.journal.tags()) == {"repo", "described", "first", "second", "other"}
 
 
+@pytest.mark.promise(
+    "Misspelt settings stop worker and caller",
+    name="misspelt settings",
+    broke="only `exclusive_` looked for; a cutoff of 0.6",
+)
 @pytest.mark.parametrize("name", ["exclusiv_ttl", "exclusive_tll"])
 def test_a_misspelt_setting_stops_worker_and_caller_with_the_one_that_was_meant(
     make_lab: Callable[..., DjangoLab], name: str
@@ -86,6 +105,11 @@ def test_a_misspelt_setting_stops_worker_and_caller_with_the_one_that_was_meant(
     assert lab.messages_at_the_broker() == 0
 
 
+@pytest.mark.promise(
+    "The tests of a Django project pass with `TestCase`, `captureOnCommitCallbacks` and eager tasks, "
+    "without broker and store",
+    broke="eager tasks that ask the store",
+)
 def test_the_projects_own_tests_pass_without_broker_and_store(make_lab: Callable[..., DjangoLab]):
     nowhere = "redis://127.0.0.1:1"
     lab = make_lab(task_always_eager=True, broker_url=nowhere, result_backend=nowhere)

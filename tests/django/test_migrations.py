@@ -25,10 +25,22 @@ from django.db import connections; connections["{alias}"].ensure_connection()"""
 INDEXES = "SELECT indexname, indexdef FROM pg_indexes WHERE tablename LIKE 'exclusive2%' ORDER BY indexname"
 
 
+@pytest.mark.promise(
+    "Django's migrations make the tables that the store would, in the alias of the locks and nowhere else, "
+    "and unmake them; `makemigrations` finds nothing",
+    name="Django, migrations",
+    broke="tables made in every alias",
+)
 def test_the_models_have_no_changes_without_a_migration(tmp_path: Path) -> None:
     assert "No changes" in with_file(tmp_path).manage("makemigrations", "--check", "--dry-run")
 
 
+@pytest.mark.promise(
+    "A new SQLite file of `django://` is made for its owner alone, also if Django connects first, and with "
+    "or without our app; a file with data, or for a group, keeps its mode",
+    name="Django, new file",
+    broke="red before: mode 0644",
+)
 @pytest.mark.parametrize("has_app", [True, False], ids=["with our app", "without"])
 def test_the_file_of_the_locks_is_made_for_its_owner_alone(tmp_path: Path, has_app: bool) -> None:
     shop = with_file(tmp_path) if has_app else with_file(tmp_path, APPS=[])
@@ -39,6 +51,7 @@ def test_the_file_of_the_locks_is_made_for_its_owner_alone(tmp_path: Path, has_a
     assert mode(tmp_path / "shop.db") == 0o666 & ~umask()
 
 
+@pytest.mark.proves("Django, new file")
 @pytest.mark.parametrize(("given", "content"), [(0o660, b""), (0o644, None)], ids=["of a group", "with data"])
 def test_a_file_of_the_locks_that_is_there_keeps_its_mode(
     tmp_path: Path, given: int, content: bytes | None
@@ -64,6 +77,7 @@ def umask() -> int:
     return found & 0o666 | 0o022  # SQLite itself takes 0644
 
 
+@pytest.mark.proves("Django, migrations")
 def test_tables_are_made_in_the_alias_of_the_locks_and_can_be_unmade(tmp_path: Path) -> None:
     shop = with_file(tmp_path)
     shop.manage("migrate")
@@ -79,6 +93,7 @@ def test_tables_are_made_in_the_alias_of_the_locks_and_can_be_unmade(tmp_path: P
     assert ours(tmp_path / "locks.db") == []
 
 
+@pytest.mark.proves("Django, migrations")
 def test_tables_without_a_router_are_in_the_alias_of_the_locks_alone(tmp_path: Path) -> None:
     shop = with_file(tmp_path, DATABASE_ROUTERS=[])
     shop.manage("migrate")
@@ -87,6 +102,7 @@ def test_tables_without_a_router_are_in_the_alias_of_the_locks_alone(tmp_path: P
     assert ours(tmp_path / "locks.db")
 
 
+@pytest.mark.proves("Django, missing tables")
 def test_a_migration_that_was_recorded_when_the_locks_were_elsewhere_is_told(tmp_path: Path) -> None:
     shop = with_file(tmp_path, DATABASE_ROUTERS=[])
     shop.manage("migrate")
@@ -100,6 +116,12 @@ def test_a_migration_that_was_recorded_when_the_locks_were_elsewhere_is_told(tmp
     assert "W009" not in shop.check("--database", "default")
 
 
+@pytest.mark.promise(
+    "A `django://` store whose tables are missing names the command, also where it was recorded too early; "
+    "`dumpdata` has no locks",
+    name="Django, missing tables",
+    broke="tables made all the same; the record not looked at; a manager that sees rows",
+)
 def test_the_store_says_to_migrate_and_works_after_it(tmp_path: Path) -> None:
     shop = with_file(tmp_path)
     call = (
@@ -114,11 +136,13 @@ def test_the_store_says_to_migrate_and_works_after_it(tmp_path: Path) -> None:
     assert shop.run(*call).stdout.splitlines()[-1] == "published"
 
 
+@pytest.mark.proves("Django, migrations")
 def test_sql_can_be_printed(tmp_path: Path) -> None:
     printed = with_file(tmp_path).manage("sqlmigrate", "celery_exclusive", "0001", "--database=locks")
     assert all(f"CREATE TABLE IF NOT EXISTS {name}" in printed for name in TABLES)
 
 
+@pytest.mark.proves("Django, missing tables")
 def test_dumpdata_has_no_locks_and_needs_no_tables(tmp_path: Path) -> None:
     shop = with_file(tmp_path, DATABASE_ROUTERS=[])
     shop.manage("migrate")
@@ -126,6 +150,7 @@ def test_dumpdata_has_no_locks_and_needs_no_tables(tmp_path: Path) -> None:
         assert "celery_exclusive.lock" not in shop.manage(*command).lower().replace(" ", "")
 
 
+@pytest.mark.proves("Django, migrations")
 def test_migrations_make_the_same_tables_in_postgres_as_the_store(
     postgres_url: str, postgres_database: PostgresDatabase
 ) -> None:
@@ -146,6 +171,7 @@ def test_migrations_make_the_same_tables_in_postgres_as_the_store(
         assert connection.execute(COLUMNS).fetchall() == []
 
 
+@pytest.mark.proves("which store, Django")
 def test_a_project_that_names_no_store_finds_its_database(
     postgres_url: str, postgres_database: PostgresDatabase
 ) -> None:
@@ -163,6 +189,7 @@ def test_a_project_that_names_no_store_finds_its_database(
         assert connection.execute(COLUMNS).fetchall()
 
 
+@pytest.mark.proves("Django, migrations")
 def test_tables_in_maria_are_made_and_unmade(maria_url: str, maria_database: MariaDatabase) -> None:
     shop = Shop(DATABASES={"default": mysql(maria_url)}, MYSQLDB="pymysql")
     shop.manage("migrate", "celery_exclusive")
@@ -174,6 +201,7 @@ def test_tables_in_maria_are_made_and_unmade(maria_url: str, maria_database: Mar
     assert not maria_database.ask(tables)
 
 
+@pytest.mark.proves("Django, migrations")
 def test_a_project_whose_locks_are_elsewhere_gets_no_tables(tmp_path: Path) -> None:
     shop = Shop(DATABASES={"default": sqlite(tmp_path / "shop.db")}, CELERY_EXCLUSIVE_STORE="redis://nowhere")
     shop.manage("migrate")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.django.databases import postgresql, sqlite
 from tests.django.shop_project import Shop, with_file
 
@@ -29,6 +31,14 @@ def passes(shop: Shop) -> None:
     assert "Found 13 test(s)" in said
 
 
+@pytest.mark.promise(
+    "In `TestCase`, `TransactionTestCase` and under `ATOMIC_REQUESTS` no rollback and no flush undoes a "
+    "lock; the test database can be dropped",
+    name="Django, tests of a project",
+    broke="connections kept open: PostgreSQL would not drop it",
+    also="the project's own tests",
+)
+@pytest.mark.proves("odd records", "Django, admin")
 def test_the_shop_s_tests_pass_with_locks_in_a_file_of_their_own(tmp_path: Path) -> None:
     files = {
         alias: atomic(sqlite(tmp_path / f"{alias}.db"), NAME=tmp_path / f"test-{alias}.db")
@@ -37,10 +47,19 @@ def test_the_shop_s_tests_pass_with_locks_in_a_file_of_their_own(tmp_path: Path)
     passes(with_file(tmp_path, DATABASES=files))
 
 
+@pytest.mark.proves("Django, tests of a project", "Django, admin")
 def test_the_shop_s_tests_pass_with_locks_in_the_default_database_in_postgres(postgres_url: str) -> None:
     passes(Shop(DATABASES={"default": atomic(postgresql(postgres_url), NAME="test_shop")}))
 
 
+@pytest.mark.promise(
+    "Django's admin shows holder, age and line of the locks of this namespace, and waiting tasks with "
+    "their places. It adds, changes and deletes nothing. To release a lock is a permission of its own, "
+    "refused while the holder runs, and logged",
+    name="Django, admin",
+    broke="other namespaces shown; the permission not asked for; nothing logged; free keys shown",
+    also="the project's own tests, `tests/django/shop/orders/tests.py`",
+)
 def test_the_admin_tells_that_tables_are_missing_and_hides_what_is_elsewhere(tmp_path: Path) -> None:
     shop = with_file(tmp_path)
     shop.manage("migrate")

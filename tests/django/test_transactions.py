@@ -124,6 +124,12 @@ def start_site(app: Celery, postgres_url: str) -> Iterator[Callable[[Callable[..
         yield start
 
 
+@pytest.mark.promise(
+    "Two requests under `ATOMIC_REQUESTS` spend one credit once, and lose no count, with "
+    "`until_commit=True`; without it, twice (the control)",
+    name="until_commit, two requests",
+    broke="red before: no such option",
+)
 @pytest.mark.parametrize(("until_commit", "spent"), [(True, 1), (None, 2)])
 def test_two_requests_spend_one_credit_once_if_the_lock_is_held_until_their_commit(
     start_site: Callable[..., Site],
@@ -152,6 +158,7 @@ def test_two_requests_spend_one_credit_once_if_the_lock_is_held_until_their_comm
     assert ("released before the transaction of database 'default'" in log.text) == (until_commit is None)
 
 
+@pytest.mark.proves("until_commit, two requests")
 def test_visits_that_are_counted_under_a_lock_until_the_commit_are_all_counted(
     start_site: Callable[..., Site], lock: Lock
 ) -> None:
@@ -167,6 +174,7 @@ def test_visits_that_are_counted_under_a_lock_until_the_commit_are_all_counted(
     assert execute("SELECT visits FROM account") == [(40,)]
 
 
+@pytest.mark.proves("until_commit")
 def test_a_view_that_raises_releases_the_lock_after_its_rollback(
     start_site: Callable[..., Site], lock: Lock, log: pytest.LogCaptureFixture
 ) -> None:
@@ -183,6 +191,13 @@ def test_a_view_that_raises_releases_the_lock_after_its_rollback(
 # Ends of a transaction ----------------------------------------------------------------------------------
 
 
+@pytest.mark.promise(
+    "With `until_commit=True` a lock is held until the commit, rollback or close of all open transactions, "
+    "also after an exception in a view, a failed or interrupted commit, and when the server ends the "
+    "connection. A savepoint is no end. It is renewed until then",
+    name="until_commit",
+    broke="no own `commit`, `rollback`, `close` or `set_autocommit`; released with the first of two aliases",
+)
 @pytest.mark.parametrize("is_undone", [False, True], ids=["commit", "rollback"])
 def test_a_lock_until_commit_is_held_until_the_commit_or_rollback(
     database: Database, lock: Lock, is_undone: bool
@@ -196,6 +211,7 @@ def test_a_lock_until_commit_is_held_until_the_commit_or_rollback(
         assert len(execute("SELECT * FROM account")) == (not is_undone)
 
 
+@pytest.mark.proves("until_commit")
 def test_a_lock_until_commit_is_released_after_an_exception_in_the_transaction(
     database: Database, lock: Lock
 ) -> None:
@@ -207,6 +223,7 @@ def test_a_lock_until_commit_is_released_after_an_exception_in_the_transaction(
     assert not lock().locked()
 
 
+@pytest.mark.proves("until_commit")
 @pytest.mark.parametrize("is_undone", [False, True], ids=["released", "rolled back"])
 def test_a_savepoint_does_not_end_a_lock_until_commit(
     database: Database, lock: Lock, is_undone: bool
@@ -220,6 +237,7 @@ def test_a_savepoint_does_not_end_a_lock_until_commit(
     assert not lock().locked()
 
 
+@pytest.mark.proves("until_commit")
 def test_a_commit_that_fails_and_is_rolled_back_releases_a_lock_until_commit(
     postgres: Database, lock: Lock
 ) -> None:
@@ -231,6 +249,7 @@ def test_a_commit_that_fails_and_is_rolled_back_releases_a_lock_until_commit(
     assert not lock().locked()
 
 
+@pytest.mark.proves("until_commit")
 def test_a_connection_that_is_closed_in_its_transaction_releases_a_lock_until_commit(
     database: Database, lock: Lock
 ) -> None:
@@ -245,6 +264,7 @@ def test_a_connection_that_is_closed_in_its_transaction_releases_a_lock_until_co
     assert execute("SELECT * FROM account") == []
 
 
+@pytest.mark.proves("until_commit")
 def test_a_connection_that_the_server_ends_releases_a_lock_until_commit(
     postgres: Database, postgres_database: PostgresDatabase, lock: Lock
 ) -> None:
@@ -256,6 +276,7 @@ def test_a_connection_that_the_server_ends_releases_a_lock_until_commit(
     assert not lock().locked()
 
 
+@pytest.mark.proves("until_commit")
 def test_a_commit_that_is_interrupted_when_it_is_done_releases_a_lock_until_commit(
     postgres: Database, lock: Lock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,6 +293,7 @@ def test_a_commit_that_is_interrupted_when_it_is_done_releases_a_lock_until_comm
     assert not lock().locked()
 
 
+@pytest.mark.proves("until_commit")
 def test_a_lock_until_commit_waits_for_the_transactions_of_all_aliases(
     database: Database, lock: Lock
 ) -> None:
@@ -289,6 +311,7 @@ def test_a_lock_until_commit_waits_for_the_transactions_of_all_aliases(
     assert not lock().locked()
 
 
+@pytest.mark.proves("until_commit")
 @pytest.mark.parametrize("end", [transaction.commit, transaction.rollback])
 def test_a_transaction_that_is_ended_by_hand_releases_a_lock_until_commit(
     database: Database, lock: Lock, end: Callable[[], None]
@@ -302,6 +325,7 @@ def test_a_transaction_that_is_ended_by_hand_releases_a_lock_until_commit(
     transaction.set_autocommit(True)
 
 
+@pytest.mark.proves("until_commit")
 def test_each_transaction_of_a_connection_releases_all_its_locks(database: Database, lock: Lock) -> None:
     for _ in range(3):
         with transaction.atomic():
@@ -313,6 +337,7 @@ def test_each_transaction_of_a_connection_releases_all_its_locks(database: Datab
         assert not any(guard.locked() for guard in guards)
 
 
+@pytest.mark.proves("until_commit")
 def test_a_function_that_runs_on_commit_finds_the_lock_free(database: Database, lock: Lock) -> None:
     seen: list[bool] = []
     with transaction.atomic():
@@ -325,6 +350,7 @@ def test_a_function_that_runs_on_commit_finds_the_lock_free(database: Database, 
 # While it is held ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("until_commit")
 def test_a_lock_until_commit_is_renewed_until_the_commit(
     database: Database, lock: Lock, log: pytest.LogCaptureFixture
 ) -> None:
@@ -336,6 +362,13 @@ def test_a_lock_until_commit_is_renewed_until_the_commit(
     assert "lost its lease" not in log.text
 
 
+@pytest.mark.promise(
+    "With `until_commit=True` a lock is released at once without a transaction, or by another thread; a "
+    "forked child releases nothing; its own transaction does not wait for it; it is refused where Django "
+    "has no databases",
+    name="until_commit without a transaction",
+    broke="waits for itself; a closed connection taken for an open transaction",
+)
 def test_a_lock_until_commit_without_a_transaction_is_released_at_once(
     database: Database, lock: Lock
 ) -> None:
@@ -344,6 +377,7 @@ def test_a_lock_until_commit_without_a_transaction_is_released_at_once(
     assert not lock().locked()
 
 
+@pytest.mark.proves("until_commit without a transaction")
 def test_a_lock_until_commit_that_another_thread_releases_is_released_at_once(
     database: Database, lock: Lock
 ) -> None:
@@ -354,6 +388,7 @@ def test_a_lock_until_commit_that_another_thread_releases_is_released_at_once(
         assert not lock().locked()
 
 
+@pytest.mark.proves("until_commit without a transaction")
 @pytest.mark.parametrize("is_block", [True, False], ids=["block", "acquire"])
 def test_a_lock_that_its_own_transaction_holds_is_refused_instead_of_waited_for(
     database: Database, lock: Lock, is_block: bool
@@ -377,6 +412,7 @@ def test_a_lock_that_its_own_transaction_holds_is_refused_instead_of_waited_for(
         pass
 
 
+@pytest.mark.proves("until_commit without a transaction")
 def test_a_forked_child_that_closes_the_connections_releases_nothing(database: Database, lock: Lock) -> None:
     with transaction.atomic():
         with lock(until_commit=True):
@@ -398,6 +434,12 @@ def warnings_of(log: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in log.records if record.levelname == "WARNING"]
 
 
+@pytest.mark.promise(
+    "A `lock()` that ends in `atomic()` is reported once for each place, also through a recipe; not in the "
+    "transaction around a `TestCase`, nor with `until_commit=False`",
+    name="lock in a transaction",
+    broke="reported each time; a test's transaction counted",
+)
 def test_a_lock_that_ends_in_a_transaction_is_reported_once_for_each_place(
     database: Database, lock: Lock, log: pytest.LogCaptureFixture
 ) -> None:
@@ -414,6 +456,7 @@ def test_a_lock_that_ends_in_a_transaction_is_reported_once_for_each_place(
     assert len(warnings_of(log)) == 2
 
 
+@pytest.mark.proves("lock in a transaction")
 def test_a_recipe_that_ends_in_a_transaction_is_reported_with_the_place_that_uses_it(
     database: Database, app: Celery, log: pytest.LogCaptureFixture
 ) -> None:
@@ -423,6 +466,7 @@ def test_a_recipe_that_ends_in_a_transaction_is_reported_with_the_place_that_use
     assert f"({__file__}:" in warning
 
 
+@pytest.mark.proves("lock in a transaction")
 def test_nothing_is_reported_without_a_transaction_or_if_it_is_told_when_to_release(
     database: Database, lock: Lock, log: pytest.LogCaptureFixture
 ) -> None:
@@ -441,6 +485,7 @@ def test_nothing_is_reported_without_a_transaction_or_if_it_is_told_when_to_rele
     assert warnings_of(log) == []
 
 
+@pytest.mark.proves("lock in a transaction")
 def test_the_transaction_around_a_test_does_not_count_but_those_within_it_do(
     database: Database, lock: Lock, log: pytest.LogCaptureFixture
 ) -> None:
@@ -492,6 +537,7 @@ except ExclusiveError as error:
 """
 
 
+@pytest.mark.proves("until_commit without a transaction")
 def test_a_process_without_a_django_project_is_refused_a_lock_until_commit() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
     said = subprocess.run(
@@ -500,6 +546,7 @@ def test_a_process_without_a_django_project_is_refused_a_lock_until_commit() -> 
     assert said.count("lock('account:1'): until_commit=True waits for transactions of Django, and this") == 2
 
 
+@pytest.mark.proves("until_commit without a transaction")
 def test_a_value_of_until_commit_that_is_no_bool_is_refused_at_once() -> None:
     with pytest.raises(OptionError, match="until_commit='yes' must be True, False or None"):
         lock_("account:1", until_commit="yes")  # type: ignore[arg-type]

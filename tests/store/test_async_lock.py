@@ -93,6 +93,11 @@ def is_free(lock: Lock, *, within: float = 30) -> bool:
     return is_acquired
 
 
+@pytest.mark.promise(
+    "`async with lock(...)` and its methods, on each store: one holder at a time; the store is never asked "
+    "in the thread of the loop",
+    broke="red before: refused; asked in the loop",
+)
 def test_coroutines_hold_it_one_at_a_time_and_never_ask_the_store_in_their_loop(lock: Lock) -> None:
     inside, most = [], []
 
@@ -124,6 +129,13 @@ def test_coroutines_hold_it_one_at_a_time_and_never_ask_the_store_in_their_loop(
     assert is_free(lock)
 
 
+@pytest.mark.promise(
+    "A coroutine that is cancelled at any moment leaves nothing held: what is granted afterwards is "
+    "released, and a release is done, also if it had no thread yet, or its loop is closed",
+    name="cancelled coroutine",
+    broke="nothing cleaned up",
+    figure="40 on each store",
+)
 def test_a_coroutine_that_is_cancelled_at_any_moment_leaves_nothing_held(lock: Lock) -> None:
     async def hold() -> None:
         async with lock(wait=60) as lease:
@@ -142,6 +154,7 @@ def test_a_coroutine_that_is_cancelled_at_any_moment_leaves_nothing_held(lock: L
     assert is_free(lock)
 
 
+@pytest.mark.proves("cancelled coroutine")
 def test_a_lock_that_is_granted_after_the_cancellation_is_released(
     start_redis: Callable[..., RedisServer], make_lock: Callable[[str], Lock]
 ) -> None:
@@ -185,6 +198,7 @@ async def is_cancelled_before(task: asyncio.Task[Any], proxy: Proxy) -> bool:
     return is_cancelled
 
 
+@pytest.mark.proves("cancelled coroutine")
 def test_a_release_that_is_cancelled_before_it_has_a_thread_is_done(lock_here: Lock) -> None:
     gate = threading.Event()
 
@@ -209,6 +223,12 @@ def test_a_release_that_is_cancelled_before_it_has_a_thread_is_done(lock_here: L
     assert is_free(lock_here)
 
 
+@pytest.mark.promise(
+    "A hundred waiting coroutines use 8 threads at most, and others go on; the lease is renewed while the "
+    "loop is blocked",
+    name="waiting coroutines",
+    broke="waits in its thread; no heartbeat",
+)
 def test_a_hundred_waiting_coroutines_hold_no_thread_each(lock_here: Lock) -> None:
     async def wait() -> int:
         async with lock_here(wait=500):
@@ -229,6 +249,12 @@ def test_a_hundred_waiting_coroutines_hold_no_thread_each(lock_here: Lock) -> No
     assert is_free(lock_here)
 
 
+@pytest.mark.promise(
+    "A coroutine whose task waits for itself is refused, a child task of it waits; `until_commit=True` and "
+    "a release without a lease are refused",
+    name="misuse in coroutines",
+    broke="tasks not told apart; not refused",
+)
 def test_one_of_two_tasks_that_wait_for_each_other_gives_up_and_one_that_waits_for_itself_is_refused(
     lock_here: Lock,
 ) -> None:
@@ -260,6 +286,7 @@ def test_one_of_two_tasks_that_wait_for_each_other_gives_up_and_one_that_waits_f
     asyncio.run(main())
 
 
+@pytest.mark.proves("waiting coroutines")
 def test_a_lock_is_renewed_while_its_loop_is_blocked(lock_here: Lock) -> None:
     async def main() -> None:
         async with lock_here(ttl=1) as lease:
@@ -275,6 +302,7 @@ def test_a_lock_is_renewed_while_its_loop_is_blocked(lock_here: Lock) -> None:
     assert held == [False]
 
 
+@pytest.mark.proves("cancelled coroutine")
 def test_a_loop_that_is_closed_leaves_nothing_held(lock_here: Lock) -> None:
     async def hold(has_it: asyncio.Event) -> None:
         async with lock_here():
@@ -291,11 +319,13 @@ def test_a_loop_that_is_closed_leaves_nothing_held(lock_here: Lock) -> None:
     assert is_free(lock_here)
 
 
+@pytest.mark.proves("misuse in coroutines")
 def test_until_commit_is_refused_in_a_coroutine_and_points_to_a_thread(lock_here: Lock) -> None:
     with pytest.raises(OptionError, match=r"belongs to a thread: put .* `await sync_to_async"):
         asyncio.run(lock_here(until_commit=True).aacquire())
 
 
+@pytest.mark.proves("misuse in coroutines")
 def test_a_coroutine_that_holds_nothing_releases_nothing(lock_here: Lock) -> None:
     with pytest.raises(
         ExclusiveError, match=r"lock\('k'\)\.arelease\(\): this object does not hold the lock"
@@ -351,6 +381,11 @@ assert beats
 """
 
 
+@pytest.mark.promise(
+    "`lock()` and its async form work in a forked child, while the interpreter exits, also if Redis was "
+    "not used before, and beside gevent",
+    broke="red before: RuntimeError of redis-py at exit; the executor of the parent",
+)
 @pytest.mark.parametrize(
     ("code", "told"),
     [

@@ -127,11 +127,19 @@ def lose_the_next_reply(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[]
     assert not due, "no reply was lost"
 
 
+@pytest.mark.proves("cluster round trips")
 def test_each_bucket_has_one_slot_and_every_process_knows_it_by_the_key_alone() -> None:
     assert len({key_slot(b"%d" % number) for number in range(BUCKETS)}) == BUCKETS
     assert [bucket_of(key) for key in ("repo:17", "ünïcode", "")] == [52, 42, 0]
 
 
+@pytest.mark.promise(
+    "Redis Cluster: each operation is one round trip to the node of its key; renewals, sweeps, looks and "
+    "the epoch are one for each node",
+    name="cluster round trips",
+    figure="300 leases: 3 trips",
+    also="the kit and the differential test",
+)
 def test_an_operation_is_one_round_trip_and_what_is_for_all_locks_one_for_each_node(
     cluster: RedisCluster, store: ClusterStore, trips: Counter[str]
 ) -> None:
@@ -152,6 +160,7 @@ def test_an_operation_is_one_round_trip_and_what_is_for_all_locks_one_for_each_n
         assert set(trips.values()) == {1}
 
 
+@pytest.mark.proves("moving slots")
 def test_a_key_is_found_where_its_slot_has_moved_and_the_next_call_goes_there_at_once(
     cluster: RedisCluster, store: ClusterStore, trips: Counter[str]
 ) -> None:
@@ -167,6 +176,12 @@ def test_a_key_is_found_where_its_slot_has_moved_and_the_next_call_goes_there_at
     assert sum(trips.values()) == 1
 
 
+@pytest.mark.promise(
+    "A lock is granted to one owner while its slot moves, and calls follow it. ASK is not followed: "
+    "redis-py's own client follows it, and is granted a held lock",
+    name="moving slots",
+    broke="ASK followed, MOVED not remembered",
+)
 def test_a_held_lock_is_not_granted_while_its_slot_moves(cluster: RedisCluster) -> None:
     with closing(store_of(cluster, timeout=1)) as store:
         store.apply(KEY, take("a"))
@@ -176,6 +191,7 @@ def test_a_held_lock_is_not_granted_while_its_slot_moves(cluster: RedisCluster) 
         assert isinstance(store.apply(KEY, take("b", message=None)).answer, Held)
 
 
+@pytest.mark.proves("moving slots")
 def test_the_client_of_redis_py_follows_an_ask_redirect_and_is_granted_a_lock_that_is_held(
     cluster: RedisCluster, store: ClusterStore
 ) -> None:
@@ -195,6 +211,7 @@ def test_the_client_of_redis_py_follows_an_ask_redirect_and_is_granted_a_lock_th
     assert store.inspect(KEY).holders[0].id == "a"
 
 
+@pytest.mark.proves("moving slots")
 def test_a_call_waits_until_a_slot_has_moved(cluster: RedisCluster, store: ClusterStore) -> None:
     store.apply(KEY, take("a"))
     moving = cluster.moving(SLOT, cluster.others(SLOT)[0])
@@ -207,6 +224,7 @@ def test_a_call_waits_until_a_slot_has_moved(cluster: RedisCluster, store: Clust
         assert isinstance(reply().answer, Parked)
 
 
+@pytest.mark.proves("moving slots")
 def test_a_refusal_to_try_again_is_tried_again(cluster: RedisCluster, store: ClusterStore) -> None:
     """Only a command with several names gets it, which our scripts and commands never have."""
     base = f"cx2:{{{bucket_of(KEY)}}}:"
@@ -228,6 +246,7 @@ def test_a_refusal_to_try_again_is_tried_again(cluster: RedisCluster, store: Clu
         assert answer() == [b"1", b"2"]
 
 
+@pytest.mark.proves("moving slots")
 def test_a_slot_that_no_node_has_is_waited_for_within_the_timeout(
     cluster: RedisCluster, store: ClusterStore
 ) -> None:
@@ -244,6 +263,16 @@ def test_a_slot_that_no_node_has_is_waited_for_within_the_timeout(
         assert isinstance(reply().answer, Parked)
 
 
+@pytest.mark.promise(
+    "The replica of a killed primary goes on with its leases and lines. A silent node keeps neither leases "
+    "on others from being renewed nor messages that were woken there from being published. A request that "
+    "is sent again is done once",
+    name="cluster failover",
+    broke=(
+        "the first arguments sent again, a repeated release not taken for one, no last try for what others "
+        "send on, an error instead of what was woken"
+    ),
+)
 def test_a_replica_takes_over_from_a_killed_primary_with_its_leases_and_lines(
     cluster: RedisCluster, store: ClusterStore
 ) -> None:
@@ -260,6 +289,7 @@ def test_a_replica_takes_over_from_a_killed_primary_with_its_leases_and_lines(
     assert sorted(store.scan()) == sorted(keys)
 
 
+@pytest.mark.proves("cluster failover")
 @pytest.mark.parametrize("is_connected", [True, False])
 def test_a_node_that_does_not_answer_does_not_keep_leases_on_others_from_being_renewed(
     cluster: RedisCluster, *, is_connected: bool
@@ -278,6 +308,15 @@ def test_a_node_that_does_not_answer_does_not_keep_leases_on_others_from_being_r
             assert store.inspect(key).holders[0].remaining > 60 * SECOND
 
 
+@pytest.mark.promise(
+    "A silent node of a cluster does not keep leases on other nodes from being renewed in time: renewals "
+    "and the look at the epoch wait for it no longer than until the next ones are due",
+    name="silent node",
+    broke=(
+        "each waited for the timeout of the store: a second holder after 39 s with a ttl of 30 s and the "
+        "`socket_timeout` that the docs advise"
+    ),
+)
 def test_renewals_wait_for_a_silent_node_only_until_the_next_ones_are_due(
     cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,6 +335,7 @@ def test_renewals_wait_for_a_silent_node_only_until_the_next_ones_are_due(
     assert 0 < max(waits) <= 1
 
 
+@pytest.mark.proves("cluster failover")
 def test_a_sweep_returns_what_it_has_woken_though_a_node_does_not_answer(cluster: RedisCluster) -> None:
     with closing(store_of(cluster, timeout=2)) as store:
         before = store.reap().times
@@ -311,6 +351,7 @@ def test_a_sweep_returns_what_it_has_woken_though_a_node_does_not_answer(cluster
             store.reap()
 
 
+@pytest.mark.proves("cluster failover")
 @pytest.mark.parametrize("verb", ["acquire", "park", "release", "renew"])
 def test_a_command_that_is_sent_again_after_a_lost_reply_is_done_once(
     store: ClusterStore, lose_the_next_reply: Callable[[], None], verb: str
@@ -332,6 +373,7 @@ def test_a_command_that_is_sent_again_after_a_lost_reply_is_done_once(
         assert store.renew([(KEY, Renew("a", "token of a", LIFE))]) == [True]
 
 
+@pytest.mark.proves("cluster failover")
 def test_a_promoted_copy_is_not_lost_if_its_lease_ended_before_the_lost_reply_was_asked_for_again(
     store: ClusterStore, lose_the_next_reply: Callable[[], None]
 ) -> None:
@@ -342,6 +384,11 @@ def test_a_promoted_copy_is_not_lost_if_its_lease_ended_before_the_lost_reply_wa
     assert isinstance(store.apply(KEY, take("b", ttl=1, promoted=wake.epoch)).answer, Granted)
 
 
+@pytest.mark.promise(
+    "The loss of one node's data is noticed, and offers of the other nodes stay good",
+    name="loss of one node's data",
+    broke="the epoch of one bucket, an offer compared with the epoch of all",
+)
 def test_the_loss_of_one_node_s_data_is_another_epoch_which_a_sweep_tells(
     cluster: RedisCluster, store: ClusterStore
 ) -> None:
@@ -356,6 +403,7 @@ def test_the_loss_of_one_node_s_data_is_another_epoch_which_a_sweep_tells(
         before = after
 
 
+@pytest.mark.proves("loss of one node's data")
 def test_after_the_loss_of_one_node_s_data_offers_on_the_others_are_good_and_its_own_are_not(
     cluster: RedisCluster, store: ClusterStore
 ) -> None:
@@ -374,6 +422,16 @@ def test_after_the_loss_of_one_node_s_data_offers_on_the_others_are_good_and_its
         assert isinstance(again.answer, Stale if key == kept else Parked)
 
 
+@pytest.mark.promise(
+    "Data that a node of a cluster has lost, as a replica that was behind or after a restart with older "
+    "data, make another epoch, once for all, also where its connection outlived the loss. Fences grow over "
+    "it. What moves in order is no loss",
+    name="node with older data",
+    broke=(
+        "no statement, its answer not heard, new connections not looked at, buckets that come back not "
+        "looked at"
+    ),
+)
 def test_a_grant_that_a_new_primary_does_not_have_is_another_epoch_and_told_once(
     cluster: RedisCluster, store: ClusterStore
 ) -> None:
@@ -391,6 +449,7 @@ def test_a_grant_that_a_new_primary_does_not_have_is_another_epoch_and_told_once
         assert store.epoch() == other.epoch() == after
 
 
+@pytest.mark.proves("node with older data")
 @pytest.mark.parametrize("is_connected", [True, False])
 def test_older_data_of_a_node_that_was_restarted_are_told(
     cluster: RedisCluster, store: ClusterStore, *, is_connected: bool
@@ -413,6 +472,7 @@ def test_older_data_of_a_node_that_was_restarted_are_told(
         cluster.ask(replica, "CONFIG", "SET", "cluster-replica-no-failover", "no")
 
 
+@pytest.mark.proves("node with older data")
 @pytest.mark.parametrize("news", ["a lost connection", "MOVED", "CLUSTER SLOTS"])
 def test_a_loss_of_data_while_another_node_had_the_slots_is_noticed_over_the_same_connection(
     cluster: RedisCluster, store: ClusterStore, news: str
@@ -438,6 +498,7 @@ def test_a_loss_of_data_while_another_node_had_the_slots_is_noticed_over_the_sam
     assert store.reap().epoch not in ("", epoch)
 
 
+@pytest.mark.proves("node with older data")
 def test_a_slot_that_moves_without_a_loss_keeps_its_epoch(cluster: RedisCluster, store: ClusterStore) -> None:
     epoch = store.epoch()
     assert is_granted(store, KEY, "a")
@@ -448,6 +509,12 @@ def test_a_slot_that_moves_without_a_loss_keeps_its_epoch(cluster: RedisCluster,
     assert store.reap().epoch == epoch
 
 
+@pytest.mark.promise(
+    "The leases of each node end by its own clock, and no dead run is recovered unless all clocks have run "
+    "on",
+    name="clocks of nodes",
+    broke="one clock for all buckets, one clock for the reaper, a step of one of them ignored",
+)
 def test_each_bucket_recovers_dead_runs_by_the_clock_of_its_own_node(store: ClusterStore) -> None:
     now = 2_000_000_000 * SECOND
     ahead, behind = "key 1", "key 2"
@@ -469,6 +536,7 @@ def test_each_bucket_recovers_dead_runs_by_the_clock_of_its_own_node(store: Clus
     assert [wake.key for wake in store.reap().wake] == [behind]
 
 
+@pytest.mark.proves("clocks of nodes")
 def test_clocks_of_nodes_that_differ_are_a_warning(store: ClusterStore) -> None:
     assert not [warning for warning in store.check() if "clock" in warning]
     store.buckets[7].clock = lambda: 2_000_000_000 * SECOND
@@ -476,6 +544,11 @@ def test_clocks_of_nodes_that_differ_are_a_warning(store: ClusterStore) -> None:
     assert "the clocks of its nodes differ by" in warning
 
 
+@pytest.mark.promise(
+    "A cluster without `CONFIG` is checked, its user needs `+cluster|slots`, and an error names what is no "
+    "cluster, or cannot be reached",
+    name="cluster checks",
+)
 def test_a_check_warns_once_of_what_all_nodes_have_and_needs_neither_config_nor_facts(
     cluster: RedisCluster, store: ClusterStore
 ) -> None:
@@ -486,6 +559,7 @@ def test_a_check_warns_once_of_what_all_nodes_have_and_needs_neither_config_nor_
         assert least.check() == []  # it may not ask CONFIG
 
 
+@pytest.mark.proves("cluster checks")
 @pytest.mark.parametrize("missing", ["cluster|slots", "evalsha", ""])
 def test_the_smallest_user_needs_one_right_more_on_a_cluster(cluster: RedisCluster, missing: str) -> None:
     rights = " ".join(right for right in f"{RIGHTS} +cluster|slots".split() if right != f"+{missing}")
@@ -497,6 +571,7 @@ def test_the_smallest_user_needs_one_right_more_on_a_cluster(cluster: RedisClust
             live(store)
 
 
+@pytest.mark.proves("cluster checks")
 def test_a_password_that_is_refused_later_is_told_at_once(cluster: RedisCluster, trips: Counter[str]) -> None:
     with logged_in(cluster, f"ACL SETUSER locks reset on >PASSWORD {RIGHTS} +cluster|slots") as store:
         live(store)
@@ -509,6 +584,7 @@ def test_a_password_that_is_refused_later_is_told_at_once(cluster: RedisCluster,
         assert sum(trips.values()) == 1
 
 
+@pytest.mark.proves("cluster checks")
 def test_a_single_server_says_that_it_is_none(redis_url: str) -> None:
     url = redis_url.replace("redis://", "redis+cluster://")
     with closing(open_store(url)) as store, pytest.raises(StoreUnavailable) as refused:
@@ -516,6 +592,7 @@ def test_a_single_server_says_that_it_is_none(redis_url: str) -> None:
     assert str(refused.value).endswith("; it is a single server: name it redis:// in exclusive_store")
 
 
+@pytest.mark.proves("cluster checks")
 def test_a_node_that_cannot_be_reached_is_named_and_others_tell_where_the_slots_are(
     cluster: RedisCluster,
 ) -> None:
@@ -526,6 +603,12 @@ def test_a_node_that_cannot_be_reached_is_named_and_others_tell_where_the_slots_
         assert is_granted(store, KEY, "a")
 
 
+@pytest.mark.promise(
+    "Eight processes never hold a lock two at once while slots of a cluster move and replicas take over, "
+    "in order and from a killed primary",
+    broke="ASK followed",
+    figure="6 moves of slots, 3 failovers in order, 1 of a killed primary",
+)
 def test_eight_processes_are_never_two_at_once_while_slots_move_and_replicas_take_over(
     cluster: RedisCluster, tmp_path: Path
 ) -> None:

@@ -101,6 +101,7 @@ class TestRedisCluster(StoreConformance):
         return [name for name in names if not name.endswith((":fence", ":epoch", ":run"))]
 
 
+@pytest.mark.proves("memcached")
 class TestMemcached(StoreConformance):
     dying_leases = 2
 
@@ -164,6 +165,10 @@ class TestPostgres(DatabaseConformance):
         self.use_one_beside(postgres_database)
 
 
+@pytest.mark.promise(
+    "`django://alias` keeps what its database keeps: the kit on SQLite, PostgreSQL and MariaDB of Django",
+    name="Django's databases",
+)
 class TestDjangoSqlite(TestSqlite):
     quick = OF_A_CONNECTION
 
@@ -180,6 +185,7 @@ class TestDjangoSqlite(TestSqlite):
         return open_store("django://nowhere")
 
 
+@pytest.mark.proves("Django's databases")
 class TestDjangoPostgres(TestPostgres):
     quick = OF_A_CONNECTION
 
@@ -196,6 +202,7 @@ class TestDjangoPostgres(TestPostgres):
         return open_store("django://nowhere")
 
 
+@pytest.mark.proves("PgBouncer")
 class TestPgBouncer(TestPostgres):
     """Through a pooler that gives each transaction another connection."""
 
@@ -206,12 +213,14 @@ class TestPgBouncer(TestPostgres):
         self.url = self.database.url_of("tests", pgbouncer.port)
 
 
+@pytest.mark.proves("differential")
 class TestMaria(DatabaseConformance):
     @pytest.fixture(autouse=True)
     def server(self, maria_database: MariaDatabase) -> None:
         self.use_one_beside(maria_database)
 
 
+@pytest.mark.proves("differential")
 class TestMariaUnprepared(TestMaria):
     """As MySQL is asked."""
 
@@ -222,6 +231,7 @@ class TestMariaUnprepared(TestMaria):
         monkeypatch.setattr("celery_exclusive.stores.sql.mysql.PREPARING", ())
 
 
+@pytest.mark.proves("Django's databases")
 class TestDjangoMaria(TestMaria):
     quick = OF_A_CONNECTION
 

@@ -84,6 +84,16 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     return Bench(url, harm)
 
 
+@pytest.mark.promise(
+    "A lock whose data are damaged (another type, counts, a lease or an offer that does not parse; JSON "
+    "that is none) is set aside, reported once per worker, and listed. Reaper and heartbeat go on with the "
+    "others. The error of a call that needs it names the way out, and `--force` drops it",
+    name="damaged lock",
+    broke=(
+        "an error of one key ends the sweep, or the renewal, or the listing; not taken out of what is due; "
+        "not forgotten by `--force`; an error that names no key: all red on Redis and SQLite"
+    ),
+)
 def test_the_reaper_sets_a_damaged_key_aside_and_looks_after_the_others(bench: Bench) -> None:
     bench.now += LIFE
     reply = bench.store.reap()
@@ -97,6 +107,7 @@ def test_the_reaper_sets_a_damaged_key_aside_and_looks_after_the_others(bench: B
     assert [key for key, _ in bench.store.reap().unreadable] == ["bad"]
 
 
+@pytest.mark.proves("damaged lock")
 def test_the_leases_of_other_keys_are_renewed(bench: Bench) -> None:
     leases = [(key, Renew("a", "token of a", 2 * LIFE)) for key in ("one", "bad", "two")]
     first, _, last = bench.store.renew(leases)
@@ -104,6 +115,7 @@ def test_the_leases_of_other_keys_are_renewed(bench: Bench) -> None:
     assert bench.store.inspect("two").holders[0].remaining == 2 * LIFE
 
 
+@pytest.mark.proves("damaged lock")
 def test_a_damaged_key_is_listed_until_it_is_dropped(bench: Bench) -> None:
     bench.now += LIFE
     bench.store.reap()
@@ -118,6 +130,7 @@ def test_a_damaged_key_is_listed_until_it_is_dropped(bench: Bench) -> None:
     assert isinstance(bench.acquire("bad", "d"), Parked)
 
 
+@pytest.mark.proves("damaged lock")
 @pytest.mark.parametrize(
     "bench",
     ["l: of a wrong type", "q: of a wrong type", "counts", "a lease", "an offer", *SQLITE, *SERVERS],
@@ -129,6 +142,7 @@ def test_the_error_of_a_damaged_key_names_it_and_the_remedy(bench: Bench) -> Non
         bench.acquire("bad", "c")
 
 
+@pytest.mark.proves("damaged lock")
 @pytest.mark.parametrize("name", ["fence", "epoch", "due"])
 def test_damage_that_all_keys_share_is_not_reported_as_damage_of_one(
     redis_server: RedisServer, redis_url: str, name: str

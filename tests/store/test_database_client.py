@@ -107,6 +107,12 @@ VERBS: dict[str, tuple[list[KeyOperation], KeyOperation, list[bytes]]] = {
 LOSSES = [(verb, word) for verb, (_, _, words) in VERBS.items() for word in words]
 
 
+@pytest.mark.promise(
+    "A connection to a database that is lost at any statement of any verb changes no answer",
+    name="databases, lost connection",
+    broke="no other try; not as a redelivered one; a repeated release is an alarm",
+)
+@pytest.mark.proves("refused release with a lost answer")
 @pytest.mark.parametrize(("verb", "word"), LOSSES, ids=[f"{verb}, {word.decode()}" for verb, word in LOSSES])
 def test_a_connection_lost_at_any_statement_of_a_verb_changes_no_answer(
     verb: str, word: bytes, store: ServerStore, proxy: Network, far: ServerStore
@@ -127,6 +133,7 @@ def test_a_connection_lost_at_any_statement_of_a_verb_changes_no_answer(
         assert store.inspect("lost").holders[0].fence == found.answer.fence
 
 
+@pytest.mark.proves("databases, lost connection")
 @pytest.mark.parametrize("word", [BEGIN, b"FOR UPDATE", b"UPDATE exclusive2_lock", COMMIT])
 def test_a_connection_lost_in_a_heartbeat_costs_no_lease(
     word: bytes, store: ServerStore, proxy: Network, far: ServerStore
@@ -140,6 +147,7 @@ def test_a_connection_lost_in_a_heartbeat_costs_no_lease(
     assert all(store.inspect(key).holders[0].remaining > LIFE for key in ("one", "two"))
 
 
+@pytest.mark.proves("databases, lost connection")
 @pytest.mark.parametrize("word", [BEGIN, b"UPDATE exclusive2_namespace", COMMIT])
 def test_a_connection_lost_in_a_sweep_loses_no_message(
     word: bytes, store: ServerStore, proxy: Network, far: ServerStore
@@ -160,6 +168,7 @@ def test_a_connection_lost_in_a_sweep_loses_no_message(
     assert list(store.scan()) == ["key"]
 
 
+@pytest.mark.proves("databases, lost connection")
 def test_a_promoted_copy_is_not_lost_if_its_lease_ended_before_the_lost_reply_was_asked_for_again(
     store: ServerStore, proxy: Network, far: ServerStore
 ) -> None:
@@ -172,6 +181,7 @@ def test_a_promoted_copy_is_not_lost_if_its_lease_ended_before_the_lost_reply_wa
     assert proxy.met == [proxy.spelt(COMMIT)]
 
 
+@pytest.mark.proves("databases, lost connection")
 def test_a_second_loss_is_reported(store: ServerStore, proxy: Network, far: ServerStore) -> None:
     proxy.lose(GRANT)
     proxy.lose(BEGIN)
@@ -180,6 +190,12 @@ def test_a_second_loss_is_reported(store: ServerStore, proxy: Network, far: Serv
     assert isinstance(far.apply("key", Acquire("a", "token of a", LIFE, redelivered=True)).answer, Granted)
 
 
+@pytest.mark.promise(
+    "A database server that is silent, stands still, restarts, is killed, or becomes a replica is given up "
+    "in time, and used when it is back",
+    name="databases, silent server",
+    broke="answers are waited for without end; the other connections are trusted after one was lost",
+)
 @pytest.mark.parametrize("lost", ["requests", "replies"])
 def test_a_server_that_does_not_answer_is_given_up_in_time(
     lost: str, proxy: Network, far: ServerStore
@@ -192,6 +208,7 @@ def test_a_server_that_does_not_answer_is_given_up_in_time(
     assert isinstance(far.apply("key", take("a")).answer, Granted)
 
 
+@pytest.mark.proves("databases, silent server")
 def test_a_server_that_stands_still_is_given_up_in_time(start_database: StartDatabase) -> None:
     server = start_database()
     store = server.open_store()
@@ -207,6 +224,7 @@ def test_a_server_that_stands_still_is_given_up_in_time(start_database: StartDat
     store.close()
 
 
+@pytest.mark.proves("databases, silent server")
 @pytest.mark.parametrize("scheme", ["postgresql+psycopg2", "mysql+mysqldb", "mariadb"])
 def test_a_server_that_does_not_run_is_reported_at_once(scheme: str) -> None:
     store = open_store(f"{scheme}://user:secret@127.0.0.1:1/locks")
@@ -216,6 +234,7 @@ def test_a_server_that_does_not_run_is_reported_at_once(scheme: str) -> None:
     assert "secret" not in str(raised.value)
 
 
+@pytest.mark.proves("databases, silent server")
 @pytest.mark.parametrize("how", ["stop", "kill"])
 def test_a_restarted_server_has_kept_leases_line_and_epoch(how: str, start_database: StartDatabase) -> None:
     server = start_database()
@@ -239,6 +258,7 @@ def test_a_restarted_server_has_kept_leases_line_and_epoch(how: str, start_datab
     store.close()
 
 
+@pytest.mark.proves("databases, silent server")
 def test_a_server_that_has_become_a_replica_is_reported_as_unavailable(start_database: StartDatabase) -> None:
     server = start_database()
     store = server.open_store()
@@ -255,6 +275,7 @@ def test_a_server_that_has_become_a_replica_is_reported_as_unavailable(start_dat
     store.close()
 
 
+@pytest.mark.proves("databases, standing client", "databases, silent server")
 def test_other_connections_that_block_a_call_are_reported(
     store: ServerStore, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,11 +293,17 @@ def test_other_connections_that_block_a_call_are_reported(
     assert store.apply("key", ForceRelease("a")).answer == Applied(True)
 
 
+@pytest.mark.promise(
+    "A database store works in threads, forks, gevent and through interruptions",
+    name="databases, threads and forks",
+    broke="the parent's connections used",
+)
 def test_threads_share_a_store_and_leave_no_more_connections_than_ran_at_once(store: ServerStore) -> None:
     threads_hold_a_key_one_at_a_time(store, 50)
     assert 1 <= len(list(store._idle)) <= 4
 
 
+@pytest.mark.proves("databases, threads and forks")
 def test_a_forked_child_has_a_connection_of_its_own(store: ServerStore, database: Database) -> None:
     granted = store.apply("key", take("a"))
     (mine,) = store._idle
@@ -293,6 +320,7 @@ def test_a_forked_child_has_a_connection_of_its_own(store: ServerStore, database
     assert list(store._idle) == [mine]  # the child's end did not end it
 
 
+@pytest.mark.proves("databases, threads and forks")
 def test_a_child_may_be_forked_while_other_threads_call(store: ServerStore) -> None:
     fork_while_threads_call(store)
 
@@ -334,6 +362,7 @@ print(ticks, heard)
 """
 
 
+@pytest.mark.proves("databases, threads and forks")
 def test_greenlets_and_a_thread_beside_them_use_a_store_side_by_side(database: Database) -> None:
     done = subprocess.run(
         [sys.executable, "-c", GREEN, database.url, database.sleep],
@@ -355,6 +384,7 @@ def test_a_closed_store_connects_again_when_used(store: ServerStore, database: D
     assert store.inspect("key").holders
 
 
+@pytest.mark.proves("databases, threads and forks")
 def test_an_interrupted_call_leaves_no_answer_for_the_next(
     store: ServerStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,6 +35,7 @@ def files(tmp_path: Path) -> Iterator[dict[str, dict[str, Any]]]:
         yield databases
 
 
+@pytest.mark.proves("Django, misuse")
 @pytest.mark.parametrize(
     "url", ["django://", "django://default/app", "django://me@default", "django://:default"]
 )
@@ -43,6 +44,10 @@ def test_a_url_that_is_not_an_alias_alone_is_refused(files: object, url: str) ->
         open_store(url)
 
 
+@pytest.mark.promise(
+    "A wrong alias, engine or URL of `django://`, or no Django, is refused with the fix",
+    name="Django, misuse",
+)
 def test_an_unknown_alias_is_refused_with_the_one_that_was_meant(files: object) -> None:
     with pytest.raises(
         OptionError, match=r"no alias 'lock' \(there are default, locks\).*did you mean 'locks'"
@@ -50,6 +55,7 @@ def test_an_unknown_alias_is_refused_with_the_one_that_was_meant(files: object) 
         open_store("django://lock")
 
 
+@pytest.mark.proves("Django, misuse")
 def test_a_database_of_another_kind_is_refused() -> None:
     with (
         configured({"default": {"ENGINE": ENGINES + "dummy"}}),
@@ -58,6 +64,7 @@ def test_a_database_of_another_kind_is_refused() -> None:
         open_store("django://default")
 
 
+@pytest.mark.proves("Django, misuse")
 def test_a_backend_that_cannot_be_imported_is_refused() -> None:
     with (
         configured({"default": {"ENGINE": "nowhere.backend", "NAME": "x"}}),
@@ -66,28 +73,37 @@ def test_a_backend_that_cannot_be_imported_is_refused() -> None:
         open_store("django://default")
 
 
+@pytest.mark.proves("Django, misuse")
 def test_settings_without_a_database_name_are_refused() -> None:
     with configured({"default": {"ENGINE": ENGINES + "sqlite3"}}), pytest.raises(OptionError, match="NAME"):
         open_store("django://default")
 
 
+@pytest.mark.proves("Django, misuse")
 def test_a_process_without_django_settings_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DJANGO_SETTINGS_MODULE", raising=False)
     with pytest.raises(OptionError, match="DJANGO_SETTINGS_MODULE"):
         open_store("django://default")
 
 
+@pytest.mark.proves("Django, misuse")
 def test_a_process_without_django_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "django.db", None)
     with pytest.raises(OptionError, match=r"pip install 'celery-exclusive\[django\]'"):
         open_store("django://default")
 
 
+@pytest.mark.promise(
+    "Transactions of the caller neither delay nor undo a lock of `django://`; in one SQLite file they do, "
+    "and it says so",
+    name="Django, transactions of the caller",
+)
 def test_a_lock_outlives_a_rollback_of_the_caller(files: object) -> None:
     store = open_store("django://locks")
     assert rolled_back(store) == [Granted, Held]
 
 
+@pytest.mark.proves("Django, transactions of the caller")
 def test_a_lock_in_postgres_outlives_a_rollback_of_the_caller(postgres_url: str) -> None:
     with configured({"default": postgresql(postgres_url)}):
         with connections["default"].cursor() as cursor:
@@ -111,6 +127,7 @@ def rolled_back(store: Store, statement: str = "SELECT 1") -> list[type]:
     return [type(inside), type(store.apply("key", SECOND_ONE).answer)]
 
 
+@pytest.mark.proves("Django, transactions of the caller")
 def test_a_caller_that_has_written_to_the_same_sqlite_file_is_told_what_is_in_the_way(tmp_path: Path) -> None:
     with configured({"default": {**sqlite(tmp_path / "app.db"), "OPTIONS": {"timeout": 0.1}}}):
         store = open_store("django://default")
@@ -125,6 +142,10 @@ def test_a_caller_that_has_written_to_the_same_sqlite_file_is_told_what_is_in_th
         assert isinstance(store.apply("key", FIRST).answer, Granted)
 
 
+@pytest.mark.promise(
+    "Locks of a Django database in memory are in memory",
+    broke="memory not asked for; called by a URL that no user wrote",
+)
 def test_locks_of_a_sqlite_database_in_memory_are_in_memory_too() -> None:
     with configured({"default": MEMORY, "other": MEMORY}):
         store = open_store("django://default", prefix="in-memory")
@@ -137,6 +158,7 @@ def test_locks_of_a_sqlite_database_in_memory_are_in_memory_too() -> None:
         assert isinstance(other.apply("key", SECOND_ONE).answer, Granted)
 
 
+@pytest.mark.proves("Django, missing tables")
 @pytest.mark.parametrize(
     ("alias", "arguments"), [("default", ""), ("locks", " celery_exclusive --database=locks")]
 )
@@ -147,6 +169,7 @@ def test_tables_that_migrations_make_are_not_made_by_the_store(
         refuses_to_make_tables(open_store(f"django://{alias}"), f"`python manage.py migrate{arguments}`")
 
 
+@pytest.mark.proves("Django, missing tables")
 def test_tables_that_migrations_make_are_not_made_in_postgres(postgres_url: str) -> None:
     with configured({"default": postgresql(postgres_url)}, INSTALLED_APPS=MIGRATED):
         store: Any = open_store("django://default")
@@ -163,6 +186,7 @@ def refuses_to_make_tables(store: Store, command: str) -> None:
         store.apply("key", FIRST)
 
 
+@pytest.mark.proves("Django, missing tables")
 def test_an_emptied_table_of_migrations_is_used_again(
     postgres_url: str, postgres_database: PostgresDatabase
 ) -> None:
@@ -176,6 +200,11 @@ def test_an_emptied_table_of_migrations_is_used_again(
         assert store.epoch() != epoch
 
 
+@pytest.mark.promise(
+    "The settings of a Django alias reach the driver, each time anew",
+    name="Django, settings of the alias",
+    broke="`assume_role` not looked at",
+)
 def test_the_options_of_an_alias_reach_postgres(
     postgres_url: str, postgres_database: PostgresDatabase
 ) -> None:
@@ -191,6 +220,7 @@ def test_the_options_of_an_alias_reach_postgres(
         connection.execute("DROP SCHEMA kept CASCADE; DROP ROLE keeper")
 
 
+@pytest.mark.proves("Django, settings of the alias")
 @pytest.mark.parametrize(
     ("mode", "error", "says"),
     [
@@ -209,6 +239,7 @@ def test_an_alias_that_demands_tls_gets_no_connection_without(
         store.check()
 
 
+@pytest.mark.proves("Django, settings of the alias")
 def test_each_connection_has_the_password_of_its_time(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

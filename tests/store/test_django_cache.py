@@ -24,6 +24,13 @@ from celery_exclusive.worker.checks import refuse_unfit, warnings
 from tests.django.databases import configured
 from tests.memcached import MemcachedServer
 
+pytestmark = pytest.mark.promise(
+    "`django-cache://alias`: the Redis or memcached behind it is spoken to directly; sites of different "
+    "`KEY_PREFIX`, or with a `db` of their own in OPTIONS, share no lock; what cannot keep locks, an alias "
+    "that is not there and a process without Django settings are refused",
+    broke="KEY_PREFIX, `db` left out; a login, another client class, a missing alias accepted",
+)
+
 LOCAL = r"django-cache://dev \(LocMemCache\)"
 DJANGO = "django.core.cache.backends."
 MEMCACHED = [f"{DJANGO}memcached.PyMemcacheCache", f"{DJANGO}memcached.PyLibMCCache"]
@@ -98,6 +105,11 @@ def test_sites_with_different_key_prefixes_do_not_share_locks(
         assert isinstance(again.apply("key", take("d")).answer, Held)
 
 
+@pytest.mark.promise(
+    "Locks of a Django cache in memory are in memory, and a worker is told of a store that processes share",
+    name="Django, cache in memory",
+    broke="called memory://django-cache-dev; no such store named",
+)
 def test_a_cache_in_memory_keeps_locks_in_memory() -> None:
     with caches(tests={"BACKEND": f"{DJANGO}locmem.LocMemCache"}):
         store = open_store("django-cache://tests", prefix="locmem")
@@ -106,6 +118,7 @@ def test_a_cache_in_memory_keeps_locks_in_memory() -> None:
         assert store.url == "django-cache://tests (LocMemCache)"
 
 
+@pytest.mark.proves("Django, cache in memory")
 def test_a_worker_with_a_cache_in_memory_is_told_of_a_store_that_processes_share() -> None:
     app = install(Celery("dev", broker="redis://", set_as_current=False))
     app.conf.exclusive_store = "django-cache://dev"
@@ -168,6 +181,11 @@ def test_options_of_a_cache_are_part_of_its_url(location: str, options: dict[str
     assert redis_of({"BACKEND": REDIS[0], "LOCATION": location, "OPTIONS": options}) == url
 
 
+@pytest.mark.promise(
+    "Of several URLs in one `LOCATION` of a cache in Redis the first is the store; a `;` or `,` in a "
+    "password does not end it",
+    broke="split at each of these letters",
+)
 @pytest.mark.parametrize("backend", REDIS, ids=["django", "django-redis"])
 @pytest.mark.parametrize(
     ("location", "url"),

@@ -20,6 +20,12 @@ from tests.database import Database
 from tests.proxy import Proxy
 from tests.servers import free_port
 
+pytestmark = pytest.mark.promise(
+    "Whatever is wrong with a store, `ls`, a task, `lock()` and a publisher say so in one line that names "
+    "it: no server listens or answers, no such database, folder or tables",
+    broke="the error as the driver has it",
+)
+
 KEY = "repo 17"
 URLS = {
     "redis": "redis_url",

@@ -19,6 +19,15 @@ def assert_nothing_left(server: RedisServer) -> None:
         assert list(store.scan()) == []
 
 
+@pytest.mark.promise(
+    "A script that ends as soon as its call has failed leaves no unique key held and no message in line: "
+    "it releases what too few replicas confirmed first, and what a lost reply had granted before it ends, "
+    "if the store answers within 8 s",
+    name="failed call leaves nothing",
+    broke=(
+        "red before: the key was held for a day, and later calls were skipped for a task that was never sent"
+    ),
+)
 @WHICH
 def test_a_lease_that_replicas_did_not_confirm_is_released(
     redis_server: RedisServer, redis_url: str, which: str
@@ -31,6 +40,7 @@ def test_a_lease_that_replicas_did_not_confirm_is_released(
     assert_nothing_left(redis_server)
 
 
+@pytest.mark.proves("failed call leaves nothing")
 @WHICH
 def test_a_lease_whose_reply_is_lost_is_released_when_the_store_answers_again(
     redis_server: RedisServer, redis_url: str, which: str

@@ -47,6 +47,17 @@ def check_all_is_kept(store: ServerStore) -> None:
     assert [wake.id for wake in store.apply("line", give("a")).wake] == ["b"]
 
 
+@pytest.mark.promise(
+    "A full disk under a database refuses what needs room, says so, and loses nothing. PostgreSQL without "
+    "room for its log says so before it ends, and a row that it sent before its commit failed is no grant. "
+    "A MariaDB that waits for room for its binary log is given up in time, and the error names the disk",
+    name="databases, full disk",
+    broke=(
+        "no hint for this error, for silence, or for a lock that is waited for; the error after the rows "
+        "not looked at: granted, and gone; only one answer expected: ValueError"
+    ),
+    figure="run as root, since it mounts a disk",
+)
 def test_a_full_disk_refuses_new_messages_and_still_renews_and_releases_held_locks(
     disk: Disk, start_database: StartDatabase
 ) -> None:
@@ -68,6 +79,7 @@ def test_a_full_disk_refuses_new_messages_and_still_renews_and_releases_held_loc
         assert isinstance(store.apply("full", take("x", message=randbytes(300_000))).answer, Parked)
 
 
+@pytest.mark.proves("databases, full disk")
 def test_postgres_without_room_for_its_log_says_so_before_it_ends_and_has_lost_nothing(
     disk: Disk, start_postgres: Callable[..., PostgresServer]
 ) -> None:
@@ -86,6 +98,7 @@ def test_postgres_without_room_for_its_log_says_so_before_it_ends_and_has_lost_n
         check_all_is_kept(store)
 
 
+@pytest.mark.proves("databases, full disk")
 def test_maria_that_waits_for_room_for_its_log_is_given_up_in_time_and_has_lost_nothing(
     disk: Disk, start_maria: Callable[..., MariaServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,6 +30,12 @@ def lines(store: RedisStore, redis: Any) -> None:
         redis.hset(f"cx2:{{0}}:l:{key}", "", b" ".join([*meta, str(MANY).encode(), aside, behind]))
 
 
+@pytest.mark.promise(
+    "A large limit on a long line: a hundred slots are offered at a time, and a step costs and reads no "
+    "more than under a limit of a hundred",
+    name="large limit",
+    broke="red before",
+)
 @pytest.mark.usefixtures("lines")
 def test_an_acquire_costs_as_many_commands_under_a_limit_of_a_million_as_under_one_of_a_hundred(
     store: RedisStore, redis: Any

@@ -24,6 +24,11 @@ def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Celery]:
     app.close()
 
 
+@pytest.mark.promise(
+    "Apps that use `lock()` alone leave no more rows in a database than a sweep deletes: one that was full "
+    "is followed by the next, not a minute later",
+    broke="red before, on SQLite, PostgreSQL and MariaDB: 5,000 rows a minute, and the others stayed",
+)
 def test_the_rows_of_ended_locks_are_deleted_as_fast_as_they_come(
     app: Celery, monkeypatch: pytest.MonkeyPatch
 ) -> None:

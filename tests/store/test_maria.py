@@ -28,6 +28,7 @@ StartMaria = Callable[..., MariaServer]
 LOCK = """SELECT 1 FROM exclusive2_lock WHERE namespace = 'cx' AND "key" = 'key' FOR UPDATE"""
 
 
+@pytest.mark.proves("MariaDB, settings of the server")
 @pytest.mark.usefixtures("long_waits")
 def test_the_clock_is_read_after_a_wait(start_maria: StartMaria) -> None:
     server = start_maria(sysdate_is_now="on")
@@ -47,6 +48,13 @@ def test_the_clock_is_read_after_a_wait(start_maria: StartMaria) -> None:
         assert looking.result() >= now
 
 
+@pytest.mark.promise(
+    "The settings of a MariaDB server change nothing: modes, character sets, engines, isolation, a clock "
+    "that stands still in a statement",
+    name="MariaDB, settings of the server",
+    broke="the server's mode, engine, collation; the clock read in the statement that waits",
+)
+@pytest.mark.proves("PostgreSQL, odd settings")
 @pytest.mark.parametrize(
     "options",
     [
@@ -80,6 +88,7 @@ def test_the_settings_of_a_server_change_nothing(options: dict[str, str], start_
         assert server.ask(engines) == [("InnoDB",)]
 
 
+@pytest.mark.proves("less durable line")
 def test_check_warns_of_a_setting_with_which_a_crash_loses_locks(start_maria: StartMaria) -> None:
     server = start_maria(innodb_flush_log_at_trx_commit="1")
     with closing(server.open_store()) as store:
@@ -114,6 +123,13 @@ def cipher(url: str) -> str:
         return store.transact(look)
 
 
+@pytest.mark.promise(
+    "A process makes one TLS context for all connections to MariaDB without options for TLS, and uses TLS "
+    "wherever the server has it",
+    name="MariaDB, TLS",
+    broke="certificates that a URL names read only once",
+    figure="counted: one for each connection",
+)
 def test_connections_without_tls_share_a_context(
     maria_database: MariaDatabase, contexts: list[object]
 ) -> None:
@@ -139,6 +155,7 @@ def certificate() -> Iterator[Path]:
         yield files[0]
 
 
+@pytest.mark.proves("MariaDB, TLS")
 def test_connections_with_tls_share_a_context_unless_they_have_options_for_it(
     start_maria: StartMaria, certificate: Path, contexts: list[object]
 ) -> None:

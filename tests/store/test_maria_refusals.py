@@ -41,16 +41,23 @@ def empty(server: MariaServer) -> MariaServer:
     return server
 
 
+@pytest.mark.promise(
+    "Misuse of MariaDB is refused with the fix, without secrets",
+    name="MariaDB, misuse",
+    broke="text as bytes",
+)
 def test_a_wrong_password(server: MariaServer) -> None:
     said = refusal(server.url_of("guarded:hunter3", server.port))
     assert "Access denied for user 'guarded'@" in said
     assert said.endswith("; correct user and password in its URL")
 
 
+@pytest.mark.proves("MariaDB, misuse")
 def test_a_user_that_may_not_connect(server: MariaServer) -> None:
     assert "correct user and password" in refusal(server.url_of("stranger:hunter2", server.port))
 
 
+@pytest.mark.proves("MariaDB, misuse")
 def test_a_database_that_is_not_there(server: MariaServer) -> None:
     server.ask("GRANT ALL ON nowhere.* TO tests@'127.0.0.1'")
     said = refusal(server.url_of("tests", server.port, "nowhere"))
@@ -58,10 +65,12 @@ def test_a_database_that_is_not_there(server: MariaServer) -> None:
     assert said.endswith("; create it, or correct the URL")
 
 
+@pytest.mark.proves("MariaDB, misuse")
 def test_a_url_without_a_database(server: MariaServer) -> None:
     assert refusal(server.url_of("tests", server.port, "")).endswith("; name a database in its URL")
 
 
+@pytest.mark.proves("MariaDB, misuse")
 @pytest.mark.parametrize(
     ("option", "says"),
     [("timeout=5", "'timeout'"), ("ssl_ca=/nowhere.pem", "No such file or directory"), ("conv=1", "'items'")],
@@ -71,6 +80,7 @@ def test_an_unknown_option_is_refused(server: MariaServer, option: str, says: st
     assert f"{says}; after '?' its URL may have the options of PyMySQL" in said
 
 
+@pytest.mark.proves("MariaDB, misuse")
 @pytest.mark.parametrize("password", ["zażółć", "grün"])
 def test_a_password_of_any_letters(empty: MariaServer, password: str) -> None:
     empty.ask(f"CREATE OR REPLACE USER letters@'127.0.0.1' IDENTIFIED BY '{password}'")
@@ -79,6 +89,10 @@ def test_a_password_of_any_letters(empty: MariaServer, password: str) -> None:
         assert store.check() == []
 
 
+@pytest.mark.promise(
+    "A MariaDB whose defaults would end, limit or forbid a request gets its settings for the connection",
+    broke="not set for the connection: leases that are renewed together are answered as lost",
+)
 @pytest.mark.parametrize(
     ("setting", "usual"), [("completion_type", "0"), ("sql_select_limit", "DEFAULT"), ("tx_read_only", "0")]
 )
@@ -96,6 +110,7 @@ def test_defaults_of_the_server_that_would_end_or_limit_what_it_is_asked(
         empty.ask(f"SET GLOBAL {setting} = {usual}")
 
 
+@pytest.mark.proves("MariaDB, misuse")
 def test_options_that_other_drivers_and_readers_of_results_need_do_no_harm(empty: MariaServer) -> None:
     url = f"{empty.url}?charset=latin1&connect_timeout=3&read_timeout=60&client_flag=2&use_unicode=0"
     with closing(open_store(url)) as store:
@@ -105,6 +120,7 @@ def test_options_that_other_drivers_and_readers_of_results_need_do_no_harm(empty
         assert store.apply("kéy", Acquire("b", "t", SECOND)).answer != store.apply("kéy", TAKE).answer
 
 
+@pytest.mark.proves("MariaDB, misuse")
 @pytest.mark.parametrize(("kind", "says"), [("MariaDB", "MariaDB 10.11, too old: it must be 99.0 or newer")])
 def test_a_server_that_is_too_old(
     kind: str, says: str, empty: MariaServer, monkeypatch: pytest.MonkeyPatch
@@ -113,6 +129,7 @@ def test_a_server_that_is_too_old(
     assert says in refusal(empty.url)
 
 
+@pytest.mark.proves("MariaDB, misuse")
 def test_tables_of_another_release(empty: MariaServer) -> None:
     with closing(open_store(empty.url)) as store:
         store.epoch()
@@ -120,6 +137,7 @@ def test_tables_of_another_release(empty: MariaServer) -> None:
     assert "tables of another release of celery-exclusive (version 7, not 2)" in refusal(empty.url)
 
 
+@pytest.mark.proves("MariaDB, misuse")
 def test_a_user_that_may_make_no_tables(empty: MariaServer) -> None:
     url = empty.url_of("clerk", empty.port)
     said = refusal(url)
@@ -138,6 +156,7 @@ def test_a_user_that_may_make_no_tables(empty: MariaServer) -> None:
         store.forget("key")
 
 
+@pytest.mark.proves("MariaDB, misuse")
 def test_more_clients_than_the_server_lets_in(empty: MariaServer) -> None:
     with closing(open_store(empty.url)) as store, ExitStack() as others:
         for _ in range(3):
@@ -148,6 +167,7 @@ def test_more_clients_than_the_server_lets_in(empty: MariaServer) -> None:
             store.apply("key", TAKE)
 
 
+@pytest.mark.proves("MariaDB, full")
 def test_a_message_that_the_server_will_not_take(start_maria: Callable[..., MariaServer]) -> None:
     with closing(start_maria(max_allowed_packet="1M").open_store()) as store:
         store.apply("key", TAKE)
@@ -156,6 +176,11 @@ def test_a_message_that_the_server_will_not_take(start_maria: Callable[..., Mari
         assert isinstance(store.apply("key", Acquire("b", "t", SECOND, message=b"")).answer, Parked)
 
 
+@pytest.mark.promise(
+    "A MariaDB that is full, or takes no message of that size, says so, and keeps what it has",
+    name="MariaDB, full",
+    broke="a request sent whatever its size",
+)
 def test_a_server_that_is_full(start_maria: Callable[..., MariaServer]) -> None:
     server = start_maria(innodb_data_file_path="ibdata1:12M", innodb_file_per_table="off")
     with closing(server.open_store()) as store:
@@ -174,6 +199,7 @@ def test_a_server_that_is_full(start_maria: Callable[..., MariaServer]) -> None:
         assert store.apply("key", Release("a", "token", "done")).wake[0].id == "0"
 
 
+@pytest.mark.proves("MariaDB, misuse")
 def test_a_url_that_cannot_be_read_is_not_shown() -> None:
     url = "mariadb+pymysql://me:hunter2@db:port/x"
     with pytest.raises(OptionError, match=r"cannot understand this mariadb:// URL") as refused:
@@ -181,6 +207,7 @@ def test_a_url_that_cannot_be_read_is_not_shown() -> None:
     assert "hunter" not in "".join(traceback.format_exception(refused.value))
 
 
+@pytest.mark.proves("MariaDB, misuse")
 def test_a_store_is_shown_without_password_and_options() -> None:
     store = open_store("mysql+mysqldb://me:hunter2@db:3307/x?password=hunter3&ssl_ca=ca.pem")
     assert store.url == "mysql://me@db:3307/x"

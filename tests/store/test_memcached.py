@@ -73,6 +73,10 @@ def test_a_task_that_cannot_be_parked_gets_the_holder_as_answer(store: Memcached
     assert store.inspect("key").waiting == 0
 
 
+@pytest.mark.promise(
+    "A lease on memcached lasts for its ttl at least, although the clock has whole seconds",
+    broke="no grace",
+)
 def test_a_lease_that_is_not_renewed_ends_after_its_ttl_and_not_before(store: MemcachedStore) -> None:
     lives = {"a": 0.1, "b": 1, "c": 1.7, "d": 0.1, "e": 1, "f": 1.7}
     granted = {}
@@ -94,6 +98,10 @@ def test_a_lease_of_years_is_held(store: MemcachedStore) -> None:
     assert isinstance(store.apply("u:key", AcquireAlone("b", "t", years, phase="period")).answer, Held)
 
 
+@pytest.mark.promise(
+    "A restart, a flush and an eviction of memcached are noticed and reported",
+    name="memcached, loss of data",
+)
 def test_fences_grow_over_releases_and_a_restarted_server_has_another_epoch(
     start_memcached: Callable[..., MemcachedServer],
 ) -> None:
@@ -110,6 +118,10 @@ def test_fences_grow_over_releases_and_a_restarted_server_has_another_epoch(
         assert store.epoch() not in ("", epoch)
 
 
+@pytest.mark.promise(
+    "On memcached a copy that comes while its task runs does not run after it",
+    broke="the copy is not noted in the lease",
+)
 def test_a_task_that_is_delivered_again_after_its_end_does_not_run_again(store: MemcachedStore) -> None:
     fence(store.apply("key", take("a", acks_late=True)).answer)
     assert isinstance(store.apply("key", Acquire("a", "again", LIFE, redelivered=True)).answer, Held)
@@ -124,6 +136,11 @@ def test_a_task_that_was_not_done_runs_again(store: MemcachedStore) -> None:
     fence(store.apply("key", Acquire("a", "again", LIFE, redelivered=True)).answer)
 
 
+@pytest.mark.promise(
+    "A memcached store keeps exclusion, owners, renewal, copies, fences, names, amounts, threads and forks",
+    name="memcached",
+    broke="no compare-and-swap",
+)
 def test_two_processes_that_write_one_key_do_not_overwrite_each_other(memcached_url: str) -> None:
     granted, refused = [], []
 
@@ -154,6 +171,10 @@ def test_two_processes_that_write_one_key_do_not_overwrite_each_other(memcached_
 # Round trips, and answers that are lost ---------------------------------------------------------------
 
 
+@pytest.mark.promise(
+    "A verb on memcached costs one round trip that reads and one that writes, a heartbeat of 300 leases two",
+    figure="counted",
+)
 def test_a_verb_reads_once_and_writes_once(store: MemcachedStore, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[list[bytes]] = []
     original = Client._try
@@ -193,6 +214,11 @@ def test_leases_of_one_key_and_lost_ones_are_renewed_together(store: MemcachedSt
     assert all(holder.remaining > 4 * LIFE for holder in store.inspect("key").holders)
 
 
+@pytest.mark.promise(
+    "An answer of memcached that is lost changes nothing; a write that arrives late changes nothing",
+    name="memcached, lost answers",
+    broke="what was written is not looked for; no compare-and-swap",
+)
 def test_a_write_whose_answer_is_lost_is_done_once(
     memcached_server: MemcachedServer, memcached_url: str
 ) -> None:
@@ -215,6 +241,7 @@ def test_a_write_whose_answer_is_lost_is_done_once(
         assert store.renew([("key", Renew("a", "token of a", 3 * LIFE))]) == [True]
 
 
+@pytest.mark.proves("memcached, outage")
 def test_a_server_that_is_gone_or_does_not_answer_is_said_to_be_so_and_comes_back(
     start_memcached: Callable[..., MemcachedServer],
 ) -> None:
@@ -234,6 +261,7 @@ def test_a_server_that_is_gone_or_does_not_answer_is_said_to_be_so_and_comes_bac
         fence(store.apply("key", take("b")).answer)
 
 
+@pytest.mark.proves("memcached, lost answers")
 @pytest.mark.parametrize("verb", [take("a"), give("a"), Restore("a", "token of a", LIFE)])
 def test_a_write_that_arrives_late_does_not_change_what_was_written_meanwhile(
     memcached_server: MemcachedServer, memcached_url: str, verb: KeyOperation
@@ -257,6 +285,10 @@ def test_a_write_that_arrives_late_does_not_change_what_was_written_meanwhile(
         assert [holder.id for holder in store.inspect("key").holders] == ["b"]
 
 
+@pytest.mark.promise(
+    "A memcached that is cut off, stands still, or is killed is given up in time, and used when it is back",
+    name="memcached, outage",
+)
 def test_a_partition_is_told_and_ends(memcached_server: MemcachedServer, memcached_url: str) -> None:
     with (
         Proxy(memcached_server.port) as proxy,
@@ -287,6 +319,7 @@ def fill(store: Any, key: str, count: int = 30_000) -> None:
             store._client.ask([b"ms %b %d T0\r\n%b" % (name, len(text), text) for name in names])
 
 
+@pytest.mark.proves("memcached, full")
 def test_a_full_server_that_evicts_nothing_refuses_and_the_check_warns_of_it(
     start_memcached: Callable[..., MemcachedServer],
 ) -> None:
@@ -305,6 +338,7 @@ def test_a_full_server_that_evicts_nothing_refuses_and_the_check_warns_of_it(
         assert store.renew([renewal]) == [False]  # the server has deleted it
 
 
+@pytest.mark.proves("memcached, loss of data")
 def test_an_evicted_lease_is_lost_for_its_holder_and_the_check_warns_of_it(
     start_memcached: Callable[..., MemcachedServer],
 ) -> None:
@@ -320,6 +354,10 @@ def test_an_evicted_lease_is_lost_for_its_holder_and_the_check_warns_of_it(
         assert store.apply("held", Restore("a", "token of a", LIFE)).answer == Applied(True)
 
 
+@pytest.mark.promise(
+    "On a full memcached a lease that is renewed stays; with `-M` a warning says what that means",
+    name="memcached, full",
+)
 def test_a_lease_that_is_renewed_is_not_evicted(start_memcached: Callable[..., MemcachedServer]) -> None:
     server = start_memcached(*TINY)
     with closing(open_store(server.url)) as store:
@@ -329,6 +367,11 @@ def test_a_lease_that_is_renewed_is_not_evicted(start_memcached: Callable[..., M
             assert store.renew([("held", Renew("a", "token of a", (number + 1) * LIFE))]) == [True]
 
 
+@pytest.mark.promise(
+    "More leases than an item of memcached holds are refused, and those that are held stay",
+    broke="the item is sent: the server deletes the one it has",
+)
+@pytest.mark.proves("refused for good")
 def test_more_leases_than_one_item_holds_are_refused_and_the_others_stay(store: MemcachedStore) -> None:
     ids = [f"{number:030000}" for number in range(40)]
     held = []
@@ -346,6 +389,11 @@ def test_more_leases_than_one_item_holds_are_refused_and_the_others_stay(store: 
     fence(store.apply("key", take("again", limit=40)).answer)
 
 
+@pytest.mark.promise(
+    "What other programs write to an item of memcached is damage of one lock, or named",
+    name="memcached, other programs",
+)
+@pytest.mark.proves("impossible time-outs")
 def test_a_lock_that_another_program_has_written_to_is_reported_as_damaged(store: MemcachedStore) -> None:
     for text in (b"", b"?", b"[]", b'["other", 1, 1, []]', b'["key", 1, "x", []]', b'["key", 1, 1, [["a"]]]'):
         store._client.ask([b"ms %b %d T60\r\n%b" % (store._lock("key"), len(text), text)])
@@ -358,6 +406,7 @@ def test_a_lock_that_another_program_has_written_to_is_reported_as_damaged(store
         fence(store.apply("key", take("a")).answer)
 
 
+@pytest.mark.proves("memcached, other programs")
 def test_a_clock_that_another_program_has_written_to_is_named_in_the_error(store: MemcachedStore) -> None:
     store.apply("key", take("a"))
     store._client.ask([b"ms cx#clock 1 T60\r\n?"])
@@ -365,6 +414,7 @@ def test_a_clock_that_another_program_has_written_to_is_named_in_the_error(store
         store.apply("key", take("b"))
 
 
+@pytest.mark.proves("memcached, loss of data")
 def test_a_cache_that_is_flushed_has_another_epoch(
     store: MemcachedStore, memcached_server: MemcachedServer
 ) -> None:
@@ -376,6 +426,7 @@ def test_a_cache_that_is_flushed_has_another_epoch(
     assert isinstance(store.apply("key", take("b")).answer, Held)
 
 
+@pytest.mark.proves("memcached, other programs")
 @pytest.mark.parametrize("text", ["k" * 199, "k" * 300, "ü" * 200, "two words\r\nflush_all", "a#b", "\udcff"])
 def test_any_text_names_an_item_of_its_own(store: MemcachedStore, text: str) -> None:
     for key in (text, f"{text}2"):
@@ -388,6 +439,7 @@ def test_any_text_names_an_item_of_its_own(store: MemcachedStore, text: str) -> 
 # Wrong use ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("memcached, misuse")
 @pytest.mark.parametrize(
     ("url", "text"),
     [
@@ -425,6 +477,12 @@ def test_an_address_of_ipv6(start_memcached: Callable[..., MemcachedServer]) -> 
         fence(store.apply("key", take("a")).answer)
 
 
+@pytest.mark.promise(
+    "A server that is no memcached, too old, or runs with `-C` is refused, and so are several servers and "
+    "logins",
+    name="memcached, misuse",
+    broke="a value that is cut off counts as whole",
+)
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
@@ -460,6 +518,7 @@ def test_a_server_that_is_no_memcached_is_reported(answer: bytes, text: str) -> 
             store.check()
 
 
+@pytest.mark.proves("memcached, misuse")
 def test_a_server_that_cannot_compare_and_swap_is_refused(
     start_memcached: Callable[..., MemcachedServer],
 ) -> None:
@@ -475,6 +534,7 @@ def test_memcached_refuses_to_list_locks(store: MemcachedStore) -> None:
         store.scan()
 
 
+@pytest.mark.proves("too many clients")
 def test_a_server_with_too_many_clients_is_to_allow_more() -> None:
     with MemcachedServer("-c", "64", "-t", "1") as server, ExitStack() as clients:
 

@@ -35,6 +35,11 @@ def beat(store: Store) -> None:
     store.keep_namespace("redis://broker", LONG)
 
 
+@pytest.mark.promise(
+    "Locks of an older version in the store are reported when a worker starts: which expire by themselves "
+    "and which do not",
+    name="older version",
+)
 @pytest.mark.parametrize("leave", [lease, line, beat])
 def test_locks_of_an_older_version_on_redis_are_reported(
     start_redis: Callable[..., RedisServer], leave: Callable[[Store], None]
@@ -53,6 +58,7 @@ def test_locks_of_an_older_version_on_redis_are_reported(
     store.close()
 
 
+@pytest.mark.proves("older version")
 def test_locks_of_an_older_version_in_another_namespace_are_not_reported(
     start_redis: Callable[..., RedisServer],
 ) -> None:
@@ -64,6 +70,7 @@ def test_locks_of_an_older_version_in_another_namespace_are_not_reported(
     store.close()
 
 
+@pytest.mark.proves("older version")
 @pytest.mark.parametrize("leave", [lease, line])
 def test_locks_of_an_older_version_in_a_sqlite_file_are_reported(
     tmp_path: Path, leave: Callable[[Store], None]
@@ -78,6 +85,7 @@ def test_locks_of_an_older_version_in_a_sqlite_file_are_reported(
     store.close()
 
 
+@pytest.mark.proves("older version")
 def test_older_tables_without_locks_are_not_reported(tmp_path: Path) -> None:
     path = tmp_path / "locks.db"
     store, other = (open_store(f"sqlite:///{path}", prefix=prefix) for prefix in ("cx", "other"))

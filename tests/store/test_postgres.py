@@ -17,6 +17,7 @@ from tests.servers import wait_until
 from tests.store.operations import give, take
 
 
+@pytest.mark.proves("unknown scheme")
 def test_a_url_as_heroku_spells_it_is_the_same_store(postgres_url: str) -> None:
     assert postgres_url.startswith("postgresql://")
     urls = (postgres_url, postgres_url.replace("postgresql", "postgres", 1))
@@ -24,6 +25,11 @@ def test_a_url_as_heroku_spells_it_is_the_same_store(postgres_url: str) -> None:
         assert one.epoch() == other.epoch()
 
 
+@pytest.mark.promise(
+    "The PostgreSQL store is safe behind PgBouncer in transaction mode",
+    name="PgBouncer",
+    broke="statements that are prepared; a timeout of the session",
+)
 @pytest.mark.usefixtures("postgres_url")
 def test_through_a_pooler_nothing_is_kept_in_a_session(pgbouncer: PgBouncer) -> None:
     pooled = PostgresStore(pgbouncer.url)
@@ -47,6 +53,12 @@ def test_through_a_pooler_nothing_is_kept_in_a_session(pgbouncer: PgBouncer) -> 
     pooled.close()
 
 
+@pytest.mark.promise(
+    "A connection to PostgreSQL that the server, or a pooler before it, has closed is replaced, whatever "
+    "it said last: `idle_session_timeout`, `client_idle_timeout` and `KILL` of PgBouncer",
+    name="PostgreSQL, closed connections",
+    broke="red before: each raised",
+)
 def test_a_connection_that_the_server_ended_for_idleness_is_replaced(
     start_postgres: Callable[..., PostgresServer],
 ) -> None:
@@ -59,6 +71,7 @@ def test_a_connection_that_the_server_ended_for_idleness_is_replaced(
         assert isinstance(store.apply("key", take("a")).answer, Granted)
 
 
+@pytest.mark.proves("PostgreSQL, closed connections")
 @pytest.mark.usefixtures("postgres_url")
 @pytest.mark.parametrize("how", ["client_idle_timeout", "KILL"])
 def test_a_connection_that_a_pooler_ended_is_replaced(
@@ -83,6 +96,11 @@ END $$;
 CREATE TRIGGER refuse BEFORE INSERT OR UPDATE ON exclusive2_lock FOR EACH ROW EXECUTE FUNCTION refuse()"""
 
 
+@pytest.mark.promise(
+    "PostgreSQL may forget what was prepared, as psycopg lets it after a ROLLBACK: what was refused for "
+    "others in the way is tried again, and so are the next calls",
+    broke='red before, for each code: prepared statement "grant" does not exist',
+)
 @pytest.mark.usefixtures("postgres_url")
 @pytest.mark.parametrize("code", ["40001", "40P01", "55P03", "57014"])
 def test_a_call_that_the_server_refuses_once_is_tried_again_and_the_next_calls_work(
@@ -102,6 +120,7 @@ def test_a_call_that_the_server_refuses_once_is_tried_again_and_the_next_calls_w
         assert list(store._idle) == [session]
 
 
+@pytest.mark.proves("less durable line")
 def test_check_warns_of_each_setting_with_which_a_crash_loses_locks(
     start_postgres: Callable[..., PostgresServer],
 ) -> None:
@@ -125,6 +144,10 @@ def test_check_warns_of_each_setting_with_which_a_crash_loses_locks(
     assert lossy("synchronous_commit") in commit
 
 
+@pytest.mark.promise(
+    "A call whose connection PostgreSQL ends meanwhile is made again",
+    broke="its error not known as a lost connection",
+)
 @pytest.mark.usefixtures("long_waits", "postgres_url")
 def test_a_call_whose_connection_the_server_ends_is_made_again(postgres_database: PostgresDatabase) -> None:
     with closing(postgres_database.open_store()) as store, ThreadPoolExecutor(1) as pool:

@@ -42,31 +42,46 @@ def empty(server: PostgresServer) -> PostgresServer:
     return server
 
 
+@pytest.mark.promise(
+    "Misuse of PostgreSQL is refused with the fix, without secrets",
+    name="PostgreSQL, misuse",
+    broke="any version of the tables; the password in the URL",
+)
 def test_a_wrong_password(server: PostgresServer) -> None:
     said = refusal(server.url_of("guarded:hunter3", server.port))
     assert "password authentication failed" in said
     assert said.endswith("; correct user and password in its URL")
 
 
+@pytest.mark.proves("PostgreSQL, misuse")
 def test_a_user_that_may_not_connect(server: PostgresServer) -> None:
     assert "let this user and machine in" in refusal(server.url_of("stranger:hunter2", server.port))
 
 
+@pytest.mark.proves("PostgreSQL, misuse")
 def test_a_database_that_is_not_there(server: PostgresServer) -> None:
     said = refusal(server.url_of("tests", server.port, "nowhere"))
     assert 'database "nowhere" does not exist; create it, or correct the URL' in said
 
 
+@pytest.mark.proves("PostgreSQL, misuse")
 def test_an_unknown_option_is_refused(server: PostgresServer) -> None:
     said = refusal(f"{server.url}?timeout=5")
     assert "invalid connection option \"timeout\"; after '?' its URL may have the options of libpq" in said
 
 
+@pytest.mark.proves("PostgreSQL, misuse")
 @pytest.mark.parametrize("option", ["autocommit=1", "prepare_threshold=0", "password=hunter\udcff"])
 def test_an_option_that_is_the_stores_own_or_no_text(server: PostgresServer, option: str) -> None:
     assert refusal(f"{server.url}?{option}").endswith("; after '?' its URL may have the options of libpq")
 
 
+@pytest.mark.promise(
+    "A `search_path` of PostgreSQL without a schema, and a pooler in statement mode, are refused with the "
+    "fix; MariaDB makes its tables whatever its default row format is",
+    name="PostgreSQL, odd settings",
+    broke='red before: "check that it runs and that its URL is right"',
+)
 @pytest.mark.parametrize("path", ["''", "nowhere"])
 def test_a_search_path_without_a_schema(empty: PostgresServer, path: str) -> None:
     empty.ask(f"ALTER ROLE tests SET search_path = {path}")
@@ -77,17 +92,20 @@ def test_a_search_path_without_a_schema(empty: PostgresServer, path: str) -> Non
     assert said.endswith("put one into it, as by ALTER ROLE user SET search_path = public")
 
 
+@pytest.mark.proves("PostgreSQL, odd settings")
 def test_a_pooler_in_statement_mode(empty: PostgresServer) -> None:
     with or_leave_out(lambda: PgBouncer(empty, pool_mode="statement")) as pooler:
         said = refusal(pooler.url)
     assert "transaction blocks not allowed in statement pooling mode; set pool_mode = transaction in" in said
 
 
+@pytest.mark.proves("PostgreSQL, misuse")
 def test_a_server_that_is_too_old(empty: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres, "OLDEST", 99_00_00)
     assert "is PostgreSQL 15, too old: it must be 99 or newer" in refusal(empty.url)
 
 
+@pytest.mark.proves("PostgreSQL, misuse")
 def test_tables_of_another_release(empty: PostgresServer) -> None:
     with closing(open_store(empty.url)) as store, empty.connect() as connection:
         store.epoch()
@@ -95,6 +113,7 @@ def test_tables_of_another_release(empty: PostgresServer) -> None:
     assert "tables of another release of celery-exclusive (version 7, not 2)" in refusal(empty.url)
 
 
+@pytest.mark.proves("PostgreSQL, misuse")
 def test_a_user_that_may_make_no_tables(empty: PostgresServer) -> None:
     url = empty.url_of("clerk", empty.port)
     with empty.connect() as connection:
@@ -114,6 +133,10 @@ def test_a_user_that_may_make_no_tables(empty: PostgresServer) -> None:
         assert list(store.scan()) == ["key"]
 
 
+@pytest.mark.promise(
+    "A user of PostgreSQL whose transactions can only read is not told that the server is a replica",
+    broke="not asked which of both it is",
+)
 def test_a_user_whose_transactions_only_read(empty: PostgresServer) -> None:
     with empty.connect() as connection:
         connection.execute("GRANT USAGE, CREATE ON SCHEMA public TO clerk")
@@ -133,6 +156,7 @@ def test_a_user_whose_transactions_only_read(empty: PostgresServer) -> None:
         assert isinstance(store.apply("key", TAKE).answer, Granted)
 
 
+@pytest.mark.proves("PostgreSQL, misuse")
 def test_more_clients_than_the_server_lets_in(start_postgres: Callable[..., PostgresServer]) -> None:
     server = start_postgres(max_connections="4", superuser_reserved_connections="0", max_wal_senders="0")
     with closing(open_store(server.url)) as store:
@@ -143,6 +167,7 @@ def test_more_clients_than_the_server_lets_in(start_postgres: Callable[..., Post
             other.close()
 
 
+@pytest.mark.proves("PostgreSQL, misuse")
 def test_a_url_that_cannot_be_read_is_not_shown() -> None:
     url = "postgresql://me:hunter2@db:port/x"
     with pytest.raises(OptionError, match=r"cannot understand this postgresql:// URL") as refused:
@@ -150,17 +175,20 @@ def test_a_url_that_cannot_be_read_is_not_shown() -> None:
     assert "hunter" not in "".join(traceback.format_exception(refused.value))
 
 
+@pytest.mark.proves("PostgreSQL, several hosts")
 @pytest.mark.parametrize("scheme", ["postgresql", "postgres"])
 def test_several_hosts_as_libpq_writes_them_are_refused_with_what_to_write(scheme: str) -> None:
     with pytest.raises(OptionError, match=r"several hosts as \?host=one:5432&host=two:5432$"):
         open_store(f"{scheme}://one:5432,two:5432/db?target_session_attrs=read-write")
 
 
+@pytest.mark.proves("PostgreSQL, misuse")
 def test_a_store_is_shown_without_password_and_options() -> None:
     store = open_store("postgresql+psycopg2://me:hunter2@db:5433/x?password=hunter3&sslmode=require")
     assert store.url == "postgresql://me@db:5433/x"
 
 
+@pytest.mark.proves("PostgreSQL, misuse")
 @pytest.mark.parametrize(
     ("url", "shown"),
     [

@@ -39,6 +39,10 @@ def url(primary: PostgresServer, standby: PostgresStandby) -> str:
     return f"postgresql+psycopg2://tests@/{primary.name}?{hosts}&target_session_attrs=read-write"
 
 
+@pytest.mark.promise(
+    "A hot standby of PostgreSQL is reported as one, and keeps all that has reached it when it is promoted",
+    broke="its error not known",
+)
 def test_a_standby_is_unavailable_until_it_is_promoted_and_then_has_all_that_had_reached_it(
     primary: PostgresServer, standby: PostgresStandby
 ) -> None:
@@ -66,6 +70,12 @@ def test_a_standby_is_unavailable_until_it_is_promoted_and_then_has_all_that_had
         assert (wake.id, second.fence > granted.fence) == ("b", True)
 
 
+@pytest.mark.promise(
+    "A URL of several PostgreSQL hosts leads to the primary, follows a failover, and is shown with its "
+    "hosts; one as libpq writes it is refused with the right one",
+    name="PostgreSQL, several hosts",
+    broke="an option of the URL not passed on; hosts not shown; no hint that no host is a primary",
+)
 def test_a_url_of_several_hosts_leads_to_the_primary_and_follows_a_failover(
     url: str, primary: PostgresServer, standby: PostgresStandby
 ) -> None:
@@ -87,6 +97,16 @@ def test_a_url_of_several_hosts_leads_to_the_primary_and_follows_a_failover(
         assert isinstance(store.apply("key", take("b", message=None)).answer, Held)
 
 
+@pytest.mark.promise(
+    "After a failover of PostgreSQL to a standby that lags behind the holder is told that its lease is "
+    "lost, the next fence is higher, no key stays held for longer than `ttl`, and the line goes on. A "
+    "standby that is synchronous has all that was confirmed",
+    name="PostgreSQL, lagging standby",
+    broke=(
+        "fences that do not follow the clock; a lease restored under the same epoch; a due key that no "
+        "reaper sees; a standby that is not synchronous"
+    ),
+)
 def test_a_lock_that_a_lagging_standby_does_not_have_is_lost_and_its_key_is_free(
     url: str, primary: PostgresServer, standby: PostgresStandby
 ) -> None:
@@ -116,6 +136,7 @@ def test_a_lock_that_a_lagging_standby_does_not_have_is_lost_and_its_key_is_free
     app.close()
 
 
+@pytest.mark.proves("PostgreSQL, lagging standby")
 def test_a_synchronous_standby_has_all_that_was_confirmed(
     start_postgres: Callable[..., PostgresServer],
 ) -> None:

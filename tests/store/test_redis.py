@@ -72,6 +72,7 @@ def test_the_server_never_forgets_a_lease_that_lives(store: RedisStore, redis: A
     assert redis.pttl("cx2:{0}:l:key") >= 60_000 - 100
 
 
+@pytest.mark.proves("exclusion")
 @pytest.mark.parametrize("hours", [-1, 1])
 def test_only_the_clock_of_the_server_counts(
     store: RedisStore, monkeypatch: pytest.MonkeyPatch, hours: int
@@ -92,6 +93,7 @@ def test_a_line_outlives_the_leases_that_it_waits_for(store: RedisStore, redis: 
     assert redis.zrange("cx2:{0}:due", 0, -1) == [b"key"]
 
 
+@pytest.mark.proves("nothing left")
 def test_nothing_is_left_without_an_end_but_the_marks(store: RedisStore, redis: Any) -> None:
     for id in ("a", "b", "c"):
         store.apply("key", take(id))
@@ -115,6 +117,7 @@ def test_a_holder_that_leaves_the_line_behind_gives_its_key_an_end_again(
     assert 0 < redis.pttl("cx2:{0}:l:key") <= LIFE // 1000 + 1001
 
 
+@pytest.mark.proves("quick ways")
 def test_a_run_that_begins_ends_the_long_life_of_its_queued_lease(store: RedisStore, redis: Any) -> None:
     store.apply("key", AcquireAlone("a", "t1", 86_400 * SECOND, phase="queued"))
     assert redis.pttl("cx2:{0}:l:key") > 86_000_000
@@ -193,6 +196,10 @@ def test_scan_finds_more_keys_than_one_page_has(store: RedisStore) -> None:
     assert set(found) == expected
 
 
+@pytest.mark.promise(
+    "20,000 waiting tasks cost acquire and release in Redis nothing, there and on other keys",
+    figure="the same number of commands in the server",
+)
 def test_a_line_of_20000_costs_as_many_commands_as_one_of_ten(store: RedisStore, redis: Any) -> None:
     def cost(key: str, *, far: str) -> list[int]:
         """How many commands each verb runs inside the server: at the head, at the end, after the end."""
@@ -233,6 +240,11 @@ def test_a_line_of_20000_costs_as_many_commands_as_one_of_ten(store: RedisStore,
     assert cost("long", far="19998") == cost("short", far="8")
 
 
+@pytest.mark.promise(
+    "In Redis a unique key costs 8 commands inside the server to acquire, 4 to release, 4 to be refused, "
+    "which write nothing",
+    broke="without the quick way of either",
+)
 def test_a_unique_key_costs_a_few_commands_and_a_refusal_writes_nothing(
     store: RedisStore, redis: Any
 ) -> None:
@@ -259,6 +271,7 @@ def commands(redis: Any) -> int:
     return sum(calls for name, calls in counts.items() if name != "cmdstat_info")
 
 
+@pytest.mark.proves("less durable line")
 @pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
 def test_check_warns_of_a_server_that_drops_keys(start_redis: StartRedis, policy: str) -> None:
     server = start_redis(appendonly=True, **{"maxmemory": "100mb", "maxmemory-policy": policy})
@@ -299,6 +312,7 @@ def test_snapshots_keep_data_too(start_redis: StartRedis) -> None:
     store.close()
 
 
+@pytest.mark.proves("full Redis")
 def test_a_full_server_takes_no_new_lease_but_every_old_one_back(start_redis: StartRedis) -> None:
     server = start_redis()
     store = open_store(server.url)
@@ -316,6 +330,7 @@ def test_a_full_server_takes_no_new_lease_but_every_old_one_back(start_redis: St
     store.close()
 
 
+@pytest.mark.proves("unfit store refused")
 def test_a_replica_is_refused(start_redis: StartRedis) -> None:
     server = start_redis()
     store = open_store(server.url)
@@ -328,6 +343,7 @@ def test_a_replica_is_refused(start_redis: StartRedis) -> None:
     store.close()
 
 
+@pytest.mark.proves("unfit store refused")
 def test_a_user_without_rights_gets_an_error_that_names_them(start_redis: StartRedis) -> None:
     server = start_redis()
     with server.client() as redis:

@@ -35,6 +35,7 @@ URLS = {
 }
 
 
+@pytest.mark.proves("passwords")
 @pytest.mark.parametrize(("url", "shown"), URLS.items())
 def test_a_url_is_shown_whole_but_for_its_password(url: str, shown: str) -> None:
     assert parse(url).shown == shown
@@ -65,6 +66,7 @@ def test_time_outs_may_be_given() -> None:
     assert not given.keys() & {"visibility_timeout", "max_connections"}
 
 
+@pytest.mark.proves("TLS")
 @pytest.mark.parametrize("value", ["CERT_OPTIONAL", "optional"])
 def test_tls_is_configured_as_celery_does(value: str) -> None:
     given = options(f"rediss://h?ssl_cert_reqs={value}&ssl_ca_certs=/etc/ca.pem&ssl_check_hostname=false")
@@ -73,6 +75,7 @@ def test_tls_is_configured_as_celery_does(value: str) -> None:
     assert given["ssl_check_hostname"] is False
 
 
+@pytest.mark.proves("TLS options")
 @pytest.mark.parametrize("version", ["TLSv1_3", "772"])
 def test_the_oldest_version_of_tls_has_its_number_or_its_name(version: str) -> None:
     assert options(f"rediss://h?ssl_min_version={version}")["ssl_min_version"] == TLSVersion.TLSv1_3
@@ -82,6 +85,7 @@ def test_tls_checks_certificates_unless_the_url_says_otherwise() -> None:
     assert options("rediss://h")["ssl_cert_reqs"] == "required"
 
 
+@pytest.mark.proves("TLS")
 def test_the_host_is_compared_with_the_certificate_whatever_the_version_of_redis_py() -> None:
     assert options("rediss://h")["ssl_check_hostname"] is True
     assert options("rediss://h?ssl_cert_reqs=none")["ssl_check_hostname"] is False
@@ -93,6 +97,13 @@ def test_a_socket_has_a_path() -> None:
     assert (address.options["path"], address.options["db"]) == ("/run/redis.sock", 2)
 
 
+@pytest.mark.promise(
+    "A time-out in a Redis URL that no socket can have is named; `locked()` of a damaged key raises on "
+    "memcached, too",
+    name="impossible time-outs",
+    broke="red before: bare ValueError, OverflowError; not held",
+)
+@pytest.mark.proves("replicas in the URL", "TLS options")
 @pytest.mark.parametrize(
     ("url", "message"),
     [
@@ -144,6 +155,7 @@ def test_a_missing_driver_is_named_with_the_command_that_installs_it() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.proves("sentinel settings")
 @pytest.mark.parametrize(
     ("url", "shown", "hosts", "database", "login"),
     [
@@ -173,6 +185,7 @@ def test_sentinels_are_read_as_celery_reads_them(
     assert "secret" not in repr(sentinels)
 
 
+@pytest.mark.proves("sentinel with TLS")
 @pytest.mark.parametrize("query", ["ssl_cert_reqs=none", "ssl_ca_certs=/ca.pem"])
 def test_servers_behind_sentinel_have_tls_if_the_url_says_something_of_it(query: str) -> None:
     sentinels = sentinel.parse(f"sentinel://me:secret@a:1;sentinel://b:2/3?master_name=m&{query}")
@@ -181,6 +194,7 @@ def test_servers_behind_sentinel_have_tls_if_the_url_says_something_of_it(query:
     assert not parse(sentinel.parse("sentinel://a?master_name=m").servers).is_tls
 
 
+@pytest.mark.proves("sentinel settings")
 @pytest.mark.parametrize(
     "url",
     [

@@ -76,6 +76,10 @@ def lose_the_next_reply(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Client, "_try", lose)
 
 
+@pytest.mark.promise(
+    "Acquire-or-park is one round trip to Redis, release is one",
+    figure="counted: 1 each, also for renewing 500 leases",
+)
 def test_every_verb_is_one_round_trip(store: RedisStore, sent: list[tuple[object, ...]]) -> None:
     def trips(ask: Callable[[], object]) -> int:
         sent.clear()
@@ -98,6 +102,10 @@ def test_every_verb_is_one_round_trip(store: RedisStore, sent: list[tuple[object
     assert trips(lambda: store.apply("recovers", give("late"))) == 1
 
 
+@pytest.mark.promise(
+    "The Redis store goes on after NOSCRIPT and dropped connections, in forks and threads",
+    name="scripts, connections, forks",
+)
 def test_a_server_that_forgot_the_scripts_gets_them_again(
     store: RedisStore, redis_server: RedisServer
 ) -> None:
@@ -122,6 +130,7 @@ def test_a_connection_that_was_dropped_while_idle_is_made_anew(
     assert store.apply("key", take("a")).answer == first
 
 
+@pytest.mark.proves("scripts, connections, forks")
 def test_a_connection_that_drops_in_the_middle_is_made_anew(
     store: RedisStore, redis_server: RedisServer
 ) -> None:
@@ -140,6 +149,11 @@ def test_a_connection_that_drops_in_the_middle_is_made_anew(
         assert store._client.ask("CLIENT", "ID") != me
 
 
+@pytest.mark.promise(
+    "A Redis that has become a replica, and whose name leads to the new primary, is left at once, though "
+    "it keeps connections open",
+    broke="without it each call of the process failed with READONLY for ever",
+)
 def test_after_a_failover_the_store_is_where_its_name_leads_to(start_redis: StartRedis) -> None:
     primary, promoted = start_redis(), start_redis()
     with Proxy(primary.port) as name, primary.client() as redis:
@@ -153,6 +167,7 @@ def test_after_a_failover_the_store_is_where_its_name_leads_to(start_redis: Star
         assert redis.exists("cx2:{0}:l:key")
 
 
+@pytest.mark.proves("repeated operations")
 def test_a_grant_whose_reply_was_lost_is_the_same_grant(
     store: RedisStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,6 +176,7 @@ def test_a_grant_whose_reply_was_lost_is_the_same_grant(
     assert granted == store.apply("key", take("a")).answer
 
 
+@pytest.mark.proves("repeated operations")
 def test_a_park_whose_reply_was_lost_is_one_entry(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
     store.apply("key", take("a"))
     lose_the_next_reply(monkeypatch)
@@ -180,6 +196,7 @@ def test_a_promoted_copy_is_not_lost_if_its_lease_ended_before_the_lost_reply_wa
     assert isinstance(store.apply("key", short).answer, Granted)
 
 
+@pytest.mark.proves("repeated operations")
 def test_a_release_whose_reply_was_lost_is_no_alarm(
     store: RedisStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,6 +206,7 @@ def test_a_release_whose_reply_was_lost_is_no_alarm(
     assert store.apply("key", give("a")).answer == Applied(False)
 
 
+@pytest.mark.proves("refused release with a lost answer")
 def test_a_release_that_was_refused_for_a_copy_is_refused_though_its_reply_was_lost(
     store: RedisStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,6 +239,7 @@ def test_a_server_that_does_not_run_is_reported_at_once() -> None:
     assert time.monotonic() - began < 2
 
 
+@pytest.mark.proves("Redis drills")
 def test_a_server_that_does_not_answer_is_given_up_in_time(start_redis: StartRedis) -> None:
     server = start_redis()
     store = open_store(f"{server.url}?socket_timeout=0.2")
@@ -254,6 +273,7 @@ def test_a_restart_with_data_keeps_leases_line_and_epoch(start_redis: StartRedis
     store.close()
 
 
+@pytest.mark.proves("fence grows")
 def test_a_restart_without_data_is_another_epoch_and_fences_still_grow(start_redis: StartRedis) -> None:
     server = start_redis()
     store = open_store(server.url)
@@ -270,6 +290,7 @@ def test_a_restart_without_data_is_another_epoch_and_fences_still_grow(start_red
     store.close()
 
 
+@pytest.mark.proves("scripts, connections, forks")
 def test_threads_share_a_store(store: RedisStore, redis_server: RedisServer) -> None:
     with redis_server.client() as redis:  # the server may not have noticed yet who is gone
         before = {client["id"] for client in redis.client_list()}
@@ -280,6 +301,7 @@ def test_threads_share_a_store(store: RedisStore, redis_server: RedisServer) -> 
     assert 1 <= len(mine) <= 4
 
 
+@pytest.mark.proves("scripts, connections, forks")
 def test_a_forked_child_has_a_connection_of_its_own(store: RedisStore) -> None:
     granted = store.apply("key", take("a"))
     parent = store._client.ask("CLIENT", "ID")
@@ -292,6 +314,7 @@ def test_a_forked_child_has_a_connection_of_its_own(store: RedisStore) -> None:
     assert store.apply("key", give("a")).answer == Applied(True)
 
 
+@pytest.mark.proves("scripts, connections, forks")
 def test_a_child_may_be_forked_while_other_threads_call(store: RedisStore) -> None:
     fork_while_threads_call(store)
 
@@ -300,6 +323,12 @@ def alone(id: str) -> AcquireAlone:
     return AcquireAlone(id, f"token of {id}", LIFE)
 
 
+@pytest.mark.promise(
+    "A request that was begun has a connection of its own, which a forked child does not read, and is "
+    "repeated like any other",
+    name="request that was begun",
+    broke="two readers of one answer",
+)
 def test_a_request_that_was_begun_has_a_connection_of_its_own_until_it_is_finished(store: RedisStore) -> None:
     store.apply("key", alone("a"))
     with ThreadPoolExecutor(1) as thread:
@@ -312,6 +341,7 @@ def test_a_request_that_was_begun_has_a_connection_of_its_own_until_it_is_finish
     assert {begun} < set(store._client._idle)
 
 
+@pytest.mark.proves("request that was begun")
 def test_a_forked_child_does_not_read_the_answer_to_its_parent(store: RedisStore) -> None:
     granted = store.apply("key", alone("a")).answer
     (connection,) = store._client._idle
@@ -322,6 +352,7 @@ def test_a_forked_child_does_not_read_the_answer_to_its_parent(store: RedisStore
     assert list(store._client._idle) == [connection]
 
 
+@pytest.mark.proves("request that was begun")
 def test_a_request_that_was_begun_is_repeated_like_any_other(
     store: RedisStore, redis_server: RedisServer
 ) -> None:
@@ -339,6 +370,7 @@ def test_a_request_that_was_begun_is_repeated_like_any_other(
         assert store.finish("key", alone("a"), lost).answer == granted
 
 
+@pytest.mark.proves("request that was begun")
 @pytest.mark.parametrize("store", ["socket"], indirect=True)
 def test_a_deadline_holds_for_the_request_that_was_begun_and_for_no_later_one(store: RedisStore) -> None:
     store.apply("key", alone("a"))
@@ -394,6 +426,7 @@ def test_an_interrupted_call_leaves_no_answer_for_the_next(
     assert connection not in store._client._idle
 
 
+@pytest.mark.promise("`redis+socket://` and `valkey://` are stores", name="sockets and valkey")
 def test_a_socket_file_will_do(start_redis: StartRedis, socket_file: str) -> None:
     server = start_redis(unixsocket=socket_file)
     store = open_store(f"redis+socket://{socket_file}?virtual_host=3")
@@ -403,6 +436,7 @@ def test_a_socket_file_will_do(start_redis: StartRedis, socket_file: str) -> Non
     store.close()
 
 
+@pytest.mark.proves("sockets and valkey")
 def test_a_valkey_url_will_do(store: RedisStore, redis_url: str) -> None:
     other = open_store(redis_url.replace("redis://", "valkey://"))
     store.apply("key", take("a"))

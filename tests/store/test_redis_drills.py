@@ -21,6 +21,17 @@ from tests.servers import RedisServer, wait_until
 from tests.store.operations import LIFE, give, take
 from tests.store.verbs import KNOWN, NEW
 
+pytestmark = pytest.mark.promise(
+    "A Redis that is cut off in one direction or both, slow, held back or stopped, and connections that "
+    "are killed before and after each verb is done, or in the middle of renewals and of a sweep: the table "
+    "of [outages.md](outages.md#failures-of-a-redis-one-by-one)",
+    name="Redis drills",
+    broke=(
+        'red before: a forced release whose reply was lost was "nothing released". A call that is not '
+        "repeated; the answer to its repetition dropped"
+    ),
+)
+
 T = TypeVar("T")
 VERBS = {**KNOWN, **NEW}
 LATER = 2_000_000_000 * SECOND
@@ -126,6 +137,7 @@ def test_a_sweep_whose_connection_is_killed_wakes_each_next_one_in_line_once(
         assert isinstance(near.apply(wake.key, promoted).answer, Granted)
 
 
+@pytest.mark.proves("repeated operations")
 @pytest.mark.parametrize("meets", ["the same server", "one that does not know the script"])
 @pytest.mark.parametrize("name", VERBS)
 def test_a_connection_that_is_lost_after_a_verb_was_done_changes_nothing_but_a_wake_up_comes_later(

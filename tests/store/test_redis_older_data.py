@@ -57,6 +57,16 @@ def fence_of(store: Store, id: str, key: str = "key") -> int:
     return answer.fence
 
 
+@pytest.mark.promise(
+    "A Redis that is back with older data, from a snapshot: a lost lease and a lost place in line are "
+    "noticed, also after others were granted leases; by the parent of the process that was granted it; "
+    "once; not after a restart without a loss",
+    name="older data",
+    broke=(
+        "fences of grants, or of places in line, not remembered; compared with the present fence; children "
+        "that keep them to themselves; told by each process; fences of the present run compared"
+    ),
+)
 def test_a_lost_grant_is_told_although_others_were_granted_leases_since(
     server: RedisServer, open_: Callable[[], Store]
 ) -> None:
@@ -73,6 +83,10 @@ def test_a_lost_grant_is_told_although_others_were_granted_leases_since(
     assert first.inspect("before").holders
 
 
+@pytest.mark.promise(
+    "A loss of data is reported once, also by a server that refuses writes at first",
+    broke="red before: the caller took the new run for the one that had granted its fence",
+)
 @pytest.mark.parametrize("setting", ["min-replicas-to-write", "maxmemory"])
 def test_a_lost_grant_is_told_once_though_the_server_could_note_nothing_at_first(
     server: RedisServer, open_: Callable[[], Store], setting: str
@@ -97,6 +111,7 @@ def test_a_lost_grant_is_told_once_though_the_server_could_note_nothing_at_first
     assert store.epoch() == open_().epoch() == told
 
 
+@pytest.mark.proves("older data")
 def test_a_lost_place_in_line_is_told(server: RedisServer, open_: Callable[[], Store]) -> None:
     first, second = open_(), open_()
     fence_of(first, "a")
@@ -110,6 +125,7 @@ def test_a_lost_place_in_line_is_told(server: RedisServer, open_: Callable[[], S
     assert first.epoch() != epoch
 
 
+@pytest.mark.proves("older data")
 def test_a_loss_is_told_once(server: RedisServer, open_: Callable[[], Store]) -> None:
     stores = [open_() for _ in range(3)]
     epoch = stores[0].epoch()
@@ -124,6 +140,7 @@ def test_a_loss_is_told_once(server: RedisServer, open_: Callable[[], Store]) ->
     assert len(told - {epoch}) == 1
 
 
+@pytest.mark.proves("older data")
 def test_a_restart_that_lost_nothing_is_no_loss(server: RedisServer, open_: Callable[[], Store]) -> None:
     store, other = open_(), open_()
     epoch = store.epoch()
@@ -138,6 +155,7 @@ def test_a_restart_that_lost_nothing_is_no_loss(server: RedisServer, open_: Call
     assert fences == sorted(fences)
 
 
+@pytest.mark.proves("older data")
 def test_a_parent_tells_what_its_child_was_granted(server: RedisServer, open_: Callable[[], Store]) -> None:
     parent = open_()
     epoch = parent.epoch()
@@ -147,6 +165,7 @@ def test_a_parent_tells_what_its_child_was_granted(server: RedisServer, open_: C
     assert parent.epoch() != epoch
 
 
+@pytest.mark.proves("older data")
 def test_the_offers_of_before_are_none_afterwards(server: RedisServer, open_: Callable[[], Store]) -> None:
     store = open_()
     epoch = store.epoch()
@@ -158,6 +177,7 @@ def test_the_offers_of_before_are_none_afterwards(server: RedisServer, open_: Ca
     assert isinstance(store.apply("key", promoted).answer, Held)
 
 
+@pytest.mark.proves("restored after older data")
 def test_fences_go_on_above_the_lost_ones_though_the_clock_is_behind(
     server: RedisServer, open_: Callable[[], Store]
 ) -> None:
@@ -172,6 +192,7 @@ def test_fences_go_on_above_the_lost_ones_though_the_clock_is_behind(
     assert fence_of(store, "b") > lost
 
 
+@pytest.mark.proves("restored after older data")
 def test_a_lease_that_was_lost_is_restored_unless_its_key_has_a_new_holder(
     server: RedisServer, open_: Callable[[], Store]
 ) -> None:
@@ -194,6 +215,7 @@ def test_a_lease_that_was_lost_is_restored_unless_its_key_has_a_new_holder(
     app.close()
 
 
+@pytest.mark.proves("older data")
 def test_a_server_that_hides_its_run_or_is_full_is_asked_all_the_same(
     server: RedisServer, open_: Callable[[], Store]
 ) -> None:

@@ -37,6 +37,12 @@ def with_login(server: RedisServer, login: str) -> str:
     return server.url.replace("//", f"//{login}@")
 
 
+@pytest.mark.promise(
+    "A command that a server does not know, which it repeats with its password or keys, is left out of "
+    "errors and tracebacks",
+    name="repeated commands",
+    broke="the server's text as it is",
+)
 def test_a_server_without_the_command_for_passwords_does_not_make_us_tell_ours(
     start_redis: StartRedis,
 ) -> None:
@@ -44,17 +50,20 @@ def test_a_server_without_the_command_for_passwords_does_not_make_us_tell_ours(
     assert "unknown command 'AUTH'; " in refusal(with_login(server, ":hunter2"))
 
 
+@pytest.mark.proves("repeated commands")
 def test_a_server_without_scripts_does_not_make_us_tell_keys(start_redis: StartRedis) -> None:
     text = refusal(start_redis(**{"rename-command EVALSHA": "DO"}).url)
     assert "unknown command 'EVALSHA'; " in text
     assert "secret key" not in text
 
 
+@pytest.mark.proves("store that cannot be one")
 @pytest.mark.parametrize("login", [":hunter2", "me:hunter2"])
 def test_a_wrong_password_is_to_be_corrected(redis_server: RedisServer, redis_url: str, login: str) -> None:
     assert refusal(with_login(redis_server, login)).endswith("; correct user and password in its URL")
 
 
+@pytest.mark.proves("store that cannot be one")
 def test_a_database_that_is_not_there_is_to_be_corrected(redis_url: str) -> None:
     text = refusal(redis_url.removesuffix("0") + "99")
     assert text.endswith(
@@ -62,6 +71,11 @@ def test_a_database_that_is_not_there_is_to_be_corrected(redis_url: str) -> None
     )
 
 
+@pytest.mark.promise(
+    "A Redis or memcached with too many clients says so, and which option allows more",
+    name="too many clients",
+    broke='red before: "check that it runs", and "must be memcached 1.6.10 or newer"',
+)
 def test_a_server_with_too_many_clients_is_to_allow_more(start_redis: StartRedis) -> None:
     server = start_redis()
     with server.client() as redis:
@@ -73,6 +87,7 @@ def test_a_server_with_too_many_clients_is_to_allow_more(start_redis: StartRedis
         redis.config_set("maxclients", 100)
 
 
+@pytest.mark.proves("store that cannot be one")
 def test_a_host_that_cannot_be_one_is_to_be_corrected() -> None:
     assert "check that it runs and that its URL is right" in refusal("redis://:hunter2@a..b/0")
 
@@ -94,6 +109,7 @@ def _is_complete(node: redis.Redis) -> bool:
     return b"cluster_state:ok" in node.execute_command("CLUSTER", "INFO")
 
 
+@pytest.mark.proves("store that cannot be one")
 def test_a_node_of_a_cluster_is_refused_at_the_start_and_by_each_call(
     cluster: tuple[RedisServer, RedisServer],
 ) -> None:
@@ -104,6 +120,7 @@ def test_a_node_of_a_cluster_is_refused_at_the_start_and_by_each_call(
     assert refusal(cluster[0].url).endswith(f"MOVED {SLOT} 127.0.0.1:{cluster[1].port}; {CLUSTER}")
 
 
+@pytest.mark.proves("store that cannot be one")
 def test_a_node_of_a_cluster_without_slots_is_refused(start_redis: StartRedis) -> None:
     assert refusal(start_redis(**{"cluster-enabled": "yes"}).url).endswith(
         f"CLUSTERDOWN Hash slot not served; {CLUSTER}"

@@ -99,6 +99,12 @@ def fence_of(store: Store, key: str, id: str = "a") -> int:
     return answer.fence
 
 
+@pytest.mark.promise(
+    "A Redis behind three sentinels: each verb whose request is under way when the primary dies, is "
+    "silent, or steps down in order is done by the next primary; no call stays at a dead or silent address",
+    name="sentinel failover",
+    broke="an address that is kept; the first sentinel alone asked; a replica that is used",
+)
 @pytest.mark.parametrize("how", ["killed", "silent", "in order"])
 def test_each_verb_in_the_middle_of_a_failover_is_done_by_the_new_primary(
     watched: Watched, store: Store, how: str
@@ -148,6 +154,7 @@ def test_each_verb_in_the_middle_of_a_failover_is_done_by_the_new_primary(
     assert [wake.id for wake in store.apply("k-park", give("a")).wake] == ["b"]
 
 
+@pytest.mark.proves("sentinel failover")
 def test_no_call_stays_at_a_dead_or_silent_address(watched: Watched, store: Store) -> None:
     fence_of(store, "key")
     watched.catch_up()
@@ -166,6 +173,12 @@ def test_no_call_stays_at_a_dead_or_silent_address(watched: Watched, store: Stor
     assert isinstance(store.apply("key", take("b", message=None)).answer, Held)
 
 
+@pytest.mark.promise(
+    "Data that a replica behind lacks after a failover are noticed, leases are restored, fences grow; a "
+    "failover without a loss changes nothing",
+    name="lagging replica",
+    broke="fences that are not told",
+)
 def test_locks_that_a_lagging_replica_does_not_have_are_noticed_and_restored(
     watched: Watched, store: Store, app_on: Callable[[str], Any]
 ) -> None:
@@ -193,6 +206,7 @@ def test_locks_that_a_lagging_replica_does_not_have_are_noticed_and_restored(
         each.release()
 
 
+@pytest.mark.proves("lagging replica")
 def test_a_failover_that_loses_nothing_is_no_loss(watched: Watched, store: Store) -> None:
     fence, epoch = fence_of(store, "key"), store.epoch()
     watched.catch_up()
@@ -202,6 +216,11 @@ def test_a_failover_that_loses_nothing_is_no_loss(watched: Watched, store: Store
     assert fence_of(store, "another") > fence
 
 
+@pytest.mark.promise(
+    "A primary behind a partition refuses its clients with `min-replicas-to-write` and with `replicas=1`, "
+    "and its holder is told",
+    broke="a client that follows the failover too late is not told",
+)
 @pytest.mark.parametrize(
     ("least", "query", "refused"),
     [
@@ -246,6 +265,15 @@ def _is_replica(store: Store) -> bool:
     return "READONLY" in str(refused.value)
 
 
+@pytest.mark.promise(
+    "With `replicas=` of all replicas no lease that was granted is lost by a failover; one that too few "
+    "confirm is refused, and a `lock()` holds nothing",
+    name="replicas confirm",
+    broke=(
+        "the number of replicas not compared; what is refused is not released; renewals that are not "
+        "confirmed"
+    ),
+)
 def test_with_all_replicas_in_the_url_no_lease_that_was_granted_is_lost(watched: Watched) -> None:
     """A sentinel passes over a replica that has been silent, whatever that has confirmed."""
     granted: list[str] = []
@@ -280,6 +308,12 @@ def test_with_all_replicas_in_the_url_no_lease_that_was_granted_is_lost(watched:
         assert len(lost) == 0
 
 
+@pytest.mark.promise(
+    "A request that replicas do not confirm leaves the leases that were there; what `lock()` had just "
+    "acquired is released",
+    broke="red before: a repeated request released the lease",
+)
+@pytest.mark.proves("replicas confirm")
 def test_a_lease_that_too_few_replicas_confirm_is_refused_and_not_held(
     watched: Watched, app_on: Callable[[str], Any]
 ) -> None:
@@ -303,6 +337,12 @@ def test_a_lease_that_too_few_replicas_confirm_is_refused_and_not_held(
     assert store.apply("held", give("a")).answer == Applied(True)
 
 
+@pytest.mark.promise(
+    "A worker warns at its start of a server with fewer replicas than have to confirm; a misspelt "
+    "`replicas` or timeout of a URL is refused",
+    name="replicas in the URL",
+    broke="`?replica=1` accepted without a word",
+)
 def test_a_starting_worker_warns_of_a_server_with_fewer_replicas_than_have_to_confirm(
     watched: Watched,
 ) -> None:
@@ -311,6 +351,14 @@ def test_a_starting_worker_warns_of_a_server_with_fewer_replicas_than_have_to_co
     assert "replicas=3 of its URL have to confirm each lease, and 2 follow it: no lease is granted" in warning
 
 
+@pytest.mark.promise(
+    "With `replicas=` a renewal that prolongs nothing, since a clock was set back, is confirmed by "
+    "replicas, too",
+    broke=(
+        "red before: it wrote nothing, and `WAIT` on a connection that has written nothing counts replicas "
+        "that stand still"
+    ),
+)
 def test_a_renewal_that_prolongs_nothing_is_confirmed_by_replicas_too(watched: Watched) -> None:
     url = f"{watched.url}&replicas=1&socket_timeout=1"
     with closing(open_store(url)) as store, closing(open_store(url)) as other:
@@ -327,6 +375,12 @@ def test_a_renewal_that_prolongs_nothing_is_confirmed_by_replicas_too(watched: W
             other.renew([("key", renewal)])
 
 
+@pytest.mark.promise(
+    "URLs, `master_name`, `min_other_sentinels` and `sentinel_kwargs` of Sentinel are read as in Celery; "
+    "what is wrong, or unknown, is said with the fix, and without passwords",
+    name="sentinel settings",
+    broke="an unknown option of `sentinel_kwargs` let through; `min_other_sentinels` not heeded",
+)
 def test_a_login_at_servers_and_sentinels_is_used(watched: Watched) -> None:
     for node in watched.nodes:
         with node.server.client() as client:
@@ -348,6 +402,7 @@ def test_a_login_at_servers_and_sentinels_is_used(watched: Watched) -> None:
     assert "hunter2" not in str(refused.value)
 
 
+@pytest.mark.proves("sentinel settings")
 def test_an_unknown_or_silent_sentinel_is_reported_with_the_fix(watched: Watched) -> None:
     server = watched.nodes[0].server
     problems = {
@@ -365,6 +420,7 @@ def test_an_unknown_or_silent_sentinel_is_reported_with_the_fix(watched: Watched
         assert str(refused.value).startswith(f"store {store.url}: no sentinel names its primary: 127.0.0.1:")
 
 
+@pytest.mark.proves("sentinel failover")
 def test_a_server_that_is_no_primary_any_more_is_not_used(
     watched: Watched, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -376,6 +432,7 @@ def test_a_server_that_is_no_primary_any_more_is_not_used(
     assert store.inspect("key").holders == ()
 
 
+@pytest.mark.proves("sentinel failover")
 def test_one_sentinel_that_answers_is_enough(watched: Watched, store: Store) -> None:
     dead, *_ = watched.sentinels
     dead.kill()

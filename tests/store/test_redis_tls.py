@@ -33,7 +33,21 @@ from tests.worker.lab import disconnect
 Start = Callable[..., RedisWithTls]
 CLIENT = "name a certificate that it accepts, and its key, as ssl_certfile and ssl_keyfile in its URL"
 LIMIT = 60
-pytestmark = pytest.mark.xdist_group("redis-tls")  # one set of certificates for all of them
+pytestmark = [
+    pytest.mark.xdist_group("redis-tls"),  # one set of certificates for all of them
+    pytest.mark.promise(
+        "`rediss://` reaches a Redis with TLS: a known authority, and client certificates; dropped "
+        "connections, forks; key and message in one call. Another host name, an expired certificate, an "
+        "unknown authority, a client certificate that is missing, unknown or expired, files that are "
+        "missing or do not fit, TLS to a port without it and the other way round: each says what to do, "
+        "and none hangs",
+        name="TLS",
+        broke=(
+            'before: all but the login was told as "does not answer; check that it runs"; a key without '
+            "its certificate was a TypeError. No name compared; no timeout in the handshake"
+        ),
+    ),
+]
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +110,12 @@ def test_a_server_that_cannot_prove_its_identity_is_refused(
         store.check()
 
 
+@pytest.mark.promise(
+    "The oldest version of TLS, ciphers and an authority given as text count; an `ssl_` option that is not "
+    "known is refused with the one that was meant",
+    name="TLS options",
+    broke="red before: all four were ignored",
+)
 def test_a_client_that_insists_on_a_newer_version_of_tls_does_not_get_in(
     start: Start, certificates: Certificates
 ) -> None:
@@ -105,6 +125,7 @@ def test_a_client_that_insists_on_a_newer_version_of_tls_does_not_get_in(
     assert "TLSV1_ALERT_PROTOCOL_VERSION" in refusal(f"{url}&ssl_min_version=TLSv1_3")
 
 
+@pytest.mark.proves("TLS options")
 def test_a_client_that_has_no_cipher_in_common_with_the_server_does_not_get_in(
     start: Start, certificates: Certificates
 ) -> None:
@@ -114,6 +135,7 @@ def test_a_client_that_has_no_cipher_in_common_with_the_server_does_not_get_in(
     assert "HANDSHAKE_FAILURE" in refusal(f"{url}&ssl_ciphers=ECDHE-RSA-AES128-GCM-SHA256")
 
 
+@pytest.mark.proves("TLS options")
 def test_the_authority_may_be_given_as_text(start: Start, certificates: Certificates) -> None:
     authority = Path(certificates.path("authority.crt")).read_text()
     with closing(open_store(start().url_with(f"ssl_ca_data={quote(authority)}"))) as store:
@@ -196,6 +218,7 @@ def make_app() -> Iterator[Callable[..., Celery]]:
         yield make
 
 
+@pytest.mark.proves("TLS of Celery's settings")
 @pytest.mark.parametrize("said_by", ["url", "settings"])
 def test_a_publisher_finds_its_store_behind_the_tls_of_its_broker_and_pushes_in_one_call(
     start: Start,
@@ -231,6 +254,12 @@ def test_a_path_with_special_characters_is_found(
         store.check()
 
 
+@pytest.mark.promise(
+    "Servers behind Sentinel, and the sentinels, all with TLS: a failover is followed; `broker_use_ssl` "
+    "counts for the servers; each refusal says what to correct there",
+    name="sentinel with TLS",
+    broke="red before: refused. The servers without TLS although options are given; settings left out",
+)
 def test_servers_behind_a_sentinel_are_followed_from_one_to_the_next_all_with_tls(
     certificates: Certificates,
 ) -> None:
@@ -265,6 +294,11 @@ def primary(sentinel: redis.Redis) -> int:
     return int(state["port"]) if state["flags"] == "master" and state["role-reported"] == "master" else 0
 
 
+@pytest.mark.promise(
+    "`rediss+cluster://`: all nodes are reached with the certificates of the URL, a failover is followed, "
+    "and each refusal says what to correct",
+    broke="other nodes asked without the options",
+)
 def test_the_nodes_of_a_cluster_are_found_and_followed_with_tls(certificates: Certificates) -> None:
     options = certificates.options(client="client")
     made = partial(RedisWithTls, certificates, asks=True, **{"tls-cluster": "yes"})
@@ -283,6 +317,7 @@ def test_the_nodes_of_a_cluster_are_found_and_followed_with_tls(certificates: Ce
         assert "begin its URL with rediss+cluster://" in refusal(f"redis+cluster://localhost:{cluster.port}")
 
 
+@pytest.mark.proves("sentinel with TLS")
 def test_a_refusal_behind_a_sentinel_says_what_to_correct_there(certificates: Certificates) -> None:
     with RedisWithTls(certificates, shows="elsewhere") as server, SentinelServer(server.port) as sentinel:
         url = f"{sentinel.url}?master_name={sentinel.name}&{certificates.options()}"

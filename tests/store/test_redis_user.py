@@ -114,12 +114,22 @@ def step_aside(store: Store) -> None:
     eventually(lambda: store.reap().aside, "one who stepped aside")
 
 
+@pytest.mark.promise(
+    "The Redis user of docs/security.md is enough, and the smallest that is, on Valkey and on Redis 7.0. "
+    "An error about a missing right names the command or the keys, and what to grant",
+    name="smallest Redis user",
+    broke=(
+        "a command more than needed (HGET); red before on Redis 7.0: a right or a password that is missing "
+        'was "refused; read its log"'
+    ),
+)
 def test_the_smallest_user_can_do_all_that_a_store_has_to_do(server: RedisServer) -> None:
     store = store_of_user(server, LINE)
     live(store)
     store.close()
 
 
+@pytest.mark.proves("smallest Redis user")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_without_any_one_of_its_commands_something_fails(server: RedisServer, command: str) -> None:
     store = store_of_user(server, re.sub(rf"\+{command}(?= |$)", "", LINE))
@@ -148,6 +158,14 @@ def with_a_replica(server: RedisServer, start_redis: Callable[..., RedisServer])
     return "wait", f"{url_of_user(server)}?replicas=1"
 
 
+@pytest.mark.promise(
+    "The smallest Redis user needs `+role` behind Sentinel, and `+wait` for `?replicas=`, and nothing else "
+    "there, on both servers; without it no worker starts, and the error names it",
+    broke=(
+        "red before: a worker without `+wait` started, and none of its tasks could begin. An error that "
+        "names no command"
+    ),
+)
 @pytest.mark.parametrize("shape", ["behind_sentinel", "with_a_replica"])
 def test_the_smallest_user_needs_one_right_more_behind_sentinel_and_for_replicas(
     server: RedisServer, request: pytest.FixtureRequest, shape: str
@@ -163,6 +181,7 @@ def test_the_smallest_user_needs_one_right_more_behind_sentinel_and_for_replicas
     store.close()
 
 
+@pytest.mark.proves("smallest Redis user")
 def test_a_missing_password_is_told_as_that(server: RedisServer) -> None:
     with server.client() as client:
         client.config_set("requirepass", "secret")
@@ -173,6 +192,7 @@ def test_a_missing_password_is_told_as_that(server: RedisServer) -> None:
         client.config_set("requirepass", "")
 
 
+@pytest.mark.proves("smallest Redis user")
 def test_the_smallest_user_can_neither_read_nor_write_other_keys(server: RedisServer) -> None:
     store = store_of_user(server, LINE, prefix="other")
     with pytest.raises(
@@ -184,6 +204,12 @@ def test_the_smallest_user_can_neither_read_nor_write_other_keys(server: RedisSe
     store.close()
 
 
+@pytest.mark.promise(
+    "A server that denies CONFIG and INFO, or tells less of itself, is checked, and only what is seen is "
+    "warned of",
+    name="silent server facts",
+    broke="red before: without INFO no worker started",
+)
 @pytest.mark.parametrize("rights", ["", " +info"])
 def test_a_server_that_does_not_tell_of_itself_is_warned_of_nothing_that_is_not_seen(
     server: RedisServer, rights: str
@@ -198,6 +224,7 @@ def test_a_server_that_does_not_tell_of_itself_is_warned_of_nothing_that_is_not_
     assert ["maxmemory-policy" in warning for warning in warnings] == ([True] if rights else [])
 
 
+@pytest.mark.proves("silent server facts")
 def test_a_server_with_fewer_facts_about_itself_is_none_the_worse(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,6 +234,7 @@ def test_a_server_with_fewer_facts_about_itself_is_none_the_worse(
     store.close()
 
 
+@pytest.mark.proves("smallest Redis user")
 def test_the_command_locks_lists_and_releases_as_the_smallest_user(
     server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:

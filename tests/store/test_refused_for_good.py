@@ -29,6 +29,7 @@ def sent(app: Celery) -> int:
         return int(queue.message_count)
 
 
+@pytest.mark.proves("refused for good")
 @pytest.mark.parametrize("app", ["postgres_url", "maria_url"], indirect=True)
 def test_a_call_whose_id_the_store_cannot_keep_raises(app: Celery) -> None:
     @app.task(shared=False, exclusive=Exclusive(order="published"))
@@ -40,6 +41,7 @@ def test_a_call_whose_id_the_store_cannot_keep_raises(app: Celery) -> None:
     assert sent(app) == 1
 
 
+@pytest.mark.proves("refused for good")
 @pytest.mark.parametrize("app", ["redis_url"], indirect=True)
 def test_a_damaged_key_is_no_store_that_is_away(app: Celery, redis_server: RedisServer) -> None:
     @app.task(shared=False, unique=Unique(key="strict"))

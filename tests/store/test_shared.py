@@ -41,6 +41,12 @@ def start_user(folder: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.promise(
+    "PostgreSQL and MariaDB run once for all processes of a test run, each with a database of its own, and "
+    "end with the last of them, however that ends",
+    name="shared servers",
+    broke="no lock held by the processes that use it, the end not noted",
+)
 def test_a_shared_server_starts_once_and_ends_with_its_last_user_however_that_ends(
     tmp_path: Path,
 ) -> None:
@@ -68,6 +74,7 @@ def test_a_shared_server_starts_once_and_ends_with_its_last_user_however_that_en
     wait_until_ended(tmp_path)
 
 
+@pytest.mark.proves("shared servers")
 def test_two_runs_side_by_side_have_servers_of_their_own(tmp_path: Path) -> None:
     folders = [tmp_path / "one", tmp_path / "two"]
     for folder in folders:
@@ -82,6 +89,7 @@ def absent() -> RedisServer:
     raise NoServer("none here")
 
 
+@pytest.mark.proves("shared servers")
 def test_a_server_that_is_not_installed_is_said_to_each_user(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(NoServer, match="none here"), shared(absent, tmp_path):

@@ -52,6 +52,11 @@ def test_without_mounts_the_kind_of_file_system_is_unknown() -> None:
     assert file_system("/var/lib/locks.db", "") == ""
 
 
+@pytest.mark.promise(
+    "Misuse of a SQLite store is refused with the fix",
+    name="SQLite, misuse",
+    broke="network not looked for, check only reads",
+)
 @pytest.mark.parametrize("kind", ["nfs4", "cifs", "9p", "fuse.sshfs", "lustre"])
 def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     store = open_store(f"sqlite:///{tmp_path}/locks.db")
@@ -107,6 +112,7 @@ def test_a_relative_path_stays_where_it_was_and_is_warned_of(
     store.close()
 
 
+@pytest.mark.proves("SQLite, misuse")
 @pytest.mark.parametrize(
     ("url", "says"),
     [
@@ -125,6 +131,7 @@ def test_a_url_that_names_no_file_is_refused(url: str, says: str) -> None:
         open_store(url)
 
 
+@pytest.mark.proves("SQLite, misuse")
 def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
     store = open_store(f"sqlite:///{tmp_path}/missing/locks.db")
     with pytest.raises(
@@ -136,6 +143,7 @@ def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
     store.close()
 
 
+@pytest.mark.proves("SQLite, misuse")
 def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
     stored = tmp_path / "stored.txt"
     stored.write_text("Dear reader,\n" * 100)
@@ -148,6 +156,7 @@ def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) ->
         open_store(f"sqlite:///{tmp_path}").check()
 
 
+@pytest.mark.proves("SQLite, misuse")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize(
     ("folder_mode", "mode", "says"),
@@ -191,6 +200,7 @@ def is_refused(store: Store, says: str) -> bool:
     return False
 
 
+@pytest.mark.proves("SQLite, misuse")
 def test_a_missing_driver_of_sqlite_is_reported_with_the_fix() -> None:
     code = """
 import sys
@@ -210,6 +220,7 @@ for _ in range(2):
     assert re.match(r"exclusive_store: sqlite:// needs .* sqlite3, .* build Python again", first)
 
 
+@pytest.mark.proves("SQLite, misuse")
 def test_the_sqlite_store_needs_no_package(tmp_path: Path) -> None:
     code = f"""
 import sys

@@ -96,6 +96,11 @@ def open_files(path: Path) -> int:
     return sum(str(link).startswith(str(path)) for link in links)
 
 
+@pytest.mark.promise(
+    "A SQLite store works in forks and threads",
+    name="SQLite, forks and threads",
+    broke="connections open during a fork",
+)
 def test_a_forked_child_is_known_to_others_as_a_user_of_the_file(
     store: SqliteStore, path: Path, fork: Callable[[Callable[[], object]], int]
 ) -> None:
@@ -120,6 +125,7 @@ def test_a_forked_child_is_known_to_others_as_a_user_of_the_file(
         os.close(end)
 
 
+@pytest.mark.proves("SQLite, forks and threads")
 def test_a_fork_waits_for_a_thread_that_writes(
     store: SqliteStore, fork: Callable[[Callable[[], object]], int]
 ) -> None:
@@ -151,6 +157,7 @@ def answer_is_granted(store: Store, operation: KeyOperation) -> None:
     assert isinstance(store.apply("key", operation).answer, Granted)
 
 
+@pytest.mark.proves("SQLite, forks and threads")
 def test_parent_and_children_use_a_store_at_the_same_time(
     store: SqliteStore, path: Path, fork: Callable[[Callable[[], object]], int]
 ) -> None:
@@ -173,6 +180,7 @@ def test_parent_and_children_use_a_store_at_the_same_time(
     assert is_sound(path)
 
 
+@pytest.mark.proves("SQLite, forks and threads")
 @pytest.mark.skipif(sys.platform != "linux", reason="needs the C library's fork")
 def test_a_child_that_was_forked_behind_pythons_back_leaves_the_connection_of_its_parent_alone(
     store: SqliteStore, path: Path
@@ -192,6 +200,7 @@ def test_a_child_that_was_forked_behind_pythons_back_leaves_the_connection_of_it
     assert is_sound(path)
 
 
+@pytest.mark.proves("SQLite, trouble")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a file not closed, but freed
 def test_an_error_of_a_signal_handler_leaves_no_transaction_open(store: SqliteStore, path: Path) -> None:
     """A time limit strikes at any moment; what was asked is asked again, with the same outcome."""
@@ -233,6 +242,7 @@ def test_an_error_of_a_signal_handler_leaves_no_transaction_open(store: SqliteSt
     assert is_sound(path)
 
 
+@pytest.mark.proves("SQLite, forks and threads")
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_threads_that_have_ended_leave_no_connection(store: SqliteStore, path: Path) -> None:
     for number in range(20):
@@ -244,6 +254,7 @@ def test_threads_that_have_ended_leave_no_connection(store: SqliteStore, path: P
     assert open_files(path) == 0
 
 
+@pytest.mark.proves("SQLite, forks and threads")
 def test_a_new_file_may_be_opened_by_many_at_once(
     path: Path, fork: Callable[[Callable[[], object]], int]
 ) -> None:
@@ -276,6 +287,12 @@ OPERATIONS: list[tuple[str, KeyOperation]] = [
 ]
 
 
+@pytest.mark.promise(
+    "A SQLite store survives SIGKILL in any statement",
+    name="SQLite, SIGKILL",
+    broke="no transaction",
+    figure="1,000 kills (`KILLS=1000`): integrity ok, fences grow, lines empty",
+)
 def test_a_process_killed_before_any_statement_leaves_all_of_an_operation_or_nothing(
     path: Path, fork: Callable[[Callable[[], object]], int]
 ) -> None:
@@ -324,6 +341,7 @@ def test_a_process_killed_before_any_statement_leaves_all_of_an_operation_or_not
         os.close(end)
 
 
+@pytest.mark.proves("SQLite, SIGKILL")
 def test_a_process_stopped_in_the_middle_of_a_write_is_in_the_way_until_it_dies(
     store: SqliteStore, path: Path, fork: Callable[[Callable[[], object]], int]
 ) -> None:
@@ -360,6 +378,7 @@ def test_a_process_stopped_in_the_middle_of_a_write_is_in_the_way_until_it_dies(
 KILLS = int(os.environ.get("KILLS", "60"))
 
 
+@pytest.mark.proves("SQLite, SIGKILL")
 @pytest.mark.timeout(60 + KILLS)
 def test_eight_processes_that_are_killed_at_any_moment_do_no_harm(
     path: Path, tmp_path: Path, fork: Callable[[Callable[[], object]], int]

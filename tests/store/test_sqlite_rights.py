@@ -43,6 +43,12 @@ def modes(path: Path) -> dict[str, int]:
     return {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
 
 
+@pytest.mark.promise(
+    "A SQLite file, and the files beside it, belong to their owner alone, also under a permissive umask, "
+    "which stays as it is; a mode that an operator has set is kept, and a group can share the file",
+    name="SQLite, modes",
+    broke="made by SQLite (0644); the umask set meanwhile; chmod of what is there",
+)
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
 def test_a_new_file_and_those_beside_it_are_of_their_owner_alone(path: Path, umask: int) -> None:
     before = os.umask(umask)
@@ -55,6 +61,7 @@ def test_a_new_file_and_those_beside_it_are_of_their_owner_alone(path: Path, uma
         os.umask(before)
 
 
+@pytest.mark.proves("SQLite, modes")
 def test_a_new_file_behind_a_link_is_of_its_owner_alone(path: Path) -> None:
     link = path.parent / "link.db"
     link.symlink_to(path)
@@ -69,6 +76,7 @@ def test_a_new_file_behind_a_link_is_of_its_owner_alone(path: Path) -> None:
     assert f"{link} is a symbolic link: name the file itself, {path}" in warning
 
 
+@pytest.mark.proves("SQLite, modes")
 @pytest.mark.parametrize("mode", [0o640, 0o660, 0o644])
 def test_a_mode_that_an_operator_has_set_is_kept(path: Path, mode: int) -> None:
     path.touch()
@@ -79,6 +87,7 @@ def test_a_mode_that_an_operator_has_set_is_kept(path: Path, mode: int) -> None:
         assert store.check() == []
 
 
+@pytest.mark.proves("SQLite, modes")
 def test_threads_that_make_files_meanwhile_get_the_mode_of_the_process(path: Path) -> None:
     """Nobody changes the umask, which is that of the whole process."""
     before = os.umask(0o027)
@@ -105,6 +114,12 @@ def test_threads_that_make_files_meanwhile_get_the_mode_of_the_process(path: Pat
     assert found == {0o640}
 
 
+@pytest.mark.promise(
+    "A SQLite file or folder that all users may write, a file of another user, or a link is a warning with "
+    "the fix",
+    name="SQLite, warnings",
+    broke="no warning",
+)
 @pytest.mark.parametrize("what", ["file", "folder", "sticky folder"])
 def test_a_file_or_folder_that_all_users_may_write_is_warned_of_with_the_fix(path: Path, what: str) -> None:
     with closing(open_store(f"sqlite:///{path}")) as store:
@@ -122,6 +137,7 @@ def test_a_file_or_folder_that_all_users_may_write_is_warned_of_with_the_fix(pat
         assert "a folder of its own" in warning
 
 
+@pytest.mark.proves("SQLite, warnings")
 @as_root
 def test_a_file_of_another_user_is_warned_of_unless_a_group_shares_it(path: Path) -> None:
     with closing(open_store(f"sqlite:///{path}")) as store:
@@ -136,6 +152,7 @@ def test_a_file_of_another_user_is_warned_of_unless_a_group_shares_it(path: Path
         assert store.check() == []
 
 
+@pytest.mark.proves("SQLite, modes")
 @as_root
 def test_users_of_a_group_share_a_file_whose_mode_says_so(folder: Path, path: Path) -> None:
     os.chown(folder, 0, GROUP)

@@ -53,6 +53,10 @@ OTHER: list[tuple[Any, Any]] = [
 ]
 
 
+@pytest.mark.promise(
+    "Brokers are distinguished by kind, hosts, virtual host",
+    broke="amqps is another broker; vhost stripped; first URL only",
+)
 @pytest.mark.parametrize(
     ("url", "other", "is_same"), [(*pair, True) for pair in SAME] + [(*pair, False) for pair in OTHER]
 )
@@ -64,6 +68,11 @@ def test_a_broker_is_recognised_by_kind_hosts_and_virtual_host(
     assert "secret" not in one + two
 
 
+@pytest.mark.promise(
+    "Two apps with other regions, masters, prefixes or tables behind one URL have two brokers: the workers "
+    "of one do not publish the tasks of the other",
+    broke="these options left out of the id",
+)
 @pytest.mark.parametrize(
     ("url", "option"),
     [
@@ -80,6 +89,7 @@ def test_two_apps_with_different_queues_behind_one_url_have_two_brokers(url: str
     assert broker_id(app_of(url).conf) not in (one, two)
 
 
+@pytest.mark.proves("unproven brokers")
 @pytest.mark.parametrize(
     "url",
     [
@@ -100,6 +110,7 @@ def test_a_broker_that_is_proven_is_not_refused(url: str) -> None:
     refuse_unproven(app_of(url).conf)
 
 
+@pytest.mark.proves("unproven brokers")
 @pytest.mark.parametrize(
     ("url", "kind"),
     [
@@ -123,6 +134,7 @@ def test_a_broker_with_which_nothing_was_proven_is_refused_with_the_way_out(url:
     assert "set exclusive_unproven_broker = True" in str(refused.value)
 
 
+@pytest.mark.proves("Pub/Sub")
 def test_a_broker_that_was_tested_and_not_proven_is_refused_with_what_the_tests_have_shown() -> None:
     with pytest.raises(
         OptionError, match="may be skipped, a message that was rejected comes back"
@@ -131,6 +143,7 @@ def test_a_broker_that_was_tested_and_not_proven_is_refused_with_what_the_tests_
     assert "no test has shown" not in str(refused.value)
 
 
+@pytest.mark.proves("unproven brokers")
 @pytest.mark.parametrize("setting", ["broker_read_url", "broker_write_url"])
 def test_a_broker_for_one_direction_is_refused_by_its_own_setting(
     monkeypatch: pytest.MonkeyPatch, setting: str
@@ -146,6 +159,7 @@ def test_a_broker_for_one_direction_is_refused_by_its_own_setting(
         refuse_unproven(app.conf)
 
 
+@pytest.mark.proves("unproven brokers")
 def test_a_transport_that_is_named_beside_the_url_is_refused_by_its_name() -> None:
     app = app_of("mq")
     app.conf.broker_transport = "our.module:Transport"
@@ -155,6 +169,7 @@ def test_a_transport_that_is_named_beside_the_url_is_refused_by_its_name() -> No
     refuse_unproven(app.conf)
 
 
+@pytest.mark.proves("unproven brokers")
 @pytest.mark.parametrize(
     ("url", "version"), [("sqs://", (5, 6, 9)), ("pgmq://mq", (5, 6)), ("amqp://", (5, 3))]
 )
@@ -166,6 +181,7 @@ def test_a_broker_is_refused_with_a_celery_with_which_nothing_was_proven(
         refuse_unproven(app_of(url).conf)
 
 
+@pytest.mark.proves("unproven brokers")
 @pytest.mark.parametrize("setting", ["broker_url", "broker_read_url", "broker_write_url"])
 @pytest.mark.parametrize(
     "name", ["rediss+cluster", "redis+sentinel", "amqp+tls", "sentinel+tls", "sqs+https"]
@@ -224,6 +240,7 @@ def app_of(url: Any, options: dict[str, Any] | None = None) -> Celery:
     return app
 
 
+@pytest.mark.proves("advice to set a secret")
 @pytest.mark.parametrize(
     ("url", "broker", "is_own"),
     [

@@ -35,6 +35,7 @@ def test_an_error_says_the_same_in_another_process(kind: type[Exception]):
     assert error.args == ("task 'a.b': the store is down",)
 
 
+@pytest.mark.proves("missing lease")
 def test_a_lease_that_is_missing_is_the_same_error_in_a_result(app: Celery):
     @app.task(name="bare", shared=False, exclusive=Exclusive())
     def bare() -> None: ...

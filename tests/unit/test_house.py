@@ -91,19 +91,6 @@ def test_a_killed_test_run_leaves_no_redis_behind(start_redis: Callable[..., Red
                 assert connection.recv(1) == b""
 
 
-def test_the_evidence_names_tests_that_exist():
-    """`file::name`, or `::name` for another one of the same file, or `kit::name`."""
-    kit = "".join(file.read_text() for file in (ROOT / "src/celery_exclusive/testing/promises").glob("*.py"))
-    text, missing = kit, []
-    named = re.findall(r"`([\w/]+\.py|kit|)::(\w+)`", (ROOT / "docs/verification.md").read_text())
-    for file, name in named:
-        text = kit if file == "kit" else (ROOT / "tests" / file).read_text() if file else text
-        if f"def {name}(" not in text:
-            missing.append(name)
-    assert named
-    assert not missing
-
-
 @pytest.mark.parametrize(
     ("line", "fault"),
     [

@@ -19,6 +19,11 @@ def output(*command: str, cwd: Path | None = None) -> str:
     ).stdout
 
 
+@pytest.mark.promise(
+    "A run of pytest, and each command of Celery, imports of this package the plugin alone",
+    name="imports",
+    broke="red before: all of it, and Celery in each run of pytest",
+)
 def test_a_run_of_pytest_imports_of_this_package_its_fixture_only(tmp_path: Path) -> None:
     (tmp_path / "test_of_a_project.py").write_text(
         f"import sys\n\ndef test_it(pytestconfig):\n    print('celery' in sys.modules, {OURS})\n"
@@ -27,6 +32,7 @@ def test_a_run_of_pytest_imports_of_this_package_its_fixture_only(tmp_path: Path
     assert "False ['celery_exclusive', 'celery_exclusive.testing', 'celery_exclusive.testing.plugin']" in said
 
 
+@pytest.mark.proves("imports")
 def test_a_command_of_celery_imports_of_this_package_the_name_of_its_command_only() -> None:
     code = f"import sys; from celery.bin.celery import celery; print('locks' in celery.commands, {OURS})"
     assert output("-c", code).strip() == (
@@ -35,11 +41,13 @@ def test_a_command_of_celery_imports_of_this_package_the_name_of_its_command_onl
     )
 
 
+@pytest.mark.proves("imports")
 def test_the_command_lists_its_commands_when_it_is_asked() -> None:
     said = output("-m", "celery", "locks", "--help")
     assert all(f"\n  {name} " in said for name in ("create-tables", "ls", "release"))
 
 
+@pytest.mark.proves("imports")
 @pytest.mark.parametrize("first", ["celery_exclusive.installer", "celery_exclusive.options.declared"])
 def test_the_public_names_are_there_whatever_was_imported_before(first: str) -> None:
     code = f"import {first}; from celery_exclusive import *; print(install.__name__, Exclusive(), lock('a'))"

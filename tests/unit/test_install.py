@@ -49,6 +49,7 @@ def by_class(app: Celery, option: Any) -> Any:
 ways = pytest.mark.parametrize("declare", [by_function, by_shared_task, by_class])
 
 
+@pytest.mark.proves("bad options")
 @pytest.mark.parametrize("other", ["feeds", None, Celery])
 def test_install_refuses_what_is_no_app(other: Any) -> None:
     name = type(other).__name__
@@ -259,6 +260,11 @@ def test_a_call_brings_an_option_or_none(app: Celery, published: list[Any], aske
     assert not published
 
 
+@pytest.mark.promise(
+    "A missing lease raises an `ExclusiveError` that is an `AttributeError`, too, in results as well",
+    name="missing lease",
+    broke="an `ExclusiveError` alone",
+)
 @ways
 def test_a_direct_call_is_a_plain_call_without_a_lease(app: Celery, declare: Declare) -> None:
     task = declare(app, Exclusive())
@@ -285,6 +291,7 @@ def test_an_eager_run_has_its_request_and_can_be_retried(make_app: Callable[...,
     assert result.get() == [result.id, True, False, 1]
 
 
+@pytest.mark.proves("bad options")
 @ways
 @pytest.mark.parametrize(
     ("option", "said"),
@@ -440,6 +447,10 @@ def test_an_app_may_be_used_while_one_of_its_tasks_is_adopted(app: Celery):
     assert app.tasks["feeds.load"].lock_state("a").key.startswith("x:feeds.load:")
 
 
+@pytest.mark.promise(
+    "An app whose `send_task` was replaced before `install` is warned of",
+    broke="red before: silence",
+)
 def test_an_app_whose_send_task_was_replaced_before_is_warned_of(make_app: Callable[..., Celery]) -> None:
     app = make_app()
     app.send_task = app.send_task  # type: ignore[method-assign]

@@ -59,6 +59,14 @@ def declare(app: Celery, function: Callable[..., Any] = load, **options: Any) ->
 never_run = pytest.mark.parametrize("function", [awaited, looped_over, both])
 
 
+@pytest.mark.promise(
+    "Mistakes that pass unnoticed, or whose error would not help, get one line with the fix: a function "
+    'whose body Celery never runs (`async def`, a generator), `key="url"` without braces, a wrapper that '
+    "hides the parameters, `lock_state((1,))`, an option or a `lock()` as a decorator, `lock_state` of a "
+    "task without options. A call of a task with `exclusive=` alone has an `outcome`, too",
+    name="mistakes",
+    broke="red before",
+)
 @never_run
 @pytest.mark.parametrize("options", [{"exclusive": Exclusive()}, {"unique": Unique()}], ids=str)
 def test_a_function_whose_body_celery_never_runs_is_refused(
@@ -68,6 +76,7 @@ def test_a_function_whose_body_celery_never_runs_is_refused(
         declare(app, function, **options)
 
 
+@pytest.mark.proves("mistakes")
 @never_run
 def test_a_task_does_not_succeed_with_a_body_that_has_not_run(
     app: Celery, function: Callable[..., Any]
@@ -78,6 +87,7 @@ def test_a_task_does_not_succeed_with_a_body_that_has_not_run(
     assert "Celery never runs the body" in str(result.result)
 
 
+@pytest.mark.proves("mistakes")
 def test_a_base_class_may_run_what_the_function_returns(app: Celery) -> None:
     class Awaiting(Task):
         abstract = True
@@ -90,6 +100,12 @@ def test_a_base_class_may_run_what_the_function_returns(app: Celery) -> None:
     )
 
 
+@pytest.mark.promise(
+    "A parameter of an option beside it, and a misspelt option, are refused at a decorated task; other "
+    "attributes are the user's",
+    name="options beside the option",
+    broke="red before: accepted in silence",
+)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -118,6 +134,7 @@ def test_a_task_has_the_attributes_that_its_base_reads(app: Celery) -> None:
     assert declare(app, base=Cached, exclusive=Exclusive(), ttl=300).ttl == 300
 
 
+@pytest.mark.proves("options beside the option")
 def test_a_task_has_whatever_other_attributes_its_owner_likes(app: Celery) -> None:
     class Load(Task):
         name, limit, key, exclusive = "feeds.load all", 3, "mine", Exclusive()
@@ -128,6 +145,7 @@ def test_a_task_has_whatever_other_attributes_its_owner_likes(app: Celery) -> No
     assert declare(app, on_conflict="of another library", owner="billing", is_unique=True, max_retries=2)
 
 
+@pytest.mark.proves("mistakes")
 @pytest.mark.parametrize("key", ["url", "options.name"])
 @pytest.mark.parametrize("kind", [Exclusive, Unique])
 def test_a_key_that_is_the_name_of_a_parameter_is_refused(app: Celery, kind: Any, key: str) -> None:
@@ -140,6 +158,7 @@ def test_a_key_that_only_contains_such_a_name_is_accepted(app: Celery, key: str)
     assert declare(app, exclusive=Exclusive(key=key)).lock_state("a").key
 
 
+@pytest.mark.proves("mistakes")
 @pytest.mark.parametrize(
     "option",
     [Unique(), Unique("url"), Exclusive("*"), Exclusive("url"), Exclusive(key="feed:{url}")],
@@ -160,6 +179,7 @@ def test_a_wrapper_is_not_warned_of_where_no_parameter_matters(app: Celery, opti
     assert not found
 
 
+@pytest.mark.proves("mistakes")
 @pytest.mark.parametrize("verb", ["lock_state", "release_lock"])
 @pytest.mark.parametrize("arguments", [(("https://a",),), (("https://a",), {"options": 1}), ((),)], ids=str)
 def test_arguments_that_are_written_as_for_apply_async_are_refused(
@@ -175,6 +195,7 @@ def test_a_tuple_among_other_arguments_is_an_argument(app: Celery) -> None:
     assert task.lock_state(("a", "b"), "c").key == task.lock_state(["a", "b"], "c").key
 
 
+@pytest.mark.proves("mistakes")
 @pytest.mark.parametrize("option", [Exclusive("url"), Unique("url")], ids=str)
 def test_an_option_is_no_decorator(option: Any) -> None:
     name = type(option).__name__
@@ -182,11 +203,13 @@ def test_an_option_is_no_decorator(option: Any) -> None:
         option(load)
 
 
+@pytest.mark.proves("mistakes")
 def test_a_lock_is_no_decorator() -> None:
     with pytest.raises(OptionError, match=r"lock\('repo:17'\): it is no decorator\. .*Exclusive\(key="):
         lock("repo:17")(load)  # type: ignore[arg-type]
 
 
+@pytest.mark.proves("mistakes")
 @pytest.mark.parametrize("kind", [Exclusive, Unique])
 def test_an_option_without_parentheses_is_no_decorator_either(kind: Any) -> None:
     with pytest.raises(
@@ -195,6 +218,7 @@ def test_an_option_without_parentheses_is_no_decorator_either(kind: Any) -> None
         kind(load)
 
 
+@pytest.mark.proves("mistakes")
 @pytest.mark.parametrize("base", [Task, celery_exclusive.Task], ids=["of Celery", "ours"])
 @pytest.mark.parametrize("name", ["lock_state", "release_lock"])
 def test_a_task_without_options_says_why_it_has_no_lock(app: Celery, name: str, base: Any) -> None:
@@ -203,6 +227,7 @@ def test_a_task_without_options_says_why_it_has_no_lock(app: Celery, name: str, 
         getattr(task, name)("https://a")
 
 
+@pytest.mark.proves("mistakes")
 @pytest.mark.parametrize("name", ["lease", "lock_state", "release_lock"])
 def test_a_task_without_options_has_no_more_attributes_than_celery_gives_it(app: Celery, name: str) -> None:
     task = declare(app)
@@ -211,6 +236,7 @@ def test_a_task_without_options_has_no_more_attributes_than_celery_gives_it(app:
     assert getattr(task, name) == "of the user"
 
 
+@pytest.mark.proves("mistakes")
 @pytest.mark.parametrize("way", ["delay", "apply", "by name", "switched off"])
 def test_a_call_of_an_exclusive_task_has_an_outcome_too(app: Celery, way: str) -> None:
     task = declare(app, exclusive=Exclusive("url"))

@@ -69,6 +69,12 @@ def assert_is_one_line(text: str) -> None:
     assert "forged" in text
 
 
+@pytest.mark.promise(
+    "Keys, ids, names and texts of other programs are part of one printable line, in every notice, also in "
+    "one that is yet to be written",
+    name="printable notices",
+    broke="no filter at the logger; errors that keep the text they are given",
+)
 @pytest.mark.parametrize("name", NOTICES)
 def test_a_notice_of_a_hostile_text_is_one_printable_line(name: str, app: Celery, log: io.StringIO) -> None:
     notice = getattr(notices, name)
@@ -79,11 +85,13 @@ def test_a_notice_of_a_hostile_text_is_one_printable_line(name: str, app: Celery
     assert_is_one_line(log.getvalue())
 
 
+@pytest.mark.proves("printable notices")
 def test_a_text_that_is_logged_as_it_is_is_one_printable_line(log: io.StringIO) -> None:
     notices.logger.warning(f"100% {HOSTILE}")
     assert_is_one_line(log.getvalue())
 
 
+@pytest.mark.proves("printable notices")
 def test_a_traceback_of_a_hostile_error_has_no_line_that_looks_like_one_of_the_log(log: io.StringIO) -> None:
     with Trouble(HOSTILE):
         raise RuntimeError(HOSTILE)
@@ -93,6 +101,7 @@ def test_a_traceback_of_a_hostile_error_has_no_line_that_looks_like_one_of_the_l
     assert all(line.isprintable() and line.startswith(" ") for line in traceback), traceback
 
 
+@pytest.mark.proves("printable notices")
 @pytest.mark.parametrize(
     "error",
     [

@@ -28,6 +28,7 @@ def app() -> Iterator[Celery]:
     app.close()
 
 
+@pytest.mark.proves("looks and direct calls")
 @pytest.mark.parametrize("how", CALLS)
 @pytest.mark.parametrize("on_conflict", ["wait", "skip"])
 def test_a_direct_or_eager_call_runs_although_the_key_is_held(

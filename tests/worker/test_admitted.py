@@ -27,6 +27,12 @@ def hold(lab: Any) -> Any:
     return holder
 
 
+@pytest.mark.promise(
+    "A retry, or a task that is redelivered after a crash, waits for the run of another call, whatever "
+    "`on_conflict` says",
+    name="admitted tasks wait",
+    broke="red before",
+)
 @on_stages("prefork", brokers=("redis",))
 @POLICY
 def test_a_retry_that_meets_another_call_waits_for_it_and_runs(stage: Stage, policy: str) -> None:
@@ -42,6 +48,7 @@ def test_a_retry_that_meets_another_call_waits_for_it_and_runs(stage: Stage, pol
     assert lab.journal.tags("end") == ["retried", "holder", "retried"]
 
 
+@pytest.mark.proves("admitted tasks wait")
 @on_stages("prefork", brokers=("redis",), lates=(True,))
 @POLICY
 def test_a_task_redelivered_after_a_crash_that_meets_another_call_waits_for_it_and_runs(
@@ -63,6 +70,10 @@ def test_a_task_redelivered_after_a_crash_that_meets_another_call_waits_for_it_a
     assert lab.journal.tags("end") == ["holder", "first"]
 
 
+@pytest.mark.promise(
+    "A full line does not refuse a message that returns through a dead-letter exchange",
+    broke="red before",
+)
 def test_a_message_that_comes_back_through_a_dead_letter_queue_joins_a_full_line(
     make_lab: Callable[..., Lab], acks: dict[str, Any]
 ) -> None:
@@ -82,6 +93,7 @@ def test_a_message_that_comes_back_through_a_dead_letter_queue_joins_a_full_line
     assert [result.get(timeout=DEADLINE) for result in (waits, message.result)] == ["waits", "back"]
 
 
+@pytest.mark.proves("admitted tasks wait")
 @on_stages("prefork", brokers=("redis",), lates=(True,))
 @POLICY
 def test_a_newcomer_that_meets_another_call_is_turned_away(stage: Stage, policy: str) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
+
 from tests.rabbit import RabbitServer
 from tests.worker.lab import Lab
 from tests.worker.stage import RABBITS
@@ -24,6 +26,7 @@ def memory_alarm(server: RabbitServer) -> Iterator[None]:
         server.tell("rabbit_alarm:clear_alarm({resource_limit, memory, node()})")
 
 
+@pytest.mark.proves("woken messages are published")
 def test_a_body_that_ends_while_publishers_are_blocked_is_reported_before_its_hard_limit_strikes(
     make_rabbit_lab: Callable[..., Lab], rabbit_server: RabbitServer, queue_type: dict[str, Any]
 ) -> None:

@@ -76,6 +76,10 @@ def where(lab: Lab, **details: Any) -> list[str]:
     return [event["worker"] for event in lab.journal.events("body", **details)]
 
 
+@pytest.mark.promise(
+    "Each queue's copy of a broadcast runs once, one at a time, and its body sees where it was published to",
+    name="broadcast",
+)
 @pytest.mark.parametrize("broker", [*BROKERS, "filesystem"])
 def test_a_broadcast_runs_once_on_each_worker_one_at_a_time(make: Callable[..., Lab], broker: str) -> None:
     lab = make(broker)
@@ -96,6 +100,10 @@ def test_a_broadcast_runs_once_on_each_worker_one_at_a_time(make: Callable[..., 
     assert lab.waiting("reload", "k") == 0
 
 
+@pytest.mark.promise(
+    "On Redis fanout a copy of a broadcast that waits is in no worker slot and in no line, and its worker "
+    "delivers it again, in every pool",
+)
 @pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])
 def test_a_copy_that_waits_on_redis_uses_no_slot_and_runs_with_early_acknowledgement_too(
     make: Callable[..., Lab], pool: str
@@ -116,6 +124,7 @@ def test_a_copy_that_waits_on_redis_uses_no_slot_and_runs_with_early_acknowledge
     eventually(lambda: lab.messages_at_the_broker() == 0, "an empty broker")
 
 
+@pytest.mark.proves("broadcast")
 @pytest.mark.parametrize(("broker", "queues", "route"), TWO_QUEUES)
 @pytest.mark.parametrize("together", [False, True], ids=["two-workers", "one-worker"])
 def test_each_of_two_queues_runs_its_copy_of_one_publish(
@@ -137,6 +146,11 @@ def test_each_of_two_queues_runs_its_copy_of_one_publish(
     assert all("dropped: another copy" not in worker.log for worker in workers)
 
 
+@pytest.mark.promise(
+    "A copy of a broadcast that is delivered again stands behind its own run alone; a killed worker's copy "
+    "runs again, the other queue's once",
+    name="broadcast, second delivery",
+)
 @RABBITS[0]
 @needs_celery("5.7", "a message after a lost connection that goes to a free process")
 def test_a_redelivered_copy_stands_behind_its_own_run_and_not_behind_the_run_of_another_queue(
@@ -159,6 +173,7 @@ def test_a_redelivered_copy_stands_behind_its_own_run_and_not_behind_the_run_of_
     assert sorted(where(lab)) == ["w1@lab", "w2@lab"]
 
 
+@pytest.mark.proves("broadcast, second delivery")
 @RABBITS[0]
 def test_when_a_worker_is_killed_its_queues_copy_runs_again_and_the_others_once(
     make: Callable[..., Lab],
@@ -179,6 +194,9 @@ def test_when_a_worker_is_killed_its_queues_copy_runs_again_and_the_others_once(
     assert where(lab) == [first, other, "w3@lab"]
 
 
+@pytest.mark.promise(
+    "A copy of a broadcast whose queue was deleted with its worker leaves the line, and the next one runs",
+)
 @RABBITS[0]
 def test_a_copy_whose_queue_went_with_its_worker_leaves_the_line_to_the_others(
     make: Callable[..., Lab],
@@ -201,6 +219,10 @@ def test_a_copy_whose_queue_went_with_its_worker_leaves_the_line_to_the_others(
     assert lab.waiting("reload", "k") == 0
 
 
+@pytest.mark.promise(
+    "A retry of a broadcast's copy that waited goes where its publisher had sent it",
+    broke="the request not restored",
+)
 @pytest.mark.parametrize(("broker", "queues", "route"), TWO_QUEUES)
 def test_the_retry_of_a_copy_that_waited_goes_where_its_publisher_had_sent_it(
     make: Callable[..., Lab], broker: str, queues: tuple[str, str], route: dict[str, str]
@@ -223,6 +245,10 @@ def test_the_retry_of_a_copy_that_waited_goes_where_its_publisher_had_sent_it(
     ]
 
 
+@pytest.mark.promise(
+    "A second copy of a broadcast that shall not wait is skipped",
+    broke="the other copy taken for an earlier run of its own",
+)
 @pytest.mark.parametrize("broker", BROKERS)
 def test_a_copy_that_shall_not_wait_is_skipped_for_the_copy_of_another_worker(
     make: Callable[..., Lab], broker: str
@@ -237,6 +263,11 @@ def test_a_copy_that_shall_not_wait_is_skipped_for_the_copy_of_another_worker(
     assert len(where(lab)) == 1
 
 
+@pytest.mark.promise(
+    "A unique broadcast is published once, all its copies run, and none is a duplicate of another",
+    name="unique broadcast",
+    broke="it waits for the copy that has the key",
+)
 @pytest.mark.parametrize("broker", BROKERS)
 def test_the_copies_of_a_unique_broadcast_run_side_by_side_and_none_is_a_duplicate(
     make: Callable[..., Lab], broker: str
@@ -255,6 +286,7 @@ def test_the_copies_of_a_unique_broadcast_run_side_by_side_and_none_is_a_duplica
     assert sorted(where(lab)) == ["w1@lab"] * 2 + ["w2@lab"] * 2
 
 
+@pytest.mark.proves("unique broadcast")
 @pytest.mark.parametrize("broker", BROKERS)
 def test_a_late_copy_of_a_unique_broadcast_runs_though_the_next_publish_has_the_key(
     make: Callable[..., Lab], broker: str
@@ -276,6 +308,7 @@ def test_a_late_copy_of_a_unique_broadcast_runs_though_the_next_publish_has_the_
     assert [where(lab, tag=tag) for tag in ("a", "b")] == [["w1@lab", "w2@lab"]] * 2
 
 
+@pytest.mark.proves("unique broadcast")
 @pytest.mark.parametrize("broker", BROKERS)
 def test_a_unique_broadcast_with_a_lock_runs_once_on_each_worker_one_at_a_time(
     make: Callable[..., Lab], broker: str
@@ -293,6 +326,10 @@ def test_a_unique_broadcast_with_a_lock_runs_once_on_each_worker_one_at_a_time(
     assert lab.task("once_at_a_time").lock_state("k").unique_holder is None
 
 
+@pytest.mark.promise(
+    "A copy of a broadcast that is skipped before its body begins releases the unique key of its publish",
+    broke="red before: later calls were skipped for `queued_ttl`",
+)
 @pytest.mark.parametrize(("broker", "queues", "route"), TWO_QUEUES)
 def test_a_routed_copy_that_is_skipped_releases_the_unique_key_of_its_publish(
     make: Callable[..., Lab], broker: str, queues: tuple[str, str], route: dict[str, str]

@@ -83,6 +83,12 @@ def rabbit(stage: Stage, request: pytest.FixtureRequest) -> RabbitServer | None:
     return request.getfixturevalue("rabbit_server") if stage.broker == "rabbitmq" else None
 
 
+@pytest.mark.promise(
+    "A body outlives a lost connection to the broker, and its copy runs neither beside it nor after it, "
+    "with and without `worker_cancel_long_running_tasks_on_connection_loss`",
+    name="lost connection to the broker",
+    broke="one token for all deliveries; cut off is done",
+)
 @pytest.mark.each_stage
 @needs_celery("5.7", "free processes are told from busy ones after a lost connection")
 @on_stages("prefork")
@@ -92,6 +98,7 @@ def test_a_body_outlives_a_lost_connection_and_its_copy_runs_neither_beside_it_n
     outlive(stage, rabbit)
 
 
+@pytest.mark.proves("lost connection to the broker")
 @on_stages("threads", "gevent", lates=(True,))
 def test_a_body_in_a_pool_of_one_process_outlives_a_lost_connection(
     stage: Stage, rabbit: RabbitServer | None
@@ -122,6 +129,7 @@ def outlive(stage: Stage, rabbit: RabbitServer | None, **conf: Any) -> None:
     stage.note("broker-lost", end["at"], start["at"])
 
 
+@pytest.mark.proves("lost connection to the broker")
 @on_stages("prefork", "gevent", lates=(True,))
 def test_a_body_that_celery_cancels_since_its_connection_is_lost_runs_again_in_its_turn(
     stage: Stage, rabbit: RabbitServer | None
@@ -141,6 +149,10 @@ def test_a_body_that_celery_cancels_since_its_connection_is_lost_runs_again_in_i
     assert (holder.state, following.state) == ("SUCCESS", "SUCCESS")
 
 
+@pytest.mark.promise(
+    "The key of a child that is killed while the broker is unreachable is free after `ttl`",
+    broke="`is_gone` always false",
+)
 @on_stages("prefork", lates=(True,))
 def test_the_key_of_a_child_that_is_killed_while_the_broker_is_down_is_free_after_ttl(
     stage: Stage, rabbit: RabbitServer | None, start_redis: Callable[..., RedisServer], redis_url: str
@@ -167,6 +179,7 @@ def test_the_key_of_a_child_that_is_killed_while_the_broker_is_down_is_free_afte
     assert starts(lab) == ["holder", "next", "holder"]
 
 
+@pytest.mark.proves("redelivered while running")
 @on_stages("prefork", brokers=("redis",), lates=(True,))
 def test_a_body_of_three_visibility_timeouts_runs_once_though_plain_celery_starts_it_again_each_time(
     stage: Stage,
@@ -190,6 +203,12 @@ def test_a_body_of_three_visibility_timeouts_runs_once_though_plain_celery_start
     assert holder.state == "SUCCESS"
 
 
+@pytest.mark.promise(
+    "Celery's `worker_deduplicate_successful_tasks` recognises a task that was delivered again, also one "
+    "that has waited in line",
+    broke="mark forgotten in line; the mark of a copy whose message is in line already, too",
+)
+@pytest.mark.proves("redelivered message in line")
 @on_stages("prefork", brokers=("redis",), lates=(True,))
 def test_celery_recognises_a_successful_task_delivered_again_also_when_it_has_waited_in_line(
     stage: Stage,
@@ -224,6 +243,15 @@ LOST: dict[str, tuple[dict[str, Any], bool]] = {
 """What Celery does with the message of a lost child, by its settings, and whether it runs again."""
 
 
+@pytest.mark.promise(
+    "`task_reject_on_worker_lost`, `task_acks_on_failure_or_timeout` and `task_retry_on_worker_lost` (5.7) "
+    "act as in plain Celery, each run in its turn",
+    name="settings for lost workers",
+    broke=(
+        "parent does not see the end; a requeued message is done; cut off is done, what a signal ends in "
+        "the child too"
+    ),
+)
 @pytest.mark.parametrize("what", LOST)
 @on_stages("prefork", brokers=("redis",), lates=(True,))
 def test_the_message_of_a_killed_child_runs_again_only_if_celery_requeues_it(stage: Stage, what: str) -> None:
@@ -238,6 +266,7 @@ def test_the_message_of_a_killed_child_runs_again_only_if_celery_requeues_it(sta
     assert starts(lab) == ["first", "holder", "next", *["holder"][:again]]
 
 
+@pytest.mark.proves("settings for lost workers")
 @needs_celery("5.7", "task_retry_on_worker_lost")
 @on_stages("prefork")
 def test_the_retry_that_celery_publishes_for_a_lost_child_waits_its_turn_and_runs(stage: Stage) -> None:
@@ -265,6 +294,7 @@ def kill_one_that_has_waited(lab: Lab, worker: Worker) -> Any:
     return holder
 
 
+@pytest.mark.proves("settings for lost workers")
 @needs_celery("5.5", "task_acks_on_failure_or_timeout that is heeded for a hard time limit")
 @on_stages("prefork", brokers=("redis",), lates=(True,))
 def test_a_task_over_its_time_limit_that_is_not_acknowledged_runs_again_in_its_turn(stage: Stage) -> None:

@@ -247,6 +247,16 @@ def django_database(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator
         yield
 
 
+@pytest.mark.promise(
+    "On Redis, Sentinel, RabbitMQ, SQS, PGMQ, PostgreSQL, MariaDB, SQLite and files as brokers two tasks "
+    "wait in line, the worker of its holder is killed, all run to their ends, none beside another, and "
+    "broker and key are empty: each broker with each of the eight stores (in `make test` each broker with "
+    "one store, and each store with one broker); Redis and RabbitMQ over TLS and Redis by a socket file "
+    "with one. With memcached no worker is killed where the broker redelivers nothing: its messages would "
+    "be lost",
+    broke="no `recover` on brokers that redeliver nothing",
+    command="pytest tests/worker/test_brokers.py",
+)
 @pytest.mark.parametrize(("broker", "store"), PAIRS)
 def test_tasks_wait_in_line_and_the_task_of_a_killed_worker_runs_again(
     request: pytest.FixtureRequest, broker: str, store: str
@@ -288,6 +298,11 @@ def test_tasks_wait_in_line_and_the_task_of_a_killed_worker_runs_again(
     eventually(lambda: wait.lock_state("k").holders == () and not wait.lock_state("k").waiting, "a free key")
 
 
+@pytest.mark.promise(
+    "With `memory://` as the broker two tasks wait in line in one process and run, in order and none "
+    "beside another, with each store, and the queue is empty afterwards",
+    broke="messages in line not published",
+)
 @pytest.mark.parametrize("store", large_but("redis", "sqlite", "memcached"))
 def test_tasks_wait_in_line_in_a_worker_whose_broker_is_its_memory(
     request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture, store: str
@@ -326,6 +341,11 @@ def test_tasks_wait_in_line_in_a_worker_whose_broker_is_its_memory(
     app.close()
 
 
+@pytest.mark.promise(
+    "A real worker with `redis+cluster://` or `sqla+oracle://` as its broker does not start, whichever of "
+    "the eight stores it has, and says why",
+    broke="the scheme not known: it waits for a Redis on localhost",
+)
 @pytest.mark.parametrize("store", large_but("redis", "sqlite"))
 def test_a_worker_does_not_start_with_a_broker_that_is_not_proven_or_that_celery_would_not_reach(
     request: pytest.FixtureRequest, store: str
@@ -340,6 +360,7 @@ def test_a_worker_does_not_start_with_a_broker_that_is_not_proven_or_that_celery
         assert "Connected to" not in refused.log
 
 
+@pytest.mark.proves("unproven brokers")
 def test_a_worker_starts_with_a_broker_that_is_accepted_and_says_what_is_not_proven(
     make_lab: Callable[..., Lab], redis_url: str
 ) -> None:
@@ -372,6 +393,11 @@ def _url(request: pytest.FixtureRequest, store: str) -> str:
     return str(request.getfixturevalue(f"{store}_url"))
 
 
+@pytest.mark.promise(
+    "A message that SQS or PGMQ redelivers is not skipped, though they only count deliveries (prefork, "
+    "threads)",
+    broke="red before: it was skipped, and lost",
+)
 @pytest.mark.parametrize(
     ("broker", "pool"),
     [
@@ -398,6 +424,11 @@ def test_a_task_that_is_redelivered_is_not_skipped_where_the_broker_only_counts_
     assert lab.journal.tags("start") == ["again", "holder", "again"]
 
 
+@pytest.mark.promise(
+    "Through a failover of the Sentinel broker a running task keeps its key, those in line run in their "
+    "order, and the new primary is empty afterwards",
+    broke="waiting messages not republished",
+)
 def test_after_a_failover_of_the_broker_tasks_that_wait_run_and_a_running_one_keeps_its_key(
     make_lab: Callable[..., Lab], store: RedisServer
 ) -> None:
@@ -424,6 +455,10 @@ def test_after_a_failover_of_the_broker_tasks_that_wait_run_and_a_running_one_ke
         eventually(lambda: _in_redis(primary.server.client()) == 0, "an empty broker")
 
 
+@pytest.mark.promise(
+    "Behind Sentinel a promoted message goes to the head of its queue",
+    broke="it goes to the end",
+)
 def test_a_promoted_task_goes_to_the_head_of_a_queue_behind_sentinel(
     request: pytest.FixtureRequest, make_lab: Callable[..., Lab]
 ) -> None:

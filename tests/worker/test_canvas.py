@@ -38,6 +38,7 @@ def assert_each_ran_once_and_alone(lab: Lab) -> None:
     assert lab.journal.most_open(key="k") == 1
 
 
+@pytest.mark.proves("canvases through the line")
 def test_a_group_on_one_key_gives_all_results_in_order(canvas: Lab) -> None:
     result = group(canvas.task("number").s(n, "k") for n in range(8)).apply_async()
     let_go(canvas, 8)
@@ -45,6 +46,10 @@ def test_a_group_on_one_key_gives_all_results_in_order(canvas: Lab) -> None:
     assert_each_ran_once_and_alone(canvas)
 
 
+@pytest.mark.promise(
+    "Chain, group, link and chord complete through waiting, retries and replacements",
+    name="canvases through the line",
+)
 def test_a_chain_on_one_key_runs_its_steps_in_order(canvas: Lab) -> None:
     append = canvas.task("append")
     steps = [append.s(key="k", tag=tag, linger=tag != "d") for tag in "abcd"]
@@ -55,6 +60,7 @@ def test_a_chain_on_one_key_runs_its_steps_in_order(canvas: Lab) -> None:
     assert_each_ran_once_and_alone(canvas)
 
 
+@pytest.mark.proves("canvases through the line")
 def test_a_link_to_the_same_key_runs_after_its_task(canvas: Lab) -> None:
     append = canvas.task("append")
     append.apply_async(
@@ -66,6 +72,7 @@ def test_a_link_to_the_same_key_runs_after_its_task(canvas: Lab) -> None:
     assert_each_ran_once_and_alone(canvas)
 
 
+@pytest.mark.proves("canvases through the line")
 def test_a_chord_on_one_key_calls_its_body_once_with_all_results(canvas: Lab) -> None:
     members = [canvas.task("number").s(n, "k") for n in range(8)]
     result = chord(members)(canvas.task("total").s("k"))
@@ -101,6 +108,11 @@ def test_a_chord_with_a_failing_member_fails_once_and_the_key_goes_on(canvas: La
     assert_each_ran_once_and_alone(canvas)
 
 
+@pytest.mark.promise(
+    "A retry or a replacement waits for its own earlier run",
+    name="own earlier run",
+    broke="a retry that keeps its publish id; claims without publish id",
+)
 def test_a_retry_without_delay_waits_for_its_own_earlier_run(canvas: Lab) -> None:
     result = canvas.task("again").delay(key="k", tag="try", linger=True)
     result_in_line = canvas.task("number").delay(7, "k")
@@ -111,6 +123,7 @@ def test_a_retry_without_delay_waits_for_its_own_earlier_run(canvas: Lab) -> Non
     assert_each_ran_once_and_alone(canvas)
 
 
+@pytest.mark.proves("order")
 def test_a_retry_arrives_anew_behind_the_waiting_tasks(canvas: Lab) -> None:
     canvas.task("again").delay(key="k", tag="try", times=1)
     canvas.wait_for_line(1, "hold", "k")
@@ -120,6 +133,7 @@ def test_a_retry_arrives_anew_behind_the_waiting_tasks(canvas: Lab) -> None:
     assert canvas.journal.tags("start") == ["holder", "try0", "1", "try1"]
 
 
+@pytest.mark.proves("own earlier run")
 def test_an_automatic_retry_without_delay_waits_for_its_own_earlier_run(canvas: Lab) -> None:
     result = canvas.task("stubborn").delay(key="k", tag="try", linger=True)
     canvas.wait_for_line(1, "hold", "k")
@@ -131,6 +145,7 @@ def test_an_automatic_retry_without_delay_waits_for_its_own_earlier_run(canvas: 
     assert_each_ran_once_and_alone(canvas)
 
 
+@pytest.mark.proves("own earlier run")
 def test_a_replacement_on_the_same_key_runs_after_the_replaced_run(canvas: Lab) -> None:
     result = canvas.task("become").delay(key="k", tag="form")
     let_go(canvas, 1)
@@ -147,6 +162,7 @@ def test_a_replacement_by_a_chain_on_the_same_key_completes(canvas: Lab) -> None
     assert_each_ran_once_and_alone(canvas)
 
 
+@pytest.mark.proves("canvases through the line")
 def test_a_chord_of_retrying_and_replaced_members_completes(canvas: Lab) -> None:
     members = [
         canvas.task("again").s(key="k", tag="try"),

@@ -29,6 +29,12 @@ def publish_by(lab: Lab, prefix: str, tag: str) -> None:
     assert not done.returncode, done.stderr
 
 
+@pytest.mark.promise(
+    "All processes of an app find the store of the broker, whatever results they have: a call of a process "
+    "without the result backend of its worker runs when the one before it has finished",
+    name="one store for all processes",
+    broke="red before: the second call skipped for a day; the result backend first",
+)
 def test_a_call_of_a_process_without_the_result_backend_of_its_worker_runs_after_the_one_before_it(
     make_lab: Callable[..., Lab], start_redis: Callable[..., RedisServer]
 ) -> None:
@@ -42,6 +48,13 @@ def test_a_call_of_a_process_without_the_result_backend_of_its_worker_runs_after
     assert ELSEWHERE not in worker.log
 
 
+@pytest.mark.promise(
+    "A worker that meets calls of publishers with another store reports an error, once each, that says "
+    "which calls are dropped until when, and names the setting; never of its own store, also after that "
+    "lost its data",
+    name="different stores",
+    broke="epoch not published; own epoch forgotten; reported again",
+)
 def test_a_worker_tells_once_of_each_publisher_whose_calls_are_dropped_in_another_store(
     make_lab: Callable[..., Lab], start_redis: Callable[..., RedisServer]
 ) -> None:
@@ -71,6 +84,12 @@ def test_a_worker_tells_once_of_each_publisher_whose_calls_are_dropped_in_anothe
         assert 'exclusive_prefix = "cx"' in line
 
 
+@pytest.mark.promise(
+    "Epochs that a publisher makes up fill neither log nor memory: three publishers are named in an hour, "
+    "the others counted",
+    name="invented epochs",
+    broke="300 warnings of 300 messages; marks kept whole, or all of them",
+)
 def test_a_publisher_that_makes_up_epochs_of_stores_does_not_flood_the_log(
     make_lab: Callable[..., Lab], stranger: Celery
 ) -> None:
@@ -86,6 +105,7 @@ def test_a_publisher_that_makes_up_epochs_of_stores_does_not_flood_the_log(
     assert 1 <= worker.log.count("another store than this worker") <= 3
 
 
+@pytest.mark.proves("different stores")
 def test_a_message_with_a_unique_key_keeps_the_epoch_of_its_publisher_in_the_line(
     make_lab: Callable[..., Lab],
 ) -> None:
@@ -102,6 +122,7 @@ def test_a_message_with_a_unique_key_keeps_the_epoch_of_its_publisher_in_the_lin
     lab.journal.wait_for("end", tag="waits")
 
 
+@pytest.mark.proves("which store, warnings")
 def test_a_broker_of_files_brings_a_store_of_its_own(make_lab: Callable[..., Lab], tmp_path: Path) -> None:
     (tmp_path / "mail").mkdir()
     folders = dict.fromkeys(("data_folder_in", "data_folder_out"), str(tmp_path / "mail"))
@@ -123,6 +144,13 @@ def test_a_broker_of_files_brings_a_store_of_its_own(make_lab: Callable[..., Lab
     assert ELSEWHERE not in worker.log
 
 
+@pytest.mark.promise(
+    "A choice that serves one machine, or that `cache.clear()` empties, is a warning; a store without a "
+    "line is refused for tasks that wait, and for `recover=True`; a `visibility_timeout` below a `ttl` is "
+    "a warning",
+    name="which store, warnings",
+    broke="no warning; always a warning",
+)
 def test_a_store_for_one_machine_and_a_broker_for_many_is_a_warning(
     make_lab: Callable[..., Lab], tmp_path: Path
 ) -> None:
@@ -134,6 +162,7 @@ def test_a_store_for_one_machine_and_a_broker_for_many_is_a_warning(
     assert f"store {url}: " in line
 
 
+@pytest.mark.proves("which store, warnings")
 def test_the_redis_of_djangos_cache_is_the_store_with_a_warning_that_a_clear_empties_it(
     make_lab: Callable[..., Lab], start_redis: Callable[..., RedisServer], tmp_path: Path
 ) -> None:
@@ -165,6 +194,7 @@ def rebuild(): ...
 def work() -> None: ...
 
 
+@pytest.mark.proves("no store found")
 @pytest.mark.parametrize(
     ("conf", "options", "is_told"),
     [
@@ -192,6 +222,7 @@ class WithoutLine(MemoryStore):
     capabilities = Capabilities(line=False)
 
 
+@pytest.mark.proves("which store, warnings")
 @pytest.mark.parametrize(
     ("broker", "timeout", "is_told"),
     [("redis://", 59, True), ("redis://", 60, False), ("amqp://", 59, False)],
@@ -211,6 +242,7 @@ def test_a_visibility_timeout_below_the_ttl_is_warned_of(broker: str, timeout: i
     app.close()
 
 
+@pytest.mark.proves("store without lines", "which store, warnings")
 def test_a_store_without_a_line_is_refused_for_tasks_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "_factories", dict(base._factories))
     register("lineless", WithoutLine)
@@ -232,6 +264,13 @@ def test_a_store_without_a_line_is_refused_for_tasks_that_wait(monkeypatch: pyte
     app.close()
 
 
+@pytest.mark.promise(
+    "A worker refuses a broker with which nothing was proven, each kind that [Brokers](brokers.md) names, "
+    "until a setting accepts it, and then warns; one that Celery would not reach; one that is only read "
+    "from, or only written to; SQS and PGMQ with a Celery before 5.7",
+    name="unproven brokers",
+    broke="no refusal: such a worker starts, or connects to localhost",
+)
 def test_a_starting_worker_refuses_a_broker_with_which_nothing_was_proven_until_a_setting_accepts_it():
     app = install(Celery("unproven", broker="gcpubsub://projects/p", set_as_current=False))
     app.conf.update(exclusive_store="memory://")
@@ -253,6 +292,7 @@ def test_a_starting_worker_refuses_a_broker_with_which_nothing_was_proven_until_
     accepted.close()
 
 
+@pytest.mark.proves("store without lines")
 def test_a_store_without_a_line_that_was_not_named_is_refused_when_the_worker_starts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -11,6 +11,13 @@ from tests.clocks import Clock
 from tests.conftest import or_leave_out
 from tests.worker.lab import Lab, Worker, eventually
 
+pytestmark = pytest.mark.promise(
+    "The clock of a worker is set an hour back or forward while it runs a task: its lease is renewed "
+    "beyond its ttl, no sweep ends the run, no other task enters beside it, and those that wait run after "
+    "it, once each; Redis as the store",
+    broke="heartbeats that are due by the wall clock; leases that end by the clock of the worker",
+)
+
 HOUR = 3600
 TTL = 3
 

@@ -56,6 +56,7 @@ def finish(lab: Lab, results: Results) -> None:
     eventually(lambda: not list(store.scan()), "no lock")
 
 
+@pytest.mark.proves("cluster failover")
 def test_tasks_of_a_killed_worker_and_waiting_tasks_run_on_every_node(
     lab: Lab, cluster: RedisCluster
 ) -> None:
@@ -71,6 +72,7 @@ def test_tasks_of_a_killed_worker_and_waiting_tasks_run_on_every_node(
     assert sorted(tags) == sorted([*results, *running])
 
 
+@pytest.mark.proves("cluster failover")
 def test_tasks_run_and_wait_on_while_a_replica_takes_over_from_a_killed_primary(
     lab: Lab, cluster: RedisCluster
 ) -> None:
@@ -84,6 +86,7 @@ def test_tasks_run_and_wait_on_while_a_replica_takes_over_from_a_killed_primary(
     assert "has lost its data" not in worker.log
 
 
+@pytest.mark.proves("loss of one node's data")
 def test_the_loss_of_one_node_s_data_is_told_and_the_leases_of_running_bodies_are_restored(
     lab: Lab, cluster: RedisCluster
 ) -> None:

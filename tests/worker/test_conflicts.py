@@ -23,6 +23,12 @@ def hold(lab: Lab, name: str) -> Any:
     return result
 
 
+@pytest.mark.promise(
+    '`on_conflict="raise"` is a failure with `LockHeld` that ends chain and chord, never against an '
+    "earlier run of itself",
+    name="raise",
+    broke="raise acts as reschedule; kin is not looked for",
+)
 @on_stages("prefork", "threads", "gevent", brokers=("redis",))
 def test_a_task_with_on_conflict_raise_fails_and_so_do_its_chain_and_its_chord(stage: Stage) -> None:
     lab = stage.make_lab(MODULE)
@@ -47,6 +53,7 @@ def test_a_task_with_on_conflict_raise_fails_and_so_do_its_chain_and_its_chord(s
     assert sorted(lab.journal.tags("start")) == ["holder", "member"]
 
 
+@pytest.mark.proves("raise")
 @on_stages("prefork", brokers=("redis",))
 def test_a_retry_or_step_with_on_conflict_fail_does_not_fail_against_its_own_earlier_run(
     stage: Stage,
@@ -62,6 +69,12 @@ def test_a_retry_or_step_with_on_conflict_fail_does_not_fail_against_its_own_ear
     assert lab.journal.tags("start") == ["a", "a", "0", "1", "2"]
 
 
+@pytest.mark.promise(
+    '`on_conflict="reschedule"` runs the same task again, later and later, once, in no slot meanwhile; it '
+    "gives up",
+    name="reschedule",
+    broke="copies treated as fresh; it never gives up",
+)
 @on_stages("prefork", "threads", "gevent", late_only=("rabbitmq",))
 def test_a_rescheduled_task_runs_once_as_the_same_task_and_takes_no_slot_meanwhile(
     stage: Stage,
@@ -82,6 +95,7 @@ def test_a_rescheduled_task_runs_once_as_the_same_task_and_takes_no_slot_meanwhi
     assert lab.journal.most_open(key="k") == 1
 
 
+@pytest.mark.proves("reschedule")
 @on_stages("prefork", brokers=("redis",), lates=(True,))
 def test_a_redelivered_message_and_its_rescheduled_copy_are_one_task(stage: Stage) -> None:
     lab = stage.make_lab(MODULE)
@@ -101,6 +115,7 @@ def test_a_redelivered_message_and_its_rescheduled_copy_are_one_task(stage: Stag
     assert lab.journal.tags("start") == ["holder", "a"]
 
 
+@pytest.mark.proves("reschedule")
 @on_stages("prefork", brokers=("redis",))
 def test_a_task_rescheduled_for_give_up_after_fails(stage: Stage) -> None:
     lab = stage.make_lab(MODULE)

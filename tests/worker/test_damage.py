@@ -15,7 +15,10 @@ from celery_exclusive import StoreRefused
 from tests.cli.test_locks import listed, locks
 from tests.worker.lab import Lab
 
+pytestmark = pytest.mark.proves("refused for good")
 
+
+@pytest.mark.proves("damaged lock")
 @pytest.mark.parametrize("kind", ["redis", "sqlite"])
 def test_a_damaged_lock_is_reported_once_and_holds_up_no_other_until_it_is_dropped(
     make_lab: Callable[..., Lab], tmp_path: Path, kind: str

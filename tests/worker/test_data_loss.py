@@ -42,6 +42,16 @@ def assert_nothing_is_left(stage: Stage, lab: Lab, store: RedisServer) -> None:
         stage.assert_nothing_is_left(lab, client)
 
 
+@pytest.mark.promise(
+    "A store that loses its data: the loss is reported in log and event, the leases of running bodies are "
+    "restored, fences grow, a lease that is left over is released",
+    name="loss of data",
+    broke=(
+        "not noticed; nothing restored; no event; restored beside a new holder; its loss not reported; "
+        "what ended meanwhile is not released; `lock()` not restored; a replaced file not noticed; what "
+        "has not begun is restored; a restored lease released while its process lives"
+    ),
+)
 @on_stages("prefork", "threads", "gevent", brokers=("redis",), lates=(True,))
 def test_running_bodies_keep_their_keys_and_their_ends_wake_the_next(
     stage: Stage, store: RedisServer
@@ -94,6 +104,7 @@ def test_running_bodies_keep_their_keys_and_their_ends_wake_the_next(
     stage.note("store-lost-data", end["at"], next_start["at"])
 
 
+@pytest.mark.proves("loss of data")
 @on_stages("prefork", "gevent", brokers=("redis",), lates=(True,))
 def test_a_holder_that_cannot_restore_its_lease_gets_lease_lost_and_leaves_the_new_holder_alone(
     stage: Stage, store: RedisServer, proxy: Proxy
@@ -128,6 +139,7 @@ def test_a_holder_that_cannot_restore_its_lease_gets_lease_lost_and_leaves_the_n
     assert_nothing_is_left(stage, lab, store)
 
 
+@pytest.mark.proves("loss of data")
 @pytest.mark.parametrize("fails", [False, True], ids=["returns", "raises"])
 @on_stages("prefork", brokers=("redis",))
 def test_a_body_that_ends_while_its_lease_is_restored_leaves_none_behind(
@@ -148,6 +160,7 @@ def test_a_body_that_ends_while_its_lease_is_restored_leaves_none_behind(
     assert_nothing_is_left(stage, lab, store)
 
 
+@pytest.mark.proves("loss of data")
 def test_a_process_puts_the_lock_that_it_holds_back(
     make_lab: Callable[..., Lab], store: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -165,6 +178,12 @@ def test_a_process_puts_the_lock_that_it_holds_back(
     assert lab.journal.events("start")[0]["fence"] > lease.fence
 
 
+@pytest.mark.promise(
+    "After a Redis came back with older data leases are restored as after a loss of all data, and fences "
+    "go on above the lost ones, whatever the clock says",
+    name="restored after older data",
+    broke="red before; fences that are not raised",
+)
 @on_stages("prefork", "threads", brokers=("redis",), lates=(True,))
 def test_leases_that_are_younger_than_the_snapshot_of_their_store_are_restored(
     stage: Stage, start_redis: Callable[..., RedisServer]
@@ -188,6 +207,7 @@ def test_leases_that_are_younger_than_the_snapshot_of_their_store_are_restored(
     assert_nothing_is_left(stage, lab, store)
 
 
+@pytest.mark.proves("loss of data")
 @on_stages("prefork", "threads", brokers=("redis",), lates=(True,))
 def test_a_file_that_is_replaced_gets_the_leases_of_running_bodies(stage: Stage, tmp_path: Path) -> None:
     lab = make_lab(stage, f"sqlite:///{tmp_path}/locks.db")
@@ -211,6 +231,7 @@ def lock_of(lab: Lab, name: str) -> str:
     return str(lab.task(name).lock_state("k").key)
 
 
+@pytest.mark.proves("loss of data")
 @on_stages("threads", brokers=("redis",), lates=(True,))
 def test_a_task_that_has_not_begun_does_not_get_the_place_of_a_running_one(
     stage: Stage, store: RedisServer, proxy: Proxy
@@ -243,6 +264,15 @@ def test_a_task_that_has_not_begun_does_not_get_the_place_of_a_running_one(
     assert_nothing_is_left(stage, lab, store)
 
 
+@pytest.mark.promise(
+    "Only leases that are held are restored: none that is not granted yet, has expired, or has been "
+    "released; a unique key not after the end of its body",
+    name="only held leases are restored",
+    broke=(
+        "all that a child executes is held; what is released, or ended with the body, stays held; what was "
+        "refused a renewal is restored"
+    ),
+)
 @on_stages("prefork", brokers=("redis",), lates=(True,))
 def test_a_task_that_waits_for_an_answer_does_not_get_the_place_of_a_running_one(
     stage: Stage, store: RedisServer, proxy: Proxy
@@ -272,6 +302,7 @@ def test_a_task_that_waits_for_an_answer_does_not_get_the_place_of_a_running_one
         asking.stop()
 
 
+@pytest.mark.proves("loss of data")
 @on_stages("prefork", brokers=("redis",), lates=(True,))
 def test_a_lease_that_was_restored_lasts_until_its_process_is_gone(stage: Stage, store: RedisServer) -> None:
     lab = stage.make_lab(exclusive_store=store.url, exclusive_ttl=600)

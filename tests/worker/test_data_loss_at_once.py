@@ -7,6 +7,8 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from celery_exclusive import lock
 from celery_exclusive.core.operations import Acquire
 from celery_exclusive.stores.base import open_store
@@ -53,6 +55,11 @@ def assert_it_gets_its_lease_back(lab: Lab, store: RedisServer) -> None:
     eventually(lambda: not holders(lab, "patient"), "the end of its lease")
 
 
+@pytest.mark.promise(
+    "Leases of bodies that no heartbeat has seen yet are restored, too",
+    name="restored before the first heartbeat",
+    broke="red before: only leases that a renewal had found",
+)
 @on_stages("prefork", brokers=("redis",))
 def test_a_body_that_no_heartbeat_has_seen_gets_its_lease_back(stage: Stage, store: RedisServer) -> None:
     assert_it_gets_its_lease_back(
@@ -60,6 +67,7 @@ def test_a_body_that_no_heartbeat_has_seen_gets_its_lease_back(stage: Stage, sto
     )
 
 
+@pytest.mark.proves("restored before the first heartbeat")
 @needs_celery("5.7", "spawned children")
 def test_the_body_of_a_child_that_is_not_forked_gets_its_lease_back(
     make_lab: Callable[..., Lab], store: RedisServer
@@ -68,6 +76,15 @@ def test_the_body_of_a_child_that_is_not_forked_gets_its_lease_back(
     assert_it_gets_its_lease_back(make_lab(module="tests.worker.shop_trouble", **conf), store)
 
 
+@pytest.mark.promise(
+    "`lease.check()` restores a lease before the heartbeat does, of a task in every pool and of `lock()`. "
+    "It raises `LeaseLost` if another owner holds the key or the lease has expired, and then for good",
+    name="check restores a lease",
+    broke=(
+        "red before: LeaseLost; the epoch not compared; not passed to children; the age of the grant not "
+        "looked at; raised once only; a released lease restored; not released after its release"
+    ),
+)
 @on_stages("prefork", "threads", "gevent", "solo", brokers=("redis",), lates=(True,))
 def test_a_body_that_checks_its_lease_before_a_heartbeat_gets_it_back(
     stage: Stage, store: RedisServer
@@ -86,6 +103,7 @@ def test_a_body_that_checks_its_lease_before_a_heartbeat_gets_it_back(
     eventually(lambda: not holders(lab, "asked"), "the end of its lease")
 
 
+@pytest.mark.proves("check restores a lease")
 @on_stages("prefork", "threads", brokers=("redis",), lates=(True,))
 def test_a_body_whose_key_another_owner_holds_gets_lease_lost_when_it_checks(
     stage: Stage, store: RedisServer
@@ -107,6 +125,7 @@ def test_a_body_whose_key_another_owner_holds_gets_lease_lost_when_it_checks(
     assert holders(lab, "asked") == ["other"]
 
 
+@pytest.mark.proves("only held leases are restored")
 @on_stages("prefork", "threads", brokers=("redis",), lates=(True,))
 def test_a_lease_that_its_body_has_released_stays_free_while_the_next_is_called(
     stage: Stage, store: RedisServer, redis_server: RedisServer
@@ -130,6 +149,7 @@ def test_a_lease_that_its_body_has_released_stays_free_while_the_next_is_called(
         lab.journal.wait_for("end", tag="next")
 
 
+@pytest.mark.proves("only held leases are restored")
 @on_stages("prefork", "threads", brokers=("redis",), lates=(True,))
 def test_a_unique_key_that_the_end_of_its_body_has_released_stays_free(
     stage: Stage, store: RedisServer
@@ -145,6 +165,7 @@ def test_a_unique_key_that_the_end_of_its_body_has_released_stays_free(
     lingering.get(timeout=60)
 
 
+@pytest.mark.proves("check restores a lease")
 def test_a_lock_that_is_checked_before_a_heartbeat_is_restored(
     make_lab: Callable[..., Lab], store: RedisServer
 ) -> None:

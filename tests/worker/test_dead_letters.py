@@ -35,6 +35,13 @@ def lives(lab: Lab, tag: str) -> list[int]:
     return [event["number"] for event in lab.journal.events("life", tag=tag)]
 
 
+@pytest.mark.promise(
+    "A message that is rejected and returns through a dead-letter exchange is a new life of it, and its "
+    "body sees its deaths",
+    name="dead-lettered message",
+    broke="explorer: under its old id; red before",
+)
+@pytest.mark.proves("not handed on")
 def test_a_rejected_task_that_had_waited_comes_back_and_waits_again(
     lab: Lab, rabbit_server: RabbitServer
 ) -> None:
@@ -57,6 +64,7 @@ def test_a_rejected_task_that_had_waited_comes_back_and_waits_again(
     assert lab.waiting("reject", "k") == 0
 
 
+@pytest.mark.proves("dead-lettered message")
 def test_a_rejected_task_that_had_not_waited_comes_back(lab: Lab, rabbit_server: RabbitServer) -> None:
     lab.start_worker("w1", 2)
     lab.send("reject", "k", tag="rejected", lives=3)

@@ -14,6 +14,15 @@ from tests.worker.lab import Lab, eventually
 from tests.worker.stage import Stage, on_stages
 from tests.worker.watcher import SENDS_EVENTS, Watcher
 
+pytestmark = pytest.mark.promise(
+    "A task that kills its whole worker is given up after three recoveries: it fails with "
+    "`WorkerLostError`, a chord and a monitor learn of it, and its key goes on, also with "
+    '`order="published"` and on RabbitMQ. With None it is never given up',
+    name="task that kills its worker",
+    broke="red before: a fourth worker was killed; explorer: a death is not counted",
+    also="the explorer, with a body that kills its workers",
+)
+
 TTL = 2
 SHOP = "tests.worker.shop_order"
 
@@ -65,6 +74,11 @@ def test_a_broker_that_redelivers_at_once_changes_nothing(stage: Stage) -> None:
         deadly.get(timeout=60)
 
 
+@pytest.mark.promise(
+    "A task that was given up is reported once, as an ordinary failure: one errback, one event, no retry, "
+    "and no message comes back, also with `task_reject_on_worker_lost` and `task_retry_on_worker_lost`",
+    broke="red before: Celery took the child for lost, and sent the errback twice, or a retry",
+)
 @pytest.mark.parametrize(
     "conf",
     [{}, {"task_reject_on_worker_lost": True}, {"task_retry_on_worker_lost": True}],

@@ -30,6 +30,15 @@ def line_up(task: Any, *calls: tuple[Any, ...], **kwargs: Any) -> list[Any]:
     return results
 
 
+@pytest.mark.promise(
+    "Two releases on one queue run each call once, or skip it before it waits: other limits, policies, "
+    "keys, parameters; an option that comes or goes",
+    name="rolling deploy",
+    broke=(
+        "no `Unlocked`; removed with a tombstone; lower limit stays; own entry counts against oneself; key "
+        "made on the worker, by the retry, by the parent"
+    ),
+)
 @on_stages("prefork", lates=(True,))
 def test_while_two_releases_share_a_queue_each_call_runs_once_or_is_skipped_before_it_waits(
     stage: Stage,
@@ -53,6 +62,7 @@ def test_while_two_releases_share_a_queue_each_call_runs_once_or_is_skipped_befo
     assert old.journal.most_open(task="deploy.crawl") <= 2
 
 
+@pytest.mark.proves("rolling deploy")
 @on_stages("prefork", brokers=("redis",), lates=(True,))
 def test_a_task_that_waits_under_an_older_limit_is_admitted_by_a_delivery_with_a_higher_one(
     stage: Stage,
@@ -73,6 +83,7 @@ def test_a_task_that_waits_under_an_older_limit_is_admitted_by_a_delivery_with_a
     stage.assert_nothing_is_left(old)
 
 
+@pytest.mark.proves("rolling deploy")
 @on_stages("prefork", brokers=("redis",), lates=(True,))
 def test_a_task_that_has_waited_runs_though_the_newer_release_skips(stage: Stage) -> None:
     old, new = stage.make_lab(OLD), stage.make_lab(NEW)
@@ -91,6 +102,7 @@ def test_a_task_that_has_waited_runs_though_the_newer_release_skips(stage: Stage
     assert old.journal.most_open() == 1
 
 
+@pytest.mark.proves("rolling deploy")
 @on_stages("prefork", brokers=("redis",), lates=(True,))
 def test_a_message_and_its_retry_by_newer_code_keep_the_key_of_the_code_that_sent_it(stage: Stage) -> None:
     old, new = stage.make_lab(OLD), stage.make_lab(NEW)
@@ -115,6 +127,7 @@ def test_a_message_and_its_retry_by_newer_code_keep_the_key_of_the_code_that_sen
     assert old.journal.most_open() == 1
 
 
+@pytest.mark.proves("rolling deploy")
 @needs_celery("5.7", "task_retry_on_worker_lost")
 @on_stages("prefork", brokers=("redis",), lates=(True,))
 def test_the_retry_that_celery_publishes_for_a_lost_child_keeps_the_key_of_the_code_that_sent_it(
@@ -138,6 +151,7 @@ def test_the_retry_that_celery_publishes_for_a_lost_child_keeps_the_key_of_the_c
     assert old.journal.tags("start") == ["a", "b", "a, again", "b, again"]
 
 
+@pytest.mark.proves("rolling deploy")
 @pytest.mark.parametrize("new_conf", [{}, ALL_OFF], ids=["one option removed", "all options removed"])
 @on_stages("prefork", lates=(True,))
 def test_a_task_that_waits_for_one_without_its_option_runs_once_and_so_do_all_behind_it(
@@ -166,6 +180,10 @@ def test_a_task_that_waits_for_one_without_its_option_runs_once_and_so_do_all_be
     assert sorted(old.journal.tags("start")) == ["a", "b", "c", "holder", "killed", "killed"]
 
 
+@pytest.mark.promise(
+    "A worker without the library that gets a promoted message runs it once more, and the line goes on",
+    broke="no reaper",
+)
 @on_stages("prefork", brokers=("redis",), lates=(True,))
 def test_a_worker_without_the_library_ignores_locks_and_whose_offer_it_takes_runs_once_more(
     stage: Stage,
@@ -192,6 +210,12 @@ def test_a_worker_without_the_library_ignores_locks_and_whose_offer_it_takes_run
     assert lab.journal.most_open() == 1
 
 
+@pytest.mark.promise(
+    "In a rolling deploy a unique key ends as its publisher has said; a task that waits for a key which is "
+    "declared no more runs",
+    name="unique deploy",
+    broke="it leaves that line, too, and is dropped; a task without options releases nothing",
+)
 @on_stages("prefork", brokers=("redis",), lates=(True,))
 def test_a_unique_key_ends_as_its_publisher_has_said_and_what_came_without_one_gets_one(stage: Stage) -> None:
     old, new = stage.make_lab(OLD, exclusive_ttl=600), stage.make_lab(NEW, exclusive_ttl=600)
@@ -214,6 +238,7 @@ def test_a_unique_key_ends_as_its_publisher_has_said_and_what_came_without_one_g
     assert sorted(old.journal.tags()) == sorted(names)
 
 
+@pytest.mark.proves("unique deploy")
 @on_stages("prefork", brokers=("redis",))
 def test_a_task_that_waits_for_a_unique_key_which_is_declared_no_more_runs_once(stage: Stage) -> None:
     """It was admitted at its lock, which the newer release declares, too, and lost its key meanwhile."""

@@ -40,6 +40,11 @@ def lab(
         )
 
 
+@pytest.mark.promise(
+    "Workers with locks behind an alias, on Redis and on memcached: a task is held against another "
+    "worker's, a unique call is not queued twice, a killed worker's task runs again",
+    broke="the alias opened in the memory of the process",
+)
 def test_workers_lock_in_the_server_behind_a_cache_and_one_that_is_killed_loses_no_task(lab: Lab) -> None:
     doomed = lab.start_worker("w1", 1)
     holder = lab.send("skip", "k", tag="holder", hold=True)

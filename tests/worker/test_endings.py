@@ -6,6 +6,8 @@ import os
 import signal
 from collections.abc import Callable
 
+import pytest
+
 from tests.worker.lab import Lab, eventually
 
 
@@ -18,6 +20,11 @@ def hold_with_a_line(lab: Lab) -> None:
     lab.wait_for_line(2, "wait", "k")
 
 
+@pytest.mark.promise(
+    "Run time is unlimited; `ttl` only says how soon a dead holder is noticed",
+    name="renewal while the body runs",
+    broke="no heartbeat; a heartbeat that knows only `exclusive_ttl`",
+)
 def test_a_body_of_two_ttl_keeps_its_lease(make_lab: Callable[..., Lab], acks: dict[str, bool]) -> None:
     lab = make_lab(exclusive_ttl=9, **acks)
     lab.start_worker("w1", 2)
@@ -29,6 +36,7 @@ def test_a_body_of_two_ttl_keeps_its_lease(make_lab: Callable[..., Lab], acks: d
     assert lab.journal.most_open() == 1
 
 
+@pytest.mark.proves("renewal while the body runs")
 def test_a_ttl_of_its_own_keeps_a_lease_too(make_lab: Callable[..., Lab]) -> None:
     lab = make_lab(module="tests.worker.shop_endings", exclusive_ttl=600, task_acks_late=True)
     lab.start_worker("w1", 2)
@@ -41,6 +49,7 @@ def test_a_ttl_of_its_own_keeps_a_lease_too(make_lab: Callable[..., Lab]) -> Non
     lab.journal.wait_for("end", tag="holder")
 
 
+@pytest.mark.proves("renewal while the body runs")
 def test_bodies_in_children_that_came_later_keep_their_leases(make_lab: Callable[..., Lab]) -> None:
     lab = make_lab(exclusive_ttl=9, task_acks_late=True)
     lab.start_worker("w1", 1, options=("--autoscale", "3,1"))
@@ -69,6 +78,7 @@ def test_a_task_id_that_is_no_utf_8_waits_in_line_and_runs(
     assert lab.journal.most_open() == 1
 
 
+@pytest.mark.proves("unreachable at a release")
 def test_an_ending_that_cannot_be_followed_up_does_not_keep_others_from_it(
     make_lab: Callable[..., Lab], acks: dict[str, bool]
 ) -> None:

@@ -122,6 +122,26 @@ def note(stage: Stage, lab: Lab, ending: Ending, one: str, other: str) -> None:
     stage.note(ending.row, since + round(1e9 * sum(ending.limits.values())), until)
 
 
+@pytest.mark.promise(
+    "The next task starts as soon as the worker sees the end of a run (`ttl` and the reaper's period are "
+    "60 s)",
+    name="prompt release",
+    broke="a parent that does not release; the pid is not waited for; terminated frees at once",
+    figure=(
+        "[endings.md](endings.md) has the times; a slow machine must not turn a test red, so none sets a "
+        "limit of 1 s"
+    ),
+)
+@pytest.mark.promise(
+    "The key is free, or stays with the task, after each ending of a body: return, exception, retry, "
+    "autoretry, Ignore, Reject with and without requeue, replace, SystemExit and other BaseExceptions, "
+    "`os._exit`, SIGKILL of the child, soft and hard limits, C code that ignores signals",
+    name="endings of a body",
+    broke=(
+        "release only if done; the parent does not release; the pid is not waited for; requeued is done; a "
+        "lost child is done"
+    ),
+)
 @pytest.mark.each_stage
 @on_stages("prefork")
 def test_the_key_goes_on_after_each_ending_of_a_body_in_a_child(stage: Stage) -> None:
@@ -137,6 +157,7 @@ def test_the_key_goes_on_after_each_ending_of_a_body_in_a_child(stage: Stage) ->
     assert last_sign < start["at"]
 
 
+@pytest.mark.proves("endings of a body")
 @pytest.mark.each_stage
 @on_stages("threads", "gevent", late_only=("rabbitmq",))
 def test_the_key_goes_on_after_each_ending_of_a_body_in_a_pool_of_one_process(stage: Stage) -> None:
@@ -148,6 +169,7 @@ def test_the_key_goes_on_after_each_ending_of_a_body_in_a_pool_of_one_process(st
     assert_all_went_right(stage, lab, endings)
 
 
+@pytest.mark.proves("endings of a body")
 @pytest.mark.each_stage
 @on_stages("solo", late_only=("rabbitmq",))
 def test_the_key_goes_on_after_each_ending_of_a_body_in_a_worker_that_does_one_thing_at_a_time(
@@ -175,6 +197,12 @@ INSTEAD_OF_BODY = {
 }
 
 
+@pytest.mark.promise(
+    "A soft limit inside acquire, park, release or publish harms neither lease nor line nor result, with "
+    "and without another thread in the child (Redis)",
+    broke="the limit is not kept out of the release; `finish` does not repeat",
+)
+@pytest.mark.proves("soft limit reaches the body")
 @on_stages("prefork", brokers=("redis",))
 def test_a_soft_limit_inside_our_own_calls_harms_neither_lease_nor_line_nor_result(stage: Stage) -> None:
     lab = stage.make_lab("tests.worker.shop_unlucky", **CALM)
@@ -209,6 +237,12 @@ def send_unlucky(lab: Lab, place: str, kind: str, key: str) -> Any:
     return lab.send("wait", key, tag=id, options={"task_id": id})
 
 
+@pytest.mark.promise(
+    "MemoryError ends the worker: its key is free first, with late acknowledgement the task runs again, "
+    "and a body beside it keeps its lease (Redis)",
+    name="out of memory",
+    broke="MemoryError is done; locks stopped before the pool",
+)
 @pytest.mark.each_stage
 @on_stages("prefork", "threads", "gevent", "solo", brokers=("redis",))
 def test_a_body_that_takes_its_worker_along_frees_its_key_first(stage: Stage) -> None:
@@ -250,6 +284,7 @@ def ways_out(stage: Stage) -> list[str]:
     return ["system-exit"] if (stage.pool, stage.late) == ("solo", False) else ["memory-error"]
 
 
+@pytest.mark.proves("out of memory")
 @on_stages("prefork", brokers=("redis",), lates=(True,))
 def test_a_body_beside_one_that_runs_out_of_memory_keeps_its_lease_to_its_end(stage: Stage) -> None:
     lab = stage.make_lab(**CALM)
@@ -269,6 +304,11 @@ def test_a_body_beside_one_that_runs_out_of_memory_keeps_its_lease_to_its_end(st
     assert lab.journal.tags("start") == ["beside", "doomed", "next"]
 
 
+@pytest.mark.promise(
+    "A line goes on while a child is replaced after each task, and as a `rate_limit` allows",
+    name="replaced children and rate limits",
+    broke="no task is woken; copies treated as fresh",
+)
 @on_stages("prefork", late_only=("rabbitmq",))
 def test_a_line_goes_on_from_child_to_child_while_each_is_replaced(stage: Stage) -> None:
     lab = stage.make_lab(**CALM)
@@ -300,6 +340,11 @@ def test_a_line_goes_on_from_child_to_child_while_each_is_replaced(stage: Stage)
     assert lab.journal.most_open(key="lab") == lab.journal.most_open(key="side") == 1
 
 
+@pytest.mark.promise(
+    "A child over its hard limit keeps its key until it is dead, however long the hooks of users take "
+    "(Celery 5.7, Redis, late)",
+    broke="its lease is no longer renewed",
+)
 @needs_celery("5.7", "hooks that are called before the child is killed")
 @on_stages("prefork", brokers=("redis",), lates=(True,))
 def test_a_child_over_its_hard_limit_keeps_its_key_until_it_is_dead_however_long_hooks_take(
@@ -322,6 +367,7 @@ def test_a_child_over_its_hard_limit_keeps_its_key_until_it_is_dead_however_long
     stage.assert_nothing_is_left(lab)
 
 
+@pytest.mark.proves("replaced children and rate limits")
 @on_stages("prefork", lates=(True,))
 def test_a_line_of_tasks_with_a_rate_limit_moves_as_the_limit_allows(stage: Stage) -> None:
     """Its worker keeps a promoted message back for longer than its offer lasts, and so gets it again."""

@@ -84,6 +84,12 @@ def received(worker: Worker, result: Any) -> int:
     return worker.log.count(f"[{result.id}] received")
 
 
+@pytest.mark.promise(
+    "A task that is revoked, revoked by a stamp, or expired lets the line move on: in queue, in line, "
+    "offered, prefetched",
+    name="revoked and expired",
+    broke="nothing is reported; `done` always false",
+)
 @on_stages("prefork")
 def test_a_task_revoked_or_expired_in_queue_in_line_or_prefetched_lets_the_line_move_on(stage: Stage) -> None:
     lab = stage.make_lab(OUTSIDE, exclusive_ttl=600, exclusive_offer=1)
@@ -128,6 +134,7 @@ def test_a_task_revoked_or_expired_in_queue_in_line_or_prefetched_lets_the_line_
     assert lab.journal.tags("start", key="e") == ["e-holder", "e-next"]
 
 
+@pytest.mark.proves("revoked and expired")
 @on_stages("threads", "gevent", "solo", brokers=("redis",), lates=(True,))
 def test_in_a_pool_of_one_process_too_the_line_passes_revoked_and_expired_tasks(stage: Stage) -> None:
     lab = stage.make_lab(OUTSIDE, exclusive_ttl=600, exclusive_offer=1)
@@ -150,6 +157,12 @@ def test_in_a_pool_of_one_process_too_the_line_passes_revoked_and_expired_tasks(
     assert lab.journal.tags("start") == ["holder", "next"]
 
 
+@pytest.mark.promise(
+    "A terminated body keeps its key as long as it lives, and no longer; so it does inside our own calls",
+    name="terminated",
+    broke="freed at once; no heartbeat; death not reported",
+)
+@pytest.mark.proves("prompt release")
 @on_stages("prefork")
 def test_a_terminated_task_keeps_the_key_as_long_as_its_body_lives_and_no_longer(stage: Stage) -> None:
     lab = stage.make_lab(OUTSIDE, exclusive_ttl=600)
@@ -185,6 +198,7 @@ def test_a_terminated_task_keeps_the_key_as_long_as_its_body_lives_and_no_longer
     assert_never_two(lab, "s", *signals)
 
 
+@pytest.mark.proves("terminated")
 @on_stages("prefork", brokers=("redis",))
 def test_a_task_terminated_inside_our_own_calls_leaves_neither_lease_nor_line(stage: Stage) -> None:
     lab = stage.make_lab(OUTSIDE, exclusive_ttl=600)
@@ -244,22 +258,43 @@ def kill(stage: Stage, *, parent_alone: bool = False) -> None:
     assert_never_two(lab, "k")
 
 
+@pytest.mark.promise(
+    "After a crash the task runs again; with early acknowledgement it is lost, as in plain Celery",
+    broke="reaper does not sweep",
+)
+@pytest.mark.promise(
+    "After a crash the key goes on through `ttl` and reaper",
+    name="liveness",
+    broke="no reaper",
+)
+@pytest.mark.promise(
+    "When a worker is killed, or its main process alone, its key is free after its lease and never before, "
+    "and the task runs once more",
+    name="killed worker",
+    broke="no sweeps",
+)
 @pytest.mark.each_stage
 @on_stages("prefork")
 def test_when_a_worker_is_killed_the_key_waits_for_its_ttl_and_the_task_runs_again(stage: Stage) -> None:
     kill(stage)
 
 
+@pytest.mark.proves("killed worker")
 @on_stages("prefork", brokers=("redis",), lates=(True,))
 def test_when_its_main_process_alone_is_killed_a_body_does_not_outlive_its_lease(stage: Stage) -> None:
     kill(stage, parent_alone=True)
 
 
+@pytest.mark.proves("killed worker")
 @on_stages("threads", "gevent", "solo", brokers=("redis",), lates=(True,))
 def test_when_a_worker_of_one_process_is_killed_the_key_waits_for_its_ttl_too(stage: Stage) -> None:
     kill(stage)
 
 
+@pytest.mark.promise(
+    "A promoted message that is purged or expires is sent again",
+    broke="no sweeps; expiry kept",
+)
 @on_stages("prefork", lates=(True,))
 def test_a_message_that_is_purged_or_expires_on_its_way_from_the_line_is_sent_again(stage: Stage) -> None:
     lab = stage.make_lab(OUTSIDE, exclusive_ttl=600, exclusive_offer=1, exclusive_reap_period=0.2)
@@ -293,6 +328,10 @@ def test_a_message_that_is_purged_or_expires_on_its_way_from_the_line_is_sent_ag
     assert lab.journal.tags("start", key="e") == ["e-holder", "e-next"]
 
 
+@pytest.mark.promise(
+    "A task with an ETA acquires no lease until it runs, and its copies add no run (Redis)",
+    broke="an id per delivery",
+)
 @needs_celery("5.7", "a kombu that soon delivers again")
 @on_stages("prefork", brokers=("redis",))
 def test_a_task_with_an_eta_takes_no_lease_until_it_runs_and_its_copies_add_no_run(stage: Stage) -> None:

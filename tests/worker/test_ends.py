@@ -34,6 +34,12 @@ def withhold(proxy: Proxy, word: bytes) -> None:
         proxy.withhold(word)
 
 
+@pytest.mark.promise(
+    "The end of a run is not refused: retries, next steps and bodies of chords are sent without their "
+    "unique key or place, run once, and what has ended keeps its result, with the store down or silent and "
+    "back later",
+    broke='red before with `order="published"`: the retry lost, the first step FAILURE',
+)
 @pytest.mark.parametrize("away", ["down", "silent"])
 @pytest.mark.parametrize("kind", ["ordered", "unique"])
 def test_retries_next_steps_and_bodies_of_chords_run_though_the_store_is_away_when_they_are_published(
@@ -57,6 +63,16 @@ def test_retries_next_steps_and_bodies_of_chords_run_though_the_store_is_away_wh
     assert sorted(lab.journal.tags()) == ["1", "2", "again", "again", "body", "first", "second"]
 
 
+@pytest.mark.promise(
+    "The end of a run is not held up: a silent store is asked once for a group of four and a callback, "
+    "also by a task without options, and by the main process for three errbacks. Plain calls keep their "
+    "error",
+    name="silent store is asked once",
+    broke=(
+        "red before: the hard limit struck finished work, the main process stood still; breaks seen: no "
+        "memory, no limit"
+    ),
+)
 @pytest.mark.parametrize("parent", ["plain", "locked"])
 @pytest.mark.parametrize("kind", ["ordered", "unique"])
 def test_a_silent_store_is_asked_once_for_all_that_the_end_of_a_run_publishes(
@@ -77,6 +93,7 @@ def test_a_silent_store_is_asked_once_for_all_that_the_end_of_a_run_publishes(
     assert len(proxy.met) == 1
 
 
+@pytest.mark.proves("silent store is asked once")
 def test_the_main_process_asks_a_silent_store_once_for_the_errbacks_of_a_lost_child(
     make_apart: Callable[..., Lab], proxy: Proxy
 ) -> None:
@@ -93,6 +110,7 @@ def test_the_main_process_asks_a_silent_store_once_for_the_errbacks_of_a_lost_ch
     assert len(proxy.met) == 1
 
 
+@pytest.mark.proves("silent store is asked once")
 def test_a_silent_store_is_remembered_for_members_of_a_canvas_and_not_for_plain_calls(
     make_apart: Callable[..., Lab], proxy: Proxy
 ) -> None:
@@ -135,6 +153,13 @@ def worker_lab(make_lab: Callable[..., Lab], acks: dict[str, Any]) -> Lab:
     return lab
 
 
+@pytest.mark.promise(
+    "Arguments that make no key fail their own task with an error that names it, its option and the "
+    "argument: next steps, callbacks, errbacks, members of groups, bodies of chords, replacements, "
+    "retries. What has ended keeps its result. A plain call fails at its caller",
+    name="arguments that make no key",
+    broke="red before: the step that had done its work was FAILURE",
+)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("parent", ["plain", "locked"])
 def test_a_result_that_makes_no_key_fails_the_next_step_and_no_earlier_one(
@@ -153,6 +178,7 @@ def test_a_result_that_makes_no_key_fails_the_next_step_and_no_earlier_one(
     assert lab.journal.tags() == ["first", "linked"]
 
 
+@pytest.mark.proves("arguments that make no key")
 @pytest.mark.parametrize("parent", ["plain", "locked"])
 def test_the_body_of_a_chord_and_a_member_of_a_group_fail_alone_if_their_keys_cannot_be_made(
     worker_lab: Lab, parent: str
@@ -170,6 +196,7 @@ def test_the_body_of_a_chord_and_a_member_of_a_group_fail_alone_if_their_keys_ca
     assert lab.journal.tags().count("process") == 0
 
 
+@pytest.mark.proves("arguments that make no key")
 @pytest.mark.parametrize("how", ["one", "several"])
 def test_a_replacement_whose_key_cannot_be_made_fails_in_place_of_its_task(worker_lab: Lab, how: str) -> None:
     lab = worker_lab
@@ -184,6 +211,7 @@ def test_a_replacement_whose_key_cannot_be_made_fails_in_place_of_its_task(worke
     assert lab.journal.tags().count("process") == 0
 
 
+@pytest.mark.proves("arguments that make no key")
 def test_a_retry_whose_arguments_make_no_key_fails_with_their_error(worker_lab: Lab) -> None:
     lab = worker_lab
     retried = lab.task("grow").apply_async(([1],), link_error=lab.task("alarm").s())
@@ -193,6 +221,7 @@ def test_a_retry_whose_arguments_make_no_key_fails_with_their_error(worker_lab: 
     assert lab.journal.tags() == ["grow"]
 
 
+@pytest.mark.proves("arguments that make no key")
 @pytest.mark.parametrize("parent", ["plain", "locked"])
 def test_a_function_as_key_that_raises_fails_the_next_step_and_no_earlier_one(
     worker_lab: Lab, parent: str
@@ -204,6 +233,7 @@ def test_a_function_as_key_that_raises_fails_the_next_step_and_no_earlier_one(
     assert steps.parent.state == "SUCCESS"
 
 
+@pytest.mark.proves("arguments that make no key")
 def test_an_errback_whose_key_cannot_be_made_leaves_the_failure_as_it_is(worker_lab: Lab) -> None:
     lab = worker_lab
     errback = lab.task("process_by_function").s().on_error(lab.task("alarm").s())
@@ -213,6 +243,7 @@ def test_an_errback_whose_key_cannot_be_made_leaves_the_failure_as_it_is(worker_
     assert isinstance(failing.result, KeyError)
 
 
+@pytest.mark.proves("arguments that make no key")
 def test_a_plain_call_whose_key_cannot_be_made_fails_at_its_caller(worker_lab: Lab) -> None:
     lab = worker_lab
     for options in ({}, {"task_id": "its own", "link": lab.task("plain").si("never")}):

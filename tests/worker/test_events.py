@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.servers import RedisServer
 from tests.worker.lab import Lab, Worker
 from tests.worker.stage import Stage, on_stages
@@ -15,6 +17,12 @@ def switch(lab: Lab, worker: Worker, command: str) -> None:
     assert "ok" in answer[worker.name], answer
 
 
+@pytest.mark.promise(
+    "Events are sent while a monitor listens: switched on and off at run time, in every pool, by children "
+    "that were spawned, too",
+    name="events while a monitor listens",
+    broke="asked at the start alone; children are not told; told once for all",
+)
 @on_stages("prefork", "threads", "gevent", "solo", brokers=("redis",), lates=(True,))
 def test_events_that_are_switched_on_and_off_at_run_time_are_sent_while_they_are_on(stage: Stage) -> None:
     lab = stage.make_lab("tests.worker.shop_leaks")
@@ -32,6 +40,7 @@ def test_events_that_are_switched_on_and_off_at_run_time_are_sent_while_they_are
         assert not [event for id in seen_by_nobody for event in watcher.events("lock-lost", uuid=id)]
 
 
+@pytest.mark.proves("events while a monitor listens")
 @on_stages("prefork", brokers=("redis",), lates=(True,))
 def test_the_main_process_sends_its_events_only_while_a_monitor_listens(
     stage: Stage, store: RedisServer

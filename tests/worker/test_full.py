@@ -40,6 +40,12 @@ def fill(lab: Lab, name: str) -> Any:
     return holder
 
 
+@pytest.mark.promise(
+    "A task that finds the line full fails, which ends chain and chord, or is skipped; never a retry, a "
+    "redelivered message, or a task behind its own run",
+    name="full line",
+    broke="each exemption removed; `max_waiting` ignored; raise acts as skip",
+)
 def test_a_task_that_finds_the_line_full_fails_and_so_do_its_chain_and_its_chord(lab: Lab) -> None:
     lab.start_worker("w1", 4)
     holder, loud, collect = fill(lab, "loud"), lab.task("loud"), lab.task("collect")
@@ -63,6 +69,7 @@ def test_a_task_that_finds_the_line_full_fails_and_so_do_its_chain_and_its_chord
     assert sorted(lab.journal.tags("start")) == ["first", "holder", "member"]
 
 
+@pytest.mark.proves("full line")
 def test_a_task_that_finds_the_line_full_may_be_skipped(lab: Lab) -> None:
     worker = lab.start_worker("w1", 3)
     holder = fill(lab, "quiet")
@@ -78,6 +85,7 @@ def test_a_task_that_finds_the_line_full_may_be_skipped(lab: Lab) -> None:
     assert lab.journal.tags("start") == ["holder", "first"]
 
 
+@pytest.mark.proves("full line")
 def test_the_setting_is_for_tasks_that_wait_and_give_no_number(lab: Lab) -> None:
     lab.start_worker("w1", 4, exclusive_max_waiting=2)
     fill(lab, "by_setting")
@@ -90,6 +98,7 @@ def test_the_setting_is_for_tasks_that_wait_and_give_no_number(lab: Lab) -> None
         lab.send("loud", key="k", tag="second").get(timeout=DEADLINE)
 
 
+@pytest.mark.proves("full line")
 def test_retries_and_redelivered_messages_are_never_sent_away(
     make_lab: Callable[..., Lab], acks: dict[str, Any]
 ) -> None:
@@ -115,6 +124,7 @@ def test_retries_and_redelivered_messages_are_never_sent_away(
     )
 
 
+@pytest.mark.proves("full line")
 def test_a_task_is_not_refused_for_a_line_that_is_full_behind_its_own_run(lab: Lab) -> None:
     lab.start_worker("w1", 4)
     loud = lab.task("loud")
@@ -130,6 +140,11 @@ def test_a_task_is_not_refused_for_a_line_that_is_full_behind_its_own_run(lab: L
     assert lab.journal.tags("start", key="k") == ["a", "first", "b"]
 
 
+@pytest.mark.promise(
+    "A line of 100, 1,000 and 10,000 waiting tasks is warned of, once a minute per process",
+    name="long lines",
+    broke="every number above 100; no memory",
+)
 def test_a_task_that_joins_as_number_100_1000_or_10000_is_warned_of(lab: Lab) -> None:
     worker = lab.start_worker("w1", 2)
     lab.send("by_setting", key="k", tag="holder", hold=True)
@@ -153,6 +168,7 @@ def test_a_task_that_joins_as_number_100_1000_or_10000_is_warned_of(lab: Lab) ->
         )
 
 
+@pytest.mark.proves("long lines")
 def test_a_line_that_goes_up_and_down_around_a_mark_is_warned_of_once_a_minute(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -177,6 +193,10 @@ def test_a_line_that_goes_up_and_down_around_a_mark_is_warned_of_once_a_minute(
 # The recipes of docs/recipes.md for a periodic task that takes longer than its period
 
 
+@pytest.mark.promise(
+    "The beat recipes never run two at once and pile nothing up (real beat, 0.2 s)",
+    broke="the first recipe waits in line",
+)
 def test_a_periodic_task_that_takes_longer_than_its_period_never_runs_twice_nor_piles_up(
     make_lab: Callable[..., Lab], tmp_path: Path
 ) -> None:

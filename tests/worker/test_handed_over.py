@@ -52,6 +52,17 @@ def wait_until_free(lab: Lab) -> None:
     eventually(lambda: not lab.task("wait").lock_state("k").is_running, "a free key")
 
 
+@pytest.mark.promise(
+    "A body that Celery has forgotten, since the connection to the broker was lost after the task was "
+    "handed to a child and before the main process had heard of its start (Redis, RabbitMQ late), keeps "
+    "its key while it runs and no longer: it is renewed, and restored after a loss of data. Its child is "
+    "killed; the worker shuts down",
+    name="forgotten body",
+    broke=(
+        "red before: restored for ever, renewed after its child was killed; only what Celery knows is "
+        "renewed; a slot counts without its pid; all are remembered"
+    ),
+)
 @on_stages("prefork", late_only=("rabbitmq",))
 def test_a_body_that_celery_has_forgotten_keeps_its_key_while_it_runs_and_no_longer(
     stage: Stage, network: Proxy, store: RedisServer
@@ -68,6 +79,7 @@ def test_a_body_that_celery_has_forgotten_keeps_its_key_while_it_runs_and_no_lon
     assert not lab.task("wait").lock_state("k").is_running
 
 
+@pytest.mark.proves("forgotten body")
 @on_stages("prefork", brokers=("redis",))
 def test_a_forgotten_body_gets_its_key_back_from_a_store_that_has_lost_its_data(
     stage: Stage, network: Proxy, store: RedisServer
@@ -82,6 +94,7 @@ def test_a_forgotten_body_gets_its_key_back_from_a_store_that_has_lost_its_data(
     wait_until_free(lab)
 
 
+@pytest.mark.proves("forgotten body")
 @on_stages("prefork", brokers=("redis",))
 def test_the_key_of_a_forgotten_body_is_free_after_ttl_when_its_process_is_killed(
     stage: Stage, network: Proxy, store: RedisServer
@@ -93,6 +106,7 @@ def test_the_key_of_a_forgotten_body_is_free_after_ttl_when_its_process_is_kille
     wait_until_free(lab)
 
 
+@pytest.mark.proves("forgotten body")
 @on_stages("prefork", brokers=("redis",), lates=(True,))
 def test_a_worker_that_shuts_down_keeps_the_key_of_a_forgotten_body_until_that_has_ended(
     stage: Stage, network: Proxy, store: RedisServer

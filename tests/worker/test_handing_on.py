@@ -38,6 +38,15 @@ def published(lab: Lab) -> int:
     return sum(stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("lpush", "rpush"))
 
 
+@pytest.mark.promise(
+    "A line in one prefork worker moves without a message of the broker, in order, in turn with what the "
+    "broker has delivered; also while RabbitMQ blocks publishers",
+    name="handed on",
+    broke=(
+        "no relay: 20 messages for 20 tasks; not before those that wait; `Slots` that takes no turns, "
+        "never chooses the oldest, or keeps what was handed on when Celery clears its queue"
+    ),
+)
 @of_fast_part
 def test_a_line_in_one_worker_takes_no_message_of_the_broker(
     make_lab: Callable[..., Lab], acks: dict[str, bool]
@@ -55,6 +64,7 @@ def test_a_line_in_one_worker_takes_no_message_of_the_broker(
     assert lab.waiting("wait", "k") == 0
 
 
+@pytest.mark.proves("handed on")
 @of_fast_part
 def test_handed_on_messages_and_deliveries_of_the_broker_get_slots_in_turn(
     make_lab: Callable[..., Lab],
@@ -77,6 +87,11 @@ def test_handed_on_messages_and_deliveries_of_the_broker_get_slots_in_turn(
     lab.open("other")
 
 
+@pytest.mark.promise(
+    "A kill while a message is handed on, of the child or of the worker that has received it, loses "
+    "nothing and repeats nothing",
+    broke="no reaper",
+)
 @of_fast_part
 @pytest.mark.parametrize("victim", VICTIMS)
 def test_a_kill_while_a_message_is_handed_on_loses_nothing(
@@ -96,6 +111,11 @@ def test_a_kill_while_a_message_is_handed_on_loses_nothing(
     eventually(lambda: lab.waiting("turn", "k") == 0, "an empty line")
 
 
+@pytest.mark.promise(
+    "A message that was handed on just as its worker stopped runs once, also if Celery has forgotten it in "
+    "the pipe of a child that runs it all the same",
+    broke="a run that is not noted as done",
+)
 @of_fast_part
 def test_a_task_that_was_handed_on_and_that_its_stopping_worker_has_forgotten_runs_once(
     make_lab: Callable[..., Lab],
@@ -129,6 +149,11 @@ def test_a_task_that_was_handed_on_and_that_its_stopping_worker_has_forgotten_ru
     assert lab.waiting("turn", "k") == 0
 
 
+@pytest.mark.promise(
+    "A task that was handed on can be requeued (its body sees `redelivered`), retried and revoked like any "
+    "other, and comes again after a cold shutdown",
+    name="handed on like any other",
+)
 def test_a_task_that_was_handed_on_and_asks_for_another_delivery_gets_it(
     make_lab: Callable[..., Lab],
 ) -> None:
@@ -143,6 +168,7 @@ def test_a_task_that_was_handed_on_and_asks_for_another_delivery_gets_it(
     eventually(lambda: lab.waiting("requeue", "k") == 0, "an empty line")
 
 
+@pytest.mark.proves("handed on like any other")
 def test_a_task_that_was_handed_on_is_retried(make_lab: Callable[..., Lab], acks: dict[str, bool]) -> None:
     lab = make_lab(module=RELAY, **acks)
     lab.start_worker("w1", 2)
@@ -153,6 +179,7 @@ def test_a_task_that_was_handed_on_is_retried(make_lab: Callable[..., Lab], acks
     assert lab.waiting("again", "k") == 0
 
 
+@pytest.mark.proves("handed on like any other")
 def test_a_revoked_task_in_line_is_not_run_when_it_is_handed_on(
     make_lab: Callable[..., Lab], acks: dict[str, bool]
 ) -> None:
@@ -166,6 +193,12 @@ def test_a_revoked_task_in_line_is_not_run_when_it_is_handed_on(
     assert lab.journal.tags("start") == ["holder", "0", "2"]
 
 
+@pytest.mark.promise(
+    "A message that the worker cannot run goes to the broker: too long, of a queue that the worker has "
+    "left, when it stops; and one that RabbitMQ may dead-letter",
+    name="not handed on",
+    broke="no limit; every queue; not published at the end (600 s); late tasks of RabbitMQ handed on",
+)
 @of_fast_part
 def test_a_large_message_goes_through_the_broker(make_lab: Callable[..., Lab]) -> None:
     lab = make_lab(task_acks_late=True, task_ignore_result=True)
@@ -180,6 +213,7 @@ def test_a_large_message_goes_through_the_broker(make_lab: Callable[..., Lab]) -
     assert published(lab) == 2, "the door, and the large one"
 
 
+@pytest.mark.proves("not handed on")
 def test_a_message_of_a_queue_that_the_worker_has_left_goes_to_the_broker(
     make_lab: Callable[..., Lab],
 ) -> None:
@@ -197,6 +231,7 @@ def test_a_message_of_a_queue_that_the_worker_has_left_goes_to_the_broker(
     lab.journal.wait_for("end", tag="side")
 
 
+@pytest.mark.proves("not handed on")
 def test_a_worker_that_stops_gives_the_next_message_to_the_others_at_once(
     make_lab: Callable[..., Lab], acks: dict[str, bool]
 ) -> None:
@@ -213,6 +248,7 @@ def test_a_worker_that_stops_gives_the_next_message_to_the_others_at_once(
     assert lab.journal.tags("start") == ["holder", "0"]
 
 
+@pytest.mark.proves("handed on like any other")
 @needs_celery("5.5", "a cold shutdown that gives back what it cuts off")
 def test_messages_that_a_worker_in_cold_shutdown_had_handed_on_are_redelivered(
     make_lab: Callable[..., Lab],
@@ -230,6 +266,7 @@ def test_messages_that_a_worker_in_cold_shutdown_had_handed_on_are_redelivered(
     lab.journal.wait_for("end", tag="0")
 
 
+@pytest.mark.proves("handed on")
 @of_fast_part
 @RABBITS[0]
 def test_a_line_goes_on_in_a_worker_while_its_broker_blocks_publishers(

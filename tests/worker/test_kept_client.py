@@ -19,6 +19,14 @@ from celery_exclusive.worker.queues import note_queues
 from tests.servers import RedisServer
 from tests.worker.lab import disconnect
 
+pytestmark = pytest.mark.promise(
+    "A worker's channel to a Redis broker makes one client of redis-py, and a publisher one for all calls "
+    "of our tasks that go straight to a queue, not one for each question; no longer than its connections, "
+    "and each process its own. Calls of other tasks, batches, and a credential provider are as before",
+    broke="each of four breaks on purpose",
+    figure="counted: none per call and per message",
+)
+
 
 @pytest.fixture
 def app(redis_url: str) -> Iterator[Celery]:

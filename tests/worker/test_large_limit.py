@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from celery_exclusive.core.operations import Acquire, Granted
 from celery_exclusive.core.records import OFFERED_AT_ONCE, SECOND
 from tests.worker.lab import Lab
 from tests.worker.line import park_published
+
+pytestmark = pytest.mark.proves("large limit")
 
 SLOTS = 4
 

@@ -33,6 +33,13 @@ def fail(stage: Stage, option: str, how: str, *, sends_again: bool, **options: A
     return lab
 
 
+@pytest.mark.promise(
+    "Errbacks and hooks of a failed task, also before its body, are not skipped for its own sake, wherever "
+    "its end is reported (exclusive and unique); nor is the next step that a finished task sends again "
+    "when it is delivered again",
+    name="last words",
+    broke="the main process is not the end of a run; `before_start` is not; the ending task is no kin",
+)
 @OPTIONS
 @pytest.mark.parametrize("how", ["exception", "early", "killed", "hard-limit"])
 @AS_THE_END
@@ -43,6 +50,7 @@ def test_an_errback_runs_under_the_key_of_what_has_failed(stage: Stage, how: str
         stage.assert_nothing_is_left(lab)
 
 
+@pytest.mark.proves("last words")
 @OPTIONS
 @pytest.mark.parametrize(
     "how",
@@ -59,6 +67,7 @@ def test_a_hook_sends_what_has_failed_again(stage: Stage, how: str, option: str)
     stage.assert_nothing_is_left(lab)
 
 
+@pytest.mark.proves("last words")
 @needs_celery("5.7", "what has finished sends the next step of its chain again")
 @on_stages("prefork", brokers=("redis",), lates=(True,))
 def test_a_copy_of_what_has_finished_sends_the_next_step_without_a_body(stage: Stage) -> None:

@@ -46,6 +46,12 @@ def conflicts(lab: Lab, worker: Worker) -> dict[str, str]:
     return lines
 
 
+@pytest.mark.promise(
+    "Arguments that a call masks are in no log line, result and event; a retry shows none; errors and "
+    "events name the key alone",
+    name="masked arguments",
+    broke="the arguments' own preview; a retry that is like any other; the preview in `LockHeld` and events",
+)
 def test_an_argument_that_its_caller_masks_is_in_no_log_line_no_result_and_no_event(
     make_lab: Callable[..., Lab],
 ) -> None:
@@ -69,6 +75,7 @@ def test_an_argument_that_its_caller_masks_is_in_no_log_line_no_result_and_no_ev
     assert SECRET not in repr(results)
 
 
+@pytest.mark.proves("masked arguments")
 def test_the_retry_of_a_call_whose_arguments_are_masked_shows_none(make_lab: Callable[..., Lab]) -> None:
     lab = make_lab(module=MODULE, task_acks_late=True)
     worker = lab.start_worker("w1", 4)
@@ -86,6 +93,11 @@ def test_the_retry_of_a_call_whose_arguments_are_masked_shows_none(make_lab: Cal
     assert SECRET not in worker.log
 
 
+@pytest.mark.promise(
+    "An argument that cannot be a key is named, and not shown",
+    name="argument that is no key",
+    broke="the keys of a dict in its place",
+)
 def test_an_argument_that_cannot_be_a_key_is_named_and_not_shown(make_lab: Callable[..., Lab]) -> None:
     lab = make_lab(module=MODULE)
     with pytest.raises(OptionError, match=r"argument token\[\.\.\.\] is of type object, which has") as wrong:
@@ -97,6 +109,7 @@ FORGED = "k\n[2027-01-01 00:00:00,000: ERROR/MainProcess] forged\r\x1b[2J\u202e\
 ESCAPED = r"k\x0a[2027-01-01 00:00:00,000: ERROR/MainProcess] forged\x0d\x1b[2J\u202e\x07end"
 
 
+@pytest.mark.proves("printable notices")
 def test_a_key_that_looks_like_a_line_of_the_log_is_part_of_one(make_lab: Callable[..., Lab]) -> None:
     lab = make_lab(module=MODULE, task_acks_late=True)
     worker = lab.start_worker("w1", 4)

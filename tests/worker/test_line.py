@@ -23,6 +23,20 @@ def publish_from_processes(lab: Lab, task: str, key: str, processes: int, each: 
     assert [publisher.wait(120) for publisher in publishers] == [0] * processes
 
 
+@pytest.mark.promise(
+    "At most `limit` unexpired owners hold a key, by the store's clock",
+    name="exclusion",
+    broke="explorer: one too many; stress: barge, short leases",
+)
+@pytest.mark.promise(
+    "Waiting tasks run in the order in which they reached the store; none passes another",
+    name="order",
+    broke=(
+        "all are woken, and the first to come runs; the last to come is the first, a newcomer passes "
+        "(kit); a new position when parked again; a retry that keeps its publish id"
+    ),
+)
+@pytest.mark.proves("two hundred on one key")
 def test_two_hundred_on_one_key_run_one_at_a_time_in_the_order_in_which_they_reached_the_store(
     make_lab: Callable[..., Lab], acks: dict[str, bool]
 ) -> None:
@@ -42,6 +56,13 @@ def test_two_hundred_on_one_key_run_one_at_a_time_in_the_order_in_which_they_rea
     assert lab.line("wait", "k") == []
 
 
+@pytest.mark.promise(
+    "200 tasks on one key, 4 publishers: all run, never two at once, in the store's order, by two workers "
+    "of 4; by one worker `-c 1` with the default prefetch, in the order of delivery",
+    name="two hundred on one key",
+    broke="on two workers: a gate that lets all in",
+    figure="early and late",
+)
 def test_two_hundred_on_one_key_and_one_slot_run_in_the_order_of_delivery(
     make_lab: Callable[..., Lab], acks: dict[str, bool]
 ) -> None:
@@ -54,6 +75,11 @@ def test_two_hundred_on_one_key_and_one_slot_run_in_the_order_of_delivery(
     assert lab.journal.most_open() == 1
 
 
+@pytest.mark.promise(
+    "A waiting task uses no worker slot and polls nothing",
+    name="no slot, no polling",
+    broke="waiting in the slot; waiting by a delayed copy",
+)
 def test_a_waiting_task_uses_no_slot(make_lab: Callable[..., Lab], acks: dict[str, bool]) -> None:
     lab = make_lab(**acks)
     worker = lab.start_worker("w1", 2)
@@ -71,6 +97,7 @@ def test_a_waiting_task_uses_no_slot(make_lab: Callable[..., Lab], acks: dict[st
     assert lab.journal.tags("start", key="k") == ["holder", *(f"waiting{number}" for number in range(20))]
 
 
+@pytest.mark.promise("50 tasks of another kind finish before the 20th of a line of 60")
 def test_others_overtake_a_long_line(make_lab: Callable[..., Lab], acks: dict[str, bool]) -> None:
     lab = make_lab(**acks)
     lab.start_worker("w1", 4, ready=False)
@@ -88,6 +115,7 @@ def test_others_overtake_a_long_line(make_lab: Callable[..., Lab], acks: dict[st
     assert max(ends.index(f"other{number:02}") for number in range(50)) < ends.index("line19")
 
 
+@pytest.mark.proves("exclusion", "two hundred on one key")
 def test_a_limit_of_three_is_used_and_kept(make_lab: Callable[..., Lab], acks: dict[str, bool]) -> None:
     lab = make_lab(**acks)
     lab.start_worker("w1", 4, ready=False)
@@ -104,6 +132,7 @@ def test_a_limit_of_three_is_used_and_kept(make_lab: Callable[..., Lab], acks: d
     assert lab.journal.most_open() == 3
 
 
+@pytest.mark.proves("no slot, no polling")
 def test_a_waiting_task_causes_no_traffic_while_the_holder_lives(make_lab: Callable[..., Lab]) -> None:
     lab = make_lab(task_acks_late=True, exclusive_ttl=9, exclusive_reap_period=0.2)
     lab.start_worker("w1", 2)
@@ -123,6 +152,9 @@ def test_a_waiting_task_causes_no_traffic_while_the_holder_lives(make_lab: Calla
     lab.journal.wait_for("end", 6)
 
 
+@pytest.mark.promise(
+    "The log says at which place a task waits and for which holder, as `exclusive_preview` allows",
+)
 @pytest.mark.parametrize("is_shown", [True, False])
 def test_the_log_says_at_which_place_a_task_waits_and_for_which_holder(
     make_lab: Callable[..., Lab], is_shown: bool

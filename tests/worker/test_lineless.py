@@ -31,6 +31,15 @@ def hold(lab: Lab, name: str, tag: str = "holder") -> Any:
     return result
 
 
+@pytest.mark.promise(
+    "Workers on a store without lines skip, raise, reschedule and keep calls unique; a killed worker's "
+    "task runs again once; a task that has to wait is refused where it is declared",
+    name="store without lines",
+    broke=(
+        "a redelivered unique task was skipped as a duplicate of its own dead run; not checked when "
+        "declared; not checked at the start"
+    ),
+)
 def test_tasks_skip_fail_or_come_later_while_another_holds_their_lock(lab: Lab) -> None:
     lab.start_worker("w1", 3)
     for name in ("skip", "strict", "later"):
@@ -49,6 +58,7 @@ def test_tasks_skip_fail_or_come_later_while_another_holds_their_lock(lab: Lab) 
     assert lab.journal.tags("start") == ["skip", "strict", "later", "second later"]
 
 
+@pytest.mark.proves("store without lines")
 def test_a_unique_task_is_not_queued_twice(lab: Lab) -> None:
     first = lab.send("once", "k", "first", True)
     assert lab.send("once", "k", "duplicate").existing_id == first.id
@@ -61,6 +71,7 @@ def test_a_unique_task_is_not_queued_twice(lab: Lab) -> None:
     assert lab.journal.tags("start") == ["first", "next"]
 
 
+@pytest.mark.proves("store without lines")
 @pytest.mark.parametrize("name", ["skip", "later", "once"])
 def test_a_task_whose_worker_is_killed_runs_again_and_a_late_copy_of_it_does_not(lab: Lab, name: str) -> None:
     doomed = lab.start_worker("w1", 1)
@@ -76,6 +87,7 @@ def test_a_task_whose_worker_is_killed_runs_again_and_a_late_copy_of_it_does_not
     assert lab.journal.tags("start") == ["holder", "holder"]
 
 
+@pytest.mark.proves("memcached, loss of data")
 def test_a_server_that_is_restarted_gets_the_leases_of_running_bodies_back(
     make_lab: MakeLab, start_memcached: Callable[..., MemcachedServer]
 ) -> None:
@@ -95,6 +107,7 @@ def test_a_server_that_is_restarted_gets_the_leases_of_running_bodies_back(
 REFUSED = "keeps no line, and task tests.worker.shop.wait with Exclusive('key') has to wait in one: give it"
 
 
+@pytest.mark.proves("store without lines")
 def test_a_task_that_has_to_wait_in_a_line_is_refused_where_it_is_declared(
     make_lab: MakeLab, memcached_url: str
 ) -> None:

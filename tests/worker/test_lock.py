@@ -33,6 +33,11 @@ def lock(lab: Lab) -> Lock:
     return lambda text="repo:17", **options: lock_(text, app=lab.app, **options)
 
 
+@pytest.mark.promise(
+    "Tasks wait behind a `lock()` and run at its release, and the reverse",
+    name="tasks behind a lock",
+    broke="release wakes no task",
+)
 def test_tasks_wait_in_line_behind_a_lock_and_run_as_soon_as_it_is_released(lab: Lab, lock: Lock) -> None:
     lab.start_worker(concurrency=2)
     with lock() as lease:
@@ -52,6 +57,7 @@ def test_tasks_wait_in_line_behind_a_lock_and_run_as_soon_as_it_is_released(lab:
     assert fences == sorted(set(fences))
 
 
+@pytest.mark.proves("tasks behind a lock")
 def test_a_lock_and_apply_wait_for_a_running_task_and_then_hold_its_key(lab: Lab, lock: Lock) -> None:
     lab.start_worker(concurrency=2)
     running = lab.send("sync", 17, tag="a", hold=True)
@@ -78,6 +84,7 @@ def test_a_lock_and_apply_wait_for_a_running_task_and_then_hold_its_key(lab: Lab
     assert sorted(lab.journal.tags()) == ["a", "applied", "block"]
 
 
+@pytest.mark.proves("tasks behind a lock")
 def test_a_task_waits_for_an_apply_of_another_process_and_is_woken_by_it(lab: Lab) -> None:
     lab.start_worker(concurrency=2)
     with ThreadPoolExecutor(1) as pool:

@@ -96,6 +96,12 @@ OPTIONS: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.promise(
+    "A message returns from the line whole",
+    name="parked message returns whole",
+    broke="headers that are not kept",
+    figure="20 kinds of message, early and late",
+)
 def test_every_message_comes_back_from_the_line_as_it_went(shop: Lab) -> None:
     hold(shop)
     results = {
@@ -113,6 +119,7 @@ def test_every_message_comes_back_from_the_line_as_it_went(shop: Lab) -> None:
     assert sorted(shop.journal.tags("start")) == sorted([*OPTIONS, "holder"])
 
 
+@pytest.mark.proves("parked message returns whole")
 def test_the_body_sees_the_same_request_as_without_a_line(shop: Lab) -> None:
     def publish(task: Any) -> AsyncResult:
         signature = task.signature(("k", "told"), {"stored": UNICODE})
@@ -163,6 +170,10 @@ def test_a_member_of_a_group_comes_back_as_one(shop: Lab) -> None:
         assert (second["headers"]["group"], second["headers"]["group_index"]) == (result.id, index)
 
 
+@pytest.mark.promise(
+    "1 MB of arguments passes the line, and any string is a key",
+    name="large and odd arguments",
+)
 def test_a_megabyte_of_arguments_passes_the_line(shop: Lab) -> None:
     stored = UNICODE * 40_000
     assert len(stored.encode()) > 1_000_000
@@ -170,6 +181,7 @@ def test_a_megabyte_of_arguments_passes_the_line(shop: Lab) -> None:
     assert result.get(timeout=DEADLINE) == {"got": {"stored": stored}}
 
 
+@pytest.mark.proves("parked message returns whole")
 def test_bytes_pass_the_line(shop: Lab) -> None:
     data = bytes(range(256)) * 100
     result = publish_into_line(
@@ -182,6 +194,7 @@ def test_bytes_pass_the_line(shop: Lab) -> None:
     assert b64encode(data).decode() not in str(second["headers"])
 
 
+@pytest.mark.proves("revoked and expired")
 def test_a_task_that_expires_in_line_is_revoked_and_the_next_one_passes(shop: Lab) -> None:
     hold(shop)
     expired = shop.task("watched").apply_async(("k", "expired"), expires=1)
@@ -250,6 +263,7 @@ def test_an_installed_publisher_that_does_not_know_the_task_can_switch_its_lock_
 # Tasks of unusual make
 
 
+@pytest.mark.proves("kinds of tasks")
 @pytest.mark.parametrize(
     ("name", "result"),
     [
@@ -277,6 +291,11 @@ def test_a_task_of_unusual_make_waits_and_then_runs_as_its_author_meant(
         assert len(shop.journal.events("message", id=published.id)) == 2
 
 
+@pytest.mark.promise(
+    "Class-based and shared tasks and tasks by `base=` are exclusive; a subclass or a call switches the "
+    "lock off",
+    name="kinds of tasks",
+)
 def test_a_task_class_with_named_and_other_arguments_is_exclusive_by_them(shop: Lab) -> None:
     feed = shop.task("Import")
     feed.delay("https://a", tag="first", hold=True)
@@ -290,6 +309,7 @@ def test_a_task_class_with_named_and_other_arguments_is_exclusive_by_them(shop: 
     assert shop.journal.tags("start") == ["first", "other", "second"]
 
 
+@pytest.mark.proves("kinds of tasks")
 def test_a_subclass_can_switch_the_lock_off(shop: Lab) -> None:
     shop.task("Import").delay("https://a", tag="locked", hold=True)
     shop.journal.wait_for("start", tag="locked")
@@ -303,6 +323,7 @@ def test_a_subclass_can_switch_the_lock_off(shop: Lab) -> None:
     assert shop.journal.most_open() == 3
 
 
+@pytest.mark.proves("kinds of tasks")
 def test_a_call_can_switch_the_lock_off(shop: Lab) -> None:
     hold(shop)
     task = shop.task("unlockable")
@@ -331,6 +352,16 @@ def test_a_direct_call_is_a_plain_call(shop: Lab) -> None:
     shop.open("holder")
 
 
+@pytest.mark.promise(
+    "`position` is the place that a call would get in line; a body that runs without its lock is not "
+    "called free; a period of one call is no queue",
+    name="position",
+    broke="always 0; the lock alone; a period is queued",
+)
+@pytest.mark.promise(
+    "A look at a lock changes nothing; direct calls, `.map` and `task_always_eager` acquire no lock",
+    name="looks and direct calls",
+)
 def test_looking_at_a_lock_changes_nothing(shop: Lab) -> None:
     hold(shop)
     shop.send("number", 1, "k")
@@ -386,6 +417,7 @@ def alone(self, hold=False):
 """
 
 
+@pytest.mark.proves("kinds of tasks")
 def test_a_task_whose_base_installs_the_app_is_exclusive(
     make_lab: Callable[..., Lab], tmp_path: Path, stranger: Celery
 ) -> None:

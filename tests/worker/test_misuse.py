@@ -95,6 +95,7 @@ DECLARATIONS = {
 }
 
 
+@pytest.mark.proves("bad options")
 @pytest.mark.parametrize("what", DECLARATIONS)
 def test_a_worker_does_not_start_with_a_wrong_declaration(
     make_lab: Callable[..., Lab], tmp_path: Path, what: str
@@ -151,6 +152,15 @@ SETTINGS: dict[str, tuple[dict[str, Any], list[str]]] = {
 }
 
 
+@pytest.mark.promise(
+    "A store that cannot keep leases, or does not answer, is refused at the start with the fix",
+    name="unfit store refused",
+    broke=(
+        "a worker that starts without its store; another broker accepted; a check that asks neither for "
+        "the role nor for a script"
+    ),
+)
+@pytest.mark.proves("store that cannot be one", "passwords")
 @pytest.mark.parametrize("what", SETTINGS)
 def test_a_worker_does_not_start_with_settings(make_lab: Callable[..., Lab], what: str) -> None:
     conf, words = SETTINGS[what]
@@ -159,6 +169,16 @@ def test_a_worker_does_not_start_with_settings(make_lab: Callable[..., Lab], wha
     assert "geheim" not in log
 
 
+@pytest.mark.promise(
+    "A store that cannot be one (a node of a Redis Cluster without `+cluster`, a wrong password, database, "
+    "host, file or setting) is one line with the fix and an exit code, from `celery worker` and `celery "
+    "locks`, without a traceback; also for a publisher",
+    name="store that cannot be one",
+    broke=(
+        'Celery\'s "Unrecoverable error" with a traceback; a banner that raises; `locks ls` of a cluster '
+        "that lists nothing"
+    ),
+)
 @pytest.mark.parametrize("what", ["a cluster", "another password", "a file of another kind"])
 def test_a_worker_does_not_start_with_a_store_that_cannot_be_one(
     make_lab: Callable[..., Lab], start_redis: Callable[..., RedisServer], tmp_path: Path, what: str
@@ -219,6 +239,7 @@ def test_a_call_cannot_bring_options_of_its_own(make_lab: Callable[..., Lab]) ->
     assert lab.messages_at_the_broker() == 0
 
 
+@pytest.mark.promise("A worker's banner names the store, and no password")
 @pytest.mark.parametrize("origin", ["exclusive_store", "result backend", "broker"])
 def test_the_banner_tells_the_store_and_where_it_was_found_but_no_password(
     make_lab: Callable[..., Lab], start_redis: Callable[..., RedisServer], origin: str

@@ -20,6 +20,7 @@ from tests.worker.lab import Lab, Worker, command, eventually
 LONG, A_MOMENT = 60 * SECOND, 1_000
 
 
+@pytest.mark.proves("unfit store refused")
 def test_a_worker_of_another_broker_does_not_start_in_the_same_namespace(
     make_lab: Callable[..., Lab], redis_server: RedisServer, start_redis: Callable[..., RedisServer]
 ) -> None:
@@ -49,6 +50,7 @@ def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[Stor
         store.close()
 
 
+@pytest.mark.proves("copy of another system")
 def test_a_namespace_without_workers_and_messages_is_free_again(stores: list[Store]) -> None:
     store, _ = stores
     assert store.keep_namespace("one", LONG) == "one"
@@ -57,6 +59,7 @@ def test_a_namespace_without_workers_and_messages_is_free_again(stores: list[Sto
     eventually(lambda: store.keep_namespace("two", LONG) == "two", "a free namespace")
 
 
+@pytest.mark.proves("copy of another system")
 def test_a_namespace_with_messages_waits_for_its_broker_or_is_adopted(stores: list[Store]) -> None:
     store, empty = stores
     store.apply("x=k", Acquire("a/1", "t", LONG))
@@ -73,6 +76,11 @@ def test_a_namespace_with_messages_waits_for_its_broker_or_is_adopted(stores: li
     eventually(lambda: store.keep_namespace("one", LONG) == "one", "a namespace without messages")
 
 
+@pytest.mark.promise(
+    "A Redis that is broker and store, and has moved or has another name, is no copy: a worker starts "
+    "there by itself",
+    broke="red before: refused",
+)
 def test_a_redis_that_has_moved_with_its_queues_belongs_to_the_workers_there(
     make_lab: Callable[..., Lab], redis_server: RedisServer
 ) -> None:
@@ -104,6 +112,16 @@ def copy(make_lab: Callable[..., Lab], start_redis: Callable[..., RedisServer], 
     return make_lab(url=start_redis().url, **settings)
 
 
+@pytest.mark.promise(
+    "A worker does not run the tasks in a copy of another system's database. Where messages are, it "
+    "refuses to start at another broker than theirs, however long ago their workers beat, and names "
+    "`exclusive_broker_id` and `locks adopt`, which lets it run them, or drops them, but not while their "
+    "workers live",
+    name="copy of another system",
+    broke=(
+        "red before on all five stores: the worker started, and the namespace was taken over after a minute"
+    ),
+)
 def test_a_worker_does_not_start_at_a_copy_of_another_systems_tasks_and_says_the_ways_out(copy: Lab) -> None:
     log = refused(copy, "two").log
     for words in ("belongs to the workers of broker redis://", "exclusive_broker_id=", "locks adopt --drop"):
@@ -111,6 +129,7 @@ def test_a_worker_does_not_start_at_a_copy_of_another_systems_tasks_and_says_the
     assert copy.journal.tags("start") == ["runs"]
 
 
+@pytest.mark.proves("copy of another system")
 def test_a_copy_whose_tasks_were_dropped_runs_its_own(copy: Lab) -> None:
     done = command(copy, "locks", "adopt", "--drop", "--yes")
     assert (done.returncode, "1 of its tasks wait here" in done.stdout) == (0, True), done
@@ -120,6 +139,7 @@ def test_a_copy_whose_tasks_were_dropped_runs_its_own(copy: Lab) -> None:
     assert copy.journal.tags("start") == ["runs", "own"]
 
 
+@pytest.mark.proves("copy of another system")
 def test_a_copy_that_was_adopted_runs_the_tasks_that_wait_in_it(copy: Lab) -> None:
     assert command(copy, "locks", "adopt").returncode == 1  # it asks, and nobody answers
     done = command(copy, "locks", "adopt", "--yes")

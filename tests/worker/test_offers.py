@@ -41,6 +41,11 @@ def wait_for_empty_queue(lab: Lab, queue: str) -> None:
     eventually(lambda: not lab.doors.llen(queue) and not lab.doors.hlen("unacked"), f"nothing in {queue}")
 
 
+@pytest.mark.promise(
+    "The library runs no task twice by its own doing",
+    name="no second run of ours",
+    broke="explorer: promoted copies are fresh, no tombstone; stress: no tombstones",
+)
 def test_a_task_promoted_several_times_since_its_queue_was_slow_runs_once(
     make_lab: Callable[..., Lab], acks: dict[str, bool]
 ) -> None:
@@ -56,6 +61,12 @@ def test_a_task_promoted_several_times_since_its_queue_was_slow_runs_once(
     assert lab.journal.tags("start") == ["holder", "a"]
 
 
+@pytest.mark.promise(
+    "A copy of an offer that comes late does not revoke the run of another; a message that cannot be "
+    "published does not keep the next one from being published",
+    name="late copy, unpublishable message",
+    broke="it announces; the first error ends all",
+)
 @needs_celery("5.7", "a revoke that leaves the state of a running task alone")
 def test_a_copy_that_comes_late_does_not_revoke_the_run_of_another(make_lab: Callable[..., Lab]) -> None:
     calm = {"exclusive_ttl": 600, "worker_prefetch_multiplier": 1, "task_track_started": True}
@@ -80,6 +91,7 @@ def test_a_copy_that_comes_late_does_not_revoke_the_run_of_another(make_lab: Cal
     assert lab.journal.tags("start") == ["holder", "slow"]
 
 
+@pytest.mark.promise("A queue slower than all offers moves, each task once")
 def test_a_queue_slower_than_all_offers_still_moves_each_task_once(make_lab: Callable[..., Lab]) -> None:
     lab = make_lab(**SHORT_OFFERS)
     worker = hold(lab, "slow")
@@ -101,6 +113,11 @@ def test_a_queue_slower_than_all_offers_still_moves_each_task_once(make_lab: Cal
     assert lab.waiting("wait", "k") == 0
 
 
+@pytest.mark.promise(
+    "A head of the line that no worker can accept steps aside, and runs when a worker accepts it",
+    name="stepping aside",
+    broke="explorer: every head steps aside",
+)
 def test_a_head_in_a_queue_without_consumer_steps_aside_with_a_warning_until_a_worker_consumes_it(
     make_lab: Callable[..., Lab],
 ) -> None:
@@ -124,6 +141,7 @@ def test_a_head_in_a_queue_without_consumer_steps_aside_with_a_warning_until_a_w
     assert lab.journal.tags("start").count("lost") == 1
 
 
+@pytest.mark.proves("stepping aside")
 def test_a_task_aside_is_offered_again_when_its_messages_are_lost(make_lab: Callable[..., Lab]) -> None:
     lab = make_lab(**SHORT_OFFERS)
     worker = hold(lab, "desert")
@@ -137,6 +155,7 @@ def test_a_task_aside_is_offered_again_when_its_messages_are_lost(make_lab: Call
     lab.journal.wait_for("end", tag="lost")
 
 
+@pytest.mark.proves("stepping aside")
 def test_a_head_that_the_worker_does_not_know_steps_aside_until_one_does(
     make_lab: Callable[..., Lab],
 ) -> None:
@@ -161,6 +180,7 @@ def test_a_head_that_the_worker_does_not_know_steps_aside_until_one_does(
     assert lab.journal.tags("start") == ["holder", "near", "far"]
 
 
+@pytest.mark.proves("no second run of ours")
 @pytest.mark.parametrize("loss", ["flushed", "restarted"])
 @pytest.mark.parametrize("copies", [1, 3])
 def test_a_promoted_task_runs_once_though_the_store_has_lost_its_data_meanwhile(

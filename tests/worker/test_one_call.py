@@ -101,6 +101,11 @@ def holder_of(app: Celery, key: str) -> str:
     return str(owner.id.partition("/")[0])
 
 
+@pytest.mark.promise(
+    "With `replicas=` a unique call sends its message only when its key is confirmed: one that fails, and "
+    "is called again, leaves none",
+    broke="red before: the message went in the call that was then refused",
+)
 def test_a_call_whose_lease_no_replica_confirms_sends_nothing(
     make_app: Any, redis_url: str, redis_server: RedisServer
 ) -> None:
@@ -113,6 +118,7 @@ def test_a_call_whose_lease_no_replica_confirms_sends_nothing(
     eventually(lambda: holder(app) is None, "the release of what was granted")
 
 
+@pytest.mark.proves("one command")
 @pytest.mark.parametrize(
     ("transport_options", "options", "conf"),
     [
@@ -164,6 +170,13 @@ def test_a_pushed_message_is_byte_for_byte_the_message_that_kombu_pushes(
     assert messages(redis_server) == 1
 
 
+@pytest.mark.promise(
+    "Where broker and store are one Redis database, key and message go in one command, byte for byte what "
+    "kombu pushes (priorities, steps, separator, prefix, compression, kombu 5.4 to 5.7). A publisher that "
+    "is killed at any moment leaves both or neither",
+    name="one command",
+    broke="acquired and pushed in two commands; the prefix left out",
+)
 def test_a_publish_is_one_command_and_a_duplicate_is_none_more_and_is_not_sent(
     make_app: Any, redis_url: str, redis_server: RedisServer
 ) -> None:
@@ -206,6 +219,12 @@ def test_a_duplicate_gets_the_handle_of_the_task_that_holds_the_key_or_an_error(
     assert pushes == [True, True]  # the others were known by then
 
 
+@pytest.mark.promise(
+    "In one command: a duplicate has no after_task_publish, no event, no subscription, and, if a receiver "
+    "is connected, no before_task_publish",
+    name="one command, duplicate",
+    broke="the subscription stays; sent in one call in spite of a receiver",
+)
 def test_signals_and_events_of_a_publish_do_not_follow_a_duplicate(
     make_app: Any, redis_url: str, redis_server: RedisServer
 ) -> None:
@@ -235,6 +254,7 @@ def test_signals_and_events_of_a_publish_do_not_follow_a_duplicate(
         )
 
 
+@pytest.mark.proves("one command, duplicate")
 def test_a_receiver_that_sees_a_message_before_it_is_sent_sees_no_duplicate(
     make_app: Any, redis_url: str, pushes: list[bool]
 ) -> None:
@@ -272,6 +292,12 @@ class Wrapper:
         return MethodType(self._traced, instance) if instance else self
 
 
+@pytest.mark.promise(
+    "A tracer that wraps `Celery.send_task` or `Producer.publish`, as a function or as an object, sees "
+    "each call that is sent, no duplicate and no error, also if it comes when calls were sent before, with "
+    "the store in the broker's database or in another",
+    broke="red before: `_NotSent` for each duplicate",
+)
 @pytest.mark.parametrize("is_object", [False, True], ids=["function", "object"])
 @pytest.mark.parametrize("method", [(Celery, "send_task"), (Producer, "publish")])
 @pytest.mark.parametrize("place", ["one place", "two places"])
@@ -301,6 +327,7 @@ def test_a_tracer_around_a_publish_sees_no_duplicate_and_no_error(
     assert spans == [None]
 
 
+@pytest.mark.proves("one command")
 def test_a_publisher_that_is_killed_at_any_moment_leaves_a_key_with_its_message_or_neither(
     make_app: Any, redis_url: str, redis_server: RedisServer
 ) -> None:
@@ -350,6 +377,12 @@ def network(redis_url: str, redis_server: RedisServer) -> Iterator[Proxy]:
         yield network
 
 
+@pytest.mark.promise(
+    "In one command: a lost answer sends nothing twice, an error leaves no key, and a request that arrives "
+    "late neither acquires nor pushes",
+    name="one command, lost answer",
+    broke="pushed for a lease that is there; the lease stored before the push",
+)
 def test_a_message_whose_answer_is_lost_is_sent_once(
     make_app: Any, network: Proxy, redis_server: RedisServer, pushes: list[bool]
 ) -> None:
@@ -363,6 +396,7 @@ def test_a_message_whose_answer_is_lost_is_sent_once(
     assert pushes == [True] * 4
 
 
+@pytest.mark.proves("one command, lost answer")
 def test_a_repetition_finds_its_message_running_already(
     make_app: Any, redis_url: str, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -387,6 +421,7 @@ def impatient_app(make_app: Any, network: Proxy) -> Any:
     return app
 
 
+@pytest.mark.proves("one command, lost answer")
 def test_a_call_that_fails_since_no_answer_comes_leaves_the_key_to_its_message_if_that_was_sent(
     make_app: Any, network: Proxy, redis_server: RedisServer
 ) -> None:
@@ -407,6 +442,7 @@ def test_a_call_that_fails_since_no_answer_comes_leaves_the_key_to_its_message_i
     assert messages(redis_server) == 2
 
 
+@pytest.mark.proves("one command, lost answer")
 def test_a_member_of_a_canvas_is_sent_once_though_no_answer_comes_or_the_request_arrives_later(
     make_app: Any, network: Proxy, redis_server: RedisServer
 ) -> None:
@@ -462,6 +498,7 @@ def to_exchange(app: Celery, **options: Any) -> Any:
     return load(app).apply_async(("a",), exchange="news", routing_key="key", **options)
 
 
+@pytest.mark.proves("plain way of a unique call")
 @pytest.mark.parametrize("kind", ["direct", "topic"])
 def test_several_queues_get_their_message_after_the_key_was_acquired(
     make_app: Any, redis_url: str, redis_server: RedisServer, pushes: list[bool], kind: str
@@ -475,6 +512,7 @@ def test_several_queues_get_their_message_after_the_key_was_acquired(
     assert not pushes
 
 
+@pytest.mark.proves("plain way of a unique call")
 def test_a_broadcast_acquires_the_key_before(make_app: Any, redis_url: str, pushes: list[bool]) -> None:
     app = make_app(redis_url)
     first = to_exchange(app, type="fanout", exchange_type="fanout")
@@ -483,6 +521,12 @@ def test_a_broadcast_acquires_the_key_before(make_app: Any, redis_url: str, push
     assert not pushes
 
 
+@pytest.mark.promise(
+    "All other calls acquire the key first: a batch of kombu, another database, server, producer or kombu, "
+    "several queues, fanout, a queue that expires, a large message, a user without rights on the queue",
+    name="plain way of a unique call",
+    broke="databases not compared; the connection not looked at",
+)
 def test_another_database_or_server_or_producer_goes_the_plain_way(
     make_app: Any, redis_url: str, redis_server: RedisServer, pushes: list[bool], store: RedisServer
 ) -> None:
@@ -499,6 +543,11 @@ def test_another_database_or_server_or_producer_goes_the_plain_way(
     assert not pushes
 
 
+@pytest.mark.promise(
+    "In one command: members of groups, chords and chains go the same way, and duplicates among them are "
+    "sent as such",
+    broke="the group's own producer refused",
+)
 def test_members_of_canvases_are_sent_in_one_call_and_duplicates_as_duplicates(
     make_app: Any, redis_url: str, redis_server: RedisServer, pushes: list[bool]
 ) -> None:
@@ -520,6 +569,11 @@ def _is_first(header: Any) -> bool:
     return "duplicate_of" not in header["exclusive"]
 
 
+@pytest.mark.promise(
+    'Threads may share a producer, in one command and with `order="published"`',
+    name="shared producer",
+    broke="one state for both calls: AttributeError, or a message under the id of the other",
+)
 def test_threads_may_share_a_producer_of_the_pool(
     make_app: Any,
     redis_url: str,
@@ -550,6 +604,7 @@ def test_threads_may_share_a_producer_of_the_pool(
     assert pushes.count(True) >= 4  # each in one call
 
 
+@pytest.mark.proves("plain way of a unique call")
 def test_a_producer_that_sends_later_in_batches_acquires_before(
     make_app: Any, redis_url: str, redis_server: RedisServer, pushes: list[bool]
 ) -> None:
@@ -565,6 +620,7 @@ def test_a_producer_that_sends_later_in_batches_acquires_before(
     assert not pushes
 
 
+@pytest.mark.promise("The keys of a batch that kombu discards stay held until they are released")
 def test_a_batch_that_is_discarded_leaves_its_keys_held_until_they_are_released(
     make_app: Any, redis_url: str, redis_server: RedisServer
 ) -> None:
@@ -580,6 +636,7 @@ def test_a_batch_that_is_discarded_leaves_its_keys_held_until_they_are_released(
     assert load(app).delay("a").outcome == "published"
 
 
+@pytest.mark.proves("plain way of a unique call")
 def test_a_connection_that_leads_elsewhere_than_the_settings_say_goes_the_plain_way(
     make_app: Any, redis_url: str, redis_server: RedisServer, pushes: list[bool], store: RedisServer
 ) -> None:
@@ -592,6 +649,7 @@ def test_a_connection_that_leads_elsewhere_than_the_settings_say_goes_the_plain_
     assert not pushes
 
 
+@pytest.mark.proves("plain way of a unique call")
 def test_a_kombu_that_pushes_in_another_way_goes_the_plain_way(
     make_app: Any,
     redis_url: str,
@@ -612,6 +670,7 @@ def test_a_kombu_that_pushes_in_another_way_goes_the_plain_way(
     assert not pushes
 
 
+@pytest.mark.proves("plain way of a unique call")
 def test_a_queue_that_expires_is_pushed_to_by_kombu_itself(
     make_app: Any, redis_url: str, redis_server: RedisServer, pushes: list[bool]
 ) -> None:
@@ -625,6 +684,7 @@ def test_a_queue_that_expires_is_pushed_to_by_kombu_itself(
     assert pushes == ([] if expires else [True, True])
 
 
+@pytest.mark.proves("plain way of a unique call")
 def test_a_large_message_is_sent_without_the_timeout_of_the_store_and_not_for_a_key_that_is_held(
     make_app: Any, redis_url: str, redis_server: RedisServer, pushes: list[bool]
 ) -> None:
@@ -639,6 +699,7 @@ def test_a_large_message_is_sent_without_the_timeout_of_the_store_and_not_for_a_
     assert pushes == [True]
 
 
+@pytest.mark.proves("plain way of a unique call")
 def test_a_user_without_rights_on_the_queue_acquires_first_and_is_not_asked_again(
     make_app: Any, start_redis: Any, pushes: list[bool], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -655,6 +716,7 @@ def test_a_user_without_rights_on_the_queue_acquires_first_and_is_not_asked_agai
     assert caplog.text.count("refuses to push onto list celery") == 1
 
 
+@pytest.mark.proves("one command, lost answer")
 def test_a_name_that_is_no_list_is_reported_as_by_kombu_and_leaves_no_key(
     make_app: Any, redis_url: str, redis_server: RedisServer
 ) -> None:
@@ -704,6 +766,13 @@ def far_app(make_app: Any, redis_url: str, proxy: Proxy, begin: Callable[[], obj
     return app
 
 
+@pytest.mark.promise(
+    "A store in another Redis works while the message is made, and nothing is sent before it has granted "
+    "the key: also after a lost answer, for a duplicate, while the store is away, after an error in "
+    "between, and for messages that it wakes",
+    name="store works while the message is made",
+    figure="[speed](speed.md)",
+)
 def test_another_store_acquires_the_key_while_the_message_is_made(
     make_app: Any, redis_url: str, redis_server: RedisServer, proxy: Proxy
 ) -> None:
@@ -719,6 +788,7 @@ def test_another_store_acquires_the_key_while_the_message_is_made(
     assert messages(redis_server) == 1
 
 
+@pytest.mark.proves("store works while the message is made")
 def test_a_message_is_not_sent_before_another_store_has_answered(
     make_app: Any, redis_url: str, redis_server: RedisServer, proxy: Proxy
 ) -> None:
@@ -733,6 +803,7 @@ def test_a_message_is_not_sent_before_another_store_has_answered(
     assert messages(redis_server) == 0
 
 
+@pytest.mark.proves("store works while the message is made")
 def test_a_lost_answer_of_another_store_is_asked_for_again(
     make_app: Any, redis_url: str, redis_server: RedisServer, proxy: Proxy
 ) -> None:
@@ -747,6 +818,7 @@ def test_a_lost_answer_of_another_store_is_asked_for_again(
     assert messages(redis_server) == 1
 
 
+@pytest.mark.proves("store works while the message is made")
 def test_a_member_of_a_canvas_does_not_ask_another_store_again(
     make_app: Any, redis_url: str, redis_server: RedisServer, proxy: Proxy
 ) -> None:
@@ -757,6 +829,7 @@ def test_a_member_of_a_canvas_does_not_ask_another_store_again(
     assert "unique" not in json.loads(message)["headers"]["exclusive"]
 
 
+@pytest.mark.proves("store works while the message is made")
 def test_a_duplicate_in_another_store_is_made_once_and_never_sent(
     make_app: Any, redis_url: str, redis_server: RedisServer, proxy: Proxy
 ) -> None:
@@ -770,6 +843,7 @@ def test_a_duplicate_in_another_store_is_made_once_and_never_sent(
     assert messages(redis_server) == 2
 
 
+@pytest.mark.proves("store works while the message is made")
 def test_a_call_that_fails_while_another_store_works_leaves_no_key_and_no_connection(
     make_app: Any, redis_url: str, redis_server: RedisServer, proxy: Proxy, store: RedisServer
 ) -> None:
@@ -793,6 +867,7 @@ def test_a_call_that_fails_while_another_store_works_leaves_no_key_and_no_connec
     assert error
 
 
+@pytest.mark.proves("store works while the message is made")
 def test_stored_messages_that_the_answer_of_another_store_names_are_republished(
     make_app: Any, redis_url: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,15 @@ from tests.servers import RedisServer
 from tests.worker.lab import Lab, eventually
 from tests.worker.stage import Stage, on_stages
 
+pytestmark = pytest.mark.promise(
+    'With `order="published"` tasks start as they were published, in prefork and threads, on Redis and '
+    "RabbitMQ, by two workers and twelve producers; through a killed worker, a lost message, retries, "
+    "canvases and unique keys. A busy key's call goes to no queue",
+    name="order of publishing",
+    broke="explorer: a dead run loses its place",
+    also="the explorer, with the settings `order: ...`",
+)
+
 SHOP = "tests.worker.shop_order"
 
 
@@ -65,6 +74,7 @@ def test_the_store_decides_the_order_of_several_producers(make_lab: Callable[...
     assert sorted(lab.journal.tags()) == sorted(f"{n}" for n in range(12))
 
 
+@pytest.mark.proves("shared producer")
 def test_threads_may_share_a_producer(make_lab: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch) -> None:
     lab = make_lab(module=SHOP, task_ignore_result=True)
     enqueue, met, both = OrderedPublish._enqueue, list[Any](), threading.Barrier(2, timeout=30)
@@ -106,6 +116,7 @@ class Traced(Producer):
         return super().publish(*args, **options)
 
 
+@pytest.mark.proves("as Celery sends it")
 @pytest.mark.parametrize("way", ["connection", "producer", "publisher", "a class of its own"])
 def test_a_call_has_its_place_in_line_whatever_its_caller_publishes_through(
     make_lab: Callable[..., Lab], way: str
@@ -208,6 +219,7 @@ def test_a_message_comes_out_of_the_line_as_it_was_published(
     assert [result.get(timeout=60) for result in results] == ["a", "ü" * 1000]
 
 
+@pytest.mark.proves("unsent call leaves no place")
 def test_a_call_without_its_store_fails_or_is_sent_as_its_option_says(
     make_lab: Callable[..., Lab], store: RedisServer
 ) -> None:
@@ -223,6 +235,12 @@ def test_a_call_without_its_store_fails_or_is_sent_as_its_option_says(
     assert lab.journal.tags("start") == ["allowed"]
 
 
+@pytest.mark.promise(
+    'With `order="published"` a call whose message is not sent leaves no place; without the store it '
+    "raises, or is sent once",
+    name="unsent call leaves no place",
+    broke="no Remove",
+)
 def test_a_call_whose_message_is_not_sent_leaves_no_place(
     make_lab: Callable[..., Lab], start_redis: Callable[..., RedisServer], store: RedisServer
 ) -> None:

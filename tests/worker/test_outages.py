@@ -88,6 +88,7 @@ def test_a_time_limit_does_not_end_a_task_that_waits_for_the_store(
     assert_each_ran_once(lab)
 
 
+@pytest.mark.proves("store outage loses nothing")
 @pytest.mark.each_stage
 def test_when_store_and_broker_are_down_together_no_task_is_dropped(
     make_lab: Callable[..., Lab], start_redis: StartRedis, store: RedisServer, acks: dict[str, Any]
@@ -115,6 +116,10 @@ def test_when_store_and_broker_are_down_together_no_task_is_dropped(
     assert_each_ran_once(lab)
 
 
+@pytest.mark.promise(
+    "With early acknowledgement a task outlives store and broker being unreachable together",
+    name="store and broker away",
+)
 @pytest.mark.parametrize("first", ["store", "broker"])
 def test_an_acknowledged_task_outlives_the_retries_of_its_publishing_whichever_server_comes_back_first(
     make_lab: Callable[..., Lab], start_redis: StartRedis, store: RedisServer, first: str
@@ -146,6 +151,7 @@ def test_an_acknowledged_task_outlives_the_retries_of_its_publishing_whichever_s
     assert_each_ran_once(lab)
 
 
+@pytest.mark.proves("store and broker away")
 def test_an_acknowledged_task_of_a_worker_that_stops_waits_for_the_broker(
     make_lab: Callable[..., Lab], start_redis: StartRedis, store: RedisServer
 ) -> None:
@@ -189,6 +195,7 @@ class FailingPost(Republisher):
             raise self.error
 
 
+@pytest.mark.proves("late copy, unpublishable message")
 @pytest.mark.parametrize(
     ("error", "tried"),
     [
@@ -209,6 +216,12 @@ def test_a_message_that_cannot_be_published_does_not_delay_the_others(error: Exc
     assert republisher.tried == [f"queue of {key}" for key in tried]
 
 
+@pytest.mark.promise(
+    "Tasks run after a restart of Redis with its data, and without",
+    name="Redis restarted",
+    figure="each ends with no key left behind",
+)
+@pytest.mark.proves("store outage loses nothing")
 @pytest.mark.parametrize("servers", ["one server", "two servers"])
 def test_a_line_survives_a_restart_of_a_store_that_keeps_its_data(
     make_lab: Callable[..., Lab], redis_url: str, store: RedisServer, acks: dict[str, Any], servers: str
@@ -231,6 +244,7 @@ def test_a_line_survives_a_restart_of_a_store_that_keeps_its_data(
     assert_nothing_is_left(lab, store)
 
 
+@pytest.mark.proves("Redis restarted")
 def test_after_a_restart_of_the_store_without_data_what_the_broker_kept_runs(
     apart: Callable[..., Lab], store: RedisServer
 ) -> None:
@@ -273,6 +287,7 @@ def test_an_offer_of_a_store_that_has_lost_its_data_still_runs(
     assert_nothing_is_left(lab, store)
 
 
+@pytest.mark.proves("Redis restarted")
 def test_after_broker_and_store_on_one_server_have_lost_all_new_tasks_run(
     make_lab: Callable[..., Lab], start_redis: StartRedis, acks: dict[str, Any]
 ) -> None:

@@ -48,6 +48,7 @@ def make_scene(make_lab: Callable[..., Lab]) -> Callable[..., Scene]:
     return make
 
 
+@pytest.mark.proves("paused holder")
 def test_a_holder_paused_past_its_lease_gets_lease_lost_when_it_checks(
     make_scene: Callable[..., Scene],
 ) -> None:
@@ -62,6 +63,7 @@ def test_a_holder_paused_past_its_lease_gets_lease_lost_when_it_checks(
     assert journal.tags("written") == ["second", "third"]
 
 
+@pytest.mark.proves("ownership")
 def test_a_late_finisher_neither_releases_the_next_holder_nor_wakes_a_waiting_task(
     make_scene: Callable[..., Scene],
 ) -> None:
@@ -80,6 +82,7 @@ def test_a_late_finisher_neither_releases_the_next_holder_nor_wakes_a_waiting_ta
     ]  # fmt: skip
 
 
+@pytest.mark.proves("paused holder")
 def test_a_late_finisher_is_logged(make_scene: Callable[..., Scene]) -> None:
     scene = make_scene()
     scene.lab.open("first")
@@ -90,6 +93,7 @@ def test_a_late_finisher_is_logged(make_scene: Callable[..., Scene]) -> None:
     assert key in line
 
 
+@pytest.mark.proves("paused holder")
 def test_a_resource_that_compares_fences_refuses_the_write_of_a_late_finisher(
     make_scene: Callable[..., Scene],
 ) -> None:
@@ -103,6 +107,7 @@ def test_a_resource_that_compares_fences_refuses_the_write_of_a_late_finisher(
     assert journal.tags("refused") == ["first"]
 
 
+@pytest.mark.proves("ownership")
 def test_a_resumed_holder_does_not_keep_the_next_ones_lease_alive(make_scene: Callable[..., Scene]) -> None:
     scene = make_scene()
     scene.other.kill()
@@ -163,6 +168,16 @@ def make_unique_scene(make_lab: Callable[..., Lab]) -> Callable[..., Scene]:
     return make
 
 
+@pytest.mark.promise(
+    "`self.lease` of a task with `unique=` alone: after a pause past the lease `check()`, the log and an "
+    "event say so, and the fence is stale. A retry inherits the fence. The lease is over when the body has "
+    "ended. A lost reply is no loss, nor is a lease that a retry has",
+    name="lease of a unique task",
+    broke=(
+        "the code before: `self.lease` raised, and the loss was silent; a retry, or a repeated release, is "
+        "told as a loss"
+    ),
+)
 def test_a_unique_task_paused_past_its_lease_gets_lease_lost_when_it_checks(
     make_unique_scene: Callable[..., Scene],
 ) -> None:
@@ -177,6 +192,7 @@ def test_a_unique_task_paused_past_its_lease_gets_lease_lost_when_it_checks(
     assert journal.tags("written") == ["second"]
 
 
+@pytest.mark.proves("lease of a unique task")
 def test_a_unique_task_that_ends_without_its_lease_is_logged_and_its_late_write_is_refused(
     make_unique_scene: Callable[..., Scene],
 ) -> None:

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 from celery import chain, chord
 
 from celery_exclusive import DuplicateTask
@@ -91,6 +92,10 @@ class Case:
         return re.sub(r"\d+\.\d+ ?s", "… s", text)
 
 
+@pytest.mark.promise(
+    "The table of [reference/conflicts.md](reference/conflicts.md) says what is seen of each policy",
+    broke="another word in the table",
+)
 @ONCE
 def test_the_table_says_what_is_seen(stage: Stage) -> None:
     lab = stage.make_lab("tests.worker.shop_policies", exclusive_ttl=600, exclusive_preview=False)

@@ -47,6 +47,14 @@ def assert_nothing_is_left(lab: Lab, *keys: str, name: str = "wait") -> None:
     eventually(lambda: lab.messages_at_the_broker() == 0, "an empty broker")
 
 
+@pytest.mark.promise(
+    "Every pool keeps leases, line and order",
+    name="pools",
+    broke=(
+        "threads, gevent and solo: waiting in the slot; a gate that lets all in; no release; skip enters "
+        "the body; connections shared"
+    ),
+)
 @pytest.mark.parametrize("late", [True, False], ids=["late", "early"])
 def test_a_line_uses_no_slot_and_moves_in_order_without_those_revoked(
     make_lab: Callable[..., Lab], pool: str, late: bool
@@ -72,6 +80,7 @@ def test_a_line_uses_no_slot_and_moves_in_order_without_those_revoked(
     assert_nothing_is_left(lab, "k")
 
 
+@pytest.mark.proves("pools")
 def test_a_limit_of_three_is_used_and_kept(make_lab: Callable[..., Lab], pool: str) -> None:
     lab = make_lab(**LATE)
     others = ["w2", "w3", "w4"] if pool == "solo" else ["w2"]
@@ -89,6 +98,11 @@ def test_a_limit_of_three_is_used_and_kept(make_lab: Callable[..., Lab], pool: s
     assert_nothing_is_left(lab, "k", name="three")
 
 
+@pytest.mark.promise(
+    "A lease outlasts a body that computes",
+    name="body that computes",
+    broke="patched thread; greenlet id as pid; no heartbeat",
+)
 def test_a_body_that_computes_keeps_its_lease_for_more_than_a_ttl(
     make_lab: Callable[..., Lab], pool: str
 ) -> None:
@@ -108,6 +122,7 @@ def test_a_body_that_computes_keeps_its_lease_for_more_than_a_ttl(
     assert_nothing_is_renewed(lab)
 
 
+@pytest.mark.proves("pools, store outage")
 def test_a_body_that_raises_systemexit_in_a_thread_leaves_nothing_to_the_heartbeat(
     make_lab: Callable[..., Lab],
 ) -> None:
@@ -120,6 +135,7 @@ def test_a_body_that_raises_systemexit_in_a_thread_leaves_nothing_to_the_heartbe
     assert_nothing_is_renewed(lab)
 
 
+@pytest.mark.proves("pools")
 def test_canvases_whose_members_wait_retry_and_are_skipped_complete(
     make_lab: Callable[..., Lab], pool: str
 ) -> None:
@@ -148,6 +164,12 @@ def test_canvases_whose_members_wait_retry_and_are_skipped_complete(
     assert_nothing_is_left(lab, "k", name="hold")
 
 
+@pytest.mark.promise(
+    "In every pool tasks wait while the store is down; a body whose end is not reported to Celery leaves "
+    "nothing to the heartbeat",
+    name="pools, store outage",
+    broke="no patience",
+)
 def test_while_the_store_is_down_tasks_wait_and_run_when_it_is_back(
     make_lab: Callable[..., Lab], start_redis: Callable[..., RedisServer], pool: str
 ) -> None:
@@ -170,6 +192,11 @@ def test_while_the_store_is_down_tasks_wait_and_run_when_it_is_back(
     assert_nothing_is_left(lab, "k")
 
 
+@pytest.mark.promise(
+    "Workers with locks in every other store keep lines, skips, pools, and the reaper's three hundred",
+    name="workers on other stores",
+    broke="as on the other stores",
+)
 @pytest.mark.parametrize("store", ["memory://", "sqlite:///{}/locks.db", "postgres", "maria"])
 def test_every_other_store_keeps_line_lease_and_skip(
     request: pytest.FixtureRequest, make_lab: Callable[..., Lab], tmp_path: Path, pool: str, store: str
@@ -205,6 +232,7 @@ def test_every_other_store_keeps_line_lease_and_skip(
     assert_nothing_is_renewed(lab)
 
 
+@pytest.mark.promise("A pool of greenlets that is not gevent's is refused", broke="accepted")
 def test_a_pool_of_greenlets_that_is_not_of_gevent_is_refused(
     make_lab: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,6 +243,7 @@ def test_a_pool_of_greenlets_that_is_not_of_gevent_is_refused(
     assert "use --pool=gevent, threads, prefork or solo" in worker.log
 
 
+@pytest.mark.proves("pools")
 @pytest.mark.parametrize("pool", ["threads", "gevent"])
 def test_many_bodies_share_a_store_and_each_gets_its_own_answers(
     make_lab: Callable[..., Lab], pool: str

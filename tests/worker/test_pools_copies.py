@@ -17,6 +17,12 @@ def slots(pool: str) -> int:
     return 1 if pool == "solo" else 2
 
 
+@pytest.mark.promise(
+    "In every pool a copy of a running task neither runs beside it nor after it, and a holder that was "
+    "paused past its lease gets `LeaseLost`",
+    name="pools, copies and pauses",
+    broke="one token for all deliveries; no tombstones",
+)
 def test_a_copy_of_a_running_task_neither_runs_beside_it_nor_after_it(
     make_lab: Callable[..., Lab], pool: str
 ) -> None:
@@ -37,6 +43,7 @@ def test_a_copy_of_a_running_task_neither_runs_beside_it_nor_after_it(
     assert lab.journal.most_open() == 1
 
 
+@pytest.mark.proves("pools, copies and pauses")
 def test_a_holder_paused_past_its_lease_gets_lease_lost_and_takes_nothing_from_the_next(
     make_lab: Callable[..., Lab], pool: str
 ) -> None:

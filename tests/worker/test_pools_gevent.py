@@ -41,6 +41,11 @@ def test_terminating_the_holder_lets_the_next_one_pass(lab: Lab) -> None:
     assert_all_goes_on(lab, "k")
 
 
+@pytest.mark.promise(
+    "A killed or limited greenlet leaves nothing",
+    name="killed greenlet",
+    broke="`finish` knows only Exception; hard limit not followed",
+)
 @needs_kill
 def test_a_kill_inside_our_own_calls_leaves_neither_lease_nor_line(lab: Lab) -> None:
     places = ["before-acquire", "after-acquire", "before-release", "after-release"]
@@ -64,6 +69,7 @@ def test_a_kill_inside_our_own_calls_leaves_neither_lease_nor_line(lab: Lab) -> 
     assert_all_goes_on(lab, *places, *alone)
 
 
+@pytest.mark.proves("killed greenlet")
 @needs_kill
 def test_a_task_killed_while_it_parks_leaves_the_line(lab: Lab) -> None:
     lab.send("wait", "k", tag="holder", hold=True)
@@ -78,6 +84,7 @@ def test_a_task_killed_while_it_parks_leaves_the_line(lab: Lab) -> None:
     assert lab.journal.tags("start") == ["holder", "last"]
 
 
+@pytest.mark.proves("killed greenlet")
 def test_a_hard_time_limit_ends_the_lease_with_the_body(lab: Lab) -> None:
     limited = lab.send("wait", "body", tag="limited", hold=True, options={"time_limit": 4})
     acquiring = lab.send("wait", "acquire", options={"task_id": "after-acquire", "time_limit": 4})

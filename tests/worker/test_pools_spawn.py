@@ -29,6 +29,11 @@ def conf() -> dict[str, object]:
     }
 
 
+@pytest.mark.promise(
+    "Spawned children (Celery 5.7) acquire leases, for longer than a ttl",
+    name="spawned children",
+    broke="copies of the app have no locks; no roster",
+)
 def test_spawned_children_take_leases_wait_in_line_and_may_be_killed(
     make_lab: Callable[..., Lab], conf: dict[str, object]
 ) -> None:
@@ -51,6 +56,7 @@ def test_spawned_children_take_leases_wait_in_line_and_may_be_killed(
     assert worker.stop() == 0
 
 
+@pytest.mark.proves("spawned children")
 def test_a_spawned_child_keeps_its_lease_for_more_than_a_ttl(
     make_lab: Callable[..., Lab], conf: dict[str, object]
 ) -> None:
@@ -63,6 +69,7 @@ def test_a_spawned_child_keeps_its_lease_for_more_than_a_ttl(
     lab.journal.wait_for("end", tag="holder")
 
 
+@pytest.mark.proves("events while a monitor listens")
 def test_spawned_children_send_events(make_lab: Callable[..., Lab], conf: dict[str, object]) -> None:
     lab = make_lab(module="tests.worker.shop_leaks", **conf)
     worker = lab.start_worker("w1", 1, options=SENDS_EVENTS)
@@ -71,6 +78,7 @@ def test_spawned_children_send_events(make_lab: Callable[..., Lab], conf: dict[s
     assert event["hostname"] == worker.name
 
 
+@pytest.mark.proves("spawned children")
 def test_a_canvas_of_spawned_children_completes_through_parking_retry_and_skip(
     make_lab: Callable[..., Lab], conf: dict[str, object]
 ) -> None:

@@ -55,6 +55,13 @@ def starts(lab: Lab) -> list[str]:
     return [tag.rstrip("x") for tag in lab.journal.tags("start") if tag not in ("holder", "busy")]
 
 
+@pytest.mark.promise(
+    "Bulk tasks of the lowest priority that leave a line run after all urgent tasks of the queue, as "
+    "without the library: on Redis with both orders of queues, handed on, too large for that, in threads; "
+    "on RabbitMQ with late and early acknowledgement",
+    name="priority",
+    broke="red before; the control without the library was not",
+)
 @pytest.mark.parametrize("options", [{}, {**STEPS, "queue_order_strategy": "priority"}], ids=["steps", "ten"])
 @pytest.mark.parametrize(
     ("bulk", "pool", "padding"),
@@ -75,6 +82,7 @@ def test_on_redis_no_bulk_task_of_a_line_runs_before_the_urgent_ones_that_are_qu
     assert starts(lab) == EXPECTED
 
 
+@pytest.mark.proves("priority")
 @RABBITS[0]
 @pytest.mark.parametrize(("bulk", "late"), [("plain", True), ("wait", True), ("wait", False)])
 def test_on_rabbitmq_no_bulk_task_of_a_line_runs_before_the_urgent_ones_that_are_queued(
@@ -90,6 +98,7 @@ def test_on_rabbitmq_no_bulk_task_of_a_line_runs_before_the_urgent_ones_that_are
     assert starts(lab) == EXPECTED
 
 
+@pytest.mark.proves("head of its priority")
 @of_fast_part
 @pytest.mark.parametrize(("priority", "through_broker"), [(0, 0), (2, 0), (3, 1), (9, 1)])
 def test_a_worker_hands_on_only_what_no_other_priority_goes_before(
@@ -105,6 +114,12 @@ def test_a_worker_hands_on_only_what_no_other_priority_goes_before(
     assert lab.journal.tags("start") == ["holder", "0", "1", "2"]
 
 
+@pytest.mark.promise(
+    "A message that leaves a line goes to the head of the list that kombu has for its priority; a worker "
+    "hands on only messages that no priority goes before",
+    name="head of its priority",
+    broke="red before; every queue is taken for one without priorities",
+)
 @of_fast_part
 @pytest.mark.parametrize("priority", [None, 0, 1, 4, 9, 12, -1])
 @pytest.mark.parametrize(

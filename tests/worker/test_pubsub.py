@@ -20,6 +20,13 @@ from tests.worker.versions import needs_celery
 pytestmark = [
     pytest.mark.xdist_group("pubsub"),
     needs_celery("5.7", "the Pub/Sub transport of kombu 5.7"),
+    pytest.mark.promise(
+        "Google Pub/Sub is refused for what is so with kombu 5.7: a redelivered task looks new and is "
+        "skipped, a rejected message comes back, publishing does not wait for the server, and a child "
+        "cannot publish the next task in line, which waits for an offer",
+        name="Pub/Sub",
+        figure="they show what is broken; a newer kombu may turn them red",
+    ),
 ]
 DEADLINE = 90
 SOON = {"ack_deadline_seconds": 10, "wait_time_seconds": 1}

@@ -57,6 +57,12 @@ def wait_for_empty(server: RabbitServer, lab: Lab, queue: str = "lab") -> None:
     eventually(lambda: server.messages(url, queue) == 0, f"all of {queue} acknowledged")
 
 
+@pytest.mark.promise(
+    "On classic and quorum queues of RabbitMQ, late and early, with leases on Redis and SQLite, 60 tasks "
+    "on one key from two workers run once each, one at a time, in the store's order; and skip",
+    broke="limit ignored: 8 of 8",
+)
+@pytest.mark.proves("workers on other stores")
 def test_sixty_on_one_key_run_once_each_one_at_a_time_in_the_stores_order(
     make_rabbit_lab: Callable[..., Lab], rabbit_server: RabbitServer, queue_type: dict[str, Any],
     acks: dict[str, Any], store: dict[str, Any],
@@ -83,6 +89,7 @@ def test_sixty_on_one_key_run_once_each_one_at_a_time_in_the_stores_order(
     assert lab.waiting("wait", "k") == 0
 
 
+@pytest.mark.promise("Chain and chord on one key complete on RabbitMQ", broke="limit ignored")
 def test_a_chain_and_a_chord_whose_members_share_one_key_are_complete(
     make_rabbit_lab: Callable[..., Lab], queue_type: dict[str, Any]
 ) -> None:
@@ -95,6 +102,11 @@ def test_a_chain_and_a_chord_whose_members_share_one_key_are_complete(
     assert lab.journal.most_open(key="k") == 1
 
 
+@pytest.mark.promise(
+    "A message returns unchanged from the line to RabbitMQ: priority or none, headers, expires, reply_to, "
+    "correlation id, pickle, zlib, bzip2, exchange",
+    broke="`reply_to` not kept; no head",
+)
 def test_every_message_comes_back_from_the_line_as_it_went(
     make_rabbit_lab: Callable[..., Lab], queue_type: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,6 +147,11 @@ def message_of(event: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.promise(
+    "On RabbitMQ a promoted task goes behind the tasks of a backlog of 50 that have its priority or a "
+    "higher one, behind all where the queue has no priorities; body and retry see its own priority",
+    broke="no priority; priority 255",
+)
 @pytest.mark.parametrize("arguments", [{"x-max-priority": 9}, {}], ids=["priorities", "none"])
 def test_a_promoted_task_goes_behind_the_backlog_of_its_priority_and_its_retry_keeps_it(
     make_rabbit_lab: Callable[..., Lab], rabbit_server: RabbitServer, arguments: dict[str, Any]
@@ -167,6 +184,10 @@ def test_a_promoted_task_goes_behind_the_backlog_of_its_priority_and_its_retry_k
     assert priorities == {3}
 
 
+@pytest.mark.promise(
+    "A task that RabbitMQ delayed (quorum, ETA) waits in line and is not delayed again",
+    broke="published to the delaying exchange",
+)
 @needs_celery("5.5", "quorum queues and their delays")
 def test_a_task_that_rabbitmq_has_delayed_waits_in_line_and_is_not_delayed_again(
     make_rabbit_lab: Callable[..., Lab],
@@ -188,6 +209,10 @@ def test_a_task_that_rabbitmq_has_delayed_waits_in_line_and_is_not_delayed_again
     assert lab.journal.tags("start") == ["holder", "1", "2", "3"]
 
 
+@pytest.mark.promise(
+    "A message that RabbitMQ refuses, or has no queue for, is an error of our own publishing",
+    broke="no confirms; not mandatory",
+)
 @pytest.mark.parametrize("own_connection", [True, False])
 def test_a_message_that_rabbitmq_rejects_is_an_error(
     make_rabbit_lab: Callable[..., Lab], rabbit_server: RabbitServer, own_connection: bool
@@ -214,6 +239,7 @@ def test_a_message_that_rabbitmq_rejects_is_an_error(
     republisher.close()
 
 
+@pytest.mark.proves("as Celery sends it")
 @pytest.mark.parametrize("how", ["by its task", "by its name", "expiration"])
 def test_a_unique_key_is_free_when_rabbitmq_has_dropped_its_message(
     make_rabbit_lab: Callable[..., Lab], rabbit_server: RabbitServer, how: str

@@ -37,6 +37,11 @@ def line_up(lab: Lab, *tags: str, **options: Any) -> list[Any]:
     return results
 
 
+@pytest.mark.promise(
+    "RabbitMQ redelivers the task of a killed worker or child, and the line goes on",
+    broke="no reaper; child's end unseen",
+)
+@pytest.mark.proves("forks")
 @pytest.mark.parametrize("victim", ["worker", "child"])
 def test_the_task_of_a_killed_worker_or_child_comes_back_and_the_line_goes_on(
     make_rabbit_lab: Callable[..., Lab], rabbit_server: RabbitServer, queue_type: dict[str, Any], victim: str
@@ -59,6 +64,10 @@ def test_the_task_of_a_killed_worker_or_child_comes_back_and_the_line_goes_on(
     assert lab.journal.tags("end") == ["a", "b", "holder"]
 
 
+@pytest.mark.promise(
+    "On RabbitMQ a worker that gets its own running task again after a lost connection runs it once",
+    broke="one token for all deliveries",
+)
 @needs_celery("5.7", "free processes are told from busy ones after a lost connection")
 def test_a_running_task_that_its_own_worker_gets_again_after_a_lost_connection_runs_once(
     make_rabbit_lab: Callable[..., Lab], rabbit_server: RabbitServer, queue_type: dict[str, Any]
@@ -78,6 +87,10 @@ def test_a_running_task_that_its_own_worker_gets_again_after_a_lost_connection_r
     assert lab.waiting("wait", "k") == 0
 
 
+@pytest.mark.promise(
+    "A RabbitMQ that is stopped or killed while tasks wait loses none",
+    broke="no reaper (classic, killed)",
+)
 @pytest.mark.parametrize(
     ("queue_type", "how"),
     [("classic", "kill"), pytest.param("quorum", "stop", marks=needs_celery("5.5", "quorum queues"))],
@@ -99,6 +112,10 @@ def test_a_restart_of_the_broker_loses_no_waiting_task(
     assert [tag for tag in lab.journal.tags("start") if tag != "holder"] == ["a", "b", "c"]
 
 
+@pytest.mark.promise(
+    "A store that is down does not use up the deliveries of a quorum queue",
+    broke="requeued",
+)
 @needs_celery("5.5", "quorum queues")
 def test_a_store_that_stays_down_does_not_use_up_the_deliveries_of_a_quorum_queue(
     make_rabbit_lab: Callable[..., Lab], start_redis: Callable[..., RedisServer], rabbit_server: RabbitServer
@@ -119,6 +136,10 @@ def test_a_store_that_stays_down_does_not_use_up_the_deliveries_of_a_quorum_queu
     assert lab.journal.tags("start") == ["a"]
 
 
+@pytest.mark.promise(
+    "A promoted message that expires in its queue of RabbitMQ ends as REVOKED, and the line goes on",
+    broke="TTL not sent; TTL 0 for what is past",
+)
 def test_a_promoted_message_that_expires_in_its_queue_ends_as_revoked_and_the_line_goes_on(
     make_rabbit_lab: Callable[..., Lab], rabbit_server: RabbitServer
 ) -> None:
@@ -142,6 +163,10 @@ def test_a_promoted_message_that_expires_in_its_queue_ends_as_revoked_and_the_li
     assert lab.journal.tags("start") == ["holder", "next"]
 
 
+@pytest.mark.promise(
+    "On RabbitMQ a task that waits for a queue that was deleted is offered until it is back",
+    broke="not mandatory; no reaper",
+)
 def test_a_task_whose_queue_was_deleted_is_offered_until_the_queue_is_back(
     make_rabbit_lab: Callable[..., Lab], rabbit_server: RabbitServer, acks: dict[str, Any]
 ) -> None:
@@ -158,6 +183,11 @@ def test_a_task_whose_queue_was_deleted_is_offered_until_the_queue_is_back(
     assert result.get(timeout=DEADLINE) == "a"
 
 
+@pytest.mark.promise(
+    "On RabbitMQ a task that is revoked in line does not run, and a worker that stops leaves the line to "
+    "others",
+    broke="place in line not removed",
+)
 def test_a_task_revoked_in_line_does_not_run_and_a_worker_that_stops_leaves_the_line_to_others(
     make_rabbit_lab: Callable[..., Lab], rabbit_server: RabbitServer, queue_type: dict[str, Any],
     acks: dict[str, Any],

@@ -61,6 +61,17 @@ def watched(lab: Lab) -> Iterator[list[tuple[int, Reply]]]:
     del store.reap
 
 
+@pytest.mark.promise(
+    "However many keys wait for the reaper, one worker sweeps them at once: a full sweep is followed by "
+    "the next when its messages are published. A broker that blocks does not stop the sweeps. In a "
+    "database each key is a transaction of its own",
+    name="sweeps",
+    broke=(
+        "one sweep per period (100 keys a second); the next before its messages are published; a wait of "
+        "40 s; `more` is held to what was due by the differential test"
+    ),
+)
+@pytest.mark.proves("workers on other stores")
 def test_three_hundred_dead_holders_are_dealt_with_in_one_turn_of_the_reaper(
     make_lab: Callable[..., Lab], settings: dict[str, Any]
 ) -> None:
@@ -76,6 +87,7 @@ def test_three_hundred_dead_holders_are_dealt_with_in_one_turn_of_the_reaper(
     assert sorted(lab.journal.tags()) == sorted(tags)
 
 
+@pytest.mark.proves("sweeps")
 def test_of_two_workers_one_sweeps_while_the_other_leaves_it_to_it(
     make_lab: Callable[..., Lab], settings: dict[str, Any]
 ) -> None:
@@ -91,6 +103,7 @@ def test_of_two_workers_one_sweeps_while_the_other_leaves_it_to_it(
     assert int(lab.doors.llen("lab")) == 150
 
 
+@pytest.mark.proves("sweeps")
 def test_a_broker_that_blocks_does_not_stop_the_sweeps(
     make_lab: Callable[..., Lab], start_redis: Callable[..., RedisServer], tmp_path: Path
 ) -> None:

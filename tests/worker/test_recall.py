@@ -12,6 +12,17 @@ from tests.servers import RedisServer
 from tests.worker.lab import Lab, eventually
 from tests.worker.stage import Stage, on_stages
 
+pytestmark = pytest.mark.promise(
+    "A message that expires in line, or is revoked there, ends as REVOKED though its lock is held, on each "
+    "kind of store; its place and its unique key are free",
+    name="recalled from the line",
+    broke="red before: REVOKED when the holder had ended; explorer: what expires in line waits for its turn",
+    also=(
+        "the explorer, with messages that expire behind a body that hangs; the differential test, with "
+        "expiries and recalls"
+    ),
+)
+
 SHOP = "tests.worker.shop_unique"
 
 
@@ -87,6 +98,10 @@ def test_a_revoked_task_leaves_the_line_of_a_database(
     assert lab.journal.tags("start") == ["holder", "next"]
 
 
+@pytest.mark.promise(
+    "A damaged line neither hides the lines of others from a revoke nor stops the sweeps",
+    broke="red before: no sweep ended, and the task stayed in line",
+)
 def test_a_damaged_line_neither_hides_the_lines_of_others_nor_stops_the_sweeps(
     lab: Lab, redis_server: RedisServer
 ) -> None:

@@ -47,6 +47,13 @@ def start_pair(lab: Lab, task: str = "wait", **arguments: Any) -> tuple[Any, Wor
     return result, doomed, lab.start_worker("other", 2)
 
 
+@pytest.mark.promise(
+    "The task of a killed worker (late, Redis) runs again after `ttl`, in every pool, also if it had "
+    "waited, with a body of 1 MB, and where conflicts are skipped. The broker's own copy is dropped, or "
+    "waits behind the new run",
+    name="recovery",
+    broke="explorer: a run that dies is not kept",
+)
 @on_stages("prefork", "threads", "gevent", "solo", brokers=("redis",), lates=(True,))
 def test_a_task_whose_worker_is_killed_runs_again_when_its_lease_is_over(stage: Stage) -> None:
     lab = stage.make_lab(exclusive_ttl=TTL, module="tests.worker.shop", broker_transport_options={})
@@ -64,6 +71,7 @@ def test_a_task_whose_worker_is_killed_runs_again_when_its_lease_is_over(stage: 
     eventually(lambda: not kept(lab), "no message in the store")
 
 
+@pytest.mark.proves("recovery")
 def test_the_broker_s_own_copy_of_a_recovered_task_is_dropped(late: Callable[..., Lab]) -> None:
     timeouts = {"visibility_timeout": 12, "unacked_restore_interval": 1, "unacked_restore_throttle": 1}
     lab = late(broker_transport_options=timeouts)
@@ -84,6 +92,7 @@ def test_a_recovered_task_is_a_redelivered_one_for_its_body(late: Callable[..., 
     assert b'"redelivered": true' in text
 
 
+@pytest.mark.proves("recovery")
 def test_a_recovered_task_is_not_skipped_for_the_sake_of_its_own_dead_run(late: Callable[..., Lab]) -> None:
     lab = late()
     result, doomed, _ = start_pair(lab, "skip")
@@ -95,6 +104,7 @@ def test_a_recovered_task_is_not_skipped_for_the_sake_of_its_own_dead_run(late: 
     assert result.get(timeout=60) == "a"
 
 
+@pytest.mark.proves("recovery")
 def test_a_task_that_had_waited_is_recovered_too(late: Callable[..., Lab]) -> None:
     lab = late()
     holder, doomed, _ = start_pair(lab)
@@ -106,6 +116,11 @@ def test_a_task_that_had_waited_is_recovered_too(late: Callable[..., Lab]) -> No
     assert holder.get(timeout=60) == "a"
 
 
+@pytest.mark.promise(
+    "The store keeps no message of a run with early acknowledgement, on RabbitMQ, or where that is "
+    "switched off, nor of one whose child was killed for good. What an option says goes before the setting",
+    name="no kept message",
+)
 @pytest.mark.parametrize("conf", [{"task_acks_late": False}, {"exclusive_recover": False}])
 def test_with_early_acknowledgement_or_switched_off_the_store_keeps_no_message_of_a_run(
     late: Callable[..., Lab], conf: dict[str, Any]
@@ -115,6 +130,7 @@ def test_with_early_acknowledgement_or_switched_off_the_store_keeps_no_message_o
     assert kept(lab) == []
 
 
+@pytest.mark.proves("no kept message")
 @pytest.mark.parametrize("recover", [True, False])
 def test_recover_of_an_option_goes_before_the_setting(late: Callable[..., Lab], recover: bool) -> None:
     lab = late(exclusive_recover=not recover)
@@ -127,6 +143,7 @@ def test_recover_of_an_option_goes_before_the_setting(late: Callable[..., Lab], 
     assert result.get(timeout=60) == "a"
 
 
+@pytest.mark.proves("no kept message")
 @on_stages("prefork", brokers=("rabbitmq",), lates=(True,))
 @pytest.mark.parametrize("setting", [None, True])
 def test_rabbitmq_redelivers_by_itself_so_its_messages_are_kept_only_if_that_is_wanted(
@@ -142,6 +159,7 @@ def test_rabbitmq_redelivers_by_itself_so_its_messages_are_kept_only_if_that_is_
     stage.assert_nothing_is_left(lab)
 
 
+@pytest.mark.proves("no kept message")
 def test_a_killed_child_ends_its_task_as_in_celery_and_its_message_is_gone(late: Callable[..., Lab]) -> None:
     lab = late(exclusive_ttl=600)
     result, _, _ = start_pair(lab)
@@ -154,6 +172,15 @@ def test_a_killed_child_ends_its_task_as_in_celery_and_its_message_is_gone(late:
     assert lab.journal.tags("start") == ["a", "after"]
 
 
+@pytest.mark.promise(
+    "A living run keeps its lease over an outage of the store that is longer than its `ttl`, and its task "
+    "does not run beside it",
+    name="living run over an outage",
+    broke=(
+        "explorer: a sweep after an outage does not wait for living runs; any operation ends a lease with "
+        "a copy"
+    ),
+)
 def test_a_living_run_keeps_its_lease_over_an_outage_that_is_longer_than_its_ttl(
     late: Callable[..., Lab], store: RedisServer
 ) -> None:
@@ -175,6 +202,7 @@ def test_a_living_run_keeps_its_lease_over_an_outage_that_is_longer_than_its_ttl
     assert lab.journal.tags("start") == ["a", "b"]
 
 
+@pytest.mark.proves("recovery")
 def test_a_large_argument_is_kept_as_it_is(late: Callable[..., Lab]) -> None:
     lab = late()
     tag = "a" * 1_000_000
@@ -190,6 +218,7 @@ def test_a_large_argument_is_kept_as_it_is(late: Callable[..., Lab]) -> None:
     assert result.get(timeout=60) == tag
 
 
+@pytest.mark.proves("recovery")
 def test_a_copy_that_the_broker_delivers_while_the_recovered_run_lives_waits_behind_it(
     late: Callable[..., Lab],
 ) -> None:

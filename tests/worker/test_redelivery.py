@@ -40,6 +40,12 @@ def run_behind(holder: Message, message: Message) -> None:
     wait_for_end(message)
 
 
+@pytest.mark.promise(
+    "A task that is redelivered while it runs neither runs beside itself nor twice, unless its first run "
+    "dies",
+    name="redelivered while running",
+    broke="one token for all deliveries; no sweeps",
+)
 def test_a_copy_of_a_running_task_neither_runs_beside_it_nor_answers_for_it(
     make_lab: Callable[..., Lab], acks: dict[str, bool]
 ) -> None:
@@ -61,6 +67,7 @@ def test_a_copy_of_a_running_task_neither_runs_beside_it_nor_answers_for_it(
     assert lab.journal.tags("start") == ["a", "after"]
 
 
+@pytest.mark.proves("redelivered while running")
 def test_a_body_longer_than_the_visibility_timeout_runs_once(make_lab: Callable[..., Lab]) -> None:
     lab = make_lab(
         task_acks_late=True,
@@ -79,6 +86,7 @@ def test_a_body_longer_than_the_visibility_timeout_runs_once(make_lab: Callable[
     assert lab.journal.tags("start") == ["a", "after"]
 
 
+@pytest.mark.proves("redelivered while running")
 def test_a_copy_runs_when_the_worker_of_the_first_run_dies(
     make_lab: Callable[..., Lab], acks: dict[str, bool]
 ) -> None:
@@ -116,6 +124,10 @@ def test_a_copy_runs_when_the_child_of_the_first_run_dies(make_lab: Callable[...
     assert lab.journal.tags("start") == ["a", "a", "after"]
 
 
+@pytest.mark.promise(
+    "A copy of a task that never waited runs again after its end, as in plain Celery",
+    broke="every end leaves a tombstone",
+)
 @pytest.mark.parametrize("task", ["plain", "wait"])
 def test_a_copy_after_the_end_of_a_task_that_never_waited_runs_again_as_in_plain_celery(
     make_lab: Callable[..., Lab], acks: dict[str, bool], task: str
@@ -130,6 +142,10 @@ def test_a_copy_after_the_end_of_a_task_that_never_waited_runs_again_as_in_plain
     lab.journal.wait_for("end", 2, tag="a")
 
 
+@pytest.mark.promise(
+    "Celery's `worker_deduplicate_successful_tasks` drops a copy that comes after a success",
+    broke="without the setting",
+)
 @pytest.mark.parametrize("task", ["plain", "wait"])
 def test_a_copy_after_a_success_that_never_waited_is_dropped_with_celerys_own_setting(
     make_lab: Callable[..., Lab], task: str
@@ -146,6 +162,7 @@ def test_a_copy_after_a_success_that_never_waited_is_dropped_with_celerys_own_se
     assert lab.journal.tags("start") == ["a", "after"]
 
 
+@pytest.mark.proves("no second run of ours")
 def test_a_copy_after_the_end_of_a_task_that_had_waited_is_dropped(
     make_lab: Callable[..., Lab], acks: dict[str, bool]
 ) -> None:
@@ -162,6 +179,7 @@ def test_a_copy_after_the_end_of_a_task_that_had_waited_is_dropped(
     assert message.stored_result == before
 
 
+@pytest.mark.proves("no second run of ours")
 def test_a_copy_after_the_end_of_a_task_that_had_met_its_own_run_is_dropped(
     make_lab: Callable[..., Lab], acks: dict[str, bool]
 ) -> None:
@@ -213,6 +231,7 @@ def test_a_promoted_message_whose_worker_dies_runs_again(make_lab: Callable[...,
     lab.journal.wait_for("end", tag="a")
 
 
+@pytest.mark.proves("order")
 def test_a_parked_task_delivered_again_keeps_its_place_and_runs_once(
     make_lab: Callable[..., Lab], acks: dict[str, bool]
 ) -> None:
@@ -254,6 +273,12 @@ def test_a_parked_task_delivered_again_when_its_turn_has_come_runs_once(
     assert runs_of(message) == 1
 
 
+@pytest.mark.promise(
+    "A task that waits is stored before its message is acknowledged, so nothing is lost that plain Celery "
+    "would not lose",
+    name="stored before acknowledged",
+    broke="explorer: park in two steps",
+)
 @pytest.mark.each_stage
 def test_a_task_whose_worker_dies_between_parking_and_acknowledging_it_runs_once(
     make_lab: Callable[..., Lab], acks: dict[str, bool]

@@ -10,6 +10,14 @@ import pytest
 from celery_exclusive.errors import StoreRefused
 from tests.worker.lab import Lab
 
+pytestmark = pytest.mark.promise(
+    "A refusal for good is no outage: a task whose id no index can hold, or whose lock is damaged, fails "
+    "at once with an error that says so, holds up no other task, and its caller is told; messages that "
+    "have to be sent are sent",
+    name="refused for good",
+    broke="red before: it held a slot for 60 s, again and again; StoreUnavailable",
+)
+
 DEADLINE = 50
 """Seconds: fewer than a task waits for its store."""
 

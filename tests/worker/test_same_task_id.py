@@ -31,6 +31,17 @@ def assert_one_run(lab: Lab, result: Any) -> None:
     assert lab.journal.tags() == ["first"]
 
 
+@pytest.mark.promise(
+    "Calls with one task id are one run, with `unique=` and where conflicts are skipped or raise (skip, "
+    "raise, give up, a full line, both options): the others are not sent, or end without a result, and the "
+    "state of the running task stays its own",
+    name="one task id",
+    broke=(
+        "red before: four calls were four runs. Explorer: a call, or a delivery, under the id of another "
+        "task is its kin"
+    ),
+    also="the explorer",
+)
 @ONCE
 def test_unique_calls_with_one_task_id_are_sent_once_while_it_is_queued_and_while_it_runs(
     stage: Stage,
@@ -62,6 +73,7 @@ def test_a_unique_call_under_the_id_of_a_task_that_has_finished_runs_as_in_celer
     stage.assert_nothing_is_left(lab)
 
 
+@pytest.mark.proves("one task id")
 @pytest.mark.parametrize("policy", ["skip", "raise", "give up", "full", "both"])
 @on_stages("prefork", "threads", brokers=("redis",))
 def test_calls_with_the_task_id_of_the_holder_end_without_a_run_and_without_a_result(
@@ -88,6 +100,12 @@ def test_calls_with_the_task_id_of_the_holder_end_without_a_run_and_without_a_re
     stage.assert_nothing_is_left(lab)
 
 
+@pytest.mark.promise(
+    "A step of a canvas with the task id of the holder ends, and stores nothing in the result of the "
+    "running task (results on Redis, in a database)",
+    name="canvas step with the holder's id",
+    broke="the skip result is stored",
+)
 @pytest.mark.parametrize("results", ["redis", "database"])
 def test_a_step_of_a_chain_with_the_task_id_of_the_holder_hands_on_a_result_that_is_not_stored(
     make_lab: Callable[..., Lab], redis_url: str, tmp_path: Any, results: str
@@ -104,6 +122,7 @@ def test_a_step_of_a_chain_with_the_task_id_of_the_holder_hands_on_a_result_that
     assert_one_run(lab, first)
 
 
+@pytest.mark.proves("canvas step with the holder's id")
 @pytest.mark.parametrize("policy", ["skip", "raise"])
 @ONCE
 def test_a_step_of_a_chain_with_the_task_id_of_the_holder_waits_for_the_lock(
@@ -122,6 +141,7 @@ def test_a_step_of_a_chain_with_the_task_id_of_the_holder_waits_for_the_lock(
     stage.assert_nothing_is_left(lab)
 
 
+@pytest.mark.proves("continuations of a task")
 @pytest.mark.parametrize("policy", ["skip", "raise"])
 @ONCE
 def test_a_replacement_waits_for_the_run_that_has_published_it(stage: Stage, policy: str) -> None:
@@ -134,6 +154,7 @@ def test_a_replacement_waits_for_the_run_that_has_published_it(stage: Stage, pol
     stage.assert_nothing_is_left(lab)
 
 
+@pytest.mark.proves("one task id")
 @pytest.mark.parametrize("policy", ["unique", "skip"])
 def test_messages_by_name_with_the_task_id_of_the_holder_end_without_a_run(
     make_lab: Callable[..., Lab], stranger: Celery, policy: str
@@ -148,6 +169,7 @@ def test_messages_by_name_with_the_task_id_of_the_holder_end_without_a_run(
     assert_one_run(lab, first)
 
 
+@pytest.mark.proves("one task id")
 def test_with_results_by_rpc_each_call_with_the_task_id_of_the_holder_gets_one(
     make_lab: Callable[..., Lab], redis_url: str
 ) -> None:

@@ -21,6 +21,7 @@ def watched() -> Iterator[Watched]:
         yield servers
 
 
+@pytest.mark.proves("lagging replica")
 @on_stages("prefork", brokers=("redis",), lates=(True,))
 def test_after_a_failover_bodies_have_their_leases_and_tasks_that_wait_run(
     stage: Stage, watched: Watched

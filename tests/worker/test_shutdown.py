@@ -106,6 +106,13 @@ def assert_each_ran(
     eventually(lambda: {holder.state, twin.state} <= ends, f"{ends} after {way}")
 
 
+@pytest.mark.promise(
+    "After a warm, cold or soft shutdown keys go on and tasks run elsewhere; a body that goes on through a "
+    "cold one keeps its key",
+    name="shutdown",
+    broke="locks stopped first; `done` when cut off; the main process releases nothing",
+)
+@pytest.mark.proves("renewal while the body runs")
 @pytest.mark.each_stage
 @needs_celery("5.5", "soft shutdown, and a cold one that gives back what it cuts off")
 @on_stages("prefork")
@@ -140,6 +147,7 @@ def test_keys_go_on_and_tasks_run_elsewhere_after_each_way_to_shut_a_worker_down
     assert_never_two(lab, *ways, *(f"{way}-other" for way in ways))
 
 
+@pytest.mark.proves("shutdown")
 @pytest.mark.each_stage
 @needs_celery("5.5", "a cold shutdown that may be hurried")
 @on_stages("prefork", brokers=("redis",))
@@ -176,6 +184,12 @@ def test_a_body_that_goes_on_through_a_cold_shutdown_keeps_its_key_until_it_ends
     assert_never_two(lab, *ways)
 
 
+@pytest.mark.promise(
+    "A worker with threads that gets a second signal while it waits for them keeps their keys (Python 3.11 "
+    "and 3.13)",
+    broke="red before on both: the heartbeat ended; Python 3.11 ended the body, too",
+)
+@pytest.mark.proves("shutdown")
 @on_stages("threads", "gevent", "solo", brokers=("redis",), lates=(True,))
 def test_in_a_pool_of_one_process_too_a_worker_that_goes_lets_its_keys_go_on(stage: Stage) -> None:
     if stage.pool == "gevent":
@@ -227,6 +241,11 @@ def make_embedded_app() -> Iterator[Callable[..., Any]]:
         app.close()
 
 
+@pytest.mark.promise(
+    "A worker that is embedded in a process that goes on, as `celery.contrib.testing` starts it, ends its "
+    "heartbeat and reaper when it stops (threads, solo)",
+    broke="red before: both went on until the process ended, and asked the store of the next test",
+)
 @pytest.mark.parametrize("pool", ["threads", "solo"])
 def test_an_embedded_worker_that_is_stopped_talks_to_the_store_no_more(
     start_redis: Callable[..., RedisServer], make_embedded_app: Callable[..., Any], pool: str
@@ -246,6 +265,12 @@ def test_an_embedded_worker_that_is_stopped_talks_to_the_store_no_more(
         assert not client.keys("cx2:{0}:l:*")
 
 
+@pytest.mark.promise(
+    "A worker that stops waits once for its threads, the store and the broker together, and not again when "
+    "its process ends",
+    name="one farewell",
+    broke="red before: up to 10 s for each, and 10 s more at its end",
+)
 def test_a_worker_that_stops_has_one_farewell_for_all_that_it_waits_for(
     store: RedisServer,
     proxy: Proxy,
@@ -269,6 +294,11 @@ def test_a_worker_that_stops_has_one_farewell_for_all_that_it_waits_for(
     eventually(lambda: not app._celery_exclusive.releaser._runs, "the end of the releaser")
 
 
+@pytest.mark.promise(
+    "A task in a thread that outlives its embedded worker keeps its key until it ends; then the heartbeat "
+    "and reaper of that worker end, and the next worker's go on",
+    broke="the heartbeat stopped with the worker; the next worker's heartbeat stopped",
+)
 def test_an_embedded_worker_keeps_the_key_of_a_task_that_outlives_it_and_ends_with_it_beside_the_next(
     start_redis: Callable[..., RedisServer], make_embedded_app: Callable[..., Any]
 ) -> None:
@@ -302,6 +332,10 @@ def test_an_embedded_worker_keeps_the_key_of_a_task_that_outlives_it_and_ends_wi
         eventually(lambda: len(client.client_list()) == 1, "no client but this one")
 
 
+@pytest.mark.promise(
+    "The next embedded worker may begin while the last one of the app still ends",
+    broke="red before: the end of the first took the heartbeat from the second",
+)
 def test_a_worker_that_begins_while_the_last_one_still_ends_renews_its_leases(
     start_redis: Callable[..., RedisServer],
     make_embedded_app: Callable[..., Any],
@@ -344,6 +378,11 @@ def _ending() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "exclusive-stop"]
 
 
+@pytest.mark.promise(
+    "A task that begins after the end of its embedded worker, and whose key is granted late, keeps it, "
+    "also when other workers of the app have come and gone meanwhile",
+    broke="red before: the heartbeat ended while it waited for the store",
+)
 @pytest.mark.parametrize("others", [0, 2])
 def test_a_task_that_begins_after_the_end_of_its_embedded_worker_keeps_its_key(
     start_redis: Callable[..., RedisServer], make_embedded_app: Callable[..., Any], others: int

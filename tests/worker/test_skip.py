@@ -37,6 +37,12 @@ def skipped_by(id: str) -> dict[str, Any]:
     return {"skipped": {"key": "x=shared:k", "existing_id": id}}
 
 
+@pytest.mark.promise(
+    "A skip has no body and is a SUCCESS; its result reaches `.get()`, the next step and the chord body; "
+    "one INFO line has key, holder and age",
+    name="skip",
+    broke="a skip that enters the body",
+)
 def test_a_skipped_task_succeeds_without_its_body_and_names_the_holder(held: Any) -> None:
     result = held.task("maybe").delay(key="k", tag="skipped")
     assert result.get(timeout=DEADLINE) == skipped_by(held.holder.id)
@@ -44,6 +50,7 @@ def test_a_skipped_task_succeeds_without_its_body_and_names_the_holder(held: Any
     assert held.journal.tags("start") == ["holder"]
 
 
+@pytest.mark.proves("skip")
 @pytest.mark.parametrize(("name", "key"), [("maybe", "k"), ("own_call", "k")])
 def test_the_log_names_the_holder_of_the_key_once_and_for_how_long(held: Any, name: str, key: str) -> None:
     result = held.send(name, key=key, tag="skipped")
@@ -68,6 +75,7 @@ def test_a_skipped_run_of_a_task_with_a_call_of_its_own_does_not_enter_that(held
     assert not held.journal.events("call")
 
 
+@pytest.mark.proves("skip")
 def test_the_next_step_of_a_chain_gets_the_skip_result(held: Any) -> None:
     result = chain(held.task("maybe").s(key="k"), held.task("unlocked_list").s()).apply_async()
     assert result.get(timeout=DEADLINE) == skipped_by(held.holder.id)
@@ -81,6 +89,7 @@ def test_a_link_gets_the_skip_result(held: Any) -> None:
     assert linked.get(timeout=DEADLINE) == skipped_by(held.holder.id)
 
 
+@pytest.mark.proves("skip")
 def test_the_body_of_a_chord_gets_the_skip_result_among_the_others(held: Any) -> None:
     maybe, constant = held.task("maybe"), held.task("constant")
     members = [maybe.s(key="k"), maybe.s(key="other", tag="ran"), constant.s("k")]
@@ -107,12 +116,18 @@ def test_a_child_published_inside_the_body_is_skipped(free: Any) -> None:
     assert free.journal.tags("start") == ["parent"]
 
 
+@pytest.mark.promise(
+    "A run is never skipped for an earlier run of its own task",
+    name="no skip against oneself",
+    broke="own id conflicts; `next` is not marked",
+)
 def test_a_retry_is_not_skipped_against_its_own_earlier_run(free: Any) -> None:
     result = free.task("maybe_again").delay(key="k", tag="try", linger=True)
     assert result.get(timeout=DEADLINE) == 2
     assert free.journal.tags("start") == ["try0", "try1", "try2"]
 
 
+@pytest.mark.proves("no skip against oneself")
 def test_the_next_step_of_a_chain_is_not_skipped_against_the_step_before(free: Any) -> None:
     maybe = free.task("maybe")
     steps = [maybe.s(key="k", tag=tag, linger=tag != "c") for tag in "abc"]
@@ -120,6 +135,7 @@ def test_the_next_step_of_a_chain_is_not_skipped_against_the_step_before(free: A
     assert free.journal.tags("start") == ["a", "b", "c"]
 
 
+@pytest.mark.proves("no skip against oneself")
 def test_a_link_is_not_skipped_against_the_task_that_sent_it(free: Any) -> None:
     maybe = free.task("maybe")
     link = maybe.s(key="k", tag="linked").set(task_id="linked")
@@ -128,6 +144,7 @@ def test_a_link_is_not_skipped_against_the_task_that_sent_it(free: Any) -> None:
     assert free.journal.tags("start") == ["first", "linked"]
 
 
+@pytest.mark.proves("no skip against oneself")
 def test_the_body_of_a_chord_is_not_skipped_against_its_last_member(free: Any) -> None:
     maybe = free.task("maybe")
     members = [maybe.s(key="k", tag="a"), maybe.s(key="k", tag="b", linger=True)]

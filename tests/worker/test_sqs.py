@@ -44,6 +44,10 @@ def make_sqs_lab(sqs_url: str, make_lab: Callable[..., Lab]) -> Callable[..., La
     return make
 
 
+@pytest.mark.promise(
+    "An outage of the store brings no task nearer to the dead-letter queue of SQS",
+    broke="red before: it was moved there at its third return",
+)
 def test_an_outage_of_the_store_brings_no_message_into_the_dead_letter_queue(
     make_sqs_lab: Callable[..., Lab], sqs_server: SqsServer, store: RedisServer, proxy: Proxy
 ) -> None:
@@ -62,6 +66,11 @@ def test_an_outage_of_the_store_brings_no_message_into_the_dead_letter_queue(
     assert sqs_server.messages("dead") == 0
 
 
+@pytest.mark.promise(
+    "A message that just fits into SQS can wait in line and run, of text that compresses well and of "
+    "random text",
+    broke="red before: refused at each offer, and its line stood still for 20 minutes",
+)
 @pytest.mark.parametrize(
     "text", ["a" * LONGEST, b64encode(os.urandom(LONGEST)).decode()], ids=["text", "random"]
 )
@@ -90,6 +99,11 @@ def test_a_message_that_just_fitted_can_wait_and_run(
     assert waiting.get(timeout=DEADLINE) == longest
 
 
+@pytest.mark.promise(
+    "A message keeps its `MessageGroupId` in the line, and loses its deduplication id, by which a FIFO "
+    "queue would drop it",
+    broke="no group kept; the deduplication id kept, too",
+)
 def test_a_message_keeps_its_group_in_the_line_and_loses_its_deduplication_id(
     make_sqs_lab: Callable[..., Lab],
 ) -> None:
@@ -109,6 +123,11 @@ def test_a_message_keeps_its_group_in_the_line_and_loses_its_deduplication_id(
     assert ["MessageDeduplicationId" in properties for properties in seen] == [True, False]
 
 
+@pytest.mark.promise(
+    "On SQS a unique task is queued once, through its countdown, while it runs, and until the message of "
+    "its killed worker has come back and run",
+    broke='`until="started"`',
+)
 def test_a_unique_task_is_queued_once_through_its_countdown_and_the_end_of_its_worker(
     make_sqs_lab: Callable[..., Lab], sqs_server: SqsServer
 ) -> None:
@@ -128,6 +147,7 @@ def test_a_unique_task_is_queued_once_through_its_countdown_and_the_end_of_its_w
     eventually(lambda: sqs_server.messages("lab") == 0, "an empty queue")
 
 
+@pytest.mark.promise("On SQS a rescheduled task comes again, and runs once", broke="not published again")
 def test_a_rescheduled_task_comes_again_and_runs_once(
     make_sqs_lab: Callable[..., Lab], sqs_server: SqsServer
 ) -> None:

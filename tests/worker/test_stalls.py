@@ -28,6 +28,17 @@ def wait_until_idle(lab: Lab) -> None:
     eventually(lambda: not list(lab.doors.scan_iter("cx2:{0}:l:*")), "free keys")
 
 
+@pytest.mark.promise(
+    "In one command: a request that is repeated, or comes late, sends nothing twice, also when its message "
+    "has run: a lost answer, a server that stands still for 6 s with workers up, calls with and without a "
+    "`task_id`, members of canvases, chains",
+    name="one command, repeated",
+    broke=(
+        "red before: two runs each. Explorer: what a call sends leaves no mark; a repeated request takes a "
+        "free key; one that is refused leaves no mark"
+    ),
+    also="the explorer",
+)
 def test_a_call_while_the_server_stands_still_is_sent_once_or_reported_as_unknown(
     make_lab: Callable[..., Lab], start_redis: Callable[..., RedisServer]
 ) -> None:
@@ -109,6 +120,7 @@ def call(lab: Lab, tag: str, **options: Any) -> Any:
     return lab.task("once").apply_async(kwargs={"key": tag, "tag": tag}, queue="side", **options)
 
 
+@pytest.mark.proves("one command, repeated")
 @pytest.mark.parametrize("given", [{}, {"task_id": "given"}], ids=["delay", "task_id"])
 def test_a_request_that_is_repeated_when_its_message_has_run_sends_nothing(
     lab: Lab, network: Proxy, given: dict[str, str]
@@ -128,6 +140,7 @@ def test_a_request_that_is_repeated_when_its_message_has_run_sends_nothing(
     assert [event["id"] for event in lab.journal.events("start", tag="a")] == [result.id]
 
 
+@pytest.mark.proves("one command, repeated")
 def test_the_next_step_of_a_chain_whose_request_is_repeated_when_it_has_run_is_sent_once(
     lab: Lab, network: Proxy
 ) -> None:
@@ -147,6 +160,7 @@ def test_the_next_step_of_a_chain_whose_request_is_repeated_when_it_has_run_is_s
     assert lab.journal.tags() == ["before", "first", "second"]
 
 
+@pytest.mark.proves("one command, repeated")
 def test_a_member_of_a_canvas_waits_for_the_broker_and_is_sent_once(lab: Lab, network: Proxy) -> None:
     """Two answers to the store's client are lost, and one to kombu's, which asks again."""
     call(lab, "before")
@@ -164,6 +178,15 @@ def test_a_member_of_a_canvas_waits_for_the_broker_and_is_sent_once(lab: Lab, ne
     assert lab.journal.tags() == ["before", "a"]
 
 
+@pytest.mark.promise(
+    "In one command: a call without an answer says that it may have been sent, and by which id. If it was, "
+    "the key stays with its message; if not, it never is sent",
+    name="one command, no answer",
+    broke=(
+        "red before: the key was released, and the error said that trying again is safe. Explorer: a call "
+        "that was sent is given up; one that was given up is sent later"
+    ),
+)
 @pytest.mark.parametrize("publisher", [0.5], indirect=True)
 def test_a_call_without_an_answer_says_that_it_may_have_been_sent_and_leaves_the_key_to_its_message(
     lab: Lab, network: Proxy
@@ -185,6 +208,7 @@ def test_a_call_without_an_answer_says_that_it_may_have_been_sent_and_leaves_the
     assert lab.journal.tags() == ["before", "a"]
 
 
+@pytest.mark.proves("one command, no answer")
 @pytest.mark.parametrize("publisher", [0.5], indirect=True)
 def test_a_call_without_an_answer_whose_request_comes_later_is_not_sent(lab: Lab, network: Proxy) -> None:
     call(lab, "before")
@@ -199,6 +223,7 @@ def test_a_call_without_an_answer_whose_request_comes_later_is_not_sent(lab: Lab
     assert lab.journal.tags() == ["before", "a"]
 
 
+@pytest.mark.proves("one command, no answer")
 def test_a_call_for_which_no_server_listens_was_not_sent(lab: Lab, network: Proxy) -> None:
     network.cut()
     with pytest.raises(StoreUnavailable) as error:
@@ -206,6 +231,7 @@ def test_a_call_for_which_no_server_listens_was_not_sent(lab: Lab, network: Prox
     assert error.value.task_id is None
 
 
+@pytest.mark.proves("one command, no answer")
 def test_a_call_that_the_server_refuses_was_not_sent(publisher: Lab) -> None:
     """No worker runs: Celery's ends when the Redis that is its broker has no memory."""
     publisher.doors.config_set("maxmemory", 1)

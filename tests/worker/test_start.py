@@ -5,10 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.servers import RedisServer
 from tests.worker.lab import Lab
 
 
+@pytest.mark.promise(
+    "A line less durable than the broker is warned of at start",
+    name="less durable line",
+    broke=(
+        "the store's warnings not asked for; maxmemory-policy, `fsync`, `synchronous_commit`, "
+        "`innodb_flush_log_at_trx_commit` not looked at"
+    ),
+)
 def test_a_worker_warns_of_a_store_that_would_forget_its_lines(
     make_lab: Callable[..., Lab], start_redis: Callable[..., RedisServer]
 ) -> None:
@@ -25,6 +35,7 @@ def test_a_worker_does_not_warn_of_a_store_that_keeps_its_lines(
     assert "appendonly" not in worker.log
 
 
+@pytest.mark.promise("An app that only installs needs no store")
 def test_a_worker_of_an_app_without_options_needs_no_store_and_shows_none(
     make_lab: Callable[..., Lab], tmp_path: Path
 ) -> None:

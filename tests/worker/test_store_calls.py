@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import time
 
+import pytest
+
 from tests.proxy import Proxy
 from tests.servers import RedisServer
 from tests.worker.journal import eventually
@@ -22,6 +24,15 @@ from tests.worker.trouble import (
 DEADLINE = 90
 
 
+@pytest.mark.promise(
+    "A call whose reply is lost is done once; a network that fails again and again loses nothing and lets "
+    "no two in at once",
+    name="lost replies",
+    broke=(
+        "a release is tried once; its second answer is an alarm; another token when repeated; a task that "
+        "meets no store goes on without a lease"
+    ),
+)
 @on_stages("prefork", brokers=("redis",))
 def test_a_call_whose_reply_is_lost_is_done_once(stage: Stage, proxy: Proxy, store: RedisServer) -> None:
     """Lost once, it is repeated by the connection; lost twice, by the worker."""
@@ -49,6 +60,14 @@ def test_a_call_whose_reply_is_lost_is_done_once(stage: Stage, proxy: Proxy, sto
     assert_all_is_well(stage, lab, store)
 
 
+@pytest.mark.promise(
+    "A request that arrives after its task has ended, by its own repetition, is stale",
+    name="stale request",
+    broke=(
+        "repeated as the first; the token of the finished run not kept, not compared, not in the quick way "
+        "(kit)"
+    ),
+)
 @on_stages("prefork", brokers=("redis",), lates=(True,))
 def test_a_request_that_arrives_after_its_task_has_ended_makes_no_task_run_twice(
     stage: Stage, proxy: Proxy, store: RedisServer
@@ -67,6 +86,7 @@ def test_a_request_that_arrives_after_its_task_has_ended_makes_no_task_run_twice
     assert_all_is_well(stage, lab, store)
 
 
+@pytest.mark.proves("lost replies")
 @on_stages("prefork", "gevent", brokers=("redis",), lates=(True,))
 def test_a_network_that_fails_again_and_again_loses_nothing_and_lets_no_two_in_at_once(
     stage: Stage, proxy: Proxy, store: RedisServer
@@ -89,6 +109,7 @@ def test_a_network_that_fails_again_and_again_loses_nothing_and_lets_no_two_in_a
     assert repeated(lab) == []
 
 
+@pytest.mark.proves("unreachable at a release")
 @on_stages("prefork", brokers=("redis",), lates=(True,))
 def test_a_task_that_could_not_release_its_lease_does_not_run_again(
     stage: Stage, proxy: Proxy, store: RedisServer

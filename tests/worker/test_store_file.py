@@ -19,6 +19,10 @@ from tests.worker.trouble import HEARTBEAT, REAPER, begun, over
 DEADLINE = 90
 
 
+@pytest.mark.promise(
+    "A SQLite file that cannot be written holds up only tasks that start",
+    broke="a locked, or a full, file is no StoreUnavailable",
+)
 @on_stages("prefork", brokers=("redis",), lates=(True,))
 @pytest.mark.parametrize("trouble", ["locked", "full"])
 def test_a_file_that_cannot_be_written_holds_up_only_tasks_that_start(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.proxy import Proxy
 from tests.servers import RedisServer
 from tests.worker.lab import Lab
@@ -18,6 +20,11 @@ def make_patient_lab(stage: Stage, proxy: Proxy, **conf: object) -> Lab:
     return make_lab(stage, proxy, timeout=60, exclusive_ttl=600, exclusive_store_wait=60, **conf)
 
 
+@pytest.mark.promise(
+    "A mute store does not let a hard limit end what has ended or what has not begun",
+    name="mute store and hard limit",
+    broke="calls as long as the store's timeout, at the end and at the start",
+)
 @on_stages("prefork", brokers=("redis",))
 def test_a_hard_limit_does_not_end_what_has_ended_but_could_not_give_back_its_lease(
     stage: Stage, proxy: Proxy, store: RedisServer
@@ -37,6 +44,7 @@ def test_a_hard_limit_does_not_end_what_has_ended_but_could_not_give_back_its_le
     assert_all_is_well(stage, lab, store)
 
 
+@pytest.mark.proves("mute store and hard limit")
 @on_stages("prefork", brokers=("redis",))
 def test_a_hard_limit_does_not_end_what_has_not_begun(stage: Stage, proxy: Proxy, store: RedisServer) -> None:
     lab = make_patient_lab(stage, proxy)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.proxy import Proxy
 from tests.servers import RedisServer
 from tests.worker.lab import Lab
@@ -23,6 +25,15 @@ def make_lab(stage: Stage, proxy: Proxy, **conf: object) -> Lab:
     )
 
 
+@pytest.mark.promise(
+    "`on_store_error`: a task is requeued, or runs without a lease, loud in log and event",
+    name="on_store_error",
+    broke=(
+        "a setting stronger than the option; the option ignored, by worker and `apply()`; no event; "
+        "nothing released; asked to wait in line all the same"
+    ),
+)
+@pytest.mark.proves("store outage loses nothing")
 @on_stages("prefork", brokers=("redis",))
 def test_a_task_whose_store_is_down_goes_back_to_the_broker_unless_option_or_setting_say_otherwise(
     stage: Stage, proxy: Proxy, store: RedisServer
@@ -48,6 +59,7 @@ def test_a_task_whose_store_is_down_goes_back_to_the_broker_unless_option_or_set
     assert_nobody_ran_twice_and_nothing_is_left(stage, lab, store)
 
 
+@pytest.mark.proves("on_store_error")
 @on_stages("prefork", "threads", "gevent", "solo", brokers=("redis",), lates=(True,))
 def test_a_task_whose_store_is_down_runs_without_a_lease_where_allowed_and_logs_it(
     stage: Stage, proxy: Proxy, store: RedisServer
@@ -77,6 +89,7 @@ def test_a_task_whose_store_is_down_runs_without_a_lease_where_allowed_and_logs_
     assert_nobody_ran_twice_and_nothing_is_left(stage, lab, store)
 
 
+@pytest.mark.proves("on_store_error")
 @on_stages("prefork", brokers=("redis",))
 def test_a_run_without_a_lease_gives_back_what_it_got_by_a_call_without_an_answer(
     stage: Stage, proxy: Proxy, store: RedisServer
@@ -104,6 +117,10 @@ def test_a_run_without_a_lease_gives_back_what_it_got_by_a_call_without_an_answe
     assert_nobody_ran_twice_and_nothing_is_left(stage, lab, store)
 
 
+@pytest.mark.promise(
+    "A task that may be in line does not run without a lease",
+    broke="a task that has asked to wait in line may; a promoted one may",
+)
 @on_stages("prefork", brokers=("redis",))
 def test_a_task_that_may_be_in_line_does_not_run_without_a_lease(
     stage: Stage, proxy: Proxy, store: RedisServer

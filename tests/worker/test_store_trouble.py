@@ -27,9 +27,15 @@ from tests.worker.trouble import (
     over,
 )
 
+pytestmark = pytest.mark.proves("Redis drills")
+
 DEADLINE = 90
 
 
+@pytest.mark.promise(
+    "A worker does not start while the store does not answer, and says why",
+    broke="it starts all the same; no timeout for answers",
+)
 @pytest.mark.parametrize("trouble", ["cut", "half open"])
 def test_a_worker_does_not_start_while_the_store_does_not_answer_and_says_why(
     make_lab: Callable[..., Lab], proxy: Proxy, trouble: str
@@ -43,6 +49,16 @@ def test_a_worker_does_not_start_while_the_store_does_not_answer_and_says_why(
     assert "check that it runs and that its URL is right" in worker.log
 
 
+@pytest.mark.promise(
+    "A store that is down, or restarted, loses nothing that it kept",
+    name="store outage loses nothing",
+    broke="a message that is rejected without requeue when the store stays down",
+)
+@pytest.mark.promise(
+    "While the network to the store is cut, deaf, mute or half open, tasks wait and run once; the outage "
+    "is reported once when it begins and once when it ends",
+    broke="no patience; reported at every failure",
+)
 @on_stages("prefork", brokers=("redis",))
 def test_tasks_wait_for_the_store_and_run_once_after_each_trouble_of_the_network(
     stage: Stage, proxy: Proxy, store: RedisServer
@@ -65,6 +81,10 @@ def test_tasks_wait_for_the_store_and_run_once_after_each_trouble_of_the_network
     assert_all_is_well(stage, lab, store)
 
 
+@pytest.mark.promise(
+    "A slow store only makes things slower",
+    broke="0.3 s for an answer, whatever the URL says",
+)
 @on_stages("prefork", "gevent", brokers=("redis",), lates=(True,))
 def test_a_slow_store_only_makes_things_slower(stage: Stage, proxy: Proxy, store: RedisServer) -> None:
     lab = make_lab(stage, proxy, timeout=10)
@@ -88,6 +108,14 @@ def test_a_slow_store_only_makes_things_slower(stage: Stage, proxy: Proxy, store
     assert_all_is_well(stage, lab, store)
 
 
+@pytest.mark.promise(
+    "A body outlives a store that is unreachable for less than `ttl`, and gets `LeaseLost` after more",
+    name="unreachable during a body",
+    broke=(
+        "a heartbeat that ends with its first error; a `check()` that never raises; a loss that is not "
+        "reported"
+    ),
+)
 @on_stages("prefork", brokers=("redis",))
 def test_a_body_outlives_a_store_that_is_down_for_less_than_its_ttl(
     stage: Stage, proxy: Proxy, store: RedisServer
@@ -108,6 +136,10 @@ def test_a_body_outlives_a_store_that_is_down_for_less_than_its_ttl(
     assert_all_is_well(stage, lab, store)
 
 
+@pytest.mark.promise(
+    "A store that restarts with its data has forgotten neither holder nor line",
+    broke="each restart taken for a loss of data",
+)
 @on_stages("prefork", "threads", "gevent", brokers=("redis",), lates=(True,))
 def test_a_store_that_restarts_with_its_data_has_forgotten_neither_holder_nor_line(
     stage: Stage, store: RedisServer
@@ -130,6 +162,7 @@ def test_a_store_that_restarts_with_its_data_has_forgotten_neither_holder_nor_li
     stage.note("store-restarted", end["at"], start["at"])
 
 
+@pytest.mark.proves("unreachable during a body")
 @on_stages("prefork", "threads", "gevent", brokers=("redis",), lates=(True,))
 def test_a_body_that_outlasts_its_lease_gets_lease_lost_before_another_one_starts(
     stage: Stage, proxy: Proxy, store: RedisServer
@@ -184,6 +217,15 @@ def assert_they_run_elsewhere(
     assert_nobody_ran_twice_and_nothing_is_left(stage, lab, store)
 
 
+@pytest.mark.promise(
+    "A worker that stops requeues the tasks that wait for the store, in every pool, with both ways to "
+    "acknowledge; each runs once elsewhere, and never without its lease",
+    name="stopping worker without its store",
+    broke=(
+        "red before: it waited for all of `exclusive_store_wait` (66 to 71 s until the worker had ended); "
+        "`allow` ran the body. Celery's flag read as a truth value (0 is its exit code)"
+    ),
+)
 @on_stages("prefork", "threads", "gevent", "solo", late_only=("rabbitmq",))
 def test_a_worker_that_stops_gives_back_what_waits_for_the_store_and_it_runs_once_elsewhere(
     stage: Stage, proxy: Proxy, store: RedisServer
@@ -192,6 +234,7 @@ def test_a_worker_that_stops_gives_back_what_waits_for_the_store_and_it_runs_onc
     assert_they_run_elsewhere(stage, proxy, store, lab, results)
 
 
+@pytest.mark.proves("stopping worker without its store")
 @on_stages("prefork", brokers=("redis",))
 def test_a_worker_that_stops_begins_no_task_without_its_lease(
     stage: Stage, proxy: Proxy, store: RedisServer
@@ -200,6 +243,13 @@ def test_a_worker_that_stops_begins_no_task_without_its_lease(
     assert_they_run_elsewhere(stage, proxy, store, lab, results)
 
 
+@pytest.mark.promise("`release` never raises after successful work", broke="a release that fails raises")
+@pytest.mark.promise(
+    "A store that is unreachable at a release changes no result. What could not be released is released "
+    "when the store answers: the next task starts, and the finished one does not run again",
+    name="unreachable at a release",
+    broke="not owed; owed for one more try; owed as not done; a failed release stays first",
+)
 @on_stages("prefork", late_only=("rabbitmq",))
 def test_a_store_that_is_down_at_the_release_leaves_results_alone_and_the_next_starts_when_it_is_back(
     stage: Stage, proxy: Proxy, store: RedisServer

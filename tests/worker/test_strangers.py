@@ -21,6 +21,7 @@ def send_by_name(publisher: Celery, *args: Any, **options: Any) -> Any:
     return publisher.send_task("tests.worker.shop.wait", args, kwargs, **options)
 
 
+@pytest.mark.promise("Arguments that do not fit are refused, never run without a lock")
 @pytest.mark.parametrize("publisher", ["an installed app", "a stranger"])
 def test_a_call_whose_arguments_do_not_fit_fails_without_its_body(
     make_lab: Callable[..., Lab], acks: dict[str, Any], stranger: Celery, publisher: str
@@ -44,6 +45,7 @@ TOO_LARGE: dict[str, Any] = {
 }
 
 
+@pytest.mark.proves("large keys")
 @pytest.mark.parametrize("what", TOO_LARGE)
 def test_arguments_too_large_for_a_key_fail_without_the_body_and_the_worker_goes_on(
     make_lab: Callable[..., Lab], acks: dict[str, Any], stranger: Celery, what: str
@@ -63,6 +65,9 @@ def test_arguments_too_large_for_a_key_fail_without_the_body_and_the_worker_goes
         lab.send("wait", TOO_LARGE[what])
 
 
+@pytest.mark.promise(
+    "A message from a publisher without the library is exclusive, and two of them with one task id both run",
+)
 def test_two_messages_by_name_with_one_task_id_both_run(lab: Lab, stranger: Celery) -> None:
     lab.start_worker("w1", 2)
     send_by_name(stranger, "k", tag="first", hold=True, task_id="import")
@@ -109,6 +114,7 @@ MALFORMED = {
 }
 
 
+@pytest.mark.promise("A header that is not ours neither stops the consumer nor switches the lock off")
 @pytest.mark.parametrize("what", MALFORMED)
 def test_a_message_with_a_malformed_header_runs_under_the_lock_of_its_arguments(
     lab: Lab, stranger: Celery, what: str

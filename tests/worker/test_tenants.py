@@ -14,6 +14,17 @@ from celery_exclusive import lock
 from tests.worker.lab import Lab, eventually
 from tests.worker.stage import Stage, on_stages
 
+pytestmark = pytest.mark.promise(
+    "Headers of a message can be part of every key: missing, other and equal values; from any code that "
+    "adds them, also after the call; in a retry, in line, by `apply()`, from a stranger, on Redis and "
+    "RabbitMQ",
+    name="key headers",
+    broke=(
+        "red before: the second tenant's call was dropped; receivers called too late; the text of a header "
+        "not escaped, a missing one like None"
+    ),
+)
+
 SHOP = "tests.worker.shop_tenants"
 DEADLINE = 60
 HEADER = "_schema_name"

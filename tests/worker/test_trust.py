@@ -33,6 +33,7 @@ def hold(lab: Lab, name: str = "wait") -> Any:
     return result
 
 
+@pytest.mark.proves("signed headers")
 @pytest.mark.parametrize("secret", [None, SECRET], ids=["no secret", "a secret"])
 def test_a_forged_duplicate_is_skipped_without_a_secret_and_runs_with_one(
     make_lab: Callable[..., Lab], secret: str | None
@@ -51,6 +52,7 @@ def test_a_forged_duplicate_is_skipped_without_a_secret_and_runs_with_one(
     assert worker.log.count(UNSIGNED) == 1
 
 
+@pytest.mark.proves("signed headers")
 @pytest.mark.parametrize("name", ["once", "queued"])
 @pytest.mark.parametrize("what", ["stripped", "unsigned", "of another message"])
 def test_a_message_without_a_valid_header_runs_once_and_its_unique_key_is_free_after_that(
@@ -77,6 +79,13 @@ def test_a_message_without_a_valid_header_runs_once_and_its_unique_key_is_free_a
     assert worker.log.count(UNSIGNED) == (what != "stripped")
 
 
+@pytest.mark.promise(
+    "With a secret, the header of one task counts as none at another, also under its own task id; a "
+    "replacement by another task inherits the key all the same",
+    name="signed for one task",
+    broke="the name left out of the signature: the stranger ran beside the holder",
+    also="the tests of replacements, in labs with a secret",
+)
 def test_a_header_of_one_task_gives_another_task_nothing(make_lab: Callable[..., Lab]) -> None:
     lab = make_lab(exclusive_secret=SECRET, **LATE)
     message = Message.withheld(lab, "wait", "k", "stranger")
@@ -114,6 +123,7 @@ def of_stranger(lab: Lab, id: str, key: str) -> bytes:
     return StoredMessage(body, "application/json", "utf-8", headers, {}, "", "lab").dump()
 
 
+@pytest.mark.proves("signed messages in line")
 @pytest.mark.parametrize("what", ["unsigned", "signed for another place"])
 def test_a_message_that_was_planted_into_a_line_is_not_published_but_reported_and_the_line_goes_on(
     make_lab: Callable[..., Lab], what: str
@@ -137,6 +147,7 @@ def test_a_message_that_was_planted_into_a_line_is_not_published_but_reported_an
     assert key in line
 
 
+@pytest.mark.proves("signed messages in line")
 def test_without_a_secret_a_planted_message_is_published(make_lab: Callable[..., Lab]) -> None:
     """The control of the test above, and what the page on security says."""
     lab = make_lab(**LATE)
@@ -150,6 +161,7 @@ def test_without_a_secret_a_planted_message_is_published(make_lab: Callable[...,
     lab.journal.wait_for("end", tag="planted")
 
 
+@pytest.mark.proves("change of the secret")
 def test_a_secret_is_changed_while_tasks_wait_and_messages_are_under_way(
     make_lab: Callable[..., Lab],
 ) -> None:
@@ -169,6 +181,7 @@ def test_a_secret_is_changed_while_tasks_wait_and_messages_are_under_way(
     assert UNSIGNED not in second.log
 
 
+@pytest.mark.proves("change of the secret")
 def test_while_a_secret_is_introduced_unsigned_messages_wait_and_run_once(
     make_lab: Callable[..., Lab],
 ) -> None:
@@ -190,6 +203,11 @@ def test_while_a_secret_is_introduced_unsigned_messages_wait_and_run_once(
 # With a secret on all sides ---------------------------------------------------------------------------------
 
 
+@pytest.mark.promise(
+    "With a secret waiting, retries, canvases, RabbitMQ and reschedules work as without",
+    name="all else with a secret",
+    broke="messages that are published again without a signature",
+)
 @pytest.mark.parametrize("acks", ["late", "early"], indirect=True)
 def test_with_a_secret_tasks_wait_retry_and_complete_their_canvases(
     make_lab: Callable[..., Lab], acks: dict[str, Any]
@@ -237,6 +255,7 @@ def conf_of(worker: Worker) -> dict[str, Any]:
     return dict(found[worker.name])
 
 
+@pytest.mark.proves("secret stays secret")
 def test_the_secret_is_in_no_log_and_in_no_answer_of_a_worker(make_lab: Callable[..., Lab]) -> None:
     lab = make_lab(exclusive_secret=[SECRET, "an older " + SECRET], **LATE)
     worker = lab.start_worker("w1", 2, options=("-l", "DEBUG"))
@@ -248,6 +267,11 @@ def test_the_secret_is_in_no_log_and_in_no_answer_of_a_worker(make_lab: Callable
     assert SECRET not in worker.log
 
 
+@pytest.mark.promise(
+    "A worker whose store is another server than its broker logs the advice to set a secret, once",
+    name="advice to set a secret",
+    broke="warned of whatever the store is",
+)
 def test_a_worker_warns_once_if_its_store_is_another_server_than_its_broker(
     make_lab: Callable[..., Lab], start_redis: Callable[..., RedisServer]
 ) -> None:
@@ -258,6 +282,7 @@ def test_a_worker_warns_once_if_its_store_is_another_server_than_its_broker(
     assert told not in make_lab().start_worker("w3", 1).log
 
 
+@pytest.mark.proves("all else with a secret")
 @RABBITS[1]
 def test_with_a_secret_tasks_wait_on_rabbitmq_and_calls_give_values(
     make_rabbit_lab: Callable[..., Lab], rabbit_server: RabbitServer
@@ -275,6 +300,7 @@ def test_with_a_secret_tasks_wait_on_rabbitmq_and_calls_give_values(
     assert UNSIGNED not in worker.log
 
 
+@pytest.mark.proves("all else with a secret")
 def test_with_a_secret_a_rescheduled_task_runs_as_itself(make_lab: Callable[..., Lab]) -> None:
     lab = make_lab(module="tests.worker.shop_conflicts", exclusive_secret=SECRET, **LATE)
     worker = lab.start_worker("w1", 2)

@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from celery_exclusive.leases.operator_release import release
 from tests.worker.lab import Lab
 
 DEADLINE = 60
 
 
+@pytest.mark.promise(
+    "A task that waits for its lock and its unique key, one after the other, runs when both are free",
+    broke="red before: dropped at its lock as an old copy",
+)
 def test_an_admitted_task_that_waits_for_its_unique_key_runs_when_that_is_free(
     make_lab: Callable[..., Lab], acks: dict[str, Any]
 ) -> None:

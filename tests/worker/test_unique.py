@@ -55,11 +55,18 @@ def until_finished(stage: Stage) -> None:
     assert sorted(lab.journal.tags()) == ["another", "first", "next"]
 
 
+@pytest.mark.promise(
+    "A unique call is not queued again until its task has finished, in every pool, and the second call "
+    "gets the handle of that task",
+    name="unique until finished",
+    broke="the publisher does not look at the answer; no release at the end of the body (the chain below)",
+)
 @ON_PREFORK
 def test_the_same_call_is_not_queued_again_until_it_has_finished(stage: Stage) -> None:
     until_finished(stage)
 
 
+@pytest.mark.proves("unique until finished")
 @IN_ONE_PROCESS
 def test_the_same_call_is_not_queued_again_until_it_has_finished_in_a_pool_of_one_process(
     stage: Stage,
@@ -67,6 +74,11 @@ def test_the_same_call_is_not_queued_again_until_it_has_finished_in_a_pool_of_on
     until_finished(stage)
 
 
+@pytest.mark.promise(
+    'Until "started": one runs and one more is queued; with `Exclusive` one runs and one waits',
+    name="unique until started",
+    broke="not released when the body begins",
+)
 @ON_PREFORK
 def test_until_started_lets_one_more_be_queued_while_one_runs(stage: Stage) -> None:
     lab = stage.make_lab(SHOP)
@@ -84,6 +96,7 @@ def test_until_started_lets_one_more_be_queued_while_one_runs(stage: Stage) -> N
     assert lab.journal.tags() == ["holder", "second", "fourth"]
 
 
+@pytest.mark.proves("unique until started")
 @ON_PREFORK
 def test_with_both_options_one_runs_and_at_most_one_more_waits(stage: Stage) -> None:
     lab = stage.make_lab(SHOP)
@@ -103,6 +116,12 @@ def test_with_both_options_one_runs_and_at_most_one_more_waits(stage: Stage) -> 
     assert lab.journal.most_open(key="k") == 1
 
 
+@pytest.mark.promise(
+    "A unique task that waits in line keeps its key for as long as it may wait",
+    name="unique key in line",
+    broke="its lease is not made longer when it is parked",
+)
+@pytest.mark.proves("lock_state")
 @ONCE
 def test_a_task_with_both_options_keeps_its_unique_key_while_it_waits_in_line(stage: Stage) -> None:
     """What waits in line, longer than a body may be silent, is still queued."""
@@ -122,6 +141,11 @@ def test_a_task_with_both_options_keeps_its_unique_key_while_it_waits_in_line(st
     assert lab.journal.tags() == ["holder", "waiting"]
 
 
+@pytest.mark.promise(
+    "A period is over by the clock alone",
+    name="period",
+    broke="released at the end of the body",
+)
 @ONCE
 def test_a_period_is_over_by_the_clock_alone(stage: Stage) -> None:
     lab = stage.make_lab(SHOP)
@@ -139,6 +163,11 @@ def test_a_period_is_over_by_the_clock_alone(stage: Stage) -> None:
     assert lab.journal.tags() == ["first", "later"]
 
 
+@pytest.mark.promise(
+    "`DuplicateTask` names the task, can be pickled, is no alarm in a body, and quiet in beat",
+    name="DuplicateTask",
+    broke="not in `throws`; its attributes are not pickled; beat raises",
+)
 @ONCE
 def test_a_conflict_may_be_an_error_that_names_the_task_and_can_be_pickled(stage: Stage) -> None:
     lab = stage.make_lab(SHOP)
@@ -154,6 +183,11 @@ def test_a_conflict_may_be_an_error_that_names_the_task_and_can_be_pickled(stage
     assert stage.messages_at_the_broker(lab) == 1
 
 
+@pytest.mark.promise(
+    "A call switches `unique=` off, or gives other values, also as a signature in a chain",
+    name="unique per call",
+    broke="the option of the task holds all the same; values left out; a function as key is written",
+)
 @ONCE
 def test_a_call_may_switch_it_off(stage: Stage) -> None:
     lab = stage.make_lab(SHOP)
@@ -169,6 +203,7 @@ def test_a_call_may_switch_it_off(stage: Stage) -> None:
     stage.assert_nothing_is_left(lab)
 
 
+@pytest.mark.proves("unique per call")
 @ONCE
 def test_a_call_may_give_other_values(stage: Stage) -> None:
     lab = stage.make_lab(SHOP, exclusive_ttl=600)
@@ -194,6 +229,7 @@ def test_a_call_may_give_other_values(stage: Stage) -> None:
     assert lab.journal.tags() == ["holder", "beside", "beside", "first", "second"]
 
 
+@pytest.mark.proves("countdown and queued ttl")
 @ONCE
 def test_a_countdown_is_added_to_the_time_for_which_a_message_may_be_queued(stage: Stage) -> None:
     lab = stage.make_lab(SHOP, exclusive_queued_ttl=1000)
@@ -203,6 +239,10 @@ def test_a_countdown_is_added_to_the_time_for_which_a_message_may_be_queued(stag
     assert 50_900 < state.unique_holder.remaining <= 51_000
 
 
+@pytest.mark.promise(
+    "A body keeps its unique key for longer than its `ttl`",
+    broke="no heartbeat for it; its ttl not set at the start",
+)
 @ONCE
 def test_a_body_keeps_its_key_for_longer_than_its_ttl(stage: Stage) -> None:
     lab = stage.make_lab(SHOP, exclusive_ttl=9)
@@ -216,6 +256,10 @@ def test_a_body_keeps_its_key_for_longer_than_its_ttl(stage: Stage) -> None:
     stage.assert_nothing_is_left(lab)
 
 
+@pytest.mark.promise(
+    "A body that publishes its own unique call gets an error",
+    broke="one's own key is like any other",
+)
 @ONCE
 def test_a_task_that_publishes_itself_from_its_body_gets_an_error(stage: Stage) -> None:
     lab = stage.make_lab(SHOP)
@@ -231,6 +275,10 @@ def test_a_task_that_publishes_itself_from_its_body_gets_an_error(stage: Stage) 
     stage.assert_nothing_is_left(lab)
 
 
+@pytest.mark.promise(
+    "A unique call asks the store once to publish, also for a conflict, and once for each member of a group",
+    figure="what a group of 10,000 takes: [speed](speed.md)",
+)
 @of_fast_part
 @ONCE
 def test_each_step_is_one_call_of_the_store(stage: Stage) -> None:

@@ -14,6 +14,17 @@ from tests.worker.stage import Stage
 from tests.worker.test_unique import ONCE, SHOP, assert_skipped, hold
 from tests.worker.versions import needs_celery
 
+pytestmark = pytest.mark.promise(
+    "A task that has run and goes on, as a retry or a replacement, also of a message without our header or "
+    "without a key, is never refused, and has the key of its run. A replacement with another key may be "
+    "refused",
+    name="unique, goes on",
+    broke=(
+        "only what has our header is a retry; only a retry is never refused; the key of the header alone; "
+        "what parks is queued, also behind its own run"
+    ),
+)
+
 DEADLINE = 60
 
 

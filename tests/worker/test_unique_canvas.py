@@ -16,6 +16,12 @@ from tests.worker.message import consume
 from tests.worker.stage import Stage
 from tests.worker.test_unique import ONCE, SHOP, hold
 
+pytestmark = pytest.mark.promise(
+    "Duplicates in chains (first, middle, last), groups, chords (first, last, all members, nested) and "
+    "links: nothing hangs, runs twice or changes order; results on Redis and in a database",
+    broke="members are not sent; a duplicate's body runs",
+)
+
 DEADLINE = 60
 LATE = {"task_acks_late": True, "task_reject_on_worker_lost": True}
 
@@ -57,6 +63,11 @@ def test_a_duplicate_step_of_a_chain_hands_its_skip_result_to_the_next(lab: Lab)
     assert lab.journal.tags() == ["holder", "01", "02", "10", "12", "20", "21"]
 
 
+@pytest.mark.promise(
+    "A chain of one unique call twice runs both; a replacement has the key of the run that it replaces",
+    name="same call in a chain",
+    broke="released after the callbacks; no hand-over to the replacement",
+)
 def test_a_chain_of_one_call_twice_runs_it_twice(lab: Lab) -> None:
     append = lab.task("append")
     steps = chain(append.s(key="k", tag="a"), append.s(key="k", tag="b"), append.s(key="k", tag="c"))
@@ -114,6 +125,7 @@ def test_a_callback_that_is_linked_to_a_duplicate_is_called(stage: Stage) -> Non
     stage.assert_nothing_is_left(lab)
 
 
+@pytest.mark.proves("signed for one task", "same call in a chain")
 @ONCE
 def test_a_replacement_has_the_key_of_what_it_replaces(stage: Stage) -> None:
     lab = stage.make_lab(SHOP, exclusive_ttl=600)
@@ -132,6 +144,11 @@ def test_a_replacement_has_the_key_of_what_it_replaces(stage: Stage) -> None:
     assert lab.journal.tags(key="k") == ["first", "second"]
 
 
+@pytest.mark.promise(
+    "With results by `rpc://` each duplicate has a result of its own",
+    name="results by rpc",
+    broke="its caller gets the other one's; red before: a duplicate that should raise was sent",
+)
 def test_with_results_by_rpc_a_duplicate_has_a_result_of_its_own(
     make_lab: Callable[..., Lab], redis_url: str
 ) -> None:

@@ -18,6 +18,12 @@ from tests.worker.versions import needs_celery
 DEADLINE = 60
 
 
+@pytest.mark.promise(
+    "A copy of a running task that is discarded (expired, revoked), an ending that is reported late, an "
+    "interrupted call: none of them touches the key of the delivery that runs",
+    name="unique, key of the running delivery",
+    broke="one token for all deliveries of a message; any token will do",
+)
 @pytest.mark.parametrize("name", ["once", "both"])
 @pytest.mark.parametrize("how", ["expired", "revoked"])
 @ONCE
@@ -48,6 +54,7 @@ def test_a_copy_that_is_discarded_leaves_the_key_to_the_body_that_runs(
     assert lab.journal.tags() == ["holder", "next"]
 
 
+@pytest.mark.proves("unique, key of the running delivery")
 @needs_celery("5.5", "task_acks_on_failure_or_timeout that is heeded for a hard time limit")
 @on_stages("prefork", lates=(True,))
 def test_an_ending_that_is_reported_late_leaves_the_key_to_the_delivery_that_runs(stage: Stage) -> None:
@@ -66,6 +73,15 @@ def test_an_ending_that_is_reported_late_leaves_the_key_to_the_delivery_that_run
     lab.journal.wait_for("end", tag="holder")
 
 
+@pytest.mark.promise(
+    "In a queue longer than `queued_ttl` one of its messages always runs, and takes the key over from no "
+    "task that runs in any case. A task that expires has its key no longer than that",
+    name="queue longer than queued_ttl",
+    broke=(
+        "it leaves its turn to the queued one; a retry takes that one's key, too; it takes the key of a "
+        "retry; `expires` not looked at"
+    ),
+)
 @ONCE
 def test_in_a_queue_that_is_longer_than_queued_ttl_messages_run_one_after_the_other(stage: Stage) -> None:
     lab = stage.make_lab(SHOP, exclusive_ttl=600)
@@ -82,6 +98,7 @@ def test_in_a_queue_that_is_longer_than_queued_ttl_messages_run_one_after_the_ot
     stage.assert_nothing_is_left(lab)
 
 
+@pytest.mark.proves("queue longer than queued_ttl")
 @ONCE
 def test_a_task_in_line_holds_its_key_no_longer_than_it_may_wait(stage: Stage) -> None:
     lab = stage.make_lab(SHOP, exclusive_ttl=60)
@@ -96,6 +113,12 @@ def test_a_task_in_line_holds_its_key_no_longer_than_it_may_wait(stage: Stage) -
     assert mortal.get(timeout=DEADLINE) == "mortal"
 
 
+@pytest.mark.promise(
+    "`Unique()` guards its run: a copy waits behind the run, is dropped when the run is done, and runs if "
+    "the run dies",
+    name="copies of a unique run",
+    broke="red before",
+)
 @ONCE
 def test_a_copy_of_a_running_unique_task_waits_behind_it_and_is_dropped_when_that_is_done(
     stage: Stage,
@@ -112,6 +135,7 @@ def test_a_copy_of_a_running_unique_task_waits_behind_it_and_is_dropped_when_tha
     assert lab.journal.tags() == ["holder", "next"]
 
 
+@pytest.mark.proves("copies of a unique run")
 @ONCE
 @pytest.mark.parametrize("victim", ["child", "worker"])
 def test_a_copy_of_a_running_unique_task_runs_when_that_dies(stage: Stage, victim: str) -> None:
@@ -134,6 +158,11 @@ def test_a_copy_of_a_running_unique_task_runs_when_that_dies(stage: Stage, victi
     assert len(lab.journal.events("end")) == 1
 
 
+@pytest.mark.promise(
+    "A task with both options that is redelivered at once after a crash runs when the leases of its dead "
+    "run have ended",
+    broke="the lease of the dead run extended: it waited for `queued_ttl`",
+)
 @on_stages("prefork", brokers=("rabbitmq",), lates=(True,))
 def test_a_message_that_is_redelivered_at_once_after_a_crash_waits_for_both_keys_of_its_dead_run(
     stage: Stage,
@@ -151,6 +180,16 @@ def test_a_message_that_is_redelivered_at_once_after_a_crash_waits_for_both_keys
     stage.assert_nothing_is_left(lab)
 
 
+@pytest.mark.promise(
+    "A run that has handed its key to its retry or replacement does not begin again once that has begun, "
+    "whatever copies of the run wait or come",
+    name="copies of a superseded run",
+    broke=(
+        "without the removal the copy waited in line; explorer: copies outlive the retry; a removal that "
+        "may fail"
+    ),
+    also="the explorer",
+)
 @ONCE
 def test_a_copy_of_a_run_does_not_begin_when_the_retry_that_got_its_key_has_finished(stage: Stage) -> None:
     lab = stage.make_lab(SHOP, exclusive_ttl=600)
@@ -169,6 +208,10 @@ def test_a_copy_of_a_run_does_not_begin_when_the_retry_that_got_its_key_has_fini
     assert len(lab.journal.events("start")) == 2
 
 
+@pytest.mark.promise(
+    "A lock that a call alone asks for is waited for like a declared one",
+    broke="its place in line was left, as if the task had an option no more: the task was lost",
+)
 @on_stages("prefork", brokers=("redis",))
 def test_a_task_that_waits_for_a_lock_which_its_call_alone_asked_for_runs(stage: Stage) -> None:
     lab = stage.make_lab(SHOP, exclusive_ttl=600)

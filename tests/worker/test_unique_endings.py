@@ -43,18 +43,29 @@ LIMITS = {
 }
 
 
+@pytest.mark.promise(
+    "A unique key is free after every ending of a body, SIGKILL, limits, retries and replace among them, "
+    "in every pool (Redis and RabbitMQ, late and early; quorum queues; ttl 600 s)",
+    name="unique, endings of a body",
+    broke=(
+        "the main process releases the lock alone; early ack keeps what cannot be redelivered; no "
+        "hand-over to the retry"
+    ),
+)
 @pytest.mark.each_stage
 @on_stages("prefork")
 def test_the_unique_key_is_free_after_each_ending_of_a_body(stage: Stage) -> None:
     assert_keys_are_free_after(RUNS, stage, stage.make_lab(SHOP, exclusive_ttl=600))
 
 
+@pytest.mark.proves("unique, endings of a body")
 @pytest.mark.each_stage
 @on_stages("threads", "gevent", "solo", late_only=("rabbitmq",))
 def test_the_unique_key_is_free_after_each_ending_of_a_body_in_a_pool_of_one_process(stage: Stage) -> None:
     assert_keys_are_free_after(TOLD, stage, stage.make_lab(SHOP, exclusive_ttl=600))
 
 
+@pytest.mark.proves("unique, endings of a body")
 @needs_celery("5.5", "quorum queues")
 @on_stages("prefork", "gevent", brokers=("rabbitmq",), lates=(True,))
 def test_the_unique_key_is_free_after_each_ending_of_a_body_with_quorum_queues(stage: Stage) -> None:
@@ -81,6 +92,10 @@ def assert_keys_are_free_after(ways: dict[str, tuple[int, int]], stage: Stage, l
         assert lab.journal.tags(key=how)[-1] == "next"
 
 
+@pytest.mark.promise(
+    "A message that was acknowledged, and whose body wants it again, releases its key though it had waited",
+    broke="red before, in a child: held for `ttl`",
+)
 @pytest.mark.parametrize("how", ["reject-requeue", "memory-error"])
 @on_stages("prefork", "threads", brokers=("redis",), lates=(False,))
 def test_an_acknowledged_message_that_asks_for_redelivery_releases_its_key_also_after_waiting(
@@ -98,6 +113,7 @@ def test_an_acknowledged_message_that_asks_for_redelivery_releases_its_key_also_
     eventually(lambda: lab.task("end").lock_state("k").unique_holder is None, "a free key")
 
 
+@pytest.mark.proves("unique, endings of a body")
 @ONCE
 def test_a_retry_has_the_key_while_it_waits_for_its_time(stage: Stage) -> None:
     lab = stage.make_lab(SHOP, exclusive_ttl=600, exclusive_queued_ttl=10_000)
@@ -113,6 +129,12 @@ def test_a_retry_has_the_key_while_it_waits_for_its_time(stage: Stage) -> None:
     assert lab.journal.tags() == ["retried", "retried"]
 
 
+@pytest.mark.promise(
+    "When a worker is killed, its unique task comes back with its key, or the key ends by `ttl`; a "
+    "redelivered message waits for another run that holds its key",
+    name="unique, killed worker",
+    broke="a redelivered message is skipped; its ttl not set at the start",
+)
 @pytest.mark.each_stage
 @on_stages("prefork", brokers=("redis",))
 def test_when_a_worker_is_killed_its_task_comes_back_with_its_key_or_the_key_ends_by_ttl(
@@ -137,6 +159,7 @@ def test_when_a_worker_is_killed_its_task_comes_back_with_its_key_or_the_key_end
     assert lab.journal.tags() == ["holder", *["holder"][: stage.late], "next"]
 
 
+@pytest.mark.proves("unique, killed worker")
 @ONCE
 def test_a_redelivered_task_waits_for_another_run_that_holds_its_key(stage: Stage) -> None:
     lab = stage.make_lab(SHOP, exclusive_ttl=1, exclusive_recover=False)
@@ -154,6 +177,7 @@ def test_a_redelivered_task_waits_for_another_run_that_holds_its_key(stage: Stag
     assert lab.journal.tags("end") == ["second", "first"]
 
 
+@pytest.mark.proves("unique key in line")
 @ONCE
 def test_a_redelivered_task_that_has_to_wait_keeps_its_key_in_the_line(stage: Stage) -> None:
     lab = stage.make_lab(SHOP, exclusive_ttl=600, exclusive_recover=False)
@@ -177,6 +201,12 @@ def test_a_redelivered_task_that_has_to_wait_keeps_its_key_in_the_line(stage: St
     stage.assert_nothing_is_left(lab)
 
 
+@pytest.mark.promise(
+    "A unique task that is revoked, expires or is terminated releases its key; at a warm shutdown the key "
+    "stays with its task",
+    name="unique, revoked",
+    broke="the main process releases the lock alone",
+)
 @on_stages("prefork", brokers=("redis",))
 def test_a_task_that_is_revoked_expires_or_is_terminated_releases_its_key(stage: Stage) -> None:
     lab = stage.make_lab(SHOP, exclusive_ttl=600)
@@ -210,6 +240,7 @@ def test_a_task_that_is_revoked_expires_or_is_terminated_releases_its_key(stage:
     assert not {"in queue", "expired", "in line"} & set(lab.journal.tags())
 
 
+@pytest.mark.proves("unique, revoked")
 @on_stages("prefork", brokers=("redis",))
 def test_a_worker_that_shuts_down_leaves_the_key_with_its_task(stage: Stage) -> None:
     lab = stage.make_lab(SHOP, exclusive_ttl=600)
@@ -224,6 +255,7 @@ def test_a_worker_that_shuts_down_leaves_the_key_with_its_task(stage: Stage) -> 
     assert lab.send("once", "k", "next").outcome == "published"
 
 
+@pytest.mark.proves("unique, unknown message")
 @on_stages("prefork", brokers=("redis",))
 def test_a_worker_in_cold_shutdown_leaves_the_key_with_the_redelivered_message(stage: Stage) -> None:
     lab = stage.make_lab(SHOP, exclusive_ttl=600)
@@ -237,6 +269,7 @@ def test_a_worker_in_cold_shutdown_leaves_the_key_with_the_redelivered_message(s
         eventually(lambda: lab.send("once", "k", "next").outcome == "published", "a free key")
 
 
+@pytest.mark.proves("unique, unknown message")
 @on_stages("threads", "gevent", brokers=("redis",), lates=(False,))
 def test_an_acknowledged_message_whose_body_ends_its_thread_releases_the_key(stage: Stage) -> None:
     lab = stage.make_lab(SHOP, exclusive_ttl=600)
@@ -247,6 +280,13 @@ def test_an_acknowledged_message_whose_body_ends_its_thread_releases_the_key(sta
     lab.journal.wait_for("end", tag="next")
 
 
+@pytest.mark.promise(
+    "The unique key is free after a message that no worker knows, or can make a lock of; after a thread "
+    "that ends by SystemExit; after a cold shutdown (Celery 5.4, early). It stays if the task is in line "
+    "or runs elsewhere",
+    name="unique, unknown message",
+    broke="each red before it was fixed (cold shutdown on 5.4)",
+)
 @pytest.mark.parametrize("is_redelivered", [False, True])
 @ONCE
 def test_a_task_that_no_worker_knows_releases_its_key(stage: Stage, is_redelivered: bool) -> None:
@@ -268,6 +308,7 @@ def test_a_task_that_no_worker_knows_releases_its_key(stage: Stage, is_redeliver
     eventually(lambda: ghost_task.delay("k").outcome == "published", "a free key")
 
 
+@pytest.mark.proves("unique, unknown message")
 @pytest.mark.parametrize("is_redelivered", [False, True])
 @ONCE
 def test_a_message_that_no_lock_can_be_made_of_releases_its_key(stage: Stage, is_redelivered: bool) -> None:
@@ -286,6 +327,12 @@ def test_a_message_that_no_lock_can_be_made_of_releases_its_key(stage: Stage, is
     lab.journal.wait_for("end", tag="next")
 
 
+@pytest.mark.promise(
+    "The unique key is free when the broker refuses the message; when it refuses the retry, the run has "
+    "the key until it ends. The key of a caller that dies before it has sent ends with `queued_ttl`",
+    name="broker refuses the message",
+    broke="nothing released; the retry's lease released instead of returned",
+)
 @ONCE
 def test_a_call_that_the_broker_does_not_accept_leaves_its_key_free(stage: Stage) -> None:
     lab = stage.make_lab(SHOP)
@@ -298,6 +345,7 @@ def test_a_call_that_the_broker_does_not_accept_leaves_its_key_free(stage: Stage
     stage.assert_nothing_is_left(lab)
 
 
+@pytest.mark.proves("broker refuses the message")
 @ONCE
 def test_a_retry_that_the_broker_does_not_take_leaves_the_key_with_the_run_that_ends_by_it(
     stage: Stage,
@@ -312,6 +360,7 @@ def test_a_retry_that_the_broker_does_not_take_leaves_the_key_with_the_run_that_
     stage.assert_nothing_is_left(lab)
 
 
+@pytest.mark.proves("broker refuses the message")
 @ONCE
 def test_a_retry_with_other_arguments_that_the_broker_does_not_take_leaves_both_keys_free(
     stage: Stage,
@@ -327,6 +376,12 @@ def test_a_retry_with_other_arguments_that_the_broker_does_not_take_leaves_both_
     stage.assert_nothing_is_left(lab)
 
 
+@pytest.mark.promise(
+    "Retries, members of canvases and the calls at the end of a task are never refused, by the store or by "
+    "a conflict",
+    name="never refused",
+    broke="none of them has to be sent; what comes next has not; it is told of its parent",
+)
 @ONCE
 def test_without_its_store_a_retry_is_sent_all_the_same(
     stage: Stage, proxy: Proxy, store: RedisServer
@@ -348,6 +403,12 @@ def test_without_its_store_a_retry_is_sent_all_the_same(
     assert lab.journal.tags() == ["retried", "retried", "next"]
 
 
+@pytest.mark.promise(
+    "A hard limit does not fail finished work while the store is silent; a key is released also where "
+    "Celery does not come to the body",
+    name="unique, hard limit",
+    broke="calls as long as the store's timeout; only a run releases",
+)
 @ONCE
 def test_a_hard_limit_does_not_end_a_body_that_has_ended_while_the_store_is_silent(
     stage: Stage, proxy: Proxy, store: RedisServer
@@ -366,6 +427,7 @@ def test_a_hard_limit_does_not_end_a_body_that_has_ended_while_the_store_is_sile
         stage.assert_nothing_is_left(lab, client)
 
 
+@pytest.mark.proves("unique, hard limit")
 @ONCE
 def test_a_task_that_fails_before_it_would_be_skipped_releases_its_key(stage: Stage) -> None:
     lab = stage.make_lab(SHOP, exclusive_ttl=600)
@@ -388,6 +450,7 @@ once.delay("k", "lost")
 """
 
 
+@pytest.mark.proves("broker refuses the message")
 @ONCE
 def test_a_caller_that_dies_before_it_has_sent_holds_the_key_for_as_long_as_a_lost_message(
     stage: Stage, store: RedisServer
@@ -404,6 +467,12 @@ def test_a_caller_that_dies_before_it_has_sent_holds_the_key_for_as_long_as_a_lo
     assert lab.journal.tags() == ["next"]
 
 
+@pytest.mark.promise(
+    "The store is down at a unique call, or at its end, or loses its data: the call fails or is sent, no "
+    "result changes, and held keys are restored",
+    name="unique, store outage",
+    broke="what failed at the end is not owed; not restored",
+)
 @ONCE
 def test_without_its_store_a_call_fails_or_is_sent_and_its_worker_takes_the_key(
     stage: Stage, proxy: Proxy, store: RedisServer
@@ -428,6 +497,7 @@ def test_without_its_store_a_call_fails_or_is_sent_and_its_worker_takes_the_key(
     assert lab.journal.tags() == ["allowed"]
 
 
+@pytest.mark.proves("unique, store outage")
 @ONCE
 def test_a_store_that_is_down_at_the_end_changes_no_result_and_the_key_is_released_when_it_is_back(
     stage: Stage, proxy: Proxy, store: RedisServer
@@ -447,6 +517,7 @@ def test_a_store_that_is_down_at_the_end_changes_no_result_and_the_key_is_releas
         stage.assert_nothing_is_left(lab, client)
 
 
+@pytest.mark.proves("unique, store outage")
 @ONCE
 def test_a_store_that_loses_its_data_gets_the_held_keys_restored(stage: Stage, store: RedisServer) -> None:
     lab = stage.make_lab(SHOP, exclusive_store=store.url, exclusive_ttl=6)

@@ -10,6 +10,8 @@ from tests.worker.lab import eventually
 from tests.worker.stage import Stage, on_stages
 from tests.worker.trouble import RELEASE
 
+pytestmark = pytest.mark.proves("lease of a unique task")
+
 SHOP = "tests.worker.shop_fenced"
 DEADLINE = 60
 EVERYWHERE = on_stages("prefork", "threads", "gevent", "solo", brokers=("redis",), lates=(True,))

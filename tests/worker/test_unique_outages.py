@@ -39,6 +39,16 @@ def wait_until_expired(store: RedisServer, key: str) -> None:
     near.close()
 
 
+@pytest.mark.promise(
+    "A task whose lease expired before its body could begin, since the store was away, is not taken for an "
+    "old copy of itself, and does not begin beside the next holder",
+    name="lease expired before the body began",
+    broke=(
+        "red before: dropped, and two bodies; explorer: it asks anew like the first time, or does not ask "
+        "anew, or keeps its unique key from its own copy"
+    ),
+    also="the explorer",
+)
 @on_stages("prefork", brokers=("redis",), lates=(False,))
 def test_an_acknowledged_task_whose_lease_expired_before_its_body_could_begin_runs(
     stage: Stage, proxy: Proxy, store: RedisServer, redis_server: RedisServer
@@ -76,6 +86,7 @@ def test_an_acknowledged_task_whose_lease_expired_before_its_body_could_begin_ru
     assert lab.journal.tags() == ["holder", "waits"]
 
 
+@pytest.mark.proves("lease expired before the body began")
 @pytest.mark.parametrize("name", ["latest", "both"])
 @on_stages("prefork", brokers=("redis",))
 def test_a_body_does_not_begin_with_a_lease_that_has_expired_while_it_waited_for_its_store(
@@ -105,6 +116,7 @@ def test_a_body_does_not_begin_with_a_lease_that_has_expired_while_it_waited_for
     assert lab.journal.most_open(key="k") == 1
 
 
+@pytest.mark.proves("copies of a superseded run")
 @ONCE
 def test_a_copy_of_a_run_does_not_begin_after_its_retry_if_the_store_stalls_when_that_begins(
     stage: Stage, proxy: Proxy, store: RedisServer
@@ -129,6 +141,15 @@ def test_a_copy_of_a_run_does_not_begin_after_its_retry_if_the_store_stalls_when
     assert len(lab.journal.events("start")) == 2
 
 
+@pytest.mark.promise(
+    "A child that is replaced releases what the store has not answered before it ends, and leaves to its "
+    "parent what the parent owes",
+    name="replaced child releases",
+    broke=(
+        "red before: the key of a skipped run stayed for `queued_ttl`; the child waits for its parent's "
+        "releases"
+    ),
+)
 @ONCE
 def test_a_child_that_is_replaced_releases_what_the_store_has_not_answered_yet(
     stage: Stage, proxy: Proxy, store: RedisServer
@@ -157,6 +178,12 @@ def test_a_child_that_is_replaced_releases_what_the_store_has_not_answered_yet(
         stage.assert_nothing_is_left(lab, client)
 
 
+@pytest.mark.promise(
+    "A release that the store refuses, since a copy waits, does not count as a success because its answer "
+    "was lost: the copy is dropped at the end of its run",
+    name="refused release with a lost answer",
+    broke="red before, on Redis and on database servers: two bodies",
+)
 @ONCE
 def test_a_copy_is_dropped_though_the_answer_to_the_end_of_its_run_is_lost(
     stage: Stage, proxy: Proxy, store: RedisServer
@@ -176,6 +203,11 @@ def test_a_copy_is_dropped_though_the_answer_to_the_end_of_its_run_is_lost(
     assert lab.journal.tags() == ["holder"]
 
 
+@pytest.mark.promise(
+    "A message that is requeued, since the store did not answer, leaves no run behind that it would wait for",
+    broke="red before: it waited for `ttl`; explorer: its unique key is left to no task",
+    also="the explorer",
+)
 @pytest.mark.parametrize("name", ["once", "both"])
 @on_stages("prefork", brokers=("redis",))
 def test_a_message_that_goes_back_for_want_of_an_answer_does_not_wait_for_a_run_that_has_not_begun(

@@ -18,6 +18,19 @@ from tests.worker.stage import Stage, on_stages
 from tests.worker.test_recover import kept
 from tests.worker.test_unique import SHOP, assert_skipped, hold
 
+pytestmark = pytest.mark.promise(
+    "With `unique=` alone the task of a killed worker (late, Redis) runs again after `ttl`, in every pool, "
+    "and has its key meanwhile; so do a retry, the step of a chain, and a task with both options, whose "
+    "message is kept once. The broker's own copy is dropped. A body that was paused is told. When its body "
+    "has ended, or its retry has the key, nothing is kept or recovered",
+    name="unique, recovery",
+    broke=(
+        "explorer: a unique run that dies is not kept, what a run has kept is offered when its body has "
+        "ended, or stays in line when a retry has its key; the code before: not run again within the hour"
+    ),
+    also="the explorer, with the settings `recover, one key: ...`",
+)
+
 TTL = 3
 DEADLINE = 60
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 from celery import Celery
 
 from celery_exclusive import install
@@ -20,6 +21,12 @@ DEADLINE = 60
 LATE = {"task_acks_late": True, "task_reject_on_worker_lost": True}
 
 
+@pytest.mark.promise(
+    "Calls of publishers without the library, or without the task, and messages of another language "
+    "acquire their key on the worker, or are skipped there",
+    name="publishers without the library",
+    broke="the worker does not ask before the line",
+)
 def test_a_duplicate_from_a_publisher_without_the_library_is_skipped_on_the_worker(
     make_lab: Callable[..., Lab], stranger: Celery
 ) -> None:
@@ -39,6 +46,10 @@ def test_a_duplicate_from_a_publisher_without_the_library_is_skipped_on_the_work
     assert lab.journal.tags() == ["first", "third"]
 
 
+@pytest.mark.promise(
+    "A period is held to its end, whenever the message expires",
+    broke="the code before: 60 s in place of 600",
+)
 def test_a_period_is_not_cut_short_by_the_expiry_of_a_message_from_elsewhere(
     make_lab: Callable[..., Lab], stranger: Celery
 ) -> None:
@@ -49,6 +60,7 @@ def test_a_period_is_not_cut_short_by_the_expiry_of_a_message_from_elsewhere(
     assert lab.task("twice_a_period").lock_state("k").unique_holder.remaining > 60
 
 
+@pytest.mark.proves("publishers without the library")
 def test_a_publisher_that_does_not_know_the_task_leaves_it_to_the_worker(
     make_lab: Callable[..., Lab], redis_url: str
 ) -> None:
@@ -68,6 +80,7 @@ def test_a_publisher_that_does_not_know_the_task_leaves_it_to_the_worker(
     assert lab.journal.tags() == ["first"]
 
 
+@pytest.mark.proves("publishers without the library")
 @ONCE
 def test_a_message_without_a_header_takes_its_key_also_until_started_and_for_a_period(stage: Stage) -> None:
     lab = stage.make_lab(SHOP, exclusive_ttl=600)
@@ -89,6 +102,7 @@ def test_a_message_without_a_header_takes_its_key_also_until_started_and_for_a_p
     lab.journal.wait_for("end", 3)
 
 
+@pytest.mark.proves("publishers without the library")
 @ONCE
 def test_a_message_in_line_without_a_header_keeps_the_key(stage: Stage) -> None:
     lab = stage.make_lab(SHOP, exclusive_ttl=600)
@@ -108,6 +122,11 @@ def test_a_message_in_line_without_a_header_keeps_the_key(stage: Stage) -> None:
     assert lab.journal.tags() == ["holder", "a"]
 
 
+@pytest.mark.promise(
+    "Of publishers that race one sends, also with one task id",
+    name="racing publishers",
+    broke="looked first and acquired then",
+)
 @ONCE
 def test_publishers_that_race_send_one(stage: Stage) -> None:
     lab = stage.make_lab(SHOP)
@@ -120,6 +139,7 @@ def test_publishers_that_race_send_one(stage: Stage) -> None:
     assert stage.messages_at_the_broker(lab) == 1
 
 
+@pytest.mark.proves("racing publishers")
 @ONCE
 def test_publishers_that_race_with_one_task_id_send_one(stage: Stage) -> None:
     lab = stage.make_lab(SHOP, exclusive_ttl=600)
@@ -135,6 +155,11 @@ def test_publishers_that_race_with_one_task_id_send_one(stage: Stage) -> None:
     assert lab.send("once", "k", "next").outcome == "published"
 
 
+@pytest.mark.promise(
+    "Beat queues one unique call at a time: nothing piles up, no error is logged; an unregistered task "
+    "goes on",
+    broke="a duplicate is sent",
+)
 def test_a_producer_that_outruns_its_worker_queues_one_at_a_time(
     make_lab: Callable[..., Lab], tmp_path: Path
 ) -> None:

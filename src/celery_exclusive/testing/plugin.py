@@ -1,4 +1,4 @@
-"""The pytest plugin: fixtures for tests of tasks with options."""
+"""The pytest plugin: fixtures for tests of tasks with options, and the marks of the conformance kit."""
 
 from __future__ import annotations
 
@@ -8,6 +8,14 @@ import pytest
 
 if TYPE_CHECKING:
     from celery_exclusive.testing.lock_store import LockStore
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marks of the conformance kit: each of its tests may say what it promises."""
+    config.addinivalue_line("markers", "promise(text, **facts): what this test proves")
+    config.addinivalue_line(
+        "markers", "proves(*names): the promises of other tests that this test proves, too"
+    )
 
 
 @pytest.fixture

@@ -42,6 +42,7 @@ def test_a_cache_lock_answers_at_once_and_releases_only_its_own(app: Celery) -> 
     one.release()
 
 
+@pytest.mark.proves("misspelt old options")
 @pytest.mark.parametrize(("module", "option"), [("cookbook", "lock_expire"), ("cache_lock", "timeout")])
 def test_changed_behaviour_of_a_recipe_is_warned_of_once_at_import(module: str, option: str) -> None:
     name = f"celery_exclusive.compat.{module}"

@@ -42,6 +42,12 @@ def declare(app: Celery) -> Iterator[Callable[..., Any]]:
     app._celery_exclusive.store.clear()  # type: ignore[attr-defined]
 
 
+@pytest.mark.promise(
+    "Options of old recipes and packages become ours; a declaration of ours is kept; settings of the "
+    "packages are used",
+    name="old options",
+    broke="ours overwritten; options of the base",
+)
 @pytest.mark.parametrize(
     ("base", "old", "new"),
     [
@@ -82,6 +88,7 @@ def test_old_options_become_one_of_ours(declare: Callable[..., Any], base: Any, 
     assert (getattr(task, "exclusive", None) or getattr(task, "unique", None)) == new
 
 
+@pytest.mark.proves("old options")
 @pytest.mark.parametrize(
     ("old", "ttl"),
     [({}, None), ({"LOCK_EXPIRE": 600}, 600), ({"LOCK_EXPIRE": 600, "custom_lock_expire": 60}, 60)],
@@ -90,6 +97,7 @@ def test_a_lock_time_out_becomes_a_ttl(declare: Callable[..., Any], old: Any, tt
     assert declare(UniqueCeleryTask, **old).exclusive.ttl == ttl
 
 
+@pytest.mark.proves("old options")
 @pytest.mark.parametrize("base", [QueueOnce, Singleton])
 def test_settings_of_the_packages_are_used(app: Celery, declare: Callable[..., Any], base: Any) -> None:
     app.conf.update(
@@ -100,6 +108,7 @@ def test_settings_of_the_packages_are_used(app: Celery, declare: Callable[..., A
     assert declare(base).unique == Unique(on_conflict="raise", queued_ttl=60)
 
 
+@pytest.mark.proves("old options")
 @pytest.mark.parametrize("base", [QueueOnce, Singleton, UniqueCeleryTask, SingleTask])
 @pytest.mark.parametrize("declared", [None, "an option"])
 def test_a_declaration_of_ours_is_kept(declare: Callable[..., Any], base: Any, declared: Any) -> None:
@@ -108,6 +117,7 @@ def test_a_declaration_of_ours_is_kept(declare: Callable[..., Any], base: Any, d
     assert (task.exclusive, task.unique) == (exclusive, unique)
 
 
+@pytest.mark.proves("old options")
 def test_a_subclass_of_a_task_class_has_options_of_its_own(app: Celery) -> None:
     class One(SingleTask):
         name, TAG = "feeds.one", "ONE"
@@ -123,6 +133,12 @@ def test_a_subclass_of_a_task_class_has_options_of_its_own(app: Celery) -> None:
     assert {line_of(warning) for warning in warned} == {"def run(self) -> None: ..."}
 
 
+@pytest.mark.promise(
+    "A misspelt old option is refused each time; a change is reported once, at the line of the user's task "
+    "or call, with the new spelling",
+    name="misspelt old options",
+    broke="its second use succeeds; told at each binding",
+)
 @pytest.mark.parametrize(
     ("base", "old", "text"),
     [
@@ -145,6 +161,7 @@ def test_an_option_that_is_misspelt_or_has_no_counterpart_is_refused_each_time(
             load.delay("https://a")
 
 
+@pytest.mark.promise("An overridden method that nothing calls any more is refused", broke="not looked for")
 @pytest.mark.parametrize(
     ("base", "method", "text"),
     [
@@ -167,6 +184,7 @@ def test_a_method_that_nothing_calls_any_more_is_refused(
         app.finalize()
 
 
+@pytest.mark.proves("misspelt old options")
 @pytest.mark.parametrize(
     ("base", "old", "texts"),
     [
@@ -218,6 +236,12 @@ def test_a_backend_of_celery_once_is_told(app: Celery) -> None:
         app.finalize()
 
 
+@pytest.mark.promise(
+    "Errors, options of calls and keys of the packages are understood",
+    name="calls of the packages",
+    broke="always skipped; arguments by place only; released by force",
+)
+@pytest.mark.proves("errors of the packages")
 @pytest.mark.parametrize(
     ("base", "old", "error"),
     [
@@ -243,6 +267,11 @@ def test_a_duplicate_raises_the_error_of_its_package(
     assert task.delay("https://b").outcome == "published"
 
 
+@pytest.mark.promise(
+    "A duplicate of another task, which an eager body publishes, is not reported as one of the task around "
+    "it",
+    broke="keys not compared",
+)
 def test_a_duplicate_that_an_eager_body_publishes_stays_a_duplicate_of_the_other_task(
     app: Celery,
 ) -> None:
@@ -270,6 +299,7 @@ def test_a_duplicate_that_an_eager_body_publishes_stays_a_duplicate_of_the_other
     app._celery_exclusive.store.clear()  # type: ignore[attr-defined]
 
 
+@pytest.mark.proves("calls of the packages")
 @pytest.mark.parametrize("base", [QueueOnce, Singleton])
 def test_a_duplicate_that_others_wait_for_is_sent(declare: Callable[..., Any], base: Any) -> None:
     task = declare(base)
@@ -283,6 +313,11 @@ def _as_result(app: Celery, error: Exception) -> Any:
     return app.backend.exception_to_python(app.backend.prepare_exception(error, "json"))
 
 
+@pytest.mark.promise(
+    "Errors of the packages are made as the packages make them, and survive pickle and a result backend",
+    name="errors of the packages",
+    broke="the arguments of our own errors; `args` of the base: from a result the key is lost",
+)
 @pytest.mark.parametrize(
     ("error", "text", "attributes"),
     [
@@ -309,6 +344,7 @@ def test_an_error_is_made_as_its_package_makes_it(
         assert {name: getattr(made, name) for name in attributes} == attributes
 
 
+@pytest.mark.proves("calls of the packages")
 def test_a_call_may_have_options_of_celery_once(declare: Callable[..., Any]) -> None:
     task = declare(QueueOnce)
     first = task.apply_async(("https://a",), once={"timeout": 60})
@@ -324,6 +360,7 @@ def test_an_option_of_a_call_to_a_task_that_is_not_unique_does_nothing(declare: 
     assert calls[0].id != calls[1].id
 
 
+@pytest.mark.proves("calls of the packages")
 def test_a_key_of_celery_heimdall_gets_the_arguments_by_place_and_by_name(
     declare: Callable[..., Any],
 ) -> None:
@@ -339,6 +376,7 @@ def test_a_lock_id_names_a_call_whatever_its_form(declare: Callable[..., Any]) -
     assert task.lock_state("https://b").key != f"x={lock_id}"
 
 
+@pytest.mark.proves("calls of the packages")
 def test_a_lock_id_of_bytes_is_released_unless_a_task_holds_it(app: Celery) -> None:
     class ByUrl(UniqueCeleryTask):
         abstract = True
@@ -359,6 +397,7 @@ def test_a_lock_id_of_bytes_is_released_unless_a_task_holds_it(app: Celery) -> N
     task.release_lock(task.generate_lock_id("https://a"))
 
 
+@pytest.mark.proves("calls of the packages")
 def test_a_key_of_celery_singleton_is_released_by_the_arguments_of_a_call(
     declare: Callable[..., Any],
 ) -> None:
@@ -368,6 +407,7 @@ def test_a_key_of_celery_singleton_is_released_by_the_arguments_of_a_call(
     assert task.delay("https://a", n=1).id != first.id
 
 
+@pytest.mark.proves("release queued keys")
 @pytest.mark.parametrize("unique_on", [None, []], ids=["all arguments", "none"])
 def test_clear_locks_releases_the_keys_of_what_has_not_begun(
     app: Celery, declare: Callable[..., Any], unique_on: list[str] | None
@@ -390,6 +430,11 @@ def test_a_task_class_of_2010_has_its_logger(app: Celery) -> None:
     assert app.register_task(Import()).apply(("https://a",), {"loglevel": 1}).get() == NAME
 
 
+@pytest.mark.promise(
+    "A leftover option that no base reads is reported, at the line of its task",
+    name="leftover options",
+    broke="told of what is read; the line of this library named",
+)
 @pytest.mark.parametrize(
     ("option", "value"),
     [("once", {}), ("unique_on", "url"), ("lock_expiry", 7), ("heimdall", {}), ("custom_lock_expire", 7)],
@@ -405,6 +450,7 @@ def test_an_option_that_nothing_reads_is_told(app: Celery, option: str, value: A
     assert {warning.filename for warning in warned} == {__file__}
 
 
+@pytest.mark.proves("leftover options")
 def test_an_option_that_a_base_reads_is_not_told(app: Celery) -> None:
     class Reader(Task):
         abstract = True

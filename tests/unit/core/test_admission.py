@@ -128,6 +128,7 @@ def test_a_copy_that_takes_a_key_over_and_finds_only_another_copy_in_line_runs()
     assert store.unique.behind == ["a/1"]
 
 
+@pytest.mark.proves("store without lines")
 @pytest.mark.parametrize("lock", [False, True])
 def test_a_copy_that_cannot_wait_behind_its_own_dead_run_is_rescheduled_until_that_run_has_expired(
     *, lock: bool
@@ -149,6 +150,11 @@ def test_a_task_that_is_rescheduled_for_its_unique_key_holds_no_lock_meanwhile()
     assert store.admit(delivery("new", task="c", lock=False)).kind == "skip"
 
 
+@pytest.mark.promise(
+    "A message goes to the store only when its lock is known to be held: a free key costs one call without "
+    "it",
+    broke="sent along with the first request",
+)
 def test_a_message_goes_to_the_store_of_a_held_lock_alone():
     store = Store()
     assert store.admit(delivery("first")).kind == "run"
@@ -158,6 +164,12 @@ def test_a_message_goes_to_the_store_of_a_held_lock_alone():
     assert store.asked[:2] == [("x", False), ("x", True)]
 
 
+@pytest.mark.promise(
+    "A copy that finds its message running does not run after it, also if that ends before the copy is "
+    "parked",
+    name="copy of a running message",
+    broke="the copy not noted, by `step` or by the script",
+)
 @pytest.mark.parametrize("lock", [False, True])
 def test_a_copy_does_not_run_after_its_run_that_ends_before_the_copy_is_parked(*, lock: bool):
     store, first = Store(), delivery("first", lock=lock)
@@ -178,6 +190,11 @@ CONTINUATIONS = (
 )
 
 
+@pytest.mark.promise(
+    "A retry, a redelivery, a replacement, or a copy without a flag conflicts with no run of its own task",
+    name="continuations of a task",
+    broke="a body does not mark what it publishes under its own id",
+)
 @pytest.mark.parametrize("facts", CONTINUATIONS, ids=str)
 @pytest.mark.parametrize("key", ["x", "u"])
 def test_a_delivery_that_continues_its_task_waits_for_a_run_of_it(key: str, facts: dict[str, object]):
@@ -187,6 +204,7 @@ def test_a_delivery_that_continues_its_task_waits_for_a_run_of_it(key: str, fact
     assert (outcome.kind, outcome.key) == ("wait", key)
 
 
+@pytest.mark.proves("one task id")
 @pytest.mark.parametrize("key", ["x", "u"])
 def test_a_delivery_of_another_call_with_its_task_id_conflicts_with_a_run_of_it(key: str):
     store = Store()
@@ -197,6 +215,7 @@ def test_a_delivery_of_another_call_with_its_task_id_conflicts_with_a_run_of_it(
     assert not outcome.is_against("b")
 
 
+@pytest.mark.proves("continuations of a task")
 def test_a_copy_that_no_broker_has_flagged_waits_behind_its_own_run_and_is_not_skipped():
     store = Store()
     assert store.admit(delivery("first"), "skip").kind == "run"
@@ -204,6 +223,11 @@ def test_a_copy_that_no_broker_has_flagged_waits_behind_its_own_run_and_is_not_s
     assert (outcome.kind, outcome.position) == ("wait", 0)
 
 
+@pytest.mark.promise(
+    "Of a message that is in line already, the redelivered one is kept, so that its body is told",
+    name="redelivered message in line",
+    broke="not sent, for the lock or for the unique key; sent each time",
+)
 @pytest.mark.parametrize("lock", [False, True])
 def test_a_redelivered_message_replaces_the_one_that_an_earlier_delivery_has_parked(*, lock: bool):
     store, key = Store(), "x" if lock else "u"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from celery_exclusive.core.key_state import FIRST_OFFER, LONGEST_OFFER, OFFERS_IN_LINE
 from celery_exclusive.core.operations import (
     AcquireAlone,
@@ -21,6 +23,16 @@ from celery_exclusive.core.operations import (
 )
 from celery_exclusive.core.records import SECOND, Entry
 from tests.unit.stepping import START, TTL, Key, nobody_comes
+
+pytestmark = pytest.mark.promise(
+    "Each number and comparison of `core/step.py` and `core/key_state.py` is seen by a test: a mutation (a "
+    "comparison, operator, condition, constant or statement changed or left out) turns one red",
+    figure=(
+        "of 495 mutations, 34 were seen by neither unit tests, kit nor explorer. The tests of this file "
+        "see those that make a difference; conditions that made none were dropped. Unseen are two numbers, "
+        "8 offers in line and 64 aside"
+    ),
+)
 
 
 def run_behind(key: Key, id: str) -> None:

@@ -8,6 +8,8 @@ from celery_exclusive.core.operations import Answer, Applied, Enqueue, Granted, 
 from celery_exclusive.core.records import SECOND
 from tests.unit.stepping import TEN_MINUTES, TTL, Key
 
+pytestmark = pytest.mark.proves("order of publishing")
+
 SEND, HAS_BEGUN = Applied(True), Applied(False)
 
 
@@ -70,6 +72,7 @@ def test_a_message_that_the_broker_loses_is_offered_again(key: Key):
     assert key.promoted("a", "A2") == Stale()
 
 
+@pytest.mark.proves("late messages")
 @pytest.mark.parametrize("late", [0, 60 * SECOND])
 def test_others_wait_no_longer_for_a_late_message_than_for_an_offered_one(key: Key, late: int):
     enqueue(key, "a")
@@ -87,6 +90,7 @@ def test_a_request_without_a_message_does_not_wait_for_a_late_message(key: Key):
     assert key.last.due == key.now + 5 * SECOND
 
 
+@pytest.mark.proves("late messages")
 def test_later_requests_do_not_shorten_an_offer_that_was_made_again(key: Key):
     enqueue(key, "a")
     enqueue(key, "b")

@@ -26,6 +26,7 @@ def test_a_fence_is_the_time_of_its_grant(key: Key):
     assert key.acquire("b") == Granted(START + SECOND)
 
 
+@pytest.mark.proves("fence grows")
 def test_the_fence_grows_even_if_the_clock_goes_back(key: Key):
     key.acquire("a")
     key.release("a")

@@ -8,6 +8,8 @@ from celery_exclusive.core.operations import Applied, Enqueue, Granted, Parked, 
 from celery_exclusive.core.records import RECALLED_AT_ONCE, SECOND
 from tests.unit.stepping import START, TTL, Key
 
+pytestmark = pytest.mark.proves("recalled from the line")
+
 
 @pytest.fixture
 def busy(key: Key) -> Key:

@@ -19,6 +19,8 @@ from celery_exclusive.core.operations import (
 from celery_exclusive.core.records import SECOND
 from tests.unit.stepping import START, TEN_MINUTES, TTL, Key
 
+pytestmark = pytest.mark.proves("recovery", "unique, recovery")
+
 
 def run(key: Key, id: str = "a") -> None:
     assert isinstance(key.acquire(id, at_once=True, recovers=True), Granted)
@@ -63,6 +65,7 @@ def test_a_recovered_run_is_recovered_again(key: Key):
     assert key.reap(TTL) == ("a",)
 
 
+@pytest.mark.proves("task that kills its worker")
 @pytest.mark.parametrize("order", ["published", None])
 def test_deaths_are_counted_from_one_recovery_to_the_next(key: Key, order: str | None):
     run(key)
@@ -72,6 +75,7 @@ def test_deaths_are_counted_from_one_recovery_to_the_next(key: Key, order: str |
         key.promoted("a", f"A{deaths}", recovers=True, order=order)
 
 
+@pytest.mark.proves("task that kills its worker")
 def test_an_end_that_is_no_death_is_not_counted(key: Key):
     run(key)
     key.release("a", ending="open")
@@ -92,6 +96,7 @@ def test_only_a_sweep_that_recovers_ends_a_run_whose_message_is_kept(key: Key):
     assert key.reap() == ("b",)
 
 
+@pytest.mark.proves("dead run without a worker")
 def test_without_a_sweep_a_dead_run_ends_after_ten_minutes(key: Key):
     run(key)
     key.now += TTL + TEN_MINUTES - 1
@@ -102,6 +107,7 @@ def test_without_a_sweep_a_dead_run_ends_after_ten_minutes(key: Key):
     assert key.in_line == ["b", "a", "c"]
 
 
+@pytest.mark.proves("dead run without a worker")
 def test_a_forced_release_of_a_dead_run_lets_it_run_again(key: Key):
     run(key)
     key.now += TTL

@@ -28,6 +28,12 @@ def test_a_call_that_a_soft_limit_interrupts_is_made_again_and_the_limit_returne
     assert (answer, type(interruption)) == ("answer", SoftTimeLimitExceeded)
 
 
+@pytest.mark.promise(
+    "A soft time limit that arrives while the store is asked reaches the body, also if the store does not "
+    "answer then",
+    name="soft limit reaches the body",
+    broke="not noted at the error",
+)
 def test_a_soft_limit_is_not_lost_when_the_store_does_not_answer_after_it():
     with pytest.raises(StoreUnavailable) as found:
         finish(raising(SoftTimeLimitExceeded(), StoreUnavailable("it is away")))

@@ -49,6 +49,7 @@ def test_a_lease_that_stands_passes_its_check_and_one_that_was_released_does_not
         mine.check()
 
 
+@pytest.mark.proves("paused holder")
 def test_a_lease_is_sure_of_itself_without_a_store_only_until_its_ttl_has_passed() -> None:
     store = open_store(NOBODY)
     lease(store, certain_for=60).check()
@@ -56,6 +57,7 @@ def test_a_lease_is_sure_of_itself_without_a_store_only_until_its_ttl_has_passed
         lease(store, certain_for=-1).check()
 
 
+@pytest.mark.proves("check restores a lease")
 @pytest.mark.parametrize(("at", "certain_for"), [(0, 60), (LATER, -1)], ids=["young", "old"])
 def test_a_check_restores_a_lease_that_the_store_has_lost_with_its_data(
     store: MemoryStore, at: float, certain_for: float
@@ -67,6 +69,7 @@ def test_a_check_restores_a_lease_that_the_store_has_lost_with_its_data(
     assert [owner.id for owner in store.inspect("key").holders] == ["a"]
 
 
+@pytest.mark.proves("check restores a lease")
 def test_a_check_restores_no_lease_that_has_merely_expired(store: MemoryStore) -> None:
     before = Known(store.epoch(), LATER)
     mine = lease(store, certain_for=60, known=before)
@@ -77,6 +80,7 @@ def test_a_check_restores_no_lease_that_has_merely_expired(store: MemoryStore) -
         mine.check()
 
 
+@pytest.mark.proves("check restores a lease")
 def test_a_check_restores_no_lease_that_may_have_been_granted_after_the_loss_and_has_expired(
     store: MemoryStore,
 ) -> None:
@@ -87,6 +91,7 @@ def test_a_check_restores_no_lease_that_may_have_been_granted_after_the_loss_and
     assert store.inspect("key").holders == ()
 
 
+@pytest.mark.proves("check restores a lease")
 def test_a_check_restores_no_lease_whose_key_has_a_new_holder(store: MemoryStore) -> None:
     mine = lease(store, certain_for=60, known=Known(store.epoch(), LATER))
     store.clear()
@@ -99,6 +104,11 @@ def test_a_check_restores_no_lease_whose_key_has_a_new_holder(store: MemoryStore
     assert store.inspect("key").holders == ()
 
 
+@pytest.mark.promise(
+    "`lease.check()` raises when the store has refused the lease, although it does not answer the next "
+    "question",
+    broke="red before",
+)
 def test_a_check_believes_a_store_that_says_no_though_it_does_not_answer_the_next_question(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,6 +120,7 @@ def test_a_check_believes_a_store_that_says_no_though_it_does_not_answer_the_nex
         mine.check()
 
 
+@pytest.mark.proves("silent node")
 def test_a_beat_of_the_renewer_waits_for_the_epoch_only_until_the_next_one_is_due(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,6 +131,7 @@ def test_a_beat_of_the_renewer_waits_for_the_epoch_only_until_the_next_one_is_du
     assert 0 < waits[0] <= mine.ttl / RENEWALS_PER_TTL
 
 
+@pytest.mark.proves("check restores a lease")
 def test_a_check_of_a_lease_that_was_released_puts_nothing_back(store: MemoryStore) -> None:
     mine = lease(store, certain_for=60, known=Known(store.epoch(), LATER))
     mine.end()
@@ -129,6 +141,7 @@ def test_a_check_of_a_lease_that_was_released_puts_nothing_back(store: MemorySto
     assert store.inspect("key").holders == ()
 
 
+@pytest.mark.proves("check restores a lease")
 def test_a_lease_released_while_it_is_restored_is_released_again_and_wakes_the_next(
     store: MemoryStore, app: Celery, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,7 +21,10 @@ from celery_exclusive.stores.base import open_store
 from celery_exclusive.worker.undeclared import Undeclared
 from tests.worker.journal import eventually
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
+    pytest.mark.proves("unique, unknown message"),
+]
 
 
 class SilentStore:
@@ -101,6 +104,10 @@ def test_an_unknown_task_keeps_its_unique_key_while_it_may_be_in_line(app: Celer
     services.store.clear()
 
 
+@pytest.mark.promise(
+    "Keys that cannot be released, and are too many to remember, are two lines of the log",
+    broke="a line for each",
+)
 def test_dropped_releases_are_logged_at_the_first_one_and_when_the_store_answers(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -119,6 +126,10 @@ def test_dropped_releases_are_logged_at_the_first_one_and_when_the_store_answers
     assert re.search(r"could not be released: 298, the first on key key [01]\.", caplog.text)
 
 
+@pytest.mark.promise(
+    "A worker that stops logs the leases that it could not release in 8 s",
+    broke="not logged",
+)
 def test_leases_that_are_not_released_at_shutdown_are_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -138,6 +149,7 @@ def test_leases_that_are_not_released_at_shutdown_are_logged(
     assert sorted([dropped, *store.got]) == ["second", "third", "too many"]
 
 
+@pytest.mark.proves("replaced child releases")
 def test_a_child_that_ends_leaves_to_its_parent_what_that_owes(caplog: pytest.LogCaptureFixture) -> None:
     store = SilentStore()
     services: Any = SimpleNamespace(store=store)

@@ -55,6 +55,11 @@ def test_apply_holds_the_lock_while_the_body_runs(sync: Any) -> None:
     assert not sync.lock_state(17).is_running
 
 
+@pytest.mark.promise(
+    "`apply()` is a real run, re-entrant, retries without waiting for itself",
+    name="apply",
+    broke="not re-entrant; not released",
+)
 def test_apply_waits_until_the_lock_is_free(sync: Any, app: Celery, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "celery_exclusive")
     guard = lock("repo:17", app=app)
@@ -68,6 +73,7 @@ def test_apply_waits_until_the_lock_is_free(sync: Any, app: Celery, caplog: pyte
         assert other.result(60) > fence
 
 
+@pytest.mark.proves("raise")
 def test_apply_of_a_task_that_raises_or_gives_up_fails(app: Celery, store: MemoryStore) -> None:
     option = Exclusive(key="repo:17", on_conflict="raise")
 
@@ -110,6 +116,7 @@ def test_apply_of_a_task_that_skips_returns_the_skip_result(app: Celery, store: 
     assert load.apply().get() == "loaded"
 
 
+@pytest.mark.proves("apply")
 def test_inside_its_own_run_apply_is_re_entrant(app: Celery, store: MemoryStore) -> None:
     @app.task(name="outer", bind=True, shared=False, exclusive=Exclusive(key="repo:17", on_conflict="skip"))
     def outer(self: Any, depth: int) -> list[int]:
@@ -126,6 +133,7 @@ def test_inside_its_own_run_apply_is_re_entrant(app: Celery, store: MemoryStore)
     assert len({fence for fence in fences if fence}) == 1
 
 
+@pytest.mark.proves("apply")
 def test_a_retry_of_apply_does_not_wait_for_itself(app: Celery, store: MemoryStore) -> None:
     @app.task(
         name="flaky",
@@ -204,6 +212,7 @@ def test_without_a_store_apply_raises(app: Celery) -> None:
         sync.apply()
 
 
+@pytest.mark.proves("on_store_error")
 @pytest.mark.parametrize("said", ["by the task", "by the setting"])
 def test_without_a_store_apply_runs_where_that_is_allowed(
     app: Celery, said: str, caplog: pytest.LogCaptureFixture
@@ -226,6 +235,11 @@ def test_without_a_store_apply_runs_where_that_is_allowed(
 # task_always_eager --------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise(
+    "`task_always_eager` asks no store; a direct call has no lease",
+    name="always eager",
+    broke="asks the store; memory lease ends",
+)
 def test_under_always_eager_no_store_is_asked_and_nothing_conflicts(app: Celery) -> None:
     app.conf.update(task_always_eager=True, exclusive_store="redis://127.0.0.1:1/0", exclusive_ttl=0.1)
 
@@ -249,6 +263,7 @@ def test_under_always_eager_no_store_is_asked_and_nothing_conflicts(app: Celery)
 # Direct calls -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("always eager")
 def test_a_direct_call_is_a_function_call(app: Celery, sync: Any) -> None:
     @app.task(name="outer", shared=False, exclusive=Exclusive())
     def outer() -> None:

@@ -98,6 +98,11 @@ def test_the_same_text_as_a_tasks_key_is_the_same_lock(app: Celery, lock: Lock) 
     assert not sync.lock_state(17).is_running
 
 
+@pytest.mark.promise(
+    "The text of a `lock()` is no template: a name in braces stays, with a warning at the caller's line",
+    name="braces in a lock",
+    broke="warned at our line; warned of any braces",
+)
 @pytest.mark.parametrize("text", ["repo:{number}", "repo:{project.pk}/x"])
 def test_a_name_in_braces_is_taken_as_it_is_with_a_warning_at_the_callers_line(text: str) -> None:
     with pytest.warns(UserWarning, match=r"write an f-string, lock\(f'repo:{project_id}'\)") as warned:
@@ -106,6 +111,7 @@ def test_a_name_in_braces_is_taken_as_it_is_with_a_warning_at_the_callers_line(t
     assert [warning.filename for warning in warned] == [__file__]
 
 
+@pytest.mark.proves("braces in a lock")
 @pytest.mark.parametrize("text", ['{"repo": 17}', "{}", "{17}", "{a b}", "repo:{", "{user:17}"])
 def test_other_braces_are_taken_as_they_are(text: str) -> None:
     assert lock_(text).key == f"x={text}"
@@ -168,6 +174,12 @@ def test_a_waiting_block_acquires_the_lock_as_soon_as_it_is_free(
     assert caplog.text.count("waits for lock") == 1
 
 
+@pytest.mark.promise(
+    "A `lock()` does not pass an open offer; in an event loop the plain form is refused and names the "
+    "async one",
+    name="lock and offers",
+    broke="event-loop check gone",
+)
 def test_a_lock_does_not_pass_a_task_to_which_the_place_is_offered(lock: Lock, store: Store) -> None:
     with lock():
         parked = store.apply("x=repo:17", Acquire("task/1", "token", FOREVER, message=b"{}"))
@@ -180,6 +192,7 @@ def test_a_lock_does_not_pass_a_task_to_which_the_place_is_offered(lock: Lock, s
 # Who holds it -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("lock that was thrown away")
 def test_a_lock_that_this_code_holds_already_is_refused_instead_of_waited_for(lock: Lock) -> None:
     with lock() as guard, pytest.raises(ExclusiveError, match="by the very code that waits for it"):
         lock().acquire()
@@ -262,6 +275,7 @@ def test_of_two_locks_each_is_renewed_in_its_own_time(lock: Lock) -> None:
             lease.check()
 
 
+@pytest.mark.proves("loss of data")
 def test_a_lock_is_restored_into_a_store_that_has_lost_its_data(
     lock: Lock, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,6 +304,11 @@ def test_a_lock_is_restored_into_a_store_that_has_lost_its_data(
     assert not lock().locked()
 
 
+@pytest.mark.promise(
+    "A `lock()` that was thrown away ends by its ttl; one that would wait for itself is refused",
+    name="lock that was thrown away",
+    broke="owners kept alive; waits for itself",
+)
 def test_a_lock_that_was_thrown_away_is_not_renewed(lock: Lock, caplog: pytest.LogCaptureFixture) -> None:
     assert lock(ttl=0.3).acquire()
     gc.collect()
@@ -344,6 +363,7 @@ def test_an_exception_that_ends_the_block_or_the_waiting_leaves_nothing_locked(
 # Misuse -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("bounds of times and counts")
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
@@ -372,6 +392,7 @@ def test_wrong_arguments_are_refused_at_once(arguments: dict[str, Any], problem:
         lock_(options.pop("text"), **options)
 
 
+@pytest.mark.proves("missing lease")
 def test_a_lock_that_is_not_held_is_not_released(lock: Lock) -> None:
     guard = lock()
     with pytest.raises(
@@ -385,6 +406,7 @@ def test_a_lock_that_is_not_held_is_not_released(lock: Lock) -> None:
         guard.release()  # the end of the block has nothing left to do
 
 
+@pytest.mark.proves("lock and offers")
 def test_an_event_loop_is_not_blocked_but_pointed_to_the_async_form(lock: Lock) -> None:
     guard = lock()
 
@@ -443,6 +465,11 @@ def test_a_run_is_not_taken_for_the_holder_of_another_key(lock: Lock) -> None:
             current_run.reset(mark)
 
 
+@pytest.mark.promise(
+    "The end of a block releases only what that block acquired: in a copied context, in a bare fork",
+    name="end of a block",
+    broke="whatever this object holds is released; threads not told apart; pid not looked at",
+)
 def test_the_end_of_a_block_does_not_release_what_another_thread_has_acquired_since(lock: Lock) -> None:
     guard, other = lock(), lock(wait=0)
     taken, done = threading.Event(), threading.Event()
@@ -468,6 +495,7 @@ def hold_for_a_moment(guard: lock_) -> bool:
         return True
 
 
+@pytest.mark.proves("end of a block")
 def test_a_job_in_a_copied_context_waits_for_the_thread_that_made_the_copy(lock: Lock) -> None:
     with ThreadPoolExecutor(1) as pool:
         with lock():
@@ -486,6 +514,11 @@ def test_a_wrong_setting_is_an_error_and_no_lost_lease(caplog: pytest.LogCapture
     app.close()
 
 
+@pytest.mark.promise(
+    "A silent broker holds up no caller of `lock()`; rows end without a worker",
+    name="lock and silent broker",
+    broke="waits for the publishing; no sweep",
+)
 def test_a_broker_that_does_not_answer_does_not_delay_a_release(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -507,6 +540,7 @@ def test_a_broker_that_does_not_answer_does_not_delay_a_release(
         app.close()
 
 
+@pytest.mark.proves("lock and silent broker")
 def test_a_block_clears_what_releases_leave_where_no_worker_runs(
     app: Celery, lock: Lock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -522,6 +556,7 @@ def test_a_block_clears_what_releases_leave_where_no_worker_runs(
     database.close()
 
 
+@pytest.mark.proves("end of a block")
 def test_the_heartbeat_of_a_parent_is_not_taken_for_ones_own(lock: Lock) -> None:
     renewer._pid, renewer._period = 1, 10.0  # as a child finds it that was forked behind Python's back
     with lock():
@@ -535,6 +570,10 @@ def threads_of_python() -> set[int | None]:
     return {thread.ident for thread in threading.enumerate()}
 
 
+@pytest.mark.promise(
+    "A caller with another broker than the workers wakes no task into it",
+    broke="published into the wrong one",
+)
 def test_a_caller_with_another_broker_than_the_workers_publishes_no_waiting_message(
     redis_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -17,6 +17,13 @@ from celery_exclusive import ExclusiveError, install
 from celery_exclusive import lock as lock_
 from tests.worker.journal import eventually
 
+pytestmark = pytest.mark.promise(
+    "A lease of `lock()` belongs to its object: a block that ends in another thread or context, or in an "
+    "event loop, releases it. Jobs on one pool thread are different owners. A copied context, or an inner "
+    "block of the same object, releases its own lease",
+    broke="red before, all of them; the latest acquisition taken for the one of this code",
+)
+
 Lock = Callable[..., lock_]
 
 
@@ -135,6 +142,12 @@ def test_a_block_within_itself_is_refused_and_a_later_one_is_not(lock: Lock) -> 
         pass
 
 
+@pytest.mark.promise(
+    "A thread that waits, without `wait=`, for a lock that it has acquired itself by `acquire()` is "
+    "warned, since it may be another job",
+    name="lock that may wait for itself",
+    broke="no warning; threads not told apart",
+)
 def test_code_that_may_wait_for_itself_is_warned_and_goes_on_if_another_thread_releases(
     lock: Lock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -152,6 +165,7 @@ def test_code_that_may_wait_for_itself_is_warned_and_goes_on_if_another_thread_r
     guard.release()
 
 
+@pytest.mark.proves("lock that may wait for itself")
 def test_a_thread_that_waits_for_another_one_is_not_warned(
     lock: Lock, caplog: pytest.LogCaptureFixture
 ) -> None:

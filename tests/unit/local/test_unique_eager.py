@@ -13,7 +13,10 @@ from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import NoLease
 from celery_exclusive.stores.memory import MemoryStore
 
+pytestmark = pytest.mark.proves("lease of a unique task")
 
+
+@pytest.mark.proves("unique, goes on")
 @pytest.mark.parametrize("window", [{"period": 600}, {"until": "started"}])
 def test_a_retry_in_apply_is_not_refused_for_the_sake_of_another_call(
     app: Celery, store: MemoryStore, window: Any
@@ -34,6 +37,12 @@ def test_a_retry_in_apply_is_not_refused_for_the_sake_of_another_call(
     store.clear()
 
 
+@pytest.mark.promise(
+    "`apply()` acquires the unique key while it runs, `task_always_eager` and a direct call do not; from a "
+    "hook it meets the next holder",
+    name="unique apply",
+    broke="it acquires none; `task_always_eager` does",
+)
 def test_apply_takes_the_key_while_it_runs(app: Celery, store: MemoryStore) -> None:
     seen: list[Any] = []
 
@@ -84,6 +93,7 @@ def test_under_always_eager_and_in_a_direct_call_nothing_conflicts(make_task: An
     assert task.apply_async(("a",), unique=None).get() == "a"
 
 
+@pytest.mark.proves("unique apply")
 def test_apply_from_a_hook_meets_the_next_holder_of_the_key(app: Celery, store: MemoryStore) -> None:
     results: list[Any] = []
 

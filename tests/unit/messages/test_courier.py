@@ -89,6 +89,15 @@ def in_queue(app: Celery) -> int:
         return int(connection.SimpleQueue(QUEUE).qsize())
 
 
+@pytest.mark.promise(
+    "Each message that an answer of the store wakes is published; a broker that blocks publishers delays "
+    "no report of an ending",
+    name="woken messages are published",
+    broke=(
+        "red before, classic and quorum: the hard limit struck; a caller that waits for the publisher "
+        "without end"
+    ),
+)
 @pytest.mark.parametrize(
     "ask",
     [
@@ -113,6 +122,7 @@ def test_a_message_that_the_reaper_wakes_is_published(app: Celery, store: Any) -
     eventually(lambda: in_queue(app) == 1, "the message")
 
 
+@pytest.mark.proves("emptied line")
 def test_a_place_whose_message_is_gone_is_reported_and_leaves_the_line(
     app: Celery, store: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -123,6 +133,7 @@ def test_a_place_whose_message_is_gone_is_reported_and_leaves_the_line(
     assert f"Task [first] is lost: somebody deleted its message from the line of lock {KEY}" in caplog.text
 
 
+@pytest.mark.proves("woken messages are published")
 def test_a_broker_that_blocks_delays_no_caller_and_gets_the_next_message_when_it_goes_on(
     app: Celery, store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,6 +182,7 @@ def test_a_forked_child_publishes_by_itself(app: Celery, store: Any) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
+@pytest.mark.proves("woken messages are published")
 def test_a_message_that_cannot_be_read_does_not_stop_wakes_of_other_keys(app: Celery, store: Any) -> None:
     damaged: Any = "no bytes"
     store.apply("x=bad", Acquire("holder/1", "token", LIFE))
@@ -180,6 +192,7 @@ def test_a_message_that_cannot_be_read_does_not_stop_wakes_of_other_keys(app: Ce
     eventually(lambda: in_queue(app) == 1, "the message of another key")
 
 
+@pytest.mark.proves("woken messages are published")
 def test_a_fork_waits_until_the_thread_has_left_its_lock(app: Celery, store: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr("celery_exclusive.messages.courier._IDLE", 0.01)
     courier, inside, forked = app._celery_exclusive.courier, threading.Event(), threading.Event()  # type: ignore[attr-defined]
@@ -208,6 +221,7 @@ def test_a_fork_waits_until_the_thread_has_left_its_lock(app: Celery, store: Any
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
+@pytest.mark.proves("woken messages are published")
 def test_a_script_that_ends_at_once_has_published_what_it_has_woken(redis_url: str, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
@@ -216,6 +230,7 @@ def test_a_script_that_ends_at_once_has_published_what_it_has_woken(redis_url: s
         assert connection.SimpleQueue(QUEUE).qsize() == 1
 
 
+@pytest.mark.proves("one farewell")
 def test_a_process_that_has_waited_for_a_blocked_broker_does_not_wait_again_when_it_ends(
     redis_url: str, tmp_path: Path
 ) -> None:
@@ -224,6 +239,7 @@ def test_a_process_that_has_waited_for_a_blocked_broker_does_not_wait_again_when
     subprocess.run([sys.executable, script, redis_url], check=True, timeout=60)
 
 
+@pytest.mark.promise("A courier that was closed twice publishes again", broke="red before")
 def test_a_courier_that_was_closed_twice_publishes_again(app: Celery) -> None:
     courier: Any = app._celery_exclusive.courier  # type: ignore[attr-defined]
     courier.wait(60)

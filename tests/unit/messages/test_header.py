@@ -11,6 +11,7 @@ from celery_exclusive.notices import task_id
 QUEUES = ["lab", "a/b", "a@b", "bcast.0b1c", "\u00e9/@ %"]
 
 
+@pytest.mark.promise("Claim ids stay apart whatever a queue or a task id is called", name="claim ids")
 @pytest.mark.parametrize("task", ["id", "my/own@id"])
 @pytest.mark.parametrize("queue", QUEUES)
 def test_the_claim_id_of_a_queues_copy_names_task_publish_and_queue(task: str, queue: str) -> None:
@@ -25,6 +26,7 @@ def test_the_claim_id_of_a_queues_copy_names_task_publish_and_queue(task: str, q
     assert not is_other_copy(copy, Header("q", route=(queue, "e", "k")).claim_id(task))
 
 
+@pytest.mark.proves("claim ids")
 def test_a_route_survives_the_message_and_a_malformed_one_is_ignored() -> None:
     header = Header("p", route=("lab", "e", "k"), auto_delete=True)
     assert Header.of(header.write()) == header
@@ -32,6 +34,7 @@ def test_a_route_survives_the_message_and_a_malformed_one_is_ignored() -> None:
         assert Header.of({**header.write(), "route": wrong}) == Header("p", auto_delete=True)
 
 
+@pytest.mark.proves("claim ids")
 def test_a_message_that_was_rejected_into_another_queue_is_routed_anew() -> None:
     header = Header("p", route=("lab", "e", "k"), auto_delete=True).as_new_publish("r")
     assert (header.route, header.auto_delete) == (None, False)

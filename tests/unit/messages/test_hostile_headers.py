@@ -155,6 +155,12 @@ def deliver(app: Celery, name: str, header: Any) -> None:
     task.__trace__(request.id, [1], {}, request.request_dict)
 
 
+@pytest.mark.promise(
+    "Whatever a header says, no code of the worker raises, and without a secret it holds no key for longer "
+    "than the task or the settings do",
+    name="hostile headers",
+    broke="no cap; any int as `tries`; half a surrogate pair as a key; any value as `values`",
+)
 @pytest.mark.parametrize("name", ["wait", "again", "once", "period", "plain"])
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(header=fields | anything, is_held=st.booleans())
@@ -189,6 +195,7 @@ def test_no_header_makes_the_worker_raise_or_hold_a_key_for_longer_than_a_day(
             assert holder.remaining <= DAY * SECOND
 
 
+@pytest.mark.proves("hostile headers")
 @pytest.mark.parametrize("name", ["ttl", "queued_ttl", "period"])
 def test_without_a_secret_no_header_makes_a_time_longer_than_the_task_or_the_settings(
     shop: Celery, name: str
@@ -213,6 +220,11 @@ def test_a_deeply_nested_header_is_what_a_message_can_bring() -> None:
     assert json.loads(json.dumps(deep)) == deep
 
 
+@pytest.mark.promise(
+    "A message body cannot replace the delivery or the task id in the child's request, so it does not run "
+    "without its lock",
+    broke="a delivery whose name is a string; a request with the id that the body says",
+)
 @pytest.mark.parametrize("name", ["once", "wait"])
 @pytest.mark.parametrize(
     "said",
@@ -230,6 +242,10 @@ def test_no_body_of_a_message_makes_its_task_run_beside_the_holder(
     assert not ran
 
 
+@pytest.mark.promise(
+    "A message that cannot be read fails, and the consumer goes on",
+    broke="an error while the request is made",
+)
 @pytest.mark.parametrize(
     "broken",
     [

@@ -29,6 +29,12 @@ def key(template: Any, *args: Any, kind: Any = Exclusive) -> str:
 # Texts and tasks
 
 
+@pytest.mark.promise(
+    "No text is the key of a task, no task has the key of another, and the hashed form of a long text "
+    "cannot be spelt",
+    name="keys of tasks and texts",
+    broke="`x:` for texts; names of any length, or that end like a hash; short texts used as they are",
+)
 @pytest.mark.parametrize("kind", [Exclusive, Unique])
 @pytest.mark.parametrize("call", ["{a}", lambda a, b, c: a])
 def test_no_text_is_the_key_of_a_task(kind: Any, call: Any):
@@ -44,6 +50,7 @@ def test_one_text_for_an_exclusive_and_a_unique_makes_two_keys():
     assert (key("{a}", "k"), key("{a}", "k", kind=Unique)) == ("x=k", "u=k")
 
 
+@pytest.mark.proves("keys of tasks and texts")
 def test_a_task_that_is_named_like_the_key_of_another_has_a_key_of_its_own():
     by_argument = key_of(TASK, work, Exclusive("a"), (1,), {})
     for name in (by_argument[2:], f"{TASK}~{HASH}"):
@@ -55,6 +62,7 @@ def test_a_task_that_is_named_like_the_key_of_another_has_a_key_of_its_own():
 names = st.text(st.characters(), min_size=1) | st.text("é~:0a", min_size=1, max_size=300)
 
 
+@pytest.mark.proves("keys of tasks and texts")
 @given(names, names)
 @example("n" * 168, "n" * 169)
 @example("\ud83d", "\ud83e")
@@ -66,6 +74,7 @@ def test_two_tasks_never_have_one_key(one: str, other: str):
         assert len(written.encode()) <= 202
 
 
+@pytest.mark.proves("keys of tasks and texts")
 @given(names.map(lambda name: name * 3), st.text(max_size=3))
 @example("t" * 300, "")
 @example("\ud83d", "")
@@ -85,6 +94,7 @@ def test_a_text_that_ends_with_a_hash_of_its_own_is_used_as_it_is():
 # Templates
 
 
+@pytest.mark.proves("templates")
 @pytest.mark.parametrize(
     ("template", "values", "expected"),
     [
@@ -112,6 +122,7 @@ def test_a_value_is_escaped_only_where_the_text_behind_it_is_in_it(
     assert key(template, *values) == f"x={expected}"
 
 
+@pytest.mark.proves("templates")
 def test_a_template_shows_texts_so_17_is_the_text_17_and_the_lock_of_that_name():
     keys = {key("repo:{a}", value) for value in (17, "17")}
     assert keys == {absolute_key("repo:17")}
@@ -134,6 +145,15 @@ def templates_and_values(draw: Any) -> tuple[str, int]:
     return ends[0] + "".join(field + text for field, text in fields) + ends[1], len(texts) + 1
 
 
+@pytest.mark.promise(
+    "Different values give a key template different texts, whatever they contain, and ordinary ones look "
+    "as they are",
+    name="templates",
+    broke=(
+        "nothing escaped; the escape not escaped, or last; all escaped; halves of a character not joined; "
+        "two values side by side, or `^` between them"
+    ),
+)
 @given(templates_and_values(), st.data())
 def test_different_values_give_different_texts_whatever_they_contain(made: tuple[str, int], data: Any):
     template, count = made
@@ -143,6 +163,7 @@ def test_different_values_give_different_texts_whatever_they_contain(made: tuple
     assert (keys[0] == keys[1]) == (shown[0] == shown[1])
 
 
+@pytest.mark.proves("templates")
 @given(templates_and_values(), st.lists(st.text("xyz/%^&=", max_size=5), min_size=3, max_size=3))
 def test_a_value_that_needs_no_escape_looks_as_in_an_f_string(made: tuple[str, int], values: list[str]):
     template, count = made
@@ -166,6 +187,10 @@ def by_keyword(*, a: Any, b: Any, **kwargs: Any) -> str:
     return f"{a} {b}"
 
 
+@pytest.mark.promise(
+    "A function as `key=` may name only the parameters that it uses",
+    broke="called by place",
+)
 @pytest.mark.parametrize("function", [by_any_name, by_one_name, by_keyword])
 def test_a_function_with_kwargs_may_name_the_parameters_that_it_uses(function: Any):
     option = Exclusive(key=function)

@@ -9,6 +9,12 @@ import pytest
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.options.amounts import LONGEST, microseconds, no_longer_than
 
+pytestmark = pytest.mark.promise(
+    "Times that are computed are cut to the bounds of the stores, without an error of ours",
+    name="computed times",
+    broke="a sum, or a tombstone, that is not cut; NaN",
+)
+
 
 @pytest.mark.parametrize(
     ("seconds", "kept"),

@@ -100,6 +100,12 @@ def load(url: str) -> str:
 # Settings
 
 
+@pytest.mark.promise(
+    "Settings are found in upper- and lower-case modules, classes, `config_from_envvar`, namespaces and "
+    "later updates, before and after `install`",
+    name="where settings are",
+    broke="no upper-case read",
+)
 @every_source
 @either_order
 def test_settings_are_found_wherever_they_are_and_whenever_install_is_called(
@@ -111,6 +117,7 @@ def test_settings_are_found_wherever_they_are_and_whenever_install_is_called(
     assert services.store.url == "memory://"
 
 
+@pytest.mark.proves("where settings are")
 @every_source
 @either_order
 def test_a_later_update_wins(
@@ -125,6 +132,7 @@ def test_a_later_update_wins(
     assert services.settings.exclusive_ttl == 8
 
 
+@pytest.mark.proves("misspelt settings")
 @pytest.mark.parametrize("name", ["exclusiv_ttl", "exlusive_ttl", "exclusive_tll"])
 @every_source
 def test_a_setting_that_is_misspelt_anywhere_is_refused_where_a_task_is_called(
@@ -139,6 +147,7 @@ def test_a_setting_that_is_misspelt_anywhere_is_refused_where_a_task_is_called(
         task.delay("https://a")
 
 
+@pytest.mark.proves("misspelt settings")
 @pytest.mark.parametrize(
     "name", ["exclude", "inclusive_ttl", "task_exclusion", "exclusion_ttl", "exclusive", "celery_exclusive"]
 )
@@ -160,6 +169,12 @@ class OfLoad:
         return {"exclusive": Exclusive("url")} if task.name == "others.load" else None
 
 
+@pytest.mark.promise(
+    "Annotations work in every form, before and after `install`; changed, switched off, for all; wrong "
+    "ones are refused by name",
+    name="annotations",
+    broke="no adoption at registration, at install, at finalize; each check off",
+)
 @pytest.mark.parametrize(
     "annotations",
     [
@@ -180,6 +195,7 @@ def test_an_annotation_gives_a_task_of_a_library_an_option(app: Celery, set_up: 
     assert task.exclusive == Exclusive("url")
 
 
+@pytest.mark.proves("annotations")
 @pytest.mark.parametrize("is_final", [True, False])
 def test_an_annotation_reaches_a_task_that_was_declared_before_install(app: Celery, is_final: bool):
     app.conf.update(SETTINGS, task_annotations={"others.load": {"exclusive": Exclusive("url")}})
@@ -190,6 +206,7 @@ def test_an_annotation_reaches_a_task_that_was_declared_before_install(app: Cele
     assert task.lock_state("https://a").key.startswith("x:others.load:")
 
 
+@pytest.mark.proves("annotations")
 def test_an_annotation_can_change_and_switch_off_the_option_of_a_task(app: Celery):
     annotations = {"others.load": {"exclusive": Exclusive()}, "others.send": {"exclusive": None}}
     install(app).conf.update(SETTINGS, task_annotations=annotations)
@@ -201,6 +218,7 @@ def test_an_annotation_can_change_and_switch_off_the_option_of_a_task(app: Celer
     assert not hasattr(free, "lock_state")
 
 
+@pytest.mark.proves("annotations")
 def test_an_option_for_all_tasks_leaves_tasks_of_celery_alone_unless_one_is_named(app: Celery):
     annotations = {"*": {"exclusive": Exclusive()}, "celery.backend_cleanup": {"expires": 60}}
     install(app).conf.update(SETTINGS, task_annotations=annotations)
@@ -209,6 +227,7 @@ def test_an_option_for_all_tasks_leaves_tasks_of_celery_alone_unless_one_is_name
     assert locked == {"others.load", "celery.backend_cleanup"}
 
 
+@pytest.mark.proves("annotations")
 @pytest.mark.parametrize(
     ("attributes", "said"),
     [
@@ -235,6 +254,7 @@ def test_a_wrong_annotation_is_refused_with_the_name_of_its_task(
         app.finalize()
 
 
+@pytest.mark.proves("annotations")
 def test_an_option_for_all_tasks_that_does_not_fit_one_names_it(app: Celery):
     install(app).conf.update(SETTINGS, task_annotations={"*": {"exclusive": Exclusive("user_id")}})
     app.task(name="others.load", shared=False)(load)
@@ -242,6 +262,7 @@ def test_an_option_for_all_tasks_that_does_not_fit_one_names_it(app: Celery):
         app.finalize()
 
 
+@pytest.mark.proves("annotations")
 def test_an_annotation_of_an_unknown_task_is_reported(app: Celery):
     annotations = {"others.laod": {"exclusive": Exclusive()}, "others.gone": {"rate_limit": "1/s"}}
     install(app).conf.update(SETTINGS, task_annotations=annotations)

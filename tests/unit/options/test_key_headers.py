@@ -18,6 +18,8 @@ from celery_exclusive.options.key_text import absolute_key
 from celery_exclusive.options.keys import check, key_of, needs_headers
 from celery_exclusive.options.settings import Settings
 
+pytestmark = pytest.mark.proves("key headers")
+
 TASK = "feeds.work"
 TENANT = ("_schema_name",)
 OPTIONS = [Exclusive(), Exclusive("a"), Exclusive("*"), Exclusive(key="k"), Exclusive(key="{a}"), Unique("a")]
@@ -125,6 +127,7 @@ def with_any(headers_too: str = "", **kwargs: Any) -> str:
     return f"{headers_too}{sorted(kwargs)}"
 
 
+@pytest.mark.proves("looks at key headers")
 @pytest.mark.parametrize(
     "function",
     [by_tenant, ByTenant(), partial(by_tenant), ByTenant().__call__],
@@ -182,6 +185,7 @@ def test_a_setting_that_names_no_headers_is_refused(names: Any) -> None:
         Settings(exclusive_key_headers=names)
 
 
+@pytest.mark.proves("looks at key headers")
 @pytest.mark.parametrize("name", ["id", "task", "retries", "eta", "lang", "shadow", HEADER])
 def test_a_setting_that_names_headers_of_celery_is_refused(name: str) -> None:
     with pytest.raises(OptionError, match=f"^setting exclusive_key_headers names '{name}', which Celery"):
@@ -194,6 +198,7 @@ def test_a_misspelt_setting_is_refused_with_the_one_that_was_meant(app: Celery) 
         Settings.from_conf(app.conf)
 
 
+@pytest.mark.proves("looks at key headers")
 def test_headers_that_celery_puts_on_every_message_are_reserved() -> None:
     made = Celery(set_as_current=False).amqp.as_task_v2("id", TASK)
     assert made.headers.keys() <= RESERVED

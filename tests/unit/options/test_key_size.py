@@ -16,6 +16,17 @@ from celery_exclusive.options.declared import Exclusive
 from celery_exclusive.options.key_text import absolute_key
 from celery_exclusive.options.keys import key_of
 
+pytestmark = pytest.mark.promise(
+    "Arguments too large for a key are refused before they are looked at, with the largest, and cost a "
+    "worker nothing but the task",
+    name="large keys",
+    broke=(
+        "no bound of values, of characters, of strings; values counted one by one; fields of dataclasses "
+        "not counted; the last argument named"
+    ),
+    figure="the largest key takes 4 to 25 ms (`make bench ROWS=keys`)",
+)
+
 MOST_VALUES = 5_000
 Wide = make_dataclass("Wide", [f"field{number}" for number in range(100)])
 

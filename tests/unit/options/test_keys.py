@@ -200,6 +200,10 @@ def with_defaults(a: Any, b: Any = 2, *, c: Any = 3) -> None: ...
 def with_rest(a: Any, *rest: Any, b: Any = 2, **others: Any) -> None: ...
 
 
+@pytest.mark.promise(
+    "The arguments of a call are bound without `inspect`, as Python binds them",
+    broke="the fast way for all arguments alone; one that accepts too few, too many, unknown or doubled ones",
+)
 @settings(max_examples=400)
 @given(
     st.sampled_from([no_arguments, by_place_alone, by_name_alone, with_defaults, with_rest]),
@@ -228,6 +232,7 @@ def test_arguments_that_do_not_fit_are_pythons_type_error():
 # Values
 
 
+@pytest.mark.promise("The key of a value is the key of its JSON round trip")
 @settings(max_examples=400)
 @given(values)
 @example("\ud83d\ude00")  # two halves of one character
@@ -275,6 +280,10 @@ def test_a_date_as_kombu_writes_it_is_the_date_in_a_template():
     assert text("{feed_url}", json.loads(dumps(date(2026, 1, 2)))) == "x=2026-01-02"
 
 
+@pytest.mark.promise(
+    "A number has one key wherever it is made",
+    broke="as many decimals as Python lets this process write",
+)
 def test_a_number_of_any_length_has_one_key_in_processes_that_may_write_more_or_fewer_digits():
     before = sys.get_int_max_str_digits()
     numbers = [10**639, 10**640, 10**650, 10**4000, 10**5000, 10**5000 + 1]
@@ -310,6 +319,11 @@ def test_a_lazy_translation_is_its_text():
     assert text("{feed_url}", lazystr("a")) == "x=a"
 
 
+@pytest.mark.promise(
+    "Arguments that cannot be a key, a missing `install` and misspelt settings are refused with the fix",
+    name="bad keys and settings",
+)
+@pytest.mark.proves("argument that is no key")
 @pytest.mark.parametrize(
     ("value", "said"),
     [
@@ -457,6 +471,7 @@ def test_an_option_that_fits_the_parameters_passes(option: Exclusive, run: Any):
     check("feeds.work", run, option)
 
 
+@pytest.mark.proves("bad options")
 @pytest.mark.parametrize(
     ("option", "run", "said"),
     [
@@ -485,6 +500,12 @@ def test_a_template_that_is_none_is_refused_with_an_example(template: str):
     assert "put names of parameters into braces, as in 'repo:{project_id}'" in said
 
 
+@pytest.mark.promise(
+    "The hint of a refused option names what helps: a template into a dict or a list leads to a function "
+    'that works, and `give_up_after` with "wait" to `expires=`',
+    name="hints",
+    broke="red before: an attribute of a dict, and `max_waiting`",
+)
 @pytest.mark.parametrize(
     ("template", "value", "of"),
     [
@@ -509,6 +530,7 @@ def test_a_template_into_a_dict_or_a_list_is_refused_with_a_function_that_works(
     assert key_of("feeds.work", load, option, [value], {}) == "x=...7"
 
 
+@pytest.mark.proves("templates")
 @pytest.mark.parametrize(
     ("template", "why"),
     [

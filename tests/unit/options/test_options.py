@@ -119,6 +119,17 @@ def test_a_skipped_run_returns_the_constant_that_was_given(constant: object):
     assert Exclusive(skip_result=constant).skipped("x:a", "id-1") == constant
 
 
+@pytest.mark.promise(
+    "A bad option is refused with class, task, option and fix in the message",
+    name="bad options",
+)
+@pytest.mark.promise(
+    "Times and counts that no store can keep are refused with option, value and bound; the largest are "
+    "kept by every store",
+    name="bounds of times and counts",
+    broke="no bound; a value that Python does not write; bounds of 2**63 s and 10**400 (Redis)",
+)
+@pytest.mark.proves("hints")
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -249,6 +260,7 @@ def test_a_task_of_an_installed_app_keeps_its_option(app: Celery, declare: Decla
     assert declare(app, {"exclusive": Exclusive("*")}).exclusive == Exclusive("*")
 
 
+@pytest.mark.proves("bad options")
 @every_way
 def test_a_misspelt_task_option_is_refused(app: Celery, declare: Declare):
     with pytest.raises(OptionError) as caught:
@@ -258,6 +270,7 @@ def test_a_misspelt_task_option_is_refused(app: Celery, declare: Declare):
     )
 
 
+@pytest.mark.proves("bad keys and settings")
 @every_way
 def test_a_task_of_an_app_without_install_is_refused(plain_app: Celery, declare: Declare):
     with pytest.raises(OptionError) as caught:
@@ -274,6 +287,10 @@ def test_a_refused_option_is_refused_at_each_use(plain_app: Celery, options: dic
             task.delay()
 
 
+@pytest.mark.promise(
+    "An option in an app without locks, where other apps have them, is a warning at the line of its task",
+    broke="the line of this library named",
+)
 def test_a_copy_of_a_task_in_another_app_without_install_is_a_warning(app: Celery):
     other = Celery("other", broker="memory://", set_as_current=False)
     with pytest.warns(

@@ -43,6 +43,12 @@ def told(call: Callable[[], Any]) -> str:
         return str(error)
 
 
+@pytest.mark.promise(
+    "No part of a password is in an error, a representation, the banner or a report, however badly its URL "
+    "is written (17 passwords with / # @ ? % : [ ] and spaces, encoded or not; Celery 5.4 to 5.7)",
+    name="passwords",
+    broke="all red before; the texts of `urlsplit`, of the setting, of what stands before `://`",
+)
 @pytest.mark.parametrize("password", [*PASSWORDS, *NUMBERS])
 def test_a_url_shows_no_part_of_a_password_that_is_not_encoded(password: str) -> None:
     for scheme in (*SCHEMES, *WITH_USERS):
@@ -65,6 +71,7 @@ def test_a_url_shows_its_place() -> None:
     assert safe_url("sqlite:////srv/locks.db?timeout=3") == "sqlite:////srv/locks.db"
 
 
+@pytest.mark.proves("passwords")
 @pytest.mark.parametrize("url", ["redis://:{}@h/x", "redis://:{}@h:x", "redis://:{}@h?socket_timeout=x"])
 def test_a_url_that_is_wrong_elsewhere_shows_no_password(url: str) -> None:
     text = told(lambda: open_store(url.format("hunter%2Fdrowssap")))
@@ -72,6 +79,7 @@ def test_a_url_that_is_wrong_elsewhere_shows_no_password(url: str) -> None:
     assert_hides(text)
 
 
+@pytest.mark.proves("passwords")
 @pytest.mark.parametrize("password", [*PASSWORDS, *NUMBERS])
 def test_a_url_that_was_found_and_does_not_fit_shows_no_password(password: str) -> None:
     conf: Any = SimpleNamespace(
@@ -82,6 +90,7 @@ def test_a_url_that_was_found_and_does_not_fit_shows_no_password(password: str) 
     assert_hides(str(refused.value))
 
 
+@pytest.mark.proves("passwords")
 @pytest.mark.parametrize("sign", "/#?[]\u2100")
 def test_a_broker_whose_url_cannot_be_understood_shows_no_password(sign: str) -> None:
     with pytest.raises(OptionError, match=r"^broker_url: cannot understand this amqp:// URL") as refused:
@@ -89,6 +98,7 @@ def test_a_broker_whose_url_cannot_be_understood_shows_no_password(sign: str) ->
     assert_hides(str(refused.value))
 
 
+@pytest.mark.proves("passwords")
 @pytest.mark.parametrize("name", ["exclusive_store"])
 @pytest.mark.parametrize("value", [":hunter@h", ["redis://:hunter@h"], b"redis://:hunter@h"])
 def test_a_setting_that_may_hold_a_secret_is_refused_without_its_value(name: str, value: Any) -> None:
@@ -99,6 +109,7 @@ def test_a_setting_that_may_hold_a_secret_is_refused_without_its_value(name: str
     assert_hides(str(wrong.value))
 
 
+@pytest.mark.proves("passwords")
 def test_representations_show_neither_passwords_nor_messages() -> None:
     url = "redis://:hunter@h"
     stored = StoredMessage(
@@ -124,6 +135,7 @@ CONFIGURED: dict[str, Callable[[Celery], None]] = {
 }
 
 
+@pytest.mark.proves("reports without secrets")
 @pytest.mark.parametrize("way", CONFIGURED)
 @pytest.mark.parametrize("order", ["installed first", "installed last", "loaded between"])
 def test_a_report_shows_where_the_store_is_and_no_secret(way: str, order: str) -> None:

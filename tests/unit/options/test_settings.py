@@ -96,6 +96,7 @@ def test_a_setting_is_found_wherever_celery_keeps_it(app: Celery, configure: Con
     assert settings == Settings(exclusive_ttl=5, exclusive_store="redis://locks/1", exclusive_preview=False)
 
 
+@pytest.mark.proves("bad keys and settings")
 @every_way
 def test_a_misspelt_setting_is_refused_with_the_one_that_was_meant(app: Celery, configure: Configure):
     configure(app, {"exclusive_tll": 5})
@@ -135,6 +136,7 @@ def test_a_default_never_overrides_what_the_user_sets_later(app: Celery):
     assert Settings.from_conf(app.conf).exclusive_ttl == 7
 
 
+@pytest.mark.proves("bounds of times and counts")
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [
@@ -198,6 +200,11 @@ def test_a_secret_may_be_a_text_or_several_of_which_the_first_signs(
     assert "s" * 16 not in repr(settings)
 
 
+@pytest.mark.promise(
+    "A secret is shown nowhere, and refused if it is short",
+    name="secret stays secret",
+    broke="the value in the error; in the `repr`",
+)
 @pytest.mark.parametrize(
     "secret",
     ["sesame", "", b"sesame that is bytes", 1234567890123456, [], (), [None], [None, "s" * 16],
@@ -213,6 +220,7 @@ def test_a_secret_that_is_too_short_or_no_text_is_refused_without_showing_it(app
     assert caught.value.__context__ is None
 
 
+@pytest.mark.proves("secret stays secret")
 @pytest.mark.parametrize("configure", [by_update, by_object, by_module, in_capitals, with_lower_namespace])
 @pytest.mark.parametrize("secret", ["sesame, open the door", ["sesame, open the door"]], ids=["one", "some"])
 def test_celery_masks_the_secret_wherever_it_shows_its_configuration(
@@ -226,6 +234,10 @@ def test_celery_masks_the_secret_wherever_it_shows_its_configuration(
 # How long a finished id is remembered
 
 
+@pytest.mark.promise(
+    "A finished task is remembered for longer than the visibility timeout of the broker, also on PGMQ",
+    broke="the timeout of PGMQ unknown: 600 s of 1,800",
+)
 @pytest.mark.parametrize(
     ("url", "seconds"),
     [
@@ -259,6 +271,7 @@ def test_tombstones_follow_their_own_setting_first(app: Celery):
     assert tombstone_ttl(app.conf) == 9
 
 
+@pytest.mark.proves("computed times")
 def test_a_tombstone_lasts_no_longer_than_a_store_can_keep_it_however_long_the_visibility_timeout(
     app: Celery,
 ):

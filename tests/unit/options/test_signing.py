@@ -47,6 +47,15 @@ def test_a_signed_header_is_read_whole_after_its_journey() -> None:
     assert header.unique == ("u:日本", "finished")
 
 
+@pytest.mark.promise(
+    "With `exclusive_secret` a header is accepted only if it was signed for its task id, whatever else was "
+    "written into it",
+    name="signed headers",
+    broke=(
+        "signatures without task id, namespace, or lengths; the header not checked; a publisher's lease "
+        "that is not taken over"
+    ),
+)
 @pytest.mark.parametrize("field", [*HEADER_OF_A.write(), "unknown"])
 def test_a_header_with_one_field_changed_is_not_accepted(field: str) -> None:
     signer = Signer((NEW,), "cx")
@@ -62,6 +71,7 @@ def test_a_header_with_another_signature_is_not_accepted(signature: Any) -> None
     assert read({**signed, "sig": signature}, signer) is None
 
 
+@pytest.mark.proves("signed headers")
 def test_a_header_of_another_task_namespace_or_secret_is_not_accepted() -> None:
     signer = Signer((NEW,), "cx")
     signed = signer.sign_header(HEADER_OF_A.write(), "a", "shop.load")
@@ -71,6 +81,7 @@ def test_a_header_of_another_task_namespace_or_secret_is_not_accepted() -> None:
     assert read(signed, Signer((NEW + " ",), "cx")) is None
 
 
+@pytest.mark.proves("signed headers")
 def test_a_header_without_a_signature_is_accepted_only_without_a_secret_or_where_none_is_among_them() -> None:
     fields = HEADER_OF_A.write()
     assert read(fields, Signer((), "cx"))
@@ -85,6 +96,11 @@ def test_without_a_secret_a_signed_header_is_read_like_any_other() -> None:
     assert Signer((), "cx").sign_header(HEADER_OF_A.write(), "a", "shop.load") == HEADER_OF_A.write()
 
 
+@pytest.mark.promise(
+    "A secret can be introduced and changed while tasks wait",
+    name="change of the secret",
+    broke="only the first secret is accepted",
+)
 @pytest.mark.parametrize("secrets", [(NEW, OLD), (OLD, NEW)])
 def test_a_signature_of_an_old_secret_is_accepted_until_the_secret_is_removed(secrets: Any) -> None:
     before, now, after = Signer((OLD,), "cx"), Signer(secrets, "cx"), Signer((NEW,), "cx")
@@ -98,6 +114,12 @@ def test_a_signature_of_an_old_secret_is_accepted_until_the_secret_is_removed(se
     assert read(now.sign_header(HEADER_OF_A.write(), "a", "shop.load"), signs_first)
 
 
+@pytest.mark.promise(
+    "A message in a line is published only if it was signed for this key and this id. Another one is "
+    "reported once, and the line goes on",
+    name="signed messages in line",
+    broke="signatures without key, without id; not verified; not removed",
+)
 @pytest.mark.parametrize("place", [("x:other", "a/p"), ("x:k", "b/p"), ("x:k", "a/q"), ("x:ka", "/p")])
 def test_a_parked_message_copied_to_another_key_or_id_is_not_accepted(place: tuple[str, str]) -> None:
     signer = Signer((NEW,), "cx")
@@ -136,6 +158,7 @@ def test_a_parked_message_with_one_byte_changed_is_not_accepted(change: Callable
     assert signer.open_parked(change(kept), "x:k", "a/p") is None
 
 
+@pytest.mark.proves("change of the secret")
 def test_an_app_without_a_secret_leaves_a_signed_message_to_apps_that_have_one() -> None:
     kept = Signer((NEW,), "cx").sign_parked(b"{}", "x:k", "a/p")
     with pytest.raises(LookupError, match="exclusive_secret"):
@@ -144,6 +167,7 @@ def test_an_app_without_a_secret_leaves_a_signed_message_to_apps_that_have_one()
     assert Signer((NEW, None), "cx").open_parked(b"{}", "x:k", "a/p") == b"{}"
 
 
+@pytest.mark.proves("secret stays secret")
 def test_the_secret_is_not_in_the_text_of_a_signer_or_of_an_installation(
     make_app: Callable[..., Celery],
 ) -> None:
@@ -169,6 +193,7 @@ def shop(make_app: Callable[..., Celery]) -> Iterator[Celery]:
     app._celery_exclusive.store.clear()  # type: ignore[attr-defined]
 
 
+@pytest.mark.proves("signed for one task")
 def test_a_call_is_published_with_a_signature_for_its_task_id(
     shop: Celery, published: list[dict[str, Any]]
 ) -> None:
@@ -184,6 +209,7 @@ def test_a_call_is_published_with_a_signature_for_its_task_id(
     assert published[2]["id"] == "mine"
 
 
+@pytest.mark.proves("signed headers")
 def test_a_retry_of_a_message_with_a_forged_header_follows_nothing_of_it(
     shop: Celery, published: list[dict[str, Any]]
 ) -> None:
@@ -221,6 +247,7 @@ def park(store: Any, key: str, id: str) -> None:
     store.apply(key, Acquire(id, "token", 30 * SECOND, message=stored.dump()))
 
 
+@pytest.mark.proves("signed messages in line")
 def test_a_message_that_was_changed_in_the_store_is_removed_and_reported_once_and_the_line_goes_on(
     shop: Celery, republisher: Published, caplog: pytest.LogCaptureFixture
 ) -> None:

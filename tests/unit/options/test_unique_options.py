@@ -38,6 +38,7 @@ def test_the_repr_of_an_option_is_the_code_that_makes_it(option: Unique, text: s
     assert option.replace() == option
 
 
+@pytest.mark.proves("bounds of times and counts")
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -114,6 +115,7 @@ def test_a_call_gives_other_values(app: Celery, make_task: Any, sent: Any) -> No
     assert task.apply(("a",), unique=Unique("url", skip_result="busy")).get() == "busy"
 
 
+@pytest.mark.proves("unique per call")
 def test_values_travel_in_a_chain_unless_a_function_makes_the_key(make_task: Any, published: Any) -> None:
     task = make_task()
     given = Unique(key="feed:{url}", skip_result=[None])
@@ -132,6 +134,12 @@ def test_a_call_of_a_task_without_options_cannot_give_one(app: Celery) -> None:
             app.send_task(name, unique=Unique())
 
 
+@pytest.mark.promise(
+    "A misspelt option of a call is refused, also if it is to be switched off, and no option that Celery "
+    "knows is",
+    name="misspelt call option",
+    broke="red before it was looked for",
+)
 def test_an_option_of_a_call_under_another_name_is_refused(make_task: Any) -> None:
     task = make_task()
     with pytest.raises(OptionError, match=r"uniqe=Unique.* is no option of a call: did you mean 'unique'\?"):
@@ -142,6 +150,7 @@ def test_an_option_of_a_call_under_another_name_is_refused(make_task: Any) -> No
         task.apply_async(("a",), queue=Unique())
 
 
+@pytest.mark.proves("misspelt call option")
 def test_no_option_of_a_call_that_celery_knows_is_taken_for_ours(make_task: Any) -> None:
     task = make_task()
     known = {*signature(Celery.send_task).parameters, *signature(task.app.amqp.as_task_v2).parameters}

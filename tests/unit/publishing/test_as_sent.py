@@ -15,6 +15,17 @@ from celery_exclusive import Unique, install
 from celery_exclusive.stores.memory import MemoryStore
 from tests.worker.versions import needs_celery
 
+pytestmark = pytest.mark.promise(
+    "Key and message follow what Celery really sends: `expires` at the task, in an annotation, by an app's "
+    "own `send_task` or as a property of the message; what a router adds; through which producer or "
+    "connection",
+    name="as Celery sends it",
+    broke=(
+        "red before: a key held for `queued_ttl`, a header of a route that was lost, a place that was not "
+        "taken"
+    ),
+)
+
 QUEUED_TTL = 1000
 EXPIRES = 40
 Message = dict[str, Any]

@@ -17,6 +17,8 @@ from celery_exclusive import DuplicateTask, Exclusive, OptionError, Unique, inst
 from celery_exclusive.compat.singleton import Singleton
 from celery_exclusive.stores.memory import MemoryStore
 
+pytestmark = pytest.mark.proves("key headers")
+
 TENANT = "_schema_name"
 NAME = "feeds.load"
 ROUTE: dict[str, Any] = {}
@@ -193,6 +195,11 @@ def test_a_function_is_given_the_headers_that_a_receiver_adds(make_app: Any) -> 
     assert seen == [{TENANT: tenant, "other": 1} for tenant in ("acme", "acme", "zeta")]
 
 
+@pytest.mark.promise(
+    "A look at a key that has headers names them, wrong names are refused, and a function gets the headers "
+    "of the user alone",
+    name="looks at key headers",
+)
 @pytest.mark.parametrize("verb", ["lock_state", "release_lock"])
 def test_a_look_at_a_key_that_has_headers_needs_to_know_them(app: Celery, verb: str) -> None:
     task = declare(app)

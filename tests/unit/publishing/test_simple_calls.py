@@ -14,6 +14,12 @@ from celery_exclusive.core.operations import AcquireAlone
 from celery_exclusive.run import Run, within
 from celery_exclusive.stores.memory import MemoryStore
 
+pytestmark = pytest.mark.promise(
+    "A call outside of a run, and a call by the run of another task, ask the same of the key and send the "
+    "same message, with every option and whether the key is held",
+    broke="another phase; the countdown left out; sent although the key is held",
+)
+
 
 @pytest.mark.parametrize("is_held", [False, True])
 @pytest.mark.parametrize(

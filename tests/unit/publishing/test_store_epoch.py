@@ -67,6 +67,7 @@ def test_the_offer_of_a_message_in_the_order_of_publishing_is_marked_with_the_ep
     assert sent_last(app)["promoted"] == store.epoch()
 
 
+@pytest.mark.proves("calls and a silent store")
 def test_the_epoch_is_read_once_a_minute(app: Celery, store: MemoryStore, clock: list[float]) -> None:
     services: Any = app._celery_exclusive  # type: ignore[attr-defined]
     first = store_epoch(services, store)
@@ -88,6 +89,11 @@ def away(proxy: Proxy) -> str:
     return f"redis://127.0.0.1:{proxy.port}/0?socket_timeout=0.2"
 
 
+@pytest.mark.promise(
+    "A call with `exclusive=` alone asks no store; one that asks a silent store waits for it once",
+    name="calls and a silent store",
+    broke="red before: a connection for each; the epoch read, and then the key asked for",
+)
 def test_a_call_of_a_task_that_is_exclusive_alone_asks_no_store(
     make_app: Callable[..., Celery], sent: Any, proxy: Proxy
 ) -> None:
@@ -101,6 +107,7 @@ def test_a_call_of_a_task_that_is_exclusive_alone_asks_no_store(
     assert proxy.accepted == 0
 
 
+@pytest.mark.proves("calls and a silent store")
 @pytest.mark.parametrize("options", [UNIQUE, ORDERED], ids=["unique", "in the order of publishing"])
 def test_a_call_that_asks_a_silent_store_waits_for_it_once(
     make_app: Callable[..., Celery], proxy: Proxy, options: dict[str, Any]
@@ -122,6 +129,7 @@ def test_a_call_that_asks_a_silent_store_waits_for_it_once(
     assert sent_last(app)["store"] == app._celery_exclusive.store.epoch()  # type: ignore[attr-defined]
 
 
+@pytest.mark.proves("calls and a silent store")
 def test_a_member_of_a_canvas_continues_without_its_key_after_one_wait_for_a_silent_store(
     make_app: Callable[..., Celery], sent: Any, proxy: Proxy
 ) -> None:
@@ -133,6 +141,12 @@ def test_a_member_of_a_canvas_continues_without_its_key_after_one_wait_for_a_sil
     assert proxy.accepted == 1
 
 
+@pytest.mark.promise(
+    "A broker that keeps no locks, and no other store, is an error of the call; a store found elsewhere is "
+    "a warning at the start if publishers ask it; a publisher logs its store once",
+    name="no store found",
+    broke="always a warning; logged by each call",
+)
 def test_a_unique_call_with_a_broker_that_keeps_no_locks_and_no_other_store_is_an_error(
     make_app: Callable[..., Celery], sent: Any
 ) -> None:
@@ -146,6 +160,7 @@ def test_a_unique_call_with_a_broker_that_keeps_no_locks_and_no_other_store_is_a
     assert not sent()
 
 
+@pytest.mark.proves("no store found")
 @pytest.mark.parametrize("how", ["unique", "lock()"])
 def test_a_process_logs_once_where_it_looks_for_locks(
     make_app: Callable[..., Celery], caplog: pytest.LogCaptureFixture, how: str

@@ -25,6 +25,11 @@ def ticks(first: float, jitter: float) -> list[float]:
     return [100 + first + SCHEDULE * tick + jitter * (-1) ** tick for tick in range(TICKS)]
 
 
+@pytest.mark.promise(
+    "Two beats with one schedule send one tick of each two with a `period` of half of it",
+    name="two beats",
+    broke="a period of the whole schedule",
+)
 @pytest.mark.parametrize("jitter", [0, 1], ids=["punctual", "a second early or late"])
 @pytest.mark.parametrize("apart", [0, 1, 25, 35, 59])
 def test_one_call_per_schedule_is_published_however_far_two_beats_are_apart(
@@ -39,6 +44,7 @@ def test_one_call_per_schedule_is_published_however_far_two_beats_are_apart(
     assert len(sent()) - TICKS in (0, 1)  # the beat that is ahead may be so once more at the end
 
 
+@pytest.mark.proves("two beats")
 def test_a_period_as_long_as_the_schedule_drops_every_other_call_that_is_a_little_early(
     lock_store: LockStore, make_task: Callable[..., Any], sent: Callable[[], list[Any]]
 ) -> None:

@@ -13,6 +13,12 @@ from tests.proxy import Proxy
 from tests.servers import RedisServer
 from tests.worker.journal import eventually
 
+pytestmark = pytest.mark.promise(
+    'A call with `order="published"` whose place was taken without an answer says that it may have been '
+    "sent, and one that reached no store leaves nothing to release",
+    broke="red before: no `task_id`; a release for each call",
+)
+
 UNIQUE, ORDERED = {"unique": Unique("url")}, {"exclusive": Exclusive("url", order="published")}
 
 

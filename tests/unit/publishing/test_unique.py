@@ -57,6 +57,12 @@ def by_own_base(app: Celery, option: Unique) -> Any:
     return app.tasks["feeds.load"]
 
 
+@pytest.mark.promise(
+    "A unique call is sent once by `delay`, `apply_async`, `send_task` and signatures, of `shared_task`, "
+    "class-based tasks and own base classes, in several apps",
+    name="all ways to call",
+    broke="a task that is made, or registered, is not looked at; keys of one app",
+)
 @pytest.mark.parametrize("declare", [by_function, by_shared_task, by_class, by_own_base])
 def test_a_unique_task_is_sent_once_by_each_way_to_declare_and_call_it(
     app: Celery, sent: Any, store: MemoryStore, declare: Callable[..., Any]
@@ -132,6 +138,7 @@ def test_members_of_canvases_are_sent_each(make_task: Any, sent: Any) -> None:
     assert [bool(header.get("duplicate_of")) for header in sent()] == [False, True, True, True, True, True]
 
 
+@pytest.mark.proves("results by rpc")
 def test_with_results_by_rpc_every_call_is_sent(make_task: Any, app: Celery, sent: Any) -> None:
     app.conf.result_backend = "rpc://"
     task = make_task()
@@ -140,6 +147,7 @@ def test_with_results_by_rpc_every_call_is_sent(make_task: Any, app: Celery, sen
     assert [header.get("duplicate_of") for header in sent()] == [None, first.id]
 
 
+@pytest.mark.proves("results by rpc")
 @pytest.mark.parametrize("call", [{}, {"ignore_result": True}])
 def test_a_duplicate_without_a_wanted_result_is_not_sent_with_results_by_rpc(
     make_task: Any, app: Celery, sent: Any, call: dict[str, Any]
@@ -164,6 +172,7 @@ def test_a_conflict_may_be_an_error(make_task: Any, sent: Any) -> None:
     assert len(sent()) == 1
 
 
+@pytest.mark.proves("DuplicateTask")
 def test_duplicate_task_is_among_the_throws_of_a_task(app: Celery) -> None:
     @app.task(name="plain", shared=False, unique=Unique(), throws=(KeyError,))
     def plain() -> None: ...
@@ -172,6 +181,7 @@ def test_duplicate_task_is_among_the_throws_of_a_task(app: Celery) -> None:
     assert plain.throws == (KeyError, DuplicateTask)
 
 
+@pytest.mark.proves("DuplicateTask")
 def test_beat_is_quiet_about_a_conflict(make_task: Any, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "celery_exclusive")
     task = make_task(on_conflict="raise")
@@ -221,6 +231,7 @@ def test_a_call_whose_arguments_do_not_fit_is_left_to_the_worker(
     assert "exclusive" not in published[0]
 
 
+@pytest.mark.proves("all ways to call")
 def test_two_apps_of_one_process_share_what_is_in_one_store(make_app: Callable[..., Celery]) -> None:
     tasks = [by_function(install(make_app()), Unique()) for _ in range(2)]
     first = tasks[0].delay("a")
@@ -228,6 +239,12 @@ def test_two_apps_of_one_process_share_what_is_in_one_store(make_app: Callable[.
     tasks[0].app._celery_exclusive.store.clear()
 
 
+@pytest.mark.promise(
+    "`send_task` works in a process where nothing has made the declared tasks yet, and with all arguments "
+    "that Celery's own accepts by position",
+    name="send_task",
+    broke="the app is not finalized; three positions only",
+)
 def test_send_task_knows_what_is_declared_before_it_is_made_a_task(make_app: Any, sent: Any) -> None:
     app = install(make_app())
 
@@ -241,6 +258,7 @@ def test_send_task_knows_what_is_declared_before_it_is_made_a_task(make_app: Any
     app._celery_exclusive.store.clear()
 
 
+@pytest.mark.proves("send_task")
 def test_send_task_takes_by_its_place_what_celerys_own_takes(make_task: Any, sent: Any) -> None:
     app = make_task().app
     with app.producer_pool.acquire() as producer:

@@ -31,6 +31,11 @@ def test_both_options_have_a_key_each(app: Celery, sent: Any) -> None:
     assert header.get("unique") == ("u=feed:a", "finished")
 
 
+@pytest.mark.promise(
+    "`lock_state` distinguishes queued, running, waiting and free for both options in one call of the store",
+    name="lock_state",
+    broke="two calls; begun when it is published; not begun by the start of its body",
+)
 def test_looking_at_both_keys_is_one_call_of_the_store(app: Celery, store: MemoryStore) -> None:
     @app.task(name="both", shared=False, exclusive=Exclusive("url"), unique=Unique("url", until="started"))
     def both(url: str) -> None: ...
@@ -49,6 +54,10 @@ def test_looking_at_both_keys_is_one_call_of_the_store(app: Celery, store: Memor
     store.clear()
 
 
+@pytest.mark.promise(
+    "The text of a `LockState` shows all that it knows",
+    broke="the text of its fields alone",
+)
 def test_the_text_of_a_state_tells_all_that_it_knows(make_task: Callable[..., Any]) -> None:
     task = make_task("url")
     result = task.delay("a")
@@ -66,6 +75,11 @@ def test_the_text_of_a_state_tells_all_that_it_knows(make_task: Callable[..., An
 LATER = datetime.now(timezone.utc) + timedelta(days=1000)
 
 
+@pytest.mark.promise(
+    "Countdown and eta are added to `queued_ttl`",
+    name="countdown and queued ttl",
+    broke="the countdown left out",
+)
 @pytest.mark.parametrize(
     ("options", "delay"),
     [
@@ -86,6 +100,7 @@ def test_the_time_until_it_may_begin_is_added(
     assert delay + 100 - 4000 < holder.remaining / SECOND <= delay + 100
 
 
+@pytest.mark.proves("computed times")
 @pytest.mark.parametrize(
     "options",
     [
@@ -111,6 +126,7 @@ def test_an_eta_long_ago_adds_nothing(make_task: Any, store: MemoryStore, eta: A
     assert store.inspect(key).holders[0].remaining / SECOND <= 100
 
 
+@pytest.mark.proves("computed times")
 @pytest.mark.parametrize("seconds", [float("inf"), float("nan"), -float("inf"), 10**400, 1e300])
 @pytest.mark.parametrize("option", ["countdown", "expires"])
 def test_a_time_that_celery_cannot_add_is_its_own_error_and_leaves_the_key_free(
@@ -151,6 +167,7 @@ def test_an_expired_message_does_not_keep_its_unique_key(
     del store.apply
 
 
+@pytest.mark.proves("lock_state")
 def test_a_queued_task_with_a_queued_ttl_below_its_ttl_is_queued(make_task: Any, store: MemoryStore) -> None:
     task = make_task(queued_ttl=10, ttl=600)
     result = task.delay("a")
@@ -160,6 +177,7 @@ def test_a_queued_task_with_a_queued_ttl_below_its_ttl_is_queued(make_task: Any,
     assert taken.task_id == result.id
 
 
+@pytest.mark.proves("period")
 def test_a_period_lasts_exactly_as_long(make_task: Any, store: MemoryStore) -> None:
     task = make_task(period=60)
     (holder,) = store.inspect(task.apply_async(("a",), countdown=3600).key).holders
@@ -176,6 +194,11 @@ def test_a_unique_call_that_is_not_sent_leaves_its_key_free(make_task: Any, with
     assert task.delay("a").outcome == "published"
 
 
+@pytest.mark.promise(
+    "Without the store a call of the user's code is an error, also with a `task_id` or a link; with "
+    '"allow" it is sent',
+    broke="red before: sent without its key",
+)
 def test_without_the_store_a_call_fails_or_is_sent_without_its_key(
     make_task: Any, store: MemoryStore, sent: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,6 +214,11 @@ def test_without_the_store_a_call_fails_or_is_sent_without_its_key(
     assert [header.get("unique") for header in sent()] == [None]
 
 
+@pytest.mark.promise(
+    "A lease that may have been granted without an answer, or to a call that was interrupted, is released",
+    name="granted without an answer",
+    broke="nothing is released; no second try",
+)
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), StoreUnavailable("no answer")])
 def test_a_lease_that_may_have_been_granted_without_an_answer_is_released(
     make_task: Any, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, error: BaseException
@@ -211,6 +239,15 @@ def test_a_lease_that_may_have_been_granted_without_an_answer_is_released(
     eventually(lambda: task.delay("a").outcome == "published", "a free key")
 
 
+@pytest.mark.promise(
+    "A request of a call that was given up, since the store did not answer, acquires no unique key when it "
+    "arrives",
+    name="call that was given up",
+    broke=(
+        "its message is not remembered as given up; that is not looked at (`step`, Lua): a key held for "
+        "`queued_ttl`, and every call skipped"
+    ),
+)
 def test_a_request_that_arrives_when_its_call_was_given_up_acquires_nothing(
     make_task: Any, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,6 +271,7 @@ def test_a_request_that_arrives_when_its_call_was_given_up_acquires_nothing(
     assert task.delay("a").outcome == "published"
 
 
+@pytest.mark.proves("unique, key of the running delivery")
 def test_a_call_that_is_interrupted_when_it_has_been_sent_leaves_the_key_to_the_body_that_runs(
     make_task: Any, begun: list[str]
 ) -> None:
@@ -245,6 +283,7 @@ def test_a_call_that_is_interrupted_when_it_has_been_sent_leaves_the_key_to_the_
     assert task.delay("a").outcome == "skipped"
 
 
+@pytest.mark.proves("granted without an answer")
 def test_a_key_is_released_later_if_the_store_does_not_answer_the_release(
     make_task: Any, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,6 +307,7 @@ def test_a_key_is_released_later_if_the_store_does_not_answer_the_release(
     assert not silent
 
 
+@pytest.mark.proves("unsent retry")
 def test_a_store_that_is_down_costs_one_thread_and_no_second_try(make_app: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         port = nobody.getsockname()[1]
@@ -284,6 +324,7 @@ def test_a_store_that_is_down_costs_one_thread_and_no_second_try(make_app: Any) 
     app._celery_exclusive.releaser._pending.clear()  # for which this process would wait when it ends
 
 
+@pytest.mark.proves("position")
 def test_a_period_that_one_call_gives_is_distinguished_from_a_queue(make_task: Any) -> None:
     task = make_task("url")
     task.apply_async(("a",), unique=Unique("url", period=60))

@@ -18,6 +18,7 @@ from celery_exclusive.stores.memory import MemoryStore
 from tests.worker.journal import eventually
 
 
+@pytest.mark.proves("never refused")
 def test_the_end_of_a_task_sends_what_comes_next_without_the_store_and_against_its_own_key(
     app: Celery, make_task: Any, store: MemoryStore, sent: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -41,6 +42,7 @@ def test_the_end_of_a_task_sends_what_comes_next_without_the_store_and_against_i
     assert [header.get("published_by") for header in sent()] == [None, first.id, first.id]
 
 
+@pytest.mark.proves("never refused")
 def test_a_call_from_the_end_of_a_task_raises_no_duplicate_task(make_task: Any, sent: Any) -> None:
     """It would turn finished work into a failure."""
     task = make_task(on_conflict="raise")
@@ -65,6 +67,12 @@ def inside(task: Any, first: Any, store: MemoryStore, until: str, *, may_hold: b
     return Run(first.id, unique=held), options
 
 
+@pytest.mark.promise(
+    "A retry that cannot be sent acquires nothing for a run that has released its key, or may have ended; "
+    "a store that is unreachable costs one thread",
+    name="unsent retry",
+    broke="as before: handed back to the run; tried again inline",
+)
 def test_a_retry_that_is_not_sent_takes_no_key_for_a_run_that_has_given_it_back(
     make_task: Any, store: MemoryStore, without_broker: Any
 ) -> None:
@@ -79,6 +87,7 @@ def test_a_retry_that_is_not_sent_takes_no_key_for_a_run_that_has_given_it_back(
     assert task.lock_state("a").unique_holder is None
 
 
+@pytest.mark.proves("unique, key of the running delivery")
 def test_a_retry_that_was_sent_in_spite_of_an_error_and_runs_keeps_the_key(
     make_task: Any, store: MemoryStore, request: pytest.FixtureRequest
 ) -> None:
@@ -91,6 +100,7 @@ def test_a_retry_that_was_sent_in_spite_of_an_error_and_runs_keeps_the_key(
     assert [holder.id] == begun
 
 
+@pytest.mark.proves("unsent retry")
 def test_a_late_release_does_not_return_the_key_to_a_run_that_may_have_ended(
     make_task: Any, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, without_broker: Any
 ) -> None:
@@ -116,6 +126,15 @@ def test_a_late_release_does_not_return_the_key_to_a_run_that_may_have_ended(
         current_run.reset(mark)
 
 
+@pytest.mark.promise(
+    "A request of a retry that was not sent acquires nothing when it arrives: its run, which got the lease "
+    "back, keeps it. A message that was sent in spite of the error runs",
+    name="retry that was given up",
+    broke=(
+        "looked at in the phases of a call alone; not looked at before the lease goes over (`step`, Lua); "
+        "as superseded: its copy leaves the line; over another tombstone: a finished task runs again"
+    ),
+)
 @pytest.mark.parametrize("error", [StoreUnavailable("no answer"), KeyboardInterrupt()], ids=repr)
 def test_a_request_of_a_retry_that_arrives_when_this_was_not_sent_leaves_the_key_to_the_run(
     make_task: Any,
@@ -158,6 +177,7 @@ def test_a_message_that_is_sent_again_from_another_body_does_not_get_that_ones_k
     assert sent()[1].get("unique") is None
 
 
+@pytest.mark.proves("unique, goes on")
 def test_the_retry_of_a_call_that_has_switched_one_option_off_has_the_keys_of_its_own_arguments(
     app: Celery, published: list[dict[str, Any]]
 ) -> None:
@@ -192,6 +212,7 @@ def test_a_retry_that_switches_off_one_option_leaves_the_other_one_off(
     assert sorted(published[1]["exclusive"]["switched_off"]) == ["exclusive", "unique"]
 
 
+@pytest.mark.proves("position")
 def test_a_body_that_has_its_unique_key_and_no_lock_is_running(app: Celery, store: MemoryStore) -> None:
     @app.task(name="both", shared=False, exclusive=Exclusive("url"), unique=Unique("url"))
     def both(url: str) -> None: ...
@@ -239,6 +260,10 @@ def test_a_retry_is_queued_as_its_call_has_said(make_task: Any, store: MemorySto
     assert handed.remaining / SECOND <= 500
 
 
+@pytest.mark.promise(
+    "A retry takes its place with the options of its call",
+    broke="red before: with the options of its task",
+)
 def test_a_retry_takes_its_place_with_the_options_of_its_call(
     app: Celery, store: MemoryStore, sent: Any
 ) -> None:

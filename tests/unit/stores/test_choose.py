@@ -87,6 +87,11 @@ def use_django(
     monkeypatch.setitem(sys.modules, "django.conf", SimpleNamespace(settings=settings))
 
 
+@pytest.mark.promise(
+    "Every line of the table in [stores.md](stores.md) is so; a missing driver names its extra",
+    name="which store",
+    broke="Django not looked at",
+)
 @pytest.mark.parametrize("line", LINES, ids=lambda line: f"{line.broker} {line.result_backend} {line.cache}")
 def test_every_line_of_the_table_is_so(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     if line.cache:
@@ -112,6 +117,15 @@ TLS = {"ssl_cert_reqs": ssl.CERT_REQUIRED, "ssl_ca_certs": "/etc/our ca.pem", "s
 IN_A_URL = "ssl_cert_reqs=required&ssl_ca_certs=%2Fetc%2Four+ca.pem"
 
 
+@pytest.mark.promise(
+    "A store that is found in `broker_url` or `result_backend` has the TLS that `broker_use_ssl` or "
+    "`redis_backend_use_ssl` says",
+    name="TLS of Celery's settings",
+    broke=(
+        "red before: a plain connection to a TLS port, or a certificate that was refused though Celery "
+        "does not check it"
+    ),
+)
 @pytest.mark.parametrize(
     ("broker", "result_backend", "settings", "store"),
     [
@@ -151,6 +165,7 @@ def test_celery_s_settings_for_tls_count_for_the_store_that_is_found(
     assert choose(conf_of(broker, result_backend, **settings), named)[0] == named
 
 
+@pytest.mark.proves("which store")
 @pytest.mark.parametrize(
     ("extra", "store"), sorted({(line.extra, line.store) for line in LINES if line.extra and line.store})
 )
@@ -167,6 +182,7 @@ def test_a_missing_driver_names_the_extra_that_brings_it(extra: str, store: str)
     )
 
 
+@pytest.mark.proves("PostgreSQL, misuse")
 def test_a_database_whose_extra_is_not_installed_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "celery_exclusive.stores.sql.postgres", raising=False)
     monkeypatch.setitem(sys.modules, "psycopg", None)
@@ -239,6 +255,7 @@ def test_beside_an_sqlite_file_means_in_a_file_of_their_own(url: str, store: str
             choose(conf, None)
 
 
+@pytest.mark.proves("one store for all processes")
 @pytest.mark.parametrize("results", ["db+sqlite:////srv/results.db", "db+sqlite+pysqlite:///results.db"])
 def test_an_sqlite_file_is_no_store_for_a_broker_that_other_machines_reach(results: str) -> None:
     with pytest.raises(
@@ -247,6 +264,7 @@ def test_an_sqlite_file_is_no_store_for_a_broker_that_other_machines_reach(resul
         choose(conf_of("amqp://mq", results), None)
 
 
+@pytest.mark.proves("one store for all processes")
 @pytest.mark.parametrize(
     "broker",
     [
@@ -348,6 +366,12 @@ SERVERS = (
 )
 
 
+@pytest.mark.promise(
+    "Django's default database, and `django-db` results there, are found; one without its driver is passed "
+    "over",
+    name="which store, Django",
+    broke="`django-db` not asked for",
+)
 @pytest.mark.parametrize("engine", SERVERS)
 def test_djangos_default_database_is_found_on_a_server(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     use_django(monkeypatch, {"BACKEND": LOCAL_MEMORY}, engine)
@@ -355,6 +379,7 @@ def test_djangos_default_database_is_found_on_a_server(engine: str, monkeypatch:
     assert choose(conf_of("amqp://mq", "rpc://"), None) == found
 
 
+@pytest.mark.proves("which store, Django")
 def test_results_in_djangos_database_come_after_the_broker_and_before_the_cache(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -365,6 +390,7 @@ def test_results_in_djangos_database_come_after_the_broker_and_before_the_cache(
     assert choose(conf_of("amqp://mq", "rpc://"), None) == ("redis://cache", "Django's default cache")
 
 
+@pytest.mark.proves("which store, Django")
 def test_results_in_a_sqlite_file_of_django_keep_locks_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
     use_django(monkeypatch, {}, "django.db.backends.sqlite3", NAME=Path("/srv/app.sqlite3"))
     expected = "sqlite:////srv/app.sqlite3.locks", "result backend"
@@ -374,6 +400,7 @@ def test_results_in_a_sqlite_file_of_django_keep_locks_beside_it(monkeypatch: py
         choose(conf_of("amqp://localhost", "django-db"), None)
 
 
+@pytest.mark.proves("which store, Django")
 def test_a_database_without_its_driver_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     use_django(monkeypatch, {}, "django.db.backends.mysql")
     monkeypatch.delitem(sys.modules, "celery_exclusive.stores.sql.mysql", raising=False)
@@ -382,6 +409,12 @@ def test_a_database_without_its_driver_is_passed_over(monkeypatch: pytest.Monkey
         choose(conf_of("amqp://mq", "rpc://"), None)
 
 
+@pytest.mark.promise(
+    "An unknown scheme is refused with the one that was meant first, then the names to choose from; "
+    "`postgres://` is `postgresql://`",
+    name="unknown scheme",
+    broke="drivers listed, too; not known",
+)
 @pytest.mark.parametrize(
     ("url", "words"),
     [
@@ -408,6 +441,7 @@ OF_BROKER = {"master_name": "of-broker", "sentinel_kwargs": {"password": "a&b"}}
 KWARGS = "sentinel_kwargs=%7B%22password%22%3A+%22a%26b%22%7D"
 
 
+@pytest.mark.proves("sentinel settings")
 @pytest.mark.parametrize(
     ("broker", "results", "named", "url"),
     [
@@ -430,11 +464,13 @@ def test_the_name_of_a_primary_is_found_in_the_transport_options_unless_the_url_
     open_store(url)
 
 
+@pytest.mark.proves("sentinel settings")
 def test_how_many_sentinels_one_must_see_is_found_in_the_transport_options() -> None:
     conf = conf_of(SENTINELS, None, broker_transport_options={"master_name": "m", "min_other_sentinels": 1})
     assert choose(conf, None)[0] == f"{SENTINELS}?master_name=m&min_other_sentinels=1"
 
 
+@pytest.mark.proves("sentinel settings")
 def test_sentinels_without_the_name_of_their_primary_are_refused_with_the_fix() -> None:
     with pytest.raises(
         OptionError, match=r'set app\.conf\.broker_transport_options = \{"master_name": "mymaster"'
@@ -442,6 +478,7 @@ def test_sentinels_without_the_name_of_their_primary_are_refused_with_the_fix() 
         open_store(choose(conf_of("redis://mq", None), "sentinel://a;sentinel://b")[0])
 
 
+@pytest.mark.proves("sentinel with TLS")
 @pytest.mark.parametrize(
     ("broker", "results", "settings"),
     [

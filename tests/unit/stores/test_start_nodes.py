@@ -10,6 +10,7 @@ from celery_exclusive.stores.redis.slots import BUCKETS, read_slots
 from celery_exclusive.stores.redis.start_nodes import parse
 
 
+@pytest.mark.proves("cluster round trips")
 @pytest.mark.parametrize(
     ("url", "shown", "places"),
     [
@@ -30,6 +31,7 @@ def test_the_url_of_a_cluster_names_its_nodes_and_does_not_show_its_password(
     assert "geheim" not in repr(start)
 
 
+@pytest.mark.proves("cluster round trips")
 def test_other_nodes_are_reached_as_the_first_ones_are() -> None:
     start = parse("rediss+cluster://me:a%2Fb@a:7000;b:7001?ssl_ca_certs=/ca.pem&socket_timeout=2")
     for host in ("c", "::1"):

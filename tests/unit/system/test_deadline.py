@@ -8,6 +8,8 @@ import pytest
 
 from celery_exclusive.system.deadline import Budget, at_most
 
+pytestmark = pytest.mark.proves("silent store is asked once")
+
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:

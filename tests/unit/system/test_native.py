@@ -89,6 +89,7 @@ assert all(greenlet.successful() for greenlet in greenlets)
 """
 
 
+@pytest.mark.proves("body that computes")
 @pytest.mark.parametrize(
     "script",
     [COMPUTING, LEAVING, LOGGING, SHARING_A_STORE],

@@ -33,6 +33,11 @@ def import_feed(app: Celery, lock_store: LockStore) -> Any:
     return import_feed
 
 
+@pytest.mark.promise(
+    "With the `lock_store` fixture eager tasks conflict as real ones do",
+    name="lock_store",
+    broke="eager tasks that do not conflict with it",
+)
 def test_a_task_conflicts_with_the_holder_of_its_lock_only(lock_store: LockStore, import_feed: Any) -> None:
     with lock_store.held(import_feed, "a"):
         assert import_feed.delay("a").result == "skipped"
@@ -41,6 +46,7 @@ def test_a_task_conflicts_with_the_holder_of_its_lock_only(lock_store: LockStore
     assert import_feed.delay("a").result == "imported"
 
 
+@pytest.mark.proves("lock_store")
 def test_a_holder_is_dead_when_the_test_lets_its_time_pass(lock_store: LockStore, import_feed: Any) -> None:
     with lock_store.held(import_feed, "a"):
         lock_store.advance(29)
@@ -49,6 +55,7 @@ def test_a_holder_is_dead_when_the_test_lets_its_time_pass(lock_store: LockStore
         assert import_feed.delay("a").result == "imported"
 
 
+@pytest.mark.proves("lock_store")
 def test_a_run_that_was_paused_for_too_long_gets_lease_lost(lock_store: LockStore, import_feed: Any) -> None:
     alive = import_feed.delay("a", pause=19)
     dead = import_feed.delay("a", pause=21)
@@ -56,6 +63,7 @@ def test_a_run_that_was_paused_for_too_long_gets_lease_lost(lock_store: LockStor
     assert isinstance(dead.result, LeaseLost)
 
 
+@pytest.mark.proves("lock_store")
 def test_a_task_that_would_wait_says_so_instead(lock_store: LockStore, app: Celery) -> None:
     @app.task(shared=False, exclusive=Exclusive(key="repo:{number}"))
     def sync(number: int) -> None: ...
@@ -86,6 +94,11 @@ def test_locks_outside_of_tasks_are_in_it_too(lock_store: LockStore, app: Celery
     assert not lock_store.look("repo:17").holders
 
 
+@pytest.mark.promise(
+    "`lock_store.held` holds a lock as often as its limit allows",
+    name="lock_store.held",
+    broke="red before: the second was held already",
+)
 def test_a_lock_with_a_limit_is_held_as_often_as_that_allows(lock_store: LockStore, app: Celery) -> None:
     @app.task(shared=False, exclusive=Exclusive("tenant", limit=3, on_conflict="skip", skip_result="skipped"))
     def crawl(tenant: str) -> str:
@@ -103,6 +116,7 @@ def test_a_lock_with_a_limit_is_held_as_often_as_that_allows(lock_store: LockSto
     assert crawl.delay("acme").result == "crawled"
 
 
+@pytest.mark.proves("lock_store.held")
 def test_a_lock_of_a_string_has_the_limit_that_its_holders_name(lock_store: LockStore, app: Celery) -> None:
     with lock_store.held("repo:17", limit=2):
         with lock("repo:17", limit=2, wait=0, app=app):

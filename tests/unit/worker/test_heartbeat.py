@@ -59,6 +59,15 @@ def tell(app: Celery, heartbeat: Heartbeat) -> Callable[..., Unread]:
     return tell
 
 
+@pytest.mark.promise(
+    "Of the deliveries that it has left unread the main process reads at its heartbeat those that run; at "
+    "once one that names another store, or has a body that is too large to be kept. The options of a task "
+    "say how often its leases are renewed",
+    name="read at the heartbeat",
+    broke=(
+        "all are read at once; the options of the task, the values, the store or the size are not looked at"
+    ),
+)
 def test_only_what_is_executed_is_read_when_the_heart_beats(
     heartbeat: Heartbeat,
     roster: Roster,
@@ -81,6 +90,7 @@ def test_only_what_is_executed_is_read_when_the_heart_beats(
     assert list(heartbeat._deliveries) == [others[0].token, others[1].token, executed.token]
 
 
+@pytest.mark.proves("read at the heartbeat")
 def test_the_first_delivery_of_a_task_tells_how_often_its_leases_are_renewed(
     heartbeat: Heartbeat, tell: Callable[..., Unread], were_read: list[Unread]
 ) -> None:
@@ -89,6 +99,7 @@ def test_the_first_delivery_of_a_task_tells_how_often_its_leases_are_renewed(
     assert heartbeat.period == 6 / RENEWALS_PER_TTL
 
 
+@pytest.mark.proves("read at the heartbeat")
 def test_the_ttl_of_a_call_sets_how_often_its_lease_is_renewed(
     heartbeat: Heartbeat, tell: Callable[..., Unread]
 ) -> None:
@@ -96,6 +107,11 @@ def test_the_ttl_of_a_call_sets_how_often_its_lease_is_renewed(
     assert heartbeat.period == 3 / RENEWALS_PER_TTL
 
 
+@pytest.mark.promise(
+    "A worker renews as often as the living leases need: after the last short one as seldom as before it",
+    name="period of the heartbeat",
+    broke="red before: the period stayed as short as the shortest lease needed",
+)
 def test_the_heart_beats_as_often_as_the_leases_need_that_live(
     heartbeat: Heartbeat, tell: Callable[..., Unread]
 ) -> None:
@@ -110,6 +126,7 @@ def test_the_heart_beats_as_often_as_the_leases_need_that_live(
     assert list(heartbeat._deliveries) == [slow.token]
 
 
+@pytest.mark.proves("period of the heartbeat")
 def test_a_short_lease_ends_the_pause_before_the_next_beat(
     heartbeat: Heartbeat, tell: Callable[..., Unread]
 ) -> None:
@@ -120,12 +137,14 @@ def test_a_short_lease_ends_the_pause_before_the_next_beat(
         heartbeat.beat()
 
 
+@pytest.mark.proves("read at the heartbeat")
 def test_a_message_that_names_another_store_is_read_at_once(
     tell: Callable[..., Unread], were_read: list[Unread]
 ) -> None:
     assert were_read == [tell(store="of another server")]
 
 
+@pytest.mark.proves("read at the heartbeat")
 def test_a_large_body_is_not_kept_while_its_task_runs(
     heartbeat: Heartbeat, tell: Callable[..., Unread]
 ) -> None:
@@ -138,11 +157,13 @@ def test_a_large_body_is_not_kept_while_its_task_runs(
     assert bodies == [b"", b"x" * 1_000]
 
 
+@pytest.mark.proves("read at the heartbeat")
 def test_a_delivery_without_options_is_not_tracked(heartbeat: Heartbeat, tell: Callable[..., Unread]) -> None:
     tell(switched_off=["exclusive"])
     assert not heartbeat._deliveries
 
 
+@pytest.mark.proves("read at the heartbeat")
 def test_a_delivery_that_cannot_be_read_stops_no_beat(
     heartbeat: Heartbeat, roster: Roster, store: MemoryStore, tell: Callable[..., Unread]
 ) -> None:

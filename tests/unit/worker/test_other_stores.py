@@ -45,6 +45,7 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
     return lines
 
 
+@pytest.mark.proves("invented epochs")
 def test_300_epochs_are_three_errors_an_hour_and_one_with_their_number(
     stores: OtherStores, clock: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -63,6 +64,7 @@ def test_300_epochs_are_three_errors_an_hour_and_one_with_their_number(
     assert "gen of one more" in line
 
 
+@pytest.mark.proves("invented epochs")
 def test_an_epoch_is_reported_once_however_often_it_comes(
     stores: OtherStores, clock: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -72,6 +74,7 @@ def test_an_epoch_is_reported_once_however_often_it_comes(
     assert len(told(caplog)) == 2
 
 
+@pytest.mark.proves("invented epochs")
 def test_the_epochs_of_hours_take_a_bounded_memory(stores: OtherStores, clock: list[float]) -> None:
     for hour in range(4):
         arrive(stores, *(f"{hour} {number} " + "y" * 10_000 for number in range(2_000)))

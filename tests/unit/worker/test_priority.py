@@ -12,6 +12,8 @@ from kombu import Connection, Consumer, Queue
 from celery_exclusive.messages.stored import StoredMessage
 from celery_exclusive.worker.priority import has_highest_priority
 
+pytestmark = pytest.mark.proves("head of its priority")
+
 
 @pytest.fixture
 def channel() -> Iterator[Any]:

@@ -52,15 +52,18 @@ def recovers(sweeps: list[tuple[int, ...]], **options: Exclusive | Unique) -> li
     return found
 
 
+@pytest.mark.proves("clocks of nodes")
 def test_the_reaper_recovers_when_the_only_clock_has_run_on_for_half_a_ttl() -> None:
     assert recovers([(1000,), (1008,), (1015,), (1016,)]) == [0, 0, 0, 10, 10]
     assert recovers([(1000,), (1011,), (1016,)]) == [0, 0, 0, 0]
 
 
+@pytest.mark.proves("clocks of nodes")
 def test_clocks_that_are_apart_but_run_on_are_calm() -> None:
     assert recovers([(1000, 5000), (1008, 5008), (1015, 5015)]) == [0, 0, 0, 10]
 
 
+@pytest.mark.proves("clocks of nodes")
 @pytest.mark.parametrize("step", [20, -5])
 @pytest.mark.parametrize("other", [1000, 9000])
 def test_one_clock_that_makes_a_step_lets_all_wait(step: int, other: int) -> None:
@@ -68,15 +71,22 @@ def test_one_clock_that_makes_a_step_lets_all_wait(step: int, other: int) -> Non
     assert recovers([*calm, (5016 + step, other + 16), (5017 + step, other + 17)])[4:] == [0, 0]
 
 
+@pytest.mark.proves("clocks of nodes")
 def test_a_node_that_does_not_answer_for_long_lets_all_wait() -> None:
     silent = [(1000, 5000), (1008, 5008), (1015, 5015), (1020, 5015), (1026, 5026)]
     assert recovers(silent) == [0, 0, 0, 10, 10, 0]
 
 
+@pytest.mark.proves("clocks of nodes")
 def test_each_clock_has_to_run_on_for_half_a_ttl() -> None:
     assert recovers([(1000, 5000), (1008, 5004), (1015, 5008)]) == [0, 0, 0, 0]
 
 
+@pytest.mark.promise(
+    "After a silence of the store that is longer than a third of the shortest `ttl` of a task, or of its "
+    "unique key, all sweeps wait",
+    broke="red before for unique keys: only the ttls of locks were asked",
+)
 @pytest.mark.parametrize(
     "options", [{"exclusive": Exclusive(ttl=9)}, {"unique": Unique(ttl=9)}], ids=["exclusive", "unique"]
 )

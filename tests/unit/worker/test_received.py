@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from celery_exclusive.messages.header import HEADER, Header
 from celery_exclusive.messages.stored import Content, StoredMessage
 from celery_exclusive.worker.received import Received
@@ -12,6 +14,7 @@ HEADERS: dict[str, Any] = {"id": "id", "task": "work", "redelivered": True, HEAD
 CONTENT: Content = (b"[]", "application/json", "utf-8", HEADERS, {"priority": 3}, "q", "")
 
 
+@pytest.mark.proves("delivery is read once")
 def test_a_stored_message_has_the_completed_header_and_not_the_history_of_a_delivery() -> None:
     header = Header("p", exclusive="x:k")
     stored = Received(id="id/p", token="t", header=header, content=CONTENT).stored

@@ -18,6 +18,7 @@ def stored(tries: int = 0, since: float | None = None) -> StoredMessage:
     return StoredMessage(b"[]", "application/json", "utf-8", {HEADER: header.write()}, {}, "", "celery")
 
 
+@pytest.mark.proves("reschedule")
 def test_the_delay_grows_from_a_second_to_a_minute_and_differs_by_chance() -> None:
     for tries, longest in enumerate([1, 2, 4, 8, 16, 32, 60, 60, 60]):
         pauses = [found[1] for _ in range(50) if (found := next_try(stored(tries, time.time()), None))]
@@ -25,6 +26,7 @@ def test_the_delay_grows_from_a_second_to_a_minute_and_differs_by_chance() -> No
         assert longest / 2 <= min(pauses) < max(pauses) <= longest
 
 
+@pytest.mark.proves("reschedule")
 def test_a_copy_remembers_its_tries_and_the_first_of_them_and_counts_as_redelivered() -> None:
     first = next_try(stored(), 60)
     assert first
@@ -41,6 +43,7 @@ def test_a_copy_remembers_its_tries_and_the_first_of_them_and_counts_as_redelive
     assert (again.tries, again.since) == (2, header.since)
 
 
+@pytest.mark.proves("reschedule")
 def test_the_last_try_is_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1_000_000.0
     monkeypatch.setattr(reschedule.time, "time", lambda: now)

@@ -81,6 +81,12 @@ def say(roster: Roster, token: str, *held: Claim) -> Callable[[], None]:
     return act
 
 
+@pytest.mark.promise(
+    "Children report in the roster what they execute and hold, forked or not; a slot belongs to its living "
+    "child",
+    name="roster",
+    broke="a slot counts without its pid; all is held from the start; the file stays",
+)
 def test_a_roster_tells_what_living_children_execute_and_hold() -> None:
     roster = Roster(2)
     assert roster.read() == {}
@@ -93,6 +99,7 @@ def test_a_roster_tells_what_living_children_execute_and_hold() -> None:
     assert roster.read() == {}  # all slots are as they were, and their children are gone
 
 
+@pytest.mark.proves("roster")
 def test_a_lease_that_ends_is_held_no_more_and_a_delivery_that_has_finished_is_not_executed() -> None:
     roster = Roster(1)
 
@@ -111,6 +118,7 @@ def test_a_lease_that_ends_is_held_no_more_and_a_delivery_that_has_finished_is_n
         assert roster.read() == {}
 
 
+@pytest.mark.proves("roster")
 def test_the_next_child_of_a_slot_holds_nothing_that_the_one_before_held() -> None:
     roster = Roster(1)
     with child(say(roster, "a" * 16, X, U)):
@@ -119,6 +127,7 @@ def test_the_next_child_of_a_slot_holds_nothing_that_the_one_before_held() -> No
         assert roster.read() == {"b" * 16: [False, False]}
 
 
+@pytest.mark.proves("roster")
 def test_a_child_that_is_not_forked_finds_the_roster_which_leaves_no_file_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -137,6 +146,7 @@ def test_a_child_that_is_not_forked_finds_the_roster_which_leaves_no_file_behind
     assert "CELERY_EXCLUSIVE_ROSTER" not in os.environ
 
 
+@pytest.mark.proves("stopping worker without its store")
 def test_children_learn_that_their_worker_stops_whatever_epoch_it_sees() -> None:
     roster = Roster(1)
 
@@ -163,6 +173,7 @@ def test_an_epoch_that_is_too_long_for_the_roster_is_not_known() -> None:
 # What the heartbeat makes of it -------------------------------------------------------------------------
 
 
+@pytest.mark.proves("forgotten body")
 def test_a_heartbeat_remembers_what_is_executed_and_as_much_else_as_there_are_slots(
     heartbeat: Heartbeat, roster: Roster
 ) -> None:
@@ -172,6 +183,7 @@ def test_a_heartbeat_remembers_what_is_executed_and_as_much_else_as_there_are_sl
     assert list(heartbeat._deliveries) == [nth(number).token for number in (1, 8, 9)]
 
 
+@pytest.mark.proves("silent node")
 def test_a_beat_waits_for_the_epoch_only_until_the_next_one_is_due(
     heartbeat: Heartbeat, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,6 +193,7 @@ def test_a_beat_waits_for_the_epoch_only_until_the_next_one_is_due(
     assert 0 < waits[0] <= heartbeat.period
 
 
+@pytest.mark.proves("only held leases are restored")
 def test_an_expired_lease_is_not_restored_when_the_store_loses_its_data(
     heartbeat: Heartbeat, roster: Roster, store: MemoryStore
 ) -> None:
@@ -200,6 +213,7 @@ def test_an_expired_lease_is_not_restored_when_the_store_loses_its_data(
     assert [owner.id for owner in store.inspect(U.key).holders] == [U.id]
 
 
+@pytest.mark.proves("only held leases are restored")
 def test_a_delivery_without_a_granted_lease_is_renewed_and_not_restored(
     heartbeat: Heartbeat, roster: Roster, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

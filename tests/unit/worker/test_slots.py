@@ -11,6 +11,8 @@ from kombu.asynchronous.semaphore import LaxBoundedSemaphore
 from celery_exclusive.worker.handed_on import NoChannel
 from celery_exclusive.worker.slots import Slots
 
+pytestmark = pytest.mark.proves("handed on")
+
 
 class Worker:
     """Gives its slots as Celery does: each request begins when it gets one."""

@@ -97,6 +97,7 @@ def test_a_rejected_message_keeps_its_key_but_does_not_acquire_a_key_that_anothe
     assert left(store) == 0
 
 
+@pytest.mark.proves("unique, key of the running delivery")
 def test_a_rejected_message_leaves_the_key_to_another_delivery_that_runs(
     unique: WorkerUniqueLease, store: Any
 ) -> None:
@@ -113,6 +114,7 @@ def admitted(store: Any, delivery: Received) -> Outcome:
     return run_plan(admit(delivery, Policy()), lambda asked: store.apply(asked.key, asked.operation).answer)
 
 
+@pytest.mark.proves("queue longer than queued_ttl")
 @pytest.mark.parametrize("again", [False, True])
 def test_a_message_that_has_lost_its_key_to_one_that_is_queued_runs_before_it(
     unique: WorkerUniqueLease, store: Any, again: bool
@@ -128,6 +130,7 @@ def test_a_message_that_has_lost_its_key_to_one_that_is_queued_runs_before_it(
     assert not store.inspect(CLAIM.key).holders
 
 
+@pytest.mark.proves("queue longer than queued_ttl")
 @pytest.mark.parametrize("phase", ["running", "again", "period"])
 def test_a_message_that_has_lost_its_key_to_one_that_runs_or_will_run_does_not_run(
     unique: WorkerUniqueLease, store: Any, phase: Any
@@ -139,6 +142,10 @@ def test_a_message_that_has_lost_its_key_to_one_that_runs_or_will_run_does_not_r
     assert (outcome.kind, outcome.reason, outcome.existing_id) == ("skip", "duplicate", "owner")
 
 
+@pytest.mark.promise(
+    "A store that names no running owner leaves the unique key of a run alone",
+    broke="red before",
+)
 @pytest.mark.parametrize("unanswered", ["u:k", "x:k"])
 def test_a_parked_delivery_leaves_its_unique_key_alone_if_the_store_names_no_running_owner(
     unanswered: str,

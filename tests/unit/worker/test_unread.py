@@ -58,6 +58,12 @@ def request(of: Any) -> dict[str, Any]:
     return {**of.headers, "properties": of.properties, "delivery_info": info, "retries": 0}
 
 
+@pytest.mark.promise(
+    "A child makes of a delivery what the main process would; it is read once, and a body of a megabyte "
+    "goes to the child once; a message is copied for the store only when the store gets it",
+    name="delivery is read once",
+    broke="a delivery pickled without its redelivery; a route that is not restored; the header as it came",
+)
 @pytest.mark.parametrize(
     "came",
     [
@@ -79,6 +85,7 @@ def test_the_child_reads_what_the_main_process_would(task: Any, came: Any) -> No
     assert here.token == unread.token
 
 
+@pytest.mark.proves("delivery is read once")
 def test_a_delivery_is_read_once_in_each_process(task: Any) -> None:
     unread = unread_of(message())
     first = unread.read(task, request(message()), [1], {})
@@ -86,12 +93,14 @@ def test_a_delivery_is_read_once_in_each_process(task: Any) -> None:
     assert not pickle.loads(pickle.dumps(unread))._read
 
 
+@pytest.mark.proves("delivery is read once")
 def test_the_body_of_a_message_goes_to_the_child_once() -> None:
     came = message()
     to_child = pickle.dumps((request(came), came.body, unread_of(came)))
     assert len(to_child) < 1.01 * len(BODY)
 
 
+@pytest.mark.proves("delivery is read once")
 def test_reading_a_delivery_shows_the_body_what_the_publisher_has_sent(task: Any) -> None:
     came = message({**OURS, "promoted": "epoch", "route": ["q", "a", "b"], "redelivered": True})
     sent, unread = pickle.loads(pickle.dumps((request(came), unread_of(came))))
@@ -109,6 +118,7 @@ def test_a_priority_that_an_earlier_release_has_written_into_the_header_is_ignor
     assert "priority" not in delivery.stored.our_header
 
 
+@pytest.mark.proves("unread deliveries")
 def test_a_message_without_a_key_is_an_error_in_each_process_and_its_unique_key_is_released(
     app: Celery, task: Any
 ) -> None:
@@ -123,6 +133,7 @@ def test_a_message_without_a_key_is_an_error_in_each_process_and_its_unique_key_
             there.read(task, request(message()), [1], {})
 
 
+@pytest.mark.proves("unread deliveries")
 def test_a_key_is_made_once_for_all_processes_that_read_the_delivery(app: Celery) -> None:
     """A function of the user's may say something else in the child, or at the next beat."""
     said = count()
@@ -137,6 +148,7 @@ def test_a_key_is_made_once_for_all_processes_that_read_the_delivery(app: Celery
     assert in_child.exclusive == read.exclusive  # type: ignore[union-attr]
 
 
+@pytest.mark.proves("unread deliveries")
 def test_a_request_makes_the_key_of_a_message_and_its_child_runs_under_that(app: Celery) -> None:
     services: Any = app._celery_exclusive  # type: ignore[attr-defined]
     said, asked = count(), list[str]()
@@ -153,6 +165,15 @@ def test_a_request_makes_the_key_of_a_message_and_its_child_runs_under_that(app:
     assert next(said) == 1
 
 
+@pytest.mark.promise(
+    "The main process leaves a first delivery that brings its keys unread. It reads all others at their "
+    "receipt, makes their keys, and the child gets these keys, or the error",
+    name="unread deliveries",
+    broke=(
+        "each condition left out; nothing read at its receipt; keys, error or `is_new` not pickled; a "
+        "unique key that is not released"
+    ),
+)
 @pytest.mark.parametrize(
     ("came", "is_plain"),
     [
@@ -178,6 +199,7 @@ def test_only_a_first_delivery_that_brings_its_keys_is_left_unread(
     assert unread_of(came).is_plain(task) is is_plain
 
 
+@pytest.mark.proves("unread deliveries")
 def test_nothing_is_plain_that_was_rejected_or_has_to_be_signed(
     make_app: Callable[..., Celery], task: Any
 ) -> None:
@@ -190,6 +212,7 @@ def test_nothing_is_plain_that_was_rejected_or_has_to_be_signed(
     assert not unread_of(message()).is_plain(app.tasks["work"])
 
 
+@pytest.mark.proves("unread deliveries")
 def test_only_the_first_reader_warns_of_a_message_without_a_signature(
     make_app: Callable[..., Celery], caplog: pytest.LogCaptureFixture
 ) -> None:

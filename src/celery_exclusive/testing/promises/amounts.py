@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from celery_exclusive.core.key_state import LONGEST_OFFER
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.options.amounts import LONGEST, MOST
@@ -9,6 +11,7 @@ from celery_exclusive.testing.promises.subject import LONG, OTHER, Key, Subject,
 
 
 class AmountPromises(Subject):
+    @pytest.mark.proves("bounds of times and counts")
     def test_the_longest_lease_is_kept_and_renewed(self) -> None:
         key = self.key()
         first = key.hold("a", ttl=LONGEST)
@@ -20,6 +23,7 @@ class AmountPromises(Subject):
         assert fence_of(key.acquire_alone("c", ttl=LONGEST, phase="period")) > first
         assert _lasts(key)
 
+    @pytest.mark.proves("bounds of times and counts")
     def test_the_highest_limit_grants_every_claim(self) -> None:
         key = self.key()
         for id in "abc":
@@ -27,6 +31,7 @@ class AmountPromises(Subject):
         assert key.holders() == ["a", "b", "c"]
         assert key.is_held_against("d", limit=1)
 
+    @pytest.mark.proves("bounds of times and counts")
     def test_the_longest_line_offer_and_tombstone_are_kept(self) -> None:
         key = self.key(offer=LONGEST // LONGEST_OFFER, tombstone_ttl=LONGEST)
         key.needs_line()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from celery_exclusive.core.operations import Granted, Held, Parked
 from celery_exclusive.testing.promises.subject import (
     OTHER,
@@ -25,6 +27,7 @@ class CopyPromises(Subject):
         fence_of(key.follow(wake))
         return wake.epoch
 
+    @pytest.mark.proves("no second run of ours")
     def test_a_promoted_copy_is_used_once(self) -> None:
         key = self.key()
         epoch = self.waited(key)
@@ -73,6 +76,7 @@ class CopyPromises(Subject):
         assert found(key.release("a"))
         assert isinstance(key.acquire("a", OTHER, redelivered=True).answer, Granted)
 
+    @pytest.mark.proves("copy of a running message")
     def test_a_copy_that_has_found_its_message_running_is_stale_when_that_is_done(self) -> None:
         key = self.key()
         key.hold("a")
@@ -86,6 +90,7 @@ class CopyPromises(Subject):
         assert found(key.release("a"))
         assert key.is_stale("a", OTHER, redelivered=True)
 
+    @pytest.mark.proves("stale request")
     def test_a_request_that_comes_after_its_own_repetition_has_finished_is_stale(self) -> None:
         key = self.key()
         fence_of(key.acquire("a", TOKEN, redelivered=True))
@@ -143,12 +148,14 @@ class CopyPromises(Subject):
         assert key.is_stale("b", OTHER, promoted=wake.epoch)
         assert isinstance(key.acquire("b", OTHER, redelivered=True).answer, Granted)
 
+    @pytest.mark.proves("unflagged redelivery")
     def test_a_copy_that_the_broker_delivers_again_without_saying_so_runs(self) -> None:
         key = self.key()
         epoch = self.waited(key)
         assert found(key.release("b", ending="open"))
         assert isinstance(key.acquire("b", OTHER, promoted=epoch).answer, Granted)
 
+    @pytest.mark.proves("unflagged redelivery")
     def test_a_promoted_copy_runs_where_nothing_is_known_of_it(self) -> None:
         key = self.key()
         assert isinstance(key.acquire("b", promoted=key.store.epoch()).answer, Granted)

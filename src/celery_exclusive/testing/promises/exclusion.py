@@ -49,6 +49,7 @@ class ExclusionPromises(Subject):
         for name in ("key", "key2", "ke", "KEY", "key "):
             self.key(name).hold("a")
 
+    @pytest.mark.promise("A lowered limit evicts no holder", broke="a lowered limit that evicts")
     def test_a_lowered_limit_evicts_no_holder_and_grants_nothing_new(self) -> None:
         key = self.key()
         for id in "abc":
@@ -61,6 +62,10 @@ class ExclusionPromises(Subject):
         assert found(key.release("c"))
         key.hold("d", limit=1)
 
+    @pytest.mark.promise(
+        "A refused request does not change the limit of the others",
+        broke="limit taken over, in Python and in Lua",
+    )
     def test_a_refused_request_leaves_the_limit_of_the_others_as_it_was(self) -> None:
         key = self.key()
         for id in "ab":
@@ -97,6 +102,7 @@ class ExclusionPromises(Subject):
         clock.wait_until_expired()
         assert key.holders() == ["a"]
 
+    @pytest.mark.proves("exclusion")
     @pytest.mark.parametrize("limit", [1, 3])
     def test_expired_leases_never_overlap(self, limit: int) -> None:
         """Threads acquire leases and let them expire; never do more than `limit` of them count on one."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from celery_exclusive.core.key_state import OFFERS_IN_LINE
 from celery_exclusive.core.operations import Granted, Parked
 from celery_exclusive.stores.base import Reply
@@ -48,6 +50,7 @@ class OfferPromises(Subject):
             assert key.reap_until_woken().id == "b"
         assert key.inspect().aside == 0
 
+    @pytest.mark.proves("stepping aside")
     def test_a_task_that_accepts_no_offer_steps_aside_for_the_others(self) -> None:
         key = self.with_aside("b")
         snapshot = key.inspect()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from celery_exclusive.core.operations import Answer, Applied, Enqueue, Granted, Parked
 from celery_exclusive.testing.promises.subject import LONG, OTHER, SHORT, Key, Subject, fence_of, found, woken
 
 SEND, IS_KNOWN = Applied(True), Applied(False)
 
 
+@pytest.mark.proves("order of publishing")
 class OrderPromises(Subject):
     def test_a_message_for_a_free_key_is_to_be_sent_and_holds_its_place(self) -> None:
         key = self.ordered_key()

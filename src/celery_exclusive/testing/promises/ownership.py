@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from celery_exclusive.core.operations import Granted, Parked, Renew
 from celery_exclusive.testing.promises.subject import (
     LONG,
@@ -16,6 +18,11 @@ from celery_exclusive.testing.promises.subject import (
 
 
 class OwnershipPromises(Subject):
+    @pytest.mark.promise(
+        "Only the holder's token changes a lease",
+        name="ownership",
+        broke="explorer: any token will do; one token for all deliveries",
+    )
     def test_a_stranger_can_neither_release_nor_renew(self) -> None:
         key = self.key()
         key.hold("a")
@@ -23,6 +30,7 @@ class OwnershipPromises(Subject):
         assert not key.renew("b")
         assert key.holders() == ["a"]
 
+    @pytest.mark.proves("ownership")
     def test_another_delivery_of_the_same_id_can_neither_release_nor_renew(self) -> None:
         key = self.key()
         key.hold("a", TOKEN)
@@ -39,12 +47,19 @@ class OwnershipPromises(Subject):
         assert not key.renew("a")
         assert not found(key.release("a"))
 
+    @pytest.mark.promise(
+        "A holder that was paused past its lease learns of it, and its fence is stale",
+        name="paused holder",
+        broke="a `check()` that never raises",
+        figure="282 of 282 stale writes refused",
+    )
     def test_a_late_finisher_of_a_key_without_another_owner_learns_that_its_lease_has_expired(self) -> None:
         key = self.key()
         key.hold("a", ttl=SHORT)
         key.wait_until_expired()
         assert not found(key.release("a"))
 
+    @pytest.mark.proves("ownership")
     def test_a_late_finisher_leaves_the_next_holder_alone(self) -> None:
         key = self.key()
         key.hold("a", ttl=SHORT)
@@ -73,6 +88,7 @@ class OwnershipPromises(Subject):
         assert not key.renew("a")
         assert not found(key.release("a"))
 
+    @pytest.mark.proves("forced release")
     def test_a_force_released_lease_is_not_offered_to_its_own_copy_if_the_broker_has_that_too(self) -> None:
         key = self.key()
         key.needs_line()
@@ -84,6 +100,7 @@ class OwnershipPromises(Subject):
         assert key.inspect().waiting == 0
         assert isinstance(key.acquire("b", redelivered=True).answer, Granted)  # what the broker has
 
+    @pytest.mark.proves("forced release")
     def test_a_force_released_lease_is_offered_to_its_own_copy_that_only_the_store_has(self) -> None:
         key = self.key()
         key.needs_line()
@@ -91,6 +108,7 @@ class OwnershipPromises(Subject):
         key.park("a", OTHER, redelivered=True)
         assert woken(key.force_release("a")) == ["a"]
 
+    @pytest.mark.proves("loss of data")
     def test_a_lease_that_the_store_has_forgotten_is_restored_for_its_holder_alone(self) -> None:
         key = self.key()
         assert found(key.restore("a", TOKEN))
@@ -108,6 +126,7 @@ class OwnershipPromises(Subject):
         assert not found(key.restore("b"))
         fence_of(key.follow(wake))
 
+    @pytest.mark.proves("ownership")
     def test_renewing_never_shortens(self) -> None:
         key = self.key()
         key.hold("a", ttl=LONG)
@@ -120,6 +139,7 @@ class OwnershipPromises(Subject):
         key.hold("a", ttl=SHORT)
         assert key.inspect().holders[0].remaining > LONG / 2 * 1e6
 
+    @pytest.mark.proves("ownership")
     def test_renewing_never_revives_a_lease_whose_key_another_has_acquired(self) -> None:
         key = self.key()
         key.hold("a", ttl=SHORT)
@@ -148,6 +168,14 @@ class FencePromises(Subject):
     def test_fences_are_positive(self) -> None:
         assert self.key().hold("a") > 0
 
+    @pytest.mark.promise(
+        "The fence of a key only grows, also over a store that lost its data",
+        name="fence grows",
+        broke=(
+            "a fence that stands still; without the clock; by the clock alone; not kept when its key is "
+            "cleared away"
+        ),
+    )
     def test_the_fence_grows_over_releases_on_every_key(self) -> None:
         keys = [self.key(f"key {number}") for number in range(10)]
         last = dict.fromkeys(keys, 0)
@@ -164,6 +192,7 @@ class FencePromises(Subject):
         key.wait_until_expired()
         assert key.hold("b") > first
 
+    @pytest.mark.proves("fence grows")
     def test_the_fence_grows_after_the_key_was_cleared(self) -> None:
         key = self.key()
         first = key.hold("a", ttl=SHORT)
@@ -189,6 +218,15 @@ class FencePromises(Subject):
 
 
 class RepeatPromises(Subject):
+    @pytest.mark.promise(
+        "Each operation of a store can be repeated after a lost reply, also where the server that it meets "
+        "the second time does not know the script",
+        name="repeated operations",
+        broke=(
+            "explorer: a repeated request sent as the first; red before: nine verbs, sent by the text of "
+            "their script as if for the first time"
+        ),
+    )
     def test_acquiring_again_is_the_same_grant(self) -> None:
         key = self.key()
         assert key.hold("a") == key.hold("a")
@@ -201,6 +239,7 @@ class RepeatPromises(Subject):
         (wake,) = key.release("a").wake
         assert fence_of(key.follow(wake)) == fence_of(key.follow(wake))
 
+    @pytest.mark.proves("repeated operations")
     def test_parking_again_keeps_the_position(self) -> None:
         key = self.key()
         key.hold("a")
@@ -212,6 +251,7 @@ class RepeatPromises(Subject):
         assert key.inspect().waiting == 2
         assert woken(key.release("a")) == ["b"]
 
+    @pytest.mark.proves("repeated operations")
     def test_releasing_again_finds_nothing_and_changes_nothing(self) -> None:
         key = self.key()
         key.hold("a")

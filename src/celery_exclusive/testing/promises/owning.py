@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import pytest
+
 from celery_exclusive.core.operations import Held, Stale
 from celery_exclusive.core.records import SECOND, Phase
 from celery_exclusive.testing.promises.subject import LONG, OTHER, SHORT, TOKEN, Subject, fence_of, found
 
 
+@pytest.mark.promise(
+    "A store keeps a key for one id for exactly as long as it says, and hands it over with its fence; each "
+    "in one call that can be repeated",
+    name="owned keys",
+    broke=(
+        "a new fence for the new owner; the former lease stays; any token will do for a run; only its own "
+        "for a queued call; never shortened"
+    ),
+)
 class OwningPromises(Subject):
     def test_one_holds_a_key_and_the_answer_to_others_names_it(self) -> None:
         key = self.key()
@@ -77,6 +88,7 @@ class OwningPromises(Subject):
         assert fence_of(key.acquire_alone("b", OTHER, inherits=("a", "another"))) == fence
         assert key.holders() == ["b"]
 
+    @pytest.mark.proves("takeover asks for its own end")
     def test_a_delivery_takes_over_a_queued_lease_but_not_a_running_one(self) -> None:
         key = self.key()
         fence = fence_of(key.acquire_alone("a", TOKEN, phase="queued"))
@@ -93,6 +105,12 @@ class OwningPromises(Subject):
         assert found(key.release("b", OTHER))
         assert fence_of(key.acquire("c", takes_over=("b", "queued"))) > fence
 
+    @pytest.mark.promise(
+        "A delivery that takes over the key of a queued task asks first whether its own task has finished",
+        name="takeover asks for its own end",
+        broke="explorer: a takeover that does not ask",
+        also="the explorer",
+    )
     def test_a_finished_task_does_not_take_over_a_queued_lease(self) -> None:
         key = self.key()
         fence_of(key.acquire("b", OTHER, redelivered=True))
@@ -101,6 +119,7 @@ class OwningPromises(Subject):
         assert key.acquire("b", redelivered=True, takes_over=("a", "queued")).answer == Stale()
         assert key.holders() == ["a"]
 
+    @pytest.mark.proves("copies of a superseded run")
     def test_copies_of_a_superseded_message_leave_and_later_ones_are_stale(
         self,
     ) -> None:
@@ -114,6 +133,7 @@ class OwningPromises(Subject):
         assert found(key.remove("c", ending="superseded"))
         assert key.is_stale("c", OTHER, redelivered=True)
 
+    @pytest.mark.proves("call that was given up")
     def test_the_request_of_a_call_that_was_given_up_acquires_nothing_when_it_comes(self) -> None:
         key = self.key()
         key.give_up("a")
@@ -123,6 +143,7 @@ class OwningPromises(Subject):
             assert key.holders() == []
         fence_of(key.acquire_alone("b", OTHER, phase="queued"))
 
+    @pytest.mark.proves("retry that was given up")
     def test_the_request_of_a_retry_that_was_given_up_leaves_the_lease_to_its_run(self) -> None:
         key = self.key()
         fence = fence_of(key.acquire_alone("run", TOKEN))
@@ -133,6 +154,7 @@ class OwningPromises(Subject):
         assert key.holders() == ["run"]
         assert key.renew("run", TOKEN)
 
+    @pytest.mark.proves("retry that was given up")
     def test_a_message_whose_call_was_given_up_and_that_comes_nevertheless_waits_and_begins(self) -> None:
         key = self.key()
         key.hold("run")
@@ -143,6 +165,7 @@ class OwningPromises(Subject):
         key.release("run")
         fence_of(key.acquire("retry", OTHER, redelivered=True))
 
+    @pytest.mark.proves("one command, no answer")
     def test_a_call_that_is_given_up_releases_the_key_that_it_holds_if_its_message_is_not_known(self) -> None:
         key = self.key()
         fence_of(key.acquire_alone("a", TOKEN, phase="queued"))
@@ -152,6 +175,7 @@ class OwningPromises(Subject):
             assert found(key.give_up("a", releases=True))
             assert key.holders() == []
 
+    @pytest.mark.proves("one command, no answer")
     def test_a_call_whose_message_runs_or_waits_is_not_given_up(self) -> None:
         key = self.key()
         fence_of(key.acquire_alone("a", TOKEN, phase="queued"))
@@ -168,6 +192,7 @@ class OwningPromises(Subject):
         assert key.acquire_alone("a", TOKEN, phase="queued").answer == Stale()
         assert key.holders() == []
 
+    @pytest.mark.proves("retry that was given up")
     def test_a_copy_of_a_finished_message_does_not_run_after_its_call_was_given_up(self) -> None:
         key = self.key()
         key.remove("a", ending="superseded")

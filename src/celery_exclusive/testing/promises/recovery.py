@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from celery_exclusive.core.operations import Granted, Held, Parked
 from celery_exclusive.testing.promises.subject import (
     LONG,
@@ -16,6 +18,7 @@ from celery_exclusive.testing.promises.subject import (
 )
 
 
+@pytest.mark.proves("recovery")
 class RecoveryPromises(Subject):
     def test_a_sweep_offers_the_message_of_a_dead_run(self) -> None:
         key = self.dead_run()
@@ -44,6 +47,7 @@ class RecoveryPromises(Subject):
         assert key.reap_until_woken().id == "b"
         assert key.inspect().waiting == 2
 
+    @pytest.mark.proves("living run over an outage")
     def test_a_dead_run_holds_its_key_until_a_sweep_recovers_it(self) -> None:
         key = self.dead_run()
         assert isinstance(key.acquire("b", OTHER).answer, Held)
@@ -51,12 +55,17 @@ class RecoveryPromises(Subject):
         assert not key.reap(recovers_until=0).wake
         assert key.reap_until_woken().id == "b"
 
+    @pytest.mark.promise(
+        "However often others ask for the key of a dead run, the next sweep recovers it",
+        broke="the code before: on each store but memcached it was put off by a second each time",
+    )
     def test_a_request_for_the_key_of_a_dead_run_does_not_put_off_the_sweep(self) -> None:
         key = self.dead_run()
         assert not key.reap(recovers_until=0).wake
         assert isinstance(key.acquire("b", OTHER).answer, Held)
         assert [wake.id for wake in key.reap().wake] == ["a"]
 
+    @pytest.mark.proves("living run over an outage")
     def test_a_run_that_renews_its_lease_before_the_sweep_goes_on(self) -> None:
         key = self.dead_run()
         assert key.renew("a", ttl=LONG)
@@ -69,6 +78,12 @@ class RecoveryPromises(Subject):
         assert found(key.release("a"))
         assert not key.reap().wake
 
+    @pytest.mark.promise(
+        "A dead run is shown with nothing remaining, is released without force and then runs again; "
+        "without any worker it holds its key for ten minutes at most",
+        name="dead run without a worker",
+        broke="the code before: it was not shown, and a release did nothing",
+    )
     def test_a_dead_run_is_shown_and_can_be_released_without_a_worker(self) -> None:
         key = self.dead_run()
         (owner,) = key.inspect().holders
@@ -84,6 +99,7 @@ class RecoveryPromises(Subject):
         assert isinstance(refused.answer, Held)
         assert not woken(key.release("a"))
 
+    @pytest.mark.proves("unique, recovery")
     def test_a_unique_run_is_recovered_too(self) -> None:
         key = self.key()
         self.begin_unique(key, ttl=SHORT)
@@ -92,6 +108,7 @@ class RecoveryPromises(Subject):
         wake = key.reap_until_woken()
         assert (wake.id, wake.message) == ("a", b"the message")
 
+    @pytest.mark.proves("unique, recovery")
     def test_the_end_of_a_unique_body_frees_its_key_and_recovers_nothing(self) -> None:
         key = self.key()
         self.begin_unique(key)
@@ -100,12 +117,14 @@ class RecoveryPromises(Subject):
         assert isinstance(key.acquire_alone("b", OTHER, phase="queued").answer, Granted)
         assert not key.reap().wake
 
+    @pytest.mark.proves("unique, recovery")
     def test_a_unique_run_that_is_redelivered_between_its_body_and_its_end_runs_again(self) -> None:
         key = self.key()
         self.begin_unique(key)
         assert found(key.release("a", ending="if_no_copy"))
         assert isinstance(key.acquire("a", OTHER, redelivered=True).answer, Granted)
 
+    @pytest.mark.proves("unique, recovery")
     def test_a_retry_inherits_a_unique_lease_without_the_message_of_its_run(self) -> None:
         key = self.key()
         fence = self.begin_unique(key)

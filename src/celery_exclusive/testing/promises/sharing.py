@@ -33,6 +33,7 @@ class SharingPromises(Subject):
         key.store.close()
         assert found(key.release("a"))
 
+    @pytest.mark.proves("exclusion")
     @pytest.mark.parametrize("threads_share_a_client", [True, False])
     def test_threads_count_without_a_lock_of_their_own(self, *, threads_share_a_client: bool) -> None:
         shared = self.key()
@@ -87,6 +88,7 @@ class SharingPromises(Subject):
         assert _ended(_in_child(lambda: key.hold("child") > 0)) == 0
         assert key.holders() == ["child"]
 
+    @pytest.mark.proves("stored before acknowledged")
     def test_a_message_that_a_dead_process_parked_is_kept(self) -> None:
         key = self.key()
         self.needs_fork()

@@ -136,6 +136,7 @@ class LookPromises(Subject):
 
 
 class NamePromises(Subject):
+    @pytest.mark.proves("large and odd arguments")
     @pytest.mark.parametrize("name", NAMES)
     def test_any_string_is_a_key(self, name: str) -> None:
         key = self.key(name)
@@ -194,6 +195,7 @@ class UpkeepPromises(Subject):
         store.reap(every=every)
         until(lambda: store.reap(every=every).answer == Applied(True), "the period is over")
 
+    @pytest.mark.proves("sweeps")
     def test_a_sweep_looks_at_no_more_keys_than_its_limit(self) -> None:
         keys = [self.key_of_dying_holder("b") for _ in range(5)]
         for key in keys:
@@ -211,6 +213,11 @@ class UpkeepPromises(Subject):
         assert (reply.answer, reply.wake, reply.aside, reply.more) == (Applied(True), (), (), False)
         assert not self.client().reap(limit=0).more
 
+    @pytest.mark.promise(
+        "Nothing is left of what has ended but a fence and tombstones, which end",
+        name="nothing left",
+        also="each history of the differential test",
+    )
     def test_nothing_is_left_of_finished_tasks(self) -> None:
         store = self.client(tombstone_ttl=SHORT)
         for number in range(20):
@@ -219,6 +226,7 @@ class UpkeepPromises(Subject):
             assert found(key.release("a"))
         self.leaves_nothing(store_of=self.key("key 0"))
 
+    @pytest.mark.proves("nothing left")
     def test_nothing_is_left_of_a_line_that_has_emptied(self) -> None:
         key = self.key(tombstone_ttl=SHORT)
         key.hold("0")
@@ -232,6 +240,7 @@ class UpkeepPromises(Subject):
         assert self.lists(key.store)
         self.leaves_nothing(store_of=key)
 
+    @pytest.mark.proves("nothing left")
     def test_nothing_is_left_of_dead_holders(self) -> None:
         key = self.key()
         key.hold("a", ttl=SHORT)

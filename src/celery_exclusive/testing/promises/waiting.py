@@ -28,6 +28,7 @@ MESSAGES = {
 
 
 class WaitingPromises(Subject):
+    @pytest.mark.proves("stored before acknowledged")
     @pytest.mark.parametrize("kind", MESSAGES)
     def test_a_parked_message_is_returned_as_it_was(self, kind: str) -> None:
         key = self.key()
@@ -94,6 +95,7 @@ class WaitingPromises(Subject):
         assert isinstance(answer, Held)
         assert [owner.id for owner in answer.by] == ["a", "b"]
 
+    @pytest.mark.proves("order")
     def test_waiting_tasks_run_in_the_order_in_which_they_arrived(self) -> None:
         key = self.key()
         key.hold("first")
@@ -124,6 +126,7 @@ class WaitingPromises(Subject):
             key.acquire(id, limit=3, message=b"message")
         assert [woken(key.release(id)) for id in "abc"] == [["d"], ["e"], ["f"]]
 
+    @pytest.mark.proves("order")
     def test_a_newcomer_never_passes_a_waiting_task(self) -> None:
         key = self.key()
         key.hold("a")
@@ -192,10 +195,12 @@ class WaitingPromises(Subject):
         assert isinstance(reply.answer, Parked)
         assert woken(reply) == ["b", "c"]
 
+    @pytest.mark.proves("liveness")
     def test_the_reaper_offers_the_key_of_a_dead_holder(self) -> None:
         key = self.key_of_dying_holder("b", "c")
         assert key.reap_until_woken().id == "b"
 
+    @pytest.mark.proves("liveness")
     def test_the_next_request_offers_the_key_of_a_dead_holder(self) -> None:
         key = self.key_of_dying_holder("b", "c")
         key.wait_until_expired()
@@ -210,6 +215,7 @@ class WaitingPromises(Subject):
         assert not found(reply)
         assert woken(reply) == ["b"]
 
+    @pytest.mark.proves("no slot, no polling")
     def test_while_the_holder_lives_no_task_is_woken(self) -> None:
         key = self.key(offer=SHORT)
         key.hold("a")
