@@ -11,7 +11,7 @@ from bench.bare import Socket, lock_with_each_message
 from bench.clock import SLICES, interleaved, per_call
 from bench.row import OURS, Figure, Row, shares
 from bench.tasks import KEPT, make
-from celery_exclusive.publishing.own_channel import OwnProducer, own_channel
+from celery_exclusive.seams.kombu_message import capturing, push_or_send
 from tests.servers import RedisServer
 
 CALLS, ROUNDS = 50, 9
@@ -55,7 +55,7 @@ def _publisher(name: str, broker: RedisServer, store: RedisServer) -> Callable[[
             other.ask("SET", key, "1", "NX", "PX", "600000")
         if name == KEPT:
             with task.app.producer_or_acquire() as producer:
-                task.apply_async((key,), producer=OwnProducer(producer, own_channel))
+                task.apply_async((key,), producer=capturing(producer, "task", push_or_send))
         else:
             task.delay(key)
 

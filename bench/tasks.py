@@ -49,7 +49,7 @@ def make(contender: str, broker: str, *, store: str = "", tally: str = "", **con
     elif contender in ("bare, late", OUR_CLIENT_LATE):
         options = LATE
     elif contender == KEPT:
-        note_queues(app)
+        note_queues(app, keeps_client=True)
     lock = _lock(contender, store)
     times = Tally(tally) if tally else None
 

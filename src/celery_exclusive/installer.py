@@ -25,6 +25,7 @@ from celery_exclusive.options.leftovers import leftovers
 from celery_exclusive.options.masking import mask
 from celery_exclusive.options.misplaced import refuse_misplaced
 from celery_exclusive.options.option import Option, apps_with_locks, check_declaration
+from celery_exclusive.publishing.publisher import PUBLISHER, Publisher
 from celery_exclusive.publishing.send import with_our_header
 from celery_exclusive.seams import probe
 from celery_exclusive.seams.celery_app import known_tasks, wrap_task_factory
@@ -84,6 +85,7 @@ def install(app: Celery) -> Celery:
         mask(app)
         app.steps["worker"].add("celery_exclusive.worker.steps:Locks")
         setattr(app, ATTRIBUTE, services)
+        setattr(app, PUBLISHER, Publisher(services))
         app.__class__ = with_our_header(app.__class__)
         apps_with_locks[app] = _adopt_when_bound
         if "django.core.checks" in sys.modules:  # one of its checks is whether the project has our app

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from celery_exclusive import events
 from celery_exclusive.core.claim import task_id
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("celery_exclusive")
 logger.addFilter(OneLine())
+_named_stores: WeakSet[Services] = WeakSet()
+"""The apps of this process whose store is in the log."""
 
 
 def skipped(task: str, id: str, lock: str, by: Sequence[Owner]) -> None:
@@ -161,9 +164,9 @@ def line_grows(task: str, lock: str, waiting: int) -> None:
 
 def store_chosen(services: Services) -> None:
     """Log once per process where it looks for locks; the banner of a worker says so."""
-    if services.has_named_store or services.is_worker:
+    if services in _named_stores or services.is_worker:
         return
-    services.has_named_store = True
+    _named_stores.add(services)
     url, prefix = services.store.url, services.settings.exclusive_prefix
     logger.info("locks are in %s (%s), exclusive_prefix %s", url, services.origin, prefix)
 

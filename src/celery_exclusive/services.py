@@ -60,13 +60,9 @@ class Services:
     """The services of an app with locks, in every process.
 
     `events_from` returns the worker's name while a monitor listens to its events. `hand_on` hands messages on
-    within a worker, and returns those that have to be published. `conflicts_when_eager`: a
-    test wants eager tasks to conflict, too. `refused_lately`: the names of tasks whose last call was not
-    sent, so that the next one is likely to be another duplicate. `silent_until`: until then the store is not
-    asked for messages that are sent in any case, see `publishing.impatient_store`. `is_worker`: this process
-    runs tasks, with the state in `worker`, see `worker.parts`. `publisher_epoch`: the epoch that publishers
-    have read, and when they read it again. `has_named_store`: the log says where this process looks for
-    locks.
+    within a worker, and returns those that have to be published. `conflicts_when_eager`: a test wants eager
+    tasks to conflict, too. `is_worker`: this process runs tasks, with the state in `worker`, see
+    `worker.parts`.
     """
 
     courier: Courier
@@ -81,10 +77,6 @@ class Services:
     def __init__(self, app: Any) -> None:
         self.app = app
         self.leave_worker()
-        self.refused_lately: set[str] = set()
-        self.silent_until = 0.0
-        self.publisher_epoch: tuple[str, float] = "", 0.0
-        self.has_named_store = False
 
     def leave_worker(self) -> None:
         """Be the services of a process that runs no tasks, or no longer."""

@@ -17,10 +17,10 @@ import redis
 from celery import Celery
 
 from celery_exclusive import Unique, install
-from celery_exclusive.core.operations import Applied, Granted
+from celery_exclusive.core.operations import Applied, Granted, Held
 from celery_exclusive.errors import StoreUnavailable
-from celery_exclusive.publishing.one_call import OneCall
 from celery_exclusive.stores.base import open_store
+from celery_exclusive.stores.redis.store import RedisStore
 from tests.cluster import RedisCluster, slot_of
 from tests.conftest import or_leave_out
 from tests.redis_tls import Certificates, RedisWithTls, SentinelWithTls
@@ -235,12 +235,14 @@ def test_a_publisher_finds_its_store_behind_the_tls_of_its_broker_and_pushes_in_
     else:
         said["ssl_cert_reqs"] = ssl.CERT_REQUIRED
         app = make_app(f"redis://localhost:{server.port}/0", broker_use_ssl=said)
-    pushes: list[object] = []
-    push = OneCall.push
-    monkeypatch.setattr(OneCall, "push", lambda *args: pushes.append(push(*args)) or pushes[-1])
+    pushes: list[Any] = []
+    push = RedisStore.acquire_and_push
+    monkeypatch.setattr(
+        RedisStore, "acquire_and_push", lambda *args: pushes.append(push(*args)) or pushes[-1]
+    )
     results = [app.tasks["load"].delay("a") for _ in range(2)]
     assert [result.outcome for result in results] == ["published", "skipped"]
-    assert pushes == [True]
+    assert [type(reply.answer) for reply in pushes] == [Granted, Held]
     with server.client() as redis:
         assert redis.llen("celery") == 1
 

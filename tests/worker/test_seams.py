@@ -57,7 +57,7 @@ def test_a_worker_without_a_name_that_is_for_speed_warns_once_and_runs_its_line_
     assert "Traceback" not in worker.log
 
 
-@pytest.mark.parametrize("name", ["_create_client", "_put", "_get_channel", "_dirty", "_sock"])
+@pytest.mark.parametrize("name", ["_create_client", "_put", "_q_for_pri", "_dirty", "_sock"])
 def test_a_publisher_without_a_name_that_is_for_speed_sends_a_unique_call_once(
     make_lab: Callable[..., Lab], name: str
 ) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 from kombu import pools
 from kombu.exceptions import OperationalError
-from kombu.utils.json import dumps
 
 from celery_exclusive import notices
 from celery_exclusive.brokers import broker_urls, family
@@ -16,6 +15,7 @@ from celery_exclusive.core.claim import task_id
 from celery_exclusive.messages.header import Header
 from celery_exclusive.messages.stored import StoredMessage
 from celery_exclusive.options.amounts import seconds_until
+from celery_exclusive.seams.kombu_message import Encoded, compress, lists_and_payload
 from celery_exclusive.stores.base import Wake
 
 _CONFIRM = 30
@@ -142,24 +142,22 @@ def _has_lists(producer: Any, exchange: str) -> bool:
 
 def _push_to_head(producer: Any, stored: StoredMessage) -> None:
     """kombu consumes a Redis list from its right end, and publishes to its left one."""
-    channel, headers = producer.channel, stored.headers_to_send()
-    body, content_type, content_encoding = producer._prepare(
+    properties = dict(stored.properties)
+    message = Encoded(
         stored.body,
-        None,
+        properties.get("priority"),
         stored.content_type,
         stored.content_encoding,
-        stored.headers.get("compression"),
-        headers,
+        stored.headers_to_send(),
+        properties,
+        stored.routing_key,
+        exchange=stored.exchange,
     )
-    properties = dict(stored.properties)
-    message = channel.prepare_message(
-        body, properties.get("priority"), content_type, content_encoding, headers, properties
-    )
-    channel._inplace_augment_message(message, stored.exchange, stored.routing_key)
-    priority = channel._get_message_priority(message)
-    with channel.conn_or_acquire() as client:
-        for queue in channel._lookup(stored.exchange, stored.routing_key):
-            client.rpush(channel._q_for_pri(queue, priority), dumps(message))
+    message = compress(producer, message, stored.headers.get("compression"))
+    lists, payload = lists_and_payload(producer.channel, message)
+    with producer.channel.conn_or_acquire() as client:
+        for to in lists:
+            client.rpush(to, payload)
 
 
 def _time_left(expires: str | None) -> float | None:

@@ -1,21 +1,32 @@
-"""The options of one call: those of its task, unless the call changes them."""
+"""The options of one call: those of its task, unless the call changes them, and what Celery adds."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from inspect import signature
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery import Celery
 
 from celery_exclusive.errors import OptionError, closest, did_you_mean
 from celery_exclusive.options.declared import KINDS, NAMES, Exclusive, Unique
 from celery_exclusive.options.values import declared_options
+from celery_exclusive.seams.celery_app import own_options
 
+if TYPE_CHECKING:
+    from celery_exclusive.services import Services
+
+_PARAMETERS = signature(Celery.send_task).parameters
 _CELERYS = {"queue", "exchange", "routing_key", "priority", "serializer", "compression", "delivery_mode"}
-_CELERYS |= {"immediate", "mandatory", "ignore_result", *signature(Celery.send_task).parameters}
+_CELERYS |= {"immediate", "mandatory", "ignore_result", *_PARAMETERS}
 """Options that most calls have, and that Celery knows."""
 _TYPES = frozenset(KINDS)
+_NOT_ROUTED = frozenset(_PARAMETERS) | {"ignore_result"}
+"""The options that Celery shows to no router, and accepts from none."""
+_MERGES_BY_NAME = _PARAMETERS["expires"].default is not None
+"""Whether a call by name has the options of its task, as since Celery 5.7, where None clears one."""
+_RARE = frozenset({"router", "connection", "publisher"})
 
 
 class CallOptions(NamedTuple):
@@ -63,6 +74,37 @@ def pop_call_options(name: str, task: Any, options: dict[str, Any]) -> CallOptio
     return CallOptions(**chosen, off=tuple(off), values=values)
 
 
+def as_sent(
+    services: Services, task: Any, name: str, args: Any, kwargs: Any, options: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the options of a call as Celery will send it: merged with those of its task, and routed.
+
+    `Celery.send_task` does both before it makes the message, and shows the result to no caller. With these
+    options it changes nothing any more, so keys and places go by what is sent.
+    """
+    if _MERGES_BY_NAME and task is not None and "task_type" not in options:
+        own = {option: value for option, value in own_options(task).items() if value is not None}
+        options = {**own, **options, "task_type": task}
+    if not services.amqp.routes and _RARE.isdisjoint(options):
+        return options
+    return _routed(services.amqp, name, args, kwargs, options)
+
+
+def _routed(amqp: Any, name: str, args: Any, kwargs: Any, options: dict[str, Any]) -> dict[str, Any]:
+    to_route = {option: value for option, value in options.items() if option not in _NOT_ROUTED}
+    others = {option: value for option, value in options.items() if option in _NOT_ROUTED}
+    router, connection = others.pop("router", None), others.pop("connection", None)
+    publisher = others.pop("publisher", None)
+    if connection:
+        others["producer"] = amqp.Producer(connection, auto_declare=False)
+    elif publisher and not others.get("producer"):
+        others["producer"] = publisher
+    route_name, task_type = others.get("route_name") or name, others.get("task_type")
+    routed = (router or amqp.router).route(to_route, route_name, args, kwargs, task_type)
+    refused = {option: routed.pop(option) for option in routed.keys() & _NOT_ROUTED}
+    return {**others, **routed, "router": _Routed(refused)}
+
+
 def _refuse_misspelt(name: str, options: dict[str, Any]) -> None:
     for word, given in options.items():
         if word in NAMES:
@@ -76,3 +118,13 @@ def _refuse_misspelt(name: str, options: dict[str, Any]) -> None:
 @lru_cache
 def _is_misspelt(word: str) -> bool:
     return closest(word, NAMES) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class _Routed:
+    """Stands for a router whose answer is among the options already, but for what Celery refuses in one."""
+
+    refused: dict[str, Any]
+
+    def route(self, options: dict[str, Any], *_: Any) -> dict[str, Any]:
+        return {**options, **self.refused}

@@ -12,22 +12,21 @@ from celery_exclusive.run import current_run
 from celery_exclusive.system.deadline import REPORT, deadline
 
 if TYPE_CHECKING:
-    from celery_exclusive.services import Services
+    from celery_exclusive.publishing.publisher import Publisher
 
 T = TypeVar("T")
 
 _SILENCE = 0.5
 """Seconds without an answer after which a store counts as silent. An error that comes at once delays none."""
-_REMEMBERED = 2
-"""Seconds for which a silent store is not asked again for such messages."""
 
 
-def store_or_impatient(services: Services) -> Any:
+def store_or_impatient(publisher: Publisher) -> Any:
     """Return the store that a message asks that is sent without an answer, too.
 
     Where broker and store are one database, it cannot be sent before that answers: it waits as any other.
     """
-    return services.store if services.has_one_place else ImpatientStore(services)
+    services = publisher.services
+    return services.store if services.has_one_place else ImpatientStore(publisher)
 
 
 class ImpatientStore:
@@ -39,8 +38,8 @@ class ImpatientStore:
     Its calls raise StoreUnavailable if the store does not answer, or did not a moment ago.
     """
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
+    def __init__(self, publisher: Publisher) -> None:
+        self._publisher, self._services = publisher, publisher.services
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._services.store, name)
@@ -60,7 +59,7 @@ class ImpatientStore:
 
     def _ask(self, call: Callable[..., T], *asked: Any) -> T:
         limit = self._limit()
-        if time.monotonic() < self._services.silent_until or limit is None:
+        if self._publisher.is_store_silent or limit is None:
             url = self._services.store.url
             raise StoreUnavailable(f"store {url} did not answer a moment ago, and was not asked again")
         with self._noting_silence(), limit:
@@ -81,7 +80,6 @@ class ImpatientStore:
         try:
             yield
         except StoreUnavailable:
-            now = time.monotonic()
-            if now - began >= _SILENCE:
-                self._services.silent_until = now + _REMEMBERED
+            if time.monotonic() - began >= _SILENCE:
+                self._publisher.note_silence()
             raise

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery_exclusive.options.keys import needs_headers
-from celery_exclusive.publishing.call_options import CallOptions
-from celery_exclusive.services import Services
+from celery_exclusive.publishing.message import NotSent
+
+if TYPE_CHECKING:
+    from celery_exclusive.publishing.call_options import CallOptions
+    from celery_exclusive.services import Services
 
 _Publish = Callable[[Mapping[str, Any], Any, Callable[..., Any]], Any]
 """It is given the headers that the message has by then, the producer, and what pushes it."""
@@ -27,12 +30,12 @@ def are_late(services: Services, task: Any, call: CallOptions) -> bool:
 def send_late(
     services: Services, options: dict[str, Any], send: Callable[..., Any], publish: _Publish
 ) -> Any:
-    """Let Celery send a message through a producer that lets `publish` push it, or return another handle."""
+    """Let Celery send a message through a producer that lets `publish` send it, or return another handle."""
     with services.app.producer_or_acquire(options.get("producer")) as used:
         late = _Producer(used, publish)
         try:
             result = send(**{**options, "producer": late})
-        except _NotSent:
+        except NotSent:
             services.app.AsyncResult(options["task_id"])  # when it goes, Celery expects no result any more
             return late.result
     vars(result).update(vars(late.result))
@@ -57,12 +60,8 @@ class _Producer:
 
         self.result = self._publish(options["headers"], self._producer, push)
         if not pushed:
-            raise _NotSent
+            raise NotSent
         return pushed[0]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._producer, name)
-
-
-class _NotSent(BaseException):
-    """Ends the publishing of a message whose key is held. It is no error: nothing between may report it."""

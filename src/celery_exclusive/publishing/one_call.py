@@ -1,214 +1,139 @@
-"""Acquires a unique key in the call that pushes its message, where broker and store are one Redis database.
+"""The request for the unique key of a message. Where broker and store are one Redis, it pushes that, too.
+
+A producer that dies leaves both or neither. A request that is repeated, since its answer was lost, pushes
+nothing again: the first one has left its lease, or a mark.
 
 Where they are two, the request is sent before the message is made, and the answer read before kombu sends it.
-
-kombu makes the message and chooses its list. Only the client through which its channel would push is another
-one, for this one message: it acquires the key and pushes in one script. Producer and channel are of this
-message alone, too: they share the state of those that kombu has, and change none. A producer that dies
-leaves both or neither. A request that is repeated, since its answer was lost, pushes nothing again: the first
-one has left its lease, or a mark.
 
 Whatever is unusual goes the plain way, in which the key is acquired before the message is made.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from dataclasses import replace
-from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery import Celery
 from celery.signals import before_task_publish
 from kombu import Producer
-from kombu.transport.redis import Channel
-from typing_extensions import Self
 
 from celery_exclusive import notices
-from celery_exclusive.core.operations import AcquireAlone, Answer, Granted, Held, Stale
+from celery_exclusive.core.operations import AcquireAlone, Answer, Granted, Held
 from celery_exclusive.errors import NotDone, StoreRefused, StoreUnavailable
-from celery_exclusive.publishing.own_channel import OwnChannel, OwnProducer, is_replaceable, own_channel
-from celery_exclusive.services import Services
-from celery_exclusive.stores.base import Reply
+from celery_exclusive.seams.kept_client import client_of
+from celery_exclusive.seams.kombu_message import Captured, Push, are_wrapped, is_in_batch, is_of_pool
 from celery_exclusive.stores.redis import address
 
-_PUSHES = frozenset({"conn_or_acquire", "lpush"})
-"""What kombu's code for pushing a message names; without them it is no version that we know."""
-_CELERYS, _KOMBUS = vars(sys.modules[Celery.__module__]), vars(sys.modules[Producer.__module__])
+if TYPE_CHECKING:
+    from celery_exclusive.messages.header import Header
+    from celery_exclusive.publishing.message import Message
+    from celery_exclusive.stores.base import Reply
+
 _LARGE = 100_000
 """The most characters of a message that is sent within the timeout of the store, maybe in vain."""
 
 
-def is_possible(services: Services, options: dict[str, Any]) -> bool:
-    """Whether nobody would see a message begun that is not sent."""
+def is_possible(message: Message) -> bool:
+    """Whether a message may be made before its key is acquired: only Celery and kombu see it begun.
+
+    With `Publisher.has_one_call` it is the switch for all that this module does beside the plain way.
+    """
     if before_task_publish.receivers:
         return False  # a receiver, such as a tracer's, waits for after_task_publish
-    for method, own in ((Celery.send_task, _CELERYS), (Producer.publish, _KOMBUS)):
-        if type(method) is not FunctionType or method.__globals__ is not own:
-            return False  # a tracer that wraps one reports what raises there as an error
-    producer = options.get("producer")
+    if are_wrapped((Celery.send_task, Celery), (Producer.publish, Producer)):
+        return False  # a tracer that wraps one reports what raises there as an error
+    producer, pool = message.options.get("producer"), message.services.amqp.producer_pool
+    if not producer:
+        return getattr(pool, "Producer", None) is Producer
     # A group has one of the pool, as its own; whoever makes another one may do with it what he likes.
-    return not producer or producer in getattr(services.app.producer_pool, "_dirty", ())
+    return type(producer) is Producer and is_of_pool(producer, pool) and not is_in_batch(producer)
 
 
-class OneCall:
-    """A message that is sent with its lease, or not at all.
+class Request:
+    """The request of one message for its unique key.
 
-    result = OneCall(services, store, key, operation, producer).send(publish)     # None: the key is held
+    * `may_hold`: whether the key may be held for the message.
+    * `is_unanswered`: whether a request has no answer, and may yet be carried out.
+    * `may_be_sent`: whether the message went to the server with a request, which has not refused it.
+    * `is_pushed`: whether the server has pushed it.
+    * `is_refused`: whether another task holds the key.
     """
 
     def __init__(
-        self, services: Services, store: Any, key: str, operation: AcquireAlone, producer: Any = None
+        self, message: Message, header: Header, store: Any, key: str, *, may_be_patient: bool
     ) -> None:
-        self._services, self._store, self._key, self._operation = services, store, key, operation
-        self._producer, self._has_one_place = producer, services.has_one_place
-        self.answer: Answer | None = None
-        self.is_unanswered = False
-        self.may_be_sent = False
-        """Whether the message went to the server with a request, which has not refused it."""
-        self.is_patient = False
-        """Whether that request goes through kombu's client, and waits as long as kombu does."""
+        self._message, self._header, self._store, self._key = message, header, store, key
+        self._may_be_patient = may_be_patient
+        self._has_one_place = self._is_patient = False
         self._begun: Any = None
+        self.may_hold = self.is_unanswered = self.may_be_sent = self.is_pushed = self.is_refused = False
 
-    def send(self, publish: Callable[..., Any], *, is_celerys: bool = False) -> Any:
-        """Let Celery publish the message through a producer; return None if the key is held.
+    def ask(self, operation: AcquireAlone) -> Answer:
+        """Acquire the key, or read the answer to what has begun."""
+        if self._begun is None:
+            self._header.store = self._message.publisher.epoch(self._store)
+        self.may_hold = self.is_unanswered = True  # an interruption may come after the grant
+        begun, self._begun = self._begun, None
+        reply: Reply = self._store.apply(self._key, operation, *((begun,) if begun else ()))
+        self.is_unanswered = False
+        return self._noted(operation, reply.answer) if isinstance(reply.answer, Held) else reply.answer
 
-        Celery waits for its broker without end, and so does what `is_celerys`: nobody would get the error.
-        The message may have been sent by then, or be sent yet: the same request does not send it twice.
-        """
-        try:
-            return self._begin_and_send(publish)
-        except StoreUnavailable:
-            if not (is_celerys and self.is_unanswered and self._has_one_place):
-                raise
-            self.is_patient, self._operation = True, replace(self._operation, repeated=True)
-            return self._begin_and_send(publish)
-
-    def _begin_and_send(self, publish: Callable[..., Any]) -> Any:
+    def begin(self, operation: AcquireAlone) -> None:
+        """Prepare `ask_and_push`: send the request to another Redis than the broker."""
+        self._header.store = self._message.publisher.epoch(self._store)
+        self._has_one_place = self._message.services.has_one_place
         if not self._has_one_place:
-            self.is_unanswered = True
-            self._begun = self._store.begin(self._key, self._operation)
-            self.is_unanswered = self._begun is not None
+            self.may_hold = self.is_unanswered = True
+            self._begun = self._store.begin(self._key, operation)
+            self.may_hold = self.is_unanswered = self._begun is not None
+
+    def ask_and_push(self, operation: AcquireAlone, captured: Captured) -> Answer:
+        """Acquire the key, and push the message with it if it is small, and goes to the store's database."""
+        push = captured.push() if self._has_one_place else None
+        if push is None or len(push.payload) > _LARGE:
+            return self.ask(operation)
+        if address.place(push.channel.pool.connection_kwargs) != self._message.services.broker_place:
+            return self.ask(operation)
         try:
-            return self._send(publish)
-        finally:
-            if self._begun:
-                self._begun.disconnect()
+            answer = self._push(operation, push)
+        except StoreUnavailable:
+            # Celery waits for its broker without end, and so does what it publishes itself: no caller would
+            # get the error. The same request does not send the message twice.
+            if not (self._may_be_patient and self.is_unanswered):
+                raise
+            self._is_patient = True
+            answer = self._push(operation, push)
+        return answer or self.ask(operation)
 
-    def _send(self, publish: Callable[..., Any]) -> Any:
-        with self._services.app.producer_or_acquire(self._producer) as producer:
-            try:
-                if is_replaceable(producer):
-                    result = publish(producer=OwnProducer(producer, self._choose_channel))
-                else:
-                    self.acquire()
-                    result = publish(producer=producer)
-                self.acquire()  # if kombu had no need of a client
-            except _NotSent:
-                return None
-        return result
+    def close(self) -> None:
+        """Read no answer any more."""
+        if self._begun:
+            self._begun.disconnect()
 
-    def _choose_channel(self, channel: Any) -> Any:
-        if self._is_known(channel):
-            return _Channel(channel, self)
-        self.acquire()
-        return own_channel(channel)
-
-    def _is_known(self, channel: Any) -> bool:
-        """Whether kombu pushes through this channel as we know it, and into the database of the store."""
-        if not self._has_one_place or type(channel) is not Channel:
-            return False
-        if not _PUSHES.issubset(Channel._put.__code__.co_names):
-            return False
-        return address.place(channel.pool.connection_kwargs) == self._services.broker_place
-
-    def acquire(self) -> None:
-        """Acquire the key before the message goes its plain way, or read the answer if that has begun."""
-        if self.answer is None:
-            self.is_unanswered = True
-            begun, self._begun = self._begun, None
-            self._note(self._store.apply(self._key, self._operation, begun))
-            if self.answer == Stale():
-                raise _NotSent
-
-    def push(self, name: str, payload: str | bytes, make_client: Callable[[], Any]) -> bool:
-        """Acquire the key and push the message; return False if it has to be pushed by kombu itself."""
-        if self.answer is not None:
-            return self.may_be_sent  # kombu repeats what was sent
-        if len(payload) > _LARGE:
-            return False
-        message = payload.encode() if isinstance(payload, str) else payload
-        client = make_client() if self.is_patient else None
-        may_have_been, self.may_be_sent, self.is_unanswered = self.may_be_sent, True, True
+    def _push(self, operation: AcquireAlone, push: Push) -> Answer | None:
+        """Return the answer; None: the server refuses to push."""
+        client = None
+        if self._is_patient:
+            client, operation = client_of(push.channel), replace(operation, repeated=True)
+        to = f"{push.channel.global_keyprefix}{push.to}"
+        may_have_been = self.may_be_sent
+        self.may_hold = self.may_be_sent = self.is_unanswered = True
         try:
-            reply = self._store.acquire_and_push(self._key, self._operation, name, message, client)
+            reply: Reply | None = self._store.acquire_and_push(
+                self._key, operation, to, push.payload.encode(), client
+            )
         except (NotDone, StoreRefused):
             self.may_be_sent = may_have_been
             raise
-        self.may_be_sent = may_have_been or reply is not None
+        self.is_unanswered, self.is_pushed = False, reply is not None
         if reply is None:
-            notices.refuses_to_push(self._store.url, name)
-        self._note(reply)
-        return self.answer is not None
+            self.may_be_sent = may_have_been
+            notices.refuses_to_push(self._store.url, to)
+            return None
+        return self._noted(operation, reply.answer) if isinstance(reply.answer, Held) else reply.answer
 
-    def _note(self, reply: Reply | None) -> None:
-        self.is_unanswered = False
-        self.answer = reply.answer if reply else None
-        if isinstance(self.answer, Held):
-            if self.answer.by and self.answer.by[0].id == self._operation.id:
-                self.answer = Granted(self.answer.by[0].fence)  # it was sent before, and runs already
-                return
-            self.may_be_sent = False
-            raise _NotSent
-
-
-class _Channel(OwnChannel):
-    """A channel that acquires the key of its message."""
-
-    __slots__ = ("_call", "_is_pushing")
-
-    def __init__(self, channel: Any, call: OneCall) -> None:
-        super().__init__(channel)
-        self._call, self._is_pushing = call, False
-
-    def basic_publish(self, message: Any, exchange: str, routing_key: str, **options: Any) -> Any:
-        if exchange:  # to several queues, or none
-            self._call.acquire()
-        else:
-            self._is_pushing = True
-        return super().basic_publish(message, exchange, routing_key, **options)
-
-    def conn_or_acquire(self, client: Any = None) -> Any:
-        return _Client(self, self._call) if self._is_pushing else super().conn_or_acquire(client)
-
-
-class _Client:
-    """Stands for the client through which a channel pushes one message."""
-
-    __slots__ = ("_call", "_channel")
-
-    def __init__(self, channel: Any, call: OneCall) -> None:
-        self._channel, self._call = channel, call
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def lpush(self, name: str, payload: str | bytes) -> None:
-        list_name = f"{self._channel.global_keyprefix}{name}"
-        if not self._call.push(list_name, payload, self._channel._create_client):
-            self.__getattr__("lpush")(name, payload)
-
-    def __getattr__(self, name: str) -> Any:
-        """Give the channel its own client for anything else, for a pipeline of a queue that expires."""
-        self._call.acquire()
-        return getattr(self._channel._create_client(), name)
-
-
-class _NotSent(BaseException):
-    """Ends the publishing of a message whose key is held, or that was sent before.
-
-    Only Celery's and kombu's own code is between.
-    """
+    def _noted(self, operation: AcquireAlone, held: Held) -> Answer:
+        if held.by and held.by[0].id == operation.id:
+            return Granted(held.by[0].fence)  # it was sent before, and runs already
+        self.is_refused, self.may_be_sent, self.is_pushed = True, False, False
+        return held

@@ -10,7 +10,7 @@ from celery_exclusive.run import Run, current_run
 
 if TYPE_CHECKING:
     from celery_exclusive.options.declared import Unique
-    from celery_exclusive.services import Services
+    from celery_exclusive.publishing.message import Message
 
 _OF_CANVASES = ("chain", "group_id", "chord", "reply_to", "parent_id")
 """Options that Celery itself gives to the members of a canvas, and to callbacks. Plain calls have none."""
@@ -39,24 +39,19 @@ class Origin(NamedTuple):
     @classmethod
     def of(
         cls,
-        services: Services,
-        task: Any,
-        unique: Unique | None,
-        options: Mapping[str, Any],
-        *,
-        has_header: bool,
+        message: Message,
     ) -> Origin:
-        """Return the origin of a call with these options; `has_header`: it has that of an earlier publish."""
-        run = current_run.get()
+        """Return the origin of a message."""
+        run, options = current_run.get(), message.options
         is_awaited = any(map(options.get, _OF_MEMBERS)) or (
-            services.has_rpc_results and _waits_for_rpc(task, unique, options)
+            message.services.has_rpc_results and _waits_for_rpc(message.task, message.call.unique, options)
         )
         task_id = options.get("task_id")
         if run is None and not is_awaited and not task_id and not options.get("retries"):
             return _PLAIN
         parent = run.task_id if run and run.body_over else None
         own = run if run and run.task_id == task_id else None
-        is_retry = bool(options.get("retries") and (has_header or own))
+        is_retry = bool(options.get("retries") and (message.previous or own))
         goes_on = is_retry or own is not None
         return cls(
             own,

@@ -11,14 +11,18 @@ from celery import Celery
 from celery.signals import before_task_publish
 from celery.utils import uuid
 
-from celery_exclusive.publishing.as_sent import as_sent
-from celery_exclusive.publishing.call_options import pop_call_options
+from celery_exclusive.publishing.call_options import as_sent, pop_call_options
+from celery_exclusive.publishing.header_of_call import header_of
 from celery_exclusive.publishing.late_keys import are_late, send_late
-from celery_exclusive.publishing.publish import Publish, pop_header, with_outcome
-from celery_exclusive.services import ATTRIBUTE
+from celery_exclusive.publishing.message import Message, pop_header
+from celery_exclusive.publishing.ordered import OrderedPublish
+from celery_exclusive.publishing.publisher import PUBLISHER
+from celery_exclusive.publishing.unique_publish import UniquePublish
+from celery_exclusive.seams.celery_app import known_tasks
 
 if TYPE_CHECKING:
-    from celery_exclusive.services import Services
+    from celery_exclusive.publishing.call_options import CallOptions
+    from celery_exclusive.publishing.publisher import Publisher
 
 _BY_PLACE = list(signature(Celery.send_task).parameters)[4:]
 """The parameters that `send_task` accepts by position, after its name and arguments."""
@@ -42,31 +46,60 @@ def with_our_header(cls: type[Celery]) -> type[Celery]:
 @wraps(cast("Any", Celery.send_task))
 def _send_task(self: Any, name: str, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
     send_task = super(_Sender, self).send_task
-    services: Services | None = getattr(self, ATTRIBUTE, None)
-    if services is None:  # another app of an installed app's class
+    publisher: Publisher | None = getattr(self, PUBLISHER, None)
+    if publisher is None:  # another app of an installed app's class
         return send_task(name, args, kwargs, *rest, **options)
     if rest:
         options.update(zip(_BY_PLACE, rest, strict=False))
         rest = rest[len(_BY_PLACE) :]
+    services = publisher.services
     task = options.get("task_type") or _declared(self, name)
     call = pop_call_options(name, task, options)
     if not (call.exclusive or call.unique or call.off):
         if options.get("headers"):
             pop_header(services, name, options)
-        return with_outcome(task, send_task(name, args, kwargs, *rest, **options))
+        return _with_outcome(task, send_task(name, args, kwargs, *rest, **options))
     options = as_sent(services, task, name, args, kwargs, options)
     send = partial(send_task, name, args, kwargs, *rest)
-    args, kwargs = args or (), kwargs or {}
+    new_id = options.get("task_id") or uuid()
+    publish = partial(_send, publisher, name, task, call, (args or (), kwargs or {}), new_id)
     if not (before_task_publish.receivers and are_late(services, task, call)):
-        return Publish(services, name, task, call, (args, kwargs), options, send).send()
-
-    id = options.get("task_id") or uuid()
+        return publish(options, send)
 
     def publish_late(headers: Any, producer: Any, push: Callable[..., Any]) -> Any:
-        late = {**options, "headers": headers, "producer": producer}
-        return Publish(services, name, task, call, (args, kwargs), late, push, id).send()
+        return publish({**options, "headers": headers, "producer": producer}, push)
 
-    return send_late(services, {**options, "task_id": id}, send, publish_late)
+    return send_late(services, {**options, "task_id": new_id}, send, publish_late)
+
+
+def _send(
+    publisher: Publisher,
+    name: str,
+    task: Any,
+    call: CallOptions,
+    arguments: tuple[Any, Any],
+    id: str,
+    options: dict[str, Any],
+    send_task: Callable[..., Any],
+) -> Any:
+    """Send a message with our header, unless its key is held; without one, if its arguments do not fit."""
+    services = publisher.services
+    previous = pop_header(services, name, options) if options.get("headers") else None
+    message = Message(publisher, services, name, task, call, *arguments, options, send_task, previous, id)
+    header = header_of(message)
+    if header is None:
+        return _with_outcome(task, send_task(**options))
+    ordered = message.order(header) if header.exclusive else None
+    if header.unique:
+        return UniquePublish(message, header, ordered).send()
+    return OrderedPublish(message, ordered, header).send() if ordered else message.send(header)
+
+
+def _with_outcome(task: Any, result: Any) -> Any:
+    """Add the outcome that each call of our tasks has, also if it has no header."""
+    if getattr(task, "unique", None) or getattr(task, "exclusive", None):
+        result.outcome, result.existing_id, result.key = "published", None, None
+    return result
 
 
 _Sender: Any = type("_Sender", (Celery,), {"send_task": _send_task})
@@ -77,4 +110,4 @@ def _declared(app: Any, name: str) -> Any:
     """The task of this name, also where nothing has made it a task of the app yet."""
     if app.autofinalize and not app.finalized:
         app.finalize(auto=True)
-    return app._tasks.get(name)
+    return known_tasks(app).get(name)

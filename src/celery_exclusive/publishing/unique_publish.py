@@ -1,13 +1,15 @@
-"""Publishes a message with a unique key: the key is acquired before, and released if it is not sent."""
+"""Publishes a message with a unique key: the key is acquired before, and released if it is not sent.
+
+Where that is possible, Celery makes the message meanwhile, and the key is acquired when kombu would send it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from celery.utils import uuid
 from kombu.exceptions import OperationalError
 
 from celery_exclusive import notices
@@ -33,16 +35,20 @@ from celery_exclusive.errors import (
 )
 from celery_exclusive.leases.insist import insist
 from celery_exclusive.messages.header import Header
-from celery_exclusive.options.declared import Unique
 from celery_exclusive.publishing.celery_beat import is_celery_beat
 from celery_exclusive.publishing.impatient_store import store_or_impatient
+from celery_exclusive.publishing.message import NotSent
+from celery_exclusive.publishing.one_call import Request, is_possible
+from celery_exclusive.publishing.ordered import OrderedPublish
 from celery_exclusive.publishing.origin import Origin
 from celery_exclusive.publishing.queued_ttl import queued_ttl
-from celery_exclusive.publishing.store_epoch import store_epoch
 from celery_exclusive.publishing.unanswered import may_be_sent
 from celery_exclusive.run import current_run, enclosing_tasks
-from celery_exclusive.services import Services
-from celery_exclusive.stores.base import Reply
+
+if TYPE_CHECKING:
+    from celery_exclusive.options.declared import Exclusive
+    from celery_exclusive.publishing.message import Message
+    from celery_exclusive.seams.kombu_message import Captured
 
 _GRANTED = Sending(may_hold=True)
 
@@ -50,37 +56,32 @@ _GRANTED = Sending(may_hold=True)
 class UniquePublish:
     """A message of a task with a unique key, about to be sent.
 
-    return UniquePublish(services, task, option, header, options, origin).send(send)
+    result = UniquePublish(message, header, ordered).send()
+
+    `ordered`: its option, if it takes its place in line when it is published.
     """
 
-    def __init__(
-        self,
-        services: Services,
-        task: Any,
-        option: Unique | None,
-        header: Header,
-        options: dict[str, Any],
-        origin: Origin,
-        new_id: str | None = None,
-    ) -> None:
+    def __init__(self, message: Message, header: Header, ordered: Exclusive | None) -> None:
         assert header.unique  # noqa: S101 - else there is nothing to do here
-        self.services, self.task, self.header, self.options = services, task, header, options
-        self.origin = origin
-        self.task_id: str = options.get("task_id") or new_id or uuid()
+        self.message, self.header, self.ordered = message, header, ordered
+        self.services, self.task, self.options = message.services, message.task, message.options
+        self.origin = origin = Origin.of(message)
         self.key, self.until = header.unique
-        self.id = header.claim_id(self.task_id)
-        self.is_simple = not (current_run.get() or options.get("retries"))
+        self.id = header.claim_id(message.id)
+        self.is_simple = not (current_run.get() or message.options.get("retries"))
         """Whether no run publishes it, so that it inherits nothing, and nobody's end or body has its key."""
-        self.option = services.unique(task, header.values) if origin.is_retry else option
+        services, option = message.services, message.call.unique
+        self.option = services.unique(self.task, header.values) if origin.is_retry else option
         self.may_go_without = services.allows_without(self.option)
         self.goes_without = self.may_go_without or origin.is_celerys
-        self.queued_ttl = queued_ttl(services, self.option, self.until, options)
+        self.queued_ttl = queued_ttl(services, self.option, self.until, message.options)
         if not self.is_simple and self.call.inherits:
             self.header = replace(header, follows=publish_id(self.call.inherits.id))
-        self.may_hold = False
-        self.is_unanswered = self.may_be_sent = False
-        self.result: Any = None
-        """The handle of the message, if it was sent in the call that acquired its key."""
+        acquired_in = phase_of(self.until, "call")
+        self.operation = AcquireAlone(self.id, self.header.id, self.queued_ttl, None, acquired_in)
+        """What the plan of a plain call asks. If the answer is a grant, that needs no plan."""
+        self.sending: Sending | None = None
+        """What becomes of the message, once that is known."""
 
     @cached_property
     def call(self) -> Call:
@@ -105,8 +106,8 @@ class UniquePublish:
             callers=enclosing_tasks(key),
         )
 
-    def send(self, publish_message: Callable[..., Any], *, is_ordered: bool = False) -> Any:
-        """Send the message with this header and task id, or return the handle of the task that holds the key.
+    def send(self) -> Any:
+        """Send the message with its key, or return the handle of the task that holds that.
 
         If sending fails or is interrupted, the key is left as it was.
 
@@ -115,60 +116,101 @@ class UniquePublish:
             StoreUnavailable: the store does not answer, and the message does not go without its key. If it
                 has a `task_id`, the message may have been sent.
         """
-        self.publish_message = publish_message
-        services = self.services
-        is_possible = services.is_redis and "one call" in services.fast
-        self.may_be_one_call = is_possible and not (is_ordered or self.may_go_without)
+        # A wrong setting is an error here, and leaves nothing to undo.
+        publisher = self.message.publisher
+        self.store = store_or_impatient(publisher) if self.goes_without else self.services.store
+        is_celerys = self.origin.is_celerys
+        request = Request(self.message, self.header, self.store, self.key, may_be_patient=is_celerys)
+        self.request = request
+        is_usual = not (self.ordered or self.may_go_without) and (self.is_simple or self.call.kind == "call")
         try:
-            sending = self._acquire()
-            if sending.kind == "skip":
-                return self._existing_result(sending.existing_id)
-            if sending.kind == "duplicate":
-                self.header = replace(self.header, duplicate_of=sending.existing_id)
-            result = self.result
-            if result is None and sending.kind == "sent":
-                result = self._result_of(self.task_id)
-            elif result is None:
-                result = publish_message(self.header, self.task_id)
+            if is_usual and publisher.has_one_call and is_possible(self.message):
+                result = self._send_in_one_call()
+            else:
+                result = self._send(self._acquire(request.ask))
         except BaseException as error:
-            if self.may_hold and is_away(error):
+            if request.may_hold and is_away(error):
                 self._owe()
-            elif self.may_hold:
+            elif request.may_hold:
                 self._release()
-            if self.may_be_sent and isinstance(error, StoreUnavailable):
-                raise may_be_sent(self.task.name, self.task_id, error) from error
+            if request.may_be_sent and isinstance(error, StoreUnavailable):
+                raise may_be_sent(self.task.name, self.message.id, error) from error
             raise
+        if result is None:
+            return self._existing_result()
         result.outcome, result.existing_id, result.key = "published", None, self.key
         return result
 
-    def _acquire(self) -> Sending:
-        key = self.key
-        # A wrong setting is an error here, and leaves nothing to undo.
-        self.store = store_or_impatient(self.services) if self.goes_without else self.services.store
+    def _send(self, sending: Sending) -> Any:
+        """Let Celery send the message as its plan says. Return its handle; None: it is not sent."""
+        if sending.kind in ("skip", "error"):
+            return None
+        if sending.kind == "sent":
+            return self._result_of(self.message.id)
+        if self.ordered and sending.kind == "send":
+            return OrderedPublish(self.message, self.ordered, self.header).send()
+        return self.message.send(self.header)
+
+    def _send_in_one_call(self) -> Any:
+        """Let Celery make the message, and acquire the key when kombu would send it."""
+        request, refused_lately = self.request, self.message.publisher.refused_lately
         try:
-            sending = self._sending()
+            holders = self.task.name in refused_lately and self.store.inspect(self.key).holders
+            if holders:  # this costs less than a message that is made and not sent
+                return self._send(self._acquire(lambda _: Held(holders)))
+            request.begin(self.operation)
         except StoreError as error:
-            is_not_done = isinstance(error, (NotDone, StoreRefused))
-            if is_not_done and self.is_unanswered and not self.may_be_sent:
-                self.may_hold = False
-            if not self.goes_without:
+            return self._send(self._without_key(error))
+        try:
+            result = self.message.send(self.header, partial(self._acquire_and_send, made=self.header))
+        except OperationalError:
+            if self.sending or request.is_unanswered:
                 raise
-            notices.continues_without_key(self.task.name, self.task_id, key, error)
-            self._note_heir(is_handed_over=self.may_hold)
-            self.header = replace(self.header, unique=None)  # its worker acquires it, if it can
-            return Sending()
-        self.may_hold = sending.may_hold
+            return self._send(self._acquire(request.ask))  # the store says what is wrong with both
+        finally:
+            if request.is_unanswered:
+                request.close()
+        (refused_lately.add if request.is_refused else refused_lately.discard)(self.task.name)
+        return result
+
+    def _acquire_and_send(self, captured: Captured, made: Header) -> Any:
+        """Send the message that was made with this header, or end its publishing. kombu may repeat this."""
+        sending = self.sending or self._acquire(partial(self.request.ask_and_push, captured=captured))
+        if sending.kind in ("skip", "error"):
+            raise NotSent
+        if self.request.is_pushed or sending.kind == "sent":
+            return None
+        return self.message.send_captured(captured, None if self.header is made else self.header)
+
+    def _acquire(self, ask: Callable[[AcquireAlone], Answer]) -> Sending:
+        """Acquire the key, and return what becomes of the message."""
+        try:
+            if self.is_simple:
+                answer = ask(self.operation)
+                is_granted = isinstance(answer, Granted)
+                sending = _GRANTED if is_granted else run_plan(publish(self.call), lambda _: answer)
+            else:
+                sending = run_plan(publish(self.call), lambda asked: ask(_acquisition(asked)))
+        except StoreError as error:
+            return self._without_key(error)
+        self.sending, self.request.may_hold = sending, sending.may_hold
         if not self.is_simple and sending.may_hold:
             self._note_heir(is_handed_over=True)
-        if sending.kind == "error":
-            raise DuplicateTask(
-                f"task {self.task.name} publishes a call with its own unique key {key} inside its "
-                "body, which would be skipped each time: use Unique(until='started'), or publish it with "
-                "unique=None",
-                key,
-                sending.existing_id,
-            )
+        if sending.kind == "duplicate":
+            self.header = replace(self.header, duplicate_of=sending.existing_id)
         return sending
+
+    def _without_key(self, error: StoreError) -> Sending:
+        """Let the message go without its key, which its worker acquires if it can; or raise this error."""
+        request = self.request
+        if isinstance(error, (NotDone, StoreRefused)) and request.is_unanswered and not request.may_be_sent:
+            request.may_hold = False
+        if not self.goes_without:
+            raise error
+        notices.continues_without_key(self.task.name, self.message.id, self.key, error)
+        self._note_heir(is_handed_over=request.may_hold)
+        self.header, self.sending = replace(self.header, unique=None), Sending()
+        return self.sending
 
     def _note_heir(self, *, is_handed_over: bool) -> None:
         """Note whether this inherits the lease of the run that publishes it, which has none then."""
@@ -176,60 +218,17 @@ class UniquePublish:
         if self.call.inherits and run and run.unique:
             run.unique.is_handed_over = is_handed_over
 
-    def _sending(self) -> Sending:
-        """Run the plan of this call; a simple one needs it only if its key is held."""
-        if not self.is_simple:
-            return run_plan(publish(self.call), self._ask)
-        phase = phase_of(self.until, "call")
-        answer = self._answer(AcquireAlone(self.id, self.header.id, self.queued_ttl, None, phase))
-        if isinstance(answer, Granted):
-            return _GRANTED
-        return run_plan(publish(self.call), lambda _: answer)
-
-    def _ask(self, asked: Ask) -> Answer:
-        assert isinstance(asked.operation, AcquireAlone)  # noqa: S101 - a call acquires, and does nothing else
-        return self._answer(asked.operation)
-
-    def _answer(self, operation: AcquireAlone) -> Answer:
-        self.header.store = store_epoch(self.services, self.store)
-        self.may_hold = True  # an interruption may come after the grant
-        if self.may_be_one_call and (answer := self._ask_in_one_call(operation)):
-            return answer
-        self.is_unanswered = True
-        reply: Reply = self.store.apply(self.key, operation)
-        self.is_unanswered = False
-        return reply.answer
-
-    def _ask_in_one_call(self, operation: AcquireAlone) -> Answer | None:
-        """Acquire the key while the message is made and sent, if that is possible; None: nothing was done."""
-        services, name = self.services, self.task.name
-        from celery_exclusive.publishing.one_call import OneCall, is_possible
-
-        if not (self.is_simple or self.call.kind == "call") or not is_possible(services, self.options):
-            return None
-        if name in services.refused_lately and (holders := self.store.inspect(self.key).holders):
-            return Held(holders)  # which costs less than a message that is made and not sent
-        call = OneCall(services, self.store, self.key, operation, self.options.get("producer"))
-        try:
-            publish_message = partial(self.publish_message, self.header, self.task_id)
-            self.result = call.send(publish_message, is_celerys=self.origin.is_celerys)
-        except OperationalError:
-            if call.answer or call.is_unanswered:
-                raise
-            return None  # there is no broker: the store says what is wrong with it
-        finally:
-            self.is_unanswered, self.may_be_sent = call.is_unanswered, call.may_be_sent
-        if self.result is not None:
-            services.refused_lately.discard(name)
-        elif isinstance(call.answer, Held):
-            services.refused_lately.add(name)
-            if not self.origin.has_to_be_sent:
-                services.app.AsyncResult(self.task_id)  # when it goes, Celery expects no result any more
-        return call.answer
-
-    def _existing_result(self, existing_id: str) -> Any:
+    def _existing_result(self) -> Any:
         """Return the handle of the task that holds the key, for a call that is not sent."""
-        name, key = self.task.name, self.key
+        assert self.sending  # noqa: S101 - it was refused
+        name, key, existing_id = self.task.name, self.key, self.sending.existing_id
+        if self.sending.kind == "error":
+            raise DuplicateTask(
+                f"task {name} publishes a call with its own unique key {key} inside its body, which would be "
+                "skipped each time: use Unique(until='started'), or publish it with unique=None",
+                key,
+                existing_id,
+            )
         if self.option and self.option.on_conflict == "raise" and not is_celery_beat(self.options):
             raise DuplicateTask(
                 f"task {name} was not published: unique key {key} is held by {existing_id}", key, existing_id
@@ -268,8 +267,13 @@ class UniquePublish:
 
         If it has arrived, and has sent the message, that keeps its key.
         """
-        if not (self.is_unanswered or self.may_be_sent):
+        if not (self.request.is_unanswered or self.request.may_be_sent):
             return [operation]
         is_release = isinstance(operation, Release)
         give_up = GiveUp(self.call.claim.id, releases=is_release)
         return [give_up] if is_release else [give_up, operation]
+
+
+def _acquisition(asked: Ask) -> AcquireAlone:
+    assert isinstance(asked.operation, AcquireAlone)  # noqa: S101 - a call acquires, and does nothing else
+    return asked.operation

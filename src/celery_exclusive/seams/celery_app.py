@@ -6,6 +6,8 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, Final
 
+from celery.app import task as celery_task
+
 known_tasks: Final = attrgetter("_tasks")
 """Return the tasks of an app by their names, without making those that are pending."""
 settings_before_use: Final = attrgetter("_conf")
@@ -25,3 +27,9 @@ def is_decorated(cls: type) -> bool:
 def namespace_of(conf: Any) -> str:
     """Return the namespace of an app's settings as it begins their names: "CELERY_", or ""."""
     return getattr(conf, "prefix", None) or ""
+
+
+def own_options(task: Any) -> dict[str, Any]:
+    """Return the options that each call of a task has, such as its queue."""
+    options: dict[str, Any] = vars(celery_task)["extract_exec_options"](task)
+    return options

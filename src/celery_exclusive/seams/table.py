@@ -37,13 +37,6 @@ SEAMS: Final = (
         "celery.app.task", "extract_exec_options", "3.0", "know the options of a call as Celery will send it"
     ),
     Seam(
-        "celery.app.amqp",
-        "AMQP.send_task_message",
-        "4.0",
-        "publish a message through a producer of its own",
-        parts=("kept client", "one call"),
-    ),
-    Seam(
         "celery.worker.request",
         "Request._announce_revoked",
         "3.0.6",
@@ -155,26 +148,11 @@ SEAMS: Final = (
         parameters="body priority content_type content_encoding headers properties routing_key exchange "
         "declare",
     ),
-    Seam("kombu.messaging", "Producer._channel", "2.5", "give a message its place in line before it is sent"),
-    Seam(
-        "kombu.messaging",
-        "Producer._get_channel",
-        "2.5",
-        "publish one message through a channel of its own",
-        parts=("kept client", "one call"),
-    ),
-    Seam(
-        "kombu.messaging",
-        "Producer._set_channel",
-        "2.5",
-        "publish one message through a channel of its own",
-        parts=("kept client", "one call"),
-    ),
     Seam(
         "kombu.messaging",
         "Producer._prepare",
         "0.2",
-        "encode a message for the head of its queue",
+        "compress a message for the head of its queue",
         parts=("head of the queue",),
         parameters="body serializer content_type content_encoding compression headers",
     ),
@@ -197,25 +175,17 @@ SEAMS: Final = (
         "kombu.transport.redis",
         "Channel._put",
         "2.0",
-        "push a message in the call that acquires its key",
+        "know how kombu pushes a message",
         parts=("one call",),
         parameters="queue message",
         uses="dumps lpush",
     ),
     Seam(
         "kombu.transport.redis",
-        "Channel.conn_or_acquire",
-        "2.5.2",
-        "push a message in the call that acquires its key",
-        parts=("one call",),
-        parameters="client",
-    ),
-    Seam(
-        "kombu.transport.redis",
         "Channel._q_for_pri",
         "4.6.6",
         "find the list of a priority",
-        parts=("head of the queue",),
+        parts=("head of the queue", "one call"),
         parameters="queue pri",
     ),
     Seam(
@@ -223,7 +193,7 @@ SEAMS: Final = (
         "Channel._get_message_priority",
         "4.0",
         "find the list of a priority",
-        parts=("head of the queue", "relay"),
+        parts=("head of the queue", "one call", "relay"),
         parameters="message",
     ),
     Seam(
@@ -231,7 +201,7 @@ SEAMS: Final = (
         "Channel._inplace_augment_message",
         "4.0",
         "complete a message as kombu does",
-        parts=("head of the queue",),
+        parts=("head of the queue", "one call"),
         parameters="message exchange routing_key",
     ),
     Seam(
@@ -239,7 +209,7 @@ SEAMS: Final = (
         "Channel._lookup",
         "0.9.1",
         "find the queues of an exchange",
-        parts=("head of the queue",),
+        parts=("head of the queue", "one call"),
         parameters="exchange routing_key",
     ),
     Seam(

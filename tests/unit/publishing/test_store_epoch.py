@@ -14,8 +14,8 @@ from celery.utils import uuid
 
 from celery_exclusive import Exclusive, OptionError, StoreUnavailable, Unique, install, lock
 from celery_exclusive.messages.header import Header
-from celery_exclusive.publishing import store_epoch as module
-from celery_exclusive.publishing.store_epoch import store_epoch
+from celery_exclusive.publishing import publisher as module
+from celery_exclusive.publishing.publisher import PUBLISHER, Publisher
 from celery_exclusive.stores.memory import MemoryStore
 from tests.proxy import Proxy
 from tests.servers import RedisServer
@@ -69,13 +69,13 @@ def test_the_offer_of_a_message_in_the_order_of_publishing_is_marked_with_the_ep
 
 @pytest.mark.proves("calls and a silent store")
 def test_the_epoch_is_read_once_a_minute(app: Celery, store: MemoryStore, clock: list[float]) -> None:
-    services: Any = app._celery_exclusive  # type: ignore[attr-defined]
-    first = store_epoch(services, store)
+    publisher: Publisher = getattr(app, PUBLISHER)
+    first = publisher.epoch(store)
     store.clear()
     clock[0] += 59
-    assert store_epoch(services, store) == first != store.epoch()
+    assert publisher.epoch(store) == first != store.epoch()
     clock[0] += 2
-    assert store_epoch(services, store) == store.epoch()
+    assert publisher.epoch(store) == store.epoch()
 
 
 @pytest.fixture

@@ -27,26 +27,6 @@ OURS = {
 PUBLIC = {"_exit", "_make", "_meta"}
 """What is documented in spite of its underscore: of `os`, of named tuples, of Django's models."""
 NOT_YET: dict[str, set[str]] = {
-    "messages/kept_client.py": {"_create_client", "_exclusive_client"},
-    "messages/republish.py": {
-        "_get_message_priority",
-        "_inplace_augment_message",
-        "_lookup",
-        "_prepare",
-        "_q_for_pri",
-    },
-    "publishing/as_sent.py": {"extract_exec_options"},
-    "publishing/one_call.py": {"_channel", "_create_client", "_dirty", "_put"},
-    "publishing/ordered.py": {"_channel", "_publish"},
-    "publishing/own_channel.py": {
-        "_create_client",
-        "_get_channel",
-        "_publish",
-        "_set_channel",
-        "send_task_message",
-    },
-    "publishing/publish.py": {"celery._state"},
-    "publishing/send.py": {"_tasks"},
     "worker/gate.py": {"__trace__"},
     "worker/relay.py": {"_pool", "_result_handler", "outq", "send_payload", "state_handlers", "strategies"},
     "worker/request.py": {

@@ -17,10 +17,15 @@ def keep_client(channel: Any) -> None:
     """Let this channel keep its client, if it is one of kombu's own for Redis."""
     is_known = type(channel).__module__ == "kombu.transport.redis" and hasattr(channel, "_create_client")
     if is_known and "_create_client" not in vars(channel):
-        channel._create_client = partial(kept_client, channel, channel._create_client)
+        channel._create_client = partial(_kept, channel, channel._create_client)
 
 
-def kept_client(channel: Any, make: Callable[..., Any], *args: Any, **options: Any) -> Any:
+def client_of(channel: Any) -> Any:
+    """Return the client that a channel keeps. Others that ask the channel get what they got before."""
+    return _kept(channel, channel._create_client)
+
+
+def _kept(channel: Any, make: Callable[..., Any], *args: Any, **options: Any) -> Any:
     """Return the client that this channel keeps, or what `make` makes now."""
     if args or options or channel.pool.connection_kwargs.get("credential_provider"):
         return make(*args, **options)  # with arguments for the pool of an event loop, which is rare

@@ -1,0 +1,91 @@
+"""A message of a task with options, from its call until Celery sends it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from celery_exclusive.messages.header import HEADER, Header, read_header
+from celery_exclusive.seams.kombu_message import Captured, Sender, capturing, push_or_send
+
+if TYPE_CHECKING:
+    from celery_exclusive.options.declared import Exclusive
+    from celery_exclusive.publishing.call_options import CallOptions
+    from celery_exclusive.publishing.publisher import Publisher
+    from celery_exclusive.services import Services
+
+
+class NotSent(BaseException):
+    """Ends the publishing of a message whose key is held. It is no error: nothing between may report it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message of a task with options that is about to be sent.
+
+    * `options`: those of its call, without our header. `send_task` sends it with the options that it gets.
+    * `previous`: the header of an earlier publish of it, as a retry has one.
+    """
+
+    publisher: Publisher
+    services: Services
+    name: str
+    task: Any
+    call: CallOptions
+    args: Any
+    kwargs: Any
+    options: dict[str, Any]
+    send_task: Callable[..., Any]
+    previous: Header | None
+    id: str
+
+    def order(self, header: Header) -> Exclusive | None:
+        """Return the option of a message that takes its place when published. One due later does not."""
+        option, options = self.call.exclusive, self.options
+        if header.values is not self.call.values:  # a retry has those of its call
+            option = self.services.exclusive(self.task, header.values)
+        is_due_later = options.get("countdown") or options.get("eta")
+        return option if option and option.order == "published" and not is_due_later else None
+
+    def send(self, header: Header, sender: Sender | None = None) -> Any:
+        """Let Celery send it with this header. Return its handle; None: `sender` has not sent it.
+
+        kombu hands it to `sender` when it has encoded it. The default one sends it.
+        """
+        options, services = self.options, self.services
+        fields = services.signer.sign_header(header.write(), self.id, self.name)
+        headers = {**(options.get("headers") or {}), HEADER: fields}
+        completed = {**options, "task_id": self.id, "headers": headers}
+        if sender is None and not self.publisher.is_fast:
+            result = self.send_task(**completed)
+        else:
+            with services.app.producer_or_acquire(options.get("producer")) as producer:
+                completed["producer"] = capturing(producer, HEADER, sender or push_or_send)
+                try:
+                    result = self.send_task(**completed)
+                except NotSent:  # here, since a producer that ends with an error has a new connection
+                    services.app.AsyncResult(self.id)  # when it goes, Celery expects no result any more
+                    return None
+        result.outcome, result.existing_id, result.key = "published", None, None
+        return result
+
+    def send_captured(self, captured: Captured, header: Header | None) -> Any:
+        """Send it as the default sender does, with this header if one is given."""
+        if header:
+            captured.set_header(HEADER, self.services.signer.sign_header(header.write(), self.id, self.name))
+        return push_or_send(captured) if self.publisher.is_fast else captured.send()
+
+
+def pop_header(services: Services, task_name: str, options: dict[str, Any]) -> Header | None:
+    """Remove what a worker, or an earlier publish, has put among the headers; return our header, if valid."""
+    headers = options["headers"] = dict(options["headers"])
+    if HEADER not in headers:
+        return None
+    id, run = options.get("task_id"), services.app.current_task
+    if run is not None and run.request.id == id:  # a replacement may be another task
+        task_name = run.request.task or run.name
+    previous = read_header(services, headers, id, task_name)
+    del headers[HEADER]
+    headers.pop("redelivered", None)
+    return previous

@@ -1,0 +1,185 @@
+"""A message at the point where kombu has encoded it, and what kombu's Redis channel would push of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import cache
+from types import FunctionType
+from typing import Any, NamedTuple
+
+from kombu import Producer, Queue
+from kombu.utils.json import dumps
+
+from celery_exclusive.seams.kept_client import client_of
+
+Sender = Callable[["Captured"], Any]
+"""Sends a captured message, or not. kombu calls it again if the connection is lost."""
+_PUSHES = frozenset({"_get_message_priority", "_q_for_pri", "dumps", "conn_or_acquire", "lpush"})
+"""The names in `Channel._put` of each kombu."""
+_OTHERS = frozenset({"pop", "add", "_expires", "priority_steps", "pipeline", "pexpire", "execute"})
+"""The names of kombu 5.7 for a batch and for queues that expire, which we leave to it."""
+
+
+class Encoded(NamedTuple):
+    """A message that kombu has encoded: the first arguments of `Producer._publish`."""
+
+    body: Any
+    priority: int | None
+    content_type: str
+    content_encoding: str
+    headers: dict[str, Any]
+    properties: dict[str, Any]
+    routing_key: str
+    mandatory: bool = False
+    immediate: bool = False
+    exchange: str = ""
+    declare: Any = ()
+
+
+def capturing(producer: Any, header: str, sender: Sender) -> Any:
+    """Return a producer for one message, which `sender` gets when kombu has encoded it.
+
+    It has the state of `producer`, which other threads may use, and changes it as that would. Messages
+    without this header go their way: Celery publishes its event of a message through the same producer.
+    """
+    cls: Any = type(producer)
+    cls = _capturing_class(cls)
+    own = cls.__new__(cls)
+    own.__dict__ = producer.__dict__
+    own._header, own._sender = header, sender
+    return own
+
+
+@cache
+def _capturing_class(cls: Any) -> Any:
+    def _publish(  # noqa: PLR0913, PLR0917 - the signature is kombu's
+        self: Any,
+        body: Any,
+        priority: int | None,
+        content_type: str,
+        content_encoding: str,
+        headers: dict[str, Any],
+        properties: dict[str, Any],
+        routing_key: str,
+        mandatory: bool,
+        immediate: bool,
+        exchange: str,
+        declare: Any,
+        *more: Any,
+        **named: Any,
+    ) -> Any:
+        route = routing_key, mandatory, immediate, exchange, declare
+        encoded = Encoded(body, priority, content_type, content_encoding, headers, properties, *route)
+        captured = Captured(self, encoded, more, named)
+        return self._sender(captured) if self._header in headers else captured.send()
+
+    return type(cls.__name__, (cls,), {"__slots__": ("_header", "_sender"), "_publish": _publish})
+
+
+class Captured:
+    """A message that kombu has encoded, and sends now if nothing else is done."""
+
+    __slots__ = ("_more", "_named", "encoded", "producer")
+
+    def __init__(self, producer: Any, encoded: Encoded, more: tuple[Any, ...], named: dict[str, Any]) -> None:
+        self.producer, self.encoded, self._more, self._named = producer, encoded, more, named
+
+    def set_header(self, name: str, value: object) -> None:
+        """Give it a header, also if kombu sends it again."""
+        self.encoded = self.encoded._replace(headers={**self.encoded.headers, name: value})
+
+    def declare(self) -> None:
+        for entity in self.encoded.declare or ():
+            self.producer.maybe_declare(entity)
+
+    def send(self) -> Any:
+        """Send it as kombu does."""
+        own: Any = super(type(self.producer), self.producer)
+        return own._publish(*self.encoded, *self._more, **self._named)
+
+    def push(self) -> Push | None:
+        """Declare its queue, and return what kombu would push; None: kombu sends it in another way."""
+        encoded, channel = self.encoded, self.producer.channel
+        if encoded.exchange or type(self.producer).__base__ is not Producer or not is_kombus_own(channel):
+            return None
+        if is_in_batch(self.producer) or isinstance(encoded.properties.get("reply_to"), Queue):
+            return None
+        self.declare()
+        if encoded.routing_key in getattr(channel, "_expires", ()):  # since its declaration
+            return None
+        (to,), payload = lists_and_payload(channel, encoded)
+        return Push(channel, to, payload)
+
+
+class Push(NamedTuple):
+    """A message as kombu pushes it onto a list."""
+
+    channel: Any
+    to: str
+    payload: str
+
+
+def push_or_send(captured: Captured) -> Any:
+    """Send a message as kombu does, but with a client that is kept, where the broker is a Redis."""
+    push = captured.push()
+    if push is None:
+        return captured.send()
+    client_of(push.channel).lpush(push.to, push.payload)
+    return None
+
+
+def compress(producer: Any, message: Encoded, compression: str | None) -> Encoded:
+    """Return a message whose body is encoded, but not compressed, as kombu sends it with this compression."""
+    body, content_type, content_encoding = producer._prepare(
+        message.body, None, message.content_type, message.content_encoding, compression, message.headers
+    )
+    return message._replace(body=body, content_type=content_type, content_encoding=content_encoding)
+
+
+def lists_and_payload(channel: Any, encoded: Encoded) -> tuple[list[str], str]:
+    """Return what a Redis channel pushes for a message, and the lists that it pushes it onto."""
+    message = channel.prepare_message(*encoded[:6])
+    channel._inplace_augment_message(message, encoded.exchange, encoded.routing_key)
+    priority = channel._get_message_priority(message, reverse=False)
+    queues = channel._lookup(encoded.exchange, encoded.routing_key)
+    return [channel._q_for_pri(queue, priority) for queue in queues], dumps(message)
+
+
+def is_in_batch(producer: Any) -> bool:
+    """Whether this thread's messages are sent later, all together, by the channel of the first."""
+    return getattr(getattr(producer, "_batch_local", None), "current", None) is not None
+
+
+def is_of_pool(producer: Any, pool: Any) -> bool:
+    """Whether a producer is in use, and returns to this pool."""
+    return producer in getattr(pool, "_dirty", ())
+
+
+def is_kombus_own(channel: Any) -> bool:
+    """Whether this is kombu's channel for Redis, and no tracer expects to be called for what it sends."""
+    cls = _redis_channel()
+    if type(channel) is not cls:
+        return False
+    return not are_wrapped((cls._put, cls), (cls.basic_publish, cls.__base__), (Producer._publish, Producer))
+
+
+def are_wrapped(*methods: tuple[Any, Any]) -> bool:
+    """Whether another package has wrapped one of these methods, each with the class that defines it."""
+    for method, cls in methods:
+        if type(method) is not FunctionType or method.__globals__ is not vars(sys.modules[cls.__module__]):
+            return True
+    return False
+
+
+def is_known() -> bool:
+    """Whether this version of kombu pushes messages as this file does, for all that its code shows."""
+    names = set(_redis_channel()._put.__code__.co_names)
+    return _PUSHES <= names <= _PUSHES | _OTHERS and "_publish" in Producer.publish.__code__.co_names
+
+
+@cache
+def _redis_channel() -> Any:
+    from kombu.transport.redis import Channel  # which a publisher for another broker does not load
+
+    return Channel
