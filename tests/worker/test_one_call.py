@@ -312,9 +312,9 @@ class Wrapper:
 
 
 @pytest.mark.promise(
-    "A tracer that wraps `Celery.send_task`, `Producer.publish` or what kombu sends a message by, as a function "
-    "or as an object, sees each call that is sent, no duplicate and no error, also if it comes when calls were "
-    "sent before, with the store in the broker's database or in another",
+    "A tracer that wraps `Celery.send_task`, `Producer.publish` or what kombu sends a message by, as a "
+    "function or as an object, sees each call that is sent, no duplicate and no error, also if it comes "
+    "when calls were sent before, with the store in the broker's database or in another",
     broke="red before: `_NotSent` for each duplicate; pushed past the tracer",
 )
 @pytest.mark.parametrize("is_object", [False, True], ids=["function", "object"])
