@@ -60,7 +60,7 @@ class Republisher:
         return lost
 
     def publish(self, stored: StoredMessage, *, at_head: bool = False) -> None:
-        """Publish a message unchanged; `at_head` of those of its priority, if the broker can do that.
+        """Publish a message unchanged; `at_head` of its priority's list, if the broker has such lists.
 
         When this returns, the broker has confirmed the message, if it can.
         """
@@ -93,9 +93,9 @@ class Republisher:
         return nullcontext(self._producer)
 
     def _connection(self) -> Any:
-        """Return a connection on which RabbitMQ confirms messages, whatever the user's setting is.
+        """Return a connection on which RabbitMQ confirms messages, also against the user's setting.
 
-        A message that was acknowledged must not be in a socket's buffer only.
+        An acknowledged message must not be only in the buffer of a socket.
         """
         connection = self.app.connection_for_write()
         if self.is_amqp:
@@ -141,7 +141,7 @@ def _has_lists(producer: Any, exchange: str) -> bool:
 
 
 def _push_to_head(producer: Any, stored: StoredMessage) -> None:
-    """kombu consumes a Redis list from its right end, and publishes to its left one."""
+    """Push a message to the right end of a Redis list, from which kombu consumes."""
     properties = dict(stored.properties)
     message = Encoded(
         stored.body,
@@ -161,7 +161,7 @@ def _push_to_head(producer: Any, stored: StoredMessage) -> None:
 
 
 def _time_left(expires: str | None) -> float | None:
-    """Return the seconds until a message expires; None if it has, so that a worker reports REVOKED."""
+    """Return the seconds until a message expires. None: it has expired, which a worker reports as REVOKED."""
     if not expires:
         return None
     seconds = seconds_until(expires)

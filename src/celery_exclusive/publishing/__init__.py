@@ -1,1 +1,1 @@
-"""What happens when a task is published."""
+"""The way of a call from the caller to the broker: options, keys, header, and one of the senders."""

@@ -1,4 +1,4 @@
-"""The options of one call: those of its task, unless the call changes them, and what Celery adds."""
+"""The options of one call: the options of its task with the changes of the call and of Celery."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ _RARE = frozenset({"router", "connection", "publisher"})
 
 
 class CallOptions(NamedTuple):
-    """`off` names what the call switches off; `values` are those that it gives instead, as they travel."""
+    """The changes of a call to the options of its task.
+
+    `off`: the options that it switches off. `values`: the values that it gives, as a message carries them."""
 
     exclusive: Exclusive | None
     unique: Unique | None
@@ -41,8 +43,8 @@ class CallOptions(NamedTuple):
 def pop_call_options(name: str, task: Any, options: dict[str, Any]) -> CallOptions:
     """Remove `exclusive=` and `unique=` from the options of a call, and return the options that it has.
 
-    Raises OptionError if one is neither None nor such an option, or if the task declares none: its workers
-    would not look for any.
+    Raises OptionError if a value is neither None nor such an option, or if the task declares no option: its
+    workers would not look for one.
     """
     exclusive, unique = declared_options(task)
     if options.keys() <= _CELERYS and _TYPES.isdisjoint(map(type, options.values())):
@@ -77,10 +79,10 @@ def pop_call_options(name: str, task: Any, options: dict[str, Any]) -> CallOptio
 def as_sent(
     services: Services, task: Any, name: str, args: Any, kwargs: Any, options: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the options of a call as Celery will send it: merged with those of its task, and routed.
+    """Return the options with which Celery will send a call: merged with the task's options, and routed.
 
-    `Celery.send_task` does both before it makes the message, and shows the result to no caller. With these
-    options it changes nothing any more, so keys and places go by what is sent.
+    `Celery.send_task` does both before it makes the message, and shows the result to no caller. It does not
+    change these options any more, so keys and places in line follow the message that is sent.
     """
     if _MERGES_BY_NAME and task is not None and "task_type" not in options:
         own = {option: value for option, value in own_options(task).items() if value is not None}
@@ -122,7 +124,7 @@ def _is_misspelt(word: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Routed:
-    """Stands for a router whose answer is among the options already, but for what Celery refuses in one."""
+    """A router for options that are routed already. It only adds the answers that Celery refuses."""
 
     refused: dict[str, Any]
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def header_of(message: Message) -> Header | None:
-    """Return a new header for a message, with its keys; None if the arguments of the call do not fit."""
+    """Return a new header for a message, with its keys. None: the arguments of the call do not fit."""
     previous, options = message.previous, message.options
     if previous and options.get("retries"):
         header = _of_retry(message, previous)
@@ -42,7 +42,7 @@ def _of_retry(message: Message, previous: Header) -> Header | None:
 
 
 def _with_keys_of(message: Message, previous: Header) -> Header:
-    """Return the header of a retry with the keys of its run, also with one that its worker has acquired."""
+    """Return the header of a retry with the keys of its run, also with a key that its worker has made."""
     run, unique = current_run.get(), previous.unique
     if unique is None and run and run.task_id == message.options.get("task_id") and run.unique:
         unique = (run.unique.claim.key, run.unique.until)
@@ -74,7 +74,7 @@ def _with_keys(message: Message, call: CallOptions) -> Header | None:
 
 
 def _with_options_of(previous: Header, call: CallOptions) -> CallOptions:
-    """Switch off for a retry what its first call has switched off, unless the retry gives it again."""
+    """Switch off the options that the first call has switched off, unless the retry gives them again."""
     off = (*call.off, *(name for name in previous.switched_off if name not in (*call.off, *call.values)))
     return CallOptions(
         exclusive=None if "exclusive" in off else call.exclusive,
@@ -97,7 +97,7 @@ def _same_arguments(task: Any, args: Any, kwargs: Any) -> bool:
 
 
 def _is_equal(one: object, other: object) -> bool:
-    """Arrays, data frames and queries answer neither True nor False, or raise: they count as different."""
+    """Whether two values are equal. Arrays, data frames and queries cannot tell, and count as different."""
     if one is other:
         return True
     try:

@@ -1,4 +1,4 @@
-"""The store of an app for messages that are sent in any case: it is asked for a short time."""
+"""The store of an app for messages that are sent in any case: its calls have a short time limit."""
 
 from __future__ import annotations
 
@@ -17,25 +17,26 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _SILENCE = 0.5
-"""Seconds without an answer after which a store counts as silent. An error that comes at once delays none."""
+"""Seconds without an answer after which a store counts as silent. An immediate error delays no message."""
 
 
 def store_or_impatient(publisher: Publisher) -> Any:
-    """Return the store that a message asks that is sent without an answer, too.
+    """Return the store for a message that is sent even if the store does not answer.
 
-    Where broker and store are one database, it cannot be sent before that answers: it waits as any other.
+    Where broker and store are one database, the message cannot be sent before the database answers: it waits
+    like any other message.
     """
     services = publisher.services
     return services.store if services.has_one_place else ImpatientStore(publisher)
 
 
 class ImpatientStore:
-    """A store that is asked for a short time, and not again when it has just been silent.
+    """A store whose calls have a short time limit, and fail at once after it was silent.
 
-    At the end of a run all its messages and releases have one budget. Without that memory a group of many
-    members would wait for each of them.
+    All messages and releases of the end of a run share one budget. A group of many members must not wait for
+    each member again, so the silence is remembered.
 
-    Its calls raise StoreUnavailable if the store does not answer, or did not a moment ago.
+    Its calls raise StoreUnavailable if the store does not answer, or did not answer a moment ago.
     """
 
     def __init__(self, publisher: Publisher) -> None:
@@ -66,7 +67,7 @@ class ImpatientStore:
             return call(*asked)
 
     def _limit(self) -> AbstractContextManager[None] | None:
-        """Return the limit of a call; None: its run has no time left."""
+        """Return the time limit of a call. None: its run has no time left."""
         run = current_run.get()
         if run is None:
             return deadline(REPORT if self._services.is_worker else None)

@@ -1,7 +1,8 @@
-"""Makes keys of headers that receivers of `before_task_publish` add: Celery calls these last of all.
+"""Makes keys of headers that receivers of `before_task_publish` add.
 
-So the producer that it publishes through decides what becomes of the message. A duplicate ends there: its
-receivers have been called, and `after_task_publish` is not sent.
+Celery calls the receivers last of all. So the producer that publishes the message computes the key, and sends
+or drops the message. A duplicate ends there: its receivers have been called, and `after_task_publish` is not
+sent.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ if TYPE_CHECKING:
     from celery_exclusive.services import Services
 
 _Publish = Callable[[Mapping[str, Any], Any, Callable[..., Any]], Any]
-"""It is given the headers that the message has by then, the producer, and what pushes it."""
+"""A function of the final headers of a message, its producer, and the function that pushes it."""
 
 
 def are_late(services: Services, task: Any, call: CallOptions) -> bool:
-    """Whether the keys of this call are made of headers, which receivers may yet add."""
+    """Whether the keys of this call are made of headers that receivers may still add."""
     options = filter(None, (call.exclusive, call.unique))
     return any(needs_headers(option, task.run, services.key_headers) for option in options)
 
@@ -43,7 +44,7 @@ def send_late(
 
 
 class _Producer:
-    """Stands for the producer of one message, and of its event after that."""
+    """A stand-in for the producer of one message, and of its event after that."""
 
     def __init__(self, producer: Any, publish: _Publish) -> None:
         self._producer, self._publish = producer, publish

@@ -17,15 +17,16 @@ if TYPE_CHECKING:
 
 
 class NotSent(BaseException):
-    """Ends the publishing of a message whose key is held. It is no error: nothing between may report it."""
+    """The end of publishing a message whose key is held. No code in between may report it as an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
     """A message of a task with options that is about to be sent.
 
-    * `options`: those of its call, without our header. `send_task` sends it with the options that it gets.
-    * `previous`: the header of an earlier publish of it, as a retry has one.
+    * `options`: the options of its call, without our header. `send_task` sends the message with the options
+      that it gets.
+    * `previous`: the header of an earlier publish of the message, for instance of a retry.
     """
 
     publisher: Publisher
@@ -41,17 +42,17 @@ class Message:
     id: str
 
     def order(self, header: Header) -> Exclusive | None:
-        """Return the option of a message that takes its place when published. One due later does not."""
+        """Return the option of a message that joins the line when it is published, and not at a later eta."""
         option, options = self.call.exclusive, self.options
-        if header.values is not self.call.values:  # a retry has those of its call
+        if header.values is not self.call.values:  # a retry has the options of its call
             option = self.services.exclusive(self.task, header.values)
         is_due_later = options.get("countdown") or options.get("eta")
         return option if option and option.order == "published" and not is_due_later else None
 
     def send(self, header: Header, sender: Sender | None = None) -> Any:
-        """Let Celery send it with this header. Return its handle; None: `sender` has not sent it.
+        """Let Celery send the message with this header. Return its handle. None: `sender` has not sent it.
 
-        kombu hands it to `sender` when it has encoded it. The default one sends it.
+        kombu passes the encoded message to `sender`. The default sender sends it.
         """
         options, services = self.options, self.services
         fields = services.signer.sign_header(header.write(), self.id, self.name)
@@ -71,14 +72,14 @@ class Message:
         return result
 
     def send_captured(self, captured: Captured, header: Header | None) -> Any:
-        """Send it as the default sender does, with this header if one is given."""
+        """Send the captured message as the default sender does, with this header if one is given."""
         if header:
             captured.set_header(HEADER, self.services.signer.sign_header(header.write(), self.id, self.name))
         return push_or_send(captured) if self.publisher.is_fast else captured.send()
 
 
 def pop_header(services: Services, task_name: str, options: dict[str, Any]) -> Header | None:
-    """Remove what a worker, or an earlier publish, has put among the headers; return our header, if valid."""
+    """Remove the headers of a worker or of an earlier publish; return our header, if it is valid."""
     headers = options["headers"] = dict(options["headers"])
     if HEADER not in headers:
         return None

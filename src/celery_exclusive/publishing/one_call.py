@@ -1,11 +1,12 @@
-"""The request for the unique key of a message. Where broker and store are one Redis, it pushes that, too.
+"""The request for the unique key of a message, which also pushes it where broker and store are one Redis.
 
-A producer that dies leaves both or neither. A request that is repeated, since its answer was lost, pushes
-nothing again: the first one has left its lease, or a mark.
+A producer that dies leaves both key and message, or neither. A repeated request, whose first answer was lost,
+pushes nothing again: the first one has left its lease, or a mark.
 
-Where they are two, the request is sent before the message is made, and the answer read before kombu sends it.
+Where broker and store are two servers, the request is sent before the message is made, and its answer is read
+before kombu sends the message.
 
-Whatever is unusual goes the plain way, in which the key is acquired before the message is made.
+An unusual call goes the plain way, in which the key is acquired before the message is made.
 """
 
 from __future__ import annotations
@@ -34,18 +35,18 @@ _LARGE = 100_000
 
 
 def is_possible(message: Message) -> bool:
-    """Whether a message may be made before its key is acquired: only Celery and kombu see it begun.
+    """Whether a message may be made before its key is acquired, since only Celery and kombu see it begun.
 
-    With `Publisher.has_one_call` it is the switch for all that this module does beside the plain way.
+    Together with `Publisher.has_one_call` this switches everything in this module beside the plain way.
     """
     if before_task_publish.receivers:
         return False  # a receiver, such as a tracer's, waits for after_task_publish
     if are_wrapped((Celery.send_task, Celery), (Producer.publish, Producer)):
-        return False  # a tracer that wraps one reports what raises there as an error
+        return False  # a tracer that wraps one would report our exception as an error
     producer, pool = message.options.get("producer"), message.services.amqp.producer_pool
     if not producer:
         return getattr(pool, "Producer", None) is Producer
-    # A group has one of the pool, as its own; whoever makes another one may do with it what he likes.
+    # A group has a producer of the pool, as its own. The maker of another producer may change it in any way.
     return type(producer) is Producer and is_of_pool(producer, pool) and not is_in_batch(producer)
 
 
@@ -53,9 +54,9 @@ class Request:
     """The request of one message for its unique key.
 
     * `may_hold`: whether the key may be held for the message.
-    * `is_unanswered`: whether a request has no answer, and may yet be carried out.
-    * `may_be_sent`: whether the message went to the server with a request, which has not refused it.
-    * `is_pushed`: whether the server has pushed it.
+    * `is_unanswered`: whether a request has no answer, and may still be executed.
+    * `may_be_sent`: whether the message went to the server with a request, and was not refused.
+    * `is_pushed`: whether the server has pushed the message.
     * `is_refused`: whether another task holds the key.
     """
 
@@ -69,7 +70,7 @@ class Request:
         self.may_hold = self.is_unanswered = self.may_be_sent = self.is_pushed = self.is_refused = False
 
     def ask(self, operation: AcquireAlone) -> Answer:
-        """Acquire the key, or read the answer to what has begun."""
+        """Acquire the key, or read the answer to the request that has begun."""
         if self._begun is None:
             self._header.store = self._message.publisher.epoch(self._store)
         self.may_hold = self.is_unanswered = True  # an interruption may come after the grant
@@ -106,12 +107,12 @@ class Request:
         return answer or self.ask(operation)
 
     def close(self) -> None:
-        """Read no answer any more."""
+        """Drop a request that has begun, without reading its answer."""
         if self._begun:
             self._begun.disconnect()
 
     def _push(self, operation: AcquireAlone, push: Push) -> Answer | None:
-        """Return the answer; None: the server refuses to push."""
+        """Acquire the key and push; return the answer. None: the server refuses to push."""
         client = None
         if self._is_patient:
             client, operation = client_of(push.channel), replace(operation, repeated=True)

@@ -1,7 +1,7 @@
-"""Publishes a message of a task whose runs start in the order of publishing: it takes its place first.
+"""Publishes a message of a task with `order="published"`: the message joins the line of its lock first.
 
-Celery makes the message and kombu encodes it. Then it is put into the line of its lock, and sent only if it
-is its turn; else the store publishes it when it is.
+Celery makes the message and kombu encodes it. Then the message joins the line, and is sent only if a slot is
+offered to it; otherwise it is republished from the store when its turn comes.
 """
 
 from __future__ import annotations
@@ -47,23 +47,23 @@ class OrderedPublish:
         self.may_be_in_line = False
 
     def send(self) -> Any:
-        """Let Celery publish the message, and kombu send it only if it is its turn.
+        """Let Celery publish the message, and kombu send it only if its turn has come.
 
         Raises:
-            StoreUnavailable: the store does not answer, and the message does not go without its place. If it
-                has a `task_id`, the message may be in line, and be sent from there.
+            StoreUnavailable: the store does not answer, and the message may not go without its place. If the
+                error has a `task_id`, the message may be in line, and be sent from there.
         """
         try:
             return self.message.send(self.header, self._take_place)
         except BaseException as error:
-            if self.may_be_in_line:  # its caller gets an error: nobody publishes it later
+            if self.may_be_in_line:  # its caller gets an error: no process publishes it later
                 self._give_up(is_store_away=is_away(error))
                 if isinstance(error, StoreUnavailable):
                     raise may_be_sent(self.message.task.name, self.message.id, error) from error
             raise
 
     def _take_place(self, captured: Captured) -> Any:
-        """Put the message into the line, and send it if it is its turn, or if the store does not answer."""
+        """Put the message into the line, and send it if its turn has come or the store does not answer."""
         if not _leads_to_a_queue(captured.encoded):
             return captured.send()
         is_its_turn = self._enqueue(captured.encoded)
@@ -74,7 +74,7 @@ class OrderedPublish:
         return self.message.send_captured(captured, offer)
 
     def _enqueue(self, encoded: Encoded) -> bool | None:
-        """Return whether the message has to be sent now; None: the store does not answer, and may have it."""
+        """Return whether the message has to be sent now. None: the store does not answer, and may have it."""
         was_in_line = self.may_be_in_line
         try:
             self.header.store = self.message.publisher.epoch(self.store)
@@ -93,7 +93,7 @@ class OrderedPublish:
         return reply.answer == Applied(True)
 
     def _give_up(self, *, is_store_away: bool) -> None:
-        """Give its place up, in the background while the store does not answer."""
+        """Remove the message from the line, in the background while the store does not answer."""
         remove = Remove(self.id, "superseded")
         if not is_store_away:
             with suppress(Exception):  # the caller gets the first error
@@ -103,13 +103,13 @@ class OrderedPublish:
 
 
 def _leads_to_a_queue(encoded: Encoded) -> bool:
-    """Whether a worker may get this message back from where it goes: not from a fanout exchange."""
+    """Whether a worker can publish this message to its queue again, unlike to a fanout exchange."""
     named = [getattr(entity, "exchange", None) for entity in encoded.declare or ()]
     return not encoded.exchange or encoded.exchange in [it.name for it in named if it and it.type != "fanout"]
 
 
 def _stored(encoded: Encoded, header: Header) -> StoredMessage:
-    """Make what a worker would make of this message when it is delivered."""
+    """Return the stored message that a worker would make of the delivery of this message."""
     body, headers = encoded.body, {**encoded.headers, HEADER: header.write()}
     if compression := headers.get("compression"):
         body = decompress(body, compression)

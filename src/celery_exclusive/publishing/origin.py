@@ -1,4 +1,4 @@
-"""Where a call comes from: from a user's code, or from the end of a run, a retry or a canvas."""
+"""The origin of a call: the user's code, the end of a run, a retry or a canvas."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 _OF_CANVASES = ("chain", "group_id", "chord", "reply_to", "parent_id")
 """Options that Celery itself gives to the members of a canvas, and to callbacks. Plain calls have none."""
 _OF_MEMBERS = (*_OF_CANVASES, "link", "link_error")
-"""Options of calls whose result others wait for, if their caller gives them."""
+"""Options by which a caller makes other code wait for the result of the call."""
 
 
 class Origin(NamedTuple):
-    """Where a call comes from.
+    """The origin of a call.
 
-    * `run`: the run that goes on with this message, as its retry or replacement.
-    * `is_retry`: it is the retry of that run, or of one whose header it has.
-    * `is_awaited`: others may wait for its result, as for that of a member of a canvas.
-    * `has_to_be_sent`: whoever holds its key, see `core.publishing`.
-    * `is_celerys`: Celery publishes it for a run or a canvas. So it goes without its key and its place if the
-      store does not answer, and wrong arguments fail its own task: neither is an error of the code that runs
-      now.
+    * `run`: the run whose retry or replacement this message is.
+    * `is_retry`: the message is the retry of that run, or of a run whose header it has.
+    * `is_awaited`: other code may wait for its result, as for a member of a canvas.
+    * `has_to_be_sent`: it is sent with any holder of its key, see `core.publishing`.
+    * `is_celerys`: Celery publishes it for a run or a canvas. So it is sent without its key and place if the
+      store does not answer, and wrong arguments fail its own task: neither is an error of the publishing
+      code.
     """
 
     run: Run | None = None
@@ -68,10 +68,10 @@ _PLAIN = Origin()
 
 
 def _waits_for_rpc(task: Any, unique: Unique | None, options: Mapping[str, Any]) -> bool:
-    """Whether a caller may wait for a result that an rpc backend sends to it alone.
+    """Whether a caller may wait for a result that an rpc backend sends only to this caller.
 
-    For the caller of a duplicate, the result of the task that holds the key would never come. One that gets
-    an error waits for none.
+    The caller of a duplicate would never get the result of the task that holds the key. A caller that gets an
+    error waits for no result.
     """
     wants_none = options.get("ignore_result", task.ignore_result)
     is_refused = unique is not None and unique.on_conflict == "raise"

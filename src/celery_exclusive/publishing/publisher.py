@@ -1,4 +1,4 @@
-"""What an app's publishing remembers from one call to the next. Each app with locks has one of it."""
+"""The publisher of an app with locks: its services, and its memory from one call to the next."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _REMEMBERED = 2
 
 
 class Publisher:
-    """The services of an app, and what its calls have learnt of their store.
+    """The services of an app, and the facts that its calls have learnt of their store.
 
     `refused_lately`: the names of tasks whose last call was not sent, so that the next one is likely to be
     another duplicate.
@@ -50,9 +50,9 @@ class Publisher:
     def epoch(self, store: Any) -> str:
         """Return the epoch of the store, read at most a minute ago.
 
-        By the epoch in a message, a worker notices that the publisher uses another store. Only a call that is
-        about to ask this store may read it. If this raises, the call has waited for the store once, and must
-        not ask it again.
+        By the epoch in a message, a worker notices that the publisher uses another store. Only a call that
+        will send a request to this store anyway may read it. If this raises, the call has waited for the
+        store once, and must not wait again.
 
         Raises:
             StoreUnavailable: the store does not answer.

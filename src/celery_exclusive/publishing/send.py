@@ -1,4 +1,4 @@
-"""Stands in each installed app between Celery and its calls, and lets those of our tasks have our header."""
+"""Puts our header on the calls of our tasks, between the class of an installed app and Celery's own."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ _BY_PLACE = list(signature(Celery.send_task).parameters)[4:]
 def with_our_header(cls: type[Celery]) -> type[Celery]:
     """Return the class of an installed app, which puts our header on messages of our tasks.
 
-    Our `send_task` stands between a class of the user's and Celery's own: it is given what theirs adds.
+    Our `send_task` stands between a class of the user and Celery's own, and so gets the options that the
+    user's class adds.
     """
 
     def __reduce__(self: Any) -> Any:  # noqa: N807 - a copy is of the class that can be imported
@@ -82,7 +83,7 @@ def _send(
     options: dict[str, Any],
     send_task: Callable[..., Any],
 ) -> Any:
-    """Send a message with our header, unless its key is held; without one, if its arguments do not fit."""
+    """Send a message with our header, unless its key is held. Arguments that do not fit get no header."""
     services = publisher.services
     previous = pop_header(services, name, options) if options.get("headers") else None
     message = Message(publisher, services, name, task, call, *arguments, options, send_task, previous, id)
@@ -96,7 +97,7 @@ def _send(
 
 
 def _with_outcome(task: Any, result: Any) -> Any:
-    """Add the outcome that each call of our tasks has, also if it has no header."""
+    """Add the outcome to the result of a call of our tasks, also if its message has no header."""
     if getattr(task, "unique", None) or getattr(task, "exclusive", None):
         result.outcome, result.existing_id, result.key = "published", None, None
     return result
@@ -107,7 +108,7 @@ _Sender: Any = type("_Sender", (Celery,), {"send_task": _send_task})
 
 
 def _declared(app: Any, name: str) -> Any:
-    """The task of this name, also where nothing has made it a task of the app yet."""
+    """Return the task of this name. Pending tasks of the app are made first."""
     if app.autofinalize and not app.finalized:
         app.finalize(auto=True)
     return known_tasks(app).get(name)

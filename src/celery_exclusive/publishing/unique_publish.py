@@ -1,6 +1,6 @@
-"""Publishes a message with a unique key: the key is acquired before, and released if it is not sent.
+"""Publishes a message with a unique key, which is acquired before, and released if the message is not sent.
 
-Where that is possible, Celery makes the message meanwhile, and the key is acquired when kombu would send it.
+Where possible, Celery makes the message meanwhile, and the key is acquired when kombu would send the message.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class UniquePublish:
 
     result = UniquePublish(message, header, ordered).send()
 
-    `ordered`: its option, if it takes its place in line when it is published.
+    `ordered`: its option, if the message joins the line when it is published.
     """
 
     def __init__(self, message: Message, header: Header, ordered: Exclusive | None) -> None:
@@ -69,7 +69,7 @@ class UniquePublish:
         self.key, self.until = header.unique
         self.id = header.claim_id(message.id)
         self.is_simple = not (current_run.get() or message.options.get("retries"))
-        """Whether no run publishes it, so that it inherits nothing, and nobody's end or body has its key."""
+        """Whether no run publishes the message, so that it inherits no lease and meets no key of its run."""
         services, option = message.services, message.call.unique
         self.option = services.unique(self.task, header.values) if origin.is_retry else option
         self.may_go_without = services.allows_without(self.option)
@@ -85,7 +85,7 @@ class UniquePublish:
 
     @cached_property
     def call(self) -> Call:
-        """What its plan knows of this call."""
+        """The facts of this call for its plan."""
         key, run = self.key, self.origin.run
         lease = run.unique if run and run.unique and run.unique.claim.key == key else None
         kind: Kind = "call"
@@ -107,14 +107,14 @@ class UniquePublish:
         )
 
     def send(self) -> Any:
-        """Send the message with its key, or return the handle of the task that holds that.
+        """Send the message with its key, or return the handle of the task that holds the key.
 
         If sending fails or is interrupted, the key is left as it was.
 
         Raises:
             DuplicateTask: another task holds the key, and the option says "raise".
-            StoreUnavailable: the store does not answer, and the message does not go without its key. If it
-                has a `task_id`, the message may have been sent.
+            StoreUnavailable: the store does not answer, and the message may not go without its key. If the
+                error has a `task_id`, the message may have been sent.
         """
         # A wrong setting is an error here, and leaves nothing to undo.
         publisher = self.message.publisher
@@ -142,7 +142,7 @@ class UniquePublish:
         return result
 
     def _send(self, sending: Sending) -> Any:
-        """Let Celery send the message as its plan says. Return its handle; None: it is not sent."""
+        """Let Celery send the message as its plan decides. Return its handle. None: it is not sent."""
         if sending.kind in ("skip", "error"):
             return None
         if sending.kind == "sent":
@@ -174,7 +174,7 @@ class UniquePublish:
         return result
 
     def _acquire_and_send(self, captured: Captured, made: Header) -> Any:
-        """Send the message that was made with this header, or end its publishing. kombu may repeat this."""
+        """Send the captured message with this header, or end its publishing. kombu may repeat this."""
         sending = self.sending or self._acquire(partial(self.request.ask_and_push, captured=captured))
         if sending.kind in ("skip", "error"):
             raise NotSent
@@ -183,7 +183,7 @@ class UniquePublish:
         return self.message.send_captured(captured, None if self.header is made else self.header)
 
     def _acquire(self, ask: Callable[[AcquireAlone], Answer]) -> Sending:
-        """Acquire the key, and return what becomes of the message."""
+        """Acquire the key, and return the decision about the message."""
         try:
             if self.is_simple:
                 answer = ask(self.operation)
@@ -201,7 +201,7 @@ class UniquePublish:
         return sending
 
     def _without_key(self, error: StoreError) -> Sending:
-        """Let the message go without its key, which its worker acquires if it can; or raise this error."""
+        """Let the message be sent without its key, which its worker acquires if it can, or raise."""
         request = self.request
         if isinstance(error, (NotDone, StoreRefused)) and request.is_unanswered and not request.may_be_sent:
             request.may_hold = False
@@ -213,7 +213,7 @@ class UniquePublish:
         return self.sending
 
     def _note_heir(self, *, is_handed_over: bool) -> None:
-        """Note whether this inherits the lease of the run that publishes it, which has none then."""
+        """Note whether the message inherits the lease of the run that publishes it, which then has none."""
         run = self.origin.run
         if self.call.inherits and run and run.unique:
             run.unique.is_handed_over = is_handed_over
@@ -242,7 +242,7 @@ class UniquePublish:
         return (self.options.get("result_cls") or self.services.app.AsyncResult)(task_id)
 
     def _release(self) -> None:
-        """Release the key, or return it to the run that it was inherited from: that goes on, with an error.
+        """Release the key, or return an inherited key to its run, which continues with an error.
 
         A message that was sent in spite of the error, and runs already, keeps the key.
         """
@@ -257,15 +257,15 @@ class UniquePublish:
             self._owe()
 
     def _owe(self) -> None:
-        """Release the key in the background; a run that it was inherited from may have ended by then."""
+        """Release the key in the background. The run of an inherited key may have ended by then."""
         claim = self.call.claim
         undo = self._undo(claim.release("open"))
         self.services.releaser.add(*((claim.key, operation) for operation in undo))
 
     def _undo(self, operation: KeyOperation) -> list[KeyOperation]:
-        """A request without an answer may still arrive, and must find no key to acquire then.
+        """Return the operations that undo a request, also one without an answer, which may still arrive.
 
-        If it has arrived, and has sent the message, that keeps its key.
+        If the request has sent the message, the message keeps its key.
         """
         if not (self.request.is_unanswered or self.request.may_be_sent):
             return [operation]

@@ -1,9 +1,9 @@
 """Keeps the client of redis-py through which a channel of kombu's Redis transport asks its server.
 
-kombu makes a new one for each thing that a channel asks: one for each message that is published, several for
-each that a worker receives and acknowledges. To make one takes longer than to ask. They differ in nothing:
-all use the connections of the channel's pool. But where a credential provider changes the password of open
-connections, each new client tells it of its pool.
+kombu makes a new client for each request of a channel: one for each message that is published, several for
+each message that a worker receives and acknowledges. Making a client takes longer than the request. All these
+clients use the connections of the channel's pool, and do not differ. But where a credential provider changes
+the password of open connections, each new client passes its pool to the provider.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ def keep_client(channel: Any) -> None:
 
 
 def client_of(channel: Any) -> Any:
-    """Return the client that a channel keeps. Others that ask the channel get what they got before."""
+    """Return the client that a channel keeps. Other users of the channel get new clients, as before."""
     return _kept(channel, channel._create_client)
 
 
 def _kept(channel: Any, make: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """Return the client that this channel keeps, or what `make` makes now."""
+    """Return the client that this channel keeps, or a new one that `make` makes."""
     if args or options or channel.pool.connection_kwargs.get("credential_provider"):
         return make(*args, **options)  # with arguments for the pool of an event loop, which is rare
     kept = vars(channel).get("_exclusive_client")

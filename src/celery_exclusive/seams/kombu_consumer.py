@@ -12,10 +12,10 @@ priority_of_message: Final = attrgetter("_get_message_priority")
 
 
 class ConsumerMixin:
-    """Stands before kombu's consumer, and receives the messages of each queue by a callback of its own."""
+    """A mixin before kombu's consumer, which receives the messages of each queue by a callback of its own."""
 
     def receiver_of(self, queue: Any, receive: Receive) -> Receive:
-        """Return what is called with each message of a queue, and calls kombu's own `receive`."""
+        """Return the callback for each message of a queue, which calls kombu's own `receive`."""
         return receive
 
     def _basic_consume(self: Any, queue: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A message at the point where kombu has encoded it, and what kombu's Redis channel would push of it."""
+"""A message at the point where kombu has encoded it, and the text that kombu's Redis channel would push."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kombu.utils.json import dumps
 from celery_exclusive.seams.kept_client import client_of
 
 Sender = Callable[["Captured"], Any]
-"""Sends a captured message, or not. kombu calls it again if the connection is lost."""
+"""A function that sends a captured message, or not. kombu calls it again if the connection is lost."""
 _PUSHES = frozenset({"_get_message_priority", "_q_for_pri", "dumps", "conn_or_acquire", "lpush"})
 """The names in `Channel._put` of each kombu."""
 _OTHERS = frozenset({"pop", "add", "_expires", "priority_steps", "pipeline", "pexpire", "execute"})
@@ -40,8 +40,8 @@ class Encoded(NamedTuple):
 def capturing(producer: Any, header: str, sender: Sender) -> Any:
     """Return a producer for one message, which `sender` gets when kombu has encoded it.
 
-    It has the state of `producer`, which other threads may use, and changes it as that would. Messages
-    without this header go their way: Celery publishes its event of a message through the same producer.
+    The returned producer shares the state of `producer`, which other threads may use. Messages without this
+    header are sent as usual: Celery publishes its event of a message through the same producer.
     """
     cls: Any = type(producer)
     cls = _capturing_class(cls)
@@ -78,7 +78,7 @@ def _capturing_class(cls: Any) -> Any:
 
 
 class Captured:
-    """A message that kombu has encoded, and sends now if nothing else is done."""
+    """A message that kombu has encoded, and is about to send."""
 
     __slots__ = ("_more", "_named", "encoded", "producer")
 
@@ -86,7 +86,7 @@ class Captured:
         self.producer, self.encoded, self._more, self._named = producer, encoded, more, named
 
     def set_header(self, name: str, value: object) -> None:
-        """Give it a header, also if kombu sends it again."""
+        """Set a header of the message, also for further attempts of kombu to send it."""
         self.encoded = self.encoded._replace(headers={**self.encoded.headers, name: value})
 
     def declare(self) -> None:
@@ -94,12 +94,12 @@ class Captured:
             self.producer.maybe_declare(entity)
 
     def send(self) -> Any:
-        """Send it as kombu does."""
+        """Send the message as kombu does."""
         own: Any = super(type(self.producer), self.producer)
         return own._publish(*self.encoded, *self._more, **self._named)
 
     def push(self) -> Push | None:
-        """Declare its queue, and return what kombu would push; None: kombu sends it in another way."""
+        """Declare its queue, and return the push that kombu would do. None: kombu sends it in another way."""
         encoded, channel = self.encoded, self.producer.channel
         if encoded.exchange or type(self.producer).__base__ is not Producer or not is_kombus_own(channel):
             return None
@@ -121,7 +121,7 @@ class Push(NamedTuple):
 
 
 def push_or_send(captured: Captured) -> Any:
-    """Send a message as kombu does, but with a client that is kept, where the broker is a Redis."""
+    """Send a message as kombu does, with a kept client where the broker is a Redis."""
     push = captured.push()
     if push is None:
         return captured.send()
@@ -138,7 +138,7 @@ def compress(producer: Any, message: Encoded, compression: str | None) -> Encode
 
 
 def lists_and_payload(channel: Any, encoded: Encoded) -> tuple[list[str], str]:
-    """Return what a Redis channel pushes for a message, and the lists that it pushes it onto."""
+    """Return the lists onto which a Redis channel pushes a message, and the text that it pushes."""
     message = channel.prepare_message(*encoded[:6])
     channel._inplace_augment_message(message, encoded.exchange, encoded.routing_key)
     priority = channel._get_message_priority(message, reverse=False)
@@ -173,7 +173,7 @@ def are_wrapped(*methods: tuple[Any, Any]) -> bool:
 
 
 def is_known() -> bool:
-    """Whether this version of kombu pushes messages as this file does, for all that its code shows."""
+    """Whether this version of kombu pushes messages as this file does, as far as its code shows."""
     names = set(_redis_channel()._put.__code__.co_names)
     return _PUSHES <= names <= _PUSHES | _OTHERS and "_publish" in Producer.publish.__code__.co_names
 
