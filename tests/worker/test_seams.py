@@ -34,6 +34,7 @@ def beside(name: str) -> dict[str, Any]:
     return {"renamed": name, "imports": [*SETTINGS.get("imports", ()), "tests.worker.renamed"]}
 
 
+@pytest.mark.proves("missing name for speed")
 @of_fast_part
 @pytest.mark.parametrize("name", FASTER)
 def test_a_worker_without_a_name_that_is_for_speed_warns_once_and_runs_its_line_in_order(
@@ -57,6 +58,7 @@ def test_a_worker_without_a_name_that_is_for_speed_warns_once_and_runs_its_line_
     assert "Traceback" not in worker.log
 
 
+@pytest.mark.proves("missing name for speed")
 @pytest.mark.parametrize("name", ["_create_client", "_put", "_q_for_pri", "_dirty", "_sock"])
 def test_a_publisher_without_a_name_that_is_for_speed_sends_a_unique_call_once(
     make_lab: Callable[..., Lab], name: str
@@ -70,6 +72,7 @@ def test_a_publisher_without_a_name_that_is_for_speed_sends_a_unique_call_once(
     assert lab.messages_at_the_broker() == 1
 
 
+@pytest.mark.proves("missing name that a promise needs")
 @pytest.mark.parametrize(
     ("name", "purpose"),
     [
@@ -84,6 +87,7 @@ def test_a_worker_without_a_name_that_a_promise_needs_does_not_start(
     said_in_one_line(log, f"has no {'Consumer' if 'consume' in name else 'Request'}.{name}. ", purpose)
 
 
+@pytest.mark.proves("report of private names")
 def test_celery_report_shows_what_is_missing_from_what_a_worker_would_use(
     make_lab: Callable[..., Lab],
 ) -> None:

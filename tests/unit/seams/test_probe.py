@@ -47,6 +47,13 @@ def test_every_part_needs_a_private_name() -> None:
     assert {part for seam in SEAMS for part in seam.parts} == set(PARTS)
 
 
+@pytest.mark.promise(
+    "A worker does not start, and `install` raises, if the installed Celery, kombu or billiard lacks a "
+    "private name that a promise needs, or has changed it; the error names the package, the name and the "
+    "purpose",
+    name="missing name that a promise needs",
+    broke="no refusal; the parameters of a function not compared; packages asked that are not in use",
+)
 @pytest.mark.parametrize("seam", PROMISES, ids=named)
 def test_a_missing_name_that_a_promise_needs_is_refused_with_its_package_and_purpose(
     seam: Seam, monkeypatch: pytest.MonkeyPatch
@@ -61,6 +68,12 @@ def test_a_missing_name_that_a_promise_needs_is_refused_with_its_package_and_pur
     assert probe.warnings() == []
 
 
+@pytest.mark.promise(
+    "Without a private name that only makes things faster the part is switched off, with one warning, and "
+    "with `exclusive_fast = False` all such parts are; lines and unique calls go on without them",
+    name="missing name for speed",
+    broke="the part stays switched on: a call raises",
+)
 @pytest.mark.parametrize("seam", FASTER, ids=named)
 def test_a_missing_name_that_is_for_speed_switches_its_parts_off_with_one_warning(
     seam: Seam, monkeypatch: pytest.MonkeyPatch
@@ -74,6 +87,7 @@ def test_a_missing_name_that_is_for_speed_switches_its_parts_off_with_one_warnin
     assert probe.working_parts() == set(PARTS) - set(seam.parts)
 
 
+@pytest.mark.proves("missing name that a promise needs")
 @pytest.mark.parametrize("seam", [seam for seam in SEAMS if seam.parameters], ids=named)
 def test_a_name_with_other_parameters_has_changed(seam: Seam, monkeypatch: pytest.MonkeyPatch) -> None:
     owner: Any = getattr(sys.modules[seam.module], seam.name.partition(".")[0])
@@ -91,6 +105,7 @@ def test_a_function_that_wraps_one_and_takes_any_parameters_has_not_changed(
     assert probe.warnings() == []
 
 
+@pytest.mark.proves("missing name for speed")
 def test_a_function_that_does_its_work_in_another_way_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     channel = sys.modules["kombu.transport.redis"].Channel
     monkeypatch.setattr(channel, "_put", lambda self, queue, message, **options: self.stream(queue, message))
@@ -99,6 +114,7 @@ def test_a_function_that_does_its_work_in_another_way_has_changed(monkeypatch: p
     assert "one call" not in probe.working_parts()
 
 
+@pytest.mark.proves("missing name that a promise needs")
 def test_a_package_that_is_not_in_use_is_not_asked_for_its_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "pymysql.connections", raising=False)
     seam = next(seam for seam in SEAMS if seam.module == "pymysql.connections")
@@ -106,6 +122,7 @@ def test_a_package_that_is_not_in_use_is_not_asked_for_its_names(monkeypatch: py
     assert probe.report([seam])[0].startswith("0 of 0 ")
 
 
+@pytest.mark.proves("missing name for speed")
 def test_an_app_uses_what_only_makes_things_faster_unless_its_setting_says_no(
     make_app: Callable[..., Celery],
 ) -> None:
@@ -114,6 +131,7 @@ def test_an_app_uses_what_only_makes_things_faster_unless_its_setting_says_no(
     assert slow._celery_exclusive.fast == set()  # type: ignore[attr-defined]
 
 
+@pytest.mark.proves("missing name that a promise needs")
 @pytest.mark.parametrize("name", ["Celery._task_from_fun", "Producer._publish", "extract_exec_options"])
 def test_install_refuses_a_celery_without_a_name_that_publishers_need(
     make_app: Callable[..., Celery], monkeypatch: pytest.MonkeyPatch, name: str
@@ -123,6 +141,10 @@ def test_install_refuses_a_celery_without_a_name_that_publishers_need(
         install(make_app())
 
 
+@pytest.mark.promise(
+    "`celery report` counts the private names that are as expected, and shows the missing ones",
+    name="report of private names",
+)
 def test_a_report_of_the_app_counts_the_private_names_and_shows_what_is_missing(
     make_app: Callable[..., Celery], monkeypatch: pytest.MonkeyPatch
 ) -> None:
