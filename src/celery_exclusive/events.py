@@ -21,8 +21,8 @@ _logger = logging.getLogger("celery_exclusive")
 
 def send(services: Services, kind: str, **fields: object) -> None:
     """Send an event in a thread: a broker that does not answer must delay neither a heartbeat nor a body."""
-    sender = services.events_from()
-    if sender is not None:
+    sender = services.worker and services.worker.listener
+    if sender:
         words = (services, sender, kind, fields)
         publish = Thread(target=_publish, args=words, name="exclusive-event", daemon=True)
         with suppress(RuntimeError):  # the process is about to end, or cannot start more threads

@@ -35,10 +35,11 @@ from celery_exclusive.services import ATTRIBUTE, Services
 from celery_exclusive.task import TaskMixin, explain_absence
 from celery_exclusive.worker.body import refuse_never_run
 from celery_exclusive.worker.checks import refuse_declared
+from celery_exclusive.worker.context import WorkerContext
 from celery_exclusive.worker.gate import GatedTask
-from celery_exclusive.worker.parts import parts_of
 from celery_exclusive.worker.request import request_class
 from celery_exclusive.worker.roster import Roster
+from celery_exclusive.worker.shared_roster import SharedRoster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -251,5 +252,4 @@ def _read(kind: type[Option], written: dict[str, Any]) -> Option:
 def install_copy(app: Any) -> None:
     """Give locks to the copy of an app that a child which is not forked makes, and runs the tasks of."""
     services: Services = cast("Any", install(app))._celery_exclusive
-    services.is_worker = True
-    parts_of(services).roster = Roster.of_parent()
+    services.workers.append(WorkerContext(SharedRoster.of_parent() or Roster()))

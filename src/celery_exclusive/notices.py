@@ -164,7 +164,7 @@ def line_grows(task: str, lock: str, waiting: int) -> None:
 
 def store_chosen(services: Services) -> None:
     """Log once per process where it looks for locks; the banner of a worker says so."""
-    if services in _named_stores or services.is_worker:
+    if services in _named_stores or services.worker:
         return
     _named_stores.add(services)
     url, prefix = services.store.url, services.settings.exclusive_prefix

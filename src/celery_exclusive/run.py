@@ -6,8 +6,12 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
+from celery_exclusive import notices
+from celery_exclusive.core.admission import Outcome
 from celery_exclusive.core.claim import FINISHED, Claim, UniqueUntil
+from celery_exclusive.errors import LockHeld
 from celery_exclusive.leases.lease import Lease
+from celery_exclusive.options.declared import Exclusive, Unique
 from celery_exclusive.system.deadline import Budget
 
 
@@ -54,6 +58,20 @@ class Run:
     body_over: bool = False
     end: Budget = field(default_factory=Budget)
 
+    def replace_body(
+        self, task: str, outcome: Outcome, exclusive: Exclusive | None, unique: Unique | None
+    ) -> None:
+        """Set what takes the place of the body: a result for a skip, an error for a failure."""
+        if outcome.kind == "skip" and outcome.reason == "duplicate":
+            self.skipped = ((unique or Unique()).skipped(outcome.key, outcome.existing_id),)
+            return
+        assert exclusive  # noqa: S101 - no other lock conflicts
+        if outcome.kind == "skip":
+            self.skipped = (exclusive.skipped(outcome.key, outcome.existing_id),)
+        else:
+            text = _refusal(task, exclusive, outcome)
+            self.failure = LockHeld(text, outcome.key, outcome.existing_id)
+
 
 current_run: ContextVar[Run | None] = ContextVar("celery_exclusive_run", default=None)
 
@@ -90,3 +108,15 @@ def enclosing_tasks(key: str) -> tuple[str, ...]:
 
 def leases_of_runs() -> Iterator[Lease]:
     return (run.lease for run in runs() if run.lease)
+
+
+def _refusal(task: str, option: Exclusive, outcome: Outcome) -> str:
+    """Return the text of the error of a task that fails because its lock is held, or its line is full."""
+    held = notices.held(outcome.by)
+    if outcome.reason == "full":
+        return (
+            f"task {task} cannot wait in the line of lock {outcome.key}: {outcome.waiting} "
+            f"waiting already, as many as max_waiting allows; the lock is {held}. Call it again "
+            "later, or use on_full='skip'"
+        )
+    return option.refusal(task, outcome.key, held)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Protocol, cast
@@ -19,7 +19,7 @@ from celery_exclusive.options.values import Values, option_of_call
 from celery_exclusive.seams.kombu_transport import load_transport
 from celery_exclusive.seams.probe import working_parts
 from celery_exclusive.seams.seam import Part
-from celery_exclusive.stores.base import Reply, Store, Wake, open_store
+from celery_exclusive.stores.base import Reply, Store, open_store
 from celery_exclusive.stores.choose import choose
 from celery_exclusive.stores.redis import address
 
@@ -42,7 +42,6 @@ class Releaser(Protocol):
         self,
         *operations: tuple[str, KeyOperation],
         dying: int | None = ...,
-        before: Callable[[], object] = ...,
     ) -> None: ...
     def add_message(self, id: str, header: Any) -> None: ...
     def drain(self) -> None: ...
@@ -56,33 +55,34 @@ class Installer(Protocol):
     def unknown_tasks(self) -> Iterator[str]: ...
 
 
+class Worker(Protocol):
+    """The context of a worker, see `worker.context`."""
+
+    @property
+    def listener(self) -> str | None: ...
+
+
 class Services:
     """The services of an app with locks, in every process.
 
-    `events_from` returns the worker's name while a monitor listens to its events. `hand_on` hands messages on
-    within a worker, and returns those that have to be published. `conflicts_when_eager`: a test wants eager
-    tasks to conflict, too. `is_worker`: this process runs tasks, with the state in `worker`, see
-    `worker.parts`.
+    `workers` are the contexts of the workers that run tasks of the app in this process: of one in most cases,
+    a test may begin another one before the first has ended. `conflicts_when_eager`: a test wants eager tasks
+    to conflict, too.
     """
 
     courier: Courier
     releaser: Releaser
     installer: Installer
-    worker: Any
-    is_worker: bool
-    events_from: Callable[[], str | None]
-    hand_on: Callable[[tuple[Wake, ...]], tuple[Wake, ...]]
     conflicts_when_eager = False
 
     def __init__(self, app: Any) -> None:
         self.app = app
-        self.leave_worker()
+        self.workers: list[Worker] = []
 
-    def leave_worker(self) -> None:
-        """Be the services of a process that runs no tasks, or no longer."""
-        self.worker, self.is_worker = None, False
-        self.events_from = lambda: None
-        self.hand_on = lambda wakes: wakes
+    @property
+    def worker(self) -> Worker | None:
+        """The worker that this process belongs to, or None."""
+        return self.workers[-1] if self.workers else None
 
     @cached_property
     def settings(self) -> Settings:
@@ -225,8 +225,13 @@ class PublishingStore:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    def apply(self, key: str, operation: KeyOperation, begun: Any = None) -> Reply:
-        """Do the operation, or finish it if the store has begun it."""
+    def apply(
+        self, key: str, operation: KeyOperation, begun: Any = None, *, follows_up: bool = True
+    ) -> Reply:
+        """Do the operation, or finish it if the store has begun it. Republish what its reply names.
+
+        Without `follows_up` the caller does that.
+        """
         if isinstance(operation, (Acquire, Enqueue)) and operation.message is not None:
             signer = self._services.signer
             if signer.is_on:
@@ -234,7 +239,7 @@ class PublishingStore:
                 operation = replace(operation, message=signed)
         store: Any = self._store
         reply: Reply = store.finish(key, operation, begun) if begun else store.apply(key, operation)
-        if reply.wake or reply.aside:
+        if follows_up and (reply.wake or reply.aside):
             self._services.courier.follow_up(reply)
         return reply
 

@@ -11,13 +11,13 @@ from celery import Celery
 
 from celery_exclusive import StoreUnavailable, install, lock
 from celery_exclusive.core.claim import Claim
+from celery_exclusive.core.delivery import Claims
 from celery_exclusive.core.operations import Renew
 from celery_exclusive.core.records import SECOND
-from celery_exclusive.leases.renewer import renewer
-from celery_exclusive.messages.header import Header
+from celery_exclusive.local.heartbeat import heartbeat
 from celery_exclusive.stores.sql.server import ServerStore
 from celery_exclusive.worker.heartbeat import Heartbeat
-from celery_exclusive.worker.received import Received
+from celery_exclusive.worker.roster import Roster
 from tests.servers import wait_until
 from tests.store.conftest import Database
 from tests.store.operations import LIFE, take
@@ -103,7 +103,7 @@ def test_a_lease_that_is_granted_while_a_beat_waits_for_a_row_is_renewed_in_time
     app: Celery, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     with lock("a", app=app, ttl=60) as busy, row_locked(database, busy.key):
-        renewer._sooner.put(None)
+        heartbeat._sooner.put(None)
         wait_until(lambda: database.blocked() or "could not be renewed" in caplog.text, "a beat", 30)
         with lock("b", app=app, ttl=3) as short:
             for _ in range(2):
@@ -114,15 +114,12 @@ def test_a_lease_that_is_granted_while_a_beat_waits_for_a_row_is_renewed_in_time
 
 def test_a_locked_row_stops_no_beat_of_a_worker(app: Celery, database: Database) -> None:
     services: Any = app._celery_exclusive  # type: ignore[attr-defined]
-    heartbeat = Heartbeat(services, "broker")
+    roster = Roster()
+    heartbeat = Heartbeat(services, "broker", roster)
     claims = [Claim(key, f"{key}/p", f"{key * 16}", SECOND) for key in "ab"]
     for claim in claims:
         services.store.apply(claim.key, claim.acquire())
-        content = (b"[]", "json", "utf-8", {}, {}, "q", "")
-        delivery = Received(
-            id=claim.id, token=claim.token, header=Header("p"), content=content, exclusive=claim
-        )
-        heartbeat.note_granted(delivery, [claim])
+        roster.begin(Claims(id=claim.id, token=claim.token, exclusive=claim)).hold(claim)
     before = ends(database, "b")
     with row_locked(database, "a"):
         with pytest.raises(StoreUnavailable, match="the leases on a could not be renewed, since others keep"):

@@ -12,7 +12,7 @@ from celery.concurrency.solo import TaskPool as SoloPool
 
 from celery_exclusive import Exclusive
 from celery_exclusive.core.operations import Acquire, Release
-from celery_exclusive.worker.parts import parts_of
+from celery_exclusive.worker.context import context_of
 from tests.worker.shop import act, app, doors, journal, task
 
 __all__ = ["app"]
@@ -76,7 +76,7 @@ def leave(self: Task, key: str) -> None:
 @task()
 def kept(self: Task) -> int:
     """How many leases the heartbeat of this worker renews."""
-    return len(parts_of(app._celery_exclusive).heartbeat._deliveries)
+    return len(context_of(app._celery_exclusive).roster.runs())
 
 
 def end_own_greenlet() -> None:
@@ -106,13 +106,13 @@ class _Slow:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    def apply(self, key: str, operation: Any) -> Any:
+    def apply(self, key: str, operation: Any, **how: Any) -> Any:
         kind = {Acquire: "acquire", Release: "release"}.get(type(operation))
         if isinstance(operation, Acquire) and operation.message is not None and not operation.at_once:
             kind = "park"
         id = operation.id.partition("/")[0]
         self._pass(id, f"before-{kind}")
-        reply = self._store.apply(key, operation)
+        reply = self._store.apply(key, operation, **how)
         self._pass(id, f"after-{kind}")
         return reply
 

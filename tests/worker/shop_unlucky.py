@@ -18,6 +18,7 @@ from celery_exclusive import Exclusive
 from celery_exclusive.core.operations import Acquire, Granted, Parked, Release
 from celery_exclusive.messages.courier import Courier
 from celery_exclusive.stores.base import Reply
+from celery_exclusive.worker.relay import Relay
 from tests.worker.shop import act, app, journal, task
 
 __all__ = ["app"]
@@ -49,23 +50,26 @@ class _BadLuck:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    def apply(self, key: str, operation: Any) -> Any:
+    def apply(self, key: str, operation: Any, **how: Any) -> Any:
         if operation.id.startswith("poisoned/"):
             raise ValueError("poison")
         _meet(operation.id, f"before-{_verb(operation)}")
-        reply = self._store.apply(key, operation)
+        reply = self._store.apply(key, operation, **how)
         after = {Granted: "grant", Parked: "park"}.get(type(reply.answer), _verb(operation))
         _meet(operation.id, f"after-{after}")
         return reply
 
 
-class _UnluckyCourier(Courier):
-    def follow_up(self, reply: Reply) -> None:
+def _meeting_publishes(follow_up: Any) -> Any:
+    def unlucky(self: Any, reply: Reply) -> Any:
         for wake in reply.wake:
             _meet(wake.id, "before-publish")
-        super().follow_up(reply)
+        left = follow_up(self, reply)
         for wake in reply.wake:
             _meet(wake.id, "after-publish")
+        return left
+
+    return unlucky
 
 
 def _verb(operation: Any) -> str:
@@ -82,5 +86,6 @@ def _meet(id: str, place: str) -> None:
         os.kill(os.getpid(), signal.SIGUSR1)
 
 
-app._celery_exclusive.courier = _UnluckyCourier(app._celery_exclusive)
+Courier.follow_up = _meeting_publishes(Courier.follow_up)  # type: ignore[method-assign]
+Relay.hand_on = _meeting_publishes(Relay.hand_on)  # type: ignore[method-assign]
 app._celery_exclusive.store = _BadLuck(app._celery_exclusive.store)

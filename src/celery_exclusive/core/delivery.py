@@ -9,12 +9,31 @@ from celery_exclusive.core.operations import Acquire, Order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
+class Claims:
+    """The claims of one delivery of a message, all with its `id` and its `token`.
+
+    `acks_late`: the worker acknowledges the message at its end; the broker redelivers it without that.
+    """
+
+    id: str
+    token: str
+    exclusive: Claim | None = None
+    unique: UniqueClaim | None = None
+    acks_late: bool = False
+
+    @property
+    def leases(self) -> tuple[Claim, ...]:
+        """The claims that the heartbeat renews while the body runs."""
+        unique = self.unique.claim if self.unique and self.unique.until == FINISHED else None
+        return tuple(filter(None, (self.exclusive, unique)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery(Claims):
     """The facts of one delivery of a message: its claims, and how it came.
 
     * `duplicate_of`: the key and its task, if the message was sent as a duplicate.
     * `was_admitted`: the task was admitted before; this is a retry, or a redelivery.
-    * `acks_late`: the worker acknowledges the message at its end; the broker redelivers it without that.
     * `recovers`: the store keeps the message behind its run, at the first of its `leases`, and publishes it
       again if the run dies.
     * `order`: the order in which the tasks of its lock start; None: the order of arrival.
@@ -28,16 +47,11 @@ class Delivery:
     * `deaths`: the number of its runs whose workers died, and that were recovered.
     """
 
-    id: str
-    token: str
-    exclusive: Claim | None = None
-    unique: UniqueClaim | None = None
     duplicate_of: tuple[str, str] | None = None
     redelivered: bool = False
     promoted: str | None = None
     offered: str | None = None
     was_admitted: bool = False
-    acks_late: bool = False
     recovers: bool = False
     order: Order | None = None
     can_be_parked: bool = True
@@ -77,12 +91,6 @@ class Delivery:
             self.duplicate_of and self.duplicate_of[0],
         )
         return next(key for key in keys if key)
-
-    @property
-    def leases(self) -> tuple[Claim, ...]:
-        """The claims that the heartbeat renews while the body runs."""
-        unique = self.unique.claim if self.unique and self.unique.until == FINISHED else None
-        return tuple(filter(None, (self.exclusive, unique)))
 
     def acquire(self, claim: Claim, *, at_once: bool = False) -> Acquire:
         """Return the request for one of its keys. A key that was not offered sees it as a redelivery.

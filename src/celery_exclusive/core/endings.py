@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from celery_exclusive.core.claim import Claim
-from celery_exclusive.core.delivery import Delivery
+from celery_exclusive.core.delivery import Claims, Delivery
 from celery_exclusive.core.operations import Answer, Ending, Full, Held, Release, Requeue, Stale
 
 
-def body_ended(delivery: Delivery, *, will_be_redelivered: bool) -> Release | Requeue | None:
+def body_ended(delivery: Claims, *, will_be_redelivered: bool) -> Release | Requeue | None:
     """Release the unique key before callbacks, a retry or the next step of a chain are published.
 
     A message that will be redelivered keeps the key. If the store knows of copies, the lease stays:
@@ -22,7 +22,7 @@ def body_ended(delivery: Delivery, *, will_be_redelivered: bool) -> Release | Re
 
 
 def run_ended(
-    delivery: Delivery, *, done: bool, will_be_redelivered: bool
+    delivery: Claims, *, done: bool, will_be_redelivered: bool
 ) -> Iterator[tuple[str, Release | Requeue]]:
     """Release all keys of a delivery that has ended.
 
@@ -42,7 +42,7 @@ def run_ended(
             yield claim.key, claim.release(ending)
 
 
-def guard_of(delivery: Delivery) -> Claim | None:
+def guard_of(delivery: Claims) -> Claim | None:
     """Return the claim that keeps two deliveries of this message from running at the same time."""
     return next(iter(delivery.leases), None)
 

@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from celery_exclusive.core.claim import Claim
-from celery_exclusive.core.operations import Applied
 from celery_exclusive.core.records import SECOND
-from celery_exclusive.errors import LeaseLost, StoreError, StoreUnavailable
-from celery_exclusive.system.deadline import deadline
+from celery_exclusive.errors import LeaseLost, StoreError
+from celery_exclusive.leases.keeper import Known, locked_out, renew, restore
 from celery_exclusive.system.off_loop import off_loop
 
 if TYPE_CHECKING:
     from celery_exclusive.stores.base import Store
-
-_SHORTEST_LOOK = 0.5
-"""Seconds that a heartbeat waits for the epoch, however short the shortest lease is."""
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """The epoch of a store, as a heartbeat has read it, in most cases just after the instant `at`.
-
-    All leases that its process held at that instant were valid then. 0: one was not, and `at` says nothing.
-    """
-
-    epoch: str
-    at: float
 
 
 @dataclass(slots=True, eq=False)
@@ -81,11 +66,11 @@ class Lease:
             )
         asked, is_refused = time.monotonic(), False
         try:
-            (lives,) = renew([self])
+            (lives,) = renew(self._store, [self])
             if lives is None:
                 raise locked_out(self._store, [self.key])
             is_refused = not lives
-            lives = lives or (self._is_lost_with_data(asked) and self.restore())
+            lives = lives or (self._is_lost_with_data(asked) and restore(self._store, self))
         except StoreError as error:
             if asked < self._certain_until and not is_refused:
                 return
@@ -121,17 +106,13 @@ class Lease:
         """Mark it as released or lost: it must not be restored from now on."""
         self._is_over = True
 
-    def restore(self) -> bool:
-        """Restore it in a store that has lost its data, unless the key has another owner; return whether."""
-        if self._is_over:
-            return False
-        asked = time.monotonic()
-        lives = self._store.apply(self.key, self._claim.restore()).answer == Applied(True)
-        if lives:
-            self._certain_until, self._since = asked + self.ttl, time.monotonic()
-        if self._is_over:  # it was released meanwhile, maybe before it was restored
-            self._store.apply(self.key, self._claim.release("open"))
-        return lives
+    def renewed(self, asked: float) -> None:
+        """Note that it was valid when the store was asked."""
+        self._certain_until = asked + self.ttl
+
+    def restored(self, asked: float) -> None:
+        """Note that it was granted anew when the store was asked."""
+        self._certain_until, self._since = asked + self.ttl, time.monotonic()
 
     def _is_lost_with_data(self, now: float) -> bool:
         """Whether the store has lost this lease with its data, and the heartbeat has not noticed yet.
@@ -147,30 +128,3 @@ class Lease:
         if was_read_before_grant and may_have_expired:
             return False
         return self._store.epoch() != known.epoch
-
-
-def epoch_in_time(store: Store, period: float) -> str:
-    """Return the epoch of a store, or raise in time for the next beat, which is due in so many seconds.
-
-    A store may take longer: a cluster asks all of its nodes, and one of them may be silent.
-    """
-    with deadline(max(period, _SHORTEST_LOOK)):
-        return store.epoch()
-
-
-def locked_out(store: Store, keys: Iterable[str]) -> StoreUnavailable:
-    """Return the error of leases that could not be renewed, since others keep their keys locked."""
-    return StoreUnavailable(
-        f"store {store.url}: the leases on {', '.join(keys)} could not be renewed, since others keep their "
-        "rows locked: look for a client that is stopped in a transaction"
-    )
-
-
-def renew(leases: list[Lease]) -> Sequence[bool | None]:
-    """Renew leases of one store in one call; return for each whether it is still held; None: unknown."""
-    asked = time.monotonic()
-    answers = leases[0]._store.renew([(lease.key, lease._claim.renew()) for lease in leases])
-    for lease, lives in zip(leases, answers, strict=True):
-        if lives:
-            lease._certain_until = asked + lease.ttl
-    return answers

@@ -6,14 +6,12 @@ import atexit
 import os
 import time
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import RLock, Thread
 from typing import TYPE_CHECKING
 
 from celery.signals import worker_process_shutdown
-from celery.utils.functional import noop
 
 from celery_exclusive import notices
 from celery_exclusive.core.claim import PERIOD, publish_claim_id
@@ -44,7 +42,6 @@ class _Pending:
 
     operations: tuple[tuple[str, KeyOperation], ...]
     dying: int | None
-    before: Callable[[], object]
 
     @property
     def key(self) -> str:
@@ -80,17 +77,11 @@ class Releaser:
             claim = publish_claim_id(header.claim_id(id))
             self.add((header.unique[0], Release(claim, header.id, ending="open")))
 
-    def add(
-        self,
-        *operations: tuple[str, KeyOperation],
-        dying: int | None = None,
-        before: Callable[[], object] = noop,
-    ) -> None:
+    def add(self, *operations: tuple[str, KeyOperation], dying: int | None = None) -> None:
         """Send these operations to the store until it has answered all of them.
 
         Parameters:
             dying: a process that has to be gone first.
-            before: is called before each attempt.
         """
         with forks_wait(), self._changes:
             if self._pid != os.getpid():  # a forked child cannot wait for its parent's children
@@ -102,7 +93,7 @@ class Releaser:
                 if self._dropped == 1:  # the others are logged when the store answers: they may be many
                     self._first = self._pending[0].key
                     notices.releases_dropped(self._first, 1)
-            self._pending.append(_Pending(operations, dying, before))
+            self._pending.append(_Pending(operations, dying))
             if not self._runs:
                 worker_process_shutdown.connect(self.drain)  # a child may be replaced, and end for good
                 atexit.register(self.drain)  # a script may end as soon as its call has failed
@@ -155,7 +146,6 @@ class Releaser:
         return next((pending for pending in list(self._pending) if pending.is_ready), None)
 
     def _release(self, pending: _Pending) -> None:
-        pending.before()
         is_answered = False
         try:
             for key, operation in pending.operations:

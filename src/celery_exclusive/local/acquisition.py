@@ -19,7 +19,7 @@ from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import ExclusiveError, LeaseUnconfirmed, StoreError, StoreUnavailable
 from celery_exclusive.leases.insist import insist
 from celery_exclusive.leases.lease import Lease
-from celery_exclusive.leases.renewer import renewer
+from celery_exclusive.local.heartbeat import heartbeat
 from celery_exclusive.run import leases_of_runs
 from celery_exclusive.stores.base import Reply
 from celery_exclusive.system.off_loop import off_loop, strand
@@ -92,7 +92,7 @@ class Acquisition:
         """Ask the store until it grants the lease, or until `wait` is over; yield each pause in between."""
         deadline = None if wait is None else time.monotonic() + wait
         pause, is_waiting = _FIRST_PAUSE, False
-        renewer.learn(self.services.store)
+        heartbeat.learn(self.services.store)
         notices.store_chosen(self.services)
         while isinstance(self._ask(), Held):
             left = _LONGEST_PAUSE if deadline is None else deadline - time.monotonic()
@@ -168,16 +168,16 @@ class Acquisition:
         assert isinstance(answer, (Granted, Held))  # noqa: S101 - it has no copy in line, nor waits there
         self._answer = answer
         if isinstance(answer, Granted):
-            until, known = asked + self.claim.ttl / SECOND, partial(renewer.known, store)
+            until, known = asked + self.claim.ttl / SECOND, partial(heartbeat.known, store)
             self.lease = Lease(answer.fence, self.claim, store, until, known)
-            renewer.add(self.lease, self)
+            heartbeat.add(self.lease, self)
         else:
             self._may_hold = False
         return answer
 
     def _release(self) -> Reply:
         if self.lease:
-            renewer.remove(self.lease)
+            heartbeat.remove(self.lease)
         return self.services.store.apply(self.claim.key, self.claim.release())
 
     def _begin_to_wait(self, *, is_endless: bool) -> None:
@@ -198,5 +198,5 @@ class Acquisition:
 
     def _is_acquired_here(self, id: str) -> bool:
         """Whether this thread or task has acquired the lease of this claim, maybe for other code."""
-        owner = renewer.owner_of(id)
+        owner = heartbeat.owner_of(id)
         return isinstance(owner, Acquisition) and owner.strand == self.strand

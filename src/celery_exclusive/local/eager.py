@@ -212,13 +212,8 @@ class _EagerRun:
                 )
                 if outcome.may_hold_unique:
                     self.run.unique_lease = acquisition.lease
-        elif outcome.reason == "duplicate":
-            self.skip_duplicate(outcome)
-        elif outcome.kind == "skip":
-            assert self.exclusive  # noqa: S101 - no other lock conflicts
-            notices.skipped(self.task.name, self.id, outcome.key, outcome.by)
-            self.run.skipped = (self.exclusive.skipped(outcome.key, outcome.existing_id),)
-        elif outcome.kind == "reschedule" and self.services.conflicts_when_eager:
+            return
+        if outcome.kind == "reschedule" and self.services.conflicts_when_eager:
             raise LockHeld(
                 f"task {self.task.name} would wait for lock {outcome.key}, which is "
                 f"{notices.held(outcome.by)}. In a test with lock_store nothing would release it: end the "
@@ -226,17 +221,18 @@ class _EagerRun:
                 outcome.key,
                 outcome.existing_id,
             )
-        else:
-            assert self.exclusive  # noqa: S101 - as above
-            text = self.exclusive.refusal(self.task.name, outcome.key, notices.held(outcome.by))
-            self.run.failure = LockHeld(text, outcome.key, outcome.existing_id)
+        if outcome.reason == "duplicate":
+            self.note_duplicate(outcome)
+        elif outcome.kind == "skip":
+            notices.skipped(self.task.name, self.id, outcome.key, outcome.by)
+        self.run.replace_body(self.task.name, outcome, self.exclusive, self.unique)
 
     def note_lock(self, claims: DirectRun) -> None:
         if claims.exclusive:
             self.run.lease = self.acquisitions[claims.exclusive.key].lease
 
-    def skip_duplicate(self, outcome: Outcome) -> None:
-        """Skip the body, since another task has the unique key; or raise, as its option says."""
+    def note_duplicate(self, outcome: Outcome) -> None:
+        """Note the task that has the unique key; or raise, as the option says."""
         assert self.unique  # noqa: S101 - only its key makes duplicates
         key, existing_id = outcome.key, outcome.existing_id
         self.duplicate_of = existing_id
@@ -247,7 +243,6 @@ class _EagerRun:
                 existing_id,
             )
         notices.duplicate(self.task.name, self.id, key, existing_id)
-        self.run.skipped = (self.unique.skipped(key, existing_id),)
 
 
 @dataclass(slots=True)

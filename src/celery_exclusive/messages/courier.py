@@ -62,10 +62,9 @@ class Courier:
         """Republish the messages of a reply and log the tasks that stepped aside; wait for it briefly."""
         for key, id in reply.aside:
             run_in_hub(notices.stepped_aside, key, id)
-        wakes = self.services.hand_on(reply.wake)
-        if not wakes:
+        if not reply.wake:
             return
-        batch = _Batch(wakes, time.monotonic() + self.services.settings.exclusive_offer)
+        batch = _Batch(reply.wake, time.monotonic() + self.services.settings.exclusive_offer)
         run_in_hub(self._send, batch)
         if not is_outside_hub() and current_thread() is not self._thread:  # it would wait for itself
             batch.is_over.wait(wait)
@@ -131,7 +130,7 @@ class Courier:
     def _publish(self, republisher: Republisher, batch: _Batch) -> None:
         try:
             if time.monotonic() < batch.until:
-                if not self.services.is_worker:  # workers keep the namespace all the time
+                if not self.services.worker:  # workers keep the namespace all the time
                     keep_namespace(self.services, own_broker(self.services))
                 for wake, header in republisher.publish_wakes(self._genuine(batch.wakes)):
                     self._drop(wake, header)

@@ -70,7 +70,7 @@ class ImpatientStore:
         """Return the time limit of a call. None: its run has no time left."""
         run = current_run.get()
         if run is None:
-            return deadline(REPORT if self._services.is_worker else None)
+            return deadline(REPORT if self._services.worker else None)
         if not run.end.left:
             return None
         return run.end if run.body_over else deadline(run.end.left)

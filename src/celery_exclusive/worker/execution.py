@@ -19,7 +19,7 @@ from celery_exclusive.brokers import counts_deliveries
 from celery_exclusive.core.admission import Outcome, Policy, admit
 from celery_exclusive.core.operations import Acquire, Answer, Applied, Granted, Held
 from celery_exclusive.core.plan import Ask, run_plan
-from celery_exclusive.errors import LockHeld, StoreError, StoreRefused, StoreUnavailable
+from celery_exclusive.errors import StoreError, StoreRefused, StoreUnavailable
 from celery_exclusive.leases.insist import finish
 from celery_exclusive.messages.republish import Republisher
 from celery_exclusive.messages.stored import StoredMessage
@@ -28,13 +28,13 @@ from celery_exclusive.run import Run, within
 from celery_exclusive.services import Services
 from celery_exclusive.system.deadline import deadline
 from celery_exclusive.system.signals import undisturbed
-from celery_exclusive.worker.parts import parts_of
+from celery_exclusive.worker.context import WorkerContext
 from celery_exclusive.worker.received import Received
-from celery_exclusive.worker.report import Report, refusal
+from celery_exclusive.worker.report import Report
 from celery_exclusive.worker.reschedule import DeliverAgain, next_try
+from celery_exclusive.worker.roster import Slot
 from celery_exclusive.worker.run_leases import RunLeases
 from celery_exclusive.worker.store_wait import StoreWait
-from celery_exclusive.worker.unique_lease import causes_redelivery
 
 _OF_MEMBERS = ("chain", "group", "chord", "callbacks")
 """What Celery's request says of a task for whose end others wait. No errback waits for a skip."""
@@ -51,28 +51,31 @@ class Execution:
     """
 
     def __init__(
-        self, task: Any, tracer: Callable[..., Any], delivery: Received, call: tuple[str, Any, Any, Any]
+        self,
+        task: Any,
+        tracer: Callable[..., Any],
+        delivery: Received,
+        call: tuple[str, Any, Any, Any],
+        worker: WorkerContext,
+        slot: Slot,
     ) -> None:
         self.task, self.tracer, self.call = task, tracer, call
         self.task_id, _, _, request = call
         self.services: Services = task.app._celery_exclusive
-        self.parts = parts_of(self.services)
-        self.delivery = delivery.at_present()
+        self.delivery = delivery
         if any(map(request.get, _OF_MEMBERS)):
             self.delivery = replace(self.delivery, is_awaited=True)
-        if not self.parts.runs_in_main:  # a child: only its parent sees whether somebody listens
-            self.services.events_from = lambda: delivery.events_from
         self.exclusive = delivery.exclusive_option
         self.may_be_in_line = delivery.may_be_in_line
         self.store_wait = StoreWait(
-            self.services, task, request, self.parts, is_for_any=self.delivery.can_be_parked
+            self.services, task, request, worker, is_for_any=self.delivery.can_be_parked
         )
         self.asked_at = self.look_until = 0.0
         self.was_granted = self.is_ignored = False
         # Its body is over until it begins: Celery may end it without.
         self.run = Run(self.task_id, body_over=True, end=self.store_wait.end)
         self.leases = RunLeases(
-            self.services, self.parts, self.delivery, task.name, self.run, self.store_wait
+            self.services, worker, slot, self.delivery, task.name, self.run, self.store_wait
         )
 
     def execute(self) -> Any:
@@ -88,10 +91,10 @@ class Execution:
                 return _traced(Ignore(entered.kind))
             with within(self.run):
                 result = self.tracer(*self.call)
-            done = not causes_redelivery(self.delivery, result.info and result.info.retval)
+            done = not self.delivery.is_redelivered_for(result.info and result.info.retval)
             return result
         except Exception as error:  # of a hook, after the result was stored
-            done = entered is not None and not causes_redelivery(self.delivery, error)
+            done = entered is not None and not self.delivery.is_redelivered_for(error)
             raise
         finally:
             if not isinstance(entered, (Ignore, Reject)):
@@ -229,7 +232,7 @@ class Execution:
         self.report.log(outcome)
         if outcome.kind in ("wait", "drop"):
             return Ignore(outcome.kind)
-        self.set_result(outcome)
+        self.run.replace_body(self.task.name, outcome, self.exclusive, self.unique)
         return outcome
 
     def shares_its_result(self, outcome: Outcome) -> bool:
@@ -275,17 +278,6 @@ class Execution:
             notices.trouble(f"task {self.task_id} could not be published again and keeps waiting", error)
             return None
         return Ignore("reschedule")
-
-    def set_result(self, outcome: Outcome) -> None:
-        """Set the result, or the error, that takes the place of the body."""
-        if outcome.kind == "fail":
-            assert self.exclusive  # noqa: S101 - a delivery without it competes for no lock
-            text = refusal(self.task.name, self.exclusive, outcome)
-            self.run.failure = LockHeld(text, outcome.key, outcome.existing_id)
-        elif outcome.kind == "skip":
-            option = (self.unique or Unique()) if outcome.reason == "duplicate" else self.exclusive
-            assert option  # noqa: S101 - as above
-            self.run.skipped = (option.skipped(outcome.key, outcome.existing_id),)
 
 
 def _traced(end: Ignore | Reject) -> Any:

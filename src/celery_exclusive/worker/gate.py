@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery.app.task import Task as CeleryTask
 
@@ -11,7 +11,12 @@ from celery_exclusive.messages.header import DELIVERY
 from celery_exclusive.run import Run, current_run, within
 from celery_exclusive.task import TaskMixin
 from celery_exclusive.worker.body import NEVER_RUN, never_run
+from celery_exclusive.worker.context import context_of
 from celery_exclusive.worker.execution import Execution
+from celery_exclusive.worker.reading import Delivered, read, release_unique_key_of
+
+if TYPE_CHECKING:
+    from celery_exclusive.services import Services
 
 
 class GatedTask(TaskMixin):
@@ -80,23 +85,27 @@ class Gate:
         self.tracer = tracer
 
     def __call__(self, uuid: str, args: Any, kwargs: Any, request: Any = None) -> Any:
-        unread = request.pop(DELIVERY, None) if request else None
-        if unread is None:
+        came: Delivered | Exception | None = request.pop(DELIVERY, None) if request else None
+        if came is None:
             return self.tracer(uuid, args, kwargs, request)
         request["id"] = uuid  # the body of the message may have said another one
+        services: Services = self.task.app._celery_exclusive
+        worker = context_of(services)
         try:
-            delivery = unread.read(self.task, request, args, kwargs)
+            if isinstance(came, Exception):
+                raise came
+            delivery = read(came, self.task, request, args, kwargs)
+            if delivery is None:
+                return self.tracer(uuid, args, kwargs, request)
+            delivery = delivery.at_present()
+            slot = worker.roster.begin(delivery)
         except Exception as error:  # noqa: BLE001 - there is no key for this message: the body must not begin
+            if isinstance(came, Delivered):
+                release_unique_key_of(services, came.id, came.headers, redelivered=came.redelivered)
             with within(Run(uuid, failure=error)):
                 return self.tracer(uuid, args, kwargs, request)
-        if delivery is None:
-            return self.tracer(uuid, args, kwargs, request)
-        execution = Execution(self.task, self.tracer, delivery, (uuid, args, kwargs, request))
-        roster = execution.parts.roster
-        if roster is None:
-            return execution.execute()
         try:
-            roster.begin(delivery.token)
-            return execution.execute()
+            call = (uuid, args, kwargs, request)
+            return Execution(self.task, self.tracer, delivery, call, worker, slot).execute()
         finally:
-            roster.finish()
+            slot.end()

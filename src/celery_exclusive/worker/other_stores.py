@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_exclusive import notices
 from celery_exclusive.core.records import SECOND
-from celery_exclusive.worker.received import Received
+from celery_exclusive.messages.header import Header
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
@@ -38,18 +38,15 @@ class OtherStores:
         self._new: dict[str, tuple[str, str, str]] = {}
         self._hour, self._named, self._more = time.monotonic(), 0, 0
 
-    def is_own(self, fields: Mapping[str, Any]) -> bool:
-        """Whether the fields of a header name this store, or none."""
+    def note(self, task: Any, headers: Mapping[str, Any], fields: Mapping[str, Any]) -> None:
+        """Look at the epoch in a message, without asking the store. Anybody may have written our `fields`."""
         epoch = fields.get("store")
-        return not isinstance(epoch, str) or epoch in self._own
-
-    def note(self, delivery: Received) -> None:
-        """Look at the epoch in a message, without asking the store."""
-        epoch = (delivery.header.store or "")[:_LONGEST]
-        if epoch and epoch not in self._own and epoch not in self._known and len(self._new) < _MOST:
-            sender = str(delivery.headers.get("origin") or "a publisher")[:_LONGEST]
-            task = str(delivery.headers.get("task"))[:_LONGEST]
-            self._new[epoch] = sender, task, _effect(delivery)
+        if not isinstance(epoch, str) or epoch in self._own or not (header := Header.of(fields)):
+            return
+        epoch = epoch[:_LONGEST]
+        if epoch not in self._own and epoch not in self._known and len(self._new) < _MOST:
+            sender = str(headers.get("origin") or "a publisher")[:_LONGEST]
+            self._new[epoch] = sender, str(headers.get("task"))[:_LONGEST], self._effect(task, header)
 
     def report(self, current: str) -> None:
         """Compare the new ones with the current epoch of the store, and log those that differ."""
@@ -74,15 +71,14 @@ class OtherStores:
         settings, store = self.services.settings, self.services.store
         notices.elsewhere(*words, store.url, settings.exclusive_prefix)
 
-
-def _effect(delivery: Received) -> str:
-    """Say what becomes of later calls."""
-    header = delivery.header
-    if header.unique is None:
-        lock = delivery.key[:_LONGEST]
-        return f"no worker here moves the line of lock {lock} there, and a call that waits in it does not run"
-    key, ttl = header.unique[0][:_LONGEST], delivery.longest_queued_ttl / SECOND
-    life = f"queued_ttl of {ttl:g} s" if ttl else "queued_ttl"
-    return (
-        f"no worker here releases unique key {key} there: calls with it are dropped until its {life} is over"
-    )
+    def _effect(self, task: Any, header: Header) -> str:
+        """Say what becomes of later calls."""
+        if header.unique is None:
+            lock = (header.exclusive or "")[:_LONGEST]
+            moves = f"no worker here moves the line of lock {lock} there"
+            return f"{moves}, and a call that waits in it does not run"
+        key, ttl = header.unique[0][:_LONGEST], self.services.queued_ttl(self.services.unique(task)) / SECOND
+        return (
+            f"no worker here releases unique key {key} there: calls with it are dropped until its queued_ttl "
+            f"of {ttl:g} s is over"
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Callable
 from functools import cached_property
 from operator import sub
 from typing import TYPE_CHECKING
@@ -15,7 +16,6 @@ from celery_exclusive.errors import UnreadableKey
 from celery_exclusive.leases.trouble import Trouble
 from celery_exclusive.system.deadline import at_most
 from celery_exclusive.system.forks import forks_wait
-from celery_exclusive.worker.parts import parts_of
 from celery_exclusive.worker.revoked import Revoked
 
 if TYPE_CHECKING:
@@ -44,10 +44,13 @@ class Reaper:
 
     A dead run is recovered only when the store has answered for so long that all who live have renewed their
     leases: after an outage, a pause, or a step of its clock it waits.
+
+    Parameters:
+        notice_epoch: is told the epoch of the store that each sweep shows.
     """
 
-    def __init__(self, services: Services) -> None:
-        self.services = services
+    def __init__(self, services: Services, notice_epoch: Callable[[str], object]) -> None:
+        self.services, self._notice_epoch = services, notice_epoch
         self._is_over = threading.Event()
         self._unreadable: set[str] = set()
         self._revoked = Revoked(services)
@@ -87,8 +90,7 @@ class Reaper:
             self._note_answer(reply.times or (reply.time,))
             for key, problem in reply.unreadable:
                 self._log(key, problem)
-            if heartbeat := parts_of(self.services).heartbeat:
-                heartbeat.notice_epoch(reply.epoch)
+            self._notice_epoch(reply.epoch)
             if reply.answer == Applied(True):  # another worker searches, if it sweeps
                 self._revoked.recall()
             return reply

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from celery.exceptions import Reject
+
 from celery_exclusive.core.delivery import Delivery
 from celery_exclusive.messages.header import Header
 from celery_exclusive.messages.stored import Content, StoredMessage
@@ -18,15 +20,13 @@ class Received(Delivery):
     """A delivery, with the message itself, and the options of its task with the values that its call gave.
 
     `header` is ours, completed by what this delivery shows. `longest_queued_ttl` is how many
-    microseconds the unique key is kept while the message waits, unless that `expires` before. `events_from`
-    gives a child the name of its worker, if somebody listened to its events when it got the delivery.
+    microseconds the unique key is kept while the message waits, unless that `expires` before.
     """
 
     header: Header
     content: Content
     longest_queued_ttl: int = 0
     expires: str | None = None
-    events_from: str | None = None
     exclusive_option: Exclusive | None = None
     unique_option: Unique | None = None
 
@@ -54,3 +54,8 @@ class Received(Delivery):
             left = no_longer_than(self.longest_queued_ttl, seconds_until(self.expires))
             unique = replace(unique, queued_ttl=left)
         return replace(self, unique=unique, expires_in=microseconds_until(self.expires))
+
+    def is_redelivered_for(self, error: object) -> bool:
+        """Whether the message is redelivered for what its body has raised: it asks, or is out of memory."""
+        is_requeued = isinstance(error, Reject) and bool(getattr(error, "requeue", False))
+        return self.acks_late and (is_requeued or isinstance(error, MemoryError))

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import select
-from collections.abc import Callable
 from dataclasses import astuple, replace
 from functools import partial
-from threading import get_ident
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from billiard.process import current_process
 from celery.bootsteps import RUN  # type: ignore[attr-defined]
@@ -25,8 +22,6 @@ from celery_exclusive.worker.slots import Slots
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
-
-T = TypeVar("T")
 
 _STATE = "celery-exclusive"
 """The first word of what a child writes, where Celery's own are numbers: it is a message to hand on."""
@@ -46,27 +41,18 @@ class Relay:
 
     def __init__(self, services: Services, worker: Any) -> None:
         self.services, self.worker = services, worker
-        self._runner: tuple[int, int] | None = None
         self._taken: dict[str, Wake] = {}
         self._may_dead_letter = family(broker_urls(worker.app.conf, reading=True)[0]) == "amqp"
 
-    def at_the_end(self, call: Callable[[], T]) -> T:
-        """Hand on within this call: after it this child reports that its run has ended."""
-        self._runner = os.getpid(), get_ident()
-        try:
-            return call()
-        finally:
-            self._runner = None
+    def hand_on(self, reply: Reply) -> Reply:
+        """Send the first message of a reply to the main process; return what has to be published.
 
-    def send(self, wakes: tuple[Wake, ...]) -> tuple[Wake, ...]:
-        """Send the first of these messages to the main process; return those that have to be published.
-
-        One slot becomes free here: if there are more, they are for any worker. Nothing but the end of a run
-        writes into the pipe, no other thread of this child and no process that it has forked.
+        One slot becomes free here: if there are more messages, they are for any worker. Only the end of a run
+        may call this, in the thread of the run: nothing else writes into the pipe.
         """
-        if wakes and self._runner == (os.getpid(), get_ident()) and _send(wakes[0]):
-            return wakes[1:]
-        return wakes
+        if reply.wake and _send(reply.wake[0]):
+            return replace(reply, wake=reply.wake[1:])
+        return reply
 
     def listen(self, pool: Any) -> None:
         """Let the event loop of the main process receive what children send, each time that it begins."""

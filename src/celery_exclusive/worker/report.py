@@ -72,18 +72,6 @@ class Report:
         return self.delivery.exclusive is not None and outcome.key == self.delivery.exclusive.key
 
 
-def refusal(task: str, option: Exclusive, outcome: Outcome) -> str:
-    """Return the text of the error of a task that fails because its lock is held, or its line is full."""
-    held = notices.held(outcome.by)
-    if outcome.reason == "full":
-        return (
-            f"task {task} cannot wait in the line of lock {outcome.key}: {outcome.waiting} "
-            f"waiting already, as many as max_waiting allows; the lock is {held}. Call it again "
-            "later, or use on_full='skip'"
-        )
-    return option.refusal(task, outcome.key, held)
-
-
 def warn_of_long_line(task: str, key: str, position: int) -> None:
     """Warn when task number 100, 1,000 or 10,000 joins a line, once a minute."""
     if position not in _MARKS:

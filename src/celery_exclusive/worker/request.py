@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cached_property, partial, wraps
+from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any
-from weakref import ref
 
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
+from celery.utils.serialization import get_pickleable_exception
 from celery.worker.request import Request as CeleryRequest
 from celery.worker.state import task_ready
 from kombu.utils.imports import symbol_by_name
 
-from celery_exclusive.core.endings import guard_of, is_obsolete_copy
+from celery_exclusive.core.endings import guard_of, is_obsolete_copy, run_ended
 from celery_exclusive.errors import StoreError
-from celery_exclusive.messages.header import DELIVERY
+from celery_exclusive.messages.header import DELIVERY, read_header
 from celery_exclusive.run import Run, UniqueLease, within
 from celery_exclusive.system.deadline import Budget, deadline
-from celery_exclusive.worker.parts import parts_of, release_later
+from celery_exclusive.worker.context import context_of
+from celery_exclusive.worker.reading import Delivered, read, release_unique_key_of, show_origin
 from celery_exclusive.worker.received import Received
 from celery_exclusive.worker.reschedule import DeliverAgain, deliver_again
-from celery_exclusive.worker.unread import Unread
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
@@ -37,7 +37,6 @@ class RequestMixin:
     """What a Celery request of a task with options does besides."""
 
     _requeued = False
-    _is_green = False
     _has_ended = False
 
     if TYPE_CHECKING:
@@ -46,29 +45,38 @@ class RequestMixin:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        task, request = self.task, self.request_dict
-        self._services: Services = task.app._celery_exclusive
-        self._parts = parts_of(self._services)  # of its worker: a test may begin another one
-        self._unread = request[DELIVERY] = Unread.of(self)
-        self._read = partial(self._unread.try_to_read, task, request, self.args, self.kwargs)
-        if not self._unread.is_plain(task):
-            self._read()
+        self._services: Services = self.task.app._celery_exclusive
+        self._worker = context_of(self._services)  # a test may begin another one
+        try:
+            delivered: Delivered | Exception = Delivered.of(self)
+            self._worker.note_arrival(self.task, self.message.headers)
+        except Exception as error:  # noqa: BLE001 - the gate raises it: the consumer goes on
+            delivered = get_pickleable_exception(error)
+        self._delivered = self.request_dict[DELIVERY] = delivered
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Celery defines these two in a subclass made per task, without calling ours: wrap them there."""
+        """Celery defines `on_success` in a subclass made per task, without calling ours: wrap it there."""
         super().__init_subclass__(**kwargs)
-        if "execute_using_pool" in vars(cls):
-            cls.execute_using_pool = _begins_renewal(cls.execute_using_pool)  # type: ignore[attr-defined]
-            cls.on_success = _ends_renewal(cls.on_success)  # type: ignore[attr-defined]
+        if "on_success" in vars(cls):
+            cls.on_success = _noting_end(cls.on_success)  # type: ignore[attr-defined]
 
-    @property
-    def _delivery(self) -> Received | None:
-        """The facts of its delivery, read when needed; None without options, or if no key can be made."""
-        return self._read()
+    def _read(self) -> Received | None:
+        """Read the delivery; None without options, or if no key can be made: then its unique key is free."""
+        came = self._delivered
+        if isinstance(came, Exception):
+            return None
+        try:
+            delivery = read(came, self.task, self.request_dict, self.args, self.kwargs)
+        except Exception:  # noqa: BLE001 - whatever it is, the gate raises it if a body would begin
+            release_unique_key_of(self._services, self.id, came.headers, redelivered=came.redelivered)
+            return None
+        return delivery and delivery.at_present()
 
     @cached_property
     def _context(self) -> Any:
         """The context of this request, as users' hooks and errbacks get it in the main process."""
+        if header := read_header(self._services, self.message.headers, self.id, self.task.name):
+            show_origin(self.request_dict, header)
         context = super()._context  # type: ignore[misc]
         for seen in (vars(context), context.headers or {}):
             seen.pop(DELIVERY, None)
@@ -81,46 +89,49 @@ class RequestMixin:
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
         """A greenlet's hard limit is reported here alone, after its body; a process's by `on_failure`."""
+        delivery = self._read()
         try:
-            with self._at_its_end():
+            with self._at_its_end(delivery):
                 super().on_timeout(soft, timeout)  # type: ignore[misc]
         finally:
-            if self._is_green:
-                self._release_later(None)
+            if self._worker.is_green:
+                self._release_later(delivery)
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> None:
-        if return_ok:
-            exc_info = _reported(exc_info)
+        if return_ok:  # it comes from `on_success`: a child has reported it
+            super().on_failure(_reported(exc_info), send_failed_event=send_failed_event, return_ok=True)  # type: ignore[misc]
+            error = getattr(exc_info.exception, "exc", exc_info.exception)
+            if isinstance(error, DeliverAgain):
+                deliver_again(self._worker.celery.consumer, self.task.name, self.message, error)
+            return
+        delivery = self._read()
         try:
-            with self._at_its_end():
-                super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)  # type: ignore[misc]
+            with self._at_its_end(delivery):
+                super().on_failure(exc_info, send_failed_event=send_failed_event)  # type: ignore[misc]
         finally:
-            if not return_ok:  # else it comes from `on_success`
-                self._release_later(self._child if issubclass(exc_info.type, _DEATHS) else None)
-        error = getattr(exc_info.exception, "exc", exc_info.exception)
-        if isinstance(error, DeliverAgain):
-            deliver_again(self._parts.celery.consumer, self.task.name, self.message, error)
+            self._release_later(delivery, self._child if issubclass(exc_info.type, _DEATHS) else None)
 
     def _announce_revoked(self, reason: Any, terminated: bool, signum: Any, expired: bool) -> None:
         """Release the leases of a revoked or expired task; one that is terminated ends in `on_failure`."""
-        if not terminated and self._is_obsolete_copy():
+        delivery = self._read()
+        if not terminated and delivery and self._is_obsolete_copy(delivery):
             task_ready(self)
             self.acknowledge()
             self._already_revoked = True
             return
-        with self._at_its_end():
+        with self._at_its_end(delivery):
             super()._announce_revoked(reason, terminated, signum, expired)  # type: ignore[misc]
         is_reported_again = terminated and not self._has_ended
         if not is_reported_again:
-            self._release_later(None)
+            self._release_later(delivery)
 
-    def _is_obsolete_copy(self) -> bool:
+    def _is_obsolete_copy(self, delivery: Received) -> bool:
         """Whether this is the copy of an offer whose task runs under another copy, or has run.
 
         Then it has nothing to announce. If asking acquires the key, the end of this request releases it.
         """
-        delivery = self._delivery
-        if not delivery or not (guard := guard_of(delivery)) or delivery.promoted is None:
+        guard = guard_of(delivery)
+        if guard is None or delivery.promoted is None:
             return False
         try:
             with deadline(_LOOK):
@@ -130,12 +141,10 @@ class RequestMixin:
         return is_obsolete_copy(delivery, reply.answer)
 
     @contextmanager
-    def _at_its_end(self) -> Iterator[None]:
+    def _at_its_end(self, delivery: Received | None) -> Iterator[None]:
         """Mark what is published now as published by the end of a run: errbacks, hooks, a retry."""
         run = Run(self.id, body_over=True, end=Budget(_LOOK))
-        has_been_read = not self._unread.is_new
-        may_be_unique = has_been_read or "unique" in self._unread.our_header
-        if may_be_unique and self._delivery and (unique := self._delivery.unique):
+        if delivery and (unique := delivery.unique):
             run.unique = UniqueLease(unique.claim, unique.until, may_hold=not unique.ends_by_clock)
         with within(run):
             yield
@@ -143,16 +152,14 @@ class RequestMixin:
     @property
     def _child(self) -> int | None:
         """The pid of the child that runs it. A pool of greenlets calls the number of a greenlet a pid."""
-        return None if self._is_green else self.worker_pid
+        return None if self._worker.is_green else self.worker_pid
 
-    def _release_later(self, dying: int | None) -> None:
-        if delivery := self._delivery:
+    def _release_later(self, delivery: Received | None, dying: int | None = None) -> None:
+        """Let the background releaser release what the delivery holds, once `dying` is gone."""
+        if delivery:
             done = self.acknowledged and not self._requeued
-            release_later(
-                self._services, self._parts, delivery, done=done, will_be_redelivered=not done, dying=dying
-            )
-        elif heartbeat := self._parts.heartbeat:
-            heartbeat.untrack(self._unread.token)
+            operations = run_ended(delivery, done=done, will_be_redelivered=not done)
+            self._services.releaser.add(*operations, dying=dying)
 
 
 class _ReportedLoss(Exception):
@@ -181,40 +188,13 @@ def request_class(base: Any) -> Any:
     return type("Request", (RequestMixin, symbol_by_name(base)), {"__module__": __name__})
 
 
-def _begins_renewal(execute_using_pool: Any) -> Any:
-    @wraps(execute_using_pool)
-    def execute(self: RequestMixin, pool: Any, **kwargs: Any) -> Any:
-        self._is_green = pool.is_green
-        heartbeat = self._parts.heartbeat
-        if heartbeat and heartbeat.is_for_children:
-            self._unread.events_from = self._services.events_from()
-            heartbeat.expect(self.task, self._unread, self._read, partial(_child_of, ref(self)))
-        try:
-            return execute_using_pool(self, pool, **kwargs)
-        except BaseException:
-            if heartbeat:
-                heartbeat.untrack(self._unread.token)
-            raise
-
-    return execute
-
-
-def _child_of(request: ref[RequestMixin]) -> int | None:
-    """The pid of the child that runs this request; None if Celery has forgotten the request."""
-    remembered = request()
-    return remembered._child if remembered else None
-
-
-def _ends_renewal(on_success: Any) -> Any:
+def _noting_end(on_success: Any) -> Any:
     @wraps(on_success)
     def succeed(self: RequestMixin, *args: Any, **kwargs: Any) -> Any:
-        heartbeat = self._parts.heartbeat
-        if heartbeat:
-            heartbeat.untrack(self._unread.token)
         self._has_ended = True
         result = on_success(self, *args, **kwargs)
         if self._already_revoked:  # a greenlet that was killed, maybe while it parked
-            self._release_later(None)
+            self._release_later(self._read())
         return result
 
     return succeed

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from celery_exclusive import notices
+from celery_exclusive.core.endings import run_ended
 from celery_exclusive.core.operations import Applied
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.leases.insist import insist
 from celery_exclusive.leases.lease import Lease
-from celery_exclusive.worker.parts import WorkerParts, release_later
 from celery_exclusive.worker.unique_lease import WorkerUniqueLease
 
 if TYPE_CHECKING:
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from celery_exclusive.core.claim import Claim
     from celery_exclusive.run import Run
     from celery_exclusive.services import Services
+    from celery_exclusive.worker.context import WorkerContext
     from celery_exclusive.worker.received import Received
+    from celery_exclusive.worker.roster import Slot
     from celery_exclusive.worker.store_wait import StoreWait
 
 
@@ -28,7 +30,8 @@ class RunLeases:
     def __init__(
         self,
         services: Services,
-        parts: WorkerParts,
+        worker: WorkerContext,
+        slot: Slot,
         delivery: Received,
         task: str,
         run: Run,
@@ -36,16 +39,16 @@ class RunLeases:
     ) -> None:
         self.services, self.delivery, self.task = services, delivery, task
         self.run, self.store_wait = run, store_wait
-        self.parts, self.keeper = parts, parts.keeper
+        self.worker, self.slot = worker, slot
         self.unique: WorkerUniqueLease | None = None
         if delivery.unique:
             self.unique = run.unique = WorkerUniqueLease(
-                services, self.keeper, delivery, task, delivery.unique, store_wait
+                services, slot, delivery, task, delivery.unique, store_wait
             )
 
     def note_granted(self, outcome: Outcome, asked_at: float) -> None:
         """Note which leases are held: for the body, for its end, and for the heartbeat."""
-        exclusive, unique, keeper = self.delivery.exclusive, self.unique, self.keeper
+        exclusive, unique = self.delivery.exclusive, self.unique
         held: list[Claim] = []
         seen, fence = exclusive, outcome.fence  # what the body sees
         if exclusive and fence:
@@ -57,14 +60,14 @@ class RunLeases:
             if not exclusive:
                 seen, fence = unique.claim, outcome.unique_fence
         if seen and fence:
-            known = keeper.known if keeper else lambda: None
-            lease = Lease(fence, seen, self.services.store, asked_at + seen.ttl / SECOND, known)
+            until, known = asked_at + seen.ttl / SECOND, self.worker.roster.known
+            lease = Lease(fence, seen, self.services.store, until, known)
             if exclusive:
                 self.run.lease = lease
             elif unique:
                 self.run.unique_lease = unique.lease = lease
-        if keeper and (outcome.kind == "run" or outcome.has_lock):
-            keeper.note_granted(self.delivery, held)
+        if outcome.kind == "run" or outcome.has_lock:
+            self.slot.hold(*held)
 
     def release(self, outcome: Outcome | None, *, done: bool) -> None:
         """Release the leases at the end of an execution. Never raises after successful work.
@@ -83,7 +86,7 @@ class RunLeases:
             self.owe(done=done)
             return
         # If a child dies in its body, the main process knows whether the message is redelivered.
-        is_over = done or (self.parts.runs_in_main and not self.delivery.acks_late)
+        is_over = done or (self.worker.runs_in_main and not self.delivery.acks_late)
         if is_over and self.unique:
             self._release_unique_key(self.unique)
         if interruption and not isinstance(interruption, Exception):
@@ -91,28 +94,27 @@ class RunLeases:
 
     def _release_lock(self, *, done: bool) -> BaseException | None:
         """Release the lease of the lock; return what a signal handler raised meanwhile."""
-        self._end_renewal()
-        exclusive, relay = self.delivery.exclusive, self.parts.relay
+        if self.run.lease:
+            self.run.lease.end()
+        self.slot.end()
+        exclusive, relay = self.delivery.exclusive, self.worker.relay
         if exclusive is None:
             return None
-        release = partial(
-            insist,
-            partial(self.services.store.apply, exclusive.key, exclusive.release("done" if done else "open")),
-        )
+        release = exclusive.release("done" if done else "open")
+        store: Any = self.services.store
         with self.store_wait.end:
-            reply, interruption, is_repeated = relay.at_the_end(release) if relay else release()
+            reply, interruption, is_repeated = insist(
+                partial(store.apply, exclusive.key, release, follows_up=relay is None)
+            )
+        if relay and (reply.wake or reply.aside):
+            try:
+                self.services.courier.follow_up(relay.hand_on(reply))
+            except BaseException as error:  # noqa: BLE001 - a signal's: it is raised when all is released
+                interruption = interruption or error
         found = isinstance(reply.answer, Applied) and reply.answer.is_applied
         if self.run.lease and not (found or is_repeated or interruption):
             notices.lease_lost(self.services, self.task, self.run.task_id, exclusive.key)
         return interruption
-
-    def _end_renewal(self) -> None:
-        if self.run.lease:
-            self.run.lease.end()
-        if self.keeper:
-            self.keeper.note_releasing(self.delivery)
-        if self.parts.heartbeat and self.parts.runs_in_main:
-            self.parts.heartbeat.untrack(self.delivery.token)
 
     def _release_unique_key(self, unique: WorkerUniqueLease) -> None:
         unique.release()
@@ -125,6 +127,5 @@ class RunLeases:
         A message that comes again, however it was acknowledged, keeps its unique key.
         """
         will_be_redelivered = will_be_redelivered or (not done and self.delivery.acks_late)
-        release_later(
-            self.services, self.parts, self.delivery, done=done, will_be_redelivered=will_be_redelivered
-        )
+        operations = run_ended(self.delivery.at_present(), done=done, will_be_redelivered=will_be_redelivered)
+        self.services.releaser.add(*operations)

@@ -14,17 +14,19 @@ from celery.platforms import EX_FAILURE
 from celery.utils.functional import noop
 
 from celery_exclusive import notices
+from celery_exclusive.core.endings import run_ended
 from celery_exclusive.display import printable
 from celery_exclusive.errors import ExclusiveError, OptionError
 from celery_exclusive.messages.namespace import keep_namespace, own_broker
 from celery_exclusive.system.deadline import deadline
 from celery_exclusive.worker.checks import refuse_changed_names, refuse_unfit, warnings
+from celery_exclusive.worker.context import WorkerContext
 from celery_exclusive.worker.heartbeat import Heartbeat
-from celery_exclusive.worker.parts import WorkerParts
 from celery_exclusive.worker.queues import note_queues
 from celery_exclusive.worker.reaper import Reaper
 from celery_exclusive.worker.relay import Relay
 from celery_exclusive.worker.roster import Roster
+from celery_exclusive.worker.shared_roster import SharedRoster
 from celery_exclusive.worker.undeclared import Undeclared
 
 if TYPE_CHECKING:
@@ -51,8 +53,7 @@ class Locks(bootsteps.StartStopStep):
         self.services: Services = worker.app._celery_exclusive
         startup_info = getattr(worker, "startup_info", None)
         self.undeclared = Undeclared(self.services)
-        self.reaper = Reaper(self.services)
-        self.parts = WorkerParts()
+        self.worker: WorkerContext | None = None
         if startup_info:
             worker.startup_info = partial(self.banner, startup_info)
 
@@ -82,28 +83,26 @@ class Locks(bootsteps.StartStopStep):
         refuse_changed_names(services.app)
         for warning in warnings(services):
             notices.logger.warning(warning)
-        services.events_from = partial(_events_from, parent)
         broker = own_broker(services)
         keep_namespace(services, broker)
         note_queues(parent.app)
         roster = _roster(parent)
         heartbeat = Heartbeat(services, broker, roster)
-        relay = _relay(services, parent)
-        if relay:
-            services.hand_on = relay.send
-        self.parts = WorkerParts(heartbeat, roster, parent, relay, before=services.worker)
-        services.worker, services.is_worker = self.parts, True
+        self.reaper = Reaper(services, heartbeat.notice_epoch)
+        self.worker = WorkerContext(roster, heartbeat, _relay(services, parent), parent)
+        services.workers.append(self.worker)
         heartbeat.start()
         self.reaper.start()
 
     def register_with_event_loop(self, parent: Any, hub: Any) -> None:
         """The pool runs, and the consumer is connected."""
-        if relay := self.parts.relay:
-            relay.listen(parent.pool)
+        if self.worker and self.worker.relay:
+            self.worker.relay.listen(parent.pool)
 
     def close(self, parent: Any) -> None:
         """Let bodies that wait for the store know that the worker stops, before anything is stopped."""
-        self.parts.close()
+        if self.worker:
+            self.worker.roster.stop()
 
     def stop(self, parent: Any) -> None:
         """End what `start` has begun, as soon as the pool has no task any more.
@@ -111,53 +110,52 @@ class Locks(bootsteps.StartStopStep):
         Celery does not always wait for tasks in threads, which nobody can end: a second signal ends its wait,
         and a test with an embedded worker goes on. They keep their leases until the last of them ends.
         """
-        heartbeat = self.parts.heartbeat
-        if heartbeat is None or heartbeat.is_for_children:
-            self._end()
+        if not self.worker:
+            return
+        if not self.worker.runs_in_main:
+            self._end(self.worker)
             return
         executor = getattr(parent.pool, "executor", None)  # the pool's own `stop` would cancel what it has
         pool = Thread(target=executor.shutdown if executor else noop, daemon=True)
         pool.start()
         pool.join(_PATIENCE)
-        if pool.is_alive() or heartbeat.keeps_leases:
-            end = Thread(target=self._end_after, args=(pool, heartbeat), name="exclusive-stop")
+        if pool.is_alive() or self.worker.roster.runs():
+            end = Thread(target=self._end_after, args=(pool, self.worker), name="exclusive-stop")
             end.daemon = parent.pool.is_green  # greenlets end with their process, which waits for threads
             end.start()
         else:
-            self._end()
+            self._end(self.worker)
 
     def terminate(self, parent: Any) -> None:
-        heartbeat = self.parts.heartbeat
-        if heartbeat and heartbeat.is_for_children:
-            heartbeat.release_all()
+        if self.worker and isinstance(self.worker.roster, SharedRoster):
+            for slot in self.worker.roster.left():
+                claims = slot.claims
+                self.services.releaser.add(
+                    *run_ended(claims, done=False, will_be_redelivered=claims.acks_late)
+                )
         self.stop(parent)
 
-    def _end_after(self, pool: Thread, heartbeat: Heartbeat) -> None:
+    def _end_after(self, pool: Thread, worker: WorkerContext) -> None:
         pool.join()
-        while heartbeat.keeps_leases:  # before 3.13 Python takes a thread for ended if a signal ends a `join`
+        while worker.roster.runs():  # before 3.13 Python takes a thread for ended if a signal ends a `join`
             time.sleep(_LOOK)
-        time.sleep(_LOOK)  # in which the last of them releases its lease, and Celery acknowledges it
-        self._end()
+        time.sleep(_LOOK)  # in which Celery acknowledges the last of them
+        self._end(worker)
 
-    def _end(self) -> None:
-        services, parts = self.services, self.parts
-        if parts.relay:
-            parts.relay.close()
+    def _end(self, worker: WorkerContext) -> None:
+        services = self.services
+        if worker.relay:
+            worker.relay.close()
         with deadline(_FAREWELL):
-            if parts.heartbeat:
-                parts.heartbeat.stop()
-                self.reaper.stop()
-            parts.has_ended = True
-            if services.worker is parts:  # else a test has begun another worker of this app
-                services.leave_worker()
-                if earlier := parts.earlier:
-                    services.worker, services.is_worker = earlier, True
-                else:
-                    services.releaser.drain()
-                    services.courier.close()
-                    services.store.close()
-        if parts.roster:
-            parts.roster.close()
+            if worker.heartbeat:
+                worker.heartbeat.stop()
+            self.reaper.stop()
+            services.workers.remove(worker)
+            if not services.workers:  # else a test has begun another worker of this app
+                services.releaser.drain()
+                services.courier.close()
+                services.store.close()
+        worker.roster.close()
 
     def banner(self, startup_info: Callable[..., str], *args: Any, **kwargs: Any) -> str:
         text = startup_info(*args, **kwargs)
@@ -174,13 +172,6 @@ class Locks(bootsteps.StartStopStep):
         return "\n".join(lines) + "\n"
 
 
-def _events_from(worker: Any) -> str | None:
-    """The worker's name, while it sends the events of tasks: monitors switch them on and off at run time."""
-    dispatcher = getattr(worker.consumer, "event_dispatcher", None)
-    is_on = dispatcher and dispatcher.enabled and (not dispatcher.groups or "task" in dispatcher.groups)
-    return str(worker.hostname) if is_on else None
-
-
 def _check_pool(pool: Any) -> None:
     if pool.is_green and "gevent" not in pool.__module__:
         raise OptionError(
@@ -189,11 +180,10 @@ def _check_pool(pool: Any) -> None:
         )
 
 
-def _roster(parent: Any) -> Roster | None:
-    """The roster of a pool of processes."""
+def _roster(parent: Any) -> Roster:
     if "prefork" not in parent.pool_cls.__module__:
-        return None
-    return Roster(max(parent.concurrency, parent.max_concurrency or 0), is_inherited=_is_forked(parent))
+        return Roster()
+    return SharedRoster(max(parent.concurrency, parent.max_concurrency or 0), is_inherited=_is_forked(parent))
 
 
 def _relay(services: Services, parent: Any) -> Relay | None:

@@ -20,7 +20,7 @@ from celery_exclusive.system.deadline import Budget, deadline
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
-    from celery_exclusive.worker.parts import WorkerParts
+    from celery_exclusive.worker.context import WorkerContext
 
 
 _FIRST_PAUSE = 0.1
@@ -41,15 +41,15 @@ class StoreWait:
     run again.
 
     Parameters:
-        parts: those of the worker, which may stop meanwhile.
+        worker: it may stop meanwhile.
         is_for_any: whether another worker can execute the delivery.
     """
 
     def __init__(
-        self, services: Services, task: Any, request: Any, parts: WorkerParts, *, is_for_any: bool
+        self, services: Services, task: Any, request: Any, worker: WorkerContext, *, is_for_any: bool
     ) -> None:
         self.services, self.task, self.request = services, task, request
-        self.parts, self.is_for_any = parts, is_for_any
+        self.worker, self.is_for_any = worker, is_for_any
         self.is_unanswered = False
         self.failures = 0
         self.began = time.monotonic()
@@ -101,14 +101,14 @@ class StoreWait:
             if limit:
                 left = limit / 2 - (time.monotonic() - self.began)
                 seconds = min(seconds, max(left, _SHORTEST))
-        if self.parts.is_closing and self.is_for_any:  # others may be queued behind it in the pool
+        if self.worker.roster.is_stopping and self.is_for_any:  # others may be queued behind it in the pool
             seconds = min(seconds, _LAST)
         return seconds
 
     @property
     def is_hurried(self) -> bool:
         """Whether the worker stops and another one can execute the delivery."""
-        return self.parts.is_stopping and self.is_for_any
+        return self.worker.is_stopping and self.is_for_any
 
     def _ask(self, key: str, operation: KeyOperation) -> Reply:
         """An answer may be lost after the store did its part, and a request come after all the others.

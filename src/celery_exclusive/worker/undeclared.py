@@ -19,7 +19,13 @@ from celery_exclusive.messages.header import Header, read_header
 from celery_exclusive.options.declared import Exclusive
 from celery_exclusive.system.forks import forks_wait
 from celery_exclusive.worker.gate import GatedTask
-from celery_exclusive.worker.unread import Unread, is_redelivered, release_unique_key_of, restore_route
+from celery_exclusive.worker.reading import (
+    Delivered,
+    is_redelivered,
+    note_route,
+    release_unique_key_of,
+    show_origin,
+)
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
@@ -41,11 +47,11 @@ class Undeclared:
             return  # its own request has read the header
         header = read_header(self.services, request.message.headers, request.id, request.task.name)
         if header:
-            unread = Unread.of(request)
-            unread.note_route(header)
+            came = Delivered.of(request)
+            note_route(came, header)
             self._release_unique_key(request.task, request.id, header)
-            if self._leave_lines(request.task, request.id, header, again=unread.redelivered):
-                restore_route(request.request_dict, header)
+            if self._leave_lines(request.task, request.id, header, again=came.redelivered):
+                show_origin(request.request_dict, header)
 
     def _revoke(self, sender: Any, request: Any, **_: Any) -> None:
         """Celery announces a message that is revoked or expires before it is received only here."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from celery.exceptions import Reject
-
 from celery_exclusive import notices
 from celery_exclusive.core.claim import UniqueClaim, task_id
 from celery_exclusive.core.endings import body_ended
@@ -13,9 +11,8 @@ from celery_exclusive.leases.lease import Lease
 from celery_exclusive.run import UniqueLease
 from celery_exclusive.services import Services
 from celery_exclusive.system.signals import undisturbed
-from celery_exclusive.worker.heartbeat import Heartbeat
 from celery_exclusive.worker.received import Received
-from celery_exclusive.worker.roster import Roster
+from celery_exclusive.worker.roster import Slot
 from celery_exclusive.worker.store_wait import StoreWait
 
 
@@ -30,16 +27,16 @@ class WorkerUniqueLease(UniqueLease):
     def __init__(
         self,
         services: Services,
-        keeper: Roster | Heartbeat | None,
+        slot: Slot,
         delivery: Received,
         task: str,
         unique: UniqueClaim,
         store_wait: StoreWait,
     ) -> None:
         super().__init__(unique.claim, unique.until, may_hold=not unique.ends_by_clock)
-        self.services, self.keeper, self.task = services, keeper, task
+        self.services, self.slot, self.task = services, slot, task
         self.delivery, self.store_wait = delivery, store_wait
-        self.claims = unique.claims
+        self.unique = unique
         self.is_uncertain = False  # whether a request that was repeated may have released it before
 
     def end(self, error: BaseException | None) -> None:
@@ -52,10 +49,11 @@ class WorkerUniqueLease(UniqueLease):
             return
         if self.lease:
             self.lease.end()
-        if self.keeper:
-            self.keeper.note_releasing(self.delivery, [self.claim])
-        will_be_redelivered = causes_redelivery(self.delivery, error)
-        release = body_ended(self.delivery.at_present(), will_be_redelivered=will_be_redelivered)
+        self.slot.let_go(self.claim)
+        delivery, will_be_redelivered = self.delivery, self.delivery.is_redelivered_for(error)
+        if will_be_redelivered:
+            delivery = delivery.at_present()
+        release = body_ended(delivery, will_be_redelivered=will_be_redelivered)
         with undisturbed():
             answer = self._ask(release) if release else None
             if answer == Applied(True):
@@ -68,7 +66,7 @@ class WorkerUniqueLease(UniqueLease):
     def release(self) -> None:
         """Release the key of this delivery, and that of the publish, which holds it until a body begins."""
         if self.may_hold:
-            answers = [self._ask(claim.release()) for claim in self.claims]
+            answers = [self._ask(claim.release()) for claim in self.unique.claims]
             self.may_hold = None in answers
             self._log_if_lost(answers[0])
 
@@ -91,9 +89,3 @@ class WorkerUniqueLease(UniqueLease):
         is_lost = self.lease and answer == Applied(False) and not self.is_handed_over
         if is_lost and not self.is_uncertain:
             notices.lease_lost(self.services, self.task, task_id(self.delivery.id), self.claim.key)
-
-
-def causes_redelivery(delivery: Received, error: object) -> bool:
-    """Whether the message is redelivered for what its body has raised: it asks, or is out of memory."""
-    is_requeued = isinstance(error, Reject) and bool(getattr(error, "requeue", False))
-    return delivery.acks_late and (is_requeued or isinstance(error, MemoryError))

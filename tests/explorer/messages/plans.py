@@ -61,7 +61,7 @@ class Plans:
         return not slot.is_done and self.setting.late
 
     def delivery(self, slot: Slot) -> Delivery:
-        """The facts of this delivery: `worker.unread.Unread.read`."""
+        """The facts of this delivery: `worker.reading.read`."""
         copy, message = slot.copy, slot.copy.message
         token = str(slot.token)
         exclusive = unique = None

@@ -14,8 +14,7 @@ from celery_exclusive.core.claim import Claim
 from celery_exclusive.core.operations import Acquire, Release
 from celery_exclusive.core.records import RENEWALS_PER_TTL, SECOND
 from celery_exclusive.errors import StoreUnavailable
-from celery_exclusive.leases.lease import Known
-from celery_exclusive.leases.renewer import Renewer
+from celery_exclusive.leases.keeper import Keeper, Known, restore
 from celery_exclusive.services import PublishingStore
 from celery_exclusive.stores.base import Store, Wake, open_store
 from celery_exclusive.stores.memory import MemoryStore
@@ -121,14 +120,14 @@ def test_a_check_believes_a_store_that_says_no_though_it_does_not_answer_the_nex
 
 
 @pytest.mark.proves("silent node")
-def test_a_beat_of_the_renewer_waits_for_the_epoch_only_until_the_next_one_is_due(
+def test_a_beat_of_a_keeper_waits_for_the_epoch_only_until_the_next_one_is_due(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine = lease(store, certain_for=60, known=Known(store.epoch(), LATER))
     waits, epoch = list[float](), store.epoch
     monkeypatch.setattr(store, "epoch", lambda: waits.append(at_most(600)) or epoch())
-    Renewer()._renew(store, [mine])
-    assert 0 < waits[0] <= mine.ttl / RENEWALS_PER_TTL
+    Keeper(store).beat([mine], mine.ttl / RENEWALS_PER_TTL)
+    assert 0 < waits[-1] <= mine.ttl / RENEWALS_PER_TTL
 
 
 @pytest.mark.proves("check restores a lease")
@@ -148,10 +147,11 @@ def test_a_lease_released_while_it_is_restored_is_released_again_and_wakes_the_n
     woken: list[Wake] = []
     services: Any = app._celery_exclusive  # type: ignore[attr-defined]
     monkeypatch.setattr(services.courier, "follow_up", lambda reply: woken.extend(reply.wake))
-    mine = lease(PublishingStore(store, services), certain_for=60, known=Known(store.epoch(), LATER))
+    publishing: Any = PublishingStore(store, services)
+    mine = lease(publishing, certain_for=60, known=Known(store.epoch(), LATER))
     store.clear()
     monkeypatch.setattr(store, "apply", _then(store.apply, lambda: _end_and_park(mine, store)))
-    assert mine.restore()
+    assert restore(publishing, mine)
     assert store.inspect("key").holders == ()
     assert [wake.id for wake in woken] == ["next"]
 

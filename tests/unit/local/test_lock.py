@@ -25,7 +25,7 @@ from celery_exclusive import Conflict, Exclusive, ExclusiveError, LeaseLost, Loc
 from celery_exclusive import lock as lock_
 from celery_exclusive.core.operations import Acquire, ForceRelease, Granted, Parked, Release
 from celery_exclusive.core.records import SECOND
-from celery_exclusive.leases.renewer import renewer
+from celery_exclusive.local.heartbeat import heartbeat
 from celery_exclusive.options.option import apps_with_locks
 from celery_exclusive.run import Run, current_run
 from celery_exclusive.services import PublishingStore
@@ -259,12 +259,12 @@ def test_a_lock_may_be_released_by_another_thread(lock: Lock) -> None:
 
 
 def test_the_heartbeat_has_a_thread_only_while_something_is_held(lock: Lock) -> None:
-    eventually(lambda: not renewer.is_beating, "the heartbeat of earlier tests to end", 30)
+    eventually(lambda: not heartbeat.is_beating, "the heartbeat of earlier tests to end", 30)
     with lock(ttl=0.5):
-        assert renewer.is_beating
+        assert heartbeat.is_beating
         with lock("another", ttl=0.3):
             pass
-    eventually(lambda: not renewer.is_beating, "the heartbeat to end")
+    eventually(lambda: not heartbeat.is_beating, "the heartbeat to end")
 
 
 def test_of_two_locks_each_is_renewed_in_its_own_time(lock: Lock) -> None:
@@ -289,7 +289,7 @@ def test_a_lock_is_restored_into_a_store_that_has_lost_its_data(
         return wait
 
     with lock(ttl=3) as lease, lock("repo:18", ttl=3) as other:
-        eventually(lambda: renewer.known(store), "a heartbeat that knows the store")
+        eventually(lambda: heartbeat.known(store), "a heartbeat that knows the store")
         for name in ("renew", "epoch"):
             monkeypatch.setattr(store, name, no_beat_meanwhile(getattr(store, name)))
         with beats:
@@ -558,12 +558,12 @@ def test_a_block_clears_what_releases_leave_where_no_worker_runs(
 
 @pytest.mark.proves("end of a block")
 def test_the_heartbeat_of_a_parent_is_not_taken_for_ones_own(lock: Lock) -> None:
-    renewer._pid, renewer._period = 1, 10.0  # as a child finds it that was forked behind Python's back
+    heartbeat._pid, heartbeat._period = 1, 10.0  # as a child finds it that was forked behind Python's back
     with lock():
-        assert renewer._pid == os.getpid()
-        assert renewer._period == pytest.approx(5 / 3)
+        assert heartbeat._pid == os.getpid()
+        assert heartbeat._period == pytest.approx(5 / 3)
         eventually(lambda: [t for t in sys._current_frames() if t not in threads_of_python()], "its thread")
-    eventually(lambda: not renewer.is_beating, "the end of the beating")
+    eventually(lambda: not heartbeat.is_beating, "the end of the beating")
 
 
 def threads_of_python() -> set[int | None]:

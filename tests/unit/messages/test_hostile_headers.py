@@ -25,6 +25,8 @@ from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import ExclusiveError
 from celery_exclusive.messages.header import DELIVERY, HEADER
 from celery_exclusive.options.amounts import LONGEST
+from celery_exclusive.worker.other_stores import OtherStores
+from celery_exclusive.worker.reading import read
 from celery_exclusive.worker.undeclared import Undeclared
 
 DAY = 86400
@@ -147,11 +149,13 @@ def deliver(app: Celery, name: str, header: Any) -> None:
     request = symbol_by_name(task.Request)(came, app=app, task=task, hostname="w")
     unlocked._receive(request)
     unlocked._revoke(task, request)
-    unread = request.request_dict.get(DELIVERY)
+    delivered = request.request_dict.get(DELIVERY)
     unlocked._refuse(came)
     with suppress(ExclusiveError, TypeError):
-        if unread and (delivery := unread.read(task, request.request_dict, [1], {})):
+        if delivered and (delivery := read(delivered, task, request.request_dict, [1], {})):
             delivery.stored.dump()
+    if isinstance(fields := came.headers.get(HEADER), dict):
+        OtherStores(app._celery_exclusive, "own").note(task, came.headers, fields)  # type: ignore[attr-defined]
     task.__trace__(request.id, [1], {}, request.request_dict)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from celery.utils.functional import noop
 
 from celery_exclusive import install
 from celery_exclusive.core.operations import Applied, Release
@@ -64,16 +65,16 @@ class Work:
 
 
 def start_heartbeat(services: Any, work: Work) -> Callable[[], None]:
-    heartbeat = Heartbeat(services, "broker", Roster(1))
+    heartbeat = Heartbeat(services, "broker", Roster())
     services.store.epoch = work
-    heartbeat.period = 0.01
+    heartbeat.period = heartbeat._longest = 0.01
     heartbeat.start()
     return heartbeat.stop
 
 
 def start_reaper(services: Any, work: Work) -> Callable[[], None]:
     services.store.reap = work
-    reaper = Reaper(services)
+    reaper = Reaper(services, noop)
     reaper.start()
     return reaper.stop
 

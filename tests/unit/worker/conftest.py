@@ -9,20 +9,20 @@ from billiard.process import current_process
 from celery import Celery
 
 from celery_exclusive.stores.memory import MemoryStore
-from celery_exclusive.worker import roster as module
 from celery_exclusive.worker.heartbeat import Heartbeat
-from celery_exclusive.worker.roster import Roster
+from celery_exclusive.worker.shared_roster import SharedRoster
 
 
 @pytest.fixture
-def roster(monkeypatch: pytest.MonkeyPatch) -> Roster:
-    """One of three slots, in which this process is a child."""
+def roster(monkeypatch: pytest.MonkeyPatch) -> Iterator[SharedRoster]:
+    """One in which this process is a child."""
     monkeypatch.setattr(current_process(), "index", 0, raising=False)
-    monkeypatch.setattr(module, "_FEWEST", 3)
-    return Roster(1)
+    roster = SharedRoster(1)
+    yield roster
+    roster.close()
 
 
 @pytest.fixture
-def heartbeat(app: Celery, store: MemoryStore, roster: Roster) -> Iterator[Heartbeat]:
+def heartbeat(app: Celery, store: MemoryStore, roster: SharedRoster) -> Iterator[Heartbeat]:
     yield Heartbeat(app._celery_exclusive, "broker", roster)  # type: ignore[attr-defined]
     store.clear()

@@ -1,176 +1,162 @@
-"""What the heartbeat reads of the deliveries that it is told of: as little as keeps their leases."""
+"""What a beat does for the runs in the roster."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from threading import Event
 from typing import Any
 
 import pytest
 from celery import Celery
 
 from celery_exclusive import Exclusive
-from celery_exclusive.core.claim import Claim
+from celery_exclusive.core.claim import Claim, UniqueClaim
+from celery_exclusive.core.delivery import Claims
 from celery_exclusive.core.records import RENEWALS_PER_TTL, SECOND
-from celery_exclusive.messages.header import HEADER
+from celery_exclusive.leases.keeper import Known
 from celery_exclusive.stores.memory import MemoryStore
+from celery_exclusive.system.deadline import at_most
 from celery_exclusive.worker.heartbeat import Heartbeat
-from celery_exclusive.worker.received import Received
 from celery_exclusive.worker.roster import Roster
-from celery_exclusive.worker.unread import Unread
 
-
-def work(n: int) -> int:
-    return n
-
-
-@pytest.fixture
-def were_read(monkeypatch: pytest.MonkeyPatch) -> list[Unread]:
-    """The deliveries that were read, in their order."""
-    read, facts = list[Unread](), Unread._facts
-
-    def note(self: Unread, *of: Any) -> Received | None:
-        read.append(self)
-        return facts(self, *of)
-
-    monkeypatch.setattr(Unread, "_facts", note)
-    return read
-
-
-@pytest.fixture
-def tell(app: Celery, heartbeat: Heartbeat) -> Callable[..., Unread]:
-    """Tell the heartbeat of a delivery, as a request does that goes to the pool."""
-    for name, option in {"slow": Exclusive("n"), "quick": Exclusive("n", ttl=6)}.items():
-        app.task(name=name, shared=False, exclusive=option)(work)
-    app.finalize()
-
-    def tell(name: str = "slow", *, body: bytes = b"", **fields: Any) -> Unread:
-        number = len(heartbeat._deliveries)
-        header = {"v": 1, "id": "p", "exclusive": f"x:{number}", **fields}
-        content = (body, "json", "utf-8", {"task": name, HEADER: header}, {}, "q", "")
-        unread = Unread(f"{number}", f"{number:016}", content, {}, retries=0, redelivered=False)
-        task = app.tasks[name]
-        read = partial(unread.try_to_read, task, {"delivery_info": {}, "properties": {}}, [1], {})
-        if not unread.is_plain(task):
-            read()
-        heartbeat.expect(task, unread, read, lambda: None)
-        return unread
-
-    return tell
-
-
-@pytest.mark.promise(
-    "Of the deliveries that it has left unread the main process reads at its heartbeat those that run; at "
-    "once one that names another store, or has a body that is too large to be kept. The options of a task "
-    "say how often its leases are renewed",
-    name="read at the heartbeat",
-    broke=(
-        "all are read at once; the options of the task, the values, the store or the size are not looked at"
-    ),
+X = Claim("x:k", "id/p", "t" * 16, 30 * SECOND)
+U = Claim("u:k", "id/p", "t" * 16, 30 * SECOND)
+BOTH = Claims(
+    id="id/p", token=X.token, exclusive=X, unique=UniqueClaim(U, "finished", SECOND, is_acquired=True)
 )
-def test_only_what_is_executed_is_read_when_the_heart_beats(
-    heartbeat: Heartbeat,
-    roster: Roster,
-    store: MemoryStore,
-    tell: Callable[..., Unread],
-    were_read: list[Unread],
-    monkeypatch: pytest.MonkeyPatch,
+
+
+def work() -> None: ...
+
+
+def of_ttl(seconds: float) -> Claims:
+    return Claims(id="id/p", token="t", exclusive=Claim("x", "id/p", "t", round(seconds * SECOND)))
+
+
+@pytest.mark.proves("silent node")
+def test_a_beat_waits_for_the_epoch_only_until_the_next_one_is_due(
+    heartbeat: Heartbeat, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits, epoch = list[float](), store.epoch
+    monkeypatch.setattr(store, "epoch", lambda: waits.append(at_most(600)) or epoch())
+    heartbeat.beat()
+    assert 0 < waits[0] <= heartbeat.period
+
+
+@pytest.mark.proves("only held leases are restored")
+def test_an_expired_lease_is_not_restored_when_the_store_loses_its_data(
+    heartbeat: Heartbeat, roster: Roster, store: MemoryStore
+) -> None:
+    store.apply(X.key, X.acquire())
+    store.apply(U.key, U.acquire_alone(U.ttl, "running"))
+    roster.begin(BOTH).hold(X, U)
+    heartbeat.beat()
+    assert (roster.known() or Known("", 0)).at > 0
+    store.apply(X.key, X.release())  # as if it had expired
+    heartbeat.beat()
+    assert roster.known() == Known(store.epoch(), 0)  # no child restores a lease without asking the heartbeat
+    store.clear()
+    heartbeat.beat()
+    assert store.inspect(X.key).holders == ()
+    assert [owner.id for owner in store.inspect(U.key).holders] == [U.id]
+
+
+@pytest.mark.proves("only held leases are restored")
+def test_a_lease_that_is_not_granted_is_renewed_and_not_restored(
+    heartbeat: Heartbeat, roster: Roster, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = store.clock()
     monkeypatch.setattr(store._store, "clock", lambda: now)  # type: ignore[attr-defined]
-    claim = Claim("x:2", "2/p", f"{2:016}", 30 * SECOND)
-    others, executed = [tell() for _ in range(2)], tell()
-    store.apply(claim.key, claim.acquire())
-    roster.begin(executed.token)
+    store.apply(X.key, X.acquire())
     now += 20 * SECOND
-    assert not were_read
     heartbeat.beat()
-    assert were_read == [executed]
-    assert store.inspect(claim.key).holders[0].remaining == 30 * SECOND
-    assert list(heartbeat._deliveries) == [others[0].token, others[1].token, executed.token]
+    assert store.inspect(X.key).holders[0].remaining == 10 * SECOND  # no child has begun it
+    roster.begin(BOTH)
+    heartbeat.beat()
+    assert store.inspect(X.key).holders[0].remaining == 30 * SECOND
+    store.clear()
+    heartbeat.beat()
+    assert store.inspect(X.key).holders == ()
 
 
-@pytest.mark.proves("read at the heartbeat")
-def test_the_first_delivery_of_a_task_tells_how_often_its_leases_are_renewed(
-    heartbeat: Heartbeat, tell: Callable[..., Unread], were_read: list[Unread]
+@pytest.mark.proves("only held leases are restored")
+def test_a_lease_that_is_granted_during_a_beat_does_not_count_as_lost(
+    heartbeat: Heartbeat, roster: Roster, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tell("quick")
-    assert not were_read
-    assert heartbeat.period == 6 / RENEWALS_PER_TTL
+    slot, renew = roster.begin(BOTH), store.renew
+
+    def renew_and_grant(*asked: Any) -> Any:
+        answers = renew(*asked)
+        store.apply(X.key, X.acquire())
+        slot.hold(X)
+        return answers
+
+    monkeypatch.setattr(store, "renew", renew_and_grant)
+    heartbeat.beat()
+    monkeypatch.undo()
+    assert (roster.known() or Known("", 0)).at > 0
+    store.clear()
+    heartbeat.beat()
+    assert [owner.id for owner in store.inspect(X.key).holders] == [X.id]
 
 
-@pytest.mark.proves("read at the heartbeat")
-def test_the_ttl_of_a_call_sets_how_often_its_lease_is_renewed(
-    heartbeat: Heartbeat, tell: Callable[..., Unread]
+@pytest.mark.proves("only held leases are restored")
+def test_a_lease_that_is_released_while_it_is_restored_is_released_again(
+    heartbeat: Heartbeat, roster: Roster, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tell(values={"exclusive": {"ttl": 3}})
-    assert heartbeat.period == 3 / RENEWALS_PER_TTL
+    slot, apply = roster.begin(BOTH), store.apply
+    store.apply(X.key, X.acquire())
+    slot.hold(X)
+    store.clear()
+    monkeypatch.setattr(store, "apply", lambda *asked: (slot.let_go(X), apply(*asked))[1])
+    heartbeat.beat()
+    assert store.inspect(X.key).holders == ()
 
 
 @pytest.mark.promise(
     "A worker renews as often as the living leases need: after the last short one as seldom as before it",
     name="period of the heartbeat",
-    broke="red before: the period stayed as short as the shortest lease needed",
+    broke=(
+        "red before: the period stayed as short as the shortest lease needed; the roster is looked at only "
+        "when a beat is due"
+    ),
 )
-def test_the_heart_beats_as_often_as_the_leases_need_that_live(
-    heartbeat: Heartbeat, tell: Callable[..., Unread]
-) -> None:
-    slow, quick, of_a_call = tell("slow"), tell("quick"), tell(values={"exclusive": {"ttl": 0.1}})
+def test_heart_beats_as_often_as_the_living_leases_need(heartbeat: Heartbeat) -> None:
+    heartbeat.roster = roster = Roster()
     periods = []
-    for ended in (None, of_a_call, quick):
-        if ended:
-            heartbeat.untrack(ended.token)
+    slots = [roster.begin(of_ttl(ttl)) for ttl in (600, 6, 0.1)]
+    while slots:
         heartbeat.beat()
         periods.append(heartbeat.period * RENEWALS_PER_TTL)
+        slots.pop().end()
     assert periods == pytest.approx([0.1, 6, 30])
-    assert list(heartbeat._deliveries) == [slow.token]
 
 
 @pytest.mark.proves("period of the heartbeat")
-def test_a_short_lease_ends_the_pause_before_the_next_beat(
-    heartbeat: Heartbeat, tell: Callable[..., Unread]
+def test_tasks_that_have_come_tell_how_often_the_roster_is_looked_at(
+    app: Celery, heartbeat: Heartbeat
 ) -> None:
-    for _ in range(2):
-        quick = tell("quick")
-        assert heartbeat._calls.get_nowait()
-        heartbeat.untrack(quick.token)
-        heartbeat.beat()
+    app.task(name="work", shared=False, exclusive=Exclusive(ttl=6))(work)
+    app.finalize()
+    looks = []
+    for values in (None, {"exclusive": {"ttl": 0.3}}, {"exclusive": {"ttl": 1800}}, None):
+        heartbeat.expect(app.tasks["work"], values)
+        looks.append(heartbeat._look * RENEWALS_PER_TTL)
+    assert looks == pytest.approx([6, 0.3, 0.3, 0.3])
 
 
-@pytest.mark.proves("read at the heartbeat")
-def test_a_message_that_names_another_store_is_read_at_once(
-    tell: Callable[..., Unread], were_read: list[Unread]
+@pytest.mark.proves("period of the heartbeat")
+def test_run_with_a_short_lease_is_renewed_though_the_next_beat_was_far(
+    heartbeat: Heartbeat, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert were_read == [tell(store="of another server")]
-
-
-@pytest.mark.proves("read at the heartbeat")
-def test_a_large_body_is_not_kept_while_its_task_runs(
-    heartbeat: Heartbeat, tell: Callable[..., Unread]
-) -> None:
-    bodies = []
-    for size in (1_001, 1_000):
-        read, *_ = heartbeat._deliveries[tell(body=b"x" * size).token]
-        delivery = read()
-        assert delivery is not None
-        bodies.append(delivery.body)
-    assert bodies == [b"", b"x" * 1_000]
-
-
-@pytest.mark.proves("read at the heartbeat")
-def test_a_delivery_without_options_is_not_tracked(heartbeat: Heartbeat, tell: Callable[..., Unread]) -> None:
-    tell(switched_off=["exclusive"])
-    assert not heartbeat._deliveries
-
-
-@pytest.mark.proves("read at the heartbeat")
-def test_a_delivery_that_cannot_be_read_stops_no_beat(
-    heartbeat: Heartbeat, roster: Roster, store: MemoryStore, tell: Callable[..., Unread]
-) -> None:
-    unread, claim = tell(), Claim("x:0", "0/p", f"{0:016}", 30 * SECOND)
-    store.apply(claim.key, claim.acquire())
-    unread.error = ValueError("no key")
-    roster.begin(unread.token)
-    heartbeat.beat()
-    heartbeat.release_all()
-    assert list(heartbeat._deliveries) == [unread.token]
+    heartbeat.roster = roster = Roster()
+    heartbeat.period, heartbeat._longest, heartbeat._look = 600, 600, 0.01
+    renewed, looked, runs = Event(), Event(), roster.runs
+    monkeypatch.setattr(roster, "runs", lambda: looked.set() or runs())
+    monkeypatch.setattr(store, "renew", lambda asked: renewed.set() or [True for _ in asked])
+    heartbeat.start()
+    try:
+        assert looked.wait(60)
+        roster.begin(of_ttl(0.1))
+        assert renewed.wait(60)
+    finally:
+        heartbeat.stop()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 from celery import Celery
 
@@ -30,12 +27,9 @@ def stores(app: Celery, clock: list[float]) -> OtherStores:
 def arrive(stores: OtherStores, *names: str) -> None:
     """Messages with these epochs, and then a beat."""
     for name in names:
-        delivery: Any = SimpleNamespace(
-            header=Header("p", store=name),
-            headers={"origin": f"gen of {name[:9]}" + "x" * 999, "task": "load" + "y" * 999},
-            key="x:" + "k" * 9_999,
-        )
-        stores.note(delivery)
+        fields = Header("p", "x:" + "k" * 900, store=name).write()
+        headers = {"origin": f"gen of {name[:9]}" + "x" * 999, "task": "load" + "y" * 999}
+        stores.note(None, headers, fields)
     stores.report("own")
 
 

@@ -41,9 +41,8 @@ def recovers(sweeps: list[tuple[int, ...]], **options: Exclusive | Unique) -> li
         unique=lambda task: task.get("unique"),
         ttl=lambda option: option.ttl * SECOND,
         courier=SimpleNamespace(wait=lambda seconds: None),
-        worker=SimpleNamespace(heartbeat=None),
     )
-    reaper, before, found = Reaper(services), 0, []
+    reaper, before, found = Reaper(services, lambda epoch: None), 0, []
     for times in (*sweeps, sweeps[-1]):
         store.times = tuple(time * SECOND for time in times)
         reaper.sweep()

@@ -17,6 +17,7 @@ from celery_exclusive.core.records import SECOND
 from celery_exclusive.messages.header import Header
 from celery_exclusive.system.deadline import Budget
 from celery_exclusive.worker.received import Received
+from celery_exclusive.worker.roster import Roster
 from celery_exclusive.worker.unique_lease import WorkerUniqueLease
 
 CLAIM = Claim("u:k", "id/p", "p", 30 * SECOND)
@@ -52,7 +53,7 @@ def unique(app: Celery, store: Any) -> WorkerUniqueLease:
     store_wait: Any = StoreWait()
     store.apply(CLAIM.key, CLAIM.acquire_alone(CLAIM.ttl, "running"))
     services = app._celery_exclusive  # type: ignore[attr-defined]
-    return WorkerUniqueLease(services, None, DELIVERY, "feeds.load", UNIQUE, store_wait)
+    return WorkerUniqueLease(services, Roster().begin(DELIVERY), DELIVERY, "feeds.load", UNIQUE, store_wait)
 
 
 def left(store: Any) -> float:

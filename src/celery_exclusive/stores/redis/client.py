@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, Protocol
 
-from celery_exclusive.errors import NotDone, OptionError, StoreUnavailable
+from celery_exclusive.errors import NotDone, StoreUnavailable
 from celery_exclusive.stores import hints
 from celery_exclusive.stores.idle import Idle
 from celery_exclusive.stores.redis import address, rights, tls, wire
@@ -16,13 +16,8 @@ from celery_exclusive.stores.redis.scripts import Script
 from celery_exclusive.stores.redis.witness import Witness
 from celery_exclusive.system.deadline import at_most
 
-try:
-    from redis import connection as driver
-    from redis import exceptions
-except ImportError:
-    raise OptionError(
-        "exclusive_store: redis:// and valkey:// need redis-py: pip install 'celery-exclusive[redis]'"
-    ) from None
+from redis import connection as driver  # isort: skip - `wire` says what is missing
+from redis import exceptions  # isort: skip
 
 CLUSTER = "it is a Redis Cluster: name it redis+cluster:// in exclusive_store, rediss+cluster:// with TLS"
 HINTS = {

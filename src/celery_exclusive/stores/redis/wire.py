@@ -5,11 +5,17 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from celery_exclusive.errors import OptionError
 from celery_exclusive.seams.redis_connection import error_of, socket_of
 from celery_exclusive.stores.idle import keep_alive
 from celery_exclusive.stores.redis import reader
 
-from redis import exceptions  # isort: skip - `client` has said what is missing
+try:
+    from redis import exceptions
+except ImportError:
+    raise OptionError(
+        "exclusive_store: redis:// and valkey:// need redis-py: pip install 'celery-exclusive[redis]'"
+    ) from None
 
 
 def use_socket(connection: Any) -> None:

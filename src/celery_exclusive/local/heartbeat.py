@@ -1,10 +1,9 @@
-"""The heartbeat of a process without a worker: it renews the leases of `lock()` and `apply()`."""
+"""The heartbeat of a process without a worker: it keeps the leases of `lock()` and `apply()`."""
 
 from __future__ import annotations
 
 import os
 import queue
-import time
 import weakref
 from collections import defaultdict
 from contextlib import suppress
@@ -12,19 +11,20 @@ from typing import TYPE_CHECKING, Final
 
 from celery_exclusive import notices
 from celery_exclusive.core.records import RENEWALS_PER_TTL
-from celery_exclusive.leases.lease import Known, Lease, epoch_in_time, locked_out, renew
+from celery_exclusive.leases.keeper import Keeper, Known, locked_out
 from celery_exclusive.leases.trouble import Trouble
 from celery_exclusive.system.threads import NativeThread, original
 
 if TYPE_CHECKING:
+    from celery_exclusive.leases.lease import Lease
     from celery_exclusive.stores.base import Store
 
 
-class Renewer:
-    """Renews, three times per ttl, the leases that this process acquired without a worker.
+class LocalHeartbeat:
+    """Keeps the leases that this process acquired without a worker, with a keeper for each store.
 
-    It restores them when a store has lost its data. Its thread runs from the first lease until a beat after
-    the last. It does not keep their owners alive: a lease whose owner was deleted expires.
+    Its thread runs from the first lease until a beat after the last. It does not keep their owners alive: a
+    lease whose owner was deleted expires.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Renewer:
         self._guard = original("_thread", "RLock")()  # a signal handler may acquire a lock while it is held
         self._sooner: queue.SimpleQueue[None] = original("queue", "SimpleQueue")()
         self._period: float | None = None
-        self._known: dict[Store, Known] = {}
+        self._keepers: dict[Store, Keeper] = {}
 
     @property
     def is_beating(self) -> bool:
@@ -48,13 +48,13 @@ class Renewer:
         """Read the epoch of a store before it grants the first lease, or the first after a pause."""
         if self._pid != os.getpid():
             self.start_anew()
-        if not self.is_beating or store not in self._known:
-            now = time.monotonic()
-            self._known[store] = Known(store.epoch(), now)
+        if not self.is_beating or store not in self._keepers:
+            self._keepers[store] = Keeper(store)
 
     def known(self, store: Store) -> Known | None:
         """Return the epoch of a store, as it was last read."""
-        return self._known.get(store)
+        keeper = self._keepers.get(store)
+        return keeper.known if keeper else None
 
     def add(self, lease: Lease, owner: object) -> None:
         """Renew this lease from now on, as long as its owner exists."""
@@ -62,6 +62,7 @@ class Renewer:
             self.start_anew()
         with self._guard:
             self._owners[lease] = weakref.ref(owner)
+            period = lease.ttl / RENEWALS_PER_TTL
             if self._period is None:
                 try:
                     NativeThread(self._run).start()
@@ -70,9 +71,9 @@ class Renewer:
                         f"the lease on lock {lease.key} is not renewed and expires after its ttl", error
                     )
                     return
-                self._period = lease.ttl / RENEWALS_PER_TTL
-            elif lease.ttl / RENEWALS_PER_TTL < self._period:
-                self._period = lease.ttl / RENEWALS_PER_TTL
+                self._period = period
+            elif period < self._period:
+                self._period = period
                 self._sooner.put(None)
 
     def owner_of(self, id: str) -> object | None:
@@ -116,33 +117,23 @@ class Renewer:
         errors: list[Exception] = []
         for store, leases in by_store.items():
             try:
-                self._renew(store, leases)
+                self._keep(store, leases)
             except Exception as error:  # noqa: BLE001 - raised when the other stores have had their turn
                 errors.append(error)
         if errors:
             raise errors[0]
 
-    def _renew(self, store: Store, leases: list[Lease]) -> None:
-        now = time.monotonic()
-        answers = list(zip(leases, renew(leases), strict=True))
-        lost = [lease for lease, is_held in answers if is_held is False]
-        locked = [lease.key for lease, is_held in answers if is_held is None]
-        period = min(lease.ttl for lease in leases) / RENEWALS_PER_TTL
-        epoch, known = epoch_in_time(store, period), self._known.get(store)
-        has_lost_its_data = known is not None and known.epoch != epoch
-        for lease in leases if has_lost_its_data else lost:
-            if has_lost_its_data:  # maybe after it has renewed them
-                lease.restore()
-            else:
-                lease.end()
-        if has_lost_its_data:
+    def _keep(self, store: Store, leases: list[Lease]) -> None:
+        if store not in self._keepers:  # forked behind Python's back
+            self._keepers[store] = Keeper(store)
+        beat = self._keepers[store].beat(leases, min(lease.ttl for lease in leases) / RENEWALS_PER_TTL)
+        if beat.has_lost_data:
             notices.restored(store.url, [lease.key for lease in leases])
-        self._known[store] = Known(epoch, 0 if locked else now)
-        if locked:
-            raise locked_out(store, locked)
+        if beat.locked:
+            raise locked_out(store, beat.locked)
 
 
-renewer: Final = Renewer()
-"""The renewer of this process."""
+heartbeat: Final = LocalHeartbeat()
+"""The heartbeat of this process."""
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=renewer.start_anew)
+    os.register_at_fork(after_in_child=heartbeat.start_anew)

@@ -1,0 +1,132 @@
+"""The keeper of the leases of a store: it renews them, and restores those that are lost with its data."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from celery_exclusive.core.claim import Claim
+from celery_exclusive.core.operations import Applied
+from celery_exclusive.errors import StoreUnavailable
+from celery_exclusive.system.deadline import deadline
+
+if TYPE_CHECKING:
+    from celery_exclusive.stores.base import Store
+
+_SHORTEST_LOOK = 0.5
+"""Seconds that a beat waits for the epoch, however short the shortest lease is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The epoch of a store, as a keeper has read it, in most cases just after the instant `at`.
+
+    All leases that its process held at that instant were valid then. 0: one was not, and `at` says nothing.
+    """
+
+    epoch: str
+    at: float
+
+
+class Kept(Protocol):
+    """A lease that a keeper keeps."""
+
+    _claim: Claim
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is released, lost, or not granted yet: it must not be restored."""
+        ...
+
+    def renewed(self, asked: float) -> None:
+        """Note that it was valid when the store was asked."""
+
+    def restored(self, asked: float) -> None:
+        """Note that it was granted anew when the store was asked."""
+
+    def end(self) -> None:
+        """Note that it is lost."""
+
+
+@dataclass(slots=True)
+class Beat:
+    """What a beat has found: the leases that it has restored in a store without its data, and locked keys."""
+
+    has_lost_data: bool = False
+    restored: list[Kept] = field(default_factory=list)
+    locked: list[str] = field(default_factory=list)
+
+
+class Keeper:
+    """Keeps leases of one store. Make it before the first of them is granted: it reads the store's epoch.
+
+    beat = Keeper(store).beat(leases, period)
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        now = time.monotonic()
+        self.known = Known(store.epoch(), now)
+
+    def beat(self, leases: Sequence[Kept], period: float) -> Beat:
+        """Renew these leases; if the store has lost its data, restore those that are not over.
+
+        `period` are the seconds until the next beat is due.
+        """
+        now = time.monotonic()
+        answers = list(zip(leases, renew(self.store, leases), strict=True))
+        epoch = epoch_in_time(self.store, period)
+        beat = Beat(epoch != self.known.epoch)
+        beat.locked = [lease._claim.key for lease, lives in answers if lives is None]
+        if beat.has_lost_data:  # maybe after it has renewed them
+            beat.restored = [lease for lease in leases if restore(self.store, lease)]
+        else:
+            for lease, lives in answers:
+                if lives is False:
+                    lease.end()
+        self.known = Known(epoch, 0 if beat.locked else now)
+        return beat
+
+
+def renew(store: Store, leases: Sequence[Kept]) -> Sequence[bool | None]:
+    """Renew leases in one call; return for each whether it is held. None: others lock its key."""
+    if not leases:
+        return ()
+    asked = time.monotonic()
+    answers = store.renew([(lease._claim.key, lease._claim.renew()) for lease in leases])
+    for lease, lives in zip(leases, answers, strict=True):
+        if lives:
+            lease.renewed(asked)
+    return answers
+
+
+def restore(store: Store, lease: Kept) -> bool:
+    """Restore a lease in a store that has lost its data, unless the key has another owner; return whether."""
+    if lease.is_over:
+        return False
+    asked, claim = time.monotonic(), lease._claim
+    lives = store.apply(claim.key, claim.restore()).answer == Applied(True)
+    if lives:
+        lease.restored(asked)
+    if lease.is_over:  # it was released meanwhile, maybe before it was restored
+        store.apply(claim.key, claim.release("open"))
+    return lives
+
+
+def epoch_in_time(store: Store, period: float) -> str:
+    """Return the epoch of a store, or raise in time for the next beat, which is due in so many seconds.
+
+    A store may take longer: a cluster asks all of its nodes, and one of them may be silent.
+    """
+    with deadline(max(period, _SHORTEST_LOOK)):
+        return store.epoch()
+
+
+def locked_out(store: Store, keys: Iterable[str]) -> StoreUnavailable:
+    """Return the error of leases that could not be renewed, since others keep their keys locked."""
+    return StoreUnavailable(
+        f"store {store.url}: the leases on {', '.join(keys)} could not be renewed, since others keep their "
+        "rows locked: look for a client that is stopped in a transaction"
+    )

@@ -1,0 +1,84 @@
+"""The context of a worker: what its parts and the runs of its tasks have of it, in each of its processes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from celery.worker import state
+
+from celery_exclusive.messages.header import HEADER, Header
+from celery_exclusive.worker.roster import Roster
+
+if TYPE_CHECKING:
+    from celery_exclusive.services import Services
+    from celery_exclusive.worker.heartbeat import Heartbeat
+    from celery_exclusive.worker.relay import Relay
+
+
+@dataclass(eq=False)
+class WorkerContext:
+    """The parts of a worker; it is made when the worker starts.
+
+    The main process has the `heartbeat`, and Celery's own worker object as `celery`. Its children have the
+    roster, and those that are forked the relay.
+    """
+
+    roster: Roster = field(default_factory=Roster)
+    heartbeat: Heartbeat | None = None
+    relay: Relay | None = None
+    celery: Any = None
+    _pid: int = field(init=False, default_factory=os.getpid)
+
+    @property
+    def listener(self) -> str | None:
+        """The worker's name, while a monitor listens to its events."""
+        self._look_for_monitors()
+        return self.roster.listener
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the worker stops: what it has not begun is for others.
+
+        A solo body keeps the main loop from ending, but not the handler of a signal from setting Celery's
+        flag, which is an exit code.
+        """
+        told: object = state.should_stop
+        return self.roster.is_stopping or not (told is None or told is False)
+
+    @property
+    def runs_in_main(self) -> bool:
+        """Whether bodies run in the main process, which sees their ends itself."""
+        return self.heartbeat is not None and not self.roster.is_shared
+
+    @property
+    def is_green(self) -> bool:
+        """Whether its runs are greenlets."""
+        return bool(self.celery and self.celery.pool_cls.is_green)
+
+    def note_arrival(self, task: Any, headers: Mapping[str, Any]) -> None:
+        """Note what the main process alone sees when a message comes: its publisher's store, and monitors."""
+        if self.heartbeat is None:
+            return
+        if isinstance(fields := headers.get(HEADER), dict):
+            self.heartbeat.other_stores.note(task, headers, fields)
+            if "values" in fields and (header := Header.of(fields)):
+                self.heartbeat.expect(task, header.values)
+        self.heartbeat.expect(task)
+        self._look_for_monitors()
+
+    def _look_for_monitors(self) -> None:
+        """Note in the main process whether a monitor has switched the events of tasks on."""
+        if self.celery is None or self._pid != os.getpid():
+            return
+        dispatcher = getattr(self.celery.consumer, "event_dispatcher", None)
+        is_on = dispatcher and dispatcher.enabled and (not dispatcher.groups or "task" in dispatcher.groups)
+        self.roster.listen(str(self.celery.hostname) if is_on else None)
+
+
+def context_of(services: Services) -> WorkerContext:
+    """Return the context of the worker that this process belongs to; a new one if it belongs to none."""
+    workers: Any = services.workers
+    return workers[-1] if workers else WorkerContext()

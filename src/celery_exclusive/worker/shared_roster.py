@@ -1,0 +1,220 @@
+"""The roster of a pool of processes: memory that the main process shares with its children."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from ctypes import Structure, c_bool, c_char, c_double, c_int64, c_uint32, sizeof
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+from billiard.process import current_process
+
+from celery_exclusive import notices
+from celery_exclusive.core.claim import Claim, UniqueClaim
+from celery_exclusive.core.delivery import Claims
+from celery_exclusive.errors import ExclusiveError
+from celery_exclusive.leases.keeper import Known
+from celery_exclusive.system.processes import is_gone
+from celery_exclusive.worker.roster import Roster, Slot
+
+_PATH = "CELERY_EXCLUSIVE_ROSTER"
+"""The environment variable that names the file, for children that inherit no memory."""
+_FEWEST = 1024
+_encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+_LONGEST = 16_000
+"""Bytes that a slot has for what its run claims. Most runs need one page of memory."""
+_EPOCH, _LONGEST_NAME = 64, 256
+_HEADER = 512
+"""Bytes before the table of pids."""
+_Pid = c_int64
+
+
+class _Header(Structure):
+    _fields_ = (
+        ("at", c_double),
+        ("epoch", c_char * _EPOCH),
+        ("is_stopping", c_bool),
+        ("listener", c_char * _LONGEST_NAME),
+    )
+
+
+class _Record(Structure):
+    """What a run claims, as JSON. Its checksum shows whether a child has just written half of it."""
+
+    _fields_ = (("size", c_uint32), ("checksum", c_uint32), ("claims", c_char * _LONGEST))
+
+
+class SharedRoster(Roster):
+    """The slots of the runs in the children of a pool. Nobody waits for a lock.
+
+    Each child writes a slot of its own: the pool numbers them, and a number is free when its child has ended.
+    The pids of the children that run something are in a table before the slots, and count while they live.
+
+    Parameters:
+        children: how many there may be at the start; control commands may double that.
+        is_inherited: whether children are forked. Others find a file by its name in their environment.
+    """
+
+    is_shared = True
+    _path: Path | None = None
+
+    def __init__(self, children: int, *, is_inherited: bool = True) -> None:
+        size = _HEADER + max(2 * children, _FEWEST) * (sizeof(_Pid) + sizeof(_Record))
+        if is_inherited:
+            self._map(mmap.mmap(-1, size))
+            return
+        descriptor, path = tempfile.mkstemp(prefix="celery-exclusive-")
+        os.truncate(descriptor, size)
+        self._map(mmap.mmap(descriptor, size))
+        os.close(descriptor)
+        self._path, os.environ[_PATH] = Path(path), path
+
+    @classmethod
+    def of_parent(cls) -> SharedRoster | None:
+        """Return the roster of the main process in a child that was not forked; elsewhere None."""
+        roster = cls.__new__(cls)
+        try:
+            with Path(os.environ[_PATH]).open("r+b") as file:
+                roster._map(mmap.mmap(file.fileno(), 0))
+        except KeyError:
+            return None
+        except FileNotFoundError:
+            notices.no_roster(os.environ[_PATH])
+            return None
+        return roster
+
+    def _map(self, memory: mmap.mmap) -> None:
+        count = (len(memory) - _HEADER) // (sizeof(_Pid) + sizeof(_Record))
+        self._header = _Header.from_buffer(memory)
+        self._pids = (_Pid * count).from_buffer(memory, _HEADER)
+        self._records = (_Record * count).from_buffer(memory, _HEADER + sizeof(self._pids))
+
+    def close(self) -> None:
+        """Leave no file behind."""
+        if self._path:
+            self._path.unlink(missing_ok=True)
+            os.environ.pop(_PATH, None)
+
+    def see(self, known: Known) -> None:
+        epoch = known.epoch.encode()
+        self._header.at, self._header.epoch = known.at, epoch if len(epoch) <= _EPOCH else b""
+        if self._path:
+            with suppress(FileNotFoundError):  # a child that starts then logs that it is gone
+                os.utime(self._path)  # else a job that deletes old temporary files may delete it
+
+    def known(self) -> Known | None:
+        epoch = self._header.epoch
+        return Known(epoch.decode(), self._header.at) if epoch else None
+
+    def stop(self) -> None:
+        self._header.is_stopping = True
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the worker stops. Of a warm shutdown only the main process hears."""
+        return bool(self._header.is_stopping)
+
+    def listen(self, name: str | None) -> None:
+        self._header.listener = (name or "").encode()[:_LONGEST_NAME]
+
+    @property
+    def listener(self) -> str | None:
+        return self._header.listener.decode(errors="ignore") or None
+
+    def begin(self, claims: Claims) -> Slot:
+        """Note that this child begins a run.
+
+        Raises:
+            ExclusiveError: what the run claims does not fit into a slot.
+        """
+        process: Any = current_process()
+        return _ChildSlot(claims, self._records[process.index], self._pids, process.index)
+
+    def runs(self) -> Sequence[Slot]:
+        """Return the slots of the runs in children that live."""
+        return [slot for slot in self._all() if not is_gone(slot.pid)]
+
+    def left(self) -> Sequence[Slot]:
+        """Return the slots of the runs whose children are gone."""
+        return [slot for slot in self._all() if is_gone(slot.pid)]
+
+    def _all(self) -> Iterator[_SeenSlot]:
+        for index, pid in enumerate(self._pids):
+            if pid and (slot := self.read(index, pid)):
+                yield slot
+
+    def read(self, index: int, pid: int) -> _SeenSlot | None:
+        """Read the slot of a child; None: it runs nothing, or was killed while it wrote."""
+        for _ in range(3):  # its child may write it just then
+            record = self._records[index]
+            claims = record.claims[: record.size]
+            if crc32(claims) == record.checksum and self._pids[index] == pid:
+                return _SeenSlot(self, index, pid, claims)
+        return None
+
+
+class _ChildSlot(Slot):
+    """The slot of this child, which writes it."""
+
+    def __init__(self, claims: Claims, record: _Record, pids: Any, index: int) -> None:
+        self.claims = claims
+        self._record, self._pids, self._index = record, pids, index
+        self.hold()
+        pids[index] = os.getpid()
+
+    def hold(self, *claims: Claim) -> None:
+        self.held = claims
+        of, lock, unique = self.claims, self.claims.exclusive, self.claims.unique
+        said = _encode(
+            (
+                *(of.id, of.token, of.acks_late),
+                lock and (lock.key, lock.ttl, lock.limit, lock in claims),
+                unique
+                and (
+                    *(unique.claim.key, unique.claim.ttl, unique.until, unique.queued_ttl),
+                    *(unique.is_acquired, unique.claim in claims),
+                ),
+            )
+        ).encode()
+        if len(said) > _LONGEST:
+            raise ExclusiveError(
+                f"the task id and the keys take {len(said)} bytes, and a worker keeps {_LONGEST} of a run: "
+                "use a shorter task_id"
+            )
+        self._record.size, self._record.checksum, self._record.claims = len(said), crc32(said), said
+
+    def end(self) -> None:
+        self.held = ()
+        self._pids[self._index] = 0
+
+
+class _SeenSlot(Slot):
+    """The slot of a child, as the main process has read it."""
+
+    def __init__(self, roster: SharedRoster, index: int, pid: int, said: bytes) -> None:
+        super().__init__(*_load(said))
+        self._roster, self._index, self.pid = roster, index, pid
+
+    def holds(self, claim: Claim) -> bool:
+        now = self._roster.read(self._index, self.pid)
+        return now is not None and claim in now.held and not is_gone(self.pid)
+
+
+def _load(said: bytes) -> tuple[Claims, tuple[Claim, ...]]:
+    id, token, acks_late, of_lock, of_unique = json.loads(said)
+    lock, unique, held = None, None, []
+    if of_lock:
+        key, ttl, limit, is_held = of_lock
+        lock = Claim(key, id, token, ttl, limit)
+        held += [lock] * is_held
+    if of_unique:
+        key, ttl, until, queued_ttl, is_acquired, is_held = of_unique
+        unique = UniqueClaim(Claim(key, id, token, ttl), until, queued_ttl, is_acquired)
+        held += [unique.claim] * is_held
+    return Claims(id=id, token=token, exclusive=lock, unique=unique, acks_late=acks_late), tuple(held)
