@@ -22,7 +22,7 @@ from celery_exclusive import notices
 from celery_exclusive.core.operations import AcquireAlone, Answer, Granted, Held
 from celery_exclusive.errors import NotDone, StoreRefused, StoreUnavailable
 from celery_exclusive.seams.kept_client import client_of
-from celery_exclusive.seams.kombu_message import Captured, Push, are_wrapped, is_in_batch, is_of_pool
+from celery_exclusive.seams.kombu_message import Captured, are_wrapped, is_in_batch, is_of_pool
 from celery_exclusive.stores.redis import address
 
 if TYPE_CHECKING:
@@ -90,20 +90,18 @@ class Request:
 
     def ask_and_push(self, operation: AcquireAlone, captured: Captured) -> Answer:
         """Acquire the key, and push the message with it if it is small, and goes to the store's database."""
-        push = captured.push() if self._has_one_place else None
-        if push is None or len(push.payload) > _LARGE:
-            return self.ask(operation)
-        if address.place(push.channel.pool.connection_kwargs) != self._message.services.broker_place:
+        push = captured.prepare_push() if self._has_one_place else None
+        if push is None or not self._may_push(*push):
             return self.ask(operation)
         try:
-            answer = self._push(operation, push)
+            answer = self._push(operation, *push)
         except StoreUnavailable:
             # Celery waits for its broker without end, and so does what it publishes itself: no caller would
             # get the error. The same request does not send the message twice.
             if not (self._may_be_patient and self.is_unanswered):
                 raise
             self._is_patient = True
-            answer = self._push(operation, push)
+            answer = self._push(operation, *push)
         return answer or self.ask(operation)
 
     def close(self) -> None:
@@ -111,17 +109,22 @@ class Request:
         if self._begun:
             self._begun.disconnect()
 
-    def _push(self, operation: AcquireAlone, push: Push) -> Answer | None:
+    def _may_push(self, channel: Any, _: str, payload: str) -> bool:
+        """Whether the message is small, and goes to the database of the store."""
+        place = address.place(channel.pool.connection_kwargs)
+        return len(payload) <= _LARGE and place == self._message.services.broker_place
+
+    def _push(self, operation: AcquireAlone, channel: Any, to: str, payload: str) -> Answer | None:
         """Acquire the key and push; return the answer. None: the server refuses to push."""
         client = None
         if self._is_patient:
-            client, operation = client_of(push.channel), replace(operation, repeated=True)
-        to = f"{push.channel.global_keyprefix}{push.to}"
+            client, operation = client_of(channel), replace(operation, repeated=True)
+        to = f"{channel.global_keyprefix}{to}"
         may_have_been = self.may_be_sent
         self.may_hold = self.may_be_sent = self.is_unanswered = True
         try:
             reply: Reply | None = self._store.acquire_and_push(
-                self._key, operation, to, push.payload.encode(), client
+                self._key, operation, to, payload.encode(), client
             )
         except (NotDone, StoreRefused):
             self.may_be_sent = may_have_been

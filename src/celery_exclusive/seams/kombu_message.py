@@ -15,10 +15,12 @@ from celery_exclusive.seams.kept_client import client_of
 
 Sender = Callable[["Captured"], Any]
 """A function that sends a captured message, or not. kombu calls it again if the connection is lost."""
+Push = tuple[Any, str, str]
+"""A channel of kombu's for Redis, the list onto which it pushes a message, and what it pushes."""
 _PUSHES = frozenset({"_get_message_priority", "_q_for_pri", "dumps", "conn_or_acquire", "lpush"})
 """The names in `Channel._put` of each kombu."""
 _OTHERS = frozenset({"pop", "add", "_expires", "priority_steps", "pipeline", "pexpire", "execute"})
-"""The names of kombu 5.7 for a batch and for queues that expire, which we leave to it."""
+"""The names of kombu 5.7 for batches and for queues that expire. kombu itself sends these messages."""
 
 
 class Encoded(NamedTuple):
@@ -98,7 +100,7 @@ class Captured:
         own: Any = super(type(self.producer), self.producer)
         return own._publish(*self.encoded, *self._more, **self._named)
 
-    def push(self) -> Push | None:
+    def prepare_push(self) -> Push | None:
         """Declare its queue, and return the push that kombu would do. None: kombu sends it in another way."""
         encoded, channel = self.encoded, self.producer.channel
         if encoded.exchange or type(self.producer).__base__ is not Producer or not is_kombus_own(channel):
@@ -109,23 +111,16 @@ class Captured:
         if encoded.routing_key in getattr(channel, "_expires", ()):  # since its declaration
             return None
         (to,), payload = lists_and_payload(channel, encoded)
-        return Push(channel, to, payload)
-
-
-class Push(NamedTuple):
-    """A message as kombu pushes it onto a list."""
-
-    channel: Any
-    to: str
-    payload: str
+        return channel, to, payload
 
 
 def push_or_send(captured: Captured) -> Any:
     """Send a message as kombu does, with a kept client where the broker is a Redis."""
-    push = captured.push()
+    push = captured.prepare_push()
     if push is None:
         return captured.send()
-    client_of(push.channel).lpush(push.to, push.payload)
+    channel, to, payload = push
+    client_of(channel).lpush(to, payload)
     return None
 
 
