@@ -24,6 +24,15 @@ _PASSING = (
 )
 """Refusals of a node that has done nothing. This node, or another one, may do it soon."""
 
+_BY_CODE = {
+    "ASK": exceptions.AskError,
+    "MOVED": exceptions.MovedError,
+    "TRYAGAIN": exceptions.TryAgainError,
+    "CLUSTERDOWN": exceptions.ClusterDownError,
+    "MASTERDOWN": exceptions.MasterDownError,
+}
+"""Errors that a connection of redis-py 5 knows only within redis-py's own cluster client."""
+
 
 @dataclass(slots=True)
 class Call:
@@ -55,6 +64,9 @@ class Call:
 
     def note(self, answer: Any) -> None:
         """Note the answer of a node, which may be an error."""
+        if type(answer) is exceptions.ResponseError:
+            code, _, text = str(answer).partition(" ")
+            answer = _BY_CODE[code](text) if code in _BY_CODE else answer
         if isinstance(answer, exceptions.NoScriptError) and self.script:
             self.command = ("EVAL", self.script.text, *self.command[2:])
         self.error = answer if isinstance(answer, Exception) else None

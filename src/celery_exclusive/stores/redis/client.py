@@ -301,8 +301,8 @@ def receive(read: Callable[..., Any], *more: object) -> Any:
 def _is_of_replica(error: exceptions.ResponseError) -> bool:
     """Whether the server has refused a write, since it is no primary or has too few replicas."""
     is_said = isinstance(error, (exceptions.ReadOnlyError, exceptions.MasterDownError))
-    # Redis 6 says so in an error of a script.
-    return is_said or "-READONLY" in str(error) or "NOREPLICAS" in str(error)
+    # Redis 6 says so in an error of a script. redis-py 5 has no class of its own for MASTERDOWN here.
+    return is_said or any(word in str(error) for word in ("-READONLY", "NOREPLICAS", "MASTERDOWN"))
 
 
 class _Unreachable(exceptions.RedisError):
