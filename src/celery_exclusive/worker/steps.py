@@ -144,6 +144,8 @@ class Locks(bootsteps.StartStopStep):
 
     def _end(self, worker: WorkerContext) -> None:
         services = self.services
+        if worker not in services.workers:  # a second signal has ended it
+            return
         if worker.relay:
             worker.relay.close()
         with deadline(_FAREWELL):
