@@ -120,9 +120,9 @@ class Lab:
 
     def start_worker(self, name: str = "w1", concurrency: int = 4, *, pool: str = "prefork",
                      options: tuple[str, ...] = (), ready: bool = True, clock: Clock | None = None,
-                     **conf: Any) -> Worker:  # fmt: skip
+                     is_fresh: bool = False, **conf: Any) -> Worker:  # fmt: skip
         """Start a worker process and wait until it is ready; `conf` are settings for it alone."""
-        worker = Worker(self, name, concurrency, pool, options, clock, conf)
+        worker = Worker(self, name, concurrency, pool, options, clock, conf, is_fresh=is_fresh)
         self._workers.callback(worker.clear_away)
         if ready:
             worker.wait_ready()
@@ -206,10 +206,10 @@ def wait_until_gone(*pids: int) -> None:
 
 
 def start(
-    words: list[str], environment: dict[str, str], folder: Path, log_path: Path, *, is_fresh: bool
+    words: list[str], environment: dict[str, str], folder: Path, log_path: Path, *, pool: str, is_fresh: bool
 ) -> Child | subprocess.Popen[bytes]:
     """Start `celery WORDS`; `is_fresh`: in a process that has neither imported nor loaded anything."""
-    nursery = None if is_fresh else Nursery.for_environment(environment)
+    nursery = None if is_fresh else Nursery.for_environment(environment, pool)
     if nursery:
         return nursery.start(words, environment, folder, log_path)
     code = f"{DEATH_OF_PARENT}; from celery.__main__ import main; main()"
@@ -224,7 +224,7 @@ class Worker:
     """A `celery worker` process, with its log."""
 
     def __init__(self, lab: Lab, name: str, concurrency: int, pool: str, options: tuple[str, ...],
-                 clock: Clock | None, conf: dict[str, Any]) -> None:  # fmt: skip
+                 clock: Clock | None, conf: dict[str, Any], *, is_fresh: bool) -> None:  # fmt: skip
         self.lab, self.name, self.pool = lab, f"{name}@lab", pool
         self.log_path = lab.folder / f"{name}.log"
         environment = {
@@ -236,8 +236,9 @@ class Worker:
             "-A", lab.module, "worker", "-P", pool, "-c", str(concurrency), "-n", self.name, "-l", "INFO",
             "--without-gossip", "--without-mingle", *options,
         ]  # fmt: skip
-        is_fresh = clock is not None or pool == "gevent"  # its pool patches what is imported
-        self.process = start(words, environment, lab.folder, self.log_path, is_fresh=is_fresh)
+        self.process = start(
+            words, environment, lab.folder, self.log_path, pool=pool, is_fresh=is_fresh or clock is not None
+        )
 
     @property
     def pid(self) -> int:

@@ -1,7 +1,7 @@
 """Starts worker processes: it imports Celery once and forks, since half of a start is imports.
 
 The processes are those that the `celery` command would be: sessions of their own, with their own environment,
-folder and log. A pool that patches the standard library needs a process of its own from the start.
+folder and log. A pool that patches the standard library has a nursery that has patched it before all imports.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ REPOSITORY = Path(__file__).parents[2]
 OF_ONE_TEST = ("LAB_", "PYTEST_CURRENT_TEST")
 """How the variables begin that no module reads before the app is imported."""
 MOST = 2
-"""How many nurseries a test process has: for most tests, and for those that set one variable more."""
+"""How many nurseries, patched or not, a test process has: for most tests, and for one variable more."""
+PATCHES = "from celery import maybe_patch_concurrency; maybe_patch_concurrency(['celery', '-P', 'gevent']); "
+"""What the `celery` command does before it imports anything else."""
 MODULES = (
     *("celery.__main__", "celery.apps.worker", "celery.bin.celery", "celery.worker.consumer"),
     *("celery.concurrency.prefork", "celery.concurrency.thread", "celery.concurrency.solo"),
@@ -45,20 +47,22 @@ class Nursery(nursery.Nursery):
     _started: ClassVar[list[Nursery]] = []
 
     @classmethod
-    def for_environment(cls, environment: Mapping[str, str]) -> Nursery | None:
+    def for_environment(cls, environment: Mapping[str, str], pool: str) -> Nursery | None:
         """Return a nursery with these variables; None if there are others enough."""
         common = {name: value for name, value in environment.items() if not name.startswith(OF_ONE_TEST)}
-        for started in cls._started:
+        patches = PATCHES if pool == "gevent" else ""
+        alike = [started for started in cls._started if started.patches == patches]
+        for started in alike:
             if started.common == common:
                 return started
-        if len(cls._started) == MOST:
+        if len(alike) == MOST:
             return None
-        cls._started.append(cls(common))
+        cls._started.append(cls(common, patches))
         return cls._started[-1]
 
-    def __init__(self, common: dict[str, str]) -> None:
-        self.common = common
-        command = [sys.executable, "-c", "from tests.worker.nursery import main; main()"]
+    def __init__(self, common: dict[str, str], patches: str = "") -> None:
+        self.common, self.patches = common, patches
+        command = [sys.executable, "-c", f"{patches}from tests.worker.nursery import main; main()"]
         super().__init__(command, cwd=REPOSITORY, env=common, start_new_session=True)
 
     def start(self, words: list[str], environment: Mapping[str, str], folder: Path, log: Path) -> Child:
@@ -106,14 +110,18 @@ def main() -> None:
 
 def _serve() -> bool:
     """Return whether this is a child."""
+    fork, waitpid = os.fork, os.waitpid
+    if "gevent.monkey" in sys.modules:  # it would watch the children by a loop, which does not run here
+        gevent_os = import_module("gevent.os")
+        fork, waitpid = gevent_os.fork_gevent, gevent_os._waitpid
     for verb, *arguments in nursery.questions():
         if verb == "start":
-            found: int | None = os.fork()
+            found: int | None = fork()
             if found == 0:
                 _become(*arguments)
                 return True
         else:
-            ended, status = os.waitpid(arguments[0], os.WNOHANG)
+            ended, status = waitpid(arguments[0], os.WNOHANG)
             found = os.waitstatus_to_exitcode(status) if ended else None
         nursery.answer(found)
     return False

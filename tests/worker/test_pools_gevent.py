@@ -17,7 +17,7 @@ needs_kill = needs_celery("5.5", "greenlets that are killed")
 def lab(make_lab: Callable[..., Lab]) -> Lab:
     """One worker of ten, whose leases would last ten minutes if nobody gave them back."""
     lab = make_lab(module="tests.worker.shop_pools", exclusive_ttl=600, task_acks_late=True)
-    lab.start_worker("w1", 10, pool="gevent")
+    lab.start_worker("w1", 10, pool="gevent", is_fresh=True)
     return lab
 
 
