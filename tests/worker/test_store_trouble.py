@@ -197,8 +197,11 @@ def test_a_body_that_outlasts_its_lease_gets_lease_lost_before_another_one_start
 
 
 def stop_while_the_store_is_away(stage: Stage, proxy: Proxy, **conf: object) -> tuple[Lab, list[Any]]:
-    """Stop a worker whose tasks wait for the store for as long as any test lasts; return these tasks."""
-    lab = make_lab(stage, proxy, exclusive_store_wait=600, **conf)
+    """Stop a worker whose tasks wait for the store for as long as any test lasts; return these tasks.
+
+    The store may have granted leases without an answer: these end by their ttl.
+    """
+    lab = make_lab(stage, proxy, exclusive_store_wait=600, exclusive_ttl=15, **conf)
     worker = stage.start_worker(lab, "goes")
     proxy.drop(replies=True)
     results = [lab.send("wait", f"k{n}", tag=f"{n}") for n in range(5)]
