@@ -63,10 +63,10 @@ def install(app: Celery) -> Celery:
         The same app.
 
     Raises:
-        OptionError: `app` is no Celery app, or a task that exists already has a wrong option; for later tasks
-            it is raised when they are declared, or when the app is finalised.
+        OptionError: `app` is no Celery app, or a task that exists already has a wrong option. For later tasks
+            the error comes when they are declared, or when the app is finalised.
 
-    What fails later: wrong settings and a store that does not answer stop a worker when it starts.
+    Wrong settings, and a store that does not answer, are errors later: a worker does not start with them.
     """
     if not isinstance(app, Celery):
         raise OptionError(
@@ -97,14 +97,14 @@ def install(app: Celery) -> Celery:
 
 
 def _adopt_when_bound(app: Any, cls: Any) -> None:
-    """A task that was declared before `install` is made by Celery's own method, but is bound as all are."""
+    """Adopt a task that was declared before `install`, when Celery binds it to the app."""
     task = known_tasks(app).get(cls.name)
     if type(task) is cls:
         app._celery_exclusive.installer.adopt(task)
 
 
 class Task(TaskMixin, CeleryTask):  # type: ignore[type-arg]
-    """A base class for tasks that installs its app, for those who prefer `base=` to `install(app)`.
+    """A base class for tasks that installs its app: `base=celery_exclusive.Task` in place of `install(app)`.
 
     Example:
         @app.task(base=celery_exclusive.Task, exclusive=Exclusive())
@@ -149,7 +149,7 @@ class Installer:
             if isinstance(value, Option) and name != value.attribute:  # by an annotation: not reported yet
                 check_declaration(cls, name, self.app)
         if cls.__module__ == "celery.app.builtins" and task.name not in self._annotations:
-            cls.exclusive = cls.unique = None  # what is given to all tasks is not meant for Celery's own
+            cls.exclusive = cls.unique = None  # an annotation for all tasks is not meant for Celery's own
         refuse_misplaced(cls, task.name)
         options = [option for kind in KINDS if (option := _declared(task, kind))]
         if not options:
@@ -166,7 +166,7 @@ class Installer:
         task.__class__ = type(cls.__name__, (GatedTask, cls, EagerTask), names)
 
     def unknown_tasks(self) -> Iterator[str]:
-        """Tell of the tasks that an annotation gives options to, and that nobody has declared here."""
+        """Yield a warning for each task with options by an annotation that is not declared here."""
         for name, attributes in self._annotations.items():
             if name == "*" or name in self.app.tasks:
                 continue
@@ -178,7 +178,7 @@ class Installer:
 
     @property
     def _annotations(self) -> dict[str, Any]:
-        """Those that name their task."""
+        """The annotations that are dicts, by the names of their tasks."""
         return {
             name: attributes
             for annotation in reversed(self.app.annotations)
@@ -187,7 +187,7 @@ class Installer:
         }
 
     def _check_annotations(self) -> None:
-        """Celery would raise an error for an option in place of attributes, and not say where it is."""
+        """Refuse an option in the place of attributes, for which Celery's own error names no place."""
         for name, attributes in self._annotations.items():
             if isinstance(attributes, Option):
                 raise OptionError(
@@ -219,7 +219,7 @@ class Installer:
 
 
 def _bugreport(app: Any, bugreport: Callable[[], str]) -> str:
-    """Return what `celery -A proj report` shows, with the private names that this library depends on."""
+    """Return the text of `celery -A proj report`, with the private names that this library depends on."""
     load_transport(app)
     probe.load("celery", "billiard", "kombu")
     with suppress(ExclusiveError):
@@ -250,6 +250,6 @@ def _read(kind: type[Option], written: dict[str, Any]) -> Option:
 
 
 def install_copy(app: Any) -> None:
-    """Give locks to the copy of an app that a child which is not forked makes, and runs the tasks of."""
+    """Install locks in the copy of an app, which a child that is not forked makes and runs tasks of."""
     services: Services = cast("Any", install(app))._celery_exclusive
     services.workers.append(WorkerContext(SharedRoster.of_parent() or Roster()))

@@ -1,6 +1,6 @@
-"""Log lines: the one module that reports to operators what happened, in the form of Celery's own log lines.
+"""Log lines: the one module that reports events to operators, in the form of Celery's own log lines.
 
-Every record is one printable line: keys, ids and names in it were written by others.
+Every record is one printable line, since other programs wrote the keys, ids and names in it.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def line_grows(task: str, lock: str, waiting: int) -> None:
 
 
 def store_chosen(services: Services) -> None:
-    """Log once per process where it looks for locks; the banner of a worker says so."""
+    """Log once per process the store in which it looks for locks. A worker has it in its banner."""
     if services in _named_stores or services.worker:
         return
     _named_stores.add(services)
@@ -174,7 +174,7 @@ def store_chosen(services: Services) -> None:
 def elsewhere(sender: str, task: str, effect: str, url: str, prefix: str) -> None:
     logger.error(
         "publisher %s of task %s looks for locks in another store than this worker, or in one that has lost "
-        "its data since: %s. Set the same store and namespace in all processes, those of this worker: "
+        "its data since: %s. Set the store and namespace of this worker in all processes: "
         'exclusive_store = "%s", exclusive_prefix = "%s"',
         sender,
         task,
@@ -224,7 +224,7 @@ def queue_deleted(id: str, queue: str, lock: str) -> None:
 def message_gone(key: str, id: str) -> None:
     run_in_hub(
         logger.error,
-        "Task [%s] is lost: somebody deleted its message from the line of lock %s. Publish it again",
+        "Task [%s] is lost: another program deleted its message from the line of lock %s. Publish it again",
         task_id(id),
         key,
     )

@@ -17,12 +17,11 @@ from celery_exclusive.system.deadline import Budget
 
 @dataclass(slots=True)
 class UniqueLease:
-    """The unique lease of a run. What ends it depends on where the body runs:
+    """The unique lease of a run. Its end depends on the place where the body runs:
 
-    * in a worker, the end of its body: `worker.unique_lease.WorkerUniqueLease`;
-    * in `apply()`, the end of its body: `local.eager.EagerUniqueLease`;
-    * nowhere any more, since its process is gone: this class. The background releaser ends the lease when
-      errbacks and hooks have run.
+    * in a worker the end of the body releases it: `worker.unique_lease.WorkerUniqueLease`;
+    * in `apply()` the end of the body releases it: `local.eager.EagerUniqueLease`;
+    * if the process is gone, the background releaser releases it after errbacks and hooks: this class.
     """
 
     claim: Claim
@@ -39,11 +38,13 @@ class UniqueLease:
 class Run:
     """One run of a task with options, from the gate to its end.
 
-    `skipped` is a one-tuple of the result if the body is skipped, `failure` the error to raise instead of it.
-    `lease` is that of its lock, `unique_lease` that of its unique key while its body runs.
-    `runs_without_lease`: the store did not answer, and the option allows that. `outer` is the run whose body
-    called `apply()`, `unique` what the end of the body has to release. `end` is the time that store calls may
-    take between that and its report.
+    * `skipped`: a one-tuple of the result if the body is skipped. `failure`: the error to raise instead of
+      it.
+    * `lease`: the lease of its lock. `unique_lease`: the lease of its unique key while its body runs.
+    * `runs_without_lease`: the store did not answer, and the option allows that.
+    * `outer`: the run whose body called `apply()`. `unique`: the unique lease that the end of the body
+      releases.
+    * `end`: the budget of store calls between the end of the body and its report.
     """
 
     task_id: str
@@ -61,7 +62,7 @@ class Run:
     def replace_body(
         self, task: str, outcome: Outcome, exclusive: Exclusive | None, unique: Unique | None
     ) -> None:
-        """Set what takes the place of the body: a result for a skip, an error for a failure."""
+        """Set the replacement of the body: a result for a skip, an error for a failure."""
         if outcome.kind == "skip" and outcome.reason == "duplicate":
             self.skipped = ((unique or Unique()).skipped(outcome.key, outcome.existing_id),)
             return
@@ -98,7 +99,7 @@ def runs() -> Iterator[Run]:
 
 
 def enclosing_tasks(key: str) -> tuple[str, ...]:
-    """The tasks whose bodies we are in, and which hold this unique key."""
+    """Return the tasks whose bodies run around this code and hold this unique key."""
     return tuple(
         run.task_id
         for run in runs()

@@ -1,4 +1,4 @@
-"""What an app with locks has: settings, store, and the options of its tasks. It knows no task class."""
+"""The services of an app with locks: settings, store, and options of its tasks, but no task class."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class Services:
 
     @property
     def has_one_place(self) -> bool:
-        """Whether broker and store are one Redis database, which can do things to both in one call."""
+        """Whether broker and store are one Redis database, where one call can change both."""
         place: str = getattr(self.store, "place", "")
         return bool(place) and place == self.broker_place
 
@@ -170,7 +170,7 @@ class Services:
 
     @property
     def _limits(self) -> Settings | None:
-        """The limits of the values in a header; None if headers are signed."""
+        """The limits of the values in a header. None: headers are signed."""
         return None if self.signer.is_on else self.settings
 
     @cached_property
@@ -180,7 +180,7 @@ class Services:
 
     @cached_property
     def time_limits(self) -> tuple[float | None, float | None]:
-        """The hard and the soft time limit of tasks that have none of their own, in seconds."""
+        """The default hard and soft time limits of tasks, in seconds."""
         return self.app.conf.task_time_limit, self.app.conf.task_soft_time_limit
 
     @property
@@ -189,18 +189,18 @@ class Services:
         return any(self.exclusive(task) or self.unique(task) for task in self.app.tasks.values())
 
     def ttl(self, option: Option | None) -> int:
-        """Return the microseconds that a lease lasts while a body runs."""
+        """Return the ttl of a lease while a body runs, in microseconds."""
         return round(((option and option.ttl) or self.settings.exclusive_ttl) * SECOND)
 
     def queued_ttl(self, unique: Unique | None) -> int:
-        """Return the microseconds that a unique lease lasts while its message waits."""
+        """Return the ttl of a unique lease while its message is queued, in microseconds."""
         own = unique and (unique.period or unique.queued_ttl)
         return round((own or self.settings.exclusive_queued_ttl) * SECOND)
 
     def recovers(self, *options: Option | None) -> bool:
         """Whether the store keeps the messages of runs with late acknowledgement until they are done.
 
-        The first of these options that says so decides.
+        The first of these options with a value decides, and then the setting.
         """
         said = (option.recover for option in options if option and option.recover is not None)
         return next(said, self._recovers) and self.store.capabilities.line
@@ -228,9 +228,9 @@ class PublishingStore:
     def apply(
         self, key: str, operation: KeyOperation, begun: Any = None, *, follows_up: bool = True
     ) -> Reply:
-        """Do the operation, or finish it if the store has begun it. Republish what its reply names.
+        """Apply the operation, or finish one that the store has begun. Republish the messages in its reply.
 
-        Without `follows_up` the caller does that.
+        Without `follows_up` the caller republishes them.
         """
         if isinstance(operation, (Acquire, Enqueue)) and operation.message is not None:
             signer = self._services.signer
@@ -250,7 +250,7 @@ class PublishingStore:
     def acquire_and_push(
         self, key: str, operation: AcquireAlone, to: str, message: bytes, client: Any = None
     ) -> Reply | None:
-        """Do the operation and push the message with it, in a store that can; None: it is refused."""
+        """Apply the operation and push the message with it, in a store that can. None: it is refused."""
         store: Any = self._store
         reply: Reply | None = store.acquire_and_push(key, operation, to, message, client)
         if reply and (reply.wake or reply.aside):

@@ -1,4 +1,4 @@
-"""Store calls that end something, and are made whatever interrupts them."""
+"""Store calls that end a run or a lease, and are completed despite interruptions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def insist(call: Callable[[], T]) -> tuple[T, BaseException | None, bool]:
-    """Do a store call like `finish`, a second time if it fails; return also whether it was repeated."""
+    """Complete a store call like `finish`, and retry it once; return also whether it was repeated."""
     try:
         return *finish(call), False
     except Exception:  # noqa: BLE001 - the second error is raised
@@ -19,10 +19,10 @@ def insist(call: Callable[[], T]) -> tuple[T, BaseException | None, bool]:
 
 
 def finish(call: Callable[[], T]) -> tuple[T, BaseException | None]:
-    """Complete a store call, even if a signal handler raises into it; return what it raised.
+    """Complete a store call, even if a signal handler raises into it; return the handler's exception.
 
-    A soft time limit, or a termination, may interrupt it anywhere. Every store operation can be repeated, so
-    it is. If the store does not answer, its error has the `interruption`.
+    A soft time limit, or a termination, may interrupt the call anywhere. Every store operation can be
+    repeated, so the call is repeated then. If the store does not answer, its error has the `interruption`.
     """
     interruption: BaseException | None = None
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""The keeper of the leases of a store: it renews them, and restores those that are lost with its data."""
+"""The keeper of leases in a store, which renews them, and restores leases that are lost with its data."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from celery_exclusive.stores.base import Store
 
 _SHORTEST_LOOK = 0.5
-"""Seconds that a beat waits for the epoch, however short the shortest lease is."""
+"""The least seconds for which a beat waits for the epoch, also with shorter leases."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
     """The epoch of a store, as a keeper has read it, in most cases just after the instant `at`.
 
-    All leases that its process held at that instant were valid then. 0: one was not, and `at` says nothing.
+    All leases that the process held at that instant were valid then. With 0 one of them was not valid.
     """
 
     epoch: str
@@ -37,22 +37,22 @@ class Kept(Protocol):
 
     @property
     def is_over(self) -> bool:
-        """Whether it is released, lost, or not granted yet: it must not be restored."""
+        """Whether the lease is released, lost, or not granted yet, so that it must not be restored."""
         ...
 
     def renewed(self, asked: float) -> None:
-        """Note that it was valid when the store was asked."""
+        """Note that the lease was valid at the time of the request."""
 
     def restored(self, asked: float) -> None:
-        """Note that it was granted anew when the store was asked."""
+        """Note that the lease was granted anew at the time of the request."""
 
     def end(self) -> None:
-        """Note that it is lost."""
+        """Note that the lease is lost."""
 
 
 @dataclass(slots=True)
 class Beat:
-    """What a beat has found: the leases that it has restored in a store without its data, and locked keys."""
+    """The result of a beat: the leases that it restored in a store without its data, and locked keys."""
 
     has_lost_data: bool = False
     restored: list[Kept] = field(default_factory=list)
@@ -60,7 +60,7 @@ class Beat:
 
 
 class Keeper:
-    """Keeps leases of one store. Make it before the first of them is granted: it reads the store's epoch.
+    """Keeps leases of one store. It reads the store's epoch, so make it before the first lease is granted.
 
     beat = Keeper(store).beat(leases, period)
     """
@@ -71,7 +71,7 @@ class Keeper:
         self.known = Known(store.epoch(), now)
 
     def beat(self, leases: Sequence[Kept], period: float) -> Beat:
-        """Renew these leases; if the store has lost its data, restore those that are not over.
+        """Renew these leases. If the store has lost its data, restore all leases that are not over.
 
         `period` are the seconds until the next beat is due.
         """
@@ -91,7 +91,7 @@ class Keeper:
 
 
 def renew(store: Store, leases: Sequence[Kept]) -> Sequence[bool | None]:
-    """Renew leases in one call; return for each whether it is held. None: others lock its key."""
+    """Renew leases in one call; return for each whether it is held. None: another client locks its key."""
     if not leases:
         return ()
     asked = time.monotonic()
@@ -110,7 +110,7 @@ def restore(store: Store, lease: Kept) -> bool:
     lives = store.apply(claim.key, claim.restore()).answer == Applied(True)
     if lives:
         lease.restored(asked)
-    if lease.is_over:  # it was released meanwhile, maybe before it was restored
+    if lease.is_over:  # the lease was released meanwhile, maybe before it was restored
         store.apply(claim.key, claim.release("open"))
     return lives
 

@@ -1,4 +1,4 @@
-"""The lease of a holder: what a task author sees as `self.lease`."""
+"""The lease of a holder, which task authors see as `self.lease`."""
 
 from __future__ import annotations
 
@@ -53,11 +53,10 @@ class Lease:
 
         If the store has lost its data, the lease is restored.
 
-        Raises:
-            LeaseLost: it has expired, as when this process was paused for longer than `ttl`, and the key may
-                have another owner; or it was lost with the store's data, and the key has another owner; or
-                the store does not answer, and has not for `ttl`; or it was released, since the body has ended
-                whose lease it is.
+        Raises: LeaseLost: the lease has expired, for instance after a pause of this process for longer than
+        `ttl`, and the key may have another owner; or it was lost with the store's data, and the key has
+        another owner; or the store has not answered for `ttl`; or the lease was released, since its body has
+        ended.
         """
         if self._is_over:
             raise LeaseLost(
@@ -86,7 +85,7 @@ class Lease:
             )
 
     async def acheck(self) -> None:
-        """Do what `check()` does in a coroutine, without blocking its event loop: `await lease.acheck()`.
+        """Check the lease in a coroutine, without blocking its event loop: `await lease.acheck()`.
 
         Raises:
             LeaseLost: as `check()`.
@@ -94,31 +93,31 @@ class Lease:
         await off_loop(self.check)
 
     def is_of(self, id: str) -> bool:
-        """Whether it belongs to the claim with this id."""
+        """Whether the lease belongs to the claim with this id."""
         return self._claim.id == id
 
     @property
     def is_over(self) -> bool:
-        """Whether it is known to be released or lost."""
+        """Whether the lease is known to be released or lost."""
         return self._is_over
 
     def end(self) -> None:
-        """Mark it as released or lost: it must not be restored from now on."""
+        """Mark the lease as released or lost, so that it is not restored from now on."""
         self._is_over = True
 
     def renewed(self, asked: float) -> None:
-        """Note that it was valid when the store was asked."""
+        """Note that the lease was valid at the time of the request."""
         self._certain_until = asked + self.ttl
 
     def restored(self, asked: float) -> None:
-        """Note that it was granted anew when the store was asked."""
+        """Note that the lease was granted anew at the time of the request."""
         self._certain_until, self._since = asked + self.ttl, time.monotonic()
 
     def _is_lost_with_data(self, now: float) -> bool:
         """Whether the store has lost this lease with its data, and the heartbeat has not noticed yet.
 
-        An epoch from before the grant does not show when the data were lost: it may have been before the
-        grant, too. A lease that may have expired since then counts as expired.
+        An epoch that was read before the grant does not show whether the data were lost before the grant,
+        too. A lease that may have expired since then counts as expired.
         """
         known = self._known()
         if known is None:

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from celery_exclusive.services import Services
 
 _PAUSE = 1
-"""Seconds between attempts while the store does not answer. A release must come before the reaper does."""
+"""Seconds between attempts while the store does not answer. A release must come before the reaper's sweep."""
 _WATCH = 0.02
-"""Seconds between looks at a child that is about to die."""
+"""Seconds between two checks of a child that is about to die."""
 _MOST = 100_000
 """The most pending releases; beyond that the oldest is dropped."""
 _FAREWELL = 8
@@ -45,20 +45,20 @@ class _Pending:
 
     @property
     def key(self) -> str:
-        """The first key, which log lines name."""
+        """The first key of the operations, for log lines."""
         return next((key for key, _ in self.operations), "")
 
     @property
     def is_ready(self) -> bool:
-        """Whether nothing of it runs any more. A body in this very process has ended before it was added."""
+        """Whether its process is gone. A body in this very process has ended before its release was added."""
         return self.dying in (None, os.getpid()) or is_gone(self.dying)
 
 
 class Releaser:
     """Releases leases whose holder could not, since the store did not answer or the process was gone.
 
-    These are the leases of deliveries whose child was killed, or that ended while the store did not answer;
-    and the unique leases of calls that were not published because the store did not answer, or of messages
+    They belong to deliveries whose child was killed, or that ended while the store did not answer. Unique
+    leases may also belong to calls that were not published because the store did not answer, or to messages
     that end without code of their task. Otherwise a unique key might stay held for a day.
     """
 
@@ -103,7 +103,7 @@ class Releaser:
                     self._runs = True
 
     def drain(self, **_: object) -> None:
-        """Wait a while until everything that this process can release is released."""
+        """Wait for a while until this process has released all that it can release."""
         if self._pid != os.getpid():  # a forked child, which has added nothing: its parent does it
             return
         until = time.monotonic() + at_most(_FAREWELL)
@@ -128,7 +128,7 @@ class Releaser:
                 time.sleep(_WATCH)
 
     def _goes_on(self) -> bool:
-        """Whether anything is pending; if not, note that the thread ends, so that `add` starts a new one."""
+        """Whether a release is pending. If not, note that the thread ends, so that `add` starts a new one."""
         with forks_wait(), self._changes:
             if self._pending:
                 return True

@@ -31,7 +31,7 @@ _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 0.5
 """Seconds between two attempts to acquire a key that is held."""
 _SWEEPS: Final = 0.01
-"""The part of releases that also reap, if no worker did for a minute."""
+"""The share of releases that also reap, if no worker did for a minute."""
 _MINUTE: Final = 60 * SECOND
 
 _blocks: ContextVar[tuple[tuple[object, Lease], ...]] = ContextVar("celery_exclusive_lock_blocks", default=())
@@ -41,7 +41,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def new_claim(owner: str, key: str, ttl: int, limit: int = 1) -> Claim:
-    """Make a claim of an owner without a message: its publish id and its token are new."""
+    """Make the claim of an owner without a message, with a new publish id and token."""
     return Claim(key, f"{owner}/{token_hex(4)}", token_hex(8), ttl, limit)
 
 
@@ -55,7 +55,7 @@ class Acquisition:
     finally:
         acquisition.release()
 
-    `lease` is there from the grant on; the heartbeat keeps it while this object exists.
+    `lease` is set from the grant on; the heartbeat renews it while this object exists.
     """
 
     lease: Lease | None = None
@@ -71,8 +71,8 @@ class Acquisition:
         """Acquire a lease; return Held if the key was held for so many seconds.
 
         Raises:
-            StoreUnavailable: it does not answer, and may have granted the lease.
-            ExclusiveError: this very code holds the key, and would wait for ever.
+            StoreUnavailable: the store does not answer, and may have granted the lease.
+            ExclusiveError: this very code holds the key, and would wait for itself for ever.
         """
         attempts = self._attempts(wait)
         while pause := next(attempts, None):
@@ -80,7 +80,7 @@ class Acquisition:
         return self._answer
 
     async def aacquire(self, wait: float | None) -> Granted | Held:
-        """Do what `acquire` does in a coroutine. If that is cancelled, the lease is released."""
+        """Acquire a lease in a coroutine, like `acquire`. After a cancellation the lease is released."""
         from asyncio import sleep
 
         attempts = self._attempts(wait)
@@ -89,7 +89,7 @@ class Acquisition:
         return self._answer
 
     def _attempts(self, wait: float | None) -> Generator[float]:
-        """Ask the store until it grants the lease, or until `wait` is over; yield each pause in between."""
+        """Send requests until the store grants the lease, or `wait` is over; yield each pause in between."""
         deadline = None if wait is None else time.monotonic() + wait
         pause, is_waiting = _FIRST_PAUSE, False
         heartbeat.learn(self.services.store)
@@ -105,9 +105,9 @@ class Acquisition:
             pause = min(pause * 1.5, _LONGEST_PAUSE)
 
     def release(self) -> None:
-        """Release the lease that it may hold; do nothing in a forked child, or twice.
+        """Release the lease that may be held. Do nothing in a forked child, or a second time.
 
-        It raises nothing but what a signal handler raises into it.
+        Only an exception of a signal handler is raised.
         """
         if not self._may_hold or self._pid != os.getpid():
             return
@@ -127,7 +127,7 @@ class Acquisition:
         self._tidy()
 
     async def arelease(self) -> None:
-        """Do what `release` does in a coroutine. It is done even if the coroutine is cancelled."""
+        """Release the lease in a coroutine, like `release`, even if the coroutine is cancelled."""
         await off_loop(self.release, clean_up=self.release)
 
     @property
@@ -136,7 +136,7 @@ class Acquisition:
         return (strand(), self.lease) in _blocks.get()
 
     def enter_block(self) -> None:
-        """Note that this code is in a block that holds it, and must not wait for itself."""
+        """Note that this code is in a block that holds the lock, and must not wait for itself."""
         assert self.lease  # noqa: S101 - it is held
         others = (block for block in _blocks.get() if not block[1].is_over and block[1] is not self.lease)
         _blocks.set((*others, (strand(), self.lease)))
@@ -147,7 +147,7 @@ class Acquisition:
             _blocks.set(tuple(block for block in _blocks.get() if block[1] is not self.lease))
 
     def _tidy(self) -> None:
-        """An app that uses no worker has no reaper."""
+        """Reap now and then, since an app without a worker has no reaper."""
         if random.random() < _SWEEPS:
             with suppress(StoreUnavailable):
                 self.services.store.reap(limit=0, every=_MINUTE)

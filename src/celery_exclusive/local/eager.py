@@ -34,13 +34,14 @@ if TYPE_CHECKING:
 
 _NO_LIMIT: Final = 2**31
 _FOR_EVER: Final = 2**52
-"""Microseconds: nobody renews a lease that nobody can want."""
+"""The microseconds of a lease in memory that needs no renewal, as no other owner can want its key."""
 
 
 class EagerTask(CeleryTask):  # type: ignore[type-arg]
     """Runs a task with options without a message.
 
-    It stands between the class of the user's and Celery's own: it is given what an overridden `apply` adds.
+    The class is between the user's class and Celery's own, and so gets the arguments that an overridden
+    `apply` adds.
     """
 
     def apply(
@@ -55,15 +56,15 @@ class EagerTask(CeleryTask):  # type: ignore[type-arg]
     ) -> Any:
         """Run the task here and now, as Celery's own does, under the real lock of its key.
 
-        While somebody else holds it, a task with `on_conflict="wait"` or "reschedule" blocks until it is
-        free, one with "skip" returns the skip result, and one with "raise", or that has waited for
-        `give_up_after`, fails with `LockHeld`. Called inside a run that holds the key, it runs under that
-        one's lease. With `on_store_error="allow"` it runs without one as soon as the store does not answer.
-        A task with `unique=` whose key is held, by one that is queued or runs, is skipped, or raises.
-        Under `task_always_eager` no store is asked and nothing conflicts.
+        While another owner holds the key, a task with `on_conflict="wait"` or "reschedule" blocks until the
+        key is free, a task with "skip" returns the skip result, and a task with "raise", or that has waited
+        for `give_up_after`, fails with `LockHeld`. A call inside a run that holds the key runs under the
+        lease of that run. With `on_store_error="allow"` the task runs without a lease as soon as the store
+        does not answer. A task with `unique=` whose key is held, by a queued or running task, is skipped, or
+        raises. Under `task_always_eager` no request is sent to the store, and nothing conflicts.
 
         Parameters:
-            args, kwargs, ...: those of Celery's `apply`; `exclusive=` and `unique=` are for this call, None
+            args, kwargs, ...: as for Celery's `apply`; `exclusive=` and `unique=` are for this call, None
                 switches them off.
 
         Raises:
@@ -154,7 +155,7 @@ class _EagerRun:
         return UniqueClaim(claim, option.held_until, self.services.queued_ttl(option), is_acquired=False)
 
     def is_held_around(self, outer: str, unique: UniqueLease) -> bool:
-        """Whether a task around this run has its unique key; it has that of its own retry or replacement."""
+        """Whether the task around this run holds its unique key. A retry or replacement shares the key."""
         has_it = unique.until == FINISHED and unique.may_hold
         return unique.claim.key == self.unique_key and (has_it or outer == self.id)
 
@@ -169,14 +170,14 @@ class _EagerRun:
         return self.task.app.conf.task_always_eager and not self.services.conflicts_when_eager
 
     def key_of(self, option: Option) -> str | None:
-        """Return the key; None if the arguments do not fit: the call itself raises that."""
+        """Return the key. None: the arguments do not fit, for which the call itself raises an error."""
         try:
             return key_of(self.task.name, self.task.run, option, *self.call, self.services.key_headers)
         except TypeError:
             return None
 
     def ask(self, asked: Ask) -> Answer:
-        """Ask the store what the plan asks; it waits for what a worker would park."""
+        """Send a request of the plan to the store; wait where a worker would park the message."""
         operation, acquisition = asked.operation, self.acquisitions[asked.key]
         if isinstance(operation, AcquireAlone):
             return self.services.store.apply(asked.key, operation).answer
@@ -232,7 +233,7 @@ class _EagerRun:
             self.run.lease = self.acquisitions[claims.exclusive.key].lease
 
     def note_duplicate(self, outcome: Outcome) -> None:
-        """Note the task that has the unique key; or raise, as the option says."""
+        """Note the task that has the unique key, or raise an error, as the option decides."""
         assert self.unique  # noqa: S101 - only its key makes duplicates
         key, existing_id = outcome.key, outcome.existing_id
         self.duplicate_of = existing_id
@@ -262,7 +263,7 @@ class EagerUniqueLease(UniqueLease):
 
 @contextmanager
 def _lease_in_memory(claim: Claim) -> Generator[Lease]:
-    """A lease that conflicts with none, in a namespace that no setting can name."""
+    """Return a lease without conflicts, in a namespace that no setting can name."""
     store = open_store("memory://", prefix="always eager")
     endless = replace(claim, ttl=_FOR_EVER, limit=_NO_LIMIT)
     granted = store.apply(claim.key, endless.acquire()).answer

@@ -1,4 +1,4 @@
-"""The heartbeat of a process without a worker: it keeps the leases of `lock()` and `apply()`."""
+"""The heartbeat of a process without a worker, which renews the leases of `lock()` and `apply()`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class LocalHeartbeat:
         self.start_anew()
 
     def start_anew(self) -> None:
-        """Forget everything: a forked child has neither the leases nor the thread of its parent."""
+        """Drop all state, since a forked child has neither the leases nor the thread of its parent."""
         self._pid = os.getpid()
         self._owners: dict[Lease, weakref.ref[object]] = {}
         self._guard = original("_thread", "RLock")()  # a signal handler may acquire a lock while it is held
@@ -82,7 +82,7 @@ class LocalHeartbeat:
             return next((owner() for lease, owner in self._owners.items() if lease.is_of(id)), None)
 
     def remove(self, lease: Lease) -> None:
-        """Renew and restore this lease no more: it is about to be released."""
+        """Stop renewing and restoring this lease, which is about to be released."""
         lease.end()
         with self._guard:
             self._owners.pop(lease, None)
@@ -94,7 +94,7 @@ class LocalHeartbeat:
                 self._beat()
 
     def _has_leases_when_due(self, trouble: Trouble) -> bool:
-        """Wait until a beat is due; return whether there are leases left. If not, the thread ends."""
+        """Wait until a beat is due; return whether leases are left. Without leases the thread ends."""
         with self._guard:
             period = self._period or 0
         with suppress(queue.Empty):

@@ -76,7 +76,7 @@ class Courier:
         last.is_over.wait(seconds)
 
     def close(self) -> None:
-        """Wait a while until all messages are published, and end the thread."""
+        """Wait for a while until all messages are published, and end the thread."""
         with self._guard:
             thread = self._thread if self._pid == os.getpid() else None
             if thread:
@@ -112,14 +112,14 @@ class Courier:
             republisher.close()
 
     def _next(self) -> _Batch | None:
-        """Wait for the next batch; None: the thread has to end, since it was idle or `close` was called."""
+        """Wait for the next batch. None: the thread has to end, since it was idle or `close` was called."""
         with suppress(queue.Empty):
             if batch := self._batches.get(timeout=_IDLE):
                 return batch
         return self._next_or_end()
 
     def _next_or_end(self) -> _Batch | None:
-        """Return a batch that has come meanwhile, or let `_send` start another thread from now on."""
+        """Return a batch that has come meanwhile, or let `_send` start a new thread from now on."""
         with forks_wait(), self._guard:
             while not self._batches.empty():
                 if batch := self._batches.get():  # None is another close()
@@ -163,7 +163,7 @@ class Courier:
             self.services.store.apply(wake.key, Remove(wake.id, ending="open"))
 
     def _drop(self, wake: Wake, header: Header) -> None:
-        """Remove a task from the line whose queue was deleted."""
+        """Remove a task whose queue was deleted from its line."""
         id = task_id(wake.id)
         notices.queue_deleted(id, header.route[0] if header.route else "", wake.key)
         self.services.releaser.add_message(id, header)

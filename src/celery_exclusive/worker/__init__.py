@@ -1,1 +1,1 @@
-"""What happens on a worker: the gate around the body, and what the main process does for its children."""
+"""The worker: the gate around each body, and the work of the main process for its children."""

@@ -1,4 +1,4 @@
-"""The context of a worker: what its parts and the runs of its tasks have of it, in each of its processes."""
+"""The context of a worker, for its parts and for the runs of its tasks, in each of its processes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class WorkerContext:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether the worker stops: what it has not begun is for others.
+        """Whether the worker stops, so that other workers get the tasks that it has not begun.
 
         A solo body keeps the main loop from ending, but not the handler of a signal from setting Celery's
         flag, which is an exit code.
@@ -59,7 +59,7 @@ class WorkerContext:
         return bool(self.celery and self.celery.pool_cls.is_green)
 
     def note_arrival(self, task: Any, headers: Mapping[str, Any]) -> None:
-        """Note what the main process alone sees when a message comes: its publisher's store, and monitors."""
+        """Note facts that only the main process sees at an arrival: the publisher's store, and monitors."""
         if self.heartbeat is None:
             return
         if isinstance(fields := headers.get(HEADER), dict):
@@ -79,6 +79,6 @@ class WorkerContext:
 
 
 def context_of(services: Services) -> WorkerContext:
-    """Return the context of the worker that this process belongs to; a new one if it belongs to none."""
+    """Return the context of the worker that this process belongs to, or a new one if there is none."""
     workers: Any = services.workers
     return workers[-1] if workers else WorkerContext()

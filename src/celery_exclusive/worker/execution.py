@@ -37,11 +37,11 @@ from celery_exclusive.worker.run_leases import RunLeases
 from celery_exclusive.worker.store_wait import StoreWait
 
 _OF_MEMBERS = ("chain", "group", "chord", "callbacks")
-"""What Celery's request says of a task for whose end others wait. No errback waits for a skip."""
+"""The fields of Celery's request of a task whose end other tasks await. No errback waits for a skip."""
 _PAUSE = 5
-"""Seconds after which a message comes again that has waited for the store in vain; the longest."""
+"""The longest delay, in seconds, of a message that has waited for the store in vain and comes again."""
 _LOOK = 1
-"""Seconds for which the looks of a plan, which may fail, wait for the store, all together."""
+"""Seconds for which the requests of a plan that may fail wait for the store, all together."""
 
 
 class Execution:
@@ -102,12 +102,12 @@ class Execution:
                     self.leases.release(entered, done=done)
 
     def enter(self) -> Outcome | Ignore | Reject:
-        """Acquire the keys; return the outcome of the run, or what ends the delivery without one.
+        """Acquire the keys; return the outcome of the run, or the exception that ends the delivery.
 
         A message is never dropped because the store stays down. If it was acknowledged, or if the broker
-        would drop it when it is redelivered too often, it is published again, or keeps waiting here until
-        broker or store answers. It asks for its keys anew if the store did not answer meanwhile: what it was
-        granted before may have expired.
+        would drop it after too many redeliveries, it is published again, or waits here until broker or store
+        answers. After a wait for the store all its keys are acquired anew, since leases from before may have
+        expired.
         """
         while True:
             self.look_until, failures_before = 0.0, self.store_wait.failures
@@ -135,7 +135,7 @@ class Execution:
 
     @property
     def option(self) -> Exclusive | Unique | None:
-        """The option of the key that log lines name."""
+        """The option of the key in log lines."""
         return self.exclusive if self.delivery.exclusive else self.unique
 
     @property
@@ -151,7 +151,7 @@ class Execution:
         return Policy(option.on_conflict, option.on_full, most)
 
     def ask(self, asked: Ask) -> Answer:
-        """Ask the store what a plan asks."""
+        """Send a request of the plan to the store."""
         operation = asked.operation
         if operation is None or asked.may_fail:
             return self.look(asked)
@@ -171,7 +171,7 @@ class Execution:
         return reply.answer
 
     def look(self, asked: Ask) -> Answer:
-        """Ask what the plan can do without, for a short time."""
+        """Send a request that the plan can do without, with a short time limit."""
         self.look_until = self.look_until or time.monotonic() + _LOOK
         with deadline(self.look_until - time.monotonic()):
             answer, interruption = finish(lambda: self.ask_once(asked))
@@ -187,16 +187,16 @@ class Execution:
         return Applied(False)
 
     def note(self, interruption: BaseException | None) -> None:
-        """Note what a signal has raised while the store was asked: the body gets an exception at once."""
+        """Note the exception of a signal handler during a store call: the body gets it at once."""
         if isinstance(interruption, Exception):
             self.run.failure = interruption
         elif interruption:
             raise interruption
 
     def enter_without_store(self, error: StoreUnavailable) -> Outcome | Ignore | Reject | None:
-        """Run without a lease, if the option allows that; else end the delivery. None: try again.
+        """Run without a lease, if the option allows that, or else end the delivery. None: try again.
 
-        A worker that stops has not waited for the store as long as the option means, so it ends the delivery.
+        A stopping worker has not waited as long for the store as the option requires: it ends the delivery.
         """
         may_run = not self.may_be_in_line and not self.store_wait.is_hurried
         if may_run and self.services.allows_without(self.option):
@@ -215,7 +215,7 @@ class Execution:
         return end
 
     def carry_out(self, outcome: Outcome) -> Outcome | Ignore | None:
-        """Prepare the run for its outcome, or end the delivery. None: try again, it was not published."""
+        """Prepare the run for its outcome, or end the delivery. None: try again, as it was not published."""
         if outcome.kind == "reschedule":
             if later := next_try(self.delivery.stored, self.gives_up_after(outcome)):
                 again, pause = later
@@ -236,14 +236,14 @@ class Execution:
         return outcome
 
     def shares_its_result(self, outcome: Outcome) -> bool:
-        """Whether a result of this delivery would be stored as that of the task that has the key.
+        """Whether a result of this delivery would replace the result of the task that has the key.
 
-        With rpc results each caller gets those of its own calls.
+        With rpc results each caller gets the results of its own calls.
         """
         return outcome.is_against(self.task_id) and not self.services.has_rpc_results
 
     def without_result(self, outcome: Outcome) -> Outcome:
-        """Return an outcome that stores no result. A member of a canvas gets one, for what comes after it."""
+        """Return an outcome that stores no result. A member of a canvas gets one, for its next steps."""
         if self.delivery.is_awaited:
             self.call[3]["ignore_result"] = True
             return outcome
@@ -251,7 +251,7 @@ class Execution:
         return replace(outcome, kind="skip")
 
     def look_at_deaths(self) -> None:
-        """Tell of dead runs before this one, which fails without its body if there were too many."""
+        """Log the dead runs before this one, and fail it without its body if there were too many."""
         most, deaths = self.services.settings.exclusive_max_deaths, self.delivery.deaths
         if deaths:
             notices.recovered(self.task.name, self.task_id, self.delivery.key, deaths)
@@ -263,12 +263,12 @@ class Execution:
             notices.gave_up(self.services, self.task.name, self.task_id, self.delivery.key, deaths)
 
     def gives_up_after(self, outcome: Outcome) -> float | None:
-        """Return for how long it tries; without end for its unique key."""
+        """Return the seconds for which the task is rescheduled; without end for its unique key."""
         option = self.exclusive if self.report.is_of_lock(outcome) else None
         return option.give_up_after if option else None
 
     def publish_again(self, again: StoredMessage) -> Ignore | None:
-        """Publish the message again, or have it delivered again; None: the broker did not accept it."""
+        """Publish the message again, or have it delivered again. None: the broker did not accept it."""
         if not self.delivery.can_be_parked:
             again = again.signed(self.services.signer)
             return DeliverAgain(again.our_header, again.headers["eta"])
@@ -281,7 +281,7 @@ class Execution:
 
 
 def _traced(end: Ignore | Reject) -> Any:
-    """Return what Celery's tracer returns for a task that raised this."""
+    """Return the result of Celery's tracer for a task that raised this error."""
     try:
         raise end
     except type(end):

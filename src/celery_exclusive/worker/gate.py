@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class GatedTask(TaskMixin):
-    """Stands before the class of every task with options.
+    """A mixin before the class of every task with options.
 
     Celery assigns a tracer to `__trace__` whenever it (re)connects; each is wrapped by a gate.
     """
@@ -34,7 +34,7 @@ class GatedTask(TaskMixin):
         vars(self)["_gate"] = tracer and Gate(self, tracer)
 
     def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
-        """Mark the run as begun. If it fails here, nothing is published from inside its body."""
+        """Mark the run as begun. If a hook fails here, the body publishes nothing."""
         run = current_run.get()
         if run is None or run.task_id != task_id:
             super().before_start(task_id, args, kwargs)  # type: ignore[misc]

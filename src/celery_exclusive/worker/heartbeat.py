@@ -60,7 +60,7 @@ class Heartbeat:
         self._thread.join(at_most(_FAREWELL))
 
     def notice_epoch(self, epoch: str) -> None:
-        """Beat soon, if this is another epoch of the store than that of the last beat."""
+        """Beat soon, if the epoch of the store is another one than at the last beat."""
         if epoch not in ("", self._keeper.known.epoch):
             self._calls.put(True)
 
@@ -82,7 +82,7 @@ class Heartbeat:
                 self.beat()
 
     def _rest(self, trouble: Trouble) -> bool:
-        """Wait until a beat is due; False: no more. A run that begins meanwhile may need one sooner."""
+        """Wait until a beat is due. False: the heartbeat ends. A new run may need a beat sooner."""
         began = time.monotonic()
         while (left := began + trouble.pause(self.period) - time.monotonic()) > 0:
             with suppress(queue.Empty):

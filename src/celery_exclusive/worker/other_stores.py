@@ -1,6 +1,7 @@
-"""Notices publishers that look for locks in another store than this worker keeps them in.
+"""Notices publishers that look for locks in another store than this worker.
 
-What they acquire there no worker releases, so later calls are dropped, or wait in a line that does not move.
+No worker releases the keys that they acquire there, so later calls are dropped, or wait in a line that stands
+still.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ if TYPE_CHECKING:
 
 _HOUR = 3600
 _NAMED = 3
-"""Publishers that are named in an hour; the others are counted."""
+"""The most publishers that are named in an hour; further ones are counted."""
 _MOST = 1000
-"""Epochs that are remembered."""
+"""The most epochs that are remembered."""
 _LONGEST = 250
-"""Characters that are kept of an epoch, a key, and a publisher's name: others write them."""
+"""The most characters of an epoch, a key, and a publisher's name, which other programs write."""
 
 
 class OtherStores:
-    """Compares the epochs in messages with that of this worker's store, and reports each other one once.
+    """Compares the epochs in messages with the epoch of this worker's store, and reports each other one once.
 
     A former epoch of its own store stays known: the store may have lost its data since, and have a new one.
     """
@@ -39,7 +40,7 @@ class OtherStores:
         self._hour, self._named, self._more = time.monotonic(), 0, 0
 
     def note(self, task: Any, headers: Mapping[str, Any], fields: Mapping[str, Any]) -> None:
-        """Look at the epoch in a message, without asking the store. Anybody may have written our `fields`."""
+        """Note the epoch in a message, without a store call. Any program may have written `fields`."""
         epoch = fields.get("store")
         if not isinstance(epoch, str) or epoch in self._own or not (header := Header.of(fields)):
             return
@@ -49,7 +50,7 @@ class OtherStores:
             self._new[epoch] = sender, str(headers.get("task"))[:_LONGEST], self._effect(task, header)
 
     def report(self, current: str) -> None:
-        """Compare the new ones with the current epoch of the store, and log those that differ."""
+        """Compare new epochs with the current epoch of the store, and log each different one."""
         self._own.add(current)
         if time.monotonic() >= self._hour + _HOUR:
             if self._more:
@@ -72,7 +73,7 @@ class OtherStores:
         notices.elsewhere(*words, store.url, settings.exclusive_prefix)
 
     def _effect(self, task: Any, header: Header) -> str:
-        """Say what becomes of later calls."""
+        """Return the effect on later calls, in words."""
         if header.unique is None:
             lock = (header.exclusive or "")[:_LONGEST]
             moves = f"no worker here moves the line of lock {lock} there"

@@ -1,4 +1,4 @@
-"""The queue that a message was consumed from, which no message names.
+"""The queue that a message was consumed from, which the message itself does not name.
 
 One publish reaches several queues by a fanout, topic or direct exchange. Its copies have the same task id and
 the same headers: each is a task of its own only by its queue.
@@ -29,7 +29,7 @@ def note_queues(app: Any, *, keeps_client: bool | None = None) -> None:
 
 
 def source(message: Any) -> dict[str, Any]:
-    """Return what the worker has noted; nothing if a consumer of the user's own received the message."""
+    """Return the worker's note of a message; empty if a consumer of the user received it."""
     noted = message.delivery_info.get(SOURCE)
     return noted if isinstance(noted, dict) else {}
 

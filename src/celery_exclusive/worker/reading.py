@@ -1,4 +1,4 @@
-"""Reads a delivery: in the child that runs it, and in the main process if no child sees its end."""
+"""Reads a delivery, in the child that runs it, or in the main process if no child sees its end."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 class Delivered(NamedTuple):
     """A delivery as it came. The main process makes it of each Celery request, and passes it to the child.
 
-    * `id`: that of the task. `token`: a new one for each delivery, so that two copies of one message are
-      never taken for each other.
-    * `noted`: what the worker has noted of its queue, see `queues`. `redelivered`: what the broker says;
-      `retries`: what the request said when it came, before Celery adds to it what the body says.
+    * `id`: the id of the task. `token`: a new random string for each delivery, which tells the copies of one
+      message apart.
+    * `noted`: the worker's note of its queue, see `queues`. `redelivered`: the flag of the broker. `retries`:
+      the count in the request as it came, before Celery adds fields from the body of the message.
     """
 
     id: str
@@ -54,22 +54,22 @@ class Delivered(NamedTuple):
 
     @property
     def publish_id(self) -> str:
-        """The publish id of a message from a publisher without this library: its copies share it."""
+        """The publish id of a message from a publisher without this library, which its copies share."""
         return str(self.content[4].get("delivery_tag") or self.retries)
 
     @property
     def of_its_queue(self) -> Content:
-        """What is published if it has to wait: to its own queue alone, since others may have a copy."""
+        """The message to publish if it has to wait: to its own queue alone, since others may have a copy."""
         queue = self.noted.get("queue")
         return (*self.content[:5], queue, "") if queue else self.content
 
 
 def read(delivered: Delivered, task: Any, request: dict[str, Any], args: Any, kwargs: Any) -> Received | None:
-    """Return the facts of a delivery; None if its task has no options.
+    """Return the facts of a delivery. None: its task has no options.
 
-    `request` is Celery's request as a dict; from then on it shows what the publisher has sent.
+    `request` is Celery's request as a dict. This function restores the publisher's own values in it.
 
-    Raises OptionError or TypeError if no key can be made from its arguments.
+    Raises OptionError or TypeError if the arguments make no key.
     """
     services: Services = task.app._celery_exclusive
     headers = delivered.content[3]
@@ -186,9 +186,9 @@ def release_unique_key_of(
 
 
 def show_origin(request: dict[str, Any], header: Header) -> None:
-    """Show the exchange and routing key of the publisher, not those of an offer, and an earlier delivery.
+    """Restore the exchange and routing key of the publisher, not of an offer, and the mark of a redelivery.
 
-    Bodies and hooks may ask for them, and so does worker_deduplicate_successful_tasks.
+    Bodies and hooks may read them, and worker_deduplicate_successful_tasks does.
     """
     info = request["delivery_info"]
     if header.route:
@@ -198,7 +198,7 @@ def show_origin(request: dict[str, Any], header: Header) -> None:
 
 
 def _log_if_unsigned(services: Services, headers: Mapping[str, Any]) -> None:
-    """Log it once per process."""
+    """Log once per process that a message has no valid signature."""
     signer = services.signer
     if signer.is_on and HEADER in headers and not signer.has_warned_unsigned:
         signer.has_warned_unsigned = True
@@ -208,7 +208,7 @@ def _log_if_unsigned(services: Services, headers: Mapping[str, Any]) -> None:
 def _recovers(
     services: Services, exclusive: Exclusive | None, unique: UniqueClaim | None, option: Unique | None
 ) -> bool:
-    """Whether the store keeps the message behind its run: it needs a key that is held until the end."""
+    """Whether the store keeps the message behind its run, which needs a key that is held until the end."""
     guards = unique is not None and unique.until == FINISHED
     return (exclusive is not None or guards) and services.recovers(exclusive, option if guards else None)
 
@@ -216,7 +216,7 @@ def _recovers(
 def _lock_claim(
     services: Services, option: Exclusive | None, header: Header, id: str, token: str
 ) -> Claim | None:
-    """Make the claim to the lock; None for a duplicate, which competes for no key."""
+    """Make the claim to the lock. None: a duplicate, which competes for no key."""
     if option is None or header.exclusive is None or header.duplicate_of:
         return None
     return Claim(header.exclusive, id, token, services.ttl(option), option.limit)
@@ -225,7 +225,7 @@ def _lock_claim(
 def _unique_claim(
     services: Services, option: Unique | None, header: Header, id: str, token: str, *, is_acquired: bool
 ) -> UniqueClaim | None:
-    """Make the claim to the unique key; None for a duplicate, which competes for no key."""
+    """Make the claim to the unique key. None: a duplicate, which competes for no key."""
     if header.unique is None or header.duplicate_of:
         return None
     key, until = header.unique

@@ -27,26 +27,26 @@ _SHORTEST = 0.8
 _AFTER_OUTAGE = 3
 """Periods between two attempts while the store does not answer: when it does, releases must come first."""
 _NO_OUTAGE = 2
-"""Seconds between two answers of the store that are no outage, however short the leases are."""
+"""The seconds between two answers of the store that are no outage, also with shorter leases."""
 _ASKS_PER_TTL = 6
-"""How often the store is asked what time it is."""
+"""The number of requests for the store's time within the shortest ttl."""
 _FAREWELL = 10
 """Seconds for which a worker that stops waits for a sweep under way."""
 
 
 class Reaper:
-    """Sweeps the namespace once per period, whichever worker gets it.
+    """Sweeps the namespace once per period. Each time one of the workers does it.
 
-    While a sweep finds as many dead keys as it may look after, the same worker goes on with the next one: the
-    others see that somebody sweeps. It waits until the messages that it has woken are published, so that they
-    do not pile up here while their offers expire; but not longer than an offer, so that a broker that blocks
-    does not keep the keys from being looked after.
+    After a sweep that was full, the same worker does the next sweep at once, and the others see that a worker
+    sweeps. It waits until the messages that it has woken are published, so that they do not pile up here
+    while their offers expire. The wait ends with an offer, so that a blocking broker does not stop the
+    sweeps.
 
-    A dead run is recovered only when the store has answered for so long that all who live have renewed their
-    leases: after an outage, a pause, or a step of its clock it waits.
+    A dead run is recovered only after the store has answered for so long that all living holders have renewed
+    their leases: after an outage, a pause, or a step of its clock the reaper waits.
 
     Parameters:
-        notice_epoch: is told the epoch of the store that each sweep shows.
+        notice_epoch: is called with the epoch of the store after each sweep.
     """
 
     def __init__(self, services: Services, notice_epoch: Callable[[str], object]) -> None:
@@ -55,7 +55,7 @@ class Reaper:
         self._unreadable: set[str] = set()
         self._revoked = Revoked(services)
         self._time = 0
-        # By each clock of the store: since when it has run on without a gap, and what it said last.
+        # For each clock of the store: the start of its run without a gap, and its last time.
         self._since: tuple[int, ...] = ()
         self._times: tuple[int, ...] = ()
         self._thread = threading.Thread(target=self._run, name="exclusive-reaper", daemon=True)
@@ -75,7 +75,7 @@ class Reaper:
                 self.sweep()
 
     def sweep(self) -> None:
-        """Look after everything that is due by now."""
+        """Sweep all keys that are due now."""
         settings = self.services.settings
         every = round(_SHORTEST * settings.exclusive_reap_period * SECOND)
         self._revoked.listen()
@@ -97,7 +97,7 @@ class Reaper:
 
     @property
     def _recovers_until(self) -> int:
-        """Return until when, by the store's clock, a sweep may recover dead runs; 0: not yet.
+        """Return the time, by the store's clock, until which a sweep may recover dead runs. 0: not yet.
 
         The store has to answer without a gap until each living heartbeat has renewed its leases, and then up
         to the sweep.
@@ -117,11 +117,11 @@ class Reaper:
 
     @property
     def _longest(self) -> int:
-        """The longest time between two answers after which all leases live that are renewed three times."""
+        """The longest time between two answers in which no lease that is renewed three times can expire."""
         return round(max(self._ttl / RENEWALS_PER_TTL, _NO_OUTAGE) * SECOND)
 
     def _note_answer(self, times: tuple[int, ...]) -> None:
-        """Note what time it is by each clock of the store: all have to run on without a gap."""
+        """Note the time of each clock of the store. All clocks have to run without a gap."""
         gaps = [now - before for before, now in zip(self._times, times, strict=False)]
         if not gaps or not all(0 <= gap <= self._longest for gap in gaps):
             self._since = times
@@ -136,5 +136,5 @@ class Reaper:
 
 
 def _jitter() -> float:
-    """Workers that were started together do not sweep together, and together miss no period."""
+    """Return a pause with jitter: workers that start together sweep apart, and together miss no period."""
     return random.uniform(_SHORTEST, 1)

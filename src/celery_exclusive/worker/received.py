@@ -17,10 +17,11 @@ from celery_exclusive.options.declared import Exclusive, Unique
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Received(Delivery):
-    """A delivery, with the message itself, and the options of its task with the values that its call gave.
+    """A delivery, with the message itself, and the options of its task with the values of its call.
 
-    `header` is ours, completed by what this delivery shows. `longest_queued_ttl` is how many
-    microseconds the unique key is kept while the message waits, unless that `expires` before.
+    `header` is our header, completed with the facts of this delivery. `longest_queued_ttl` are the
+    microseconds for which the unique key is held while the message waits, unless the message `expires`
+    before.
     """
 
     header: Header
@@ -42,11 +43,11 @@ class Received(Delivery):
 
     @property
     def stored(self) -> StoredMessage:
-        """The message as a store keeps it: made when it is needed, which is never for most messages."""
+        """The message as a store keeps it, made on first use: most messages need none."""
         return StoredMessage.of(self.content, self.header)
 
     def at_present(self) -> Received:
-        """This delivery, with its unique key held no longer than its message can wait from now on."""
+        """Return this delivery with the queued ttl that its message has left from now on."""
         if self.expires is None:
             return self
         unique = self.unique
@@ -56,6 +57,6 @@ class Received(Delivery):
         return replace(self, unique=unique, expires_in=microseconds_until(self.expires))
 
     def is_redelivered_for(self, error: object) -> bool:
-        """Whether the message is redelivered for what its body has raised: it asks, or is out of memory."""
+        """Whether the error of the body makes the message be redelivered: a requeue, or a MemoryError."""
         is_requeued = isinstance(error, Reject) and bool(getattr(error, "requeue", False))
         return self.acks_late and (is_requeued or isinstance(error, MemoryError))

@@ -1,4 +1,4 @@
-"""The relay: hands messages whose turn has come on within a worker, with no broker in between."""
+"""The relay: hands messages whose turn has come on within a worker, without the broker."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from celery_exclusive.services import Services
 
 _STATE = "celery-exclusive"
-"""The first word of what a child writes, where Celery's own are numbers: it is a message to hand on."""
+"""The first field of a message to hand on, as a child writes it. Celery's own first fields are numbers."""
 _HEADER = 4
-"""Bytes that billiard writes before a message."""
+"""The bytes that billiard writes before a message."""
 _MOST = getattr(select, "PIPE_BUF", 512)
-"""Bytes that are written into a pipe all or not at all, whatever signal comes meanwhile."""
+"""The most bytes that are written into a pipe at once, also if a signal comes meanwhile."""
 
 
 class Relay:
-    """Takes a message from the child that releases its key to the main process, which runs it next.
+    """Passes a message from the child that releases its key to the main process, which runs it next.
 
-    It goes through the pipe of the child's results, before the result of the run that has ended: when that
-    frees its slot, the message waits for one already. What the main process cannot run now is
-    published. What is lost on the way is offered again by the store.
+    The message goes through the pipe of the child's results, before the result of the run that has ended:
+    when the result frees the slot, the message waits for a slot already. A message that the main process
+    cannot run now is published. A message that is lost on the way is offered again by the store.
     """
 
     def __init__(self, services: Services, worker: Any) -> None:
@@ -45,17 +45,17 @@ class Relay:
         self._may_dead_letter = family(broker_urls(worker.app.conf, reading=True)[0]) == "amqp"
 
     def hand_on(self, reply: Reply) -> Reply:
-        """Send the first message of a reply to the main process; return what has to be published.
+        """Send the first message of a reply to the main process; return the others, to be published.
 
-        One slot becomes free here: if there are more messages, they are for any worker. Only the end of a run
-        may call this, in the thread of the run: nothing else writes into the pipe.
+        One slot becomes free here; further messages are for any worker. Only the end of a run may call this,
+        in the thread of the run, since no other code may write into the pipe.
         """
         if reply.wake and _send(reply.wake[0]):
             return replace(reply, wake=reply.wake[1:])
         return reply
 
     def listen(self, pool: Any) -> None:
-        """Let the event loop of the main process receive what children send, each time that it begins."""
+        """Let the event loop of the main process receive messages of children, each time that it begins."""
         self._taken.clear()  # Celery has forgotten what had no slot yet
         if "slots" in self.services.fast:
             Slots().serve(self.worker.semaphore)
@@ -73,7 +73,7 @@ class Relay:
             self._publish(wake)
 
     def close(self) -> None:
-        """Publish what this worker was to run and has not begun, or not ended. All bodies have ended."""
+        """Publish the handed-on messages that were not begun, or not ended. All bodies have ended."""
         self._publish(*map(self._redelivered, self._taken.values()))
 
     def _end(self, wake: Wake, *, requeue: bool = False) -> None:
@@ -82,7 +82,7 @@ class Relay:
             self._publish(self._redelivered(wake))
 
     def _redelivered(self, wake: Wake) -> Wake:
-        """Return what is delivered again, and shows that to its body as what a broker restores."""
+        """Return the message as redelivered, with the marks that a broker's redelivery has."""
         signer = self.services.signer
         content = signer.open_parked(wake.message, wake.key, wake.id)
         assert content is not None  # noqa: S101 - it was genuine when it came
@@ -109,8 +109,8 @@ class Relay:
     def _can_run(self, stored: StoredMessage) -> bool:
         """Whether this worker consumes the queue of this message, knows its task, and does not stop.
 
-        RabbitMQ may have a place for messages that are rejected in the end: it has to have them. So does a
-        broker that may have messages of a higher priority: it alone knows what is next.
+        RabbitMQ must have a message to dead-letter it if it is rejected. A broker with messages of a higher
+        priority must have it, too, since only the broker knows the next one.
         """
         consumer = self.worker.consumer
         if consumer.blueprint.state != RUN or not consumer.connection or stored.exchange:
@@ -124,7 +124,7 @@ class Relay:
 
 
 def _send(wake: Wake) -> bool:
-    """Write a message into the pipe of this child's results; False: it is too long to be written at once."""
+    """Write a message into the pipe of this child's results. False: it is too long for one write."""
     words = pickle.dumps((_STATE, astuple(wake)))
     if len(words) + _HEADER > _MOST:
         return False

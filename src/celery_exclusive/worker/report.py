@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from celery_exclusive.worker.received import Received
 
 _MARKS = (100, 1_000, 10_000)
-"""The positions in line that are warned of."""
+"""The positions in line at which a warning is logged."""
 _QUIET = 60
 """Seconds for which a process does not repeat a warning, about a line that goes up and down around a mark."""
 _warned: dict[tuple[str, int], float] = {}
 
 
 class Report:
-    """Logs what becomes of one delivery. `option` is that of the key that its log lines name."""
+    """Logs the outcome of one delivery. `option` is the option of the key in its log lines."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Report:
 
     @property
     def lock(self) -> str:
-        """The key with a preview of the arguments: for log lines alone. Errors and events have the key."""
+        """The key with a preview of the arguments, only for log lines: errors and events have the key."""
         _, args, kwargs, request = self.call
         shown = ""
         if self.option and self.task.app._celery_exclusive.settings.exclusive_preview:
@@ -43,7 +43,7 @@ class Report:
         return f"{self.delivery.key} ({shown})" if shown else self.delivery.key
 
     def log(self, outcome: Outcome) -> None:
-        """Log the outcome of a delivery whose body does not run. Celery logs a failure, as any other."""
+        """Log the outcome of a delivery whose body does not run. Celery itself logs a failure."""
         if outcome.kind not in ("wait", "drop", "skip"):
             return
         task, id, lock = self.task.name, self.call[0], self._name_of(outcome)
@@ -68,7 +68,7 @@ class Report:
         return self.lock if self.is_of_lock(outcome) else outcome.key
 
     def is_of_lock(self, outcome: Outcome) -> bool:
-        """Whether the lock has decided it, and not the unique key."""
+        """Whether the lock has decided the outcome, and not the unique key."""
         return self.delivery.exclusive is not None and outcome.key == self.delivery.exclusive.key
 
 

@@ -1,4 +1,4 @@
-"""The main process's view of a delivery: it learns of endings that no child sees."""
+"""A delivery in the main process, which sees the endings that no child sees."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 
 _LOOK = 1
-"""Seconds for which the main process waits for the store, all in all. Meanwhile it does nothing else."""
+"""Seconds for which the main process, which does nothing else meanwhile, waits for the store, all in all."""
 _DEATHS = (WorkerLostError, Terminated, TimeLimitExceeded)
-"""Endings of a child that may not have ended yet. All others it reported itself, outside the body."""
+"""Endings of a child that may not have ended yet. A child reports all others itself, outside the body."""
 
 
 class RequestMixin:
-    """What a Celery request of a task with options does besides."""
+    """The additions to a Celery request of a task with options."""
 
     _requeued = False
     _has_ended = False
@@ -55,13 +55,13 @@ class RequestMixin:
         self._delivered = self.request_dict[DELIVERY] = delivered
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Celery defines `on_success` in a subclass made per task, without calling ours: wrap it there."""
+        """Wrap `on_success` in Celery's subclass for each task, which does not call ours."""
         super().__init_subclass__(**kwargs)
         if "on_success" in vars(cls):
             cls.on_success = _noting_end(cls.on_success)  # type: ignore[attr-defined]
 
     def _read(self) -> Received | None:
-        """Read the delivery; None without options, or if no key can be made: then its unique key is free."""
+        """Read the delivery. None: no options, or no key can be made; then its unique key is released."""
         came = self._delivered
         if isinstance(came, Exception):
             return None
@@ -88,7 +88,10 @@ class RequestMixin:
         super().reject(requeue=requeue)  # type: ignore[misc]
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
-        """A greenlet's hard limit is reported here alone, after its body; a process's by `on_failure`."""
+        """Release the leases of a greenlet at its hard limit, which only this method sees, after the body.
+
+        The hard limit of a process comes to `on_failure`.
+        """
         delivery = self._read()
         try:
             with self._at_its_end(delivery):
@@ -126,9 +129,9 @@ class RequestMixin:
             self._release_later(delivery)
 
     def _is_obsolete_copy(self, delivery: Received) -> bool:
-        """Whether this is the copy of an offer whose task runs under another copy, or has run.
+        """Whether this is the copy of an offer whose task runs as another copy, or has run.
 
-        Then it has nothing to announce. If asking acquires the key, the end of this request releases it.
+        Such a copy announces nothing. If this request acquires the key, its end releases it.
         """
         guard = guard_of(delivery)
         if guard is None or delivery.promoted is None:
@@ -142,7 +145,7 @@ class RequestMixin:
 
     @contextmanager
     def _at_its_end(self, delivery: Received | None) -> Iterator[None]:
-        """Mark what is published now as published by the end of a run: errbacks, hooks, a retry."""
+        """Mark messages that are published now as published by the end of a run: errbacks, hooks, a retry."""
         run = Run(self.id, body_over=True, end=Budget(_LOOK))
         if delivery and (unique := delivery.unique):
             run.unique = UniqueLease(unique.claim, unique.until, may_hold=not unique.ends_by_clock)
@@ -151,11 +154,11 @@ class RequestMixin:
 
     @property
     def _child(self) -> int | None:
-        """The pid of the child that runs it. A pool of greenlets calls the number of a greenlet a pid."""
+        """The pid of the child that runs the task. A pool of greenlets has numbers of greenlets as pids."""
         return None if self._worker.is_green else self.worker_pid
 
     def _release_later(self, delivery: Received | None, dying: int | None = None) -> None:
-        """Let the background releaser release what the delivery holds, once `dying` is gone."""
+        """Let the background releaser release the leases of the delivery, once `dying` is gone."""
         if delivery:
             done = self.acknowledged and not self._requeued
             operations = run_ended(delivery, done=done, will_be_redelivered=not done)
@@ -163,14 +166,14 @@ class RequestMixin:
 
 
 class _ReportedLoss(Exception):
-    """A WorkerLostError as the result of a run: its child lives, and Celery must not take it for lost."""
+    """A WorkerLostError that is the result of a run. Its child lives, and must not count as lost."""
 
 
 _ReportedLoss.__name__ = WorkerLostError.__name__
 
 
 def _reported(exc_info: Any) -> Any:
-    """Return the error that a child has reported; that of a task that was given up under another type."""
+    """Return the error that a child has reported, with another type for a task that was given up."""
     error = getattr(exc_info.exception, "exc", exc_info.exception)
     if isinstance(error, WorkerLostError):
         exc_info.exception = _ReportedLoss(*error.args)
@@ -178,11 +181,11 @@ def _reported(exc_info: Any) -> Any:
 
 
 class Request(RequestMixin, CeleryRequest):
-    """Celery's own request, with ours before it."""
+    """Celery's own request, with our mixin before it."""
 
 
 def request_class(base: Any) -> Any:
-    """Make the request class of a task whose own is `base`, a class or its name."""
+    """Make the request class of a task whose own request class is `base`, a class or its name."""
     if base == "celery.worker.request:Request":
         return Request
     return type("Request", (RequestMixin, symbol_by_name(base)), {"__module__": __name__})

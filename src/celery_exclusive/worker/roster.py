@@ -1,7 +1,7 @@
-"""The roster: what the runs of a worker report of themselves, and what they have to know of their worker.
+"""The roster: the reports of a worker's runs about themselves, and the facts of their worker that they need.
 
-Celery's pool does not know what runs. When a worker loses its broker, the pool forgets each task that it has
-handed to a child and of whose start it has not heard yet, and the child runs it all the same.
+Celery's pool does not know all running tasks. When a worker loses its broker, the pool forgets each task that
+it has passed to a child and whose start it has not seen yet, and the child runs it all the same.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from celery_exclusive.leases.keeper import Known
 
 
 class Slot:
-    """The entry of one run: what it claims, and which of its leases it holds.
+    """The entry of one run: its claims, and the leases that it holds.
 
     slot = roster.begin(claims)     # from now on its leases are renewed, as soon as it has them
-    slot.hold(claim)                # and restored, if the store loses its data
-    slot.let_go(claim)              # before it is released
+    slot.hold(claim)                # from now on it is restored if the store loses its data
+    slot.let_go(claim)              # before the release
     slot.end()
     """
 
@@ -38,7 +38,7 @@ class Slot:
         return claim in self.held
 
     def end(self) -> None:
-        """Note that the run ends, and is about to release what it holds."""
+        """Note that the run ends, and is about to release its leases."""
         raise NotImplementedError
 
 
@@ -88,7 +88,7 @@ class Roster:
         return self._listener
 
     def close(self) -> None:
-        """Leave nothing behind."""
+        """Remove all that the roster has made."""
 
 
 class _OwnSlot(Slot):

@@ -47,10 +47,10 @@ class RunLeases:
             )
 
     def note_granted(self, outcome: Outcome, asked_at: float) -> None:
-        """Note which leases are held: for the body, for its end, and for the heartbeat."""
+        """Note the leases that are held, for the body, for its end, and for the heartbeat."""
         exclusive, unique = self.delivery.exclusive, self.unique
         held: list[Claim] = []
-        seen, fence = exclusive, outcome.fence  # what the body sees
+        seen, fence = exclusive, outcome.fence  # the lease that the body sees
         if exclusive and fence:
             held.append(exclusive)
         if unique:
@@ -93,7 +93,7 @@ class RunLeases:
             raise interruption
 
     def _release_lock(self, *, done: bool) -> BaseException | None:
-        """Release the lease of the lock; return what a signal handler raised meanwhile."""
+        """Release the lease of the lock; return the exception of a signal handler meanwhile, if any."""
         if self.run.lease:
             self.run.lease.end()
         self.slot.end()
@@ -122,9 +122,9 @@ class RunLeases:
             self.owe(done=True)
 
     def owe(self, *, done: bool, will_be_redelivered: bool = False) -> None:
-        """Have the leases released when the store answers again.
+        """Let the background releaser release the leases when the store answers again.
 
-        A message that comes again, however it was acknowledged, keeps its unique key.
+        A message that comes again, with early or late acknowledgement, keeps its unique key.
         """
         will_be_redelivered = will_be_redelivered or (not done and self.delivery.acks_late)
         operations = run_ended(self.delivery.at_present(), done=done, will_be_redelivered=will_be_redelivered)

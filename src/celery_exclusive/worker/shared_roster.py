@@ -24,11 +24,11 @@ from celery_exclusive.system.processes import is_gone
 from celery_exclusive.worker.roster import Roster, Slot
 
 _PATH = "CELERY_EXCLUSIVE_ROSTER"
-"""The environment variable that names the file, for children that inherit no memory."""
+"""The environment variable with the name of the file, for children that inherit no memory."""
 _FEWEST = 1024
 _encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 _LONGEST = 16_000
-"""Bytes that a slot has for what its run claims. Most runs need one page of memory."""
+"""The bytes of a slot for the claims of its run. Most runs need one page of memory."""
 _EPOCH, _LONGEST_NAME = 64, 256
 _HEADER = 512
 """Bytes before the table of pids."""
@@ -45,20 +45,19 @@ class _Header(Structure):
 
 
 class _Record(Structure):
-    """What a run claims, as JSON. Its checksum shows whether a child has just written half of it."""
+    """The claims of a run, as JSON. A checksum shows whether a child has written only half of it."""
 
     _fields_ = (("size", c_uint32), ("checksum", c_uint32), ("claims", c_char * _LONGEST))
 
 
 class SharedRoster(Roster):
-    """The slots of the runs in the children of a pool. Nobody waits for a lock.
+    """The slots of the runs in the children of a pool. No process waits for a lock.
 
-    Each child writes a slot of its own: the pool numbers them, and a number is free when its child has ended.
-    The pids of the children that run something are in a table before the slots, and count while they live.
+    Each child writes a slot of its own, by the number that the pool gives it. A number is free when its child
+    has ended. A table before the slots has the pids of the children that run a task; only living ones count.
 
-    Parameters:
-        children: how many there may be at the start; control commands may double that.
-        is_inherited: whether children are forked. Others find a file by its name in their environment.
+    Parameters: children: the number of children at the start; control commands may double it. is_inherited:
+    whether children are forked. Other children find a file by its name in their environment.
     """
 
     is_shared = True
@@ -77,7 +76,7 @@ class SharedRoster(Roster):
 
     @classmethod
     def of_parent(cls) -> SharedRoster | None:
-        """Return the roster of the main process in a child that was not forked; elsewhere None."""
+        """Return the roster of the main process in a child that was not forked, and None elsewhere."""
         roster = cls.__new__(cls)
         try:
             with Path(os.environ[_PATH]).open("r+b") as file:
@@ -96,7 +95,7 @@ class SharedRoster(Roster):
         self._records = (_Record * count).from_buffer(memory, _HEADER + sizeof(self._pids))
 
     def close(self) -> None:
-        """Leave no file behind."""
+        """Remove the file."""
         if self._path:
             self._path.unlink(missing_ok=True)
             os.environ.pop(_PATH, None)
@@ -117,7 +116,7 @@ class SharedRoster(Roster):
 
     @property
     def is_stopping(self) -> bool:
-        """Whether the worker stops. Of a warm shutdown only the main process hears."""
+        """Whether the worker stops, as the main process has noted it: only that one sees a warm shutdown."""
         return bool(self._header.is_stopping)
 
     def listen(self, name: str | None) -> None:
@@ -131,7 +130,7 @@ class SharedRoster(Roster):
         """Note that this child begins a run.
 
         Raises:
-            ExclusiveError: what the run claims does not fit into a slot.
+            ExclusiveError: the claims of the run do not fit into a slot.
         """
         process: Any = current_process()
         return _ChildSlot(claims, self._records[process.index], self._pids, process.index)
@@ -150,7 +149,7 @@ class SharedRoster(Roster):
                 yield slot
 
     def read(self, index: int, pid: int) -> _SeenSlot | None:
-        """Read the slot of a child; None: it runs nothing, or was killed while it wrote."""
+        """Read the slot of a child. None: the child runs no task, or was killed while it wrote."""
         for _ in range(3):  # its child may write it just then
             record = self._records[index]
             claims = record.claims[: record.size]

@@ -1,4 +1,4 @@
-"""What a worker does for locks when it starts and stops."""
+"""The boot step of a worker: starts and stops the parts that locks need."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
     from celery_exclusive.services import Services
 
 _LOOK = 0.5
-"""Seconds between two looks whether the last task has ended."""
+"""Seconds between two checks whether the last task has ended."""
 _PATIENCE = 0.5
 """Seconds for which a worker that stops waits for the tasks of its pool itself."""
 _FAREWELL = 8
 """Seconds for which the main process waits, when all bodies have ended, for its threads, store and broker."""
 _FIXUP = "celery_exclusive.installer:install_copy"
-"""What Celery calls for the copy of the app that a child which is not forked makes."""
+"""The function that Celery calls for the copy of an app in a child that is not forked."""
 
 
 class Locks(bootsteps.StartStopStep):
     """Checks options, settings and store, adds the banner line, and runs heartbeat and reaper.
 
-    It starts before the pool, so that it is stopped after it: leases are kept until the last body has ended.
+    The step starts before the pool and so stops after it: leases are renewed until the last body has ended.
     """
 
     def __init__(self, worker: Any, **kwargs: Any) -> None:
@@ -58,7 +58,7 @@ class Locks(bootsteps.StartStopStep):
             worker.startup_info = partial(self.banner, startup_info)
 
     def include(self, parent: Any) -> bool:
-        """First of all steps, whatever Celery's order is."""
+        """Put this step before all other steps of Celery."""
         parent.steps.insert(0, self)
         return True
 
@@ -95,7 +95,7 @@ class Locks(bootsteps.StartStopStep):
         self.reaper.start()
 
     def register_with_event_loop(self, parent: Any, hub: Any) -> None:
-        """The pool runs, and the consumer is connected."""
+        """Start the relay: Celery calls this when the pool runs and the consumer is connected."""
         if self.worker and self.worker.relay:
             self.worker.relay.listen(parent.pool)
 
@@ -107,8 +107,9 @@ class Locks(bootsteps.StartStopStep):
     def stop(self, parent: Any) -> None:
         """End what `start` has begun, as soon as the pool has no task any more.
 
-        Celery does not always wait for tasks in threads, which nobody can end: a second signal ends its wait,
-        and a test with an embedded worker goes on. They keep their leases until the last of them ends.
+        Celery does not always wait for tasks in threads, which cannot be ended from outside: a second signal
+        ends its wait, and a test with an embedded worker continues. Their leases are renewed until the last
+        task ends.
         """
         if not self.worker:
             return

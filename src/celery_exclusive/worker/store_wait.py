@@ -1,4 +1,4 @@
-"""How long a run waits for a store that does not answer: while it begins, and while it ends."""
+"""The waits of a run for a store that does not answer, at its beginning and at its end."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
 _FIRST_PAUSE = 0.1
 """Seconds between the first two tries; each further pause is twice as long, up to 5 s."""
 _LOOK = 0.3
-"""Seconds between two looks whether the worker stops."""
+"""Seconds between two checks whether the worker stops."""
 _LAST = 3
 """Seconds for which a run still waits when its worker stops."""
 _SHORTEST = 0.1
-"""Seconds for which a store is asked whatever time is left."""
+"""The least seconds for a store call, even if no time is left."""
 
 
 class StoreWait:
-    """Asks the store for one run. While the store is down, the run waits in the worker's slot.
+    """Sends the requests of one run to the store. While the store is down, the run waits in its worker slot.
 
-    `failures` is how often the store did not answer, `hard` and `soft` are the time limits in seconds, `end`
-    is the budget of its end. A hard limit must not strike then: finished work would be reported as failed, or
-    run again.
+    `failures`: the number of requests without an answer. `hard`, `soft`: the time limits in seconds. `end`:
+    the budget of the end. A hard limit must not strike at the end: finished work would be reported as failed,
+    or run again.
 
     Parameters:
-        worker: it may stop meanwhile.
+        worker: the context of the worker, which may stop meanwhile.
         is_for_any: whether another worker can execute the delivery.
     """
 
@@ -95,7 +95,7 @@ class StoreWait:
             pause = min(pause * 2, 5.0)
 
     def seconds_to_begin(self) -> float:
-        """Return how long to wait: time limits run meanwhile, and must not end a task before it begins."""
+        """Return the seconds to wait. Time limits run meanwhile, and must not end a task before it begins."""
         seconds = float(self.services.settings.exclusive_store_wait)
         for limit in (self.hard, self.soft):
             if limit:
@@ -111,9 +111,9 @@ class StoreWait:
         return self.worker.is_stopping and self.is_for_any
 
     def _ask(self, key: str, operation: KeyOperation) -> Reply:
-        """An answer may be lost after the store did its part, and a request come after all the others.
+        """Send a request, after a failure as a redelivered copy's.
 
-        So each further one is that of a redelivered copy.
+        The store may have executed a request whose answer is lost, and an earlier request may arrive last.
         """
         if not isinstance(operation, Acquire):
             return self.services.store.apply(key, operation)
@@ -126,7 +126,7 @@ class StoreWait:
 
 
 def _sleep(seconds: float, unless: Callable[[], bool]) -> bool:
-    """Sleep for so many seconds; False: the caller has no more time."""
+    """Sleep for so many seconds. False: the caller has no more time."""
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
         if unless():

@@ -1,7 +1,7 @@
-"""Messages out of a line, for a task that has no option here: another release of the code gave it one.
+"""Messages from a line whose task has no option in this worker's code: another release declared one.
 
-It runs without a lock, as this worker's code says. If its entry stayed in line, it would be offered and run
-again and again, while the tasks behind it wait.
+The task runs without a lock, as this worker's code declares it. If its entry stayed in line, it would be
+offered and run again and again, while the tasks behind it wait.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Undeclared:
                 show_origin(request.request_dict, header)
 
     def _revoke(self, sender: Any, request: Any, **_: Any) -> None:
-        """Celery announces a message that is revoked or expires before it is received only here."""
+        """Handle a message that is revoked or expires before it is received, as Celery announces it here."""
         header = read_header(self.services, vars(request), request.id, sender.name)
         if header:
             self._release_unique_key(sender, request.id, header)
@@ -62,7 +62,7 @@ class Undeclared:
             self._leave_lines(sender, request.id, header, again=again)
 
     def _refuse(self, message: Any, **_: Any) -> None:
-        """Celery drops it: no worker of this release knows its task, or can read it."""
+        """Handle a message that Celery drops: no worker of this release knows its task, or can read it."""
         headers = message.headers or {}
         redelivered = is_redelivered(message)
         release_unique_key_of(self.services, str(headers.get("id")), headers, redelivered=redelivered)
@@ -72,7 +72,7 @@ class Undeclared:
             self.services.releaser.add_message(id, header)
 
     def _leave_lines(self, task: Any, id: str, header: Header, *, again: bool) -> bool:
-        """Leave the lines of options that this task has not; return whether it may be in any.
+        """Leave the lines of options that this task does not have; return whether it may be in any line.
 
         A task with another option acquires the unique key of its message all the same, out of that line.
         """
@@ -88,7 +88,7 @@ class Undeclared:
         return bool(to_leave)
 
     def _leave_line(self, store: Store, task: str, id: str, key: str, claim: str) -> None:
-        """Not for good: a worker of another release may get it, if this one is killed before it has run."""
+        """Remove the entry, but not for good: if this worker is killed, one of another release may get it."""
         try:
             with forks_wait():
                 reply = store.apply(key, Remove(claim, ending="open"))

@@ -17,9 +17,9 @@ from celery_exclusive.worker.store_wait import StoreWait
 
 
 class WorkerUniqueLease(UniqueLease):
-    """The unique lease of one delivery. `may_hold` says that its end has to release it.
+    """The unique lease of one delivery. `may_hold`: the end of the delivery has to release it.
 
-    `lease` is what its body sees of it, if that has no lock.
+    `lease` is the `self.lease` of a body without a lock.
     """
 
     lease: Lease | None = None
@@ -40,9 +40,9 @@ class WorkerUniqueLease(UniqueLease):
         self.is_uncertain = False  # whether a request that was repeated may have released it before
 
     def end(self, error: BaseException | None) -> None:
-        """Release the key, since the body has ended: what is published from now on finds it free.
+        """Release the key, since the body has ended, before callbacks and next steps are published.
 
-        If the message is redelivered it keeps the key, and if the process ends the main process decides. It
+        A message that is redelivered keeps the key, and if the process exits, the main process decides. This
         raises nothing: finished work stays finished.
         """
         if not self.may_hold or not (error is None or isinstance(error, Exception)):
@@ -64,14 +64,14 @@ class WorkerUniqueLease(UniqueLease):
                 self._log_if_lost(answer)
 
     def release(self) -> None:
-        """Release the key of this delivery, and that of the publish, which holds it until a body begins."""
+        """Release the leases of this delivery and of its publish, which holds the key until a body begins."""
         if self.may_hold:
             answers = [self._ask(claim.release()) for claim in self.unique.claims]
             self.may_hold = None in answers
             self._log_if_lost(answers[0])
 
     def _ask(self, operation: Release | Requeue) -> object:
-        """Return the answer; None if there was none: it is tried again at the end of the run, or owed."""
+        """Return the answer. None: there was none; the release is retried at the end of the run, or owed."""
         try:
             with self.store_wait.end:
                 reply, interruption = finish(lambda: self.services.store.apply(self.claim.key, operation))
@@ -85,7 +85,7 @@ class WorkerUniqueLease(UniqueLease):
         return reply.answer
 
     def _log_if_lost(self, answer: object) -> None:
-        """Log a lease that was gone before its body ended. A retry or replacement that has it is no loss."""
+        """Log a lease that was lost before its body ended, but not to a retry or replacement."""
         is_lost = self.lease and answer == Applied(False) and not self.is_handed_over
         if is_lost and not self.is_uncertain:
             notices.lease_lost(self.services, self.task, task_id(self.delivery.id), self.claim.key)

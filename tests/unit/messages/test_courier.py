@@ -130,7 +130,10 @@ def test_a_place_whose_message_is_gone_is_reported_and_leaves_the_line(
     courier.follow_up(Reply(Applied(True), (Wake(KEY, "first/1", b"", store.epoch()),)))
     courier.wait(30)
     assert store.inspect(KEY).waiting == 1
-    assert f"Task [first] is lost: somebody deleted its message from the line of lock {KEY}" in caplog.text
+    assert (
+        f"Task [first] is lost: another program deleted its message from the line of lock {KEY}"
+        in caplog.text
+    )
 
 
 @pytest.mark.proves("woken messages are published")
