@@ -110,8 +110,10 @@ class TaskMixin:
         Example:
             if import_feed.lock_state(url).is_running: ...
 
-        Parameters: args, kwargs: the arguments of the call. headers: the headers of its message, if keys are
-        made of headers, too. A parameter of the task with the name `headers` must then be given by position.
+        Parameters:
+            args, kwargs: the arguments of the call.
+            headers: the headers of its message, if keys are made of headers, too. A parameter of the task
+                that is called `headers` must then be given by position.
 
         Raises:
             OptionError: the task has neither exclusive= nor unique=, or the arguments cannot be a key, or

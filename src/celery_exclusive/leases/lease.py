@@ -53,10 +53,11 @@ class Lease:
 
         If the store has lost its data, the lease is restored.
 
-        Raises: LeaseLost: the lease has expired, for instance after a pause of this process for longer than
-        `ttl`, and the key may have another owner; or it was lost with the store's data, and the key has
-        another owner; or the store has not answered for `ttl`; or the lease was released, since its body has
-        ended.
+        Raises:
+            LeaseLost: the lease has expired, for instance after a pause of this process that was longer than
+                `ttl`, and the key may have another owner; or it was lost with the store's data, and the key
+                has another owner; or the store has not answered for `ttl`; or the lease was released, since
+                its body has ended.
         """
         if self._is_over:
             raise LeaseLost(

@@ -63,15 +63,17 @@ class lock:  # noqa: N801 - it is read like a verb, as in contextlib
         async with lock("repo:17", wait=5) as lease:            # in a coroutine of asyncio
             await lease.acheck()                                # and aacquire(), arelease(), alocked()
 
-    Parameters: text: the name of the lock, for all processes with the same store and namespace. It is no
-    template: braces stay as they are, with a warning if there is a name in them. ttl: seconds after which the
-    lock of a dead process is free again, from 0.1. It does not limit how long a lock is held: a thread renews
-    the lease three times per ttl. Default 30. wait: the most seconds to wait for the lock; 0 is one try.
-    Default None: as long as it takes. limit: the number of holders at once, an int from 1; the latest
-    caller's counts. Default 1. until_commit: True holds it, in a Django project, until the transactions are
-    committed or rolled back in whose `atomic()` blocks it ends. False releases it within them; None, the
-    default, does so, too, and logs a warning. Not in coroutines. app: the Celery app whose store to use.
-    Default: the current app, or the only one with `install`.
+    Parameters:
+        text: the name of the lock, for all processes with the same store and namespace. It is no template:
+            braces stay as they are, with a warning if there is a name in them.
+        ttl: seconds after which the lock of a dead process is free again, from 0.1. It does not limit how
+            long a lock is held: a thread renews the lease three times per ttl. Default 30.
+        wait: the most seconds to wait for the lock; 0 is one try. Default None: as long as it takes.
+        limit: the number of holders at once, an int from 1; the latest caller's counts. Default 1.
+        until_commit: True holds it, in a Django project, until the transactions are committed or rolled back
+            in whose `atomic()` blocks it ends. False releases it within them; None, the default, does so,
+            too, and logs a warning. Not in coroutines.
+        app: the Celery app whose store to use. Default: the current app, or the only one with `install`.
 
     Raises:
         OptionError: a value or a name is wrong, a time longer than 157,766,400 s (5 years), or a limit above

@@ -56,8 +56,9 @@ class SharedRoster(Roster):
     Each child writes a slot of its own, by the number that the pool gives it. A number is free when its child
     has ended. A table before the slots has the pids of the children that run a task; only living ones count.
 
-    Parameters: children: the number of children at the start; control commands may double it. is_inherited:
-    whether children are forked. Other children find a file by its name in their environment.
+    Parameters:
+        children: the number of children at the start; control commands may double it.
+        is_inherited: whether children are forked. Others find a file by its name in their environment.
     """
 
     is_shared = True
