@@ -19,7 +19,7 @@ from tests.worker.message import consume, stop_consuming
 from tests.worker.pipe import in_the_pipe
 from tests.worker.stage import Stage, on_stages
 from tests.worker.trouble import hold
-from tests.worker.versions import needs_celery
+from tests.worker.versions import IS_FAST, needs_celery
 
 PUT_BACK = "1 of this worker's leases were restored"
 NOT_NOTICED = {"exclusive_ttl": 600, "exclusive_reap_period": 600}
@@ -138,7 +138,7 @@ def test_a_lease_that_its_body_has_released_stays_free_while_the_next_is_called(
         lab.send("patient", "k", tag="next", options={"queue": "side"})
         lab.wait_for_line(1, "patient", "k")
         stop_consuming(lab, worker, "side")
-        broker.withhold(b"RPUSH")
+        broker.withhold(b"RPUSH" if IS_FAST else b"LPUSH")
         lab.open("holder")
         eventually(lambda: broker.met, "the call of the next")
         flush(store)
