@@ -10,7 +10,6 @@ from typing import Any
 
 from billiard.einfo import ExceptionInfo
 from billiard.exceptions import WorkerLostError
-from celery.app.trace import TraceInfo, trace_ok_t
 from celery.exceptions import Ignore, Reject
 from celery.states import IGNORED, REJECTED
 
@@ -25,6 +24,7 @@ from celery_exclusive.messages.republish import Republisher
 from celery_exclusive.messages.stored import StoredMessage
 from celery_exclusive.options.declared import Exclusive, Unique
 from celery_exclusive.run import Run, within
+from celery_exclusive.seams.celery_request import Ending, trace_ok
 from celery_exclusive.services import Services
 from celery_exclusive.system.deadline import deadline
 from celery_exclusive.system.signals import undisturbed
@@ -286,4 +286,4 @@ def _traced(end: Ignore | Reject) -> Any:
         raise end
     except type(end):
         info = ExceptionInfo(internal=True)
-    return trace_ok_t(info, TraceInfo(REJECTED if isinstance(end, Reject) else IGNORED, end), None, None)
+    return trace_ok(info, Ending(REJECTED if isinstance(end, Reject) else IGNORED, end), None, None)

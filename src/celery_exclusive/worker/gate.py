@@ -9,6 +9,7 @@ from celery.app.task import Task as CeleryTask
 
 from celery_exclusive.messages.header import DELIVERY
 from celery_exclusive.run import Run, current_run, within
+from celery_exclusive.seams.celery_request import TaskMixin as TracedTask
 from celery_exclusive.task import TaskMixin
 from celery_exclusive.worker.body import NEVER_RUN, never_run
 from celery_exclusive.worker.context import context_of
@@ -19,19 +20,11 @@ if TYPE_CHECKING:
     from celery_exclusive.services import Services
 
 
-class GatedTask(TaskMixin):
-    """A mixin before the class of every task with options.
+class GatedTask(TracedTask, TaskMixin):
+    """A mixin before the class of every task with options. It wraps each of its tracers by a gate."""
 
-    Celery assigns a tracer to `__trace__` whenever it (re)connects; each is wrapped by a gate.
-    """
-
-    @property
-    def __trace__(self) -> Any:
-        return vars(self).get("_gate")
-
-    @__trace__.setter
-    def __trace__(self, tracer: Any) -> None:
-        vars(self)["_gate"] = tracer and Gate(self, tracer)
+    def wrapped(self, tracer: Callable[..., Any]) -> Callable[..., Any]:
+        return Gate(self, tracer)
 
     def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
         """Mark the run as begun. If a hook fails here, the body publishes nothing."""

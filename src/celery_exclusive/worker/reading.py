@@ -11,6 +11,7 @@ from celery_exclusive.core.claim import FINISHED, Claim, UniqueClaim
 from celery_exclusive.messages.header import HEADER, Header, read_header, rejections
 from celery_exclusive.messages.stored import Content, content_of
 from celery_exclusive.options.keys import key_of
+from celery_exclusive.seams.celery_request import as_dict
 from celery_exclusive.worker.queues import source
 from celery_exclusive.worker.received import Received
 
@@ -44,7 +45,7 @@ class Delivered(NamedTuple):
             urandom(8).hex(),
             content_of(message),
             source(message),
-            request.request_dict.get("retries") or 0,
+            as_dict(request).get("retries") or 0,
             is_redelivered(message),
         )
 

@@ -8,13 +8,14 @@ from dataclasses import astuple, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from billiard.process import current_process
 from celery.bootsteps import RUN  # type: ignore[attr-defined]
 
 from celery_exclusive import notices
 from celery_exclusive.brokers import broker_urls, family
 from celery_exclusive.core.operations import Applied
 from celery_exclusive.messages.stored import StoredMessage
+from celery_exclusive.seams.billiard_pool import listen_to_children, write_to_parent
+from celery_exclusive.seams.celery_request import strategies_of
 from celery_exclusive.stores.base import Reply, Wake
 from celery_exclusive.worker.handed_on import handed_on
 from celery_exclusive.worker.priority import has_highest_priority
@@ -59,7 +60,7 @@ class Relay:
         self._taken.clear()  # Celery has forgotten what had no slot yet
         if "slots" in self.services.fast:
             Slots().serve(self.worker.semaphore)
-        pool._pool._result_handler.state_handlers[_STATE] = self.receive
+        listen_to_children(pool, _STATE, self.receive)
 
     def receive(self, *fields: Any) -> None:
         """Run the message that a child has sent, or publish it."""
@@ -116,7 +117,7 @@ class Relay:
         if consumer.blueprint.state != RUN or not consumer.connection or stored.exchange:
             return False
         name, tasks = stored.headers["task"], consumer.task_consumer
-        if name not in consumer.strategies or not tasks.consuming_from(stored.routing_key):
+        if name not in strategies_of(consumer) or not tasks.consuming_from(stored.routing_key):
             return False
         if not has_highest_priority(stored, tasks):
             return False
@@ -128,5 +129,5 @@ def _send(wake: Wake) -> bool:
     words = pickle.dumps((_STATE, astuple(wake)))
     if len(words) + _HEADER > _MOST:
         return False
-    current_process().outq.send_payload(words)  # type: ignore[attr-defined]
+    write_to_parent(words)
     return True

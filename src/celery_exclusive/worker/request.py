@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cached_property, wraps
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
@@ -17,6 +17,8 @@ from celery_exclusive.core.endings import guard_of, is_obsolete_copy, run_ended
 from celery_exclusive.errors import StoreError
 from celery_exclusive.messages.header import DELIVERY, read_header
 from celery_exclusive.run import Run, UniqueLease, within
+from celery_exclusive.seams.celery_request import RequestMixin as OfCelery
+from celery_exclusive.seams.celery_request import as_dict, child_of, was_revoked
 from celery_exclusive.system.deadline import Budget, deadline
 from celery_exclusive.worker.context import context_of
 from celery_exclusive.worker.reading import Delivered, read, release_unique_key_of, show_origin
@@ -33,7 +35,7 @@ _DEATHS = (WorkerLostError, Terminated, TimeLimitExceeded)
 """Endings of a child that may not have ended yet. A child reports all others itself, outside the body."""
 
 
-class RequestMixin:
+class RequestMixin(OfCelery):
     """The additions to a Celery request of a task with options."""
 
     _requeued = False
@@ -52,7 +54,7 @@ class RequestMixin:
             self._worker.note_arrival(self.task, self.message.headers)
         except Exception as error:  # noqa: BLE001 - the gate raises it: the consumer goes on
             delivered = get_pickleable_exception(error)
-        self._delivered = self.request_dict[DELIVERY] = delivered
+        self._delivered = as_dict(self)[DELIVERY] = delivered
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Wrap `on_success` in Celery's subclass for each task, which does not call ours."""
@@ -66,18 +68,17 @@ class RequestMixin:
         if isinstance(came, Exception):
             return None
         try:
-            delivery = read(came, self.task, self.request_dict, self.args, self.kwargs)
+            delivery = read(came, self.task, as_dict(self), self.args, self.kwargs)
         except Exception:  # noqa: BLE001 - whatever it is, the gate raises it if a body would begin
             release_unique_key_of(self._services, self.id, came.headers, redelivered=came.redelivered)
             return None
         return delivery and delivery.at_present()
 
-    @cached_property
-    def _context(self) -> Any:
-        """The context of this request, as users' hooks and errbacks get it in the main process."""
+    def make_context(self, make: Callable[[], Any]) -> Any:
+        """Return the context of this request as users' hooks and errbacks get it in the main process."""
         if header := read_header(self._services, self.message.headers, self.id, self.task.name):
-            show_origin(self.request_dict, header)
-        context = super()._context  # type: ignore[misc]
+            show_origin(as_dict(self), header)
+        context = make()
         for seen in (vars(context), context.headers or {}):
             seen.pop(DELIVERY, None)
         return context
@@ -114,16 +115,16 @@ class RequestMixin:
         finally:
             self._release_later(delivery, self._child if issubclass(exc_info.type, _DEATHS) else None)
 
-    def _announce_revoked(self, reason: Any, terminated: bool, signum: Any, expired: bool) -> None:
+    def announce_revoked(self, announce: Callable[[], None], *, terminated: bool) -> None:
         """Release the leases of a revoked or expired task; one that is terminated ends in `on_failure`."""
         delivery = self._read()
         if not terminated and delivery and self._is_obsolete_copy(delivery):
             task_ready(self)
             self.acknowledge()
-            self._already_revoked = True
+            self.note_revoked()
             return
         with self._at_its_end(delivery):
-            super()._announce_revoked(reason, terminated, signum, expired)  # type: ignore[misc]
+            announce()
         is_reported_again = terminated and not self._has_ended
         if not is_reported_again:
             self._release_later(delivery)
@@ -155,7 +156,7 @@ class RequestMixin:
     @property
     def _child(self) -> int | None:
         """The pid of the child that runs the task. A pool of greenlets has numbers of greenlets as pids."""
-        return None if self._worker.is_green else self.worker_pid
+        return None if self._worker.is_green else child_of(self)
 
     def _release_later(self, delivery: Received | None, dying: int | None = None) -> None:
         """Let the background releaser release the leases of the delivery, once `dying` is gone."""
@@ -196,7 +197,7 @@ def _noting_end(on_success: Any) -> Any:
     def succeed(self: RequestMixin, *args: Any, **kwargs: Any) -> Any:
         self._has_ended = True
         result = on_success(self, *args, **kwargs)
-        if self._already_revoked:  # a greenlet that was killed, maybe while it parked
+        if was_revoked(self):  # a greenlet that was killed, maybe while it parked
             self._release_later(self._read())
         return result
 

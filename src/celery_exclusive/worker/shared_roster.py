@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from billiard.process import current_process
-
 from celery_exclusive import notices
 from celery_exclusive.core.claim import Claim, UniqueClaim
 from celery_exclusive.core.delivery import Claims
 from celery_exclusive.errors import ExclusiveError
 from celery_exclusive.leases.keeper import Known
+from celery_exclusive.seams.billiard_pool import number_of_child
 from celery_exclusive.system.processes import is_gone
 from celery_exclusive.worker.roster import Roster, Slot
 
@@ -133,8 +132,8 @@ class SharedRoster(Roster):
         Raises:
             ExclusiveError: the claims of the run do not fit into a slot.
         """
-        process: Any = current_process()
-        return _ChildSlot(claims, self._records[process.index], self._pids, process.index)
+        number = number_of_child()
+        return _ChildSlot(claims, self._records[number], self._pids, number)
 
     def runs(self) -> Sequence[Slot]:
         """Return the slots of the runs in children that live."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import partial
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from celery_exclusive.core.endings import run_ended
 from celery_exclusive.display import printable
 from celery_exclusive.errors import ExclusiveError, OptionError
 from celery_exclusive.messages.namespace import keep_namespace, own_broker
+from celery_exclusive.seams.celery_request import wrap_banner
 from celery_exclusive.system.deadline import deadline
 from celery_exclusive.worker.checks import refuse_changed_names, refuse_unfit, warnings
 from celery_exclusive.worker.context import WorkerContext
@@ -51,11 +51,9 @@ class Locks(bootsteps.StartStopStep):
     def __init__(self, worker: Any, **kwargs: Any) -> None:
         super().__init__(worker, **kwargs)
         self.services: Services = worker.app._celery_exclusive
-        startup_info = getattr(worker, "startup_info", None)
         self.undeclared = Undeclared(self.services)
         self.worker: WorkerContext | None = None
-        if startup_info:
-            worker.startup_info = partial(self.banner, startup_info)
+        wrap_banner(worker, self.banner)
 
     def include(self, parent: Any) -> bool:
         """Put this step before all other steps of Celery."""

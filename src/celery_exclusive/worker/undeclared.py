@@ -17,6 +17,7 @@ from celery_exclusive.core.operations import Applied, Remove
 from celery_exclusive.errors import ExclusiveError
 from celery_exclusive.messages.header import Header, read_header
 from celery_exclusive.options.declared import Exclusive
+from celery_exclusive.seams.celery_request import as_dict
 from celery_exclusive.system.forks import forks_wait
 from celery_exclusive.worker.gate import GatedTask
 from celery_exclusive.worker.reading import (
@@ -51,7 +52,7 @@ class Undeclared:
             note_route(came, header)
             self._release_unique_key(request.task, request.id, header)
             if self._leave_lines(request.task, request.id, header, again=came.redelivered):
-                show_origin(request.request_dict, header)
+                show_origin(as_dict(request), header)
 
     def _revoke(self, sender: Any, request: Any, **_: Any) -> None:
         """Handle a message that is revoked or expires before it is received, as Celery announces it here."""
