@@ -73,8 +73,9 @@ def publish(call: Call) -> Plan[Sending]:
 
 
 def has_to_be_sent(*, goes_on: bool, is_awaited: bool, has_given_id: bool, parent: str | None) -> bool:
-    """Whether a message is sent even if another task holds its key: otherwise work is lost, or a task waits.
+    """Whether a message is sent even if another task holds its key.
 
+    Without it work would be lost, or its caller or canvas would wait in vain.
     `goes_on`: it is the retry or the replacement of a run. `has_given_id`: the caller has chosen the task id,
     and may wait for its result. `is_awaited` and `parent` are as in `Call`.
     """
