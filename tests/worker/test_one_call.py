@@ -257,7 +257,7 @@ def test_signals_and_events_of_a_publish_do_not_follow_a_duplicate(
 
 
 @pytest.mark.promise(
-    "There, Celery's event of a call is sent after its message, and a duplicate has none",
+    "In one command: Celery's event of a call is sent after its message, and a duplicate has none",
     broke="taken for the message: it never came",
 )
 def test_the_event_of_a_call_is_sent_after_its_message(
