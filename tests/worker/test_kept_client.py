@@ -97,6 +97,31 @@ def test_messages_that_are_sent_later_in_a_batch_go_through_the_channel_of_the_f
         assert connection.default_channel.queue_purge("celery") == 4
 
 
+class Proxy:
+    """An object in front of a producer, as tracers and wrapt make them."""
+
+    __slots__ = ("_producer",)
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._producer, name)
+
+
+@pytest.mark.promise(
+    "A producer of the caller's that is not of kombu's own class is used as it is",
+    broke="captured as one of that class: AttributeError",
+)
+@pytest.mark.parametrize("name", ["exclusive", "apart"])
+def test_a_call_uses_a_proxy_of_a_producer_as_it_is(app: Celery, made: list[Channel], name: str) -> None:
+    with app.producer_pool.acquire() as producer:
+        proxy = Proxy(producer)
+        assert counted(made, lambda number: app.tasks[name].apply_async((number,), producer=proxy)) == 5
+    with app.connection_for_write() as connection:
+        assert connection.default_channel.queue_purge("celery") == 6
+
+
 class Passwords(CredentialProvider):
     def get_credentials(self) -> tuple[str, str]:
         return "me", "secret"

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kombu import Producer
+
 from celery_exclusive.messages.header import HEADER, Header, read_header
 from celery_exclusive.seams.kombu_message import Captured, Sender, capturing, push_or_send
 
@@ -62,7 +64,9 @@ class Message:
             result = self.send_task(**completed)
         else:
             with services.app.producer_or_acquire(options.get("producer")) as producer:
-                completed["producer"] = capturing(producer, HEADER, sender or push_or_send)
+                completed["producer"] = producer
+                if sender or type(producer) is Producer:
+                    completed["producer"] = capturing(producer, HEADER, sender or push_or_send)
                 try:
                     result = self.send_task(**completed)
                 except NotSent:  # here, since a producer that ends with an error has a new connection
