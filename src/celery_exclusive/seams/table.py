@@ -1,6 +1,7 @@
 """The private names of other packages that this library touches, and the public ones that it replaces.
 
-Things are slower without a name that has a part. A promise depends on each of the others.
+Things are slower without a name that has a part. A promise depends on each of the others. Names that older
+versions lack are read with a default: they stand in the file of their package alone.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ SEAMS: Final = (
     ),
     Seam("celery.app.task", "Task.__trace__", "3.0", "put its gate around the body of a task"),
     Seam("celery.app.trace", "trace_ok_t", "4.0", "end a task without its body"),
-    Seam("celery.app.trace", "TraceInfo.handle_error_state", "3.1", "end a task without its body"),
+    Seam("celery.app.trace", "TraceInfo", "3.1", "end a task without its body"),
     Seam(
         "celery.worker.consumer.consumer",
         "Consumer.strategies",
@@ -83,6 +84,13 @@ SEAMS: Final = (
         "deliver a message to a task of this worker",
     ),
     Seam("celery.apps.worker", "Worker.startup_info", "2.1", "show the store in the banner of a worker"),
+    Seam(
+        "celery.concurrency.base",
+        "BasePool._pool",
+        "2.2",
+        "receive the next message from a child",
+        parts=("relay",),
+    ),
     Seam(
         "billiard.pool",
         "Pool._result_handler",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -93,3 +94,11 @@ def test_a_private_name_is_found_in_each_form(text: str, name: str) -> None:
 
 def test_a_private_name_of_its_own_is_no_finding() -> None:
     assert not set(private_names("class A:\n def __init__(self): self._a = 1\n\ndef f(a): return a._a"))
+
+
+def test_the_room_touches_every_name_of_its_table() -> None:
+    lists = {"table.py", "seam.py", "probe.py"}
+    files = [file for file in (SOURCE / "seams").glob("*.py") if file.name not in lists]
+    words = {word for file in files for word in re.findall(r"\w+", file.read_text())}
+    elsewhere = {"create_request_cls"}  # its class inherits from the request that `worker/request.py` wraps
+    assert {seam.attribute for seam in SEAMS} - words == elsewhere
