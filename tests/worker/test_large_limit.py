@@ -16,11 +16,12 @@ pytestmark = pytest.mark.proves("large limit")
 SLOTS = 4
 
 
-def test_a_line_of_a_thousand_is_admitted_a_hundred_at_a_time(make_lab: Callable[..., Lab]) -> None:
+@pytest.mark.parametrize("count", [400, pytest.param(1_000, marks=pytest.mark.large)])
+def test_a_long_line_is_admitted_a_hundred_at_a_time(make_lab: Callable[..., Lab], count: int) -> None:
     lab = make_lab(task_acks_late=True, exclusive_offer=60, module="tests.worker.shop_crowd")
     store = lab.app._celery_exclusive.store  # type: ignore[attr-defined]
     key = lab.task("wait").lock_state("k").key
-    tags = [f"{number}" for number in range(1_000)]
+    tags = [f"{number}" for number in range(count)]
     holder = Acquire("holder/1", "token of holder", 600 * SECOND)
     assert isinstance(store.apply(key, holder).answer, Granted)
     for tag in tags:
