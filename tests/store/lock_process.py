@@ -194,7 +194,7 @@ def be_interrupted(times: str) -> None:
 def is_between(place: list[str]) -> bool:
     """Whether the signal came between acquiring and the block, or between the block and its release."""
     names = {*place}
-    return place[-2:-1] == ["_granted"] or bool({"__exit__", "release"} & names and "insist" not in names)
+    return place[-2:-1] == ["_granted"] or bool({"__exit__", "release"} & names and "make" not in names)
 
 
 def use(guard: lock, *, in_block: bool) -> None:

@@ -17,7 +17,7 @@ from celery_exclusive.core.claim import Claim
 from celery_exclusive.core.operations import Applied, Granted, Held
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import ExclusiveError, LeaseUnconfirmed, StoreError, StoreUnavailable
-from celery_exclusive.leases.insist import insist
+from celery_exclusive.leases.attempts import Attempts
 from celery_exclusive.leases.lease import Lease
 from celery_exclusive.local.heartbeat import heartbeat
 from celery_exclusive.run import leases_of_runs
@@ -111,8 +111,9 @@ class Acquisition:
         """
         if not self._may_hold or self._pid != os.getpid():
             return
+        attempts = Attempts(2)
         try:
-            reply, interruption, is_repeated = insist(self._release)
+            reply = attempts.make(self._release)
         except Exception as error:  # noqa: BLE001 - what was done under the lock is done
             notices.trouble(
                 f"{self.owner_name} could not release lock {self.claim.key}: its lease expires after its ttl",
@@ -120,10 +121,14 @@ class Acquisition:
             )
             return
         self._may_hold = False
-        if self.lease and reply.answer == Applied(False) and not (is_repeated or interruption):
+        if (
+            self.lease
+            and reply.answer == Applied(False)
+            and not (attempts.is_repeated or attempts.interruption)
+        ):
             notices.lost(self.owner_name, self.claim.key)
-        if interruption:
-            raise interruption
+        if attempts.interruption:
+            raise attempts.interruption
         self._tidy()
 
     async def arelease(self) -> None:

@@ -15,7 +15,7 @@ from kombu.compression import decompress
 from celery_exclusive import notices
 from celery_exclusive.core.operations import Applied, Enqueue, Remove
 from celery_exclusive.errors import NotDone, StoreError, StoreRefused, StoreUnavailable, is_away
-from celery_exclusive.leases.insist import insist
+from celery_exclusive.leases.attempts import Attempts
 from celery_exclusive.messages.header import HEADER, Header
 from celery_exclusive.messages.stored import StoredMessage
 from celery_exclusive.options.amounts import microseconds_until
@@ -97,7 +97,7 @@ class OrderedPublish:
         remove = Remove(self.id, "superseded")
         if not is_store_away:
             with suppress(Exception):  # the caller gets the first error
-                insist(lambda: self.store.apply(self.key, remove))
+                Attempts(2).make(lambda: self.store.apply(self.key, remove))
                 return
         self.message.services.releaser.add((self.key, remove))
 

@@ -33,7 +33,7 @@ from celery_exclusive.errors import (
     StoreUnavailable,
     is_away,
 )
-from celery_exclusive.leases.insist import insist
+from celery_exclusive.leases.attempts import Attempts
 from celery_exclusive.messages.header import Header
 from celery_exclusive.publishing.celery_beat import is_celery_beat
 from celery_exclusive.publishing.impatient_store import store_or_impatient
@@ -249,7 +249,7 @@ class UniquePublish:
         key, store = self.key, self.store
         undo = self._undo(unpublished(self.call, self.services.ttl(self.option)))
         try:
-            replies, *_ = insist(lambda: [store.apply(key, operation) for operation in undo])
+            replies = Attempts(2).make(lambda: [store.apply(key, operation) for operation in undo])
             self._note_heir(is_handed_over=not isinstance(replies[-1].answer, Granted))
         except Exception as error:  # noqa: BLE001 - the caller gets the first error
             what = f"unique key {key} of a message that was not published could not be released; retrying"

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from billiard.einfo import ExceptionInfo
@@ -19,7 +20,7 @@ from celery_exclusive.core.admission import Outcome, Policy, admit
 from celery_exclusive.core.operations import Acquire, Answer, Applied, Granted, Held
 from celery_exclusive.core.plan import Ask, run_plan
 from celery_exclusive.errors import StoreError, StoreRefused, StoreUnavailable
-from celery_exclusive.leases.insist import finish
+from celery_exclusive.leases.attempts import Attempts
 from celery_exclusive.messages.republish import Republisher
 from celery_exclusive.messages.stored import StoredMessage
 from celery_exclusive.options.declared import Exclusive, Unique
@@ -173,9 +174,10 @@ class Execution:
     def look(self, asked: Ask) -> Answer:
         """Send a request that the plan can do without, with a short time limit."""
         self.look_until = self.look_until or time.monotonic() + _LOOK
+        attempts = Attempts()
         with deadline(self.look_until - time.monotonic()):
-            answer, interruption = finish(lambda: self.ask_once(asked))
-        self.note(interruption)
+            answer = attempts.make(partial(self.ask_once, asked))
+        self.note(attempts.interruption)
         return answer
 
     def ask_once(self, asked: Ask) -> Answer:

@@ -9,7 +9,7 @@ from celery_exclusive import notices
 from celery_exclusive.core.endings import run_ended
 from celery_exclusive.core.operations import Applied
 from celery_exclusive.core.records import SECOND
-from celery_exclusive.leases.insist import insist
+from celery_exclusive.leases.attempts import Attempts
 from celery_exclusive.leases.lease import Lease
 from celery_exclusive.worker.unique_lease import WorkerUniqueLease
 
@@ -102,17 +102,17 @@ class RunLeases:
             return None
         release = exclusive.release("done" if done else "open")
         store: Any = self.services.store
+        attempts = Attempts(2)
         with self.store_wait.end:
-            reply, interruption, is_repeated = insist(
-                partial(store.apply, exclusive.key, release, follows_up=relay is None)
-            )
+            reply = attempts.make(partial(store.apply, exclusive.key, release, follows_up=relay is None))
+        interruption = attempts.interruption
         if relay and (reply.wake or reply.aside):
             try:
                 self.services.courier.follow_up(relay.hand_on(reply))
             except BaseException as error:  # noqa: BLE001 - a signal's: it is raised when all is released
                 interruption = interruption or error
         found = isinstance(reply.answer, Applied) and reply.answer.is_applied
-        if self.run.lease and not (found or is_repeated or interruption):
+        if self.run.lease and not (found or attempts.is_repeated or interruption):
             notices.lease_lost(self.services, self.task, self.run.task_id, exclusive.key)
         return interruption
 

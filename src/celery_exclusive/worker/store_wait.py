@@ -14,7 +14,7 @@ from celery.exceptions import SoftTimeLimitExceeded
 from celery_exclusive import notices
 from celery_exclusive.core.operations import Acquire, KeyOperation
 from celery_exclusive.errors import StoreUnavailable
-from celery_exclusive.leases.insist import finish
+from celery_exclusive.leases.attempts import Attempts
 from celery_exclusive.stores.base import Reply
 from celery_exclusive.system.deadline import Budget, deadline
 
@@ -62,37 +62,37 @@ class StoreWait:
     def apply(self, key: str, operation: KeyOperation) -> tuple[Reply, BaseException | None]:
         """Return the store's reply, and the exception that a signal raised meanwhile, if any."""
         seconds = self.seconds_to_begin()
+        attempts = Attempts(again=self._again(seconds))
         with deadline(seconds):
-            return self._retry(key, operation, time.monotonic(), seconds)
+            reply = attempts.make(partial(self._ask, key, operation))
+        return reply, attempts.interruption
 
-    def _retry(
-        self, key: str, operation: KeyOperation, began: float, seconds: float
-    ) -> tuple[Reply, BaseException | None]:
+    def _again(self, seconds: float) -> Callable[[Exception], bool]:
+        """Return what waits for the store after each try, longer and longer; False: the time is over."""
+        began, pause, is_logged = time.monotonic(), _FIRST_PAUSE, False
+
         def is_over(pause: float = 0) -> bool:
             longest = min(seconds, _LAST) if self.is_hurried else seconds
             return time.monotonic() + pause > began + longest
 
-        pause, is_logged = _FIRST_PAUSE, False
-        interruption: Exception | None = None
-        while True:
+        def again(error: Exception) -> bool:
+            nonlocal pause, is_logged
+            if not isinstance(error, StoreUnavailable):
+                return False
+            self.failures += 1
+            if is_over(pause):
+                return False
+            if not is_logged:
+                is_logged = True
+                notices.store_wait(self.task.name, self.request["id"], error)
+            jittered, pause = pause * random.uniform(0.5, 1.5), min(pause * 2, 5.0)
             try:
-                reply, latest = finish(partial(self._ask, key, operation))
-                return reply, latest or interruption
-            except StoreUnavailable as error:
-                self.failures += 1
-                interruption = error.interruption = error.interruption or interruption
-                if is_over(pause):
-                    raise
-                if not is_logged:
-                    is_logged = True
-                    notices.store_wait(self.task.name, self.request["id"], error)
-                try:
-                    if not _sleep(pause * random.uniform(0.5, 1.5), unless=is_over):
-                        raise
-                except SoftTimeLimitExceeded as limit:
-                    error.interruption = limit
-                    raise error from None
-            pause = min(pause * 2, 5.0)
+                return _sleep(jittered, unless=is_over)
+            except SoftTimeLimitExceeded as limit:
+                error.interruption = limit
+                return False
+
+        return again
 
     def seconds_to_begin(self) -> float:
         """Return the seconds to wait. Time limits run meanwhile, and must not end a task before it begins."""

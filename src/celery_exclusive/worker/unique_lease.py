@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from celery_exclusive import notices
 from celery_exclusive.core.claim import UniqueClaim, task_id
 from celery_exclusive.core.endings import body_ended
 from celery_exclusive.core.operations import Applied, Release, Requeue
-from celery_exclusive.leases.insist import finish
+from celery_exclusive.leases.attempts import Attempts
 from celery_exclusive.leases.lease import Lease
 from celery_exclusive.run import UniqueLease
 from celery_exclusive.services import Services
@@ -72,16 +74,17 @@ class WorkerUniqueLease(UniqueLease):
 
     def _ask(self, operation: Release | Requeue) -> object:
         """Return the answer. None: there was none; the release is retried at the end of the run, or owed."""
+        attempts = Attempts()
         try:
             with self.store_wait.end:
-                reply, interruption = finish(lambda: self.services.store.apply(self.claim.key, operation))
+                reply = attempts.make(partial(self.services.store.apply, self.claim.key, operation))
         except Exception as error:  # noqa: BLE001 - the task has its result
             notices.trouble(
                 f"unique key {self.claim.key} could not be released; the release is retried", error
             )
             self.is_uncertain = True
             return None
-        self.is_uncertain |= reply.is_repeated or interruption is not None
+        self.is_uncertain |= reply.is_repeated or attempts.interruption is not None
         return reply.answer
 
     def _log_if_lost(self, answer: object) -> None:

@@ -1,0 +1,62 @@
+"""Store calls that have to be made, whatever interrupts them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from celery_exclusive.errors import ExclusiveError
+
+T = TypeVar("T")
+
+_MOST_INTERRUPTIONS = 3
+
+
+class Attempts:
+    """Makes one store call, and repeats it: every store operation can be repeated.
+
+    attempts = Attempts(2)
+    reply = attempts.make(partial(store.apply, key, operation))
+
+    A soft time limit, or a termination, may raise into the call anywhere: the call is made again, and
+    `interruption` is the error that was raised, which the caller decides about. `is_repeated`: the store has
+    failed to answer before, and may have executed the operation then.
+
+    Parameters:
+        most: how often the store is asked while it fails, 1 by default.
+        again: decides, after an error of the store, whether it is asked again; it may sleep. In place of
+            `most`.
+    """
+
+    def __init__(self, most: int = 1, *, again: Callable[[Exception], bool] | None = None) -> None:
+        self._left, self._again = most - 1, again or self._has_more
+        self.interruption: BaseException | None = None
+        self.is_repeated = False
+
+    def make(self, call: Callable[[], T]) -> T:
+        """Return the store's answer. If the last attempt fails, its error has the `interruption`."""
+        while True:
+            try:
+                return self._complete(call)
+            except Exception as error:
+                if not self._again(error):
+                    raise
+                self.is_repeated = True
+
+    def _has_more(self, _: Exception) -> bool:
+        self._left -= 1
+        return self._left >= 0
+
+    def _complete(self, call: Callable[[], T]) -> T:
+        for _ in range(_MOST_INTERRUPTIONS):
+            try:
+                return call()
+            except ExclusiveError as error:
+                if isinstance(self.interruption, Exception):
+                    error.interruption = self.interruption
+                elif self.interruption:
+                    raise self.interruption from None
+                raise
+            except BaseException as error:  # noqa: BLE001 - kept, not swallowed
+                self.interruption = error
+        raise self.interruption or AssertionError
