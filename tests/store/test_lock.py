@@ -175,9 +175,12 @@ def test_a_forked_child_has_nothing_of_its_parents_and_may_have_its_own(
 )
 def test_an_interruption_at_any_moment_leaves_nothing_locked_for_good(start: Callable[..., Process]) -> None:
     told, log = start("be_interrupted", 200).end()
-    raised, caught, left = map(int, re.findall(r"raised (\d+) caught (\d+) left (\d+)", told)[0])
+    figures = re.search(r"raised (\d+) caught (\d+) left (\d+) under way (\d+)", told)
+    assert figures
+    raised, caught, left, under_way = map(int, figures.groups())
     assert caught >= 0.95 * raised > 50  # Python itself swallows what is raised into a finalizer
     assert not left, f"{left} ended only by their ttl:\n{told}\n{log}"
+    assert under_way <= 10
 
 
 # The store is away --------------------------------------------------------------------------------------

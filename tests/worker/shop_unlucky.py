@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from functools import partial
 from typing import Any
 
 from celery import Task
@@ -60,16 +61,22 @@ class _BadLuck:
         return reply
 
 
-def _meeting_publishes(follow_up: Any) -> Any:
-    def unlucky(self: Any, reply: Reply) -> Any:
-        for wake in reply.wake:
-            _meet(wake.id, "before-publish")
-        left = follow_up(self, reply)
-        for wake in reply.wake:
-            _meet(wake.id, "after-publish")
-        return left
+class _UnluckyCourier(Courier):
+    def follow_up(self, reply: Reply, **wait: float) -> None:
+        _meeting(reply, super().follow_up, **wait)
 
-    return unlucky
+
+def _hand_on(relay: Relay, reply: Reply, hand_on: Any = Relay.hand_on) -> Any:
+    return _meeting(reply, partial(hand_on, relay))
+
+
+def _meeting(reply: Reply, publish: Any, **wait: float) -> Any:
+    for wake in reply.wake:
+        _meet(wake.id, "before-publish")
+    left = publish(reply, **wait)
+    for wake in reply.wake:
+        _meet(wake.id, "after-publish")
+    return left
 
 
 def _verb(operation: Any) -> str:
@@ -86,6 +93,6 @@ def _meet(id: str, place: str) -> None:
         os.kill(os.getpid(), signal.SIGUSR1)
 
 
-Courier.follow_up = _meeting_publishes(Courier.follow_up)  # type: ignore[method-assign]
-Relay.hand_on = _meeting_publishes(Relay.hand_on)  # type: ignore[method-assign]
+app._celery_exclusive.courier = _UnluckyCourier(app._celery_exclusive)
+Relay.hand_on = _hand_on  # type: ignore[method-assign]
 app._celery_exclusive.store = _BadLuck(app._celery_exclusive.store)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from celery.utils.functional import noop
 
 from celery_exclusive.core.operations import AcquireAlone
 from celery_exclusive.core.records import SECOND
@@ -78,7 +79,7 @@ def test_three_hundred_dead_holders_are_dealt_with_in_one_turn_of_the_reaper(
     lab = make_lab(task_acks_late=True, exclusive_offer=60, **settings)
     tags = let_holders_die(lab, 300)
     with watched(lab) as sweeps:
-        Reaper(lab.app._celery_exclusive).sweep()  # type: ignore[attr-defined]
+        Reaper(lab.app._celery_exclusive, noop).sweep()  # type: ignore[attr-defined]
     # Each full one is followed by the next, when what it has woken is published.
     assert [in_queue for in_queue, _ in sweeps] == list(range(0, 301, 100))
     assert [reply.more for _, reply in sweeps] == [True] * 3 + [False]
@@ -94,7 +95,7 @@ def test_of_two_workers_one_sweeps_while_the_other_leaves_it_to_it(
     lab = make_lab(exclusive_reap_period=1000, **settings)
     let_holders_die(lab, 150)
     services: Any = lab.app._celery_exclusive  # type: ignore[attr-defined]
-    one, other = Reaper(services), Reaper(services)
+    one, other = Reaper(services, noop), Reaper(services, noop)
     with watched(lab) as sweeps:
         one.sweep()
         other.sweep()
@@ -113,7 +114,7 @@ def test_a_broker_that_blocks_does_not_stop_the_sweeps(
     services: Any = lab.app._celery_exclusive  # type: ignore[attr-defined]
     server.pause()
     try:
-        Reaper(services).sweep()
+        Reaper(services, noop).sweep()
     finally:
         server.resume()
     assert all(not services.store.inspect(key).holders for key in services.store.scan())
