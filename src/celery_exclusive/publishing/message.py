@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kombu import Producer
 
+from celery_exclusive.errors import OptionError, shown
 from celery_exclusive.messages.header import HEADER, Header, read_header
 from celery_exclusive.seams.kombu_message import Captured, Sender, capturing, push_or_send
 
@@ -65,6 +66,11 @@ class Message:
         else:
             with services.app.producer_or_acquire(options.get("producer")) as producer:
                 completed["producer"] = producer
+                if sender and not issubclass(type(producer), Producer):
+                    raise OptionError(
+                        f"task {self.name}: producer={shown(producer)} is no kombu.Producer, so the message "
+                        "cannot take its place in line (order='published'): give a kombu.Producer, or none"
+                    )
                 if sender or type(producer) is Producer:
                     completed["producer"] = capturing(producer, HEADER, sender or push_or_send)
                 try:

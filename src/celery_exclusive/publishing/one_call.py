@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from celery import Celery
+from celery.app.amqp import AMQP
 from celery.signals import before_task_publish
 from kombu import Producer
 
@@ -43,7 +44,10 @@ def is_possible(message: Message) -> bool:
         return False  # a receiver, such as a tracer's, waits for after_task_publish
     if are_wrapped((Celery.send_task, Celery), (Producer.publish, Producer)):
         return False  # a tracer that wraps one would report our exception as an error
-    producer, pool = message.options.get("producer"), message.services.amqp.producer_pool
+    amqp = message.services.amqp
+    if are_wrapped((amqp.send_task_message, AMQP)):
+        return False  # a sender of the user's may publish through a producer of its own
+    producer, pool = message.options.get("producer"), amqp.producer_pool
     if not producer:
         return getattr(pool, "Producer", None) is Producer
     # A group has a producer of the pool, as its own. The maker of another producer may change it in any way.

@@ -35,9 +35,9 @@ class RequestMixin:
         """Return the context that hooks and errbacks get in the main process; `make` makes Celery's own."""
         return make()
 
-    def _announce_revoked(self, reason: Any, terminated: bool, signum: Any, expired: bool) -> None:
+    def _announce_revoked(self, reason: Any, terminated: bool, *more: Any, **named: Any) -> None:
         announce: Any = super()._announce_revoked  # type: ignore[misc]
-        self.announce_revoked(partial(announce, reason, terminated, signum, expired), terminated=terminated)
+        self.announce_revoked(partial(announce, reason, terminated, *more, **named), terminated=terminated)
 
     def announce_revoked(self, announce: Callable[[], None], *, terminated: bool) -> None:
         """End a revoked or expired request as Celery does, or otherwise."""

@@ -169,8 +169,10 @@ def are_wrapped(*methods: tuple[Any, Any]) -> bool:
 
 def is_known() -> bool:
     """Whether this version of kombu pushes messages as this file does, as far as its code shows."""
-    names = set(_redis_channel()._put.__code__.co_names)
-    return _PUSHES <= names <= _PUSHES | _OTHERS and "_publish" in Producer.publish.__code__.co_names
+    push, publish = (getattr(each, "__code__", None) for each in (_redis_channel()._put, Producer.publish))
+    if push is None or publish is None:  # a mock, or an object that wraps it
+        return False
+    return _PUSHES <= set(push.co_names) <= _PUSHES | _OTHERS and "_publish" in publish.co_names
 
 
 @cache

@@ -105,7 +105,7 @@ def _code(value: Any) -> CodeType | None:
 def _takes(code: CodeType, names: list[str]) -> bool:
     """Whether a function has these parameters, or takes any, as one that wraps another."""
     own = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    return set(names) <= set(own) or bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    return set(names) <= set(own) or bool(code.co_flags & (inspect.CO_VARKEYWORDS | inspect.CO_VARARGS))
 
 
 def version_of(package: str) -> str:

@@ -28,9 +28,9 @@ class SharedTls(_OfDriver):  # type: ignore[misc]
 
     _shared: ClassVar[Any] = None
 
-    def _create_ssl_ctx(self, sslp: Any) -> Any:
-        if sslp:  # of files, which may be others by now
-            return super()._create_ssl_ctx(sslp)
+    def _create_ssl_ctx(self, *given: Any, **named: Any) -> Any:
+        if any((*given, *named.values())):  # of files, which may be others by now
+            return super()._create_ssl_ctx(*given, **named)
         if SharedTls._shared is None:
-            SharedTls._shared = super()._create_ssl_ctx(sslp)
+            SharedTls._shared = super()._create_ssl_ctx(*given, **named)
         return SharedTls._shared

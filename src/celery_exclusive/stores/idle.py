@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from celery_exclusive.seams.python import native
 from celery_exclusive.system.threads import is_green
@@ -18,6 +18,9 @@ LONGEST = 30.0
 
 Load balancers and NATs silently drop an idle connection after minutes: a request on it gets no answer.
 """
+_OPTION = getattr(socket, "TCP_KEEPIDLE", getattr(socket, "TCP_KEEPALIVE", None))  # as macOS calls it
+KEEP_ALIVE: Final = {_OPTION: int(LONGEST)} if _OPTION else {}
+"""The options of a TCP socket after how many idle seconds the system probes it."""
 _inherited: list[Any] = []
 """Connections of the parent process, kept open: closing them here would close them in the parent."""
 
@@ -76,8 +79,8 @@ def keep_alive(connected: socket.socket) -> None:
     if connected.family == getattr(socket, "AF_UNIX", None):
         return
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if option := getattr(socket, "TCP_KEEPIDLE", getattr(socket, "TCP_KEEPALIVE", None)):  # as macOS calls it
-        connected.setsockopt(socket.IPPROTO_TCP, option, int(LONGEST))
+    for option, seconds in KEEP_ALIVE.items():
+        connected.setsockopt(socket.IPPROTO_TCP, option, seconds)
 
 
 def _new_local() -> Any:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from celery.worker import state
 
-from celery_exclusive.messages.header import HEADER, Header
+from celery_exclusive.messages.header import HEADER, read_header
 from celery_exclusive.worker.roster import Roster
 
 if TYPE_CHECKING:
@@ -64,8 +65,10 @@ class WorkerContext:
             return
         if isinstance(fields := headers.get(HEADER), dict):
             self.heartbeat.other_stores.note(task, headers, fields)
-            if "values" in fields and (header := Header.of(fields)):
-                self.heartbeat.expect(task, header.values)
+            if "values" in fields:
+                with suppress(Exception):  # the child that reads them says what is wrong with them
+                    header = read_header(task.app._celery_exclusive, headers, headers.get("id"), task.name)
+                    self.heartbeat.expect(task, header.values if header else None)
         self.heartbeat.expect(task)
         self._look_for_monitors()
 

@@ -78,27 +78,30 @@ class Gate:
         self.tracer = tracer
 
     def __call__(self, uuid: str, args: Any, kwargs: Any, request: Any = None) -> Any:
-        came: Delivered | Exception | None = request.pop(DELIVERY, None) if request else None
+        came: Delivered | None = request.pop(DELIVERY, None) if request else None
         if came is None:
             return self.tracer(uuid, args, kwargs, request)
         request["id"] = uuid  # the body of the message may have said another one
         services: Services = self.task.app._celery_exclusive
         worker = context_of(services)
         try:
-            if isinstance(came, Exception):
-                raise came
             delivery = read(came, self.task, request, args, kwargs)
-            if delivery is None:
-                return self.tracer(uuid, args, kwargs, request)
-            delivery = delivery.at_present()
-            slot = worker.roster.begin(delivery)
+            delivery = delivery and delivery.at_present()
+            slot = worker.roster.begin(delivery) if delivery else None
         except Exception as error:  # noqa: BLE001 - there is no key for this message: the body must not begin
-            if isinstance(came, Delivered):
-                release_unique_key_of(services, came.id, came.headers, redelivered=came.redelivered)
+            release_unique_key_of(services, came.id, came.headers, redelivered=came.redelivered)
             with within(Run(uuid, failure=error)):
                 return self.tracer(uuid, args, kwargs, request)
+        if delivery is None or slot is None:
+            return self.tracer(uuid, args, kwargs, request)
+        is_over = True
         try:
             call = (uuid, args, kwargs, request)
             return Execution(self.task, self.tracer, delivery, call, worker, slot).execute()
+        except BaseException as error:
+            # A child that is terminated leaves its slot: what the run may still hold is for its parent.
+            is_over = isinstance(error, Exception) or not worker.roster.is_shared
+            raise
         finally:
-            slot.end()
+            if is_over:
+                slot.end()

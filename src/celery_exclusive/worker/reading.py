@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from os import urandom
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from celery.utils.serialization import get_pickleable_exception
+
 from celery_exclusive import notices
 from celery_exclusive.core.claim import FINISHED, Claim, UniqueClaim
 from celery_exclusive.messages.header import HEADER, Header, read_header, rejections
@@ -36,18 +38,20 @@ class Delivered(NamedTuple):
     noted: dict[str, Any]
     retries: int
     redelivered: bool
+    error: Exception | None = None
 
     @classmethod
     def of(cls, request: Any) -> Delivered:
-        message = request.message
-        return cls(
-            request.id,
-            urandom(8).hex(),
-            content_of(message),
-            source(message),
-            as_dict(request).get("retries") or 0,
-            is_redelivered(message),
-        )
+        """Make it of a Celery request. An `error` in this is for the gate to raise: the consumer goes on."""
+        message, token = request.message, urandom(8).hex()
+        retries = as_dict(request).get("retries") or 0
+        try:
+            content, redelivered = content_of(message), is_redelivered(message)
+            return cls(request.id, token, content, source(message), retries, redelivered)
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with the message
+            headers = message.headers if isinstance(message.headers, dict) else {}
+            content = (b"", "", "", headers, {}, "", "")
+            return cls(request.id, token, content, {}, retries, False, get_pickleable_exception(error))
 
     @property
     def headers(self) -> dict[str, Any]:
@@ -72,6 +76,8 @@ def read(delivered: Delivered, task: Any, request: dict[str, Any], args: Any, kw
 
     Raises OptionError or TypeError if the arguments make no key.
     """
+    if delivered.error:
+        raise delivered.error
     services: Services = task.app._celery_exclusive
     headers = delivered.content[3]
     header = read_header(services, headers, delivered.id, task.name)

@@ -8,11 +8,11 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
-from celery.utils.serialization import get_pickleable_exception
 from celery.worker.request import Request as CeleryRequest
 from celery.worker.state import task_ready
 from kombu.utils.imports import symbol_by_name
 
+from celery_exclusive.core.delivery import Claims
 from celery_exclusive.core.endings import guard_of, is_obsolete_copy, run_ended
 from celery_exclusive.errors import StoreError
 from celery_exclusive.messages.header import DELIVERY, read_header
@@ -49,12 +49,8 @@ class RequestMixin(OfCelery):
         super().__init__(*args, **kwargs)
         self._services: Services = self.task.app._celery_exclusive
         self._worker = context_of(self._services)  # a test may begin another one
-        try:
-            delivered: Delivered | Exception = Delivered.of(self)
-            self._worker.note_arrival(self.task, self.message.headers)
-        except Exception as error:  # noqa: BLE001 - the gate raises it: the consumer goes on
-            delivered = get_pickleable_exception(error)
-        self._delivered = as_dict(self)[DELIVERY] = delivered
+        self._delivered = as_dict(self)[DELIVERY] = Delivered.of(self)
+        self._worker.note_arrival(self.task, self._delivered.headers)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Wrap `on_success` in Celery's subclass for each task, which does not call ours."""
@@ -65,14 +61,17 @@ class RequestMixin(OfCelery):
     def _read(self) -> Received | None:
         """Read the delivery. None: no options, or no key can be made; then its unique key is released."""
         came = self._delivered
-        if isinstance(came, Exception):
-            return None
         try:
             delivery = read(came, self.task, as_dict(self), self.args, self.kwargs)
         except Exception:  # noqa: BLE001 - whatever it is, the gate raises it if a body would begin
             release_unique_key_of(self._services, self.id, came.headers, redelivered=came.redelivered)
             return None
         return delivery and delivery.at_present()
+
+    def _reported_by_child(self) -> Claims | None:
+        """Return the claims that a killed child has reported: a key might be another one by now."""
+        slot = self._worker.roster.find(self._delivered.token)
+        return slot.claims if slot else self._read()
 
     def make_context(self, make: Callable[[], Any]) -> Any:
         """Return the context of this request as users' hooks and errbacks get it in the main process."""
@@ -103,17 +102,19 @@ class RequestMixin(OfCelery):
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> None:
         if return_ok:  # it comes from `on_success`: a child has reported it
-            super().on_failure(_reported(exc_info), send_failed_event=send_failed_event, return_ok=True)  # type: ignore[misc]
+            with self._at_its_end(None):
+                super().on_failure(_reported(exc_info), send_failed_event=send_failed_event, return_ok=True)  # type: ignore[misc]
             error = getattr(exc_info.exception, "exc", exc_info.exception)
             if isinstance(error, DeliverAgain):
                 deliver_again(self._worker.celery.consumer, self.task.name, self.message, error)
             return
-        delivery = self._read()
+        is_death = issubclass(exc_info.type, _DEATHS)
+        claims = self._reported_by_child() if is_death else self._read()
         try:
-            with self._at_its_end(delivery):
+            with self._at_its_end(claims):
                 super().on_failure(exc_info, send_failed_event=send_failed_event)  # type: ignore[misc]
         finally:
-            self._release_later(delivery, self._child if issubclass(exc_info.type, _DEATHS) else None)
+            self._release_later(claims, self._child if is_death else None)
 
     def announce_revoked(self, announce: Callable[[], None], *, terminated: bool) -> None:
         """Release the leases of a revoked or expired task; one that is terminated ends in `on_failure`."""
@@ -145,7 +146,7 @@ class RequestMixin(OfCelery):
         return is_obsolete_copy(delivery, reply.answer)
 
     @contextmanager
-    def _at_its_end(self, delivery: Received | None) -> Iterator[None]:
+    def _at_its_end(self, delivery: Claims | None) -> Iterator[None]:
         """Mark messages that are published now as published by the end of a run: errbacks, hooks, a retry."""
         run = Run(self.id, body_over=True, end=Budget(_LOOK))
         if delivery and (unique := delivery.unique):
@@ -158,7 +159,7 @@ class RequestMixin(OfCelery):
         """The pid of the child that runs the task. A pool of greenlets has numbers of greenlets as pids."""
         return None if self._worker.is_green else child_of(self)
 
-    def _release_later(self, delivery: Received | None, dying: int | None = None) -> None:
+    def _release_later(self, delivery: Claims | None, dying: int | None = None) -> None:
         """Let the background releaser release the leases of the delivery, once `dying` is gone."""
         if delivery:
             done = self.acknowledged and not self._requeued

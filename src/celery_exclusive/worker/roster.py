@@ -61,6 +61,10 @@ class Roster:
         """Return the slots of the runs that have begun and not ended."""
         return list(self._slots)
 
+    def find(self, token: str) -> Slot | None:
+        """Return the slot of a delivery, also of a child that is gone. None: it has ended, or not begun."""
+        return next((slot for slot in self._slots if slot.claims.token == token), None)
+
     def see(self, known: Known) -> None:
         """Let the runs know the epoch of the store."""
         self._known = known

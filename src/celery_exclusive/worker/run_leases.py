@@ -96,7 +96,7 @@ class RunLeases:
         """Release the lease of the lock; return the exception of a signal handler meanwhile, if any."""
         if self.run.lease:
             self.run.lease.end()
-        self.slot.end()
+        self.slot.hold()  # none is restored from now on
         exclusive, relay = self.delivery.exclusive, self.worker.relay
         if exclusive is None:
             return None

@@ -6,6 +6,7 @@ import json
 import mmap
 import os
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from ctypes import Structure, c_bool, c_char, c_double, c_int64, c_uint32, sizeof
@@ -25,7 +26,7 @@ from celery_exclusive.worker.roster import Roster, Slot
 _PATH = "CELERY_EXCLUSIVE_ROSTER"
 """The environment variable with the name of the file, for children that inherit no memory."""
 _FEWEST = 1024
-_encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+_encode = json.JSONEncoder(separators=(",", ":"), check_circular=False, ensure_ascii=False).encode
 _LONGEST = 16_000
 """The bytes of a slot for the claims of its run. Most runs need one page of memory."""
 _EPOCH, _LONGEST_NAME = 64, 256
@@ -120,7 +121,7 @@ class SharedRoster(Roster):
         return bool(self._header.is_stopping)
 
     def listen(self, name: str | None) -> None:
-        self._header.listener = (name or "").encode()[:_LONGEST_NAME]
+        self._header.listener = (name or "").encode("utf-8", "surrogatepass")[:_LONGEST_NAME]
 
     @property
     def listener(self) -> str | None:
@@ -143,6 +144,9 @@ class SharedRoster(Roster):
         """Return the slots of the runs whose children are gone."""
         return [slot for slot in self._all() if is_gone(slot.pid)]
 
+    def find(self, token: str) -> Slot | None:
+        return next((slot for slot in self._all() if slot.claims.token == token), None)
+
     def _all(self) -> Iterator[_SeenSlot]:
         for index, pid in enumerate(self._pids):
             if pid and (slot := self.read(index, pid)):
@@ -155,6 +159,7 @@ class SharedRoster(Roster):
             claims = record.claims[: record.size]
             if crc32(claims) == record.checksum and self._pids[index] == pid:
                 return _SeenSlot(self, index, pid, claims)
+            time.sleep(0.001)
         return None
 
 
@@ -180,7 +185,7 @@ class _ChildSlot(Slot):
                     *(unique.is_acquired, unique.claim in claims),
                 ),
             )
-        ).encode()
+        ).encode("utf-8", "surrogatepass")
         if len(said) > _LONGEST:
             raise ExclusiveError(
                 f"the task id and the keys take {len(said)} bytes, and a worker keeps {_LONGEST} of a run: "

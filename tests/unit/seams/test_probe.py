@@ -70,7 +70,7 @@ def test_a_missing_name_that_a_promise_needs_is_refused_with_its_package_and_pur
 
 @pytest.mark.promise(
     "Without a private name that only makes things faster the part is switched off, with one warning, and "
-    "with `exclusive_fast = False` all such parts are; lines and unique calls go on without them",
+    "with `exclusive_fast = False` no app uses such parts; lines and unique calls go on without them",
     name="missing name for speed",
     broke="the part stays switched on: a call raises",
 )

@@ -18,8 +18,11 @@ from celery_exclusive import Exclusive, Unique, install
 from celery_exclusive.core.operations import Acquire
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.messages.header import HEADER
+from celery_exclusive.worker.context import WorkerContext
+from celery_exclusive.worker.heartbeat import Heartbeat
 from celery_exclusive.worker.queues import SOURCE
 from celery_exclusive.worker.reading import Delivered, read
+from celery_exclusive.worker.roster import Roster
 
 BODY = b"x" * 1_000_000
 OF_QUEUE = {"queue": "q", "auto_delete": False, "is_fanout": False, "can_be_parked": True}
@@ -180,3 +183,16 @@ def test_each_process_warns_once_of_messages_without_a_signature(
     for _ in range(2):
         read(delivered(message()), app.tasks["work"], request(message()), [1], {})
     assert len([line for line in caplog.messages if "signature" in line]) == 1
+
+
+@pytest.mark.proves("keys made by the child")
+def test_odd_values_of_a_call_fail_its_task_and_release_its_unique_key(app: Celery, task: Any) -> None:
+    services: Any = app._celery_exclusive  # type: ignore[attr-defined]
+    heartbeat = Heartbeat(services, "broker", Roster())
+    services.workers.append(WorkerContext(heartbeat=heartbeat))
+    services.store.apply("u:k", Acquire("id/p", "p", 30 * SECOND))
+    came = message({**OURS, "values": {"unique": {"bogus": 1}}}, body=b"[[1], {}, {}]")
+    made = requested(gated(task), came)
+    task.__trace__("id", [1], {}, pickle.loads(pickle.dumps(made.request_dict)))
+    services.releaser.drain()
+    assert not services.store.inspect("u:k").holders

@@ -128,6 +128,24 @@ def test_slot_that_was_read_holds_nothing_when_its_run_has_ended(roster: SharedR
 
 
 @pytest.mark.proves("roster")
+def test_slot_of_a_killed_child_is_found_by_the_token_of_its_delivery(shared: SharedRoster) -> None:
+    with child(run(shared, other("a" * 16), X)), child(run(shared, BOTH), 1):
+        pass
+    found = shared.find(BOTH.token)
+    assert found
+    assert found.claims == BOTH
+    assert shared.find("c" * 16) is None
+
+
+@pytest.mark.proves("roster")
+def test_keys_of_a_thousand_characters_outside_ascii_fit_into_a_slot(roster: SharedRoster) -> None:
+    key = "\U0001f512" * 1000
+    claims = replace(BOTH, exclusive=replace(X, key=key), unique=replace(UNIQUE, claim=replace(U, key=key)))
+    run(roster, claims, replace(X, key=key))()
+    assert [slot.claims for slot in roster.runs()] == [claims]
+
+
+@pytest.mark.proves("roster")
 def test_slot_that_is_half_written_is_not_read(roster: SharedRoster) -> None:
     run(roster, BOTH, X)()
     roster._records[0].checksum ^= 1

@@ -8,7 +8,7 @@ from typing import Any, NoReturn, Protocol
 
 from celery_exclusive.errors import NotDone, StoreUnavailable
 from celery_exclusive.stores import hints
-from celery_exclusive.stores.idle import Idle
+from celery_exclusive.stores.idle import KEEP_ALIVE, Idle
 from celery_exclusive.stores.redis import address, rights, tls, wire
 from celery_exclusive.stores.redis.address import Address
 from celery_exclusive.stores.redis.packer import Command, pack
@@ -19,6 +19,8 @@ from celery_exclusive.system.deadline import at_most
 from redis import connection as driver  # isort: skip - `wire` says what is missing
 from redis import exceptions  # isort: skip
 
+_ALIVE: dict[str, Any] = {"socket_keepalive": True, "socket_keepalive_options": KEEP_ALIVE}
+"""What `keep_alive` does, for redis-py."""
 CLUSTER = "it is a Redis Cluster: name it redis+cluster:// in exclusive_store, rediss+cluster:// with TLS"
 HINTS = {
     "LOADING": "it is still reading its data: try again in a moment",
@@ -251,7 +253,8 @@ class Client:
         elif to.is_socket:
             kind = driver.UnixDomainSocketConnection
         limits = {name: at_most(float(to.options[name] or 0)) for name in _TIMEOUTS}
-        connection: Connection = kind(protocol=2, **{**self._options(), **limits})
+        alive = {} if to.is_socket else _ALIVE
+        connection: Connection = kind(protocol=2, **{**alive, **self._options(), **limits})
         connection.is_witnessed = True
         try:
             connection.connect()
