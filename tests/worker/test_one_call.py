@@ -20,6 +20,7 @@ from dataclasses import replace
 from functools import wraps
 from types import MethodType
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import redis
@@ -548,6 +549,37 @@ def test_a_broadcast_acquires_the_key_before(make_app: Any, redis_url: str, push
     assert holder(app).task_id == first.id
     assert to_exchange(app, type="fanout", exchange_type="fanout").outcome == "skipped"
     assert not pushes
+
+
+@pytest.mark.promise(
+    "A sender of the user's in place of Celery's publishes under the unique key, and a mock in place of "
+    "`Producer.publish` raises nothing",
+    name="sender of the user",
+    broke="red before: three messages of one key were sent, and each call raised AttributeError",
+)
+def test_a_sender_of_the_user_is_called_under_the_key_and_not_for_a_duplicate(
+    make_app: Any, redis_url: str, redis_server: RedisServer
+) -> None:
+    app = make_app(redis_url)
+    celerys = app.amqp.send_task_message
+
+    def send(_: Any, *message: Any, **options: Any) -> Any:
+        with app.connection_for_write() as connection:
+            return celerys(Producer(connection), *message, **options)
+
+    app.amqp.send_task_message = send
+    assert [load(app).delay("a").outcome for _ in range(3)] == ["published", "skipped", "skipped"]
+    assert messages(redis_server) == 1
+
+
+@pytest.mark.proves("sender of the user")
+def test_a_mock_in_place_of_a_publish_of_kombu_raises_nothing(
+    make_app: Any, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, publish = make_app(redis_url), Mock()
+    monkeypatch.setattr(Producer, "publish", publish)
+    assert load(app).delay("a").outcome == "published"
+    assert publish.called
 
 
 @pytest.mark.promise(
