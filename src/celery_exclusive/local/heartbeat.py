@@ -13,7 +13,8 @@ from celery_exclusive import notices
 from celery_exclusive.core.records import RENEWALS_PER_TTL
 from celery_exclusive.leases.keeper import Keeper, Known, locked_out
 from celery_exclusive.leases.trouble import Trouble
-from celery_exclusive.system.threads import NativeThread, original
+from celery_exclusive.seams.python import native, original
+from celery_exclusive.system.threads import NativeThread
 
 if TYPE_CHECKING:
     from celery_exclusive.leases.lease import Lease
@@ -34,7 +35,7 @@ class LocalHeartbeat:
         """Drop all state, since a forked child has neither the leases nor the thread of its parent."""
         self._pid = os.getpid()
         self._owners: dict[Lease, weakref.ref[object]] = {}
-        self._guard = original("_thread", "RLock")()  # a signal handler may acquire a lock while it is held
+        self._guard = native("RLock")()  # a signal handler may acquire a lock while it is held
         self._sooner: queue.SimpleQueue[None] = original("queue", "SimpleQueue")()
         self._period: float | None = None
         self._keepers: dict[Store, Keeper] = {}

@@ -133,20 +133,6 @@ class Header:
         return {"v": VERSION, **fields}
 
 
-def has_all(fields: Mapping[str, Any], *, exclusive: bool, unique: bool) -> bool:
-    """Whether the fields have these keys, and no field that marks a copy or changes options."""
-    return (
-        fields.keys() <= _OF_ANY_CALL
-        and fields.get("v") == VERSION
-        and _is_text(fields.get("id"))
-        and (not exclusive or _is_text(fields.get("exclusive")))
-        and (not unique or _is_unique_key(fields.get("unique")))
-    )
-
-
-_OF_ANY_CALL = {
-    *("v", "id", "exclusive", "unique", "duplicate_of", "published_by", "follows", "store", "masked"),
-}
 _quoted = lru_cache(partial(quote, safe=""))
 _NAMES = [each.name for each in dataclass_fields(Header)]
 _DEFAULTS = [

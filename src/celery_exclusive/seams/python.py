@@ -17,5 +17,10 @@ def native(name: str) -> Any:
 
     `threading` would make them of its own globals, which gevent replaces.
     """
-    private, monkey = _NATIVE.get(name, name), sys.modules.get("gevent.monkey")
-    return monkey.get_original("_thread", private) if monkey else getattr(import_module("_thread"), private)
+    return original("_thread", _NATIVE.get(name, name))
+
+
+def original(module: str, name: str) -> Any:
+    """Return the unpatched object of a standard module."""
+    monkey = sys.modules.get("gevent.monkey")
+    return monkey.get_original(module, name) if monkey else getattr(import_module(module), name)

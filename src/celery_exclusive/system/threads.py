@@ -16,12 +16,6 @@ def is_green() -> bool:
     return monkey is not None and bool(monkey.is_module_patched("socket"))
 
 
-def original(module: str, name: str) -> Any:
-    """Return the unpatched object of a standard module."""
-    monkey = sys.modules.get("gevent.monkey")
-    return monkey.get_original(module, name) if monkey else getattr(import_module(module), name)
-
-
 class NativeThread:
     """A daemon thread that the system schedules: it runs while greenlets compute and never yield.
 

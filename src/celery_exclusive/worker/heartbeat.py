@@ -18,9 +18,10 @@ from celery_exclusive.core.records import RENEWALS_PER_TTL, SECOND
 from celery_exclusive.leases.keeper import Keeper, locked_out
 from celery_exclusive.leases.trouble import Trouble
 from celery_exclusive.messages.namespace import LIFE, keep_namespace
+from celery_exclusive.seams.python import original
 from celery_exclusive.system.deadline import at_most
 from celery_exclusive.system.forks import forks_wait
-from celery_exclusive.system.threads import NativeThread, original
+from celery_exclusive.system.threads import NativeThread
 from celery_exclusive.worker.other_stores import OtherStores
 from celery_exclusive.worker.roster import Roster, Slot
 

@@ -30,6 +30,7 @@ class Delivered(NamedTuple):
       message apart.
     * `noted`: the worker's note of its queue, see `queues`. `redelivered`: the flag of the broker. `retries`:
       the count in the request as it came, before Celery adds fields from the body of the message.
+    * `error`: the worker cannot take the message apart. The gate raises it.
     """
 
     id: str
@@ -42,7 +43,7 @@ class Delivered(NamedTuple):
 
     @classmethod
     def of(cls, request: Any) -> Delivered:
-        """Make it of a Celery request. An `error` in this is for the gate to raise: the consumer goes on."""
+        """Make it of a Celery request. An error is kept and not raised, so that the consumer goes on."""
         message, token = request.message, urandom(8).hex()
         retries = as_dict(request).get("retries") or 0
         try:

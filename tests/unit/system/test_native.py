@@ -8,12 +8,14 @@ import threading
 
 import pytest
 
-from celery_exclusive.system.threads import NativeThread, is_green, original, run_in_hub
+from celery_exclusive.seams.python import original
+from celery_exclusive.system.threads import NativeThread, is_green, run_in_hub
 
 HEAD = """
 from gevent import monkey; monkey.patch_all()
 import logging, os, socket, sys, time, gevent
-from celery_exclusive.system.threads import NativeThread, run_in_hub, is_green, original
+from celery_exclusive.seams.python import original
+from celery_exclusive.system.threads import NativeThread, run_in_hub, is_green
 assert is_green()
 sleep = original("time", "sleep")
 """
