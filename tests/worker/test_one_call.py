@@ -33,7 +33,6 @@ from celery_exclusive import DuplicateTask, StoreUnavailable, Unique, install
 from celery_exclusive.core.operations import Acquire
 from celery_exclusive.publishing import one_call
 from celery_exclusive.publishing.publisher import PUBLISHER
-from celery_exclusive.seams import kombu_message
 from celery_exclusive.stores.redis.store import RedisStore
 from tests.proxy import Proxy
 from tests.servers import RedisServer
@@ -808,10 +807,6 @@ def test_one_server_has_many_names_of_this_machine(make_app: Any, redis_url: str
     app = make_app(redis_url.replace("127.0.0.1", "localhost"), exclusive_store=redis_url)
     assert load(app).delay("a").outcome == "published"
     assert pushes == [True]
-
-
-def test_the_installed_version_of_kombu_is_known() -> None:
-    assert kombu_message.is_known()
 
 
 def far_app(make_app: Any, redis_url: str, proxy: Proxy, begin: Callable[[], object] = int) -> Any:

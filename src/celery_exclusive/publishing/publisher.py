@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from celery_exclusive import notices
-from celery_exclusive.seams.kombu_message import is_known
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
@@ -39,8 +38,7 @@ class Publisher:
 
         Promises depend neither on this nor on `has_one_call`.
         """
-        services = self.services
-        return bool(services.broker_place) and {"kept client", "one call"} <= services.fast and is_known()
+        return bool(self.services.broker_place) and {"kept client", "one call"} <= self.services.fast
 
     @cached_property
     def has_one_call(self) -> bool:

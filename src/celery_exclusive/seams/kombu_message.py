@@ -17,10 +17,6 @@ Sender = Callable[["Captured"], Any]
 """A function that sends a captured message, or not. kombu calls it again if the connection is lost."""
 Push = tuple[Any, str, str]
 """A channel of kombu's for Redis, the list onto which it pushes a message, and what it pushes."""
-_PUSHES = frozenset({"_get_message_priority", "_q_for_pri", "dumps", "conn_or_acquire", "lpush"})
-"""The names in `Channel._put` of each kombu."""
-_OTHERS = frozenset({"pop", "add", "_expires", "priority_steps", "pipeline", "pexpire", "execute"})
-"""The names of kombu 5.7 for batches and for queues that expire. kombu itself sends these messages."""
 
 
 class Encoded(NamedTuple):
@@ -165,14 +161,6 @@ def are_wrapped(*methods: tuple[Any, Any]) -> bool:
         if type(method) is not FunctionType or method.__globals__ is not vars(sys.modules[cls.__module__]):
             return True
     return False
-
-
-def is_known() -> bool:
-    """Whether this version of kombu pushes messages as this file does, as far as its code shows."""
-    push, publish = (getattr(each, "__code__", None) for each in (_redis_channel()._put, Producer.publish))
-    if push is None or publish is None:  # a mock, or an object that wraps it
-        return False
-    return _PUSHES <= set(push.co_names) <= _PUSHES | _OTHERS and "_publish" in publish.co_names
 
 
 @cache

@@ -81,9 +81,7 @@ def _fault(seam: Seam) -> str | None:
         has_it = inspect.isclass(owner) and any(last in names for names in _names_in(owner))
         return None if has_it else "has no"
     code = _code(found)
-    if code and not (_takes(code, seam.parameters.split()) and set(seam.uses.split()) <= set(code.co_names)):
-        return "has changed"
-    return None
+    return "has changed" if code and not _is_as_expected(code, seam) else None
 
 
 def _names_in(cls: type) -> Iterator[tuple[str, ...]]:
@@ -102,10 +100,13 @@ def _code(value: Any) -> CodeType | None:
     return code if isinstance(code, CodeType) else None
 
 
-def _takes(code: CodeType, names: list[str]) -> bool:
-    """Whether a function has these parameters, or takes any, as one that wraps another."""
-    own = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    return set(names) <= set(own) or bool(code.co_flags & (inspect.CO_VARKEYWORDS | inspect.CO_VARARGS))
+def _is_as_expected(code: CodeType, seam: Seam) -> bool:
+    """Whether a function uses these names, and has these parameters or takes any, as a wrapper does."""
+    takes = set(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+    takes_any = code.co_flags & (inspect.CO_VARKEYWORDS | inspect.CO_VARARGS)
+    uses, needed = set(code.co_names), set(seam.uses.split())
+    uses_no_other = not seam.may_use or uses <= needed.union(seam.may_use.split())
+    return bool(takes_any or takes.issuperset(seam.parameters.split())) and needed <= uses and uses_no_other
 
 
 def version_of(package: str) -> str:

@@ -33,19 +33,21 @@ class Seam:
         module, name: where it is, such as "kombu.messaging" and "Producer._publish". An attribute that only
             objects have is found in the code of their class.
         since: the oldest release that has it.
-        needed_to: completes "celery-exclusive needs it to ...".
-        parts: the parts that are switched off without it. Without any, a promise depends on the name.
+        needed_to: completes "celery-exclusive needs it to ...", for a name that a promise depends on.
+        parts: the parts that are switched off without it, for a name that only makes things faster.
         parameters: the names of the parameters by which it is called, or calls us, with spaces between.
         uses: names that its code uses, where this library does a part of the same in its place.
+        may_use: the other names that it may use then. Without any, it may use all others.
     """
 
     module: str
     name: str
     since: str
-    needed_to: str
+    needed_to: str = ""
     parts: tuple[Part, ...] = ()
     parameters: str = ""
     uses: str = ""
+    may_use: str = ""
 
     @property
     def package(self) -> str:

@@ -15,7 +15,7 @@ from celery_exclusive import OptionError, install
 from celery_exclusive.seams import probe
 from celery_exclusive.seams.seam import PARTS, Seam
 from celery_exclusive.seams.table import SEAMS
-from tests.renaming import remove
+from tests.renaming import remove, renamed
 
 PROMISES = [seam for seam in SEAMS if not seam.parts]
 FASTER = [seam for seam in SEAMS if seam.parts]
@@ -23,6 +23,12 @@ FASTER = [seam for seam in SEAMS if seam.parts]
 
 def named(seam: Seam) -> str:
     return f"{seam.module}.{seam.name}"
+
+
+def users(seam: Seam) -> list[Seam]:
+    """Return the names of the table whose code uses this one."""
+    others = [other for other in SEAMS if other.module == seam.module]
+    return [other for other in others if seam.attribute in f"{other.uses} {other.may_use}".split()]
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +71,9 @@ def test_a_missing_name_that_a_promise_needs_is_refused_with_its_package_and_pur
         f"{seam.package} {version} has no {seam.name}. celery-exclusive needs it to {seam.needed_to}: "
     )
     assert sentence.endswith(f"(it has it since {seam.since}), or a newer celery-exclusive")
-    assert probe.warnings() == []
+    assert all(
+        f" has changed {user.name}." in text for text, user in zip(probe.warnings(), users(seam), strict=True)
+    )
 
 
 @pytest.mark.promise(
@@ -80,11 +88,12 @@ def test_a_missing_name_that_is_for_speed_switches_its_parts_off_with_one_warnin
 ) -> None:
     remove(seam, monkeypatch)
     assert probe.refusals() == []
-    (sentence,) = probe.warnings()
+    sentence, *others = probe.warnings()
+    assert all(f" has changed {user.name}." in text for text, user in zip(others, users(seam), strict=True))
     assert sentence.startswith(f"{seam.package} {probe.version_of(seam.package)} has no {seam.name}. ")
     assert all(PARTS[part] in sentence for part in seam.parts)
     assert sentence.endswith(": slower, not less safe")
-    assert probe.working_parts() == set(PARTS) - set(seam.parts)
+    assert probe.working_parts() == set(PARTS).difference(seam.parts, *(user.parts for user in users(seam)))
 
 
 @pytest.mark.proves("missing name that a promise needs")
@@ -111,6 +120,22 @@ def test_a_function_that_does_its_work_in_another_way_has_changed(monkeypatch: p
     monkeypatch.setattr(channel, "_put", lambda self, queue, message, **options: self.stream(queue, message))
     (sentence,) = probe.warnings()
     assert " has changed Channel._put. Switched off: acquiring a unique key in the call" in sentence
+    assert "one call" not in probe.working_parts()
+
+
+@pytest.mark.proves("missing name for speed")
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [("_put", "pop", "trim"), ("_put", "lpush", "push"), ("publish", "_publish", "_deliver")],
+)
+def test_a_function_that_uses_other_names_has_changed_and_is_no_longer_replaced(
+    name: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seam = next(seam for seam in SEAMS if seam.attribute == name and seam.uses)
+    function: Any = vars(getattr(sys.modules[seam.module], seam.name.partition(".")[0]))[name]
+    monkeypatch.setattr(function, "__code__", renamed(function.__code__, old, new))
+    (sentence,) = probe.warnings()
+    assert f" has changed {seam.name}. Switched off: acquiring a unique key in the call" in sentence
     assert "one call" not in probe.working_parts()
 
 
