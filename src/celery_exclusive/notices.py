@@ -55,13 +55,11 @@ def rescheduled(task: str, id: str, lock: str, by: Sequence[Owner], pause: float
 
 
 def runs_without_option(task: str, id: str, lock: str) -> None:
-    logger.warning(
+    text = (
         "Task %s[%s] left the line of lock %s and runs without it: in this worker's code its task does not "
-        "have the option that it was published with. Run the same release of the code on all workers",
-        task,
-        id,
-        lock,
+        "have the option that it was published with. Run the same release of the code on all workers"
     )
+    logger.warning(text, task, id, lock)
 
 
 def parked(task: str, id: str, lock: str, position: int, by: Sequence[Owner]) -> None:
@@ -75,13 +73,11 @@ def stale(task: str, id: str, lock: str) -> None:
 
 
 def lease_lost(services: Services, task: str, id: str, lock: str) -> None:
-    logger.error(
+    text = (
         "Task %s[%s] lost its lease on lock %s before its body ended: the lease expired without a renewal, "
-        "or was released by force. Another task may have run at the same time: check what both have written",
-        task,
-        id,
-        lock,
+        "or was released by force. Another task may have run at the same time: check what both have written"
     )
+    logger.error(text, task, id, lock)
     events.send(services, "lock-lost", uuid=id, name=task, lock=lock)
 
 
@@ -90,61 +86,53 @@ def waits(owner_name: str, lock: str, by: Sequence[Owner]) -> None:
 
 
 def may_wait_for_itself(lock: str) -> None:
-    logger.warning(
+    text = (
         "lock %s was acquired by the thread that waits for it now, without wait=. If the same code should "
-        "release it, it waits for ever: a lock is not re-entrant",
-        lock,
+        "release it, it waits for ever: a lock is not re-entrant"
     )
+    logger.warning(text, lock)
 
 
 def refuses_to_push(url: str, name: str) -> None:
-    logger.warning(
+    text = (
         "store %s refuses to push onto list %s in the call that acquires a unique key: its user may have no "
-        "rights there, or it is no list. From now on messages of this process follow in a second call",
-        url,
-        name,
+        "rights there, or it is no list. From now on messages of this process follow in a second call"
     )
+    logger.warning(text, url, name)
 
 
 def lost(owner_name: str, lock: str) -> None:
-    logger.error(
+    text = (
         "%s lost its lease on lock %s before it released it: the lease expired without a renewal, or was "
-        "released by force. Another owner may have held the lock at the same time",
-        owner_name,
-        lock,
+        "released by force. Another owner may have held the lock at the same time"
     )
+    logger.error(text, owner_name, lock)
 
 
 def ended_before_commit(lock: str, alias: str, place: str) -> None:
-    logger.warning(
+    text = (
         "lock %s was released before the transaction of database %r is committed: the next holder does not "
         "see what was written under it (%s). Put the transaction inside, `with lock(...), "
         "transaction.atomic():`, or hold it with lock(..., until_commit=True). lock(..., until_commit=False) "
-        "releases it here without this warning",
-        lock,
-        alias,
-        place,
+        "releases it here without this warning"
     )
+    logger.warning(text, lock, alias, place)
 
 
 def forgotten(lock: str, ttl: float) -> None:
-    run_in_hub(
-        logger.warning,
+    text = (
         "a lock() object was deleted without release(): its lease on lock %s expires in %g s. Use "
-        "`with lock(...)`, or keep the object and call release()",
-        lock,
-        ttl,
+        "`with lock(...)`, or keep the object and call release()"
     )
+    run_in_hub(logger.warning, text, lock, ttl)
 
 
 def restored(url: str, locks: Sequence[str]) -> None:
-    run_in_hub(
-        logger.error,
+    text = (
         "store %s has lost its data: other owners may have held %s meanwhile. Each lease was restored, "
-        "unless its lock has a new holder",
-        url,
-        ", ".join(locks),
+        "unless its lock has a new holder"
     )
+    run_in_hub(logger.error, text, url, ", ".join(locks))
 
 
 def full(task: str, id: str, lock: str, waiting: int, by: Sequence[Owner]) -> None:
@@ -153,13 +141,11 @@ def full(task: str, id: str, lock: str, waiting: int, by: Sequence[Owner]) -> No
 
 
 def line_grows(task: str, lock: str, waiting: int) -> None:
-    logger.warning(
+    text = (
         "%d tasks wait in line for lock %s of task %s: they are published faster than they run. Limit the "
-        "line with max_waiting= and on_full=, skip calls with on_conflict='skip', or raise limit=",
-        waiting,
-        lock,
-        task,
+        "line with max_waiting= and on_full=, skip calls with on_conflict='skip', or raise limit="
     )
+    logger.warning(text, waiting, lock, task)
 
 
 def store_chosen(services: Services) -> None:
@@ -172,48 +158,38 @@ def store_chosen(services: Services) -> None:
 
 
 def elsewhere(sender: str, task: str, effect: str, url: str, prefix: str) -> None:
-    logger.error(
+    text = (
         "publisher %s of task %s looks for locks in another store than this worker, or in one that has lost "
         "its data since: %s. Set the store and namespace of this worker in all processes: "
-        'exclusive_store = "%s", exclusive_prefix = "%s"',
-        sender,
-        task,
-        effect,
-        url,
-        prefix,
+        'exclusive_store = "%s", exclusive_prefix = "%s"'
     )
+    logger.error(text, sender, task, effect, url, prefix)
 
 
 def more_elsewhere(count: int) -> None:
-    logger.error(
-        "%d more publishers look for locks in another store than this worker, as their messages say", count
-    )
+    text = "%d more publishers look for locks in another store than this worker, as their messages say"
+    logger.error(text, count)
 
 
 def unreadable(error: UnreadableKey, count: int) -> None:
-    run_in_hub(
-        logger.error,
-        "%s. Until then the reaper skips this key and no task can acquire it (damaged keys found: %d)",
-        error,
-        count,
-    )
+    text = "%s. Until then the reaper skips this key and no task can acquire it (damaged keys found: %d)"
+    run_in_hub(logger.error, text, error, count)
 
 
 def stepped_aside(key: str, id: str) -> None:
-    logger.warning(
+    text = (
         "Task [%s] steps aside in the line of lock %s: no worker accepted its offers. Start a worker that "
-        "consumes its queue and has its task registered",
-        task_id(id),
-        key,
+        "consumes its queue and has its task registered"
     )
+    logger.warning(text, task_id(id), key)
 
 
 def no_roster(path: str) -> None:
-    logger.error(
+    text = (
         "the file %s is gone, in which a child of a pool lists the leases that its worker has to renew: they "
-        "expire after their ttl. If this is such a child, restart the worker",
-        path,
+        "expire after their ttl. If this is such a child, restart the worker"
     )
+    logger.error(text, path)
 
 
 def queue_deleted(id: str, queue: str, lock: str) -> None:
@@ -222,57 +198,44 @@ def queue_deleted(id: str, queue: str, lock: str) -> None:
 
 
 def message_gone(key: str, id: str) -> None:
-    run_in_hub(
-        logger.error,
-        "Task [%s] is lost: another program deleted its message from the line of lock %s. Publish it again",
-        task_id(id),
-        key,
-    )
+    text = "Task [%s] is lost: another program deleted its message from the line of lock %s. Publish it again"
+    run_in_hub(logger.error, text, task_id(id), key)
 
 
 def recovered(task: str, id: str, lock: str, deaths: int) -> None:
-    logger.warning(
+    text = (
         "Task %s[%s] was recovered under lock %s: the lease of its run expired, since its worker died or was "
-        "cut off (%d so far)",
-        task,
-        id,
-        lock,
-        deaths,
+        "cut off (%d so far)"
     )
+    logger.warning(text, task, id, lock, deaths)
 
 
 def gave_up(services: Services, task: str, id: str, lock: str, deaths: int) -> None:
-    logger.error(
+    text = (
         "Task %s[%s] is given up: %d times its worker died, or was cut off, while it ran under lock %s. It "
         "ends as FAILURE and its lock goes on: find out whether its body uses too much memory or crashes the "
-        "process",
-        task,
-        id,
-        deaths,
-        lock,
+        "process"
     )
+    logger.error(text, task, id, deaths, lock)
     events.send(services, "lock-task-gave-up", uuid=id, name=task, lock=lock, deaths=deaths)
 
 
 def forged(key: str, id: str) -> None:
-    run_in_hub(
-        logger.error,
+    text = (
         "the stored message of %r in the line of lock %r was removed and not published: it has no signature "
         "of this exclusive_secret for this id and key. It was stored by a process without the secret, or is "
-        "forged",
-        id,
-        key,
+        "forged"
     )
+    run_in_hub(logger.error, text, id, key)
 
 
 def unsigned(task: str, sender: str) -> None:
-    logger.warning(
+    text = (
         "a message of task %s from publisher %r has a celery-exclusive header without a valid signature: "
         "such headers are ignored, and their keys computed here. Set the same exclusive_secret and "
-        "exclusive_prefix on the publisher",
-        task,
-        sender,
+        "exclusive_prefix on the publisher"
     )
+    logger.warning(text, task, sender)
 
 
 def store_wait(task: str, id: str, error: Exception) -> None:
@@ -280,37 +243,28 @@ def store_wait(task: str, id: str, error: Exception) -> None:
 
 
 def message_requeued(services: Services, task: str, id: str, lock: str, error: Exception) -> None:
-    logger.error(
-        "the message of task %s[%s] goes back to the broker: its lock's store does not answer: %s",
-        task,
-        id,
-        error,
-    )
+    text = "the message of task %s[%s] goes back to the broker: its lock's store does not answer: %s"
+    logger.error(text, task, id, error)
     events.send(services, "lock-message-requeued", uuid=id, name=task, lock=lock, reason=str(error))
 
 
 def runs_without_lease(services: Services, task: str, id: str, lock: str, error: Exception) -> None:
-    logger.error(
+    text = (
         "Task %s[%s] runs without lock %s, as on_store_error='allow' says, and another task may run at the "
-        "same time: %s",
-        task,
-        id,
-        lock,
-        error,
+        "same time: %s"
     )
+    logger.error(text, task, id, lock, error)
     events.send(services, "lock-without-lease", uuid=id, name=task, lock=lock, reason=str(error))
 
 
 def data_lost(services: Services, restored: int) -> None:
     url = services.store.url
-    run_in_hub(
-        logger.error,
+    text = (
         "store %s has lost its data: the tasks that waited in line are lost, and others may have run at the "
         "same time as the holder of a lock. %d of this worker's leases were restored. Publish the lost tasks "
-        "again",
-        url,
-        restored,
+        "again"
     )
+    run_in_hub(logger.error, text, url, restored)
     events.send(services, "lock-data-lost", store=url, restored=restored)
 
 
@@ -323,12 +277,11 @@ def trouble(what: str, error: BaseException) -> None:
 
 
 def releases_dropped(key: str, count: int) -> None:
-    logger.warning(
+    text = (
         "leases that could not be released: %d, the first on key %s. They expire after their ttl or "
-        "queued_ttl; `celery -A proj locks release KEY` releases one at once",
-        count,
-        key,
+        "queued_ttl; `celery -A proj locks release KEY` releases one at once"
     )
+    logger.warning(text, count, key)
 
 
 def held(by: Sequence[Owner]) -> str:
