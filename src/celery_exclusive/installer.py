@@ -29,7 +29,7 @@ from celery_exclusive.publishing.publisher import PUBLISHER, Publisher
 from celery_exclusive.publishing.send import with_our_header
 from celery_exclusive.seams import probe
 from celery_exclusive.seams.celery_app import known_tasks, wrap_task_factory
-from celery_exclusive.seams.kombu_transport import load_transport
+from celery_exclusive.seams.probe import load_transport
 from celery_exclusive.seams.table import OF_PUBLISHERS
 from celery_exclusive.services import ATTRIBUTE, Services
 from celery_exclusive.task import TaskMixin, explain_absence

@@ -16,8 +16,7 @@ from celery_exclusive.options.option import Option
 from celery_exclusive.options.settings import Settings, tombstone_ttl
 from celery_exclusive.options.signing import Signer
 from celery_exclusive.options.values import Values, option_of_call
-from celery_exclusive.seams.kombu_transport import load_transport
-from celery_exclusive.seams.probe import working_parts
+from celery_exclusive.seams.probe import load_transport, working_parts
 from celery_exclusive.seams.seam import Part
 from celery_exclusive.stores.base import Reply, Store, open_store
 from celery_exclusive.stores.choose import choose

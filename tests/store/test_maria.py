@@ -17,7 +17,7 @@ import pytest
 from celery_exclusive.core.operations import Applied, Granted, Parked, Release
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import StoreRefused
-from celery_exclusive.seams.pymysql_connection import SharedTls
+from celery_exclusive.seams.pymysql_tls import SharedTls
 from celery_exclusive.stores.base import open_store
 from celery_exclusive.stores.sql.transaction import Transaction
 from tests.maria import MariaDatabase, MariaServer

@@ -14,7 +14,7 @@ from inspect import currentframe
 from typing import TYPE_CHECKING, Any, Final
 
 from celery_exclusive import notices
-from celery_exclusive.seams.django_connection import has_closed_in_block, is_of_test, open_blocks
+from celery_exclusive.seams.connections import has_closed_in_block, is_of_test, open_blocks
 
 if TYPE_CHECKING:
     from types import FrameType

@@ -59,6 +59,12 @@ def load(*packages: str) -> None:
                 import_module(seam.module)
 
 
+def load_transport(app: Any) -> None:
+    """Import the transport of this app's broker, as its first use does. It connects to nothing."""
+    with suppress(Exception):  # a broker that cannot be reached in this way is refused elsewhere
+        app.connection_for_write().get_transport_cls()
+
+
 def _faults(seams: Iterable[Seam]) -> Iterator[tuple[Seam, str]]:
     """Yield the names that are missing or changed, each with the sentence that says so."""
     for seam in seams:

@@ -6,12 +6,7 @@ from typing import Any, Final
 
 from psycopg import errors, generators
 
-
-class _Never(Exception):
-    """No code raises it."""
-
-
-WaitTimeout: Final[type[Exception]] = getattr(errors, "_WaitTimeout", _Never)
+WaitTimeout: Final[Any] = getattr(errors, "_WaitTimeout", ())
 """The error of a `Connection.wait` whose time is over."""
 execute: Final[Any] = getattr(generators, "execute", None)
 """Make what `Connection.wait` waits for: the results of what was sent on a connection of libpq."""

@@ -19,7 +19,7 @@ from celery_exclusive.options.declared import Exclusive
 from celery_exclusive.options.option import Option
 from celery_exclusive.options.settings import named_store, visibility_timeout
 from celery_exclusive.seams import probe
-from celery_exclusive.seams.kombu_transport import load_transport
+from celery_exclusive.seams.probe import load_transport
 from celery_exclusive.stores.base import Store, open_store
 from celery_exclusive.stores.choose import DJANGO_CACHE, SHARED_ORIGINS
 from celery_exclusive.worker.gate import GatedTask

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from celery_exclusive.messages.stored import StoredMessage
-from celery_exclusive.seams.kombu_consumer import priority_of_message, priority_steps
+from celery_exclusive.seams.kombu_worker import priority_of_message, priority_steps
 
 _HIGHEST = 255
 """The highest priority that a queue of RabbitMQ can have."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from celery_exclusive.seams.kept_client import keep_client
-from celery_exclusive.seams.kombu_consumer import ConsumerMixin, Receive, fanout_queues
+from celery_exclusive.seams.kombu_worker import ConsumerMixin, Receive, fanout_queues
 
 SOURCE = "exclusive_source"
 """The key in the delivery info of a message under which its queue stands."""

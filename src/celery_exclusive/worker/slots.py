@@ -6,7 +6,7 @@ from collections import deque
 from operator import itemgetter
 from typing import Any
 
-from celery_exclusive.seams.kombu_semaphore import replace_queue
+from celery_exclusive.seams.kombu_worker import replace_queue
 from celery_exclusive.worker.handed_on import line_of
 
 _EVERY = 3

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from celery_exclusive.errors import OptionError
-from celery_exclusive.seams.redis_connection import error_of, socket_of
+from celery_exclusive.seams.connections import error_of, socket_of
 from celery_exclusive.stores.idle import keep_alive
 from celery_exclusive.stores.redis import reader
 

@@ -10,7 +10,8 @@ import pymysql
 from pymysql.constants import CLIENT, ER
 from pymysql.converters import escape_string
 
-from celery_exclusive.seams.pymysql_connection import SharedTls, set_timeouts, socket_of
+from celery_exclusive.seams.connections import set_timeouts, socket_of
+from celery_exclusive.seams.pymysql_tls import SharedTls
 from celery_exclusive.stores.idle import keep_alive
 from celery_exclusive.stores.sql import mysql_statements as statements
 from celery_exclusive.stores.sql.server import PATIENCE

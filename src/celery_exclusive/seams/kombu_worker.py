@@ -1,4 +1,4 @@
-"""kombu's consumer, and the channel that it consumes from."""
+"""What a worker uses of kombu: its consumer, the channel, and the semaphore of free processes."""
 
 from __future__ import annotations
 
@@ -36,3 +36,9 @@ def fanout_queues(channel: Any) -> Collection[str]:
 def priority_steps(channel: Any) -> Any:
     """Return the priorities that have lists of their own on Redis, the highest first; else None."""
     return getattr(channel, "priority_steps", None)
+
+
+def replace_queue(semaphore: Any, queue: Any) -> None:
+    """Let requests wait in another queue, which has `append`, `popleft` and `clear`. None may wait now."""
+    semaphore._waiting = queue
+    semaphore._add_waiter, semaphore._pop_waiter = queue.append, queue.popleft

@@ -1,20 +1,10 @@
-"""Connections of PyMySQL."""
+"""The TLS context that connections of PyMySQL share."""
 
 from __future__ import annotations
 
-from operator import attrgetter
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from pymysql.connections import Connection
-
-socket_of: Final = attrgetter("_sock")
-"""Return the socket of an open connection."""
-
-
-def set_timeouts(connection: Any, seconds: float) -> None:
-    """Set how long each read and each write may take from now on."""
-    connection._read_timeout = connection._write_timeout = seconds
-
 
 _OfDriver: Any = Connection  # its types lack what is overridden
 
