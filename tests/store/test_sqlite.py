@@ -206,7 +206,10 @@ def test_the_short_path_answers_and_stores_the_same_as_step(store: SqliteStore) 
         return due, rest
 
     def compare(transaction: Transaction, asked: Acquire | Release | Requeue) -> None:
-        assert transaction.apply("at once", asked).answer == transaction._run("by step", asked).answer, asked
+        assert (
+            transaction.apply("at once", asked).answer
+            == Transaction.apply(transaction, "by step", asked).answer
+        ), asked
         (early, left), (due, expected) = row(transaction, "at once"), row(transaction, "by step")
         assert left == expected, asked
         assert early <= due, asked

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from celery_exclusive.core.claim import task_id
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.options.key_text import own_key, without_hash
-from celery_exclusive.stores.base import Snapshot
-from celery_exclusive.stores.states import states
+from celery_exclusive.stores.base import Snapshot, states
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from celery_exclusive.errors import LockHeld
 from celery_exclusive.leases.operator_release import release
 from celery_exclusive.options.key_text import absolute_key, own_key, without_hash
-from celery_exclusive.stores.states import states
+from celery_exclusive.stores.base import states
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services

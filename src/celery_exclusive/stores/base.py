@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
@@ -201,38 +201,27 @@ class Store(Protocol):
         """Close connections. The store opens new ones when it is used again."""
 
 
-class StoreFactory(Protocol):
-    """A callable that makes a store, usually its class."""
-
-    def __call__(self, url: str, *, prefix: str, offer: int, tombstone_ttl: int) -> Store: ...
-
-
+StoreFactory = Callable[..., Store]
+"""Makes a store, usually as its class: of a URL, with `prefix`, `offer` and `tombstone_ttl`."""
+_AT_ONCE = 100
 _MYSQL_DRIVERS = ("", "+pymysql", "+mysqldb", "+mysqlconnector", "+mariadbconnector", "+asyncmy", "+aiomysql")
 _HEROKU = "postgres"
 """As Heroku spells postgresql."""
+_STORES = {
+    "memory:MemoryStore": ("memory",),
+    "memcached.store:MemcachedStore": ("memcached",),
+    "redis.store:RedisStore": ("redis", "rediss", "redis+socket", "valkey", "valkeys", "valkey+socket"),
+    "redis.cluster:ClusterStore": ("redis+cluster", "rediss+cluster", "valkey+cluster", "valkeys+cluster"),
+    "redis.sentinel:SentinelStore": ("sentinel",),
+    "sql.sqlite:SqliteStore": ("sqlite",),
+    "sql.postgres:PostgresStore": ("postgresql", "postgresql+psycopg", "postgresql+psycopg2", _HEROKU),
+    "sql.mysql:MysqlStore": [kind + driver for kind in ("mysql", "mariadb") for driver in _MYSQL_DRIVERS],
+    "django:open_django": ("django",),
+    "django_cache:open_django_cache": ("django-cache",),
+}
+"""Our stores, and the schemes of their URLs."""
 _factories: dict[str, str | StoreFactory] = {
-    "memory": "celery_exclusive.stores.memory:MemoryStore",
-    "memcached": "celery_exclusive.stores.memcached.store:MemcachedStore",
-    **dict.fromkeys(
-        ("redis", "rediss", "redis+socket", "valkey", "valkeys", "valkey+socket"),
-        "celery_exclusive.stores.redis.store:RedisStore",
-    ),
-    **dict.fromkeys(
-        ("redis+cluster", "rediss+cluster", "valkey+cluster", "valkeys+cluster"),
-        "celery_exclusive.stores.redis.cluster:ClusterStore",
-    ),
-    "sentinel": "celery_exclusive.stores.redis.sentinel:SentinelStore",
-    "sqlite": "celery_exclusive.stores.sql.sqlite:SqliteStore",
-    "django": "celery_exclusive.stores.django:open_django",
-    "django-cache": "celery_exclusive.stores.django_cache:open_django_cache",
-    **dict.fromkeys(
-        ("postgresql", "postgresql+psycopg", "postgresql+psycopg2", _HEROKU),
-        "celery_exclusive.stores.sql.postgres:PostgresStore",
-    ),
-    **dict.fromkeys(
-        (f"{kind}{driver}" for kind in ("mysql", "mariadb") for driver in _MYSQL_DRIVERS),
-        "celery_exclusive.stores.sql.mysql:MysqlStore",
-    ),
+    kind: f"celery_exclusive.stores.{path}" for path, kinds in _STORES.items() for kind in kinds
 }
 
 
@@ -294,6 +283,14 @@ def open_store(url: str, *, prefix: str = "cx", offer: float = 5.0, tombstone_tt
 def make_store(url: str, *, prefix: str, offer: int, tombstone_ttl: int) -> Store:
     """Make the store of a URL as a factory does, with times in microseconds."""
     return _factory(url)(url, prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
+
+
+def states(store: Store, keys: Collection[str]) -> Iterator[tuple[str, Snapshot]]:
+    """Yield these keys in order, each with its state. One request looks at a hundred keys."""
+    ordered = sorted(keys)
+    for first in range(0, len(ordered), _AT_ONCE):
+        batch = ordered[first : first + _AT_ONCE]
+        yield from zip(batch, store.inspect_all(batch), strict=True)
 
 
 def _factory(url: str) -> StoreFactory:

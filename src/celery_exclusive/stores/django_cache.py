@@ -24,9 +24,7 @@ _BETWEEN_URLS: Final = re.compile(r"[;,]\s*(?=\w+://)")
 _MEMORY: Final = "django.core.cache.backends.locmem.LocMemCache"
 
 
-def open_django_cache(
-    url: str, *, prefix: str = "cx", offer: int = 5_000_000, tombstone_ttl: int = 600_000_000
-) -> Store:
+def open_django_cache(url: str, *, prefix: str, **times: int) -> Store:
     """Make the store of an alias in `settings.CACHES`, in a namespace of the alias's KEY_PREFIX.
 
     A cache in the memory of the process, as in tests, gives a store in the memory of the process.
@@ -40,12 +38,7 @@ def open_django_cache(
     alias = url.partition("://")[2]
     cache = _cache(alias)
     space = str(cache.get("KEY_PREFIX") or "")
-    store = make_store(
-        _url_of(alias, cache),
-        prefix=f"{space}:{prefix}" if space else prefix,
-        offer=offer,
-        tombstone_ttl=tombstone_ttl,
-    )
+    store = make_store(_url_of(alias, cache), prefix=f"{space}:{prefix}" if space else prefix, **times)
     if store.capabilities.one_process:
         store.url = f"{url} (LocMemCache)"
     return store
@@ -95,7 +88,8 @@ def _url_of(alias: str, cache: Mapping[str, Any]) -> str:
                 f"exclusive_store: django-cache://{alias} is a memcached with a login, which memcached:// "
                 "does not support"
             )
-        return f"memcached://{','.join(map(_address, _servers(cache, _BETWEEN)))}"
+        servers = (server.removeprefix("unix:") for server in _servers(cache, _BETWEEN))  # a socket's path
+        return f"memcached://{','.join(servers)}"
     if backend == _MEMORY:
         return f"memory://django-cache-{alias}"
     raise OptionError(
@@ -108,11 +102,6 @@ def _servers(cache: Mapping[str, Any], between: re.Pattern[str]) -> Sequence[str
     location = cache.get("LOCATION") or ""
     servers = between.split(location) if isinstance(location, str) else location
     return [str(server).strip() for server in servers]
-
-
-def _address(server: str) -> str:
-    """Return a server of a memcached as a URL has it: PyLibMCCache takes the path of a socket file alone."""
-    return server.removeprefix("unix:")
 
 
 def _options(cache: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from celery_exclusive.core.key_state import owner
-from celery_exclusive.core.operations import Acquire, Applied, Enqueue, KeyOperation, Operation, Reap, Renew
-from celery_exclusive.core.records import NEVER, SENT, SENT_LIFE, Document, Entry, Line
+from celery_exclusive.core.operations import Acquire, Applied, Enqueue, Operation, Reap, Renew
+from celery_exclusive.core.records import NEVER, SECOND, SENT, SENT_LIFE, Document, Entry, Line
 from celery_exclusive.core.step import step
 from celery_exclusive.core.transition import Transition
 from celery_exclusive.errors import StoreUnavailable, UnreadableKey
@@ -61,13 +61,6 @@ class Change:
         loaded = (*line.head, *line.aside, *line.behind, *line.overdue, *own)
         return {entry.id: entry for entry in loaded}
 
-    @property
-    def deaths(self) -> dict[str, int]:
-        """The number of recovered runs of each entry, by id."""
-        return {id: entry.deaths for id, entry in self.known.items()} | {
-            entry.id: entry.deaths for entry in self.transition.entries
-        }
-
     def counts(self) -> tuple[int, int, int]:
         """Return how many entries will be in line, aside, and behind their runs."""
         known, to, line = self.known, self.transition, self.loaded.line
@@ -112,7 +105,9 @@ class DocumentStore(ABC):
 
     capabilities = Capabilities()
 
-    def __init__(self, url: str, *, prefix: str, offer: int, tombstone_ttl: int) -> None:
+    def __init__(
+        self, url: str, *, prefix: str = "cx", offer: int = 5 * SECOND, tombstone_ttl: int = 600 * SECOND
+    ) -> None:
         self.url = url
         self.prefix = prefix
         self.offer = offer
@@ -146,19 +141,21 @@ class DocumentStore(ABC):
     def scan(self, prefix: str = "") -> Iterator[str]:
         """Yield the keys that have a holder or a line."""
 
-    def apply(self, key: str, operation: KeyOperation) -> Reply:
-        return self._run(key, operation)
+    def apply(self, key: str, operation: Operation) -> Reply:
+        while True:
+            if isinstance(operation, Reap):
+                loaded = self.load_to_sweep(key)
+            else:
+                loaded = self.load(key, operation.id, getattr(operation, "limit", 1))
+            if reply := self._carry_out(key, operation, loaded):
+                return reply
 
     def renew(self, leases: Sequence[tuple[str, Renew]]) -> Sequence[bool | None]:
-        return [self._run(key, operation).answer == Applied(True) for key, operation in leases]
+        return [self.apply(key, operation).answer == Applied(True) for key, operation in leases]
 
     def reap(self, limit: int = 100, every: int = 0, *, recovers_until: int = NEVER) -> Reply:
         keys, empty, reap = self.due(limit, every), self.load(""), Reap(recovers_until)
-        return sweep(keys, limit, lambda key: self.sweep_key(key, reap), empty.document.epoch, empty.now)
-
-    def sweep_key(self, key: str, reap: Reap) -> Reply:
-        """Reap one key."""
-        return self._run(key, reap)
+        return sweep(keys, limit, lambda key: self.apply(key, reap), empty.document.epoch, empty.now)
 
     def forget(self, key: str) -> None:
         raise StoreUnavailable(f"store {self.url} cannot delete the data of lock {key}: delete them by hand")
@@ -170,7 +167,7 @@ class DocumentStore(ABC):
         return snapshot(self.load(key))
 
     def inspect_all(self, keys: Sequence[str]) -> list[Snapshot]:
-        return [self._inspected(key) for key in keys]
+        return [self._look(key) for key in keys]
 
     def epoch(self) -> str:
         return self.load("").document.epoch
@@ -181,40 +178,27 @@ class DocumentStore(ABC):
     def close(self) -> None:  # noqa: B027 - nothing to do is the rule
         """Close nothing, unless a store overrides this."""
 
-    def _inspected(self, key: str) -> Snapshot:
+    def _look(self, key: str) -> Snapshot:
         try:
             return self.inspect(key)
         except UnreadableKey as error:
             return Snapshot(problem=error.problem)
 
-    def _run(self, key: str, operation: Operation) -> Reply:
-        id = "" if isinstance(operation, Reap) else operation.id
-        limit: int = getattr(operation, "limit", 1)
-        while True:
-            is_sweep = isinstance(operation, Reap)
-            loaded = self.load_to_sweep(key) if is_sweep else self.load(key, id, limit)
-            if reply := self._carry_out(key, operation, loaded):
-                return reply
-
     def _carry_out(self, key: str, operation: Operation, loaded: Loaded) -> Reply | None:
         """Run the step on the loaded data and swap the result; None if the key has changed since."""
         change = self.change(operation, loaded)
-        is_unchanged = isinstance(operation, Renew) and change.transition.answer == Applied(False)
+        transition, epoch = change.transition, loaded.document.epoch
+        is_unchanged = isinstance(operation, Renew) and transition.answer == Applied(False)
         if not (is_unchanged or self.swap(key, loaded.version, change)):
             return None
-        transition, epoch = change.transition, loaded.document.epoch
-        messages = self.messages(key, transition.wake) if transition.wake else {}
-        waiting, deaths = (change.counts()[0], change.deaths) if transition.wake else (0, {})
-        return Reply(
-            transition.answer,
-            tuple(
-                Wake(key, id, messages[id], epoch, waiting, deaths[id])
-                for id in transition.wake
-                if id in messages
-            ),
-            tuple((key, id) for id in transition.aside),
-            epoch if transition.wake else "",
-        )
+        aside = tuple((key, id) for id in transition.aside)
+        if not transition.wake:
+            return Reply(transition.answer, aside=aside)
+        messages, waiting = self.messages(key, transition.wake), change.counts()[0]
+        entries = change.known | {entry.id: entry for entry in transition.entries}
+        woken = (id for id in transition.wake if id in messages)
+        wake = tuple(Wake(key, id, messages[id], epoch, waiting, entries[id].deaths) for id in woken)
+        return Reply(transition.answer, wake, aside, epoch)
 
     def change(self, operation: Operation, loaded: Loaded) -> Change:
         """Run the step, and return the change that has to be stored."""

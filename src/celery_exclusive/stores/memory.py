@@ -65,13 +65,10 @@ class MemoryStore(DocumentStore):
     """
 
     capabilities = Capabilities(one_host=True, one_process=True)
-    clock: Callable[[], int]
 
-    def __init__(
-        self, url: str, *, prefix: str = "cx", offer: int = 5_000_000, tombstone_ttl: int = 600_000_000
-    ):
-        super().__init__(url, prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
-        self.clock = lambda: time.time_ns() // 1000
+    def __init__(self, url: str, *, prefix: str = "cx", **times: int) -> None:
+        super().__init__(url, prefix=prefix, **times)
+        self.clock: Callable[[], int] = lambda: time.time_ns() // 1000
         self._memory = _memories.setdefault((url, prefix), _Memory())
 
     def load(self, key: str, id: str = "", limit: int = 1) -> Loaded:

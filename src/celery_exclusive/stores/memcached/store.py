@@ -14,7 +14,6 @@ from celery_exclusive.core.operations import (
     AcquireAlone,
     Applied,
     Held,
-    KeyOperation,
     Operation,
     Owner,
     Renew,
@@ -64,14 +63,12 @@ class MemcachedStore(DocumentStore):
 
     capabilities = Capabilities(line=False, listing=False)
 
-    def __init__(
-        self, url: str, *, prefix: str = "cx", offer: int = 5_000_000, tombstone_ttl: int = 600_000_000
-    ) -> None:
+    def __init__(self, url: str, *, prefix: str = "cx", **times: int) -> None:
         self._client = Client(url)
         self._largest: int | None = None
-        super().__init__(self._client.url, prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
+        super().__init__(self._client.url, prefix=prefix, **times)
 
-    def apply(self, key: str, operation: KeyOperation) -> Reply:
+    def apply(self, key: str, operation: Operation) -> Reply:
         try:
             reply = super().apply(key, _with_grace(operation))
         except Damaged as error:
@@ -115,7 +112,7 @@ class MemcachedStore(DocumentStore):
         for (index, _), answer in zip(changes, self._client.ask(writes), strict=True):
             if answer.code != b"HD":
                 key, operation = leases[index]
-                renewed[index] = self._run(key, _with_grace(operation)).answer == Applied(True)
+                renewed[index] = super().apply(key, _with_grace(operation)).answer == Applied(True)
         return renewed
 
     def inspect_all(self, keys: Sequence[str]) -> list[Snapshot]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from celery_exclusive.core.operations import Acquire, Granted, KeyOperation, Release
+from celery_exclusive.core.operations import Acquire, Granted, Operation, Release
 from celery_exclusive.core.records import Holder
 from celery_exclusive.stores.base import Reply
 from celery_exclusive.stores.sql import rows
@@ -40,7 +40,7 @@ Changes the row if this is its only lease, no task waits, and no copy of its mes
 class SqliteTransaction(Transaction):
     """A transaction that tries one statement first, and loads the key only if that does not suffice."""
 
-    def apply(self, key: str, operation: KeyOperation) -> Reply:
+    def apply(self, key: str, operation: Operation) -> Reply:
         reply = None
         if isinstance(operation, Acquire):
             reply = self._grant(to_bytes(key), operation)

@@ -77,7 +77,7 @@ class SqlStore(ABC):
     def _sweep_key(self, key: str, reap: Reap) -> Reply:
         """Reap one key in a transaction of its own, so that others need not wait for a whole sweep."""
         try:
-            return self._of(key, lambda transaction: transaction.sweep_key(key, reap))
+            return self._of(key, lambda transaction: transaction.apply(key, reap))
         except UnreadableKey as error:
             self.transact(lambda transaction: transaction.set_aside(key))
             return Reply(Applied(True), unreadable=((key, error.problem),))
