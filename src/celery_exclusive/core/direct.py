@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from celery_exclusive.core.admission import ON_CONFLICT, Outcome
 from celery_exclusive.core.claim import FINISHED, STARTED, Claim, UniqueClaim, first_task_id
@@ -10,29 +10,22 @@ from celery_exclusive.core.operations import Granted, Held
 from celery_exclusive.core.plan import Ask, Plan
 
 
-@dataclass(frozen=True, slots=True)
-class DirectRun:
-    """The claims of a run without a message: its keys, except those that the code around it holds already."""
-
-    exclusive: Claim | None = None
-    unique: UniqueClaim | None = None
-
-
-def admit_directly(run: DirectRun, on_conflict: str) -> Plan[Outcome]:
+def admit_directly(lock: Claim | None, unique: UniqueClaim | None, on_conflict: str) -> Plan[Outcome]:
     """Decide whether a body may begin. The lock is acquired before the unique key.
 
-    A request with `park` asks the caller to wait until the lock is free.
+    A key that the code around the run holds already is not asked for. A request with `park` asks the caller
+    to wait until the lock is free.
     """
     outcome = Outcome("run")
-    if run.exclusive:
-        key = run.exclusive.key
-        answer = yield Ask(key, run.exclusive.acquire(), park=on_conflict in ("wait", "reschedule"))
+    if lock:
+        key = lock.key
+        answer = yield Ask(key, lock.acquire(), park=on_conflict in ("wait", "reschedule"))
         if isinstance(answer, Held):
             return Outcome(ON_CONFLICT[on_conflict], key, answer.by, first_task_id(answer.by))
         assert isinstance(answer, Granted)  # noqa: S101 - there is no entry, and no line to be full
         outcome = Outcome("run", key, fence=answer.fence)
-    if run.unique:
-        outcome = yield from _acquire_unique_key(run.unique, outcome)
+    if unique:
+        outcome = yield from _acquire_unique_key(unique, outcome)
     return outcome
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from celery_exclusive import notices
 from celery_exclusive.core.claim import Claim
-from celery_exclusive.core.operations import Applied, Granted, Held
+from celery_exclusive.core.operations import Applied, Granted, Held, Owner
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import ExclusiveError, LeaseUnconfirmed, StoreError, StoreUnavailable
 from celery_exclusive.leases.attempts import Attempts
@@ -55,10 +55,12 @@ class Acquisition:
     finally:
         acquisition.release()
 
-    `lease` is set from the grant on; the heartbeat renews it while this object exists.
+    `lease` is set from the grant on; the heartbeat renews it while this object exists. `held_by`: the owners
+    of the key at the last try in vain.
     """
 
     lease: Lease | None = None
+    held_by: tuple[Owner, ...] = ()
     _answer: Granted | Held
 
     def __init__(self, services: Services, claim: Claim, owner_name: str) -> None:
@@ -109,7 +111,7 @@ class Acquisition:
 
         Only an exception of a signal handler is raised.
         """
-        if not self._may_hold or self._pid != os.getpid():
+        if not self._may_hold or self.is_of_parent:
             return
         attempts = Attempts(2)
         try:
@@ -129,11 +131,18 @@ class Acquisition:
             notices.lost(self.owner_name, self.claim.key)
         if attempts.interruption:
             raise attempts.interruption
-        self._tidy()
+        if random.random() < _SWEEPS:  # an app without a worker has no reaper
+            with suppress(StoreUnavailable):
+                self.services.store.reap(limit=0, every=_MINUTE)
 
     async def arelease(self) -> None:
         """Release the lease in a coroutine, like `release`, even if the coroutine is cancelled."""
         await off_loop(self.release, clean_up=self.release)
+
+    @property
+    def is_of_parent(self) -> bool:
+        """Whether this process is a fork of the one that made it."""
+        return self._pid != os.getpid()
 
     @property
     def is_block_here(self) -> bool:
@@ -148,14 +157,7 @@ class Acquisition:
 
     def leave_block(self) -> None:
         """Note that the block has ended."""
-        if any(lease is self.lease for _, lease in _blocks.get()):
-            _blocks.set(tuple(block for block in _blocks.get() if block[1] is not self.lease))
-
-    def _tidy(self) -> None:
-        """Reap now and then, since an app without a worker has no reaper."""
-        if random.random() < _SWEEPS:
-            with suppress(StoreUnavailable):
-                self.services.store.reap(limit=0, every=_MINUTE)
+        _blocks.set(tuple(block for block in _blocks.get() if block[1] is not self.lease))
 
     def _ask(self) -> Granted | Held:
         store = self.services.store  # wrong settings raise an error here, before anything may be held
@@ -177,7 +179,7 @@ class Acquisition:
             self.lease = Lease(answer.fence, self.claim, store, until, known)
             heartbeat.add(self.lease, self)
         else:
-            self._may_hold = False
+            self._may_hold, self.held_by = False, answer.by
         return answer
 
     def _release(self) -> Reply:
@@ -186,8 +188,7 @@ class Acquisition:
         return self.services.store.apply(self.claim.key, self.claim.release())
 
     def _begin_to_wait(self, *, is_endless: bool) -> None:
-        assert isinstance(self._answer, Held)  # noqa: S101 - else it would not wait
-        holders = self._answer.by
+        holders = self.held_by
         notices.waits(self.owner_name, self.claim.key, holders)
         ours = [*(lease for strand, lease in _blocks.get() if strand == self.strand), *leases_of_runs()]
         if not is_endless:

@@ -15,7 +15,7 @@ from celery.utils import uuid
 from celery_exclusive import notices
 from celery_exclusive.core.admission import Outcome
 from celery_exclusive.core.claim import FINISHED, Claim, UniqueClaim
-from celery_exclusive.core.direct import DirectRun, admit_directly
+from celery_exclusive.core.direct import admit_directly
 from celery_exclusive.core.operations import Acquire, AcquireAlone, Answer, Applied, Granted
 from celery_exclusive.core.plan import Ask, run_plan
 from celery_exclusive.core.records import SECOND
@@ -85,43 +85,40 @@ class EagerTask(CeleryTask):  # type: ignore[type-arg]
         return result
 
 
+@dataclass
 class _EagerRun:
     """One run of a task without a message: it runs the plan on the store, and carries out its outcome."""
 
+    task: Any
+    id: str
+    call: tuple[Any, Any, Any]
+    exclusive: Exclusive | None
+    unique: Unique | None
     unique_key: str | None = None
     duplicate_of: str | None = None
+    acquisitions: dict[str, Acquisition] = field(default_factory=dict)
 
-    def __init__(
-        self,
-        task: Any,
-        id: str,
-        call: tuple[Any, Any, Any],
-        exclusive: Exclusive | None,
-        unique: Unique | None,
-    ) -> None:
-        self.task, self.id, self.call = task, id, call
-        self.exclusive, self.unique = exclusive, unique
-        self.services: Services = task.app._celery_exclusive
-        self.run = Run(id, outer=current_run.get())
-        self.acquisitions: dict[str, Acquisition] = {}
+    def __post_init__(self) -> None:
+        self.services: Services = self.task.app._celery_exclusive
+        self.run = Run(self.id, outer=current_run.get())
 
     @contextmanager
     def admitted(self) -> Generator[Run]:
         """Acquire the keys for a block, unless the body has to be skipped or to fail."""
         with ExitStack() as releases:
-            claims = DirectRun(self.claim_to_lock(releases), self.claim_to_unique_key(releases))
-            for claim in (claims.exclusive, claims.unique and claims.unique.claim):
+            lock, unique = self.claim_to_lock(releases), self.claim_to_unique_key(releases)
+            for claim in (lock, unique and unique.claim):
                 if claim:
                     acquisition = Acquisition(self.services, claim, f"Task {self.task.name}[{self.id}]")
                     self.acquisitions[claim.key] = acquisition
                     releases.callback(acquisition.release)
             on_conflict = self.exclusive.on_conflict if self.exclusive else "wait"
             try:
-                outcome = run_plan(admit_directly(claims, on_conflict), self.ask)
+                outcome = run_plan(admit_directly(lock, unique, on_conflict), self.ask)
             except StoreUnavailable as error:
-                self.go_without(claims, error)
+                self.go_without(lock, unique, error)
             else:
-                self.carry_out(outcome, claims)
+                self.carry_out(outcome, unique)
             yield self.run
 
     def claim_to_lock(self, releases: ExitStack) -> Claim | None:
@@ -185,65 +182,57 @@ class _EagerRun:
             wait: float | None = 0
             if asked.park and self.exclusive and not self.services.conflicts_when_eager:
                 wait = self.exclusive.give_up_after
-            return acquisition.acquire(wait)
+            answer = acquisition.acquire(wait)
+            if asked.key != self.unique_key:
+                self.run.lease = acquisition.lease
+            return answer
         acquisition.release()
         return Applied(True)
 
-    def go_without(self, claims: DirectRun, error: StoreUnavailable) -> None:
+    def go_without(self, lock: Claim | None, unique: UniqueClaim | None, error: StoreUnavailable) -> None:
         """Let the body run without the keys that the store did not grant, if its options allow that."""
-        options = [self.exclusive] * bool(claims.exclusive) + [self.unique] * bool(claims.unique)
+        options = [self.exclusive] * bool(lock) + [self.unique] * bool(unique)
         if not all(self.services.allows_without(option) for option in options):
             raise error
-        self.note_lock(claims)
-        if claims.exclusive and not self.run.lease:
+        if lock and not self.run.lease:
             self.run.runs_without_lease = True
-            notices.runs_without_lease(self.services, self.task.name, self.id, claims.exclusive.key, error)
-        elif claims.unique:
+            notices.runs_without_lease(self.services, self.task.name, self.id, lock.key, error)
+        elif unique:
             self.run.runs_without_lease = not self.run.lease
-            notices.continues_without_key(self.task.name, self.id, claims.unique.claim.key, error)
+            notices.continues_without_key(self.task.name, self.id, unique.claim.key, error)
 
-    def carry_out(self, outcome: Outcome, claims: DirectRun) -> None:
+    def carry_out(self, outcome: Outcome, unique: UniqueClaim | None) -> None:
         """Prepare the run for its outcome."""
-        self.note_lock(claims)
         if outcome.kind == "run":
-            if unique := claims.unique:
+            if unique:
                 acquisition = self.acquisitions[unique.claim.key]
+                may_hold = outcome.may_hold_unique
                 self.run.unique = EagerUniqueLease(
-                    unique.claim, unique.until, outcome.may_hold_unique, acquisition=acquisition
+                    unique.claim, unique.until, may_hold, acquisition=acquisition
                 )
-                if outcome.may_hold_unique:
-                    self.run.unique_lease = acquisition.lease
+                self.run.unique_lease = acquisition.lease if may_hold else None
             return
+        key, existing_id = outcome.key, outcome.existing_id
         if outcome.kind == "reschedule" and self.services.conflicts_when_eager:
             raise LockHeld(
-                f"task {self.task.name} would wait for lock {outcome.key}, which is "
-                f"{notices.held(outcome.by)}. In a test with lock_store nothing would release it: end the "
-                "block that holds it, or advance the clock",
-                outcome.key,
-                outcome.existing_id,
-            )
-        if outcome.reason == "duplicate":
-            self.note_duplicate(outcome)
-        elif outcome.kind == "skip":
-            notices.skipped(self.task.name, self.id, outcome.key, outcome.by)
-        self.run.replace_body(self.task.name, outcome, self.exclusive, self.unique)
-
-    def note_lock(self, claims: DirectRun) -> None:
-        if claims.exclusive:
-            self.run.lease = self.acquisitions[claims.exclusive.key].lease
-
-    def note_duplicate(self, outcome: Outcome) -> None:
-        """Note the task that has the unique key, or raise an error, as the option decides."""
-        assert self.unique  # noqa: S101 - only its key makes duplicates
-        key, existing_id = outcome.key, outcome.existing_id
-        self.duplicate_of = existing_id
-        if self.unique.on_conflict == "raise":
-            raise DuplicateTask(
-                f"task {self.task.name} did not run: unique key {key} is held by {existing_id}",
+                f"task {self.task.name} would wait for lock {key}, which is {notices.held(outcome.by)}. In a "
+                "test with lock_store nothing would release it: end the block that holds it, or advance the "
+                "clock",
                 key,
                 existing_id,
             )
-        notices.duplicate(self.task.name, self.id, key, existing_id)
+        if outcome.reason == "duplicate":
+            self.duplicate_of = existing_id
+            if self.unique and self.unique.on_conflict == "raise":
+                raise DuplicateTask(
+                    f"task {self.task.name} did not run: unique key {key} is held by {existing_id}",
+                    key,
+                    existing_id,
+                )
+            notices.duplicate(self.task.name, self.id, key, existing_id)
+        elif outcome.kind == "skip":
+            notices.skipped(self.task.name, self.id, key, outcome.by)
+        self.run.replace_body(self.task.name, outcome, self.exclusive, self.unique)
 
 
 @dataclass(slots=True)
@@ -255,8 +244,6 @@ class EagerUniqueLease(UniqueLease):
     def end(self, error: BaseException | None) -> None:
         if isinstance(error, Retry):  # `apply()` runs it next, with this lease, and releases it after that
             return
-        if lease := self.acquisition.lease:
-            lease.end()
         self.acquisition.release()
         self.may_hold = False
 

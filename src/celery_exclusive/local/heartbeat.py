@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import queue
 import weakref
-from collections import defaultdict
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -111,22 +110,19 @@ class LocalHeartbeat:
         return has_leases
 
     def _beat(self) -> None:
-        by_store: defaultdict[Store, list[Lease]] = defaultdict(list)
         with self._guard:
-            for lease in self._owners:
-                by_store[lease._store].append(lease)
+            leases = list(self._owners)
         errors: list[Exception] = []
-        for store, leases in by_store.items():
+        for store in {lease._store for lease in leases}:
             try:
-                self._keep(store, leases)
+                self._keep(store, [lease for lease in leases if lease._store is store])
             except Exception as error:  # noqa: BLE001 - raised when the other stores have had their turn
                 errors.append(error)
         if errors:
             raise errors[0]
 
     def _keep(self, store: Store, leases: list[Lease]) -> None:
-        if store not in self._keepers:  # forked behind Python's back
-            self._keepers[store] = Keeper(store)
+        self.learn(store)  # if it was forked behind Python's back
         beat = self._keepers[store].beat(leases, min(lease.ttl for lease in leases) / RENEWALS_PER_TTL)
         if beat.has_lost_data:
             notices.restored(store.url, [lease.key for lease in leases])

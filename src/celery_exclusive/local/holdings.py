@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -18,16 +17,11 @@ class Holdings:
     """
 
     def __init__(self) -> None:
-        self._start_anew()
-
-    def _start_anew(self) -> None:
         self._held: list[Acquisition] = []
         self._blocks: list[Acquisition] = []  # that have not ended, whether or not release() was called
-        self._pid = os.getpid()  # last: another thread may look now
 
     def add(self, acquisition: Acquisition, *, is_block: bool) -> None:
         """Add an acquisition, by a `with` block or by `acquire()`."""
-        self._forget_parent()
         self._held.append(acquisition)
         if is_block:
             self._blocks.append(acquisition)
@@ -35,17 +29,14 @@ class Holdings:
 
     def find(self) -> Acquisition | None:
         """Return the acquisition of the calling thread or context, or else the latest one."""
-        self._forget_parent()
         return next(iter(_own_first(self._held, _is_of_this_strand)), None)
 
     def pop(self) -> Acquisition | None:
         """Remove and return the acquisition that `find` returns."""
-        self._forget_parent()
         return _pop(self._held, _is_of_this_strand)
 
     def pop_block(self) -> Acquisition | None:
         """Remove the block that ends here; return its acquisition. None: `release()` has ended it."""
-        self._forget_parent()
         if block := _pop(self._blocks, lambda block: block.is_block_here):
             block.leave_block()
             with suppress(ValueError):
@@ -53,17 +44,14 @@ class Holdings:
                 return block
         return None
 
-    def _forget_parent(self) -> None:
-        if self._pid != os.getpid():
-            self._start_anew()
-
 
 def _is_of_this_strand(acquisition: Acquisition) -> bool:
     return acquisition.strand == strand()
 
 
 def _own_first(them: list[Acquisition], is_own: Callable[[Acquisition], bool]) -> list[Acquisition]:
-    return sorted(them, key=is_own)[::-1]
+    ours = [acquisition for acquisition in them.copy() if not acquisition.is_of_parent]
+    return sorted(ours, key=is_own)[::-1]
 
 
 def _pop(them: list[Acquisition], is_own: Callable[[Acquisition], bool]) -> Acquisition | None:

@@ -13,7 +13,6 @@ from typing_extensions import Never
 
 from celery_exclusive import notices
 from celery_exclusive.core.claim import first_task_id
-from celery_exclusive.core.operations import Held
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import ExclusiveError, LockHeld, NoLease, OptionError, did_you_mean, shown
 from celery_exclusive.leases.lease import Lease
@@ -23,19 +22,16 @@ from celery_exclusive.local.holdings import Holdings
 from celery_exclusive.options.amounts import A_COUNT, MIN_TTL, is_count, is_duration, seconds_from
 from celery_exclusive.options.key_text import absolute_key
 from celery_exclusive.options.option import apps_with_locks
-from celery_exclusive.system.off_loop import off_loop, running_loop
+from celery_exclusive.system.off_loop import is_in_loop, off_loop
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
 
 
 _ELSEWHERE = {
-    "timeout": "wait",
-    "blocking_timeout": "wait",
-    "expires": "ttl",
-    "expire": "ttl",
-    "xact": "until_commit",
-    "transaction": "until_commit",
+    **dict.fromkeys(("timeout", "blocking_timeout"), "wait"),
+    **dict.fromkeys(("expires", "expire"), "ttl"),
+    **dict.fromkeys(("xact", "transaction"), "until_commit"),
 }
 """The names of our options in other libraries."""
 _TEMPLATE = re.compile(r"\{[^\W\d][\w.]*\}")
@@ -159,7 +155,7 @@ class lock:  # noqa: N801 - it is read like a verb, as in contextlib
 
     def acquire(self) -> bool:
         """Acquire the lock; return whether it was free within `wait`. The class lists the errors."""
-        return not isinstance(self._acquire(is_block=False), Held)
+        return self._acquire(is_block=False).lease is not None
 
     async def aacquire(self) -> bool:
         """Acquire the lock in a coroutine, like `acquire()`. A lease that it acquires after a cancellation is
@@ -168,7 +164,7 @@ class lock:  # noqa: N801 - it is read like a verb, as in contextlib
         Raises:
             OptionError: `until_commit=True`, since a transaction of Django belongs to a thread.
         """
-        return not isinstance(await self._aacquire(is_block=False), Held)
+        return (await self._aacquire(is_block=False)).lease is not None
 
     def release(self) -> None:
         """Release the lock, or let the end of the transaction do it. The next task in line is published.
@@ -230,7 +226,7 @@ class lock:  # noqa: N801 - it is read like a verb, as in contextlib
         if acquisition := self._holdings.pop_block():
             await acquisition.arelease()
 
-    def _acquire(self, *, is_block: bool) -> Acquisition | Held:
+    def _acquire(self, *, is_block: bool) -> Acquisition:
         self._refuse_to_block_a_loop("acquire", "aacquire")
         if self.until_commit and not transactions.has_databases():
             self._refuse(
@@ -239,24 +235,24 @@ class lock:  # noqa: N801 - it is read like a verb, as in contextlib
             )
         acquisition = self._new_acquisition()
         try:
-            if isinstance(answer := acquisition.acquire(self.wait), Held):
-                return answer
-            self._holdings.add(acquisition, is_block=is_block)
+            acquisition.acquire(self.wait)
+            if acquisition.lease:
+                self._holdings.add(acquisition, is_block=is_block)
             return acquisition
         except BaseException:
             acquisition.release()
             raise
 
-    async def _aacquire(self, *, is_block: bool) -> Acquisition | Held:
+    async def _aacquire(self, *, is_block: bool) -> Acquisition:
         if self.until_commit:
             self._refuse(
                 "until_commit=True waits for a transaction of Django, which belongs to a thread: put "
                 f"`with {self}: ...` into a function, and `await sync_to_async(function)()`"
             )
         acquisition = self._new_acquisition()
-        if isinstance(answer := await acquisition.aacquire(self.wait), Held):
-            return answer
-        self._holdings.add(acquisition, is_block=is_block)
+        await acquisition.aacquire(self.wait)
+        if acquisition.lease:
+            self._holdings.add(acquisition, is_block=is_block)
         return acquisition
 
     def _new_acquisition(self) -> Acquisition:
@@ -264,11 +260,16 @@ class lock:  # noqa: N801 - it is read like a verb, as in contextlib
         claim = new_claim(owner_name, self.key, round(self.ttl * SECOND), self.limit)
         return Acquisition(_installation(self.app), claim, owner_name)
 
-    def _granted(self, answer: Acquisition | Held) -> Lease:
-        if isinstance(answer, Held):
-            raise self._conflict(answer)
-        assert answer.lease  # noqa: S101 - it is held
-        return answer.lease
+    def _granted(self, acquisition: Acquisition) -> Lease:
+        if acquisition.lease:
+            return acquisition.lease
+        by = acquisition.held_by
+        raise LockHeld(
+            f"lock {self.key} is {notices.held(by)}, and was not acquired within wait={self.wait} s. "
+            "Try again later, or wait longer",
+            self.key,
+            first_task_id(by),
+        )
 
     def _pop(self, method: str) -> Acquisition:
         if acquisition := self._holdings.pop():
@@ -289,16 +290,8 @@ class lock:  # noqa: N801 - it is read like a verb, as in contextlib
         if connections and self.until_commit is None:
             transactions.report_once(self.key, connections[0].alias)
 
-    def _conflict(self, held: Held) -> LockHeld:
-        return LockHeld(
-            f"lock {self.key} is {notices.held(held.by)}, and was not acquired within wait={self.wait} s. "
-            "Try again later, or wait longer",
-            self.key,
-            first_task_id(held.by),
-        )
-
     def _refuse_to_block_a_loop(self, method: str, instead: str) -> None:
-        if running_loop():
+        if is_in_loop():
             with_block = f"`async with {self}: ...`, or " if method == "acquire" else ""
             raise ExclusiveError(
                 f"{self}.{method}() would block the event loop of this thread: write {with_block}"

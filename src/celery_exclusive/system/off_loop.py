@@ -8,19 +8,15 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures.thread import ThreadPoolExecutor  # redis-py needs it, and it is too late at exit
 from contextvars import copy_context
+from functools import lru_cache
 from threading import get_ident
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from celery_exclusive.system.threads import is_green
-
-if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop
 
 T = TypeVar("T")
 _THREADS: Final = 8
 """A call of a store may need a connection each, so they are few. No call outlasts the store's timeout."""
-_executors: Final[dict[int, ThreadPoolExecutor]] = {}
-"""The executor of this process, by its pid: a forked child has no threads of its parent."""
 
 
 async def off_loop(call: Callable[[], T], clean_up: Callable[[], object] | None = None) -> T:
@@ -42,19 +38,18 @@ async def off_loop(call: Callable[[], T], clean_up: Callable[[], object] | None 
         raise
 
 
-def running_loop() -> AbstractEventLoop | None:
-    """Return the event loop that this code would block, if any. Without asyncio imported there is none.
+def is_in_loop() -> bool:
+    """Whether this code would block an event loop. Without asyncio imported there is none.
 
-    With gevent the answer is None: a loop seems to run in all greenlets of its thread.
+    With gevent it is False: a loop seems to run in all greenlets of its thread.
     """
     asyncio = sys.modules.get("asyncio")
     if asyncio is None or is_green():
-        return None
+        return False
     try:
-        loop: AbstractEventLoop = asyncio.get_running_loop()
+        return bool(asyncio.get_running_loop())
     except RuntimeError:
-        return None
-    return loop
+        return False
 
 
 def strand() -> tuple[int, object]:
@@ -70,7 +65,7 @@ def strand() -> tuple[int, object]:
 def _submit(call: Callable[[], T]) -> Future[T]:
     """Begin a call in a thread. Where no thread starts, as at the exit of the interpreter, call it now."""
     try:
-        return _executor().submit(copy_context().run, call)
+        return _executor(os.getpid()).submit(copy_context().run, call)
     except RuntimeError:
         future: Future[T] = Future()
         try:
@@ -80,9 +75,6 @@ def _submit(call: Callable[[], T]) -> Future[T]:
         return future
 
 
-def _executor() -> ThreadPoolExecutor:
-    pid = os.getpid()
-    if pid not in _executors:
-        _executors.clear()
-        _executors[pid] = ThreadPoolExecutor(_THREADS, "celery-exclusive")
-    return _executors[pid]
+@lru_cache(1)
+def _executor(pid: int) -> ThreadPoolExecutor:  # noqa: ARG001 - a forked child has no threads of its parent
+    return ThreadPoolExecutor(_THREADS, "celery-exclusive")

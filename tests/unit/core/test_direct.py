@@ -6,7 +6,7 @@ import pytest
 
 from celery_exclusive.core.admission import Outcome
 from celery_exclusive.core.claim import Claim, UniqueClaim
-from celery_exclusive.core.direct import DirectRun, admit_directly
+from celery_exclusive.core.direct import admit_directly
 from celery_exclusive.core.operations import Answer
 from celery_exclusive.core.plan import Ask, run_plan
 from tests.unit.stepping import TTL, Key
@@ -30,8 +30,8 @@ class Store:
         """Admit a run of this id, with a lock, and with a unique key unless `until` is None."""
         claim = Claim("u", f"{id}/1", id, TTL)
         unique = UniqueClaim(claim, until, PERIOD, is_acquired=False) if until else None  # type: ignore[arg-type]
-        run = DirectRun(Claim("x", f"{id}/1", id, TTL), unique)
-        return run_plan(admit_directly(run, on_conflict), self.ask)
+        lock = Claim("x", f"{id}/1", id, TTL)
+        return run_plan(admit_directly(lock, unique, on_conflict), self.ask)
 
     def owners(self, key: str) -> list[tuple[str, str]]:
         return [(owner.id, owner.phase) for owner in self.keys[key].owners()]

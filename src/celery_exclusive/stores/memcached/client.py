@@ -6,7 +6,7 @@ import re
 import socket
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, BinaryIO, NamedTuple, NoReturn, TypeVar
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 from celery_exclusive.errors import OptionError, StoreUnavailable
@@ -49,10 +49,6 @@ class _Connection(NamedTuple):
         self.socket.close()
 
 
-class _Refused(Exception):
-    """The server answered with an error."""
-
-
 class Client:
     """A client for many threads, greenlets and forked children; a connection serves one call at a time."""
 
@@ -66,11 +62,8 @@ class Client:
 
         If the first answer is lost, they are sent again, although the server may have executed them.
         """
-        answers: list[Answer] = []
-        for start in range(0, len(commands), _AT_ONCE):
-            part = commands[start : start + _AT_ONCE]
-            answers += self._exchange(part, partial(_read_all, len(part)))
-        return answers
+        parts = (commands[start : start + _AT_ONCE] for start in range(0, len(commands), _AT_ONCE))
+        return [answer for part in parts for answer in self._exchange(part, partial(_read_all, len(part)))]
 
     def statistics(self, *of: bytes) -> dict[str, str]:
         """Return the statistics of the server."""
@@ -95,10 +88,11 @@ class Client:
                 except ConnectionError:
                     self.close()  # a server that dropped one has dropped all of them
             return self._try(self._connect(), commands, read)
-        except _Refused as refusal:
-            self._explain(str(refusal), None)
-        except (OSError, ValueError) as error:  # ValueError: not a host name, or not an answer
-            self._explain(str(error) or type(error).__name__, error)
+        except (OSError, ValueError) as error:  # ValueError: not a host name, an error, or not an answer
+            text = str(error) or type(error).__name__
+            hint = next((hint for word, hint in _HINTS.items() if word in text), "")
+            problem = f"store {self.url}: {text}" if hint else f"store {self.url} does not answer: {text}"
+            raise StoreUnavailable(f"{problem}; {hint or hints.ALIVE}") from error
 
     def _try(self, connection: _Connection, commands: Sequence[bytes], read: Callable[[BinaryIO], T]) -> T:
         try:
@@ -127,19 +121,12 @@ class Client:
             keep_alive(opened)
         return _Connection(opened, opened.makefile("rb"))
 
-    def _explain(self, text: str, error: Exception | None) -> NoReturn:
-        hint = next((_HINTS[word] for word in _HINTS if word in text), "")
-        if hint:
-            raise StoreUnavailable(f"store {self.url}: {text}; {hint}") from error
-        raise StoreUnavailable(f"store {self.url} does not answer: {text}; {hints.ALIVE}") from error
-
 
 def _read_all(number: int, reader: BinaryIO) -> list[Answer]:
     return [_read(reader) for _ in range(number)]
 
 
 def _read(reader: BinaryIO) -> Answer:
-    """Read one answer."""
     code, *words = _line(reader).split(b" ")
     value = None
     if code == b"VA":
@@ -157,9 +144,9 @@ def _line(reader: BinaryIO) -> bytes:
     line = line.rstrip(b"\r\n")
     code = line.partition(b" ")[0]
     if code.endswith(b"ERROR"):
-        raise _Refused(line.decode(errors="replace"))
+        raise ValueError(line.decode(errors="replace"))
     if code not in _CODES:
-        raise _Refused(f"{line[:60]!r} is no answer of memcached")
+        raise ValueError(f"{line[:60]!r} is no answer of memcached")
     return line
 
 
