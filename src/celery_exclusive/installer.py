@@ -21,9 +21,8 @@ from celery_exclusive.local.eager import EagerTask
 from celery_exclusive.messages.courier import Courier
 from celery_exclusive.options import keys
 from celery_exclusive.options.declared import KINDS
-from celery_exclusive.options.leftovers import leftovers
 from celery_exclusive.options.masking import mask
-from celery_exclusive.options.misplaced import refuse_misplaced
+from celery_exclusive.options.misplaced import leftovers, refuse_misplaced
 from celery_exclusive.options.option import Option, apps_with_locks, check_declaration
 from celery_exclusive.publishing.publisher import PUBLISHER, Publisher
 from celery_exclusive.publishing.send import with_our_header

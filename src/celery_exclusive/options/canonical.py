@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
-from enum import Enum
 from hashlib import blake2b
 from typing import Any, Final, TypeGuard, cast
 from uuid import UUID
@@ -34,11 +33,7 @@ _LONGEST_DECIMAL: Final = 2048
 length, and Python can be configured to write at most 640 digits, in one process and not in another."""
 
 
-class Absent(Enum):
-    ABSENT = "absent"
-
-
-ABSENT: Final = Absent.ABSENT
+ABSENT: Final = object()
 """The value of a header that a message does not have. No other value has its key."""
 
 

@@ -155,7 +155,7 @@ def needs_headers(option: Option, run: _Run, in_key: tuple[str, ...] = ()) -> bo
 def named(option: Option) -> tuple[str, ...] | None:
     """Return the parameters that an option names, in by= or in its template; None: all of them."""
     if isinstance(option.key, str):
-        return tuple(field.path[0] for field in _fields(option.key)[0])
+        return tuple(field.path[0] for field in parse_template(option.key)[0])
     return None if option.key is not None or option.names == ALL else option.names or ()
 
 
@@ -210,13 +210,6 @@ def _no_parameter(name: str, parameters: Mapping[str, Parameter]) -> str:
 
 
 # Absolute keys --------------------------------------------------------------------------------------------
-
-
-def _fields(template: str) -> tuple[tuple[Field, ...], str]:
-    try:
-        return parse_template(template)
-    except ValueError as error:
-        raise Refused(str(error)) from error.__cause__
 
 
 def _refuse_without_braces(key: str, parameters: Mapping[str, Parameter]) -> None:
@@ -284,7 +277,7 @@ def _by_name(bound: BoundArguments) -> dict[str, object]:
 
 def _absolute_text(key: str | Callable[..., object], bound: BoundArguments, headers: _Headers) -> str:
     if isinstance(key, str):
-        fields, end = _fields(key)
+        fields, end = parse_template(key)
         shown = (field.before + field.show(_text_of(bound, field.path)) for field in fields)
         text: object = "".join((*shown, end))
     else:

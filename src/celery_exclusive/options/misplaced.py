@@ -1,8 +1,10 @@
-"""Refuses arguments of a task's decorator that belong into its option, and misspelt names of options."""
+"""Attributes of a task that do nothing: meant for its option, misspelt, or without their base class."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
+from typing import Final
 
 from celery import Task
 
@@ -13,6 +15,17 @@ from celery_exclusive.seams.celery_app import is_decorated
 _PARAMETERS = {kind: {field.name for field in dataclasses.fields(kind)} for kind in KINDS}
 _CELERYS = frozenset(dir(Task))
 _LIKENESS = 0.85
+_READERS: Final = {
+    "once": ("once", "QueueOnce"),
+    "unique_on": ("singleton", "Singleton"),
+    "raise_on_duplicate": ("singleton", "Singleton"),
+    "lock_expiry": ("singleton", "Singleton"),
+    "heimdall": ("heimdall", "HeimdallTask"),
+    "custom_lock_expire": ("unique_task", "UniqueCeleryTask"),
+}
+"""The module of ours, and the base class in it, that reads each option of another library."""
+_DICTS: Final = ("once", "heimdall")
+"""The options whose values are dicts. An attribute of another type belongs to the user's class."""
 
 
 def refuse_misplaced(cls: type, name: str) -> None:
@@ -35,3 +48,16 @@ def refuse_misplaced(cls: type, name: str) -> None:
                 )
         if meant := closest(word, NAMES, _LIKENESS):
             raise OptionError(f"task {name}: {word}={shown(value)} does nothing: did you mean '{meant}='?")
+
+
+def leftovers(cls: type, task_name: str) -> Iterator[str]:
+    """Yield a text for each option of another library that no base of this task reads."""
+    own, bases = vars(cls), cls.__mro__[1:]
+    for option, (module, reader) in _READERS.items():
+        is_theirs = option in own and (isinstance(own[option], dict) or option not in _DICTS)
+        if is_theirs and not any(base.__name__ == reader or option in vars(base) for base in bases):
+            yield (
+                f"task {task_name}: {option}={own[option]!r} does nothing, since only base={reader} "
+                "reads it. Delete it and write unique= or exclusive=, or use the base of "
+                f"celery_exclusive.compat.{module}"
+            )

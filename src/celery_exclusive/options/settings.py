@@ -5,14 +5,13 @@ They are read with `conf.get`, never with `app.add_defaults`, which would overri
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final, cast, get_args
 
 from celery_exclusive.brokers import kinds
 from celery_exclusive.core.key_state import LONGEST_OFFER
-from celery_exclusive.errors import OptionError, did_you_mean, shown
+from celery_exclusive.errors import OptionError, closest, did_you_mean, shown
 from celery_exclusive.options.amounts import (
     A_COUNT,
     LONGEST,
@@ -213,11 +212,6 @@ def _is_meant_for_us(key: str, namespace: str) -> bool:
     """
     lower, prefix = key.lower(), (namespace or "celery_").lower()
     rest = lower.removeprefix(prefix)
-    return _is_like_exclusive(rest) and (rest != lower or key == lower or not namespace)
-
-
-def _is_like_exclusive(name: str) -> bool:
-    """Whether a name begins like "exclusive_"; a single word is an imported module, not a setting."""
-    word, underscore, _ = name.partition("_")
-    is_near = bool(underscore) and len(word) in _LENGTHS
-    return is_near and bool(difflib.get_close_matches(word, ["exclusive"], cutoff=_LIKENESS))
+    word, underscore, _ = rest.partition("_")  # a single word is an imported module
+    is_near = underscore and len(word) in _LENGTHS and closest(word, ["exclusive"], _LIKENESS)
+    return bool(is_near) and (rest != lower or key == lower or not namespace)

@@ -13,6 +13,8 @@ from functools import lru_cache
 from string import Formatter
 from typing import Final
 
+from celery_exclusive.options.canonical import Refused
+
 ESCAPE: Final = "^"
 _ITEM: Final = re.compile(r"(\w+)[^\[]*\[['\"]?(\w+)")
 """An item of an argument, as in "data[id]"."""
@@ -46,7 +48,7 @@ def as_function(name: str, item: object) -> str:
 
 @lru_cache(maxsize=1024)
 def parse_template(template: str) -> tuple[tuple[Field, ...], str]:
-    """Split "repo:{project.pk}" into its fields and the text behind them, or raise ValueError."""
+    """Split "repo:{project.pk}" into its fields and the text behind them, or raise Refused."""
     fix = "put names of parameters into braces, as in 'repo:{project_id}' or 'repo:{project.pk}'"
     found: list[tuple[str, tuple[str, ...]]] = []
     before = ""
@@ -64,17 +66,17 @@ def parse_template(template: str) -> tuple[tuple[Field, ...], str]:
             found.append((before, path))
             before = ""
     except ValueError as error:
-        raise ValueError(f"key={template!r} is no template ({error}): {fix}.") from error
+        raise Refused(f"key={template!r} is no template ({error}): {fix}.") from error
     if not all(path for _, path in found):
-        raise ValueError(f"key={template!r} has braces without a name, or with more than a name: {fix}.")
+        raise Refused(f"key={template!r} has braces without a name, or with more than a name: {fix}.")
     ends = [text for text, _ in found[1:]]
     if not all(ends):
-        raise ValueError(
+        raise Refused(
             f"key={template!r} has nothing between two values, so that ('ab', 'c') and ('a', 'bc') would be "
             "one key: put other characters between them, as in '{owner}:{repo}'."
         )
     if any(ESCAPE in end for end in ends):
-        raise ValueError(
+        raise Refused(
             f"key={template!r} has {ESCAPE!r} between two values, the escape character of the values: put "
             "another text there, as in '{owner}:{repo}'."
         )
