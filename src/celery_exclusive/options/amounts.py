@@ -20,12 +20,12 @@ MOST: Final = 1_000_000_000
 A_COUNT: Final = f"a whole number from 1 to {MOST}"
 
 
-def seconds_from(least: float, most: float = LONGEST) -> str:
+def seconds_from(least: float = MIN_TTL, most: float = LONGEST) -> str:
     """Describe what `is_duration` accepts."""
     return f"a number of seconds from {least} to {most}"
 
 
-def is_duration(value: object, at_least: float, at_most: float = LONGEST) -> TypeGuard[float]:
+def is_duration(value: object, at_least: float = MIN_TTL, at_most: float = LONGEST) -> TypeGuard[float]:
     """Whether the value is an int or float, no bool, of as many seconds as every store can keep."""
     return is_number(value, at_least) and value <= at_most
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar, Literal, get_args
 
 from celery_exclusive.core.claim import FINISHED, PERIOD, UniqueUntil
 from celery_exclusive.errors import shown
-from celery_exclusive.options.amounts import A_COUNT, LONGEST, MIN_TTL, is_count, is_duration, seconds_from
+from celery_exclusive.options.amounts import A_COUNT, LONGEST, is_count, is_duration, seconds_from
 from celery_exclusive.options.option import (
     ALL,
-    NOT_GIVEN,
-    Names,
-    OnStoreError,
     Option,
     explain_wrong_arguments,
 )
@@ -94,19 +90,13 @@ class Exclusive(Option):
     without_store: ClassVar[str] = "back to the broker"
     whole_task: ClassVar[str] = "Leave it out for the whole task"
 
-    by: Names = None
     _: KW_ONLY
-    key: str | Callable[..., str] | None = None
     limit: int = 1
-    ttl: float | None = None
     on_conflict: OnConflict = "wait"
     give_up_after: float | None = None
     max_waiting: int | None = None
     on_full: OnFull = "raise"
-    on_store_error: OnStoreError | None = None
-    recover: bool | None = None
     order: StartOrder = "arrived"
-    skip_result: object = NOT_GIVEN
 
     def refusal(self, task: str, key: str, held: str) -> str:
         """Return the text of the error of a run that fails because its lock is `held` by the owners named."""
@@ -128,20 +118,25 @@ class Exclusive(Option):
         self._check_choice(
             "on_full", get_args(OnFull), "is neither 'raise' (LockHeld) nor 'skip' (without a run)"
         )
-        self._check_max_waiting()
-        self._check_order()
-
-    def _check_order(self) -> None:
+        most = self.max_waiting
+        hint = "on_conflict='skip' if no task may wait" if most == 0 else "None for exclusive_max_waiting"
+        self._require("max_waiting", is_count, f"{A_COUNT}: how many may wait. Use {hint}")
         self._check_choice(
             "order",
             get_args(StartOrder),
             "is none of 'arrived' (at the store), 'published' and 'any' (the first that asks)",
         )
-        if self.order != "arrived" and self.on_conflict != "wait":
-            self.refuse(
-                f"order={self.order!r} is for on_conflict='wait': with {self.on_conflict!r} there is no "
-                "line. Leave one of them out."
-            )
+        self._check_line()
+
+    def _check_line(self) -> None:
+        """Refuse what is for a line where there is none, or where calls join it themselves."""
+        for name, default in {"order": "arrived", "max_waiting": None, "on_full": "raise"}.items():
+            value = getattr(self, name)
+            if value != default and self.on_conflict != "wait":
+                self.refuse(
+                    f"{name}={value!r} is for on_conflict='wait': with {self.on_conflict!r} there is no "
+                    "line. Leave one of them out."
+                )
         if self.order == "published" and self.max_waiting is not None:
             self.refuse(
                 "order='published' has no max_waiting=: calls take their places when they are published, and "
@@ -163,18 +158,6 @@ class Exclusive(Option):
             self.refuse(
                 f"give_up_after={shown(seconds)} must be a number of seconds above 0 and up to {LONGEST}, or "
                 "None for never."
-            )
-
-    def _check_max_waiting(self) -> None:
-        most = self.max_waiting
-        if most is not None and not is_count(most):
-            hint = "on_conflict='skip' if no task may wait" if most == 0 else "None for exclusive_max_waiting"
-            self.refuse(f"max_waiting={shown(most)} must be {A_COUNT}: how many may wait. Use {hint}.")
-        if self.on_conflict != "wait" and (most is not None or self.on_full == "skip"):
-            option = "on_full='skip'" if most is None else f"max_waiting={most!r}"
-            self.refuse(
-                f"{option} is for on_conflict='wait': with {self.on_conflict!r} there is no line. Leave one "
-                "of them out."
             )
 
 
@@ -239,17 +222,11 @@ class Unique(Option):
     names_by_default: ClassVar[tuple[str, ...] | None] = ALL
     whole_task: ClassVar[str] = "For the whole task give it one key='...'"
 
-    by: Names = None
     _: KW_ONLY
-    key: str | Callable[..., str] | None = None
     until: Until = "finished"
     period: float | None = None
     on_conflict: OnDuplicate = "skip"
-    ttl: float | None = None
     queued_ttl: float | None = None
-    on_store_error: OnStoreError | None = None
-    recover: bool | None = None
-    skip_result: object = NOT_GIVEN
 
     @property
     def held_until(self) -> UniqueUntil:
@@ -262,28 +239,24 @@ class Unique(Option):
             get_args(Until),
             "is neither 'finished' (it has its result) nor 'started' (its body begins)",
         )
-        if self.period is not None:
-            self._check_period(self.period)
+        self._require("period", is_duration, seconds_from())
+        is_alone = self.until == "finished" and self.ttl is None and self.queued_ttl is None
+        if self.period is not None and not is_alone:
+            self.refuse(
+                f"period={self.period!r} alone determines how long a key is held. Leave out until=, ttl= and "
+                "queued_ttl=."
+            )
         if self.recover and self.held_until != FINISHED:
             self.refuse(
                 "recover=True is for until='finished': no other key guards the run of its task. Leave one of "
                 "them out."
             )
-        self._check_ttl("queued_ttl", "exclusive_queued_ttl")
+        self._require("queued_ttl", is_duration, f"{seconds_from()}, or None for exclusive_queued_ttl")
         self._check_choice(
             "on_conflict",
             get_args(OnDuplicate),
             "is neither 'skip' (nothing is published) nor 'raise' (DuplicateTask)",
         )
-
-    def _check_period(self, period: float) -> None:
-        if not is_duration(period, at_least=MIN_TTL):
-            self.refuse(f"period={shown(period)} must be {seconds_from(MIN_TTL)}.")
-        if self.until != "finished" or self.ttl is not None or self.queued_ttl is not None:
-            self.refuse(
-                f"period={period!r} alone determines how long a key is held. Leave out until=, ttl= and "
-                "queued_ttl=."
-            )
 
 
 KINDS: tuple[type[Exclusive | Unique], ...] = (Exclusive, Unique)

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import Field, fields, replace
+from dataclasses import KW_ONLY, Field, dataclass, fields, replace
 from enum import Enum
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NoReturn, TypeVar, cast, get_args
+from typing import Any, ClassVar, Final, Literal, NoReturn, TypeVar, cast, get_args
 from weakref import WeakKeyDictionary
 
 from typing_extensions import Never, Self
 
 from celery_exclusive.errors import OptionError, did_you_mean, shown, warn_of_task
-from celery_exclusive.options.amounts import MIN_TTL, is_duration, seconds_from
+from celery_exclusive.options.amounts import is_duration, seconds_from
 from celery_exclusive.seams.celery_app import known_tasks
 
 OnStoreError = Literal["raise", "allow"]
@@ -41,10 +41,10 @@ class _NotGiven(Enum):
 NOT_GIVEN: Final = _NotGiven.NOT_GIVEN
 
 
+@dataclass(frozen=True, slots=True, repr=False)
 class Option:
     """An option of a task, under the attribute of the task that its class names."""
 
-    __slots__ = ()
     attribute: ClassVar[str]
     kind: ClassVar[str]
     """The first letter of its keys: "x" or "u"."""
@@ -54,13 +54,13 @@ class Option:
     whole_task: ClassVar[str]
     """The code that gives a whole task one key."""
 
-    if TYPE_CHECKING:
-        by: Names
-        key: str | Callable[..., str] | None
-        ttl: float | None
-        recover: bool | None
-        on_store_error: OnStoreError | None
-        skip_result: object
+    by: Names = None
+    _: KW_ONLY
+    key: str | Callable[..., str] | None = None
+    ttl: float | None = None
+    on_store_error: OnStoreError | None = None
+    recover: bool | None = None
+    skip_result: object = NOT_GIVEN
 
     def __post_init__(self) -> None:
         self._check_own()
@@ -69,11 +69,8 @@ class Option:
                 "by= and key= are both given. Use by= within the task, key= to share a key between tasks."
             )
         self._check_key()
-        self._check_ttl("ttl", "exclusive_ttl")
-        if self.recover is not None and not isinstance(self.recover, bool):
-            self.refuse(
-                f"recover={shown(self.recover)} must be True or False, or None for exclusive_recover."
-            )
+        self._require("ttl", is_duration, f"{seconds_from()}, or None for exclusive_ttl")
+        self._require("recover", _is_switch, "True or False, or None for exclusive_recover")
         self._check_choice(
             "on_store_error",
             (None, *get_args(OnStoreError)),
@@ -159,10 +156,10 @@ class Option:
                 "string."
             )
 
-    def _check_ttl(self, name: str, setting: str) -> None:
-        ttl = getattr(self, name)
-        if ttl is not None and not is_duration(ttl, at_least=MIN_TTL):
-            self.refuse(f"{name}={shown(ttl)} must be {seconds_from(MIN_TTL)}, or None for {setting}.")
+    def _require(self, name: str, is_good: Callable[[object], bool], expected: str) -> None:
+        value = getattr(self, name)
+        if value is not None and not is_good(value):
+            self.refuse(f"{name}={shown(value)} must be {expected}.")
 
     def _check_choice(self, name: str, choices: tuple[str | None, ...], problem: str) -> None:
         value = getattr(self, name)
@@ -202,6 +199,10 @@ class Option:
         if len(set(names)) < len(names):
             self.refuse(f"by={self.by!r} names a parameter twice. Name each once.")
         return names
+
+
+def _is_switch(value: object) -> bool:
+    return isinstance(value, bool)
 
 
 def _fields(option: object) -> tuple[Field[Any], ...]:

@@ -133,7 +133,7 @@ def test_a_skipped_run_returns_the_constant_that_was_given(constant: object):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"on_conflit": "skip"}, ["'on_conflit'", "by, key, limit", "did you mean 'on_conflict'?"]),
+        ({"on_conflit": "skip"}, ["'on_conflit'", "by, key, ttl", "did you mean 'on_conflict'?"]),
         ({"on_conflict": "skp"}, ["'skp'", "'wait'", "did you mean 'skip'?"]),
         ({"on_conflict": ["skip"]}, ["['skip']", "'wait'", "'skip'", "'raise'", "'reschedule'"]),
         ({"order": "publish"}, ["order='publish'", "did you mean 'published'"]),
