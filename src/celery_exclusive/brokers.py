@@ -58,7 +58,6 @@ _KINDS: Final = {
         "rejected comes back, and a call does not wait until the server has its message"
     ),
 }
-_UNKNOWN: Final = Kind()
 _NOT_SHOWN: Final = (
     "no test has shown that waiting tasks come back, and that tasks of a dead worker run again"
 )
@@ -180,7 +179,7 @@ def _kind(url: str) -> tuple[str, Kind]:
         name = family(url)
     if name == "sqla":
         name = "+".join([name, *scheme(url).split("+")[1:2]]).replace("mariadb", "mysql")
-    return name, _KINDS.get(name, _UNKNOWN)
+    return name, _KINDS.get(name, Kind())
 
 
 def data_folder(conf: Mapping[str, Any]) -> str:
@@ -206,7 +205,9 @@ def broker_id(conf: Mapping[str, Any]) -> str:
         path = path.strip("/") or "0"
     elif path == "/":
         path = ""
-    return f"{kind}://{','.join(sorted({_place(kind, part) for part in parts}))}/{path}{_parts_of(conf)}"
+    options = conf.get("broker_transport_options") or {}
+    path += "".join(f" {name}={options[name]}" for name in _PARTS_OF_BROKER if options.get(name))
+    return f"{kind}://{','.join(sorted({_place(kind, part) for part in parts}))}/{path}"
 
 
 def is_on_this_machine(conf: Mapping[str, Any]) -> bool:
@@ -225,11 +226,6 @@ def is_server_of_broker(url: str, conf: Mapping[str, Any]) -> bool:
 def is_in_one_process(conf: Mapping[str, Any]) -> bool:
     """Whether the broker is the memory of a process."""
     return all(family(url) == "memory" for url in broker_urls(conf))
-
-
-def _parts_of(conf: Mapping[str, Any]) -> str:
-    options = conf.get("broker_transport_options") or {}
-    return "".join(f" {name}={options[name]}" for name in _PARTS_OF_BROKER if options.get(name))
 
 
 def _parts(url: str) -> urlparts:

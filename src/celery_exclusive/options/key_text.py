@@ -43,10 +43,9 @@ def absolute_key(text: str, kind: str = "x") -> str:
     A longer string is cut and completed with a hash. The same is done to a string that is no valid Unicode,
     or that looks like a cut one.
     """
-    if not text:
-        raise OptionError("the key of a lock cannot be an empty string: name what is locked, like 'repo:17'.")
-    if len(text) > MOST_CHARACTERS:
-        raise OptionError(f"the key of a lock cannot be {TOO_LONG}: name what is locked, like 'repo:17'.")
+    if not 0 < len(text) <= MOST_CHARACTERS:
+        what = TOO_LONG if text else "an empty string"
+        raise OptionError(f"the key of a lock cannot be {what}: name what is locked, like 'repo:17'.")
     return f"{kind}={_fitted(text, _LONGEST, _HASHED_TEXT)}"
 
 

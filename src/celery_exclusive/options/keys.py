@@ -124,11 +124,10 @@ def key_of(
         if names is None:
             own = own_key(task_name, option.kind)
             return f"{own}:{digest({}, chosen)}" if chosen else own
-        signature, given = _arguments(run, args, kwargs)
+        bound = bind(run, args, kwargs)
+        given = bound.arguments
         if names != ALL:
-            given = {
-                name: given[name] if name in given else _argument(signature, given, name) for name in names
-            }
+            given = {name: given[name] if name in given else argument(bound, name) for name in names}
         return f"{own_key(task_name, option.kind)}:{digest(given, chosen)}"
     except Refused as refused:
         raise _error(task_name, option, refused) from refused.__cause__
@@ -170,8 +169,8 @@ def _parameters(run: _Run) -> _Parameters:
     return cached[is_bound]
 
 
-def _arguments(run: _Run, args: _Args, kwargs: _Kwargs) -> tuple[Signature, dict[str, Any]]:
-    """Return the signature of a task, and its arguments by the names of their parameters."""
+def bind(run: _Run, args: _Args, kwargs: _Kwargs) -> BoundArguments:
+    """Return the arguments of a call by the names of their parameters, with all defaults."""
     signature, by_place, required, defaults = _parameters(run)
     args, kwargs = args or (), kwargs or {}
     if defaults is not None and len(args) <= len(by_place):  # most calls, in a fifth of the time
@@ -180,27 +179,19 @@ def _arguments(run: _Run, args: _Args, kwargs: _Kwargs) -> tuple[Signature, dict
         given.update(kwargs)
         arguments = {**defaults, **given}
         if is_clear and given.keys() >= required and len(arguments) == len(defaults):
-            return signature, arguments
+            return BoundArguments(signature, arguments)
     bound = signature.bind(*args, **kwargs)
     bound.apply_defaults()
-    return signature, bound.arguments
-
-
-def bind(run: _Run, args: _Args, kwargs: _Kwargs) -> BoundArguments:
-    return BoundArguments(*_arguments(run, args, kwargs))
+    return bound
 
 
 def argument(bound: BoundArguments, name: str) -> object:
-    return _argument(bound.signature, bound.arguments, name)
-
-
-def _argument(signature: Signature, arguments: dict[str, Any], name: str) -> object:
-    if name in arguments:
-        return arguments[name]
-    parameters = signature.parameters
+    if name in bound.arguments:
+        return bound.arguments[name]
+    parameters = bound.signature.parameters
     for parameter in parameters.values():
         if parameter.kind is Parameter.VAR_KEYWORD:
-            return arguments[parameter.name].get(name)
+            return bound.arguments[parameter.name].get(name)
     raise Refused(_no_parameter(name, parameters))
 
 

@@ -30,20 +30,17 @@ class Signer:
     def __init__(self, secrets: Sequence[str | None], namespace: str) -> None:
         self._secrets = tuple(secret.encode() for secret in secrets if secret is not None)
         self._accepts_unsigned = None in secrets or not secrets
-        self._namespace = namespace.encode()
+        self._namespace = namespace
+        self.is_on = bool(self._secrets)
+        """Whether there is a secret."""
         self.has_warned_unsigned = False
         """Whether this process has logged a warning of a header without a valid signature."""
 
-    @property
-    def is_on(self) -> bool:
-        """Whether there is a secret."""
-        return bool(self._secrets)
-
     def sign_header(self, fields: Mapping[str, Any], task_id: str, task_name: str) -> dict[str, Any]:
         """Return the fields of a header of a message of this task, with their signature."""
-        if not self._secrets:
+        if not self.is_on:
             return dict(fields)
-        return {**fields, SIGNATURE: self._sign(*_of_header(fields, task_id, task_name))}
+        return {**fields, SIGNATURE: self._sign("header", task_id, task_name, _text_of(fields))}
 
     def accepts_header(self, fields: Mapping[str, Any], task_id: str, task_name: str) -> bool:
         """Whether the fields were signed for a message of this task. Never raises."""
@@ -52,7 +49,7 @@ class Signer:
         unsigned = {name: value for name, value in fields.items() if name != SIGNATURE}
         try:  # a copy from the store is signed for the task in its headers, where task_protocol=1 has none
             return any(
-                self._accepts(fields.get(SIGNATURE), *_of_header(unsigned, task_id, name))
+                self._accepts(fields.get(SIGNATURE), "header", task_id, name, _text_of(unsigned))
                 for name in (task_name, _NAMELESS)
             )
         except (TypeError, ValueError, RecursionError):  # no JSON: none of ours
@@ -62,7 +59,7 @@ class Signer:
         """Return a message with its signature for this key and id."""
         if not self.is_on:
             return content
-        return b"%b%b %b" % (_MARK, self._sign(*_of_parked(content, key, id)).encode(), content)
+        return b"%b%b %b" % (_MARK, self._sign("parked", key, id, content).encode(), content)
 
     def open_parked(self, kept: bytes, key: str, id: str) -> bytes | None:
         """Return the message within a parked one. None: no valid signature for this key and id.
@@ -75,33 +72,29 @@ class Signer:
         if not self.is_on:
             raise LookupError("it is signed, but this process has no exclusive_secret: set it")
         signature, content = kept[len(_MARK) :][:_HEX], kept[len(_MARK) + _HEX + 1 :]
-        is_ours = self._accepts(signature.decode(errors="replace"), *_of_parked(content, key, id))
+        is_ours = self._accepts(signature.decode(errors="replace"), "parked", key, id, content)
         return content if is_ours else None
 
-    def _sign(self, *parts: bytes) -> str:
+    def _sign(self, *parts: str | bytes) -> str:
         return hmac.digest(self._secrets[0], self._text(parts), "sha256").hex()
 
-    def _accepts(self, signature: object, *parts: bytes) -> bool:
+    def _accepts(self, signature: object, *parts: str | bytes) -> bool:
         if not isinstance(signature, str):
             return False
-        given, text = signature.encode("utf-8", "surrogatepass"), self._text(parts)
+        given, text = _encoded(signature), self._text(parts)
         signed = (hmac.digest(secret, text, "sha256").hex().encode() for secret in self._secrets)
         return any(hmac.compare_digest(given, own) for own in signed)
 
-    def _text(self, parts: Sequence[bytes]) -> bytes:
+    def _text(self, parts: Sequence[str | bytes]) -> bytes:
         """Return all parts, each after its length: different lists of parts make different strings."""
-        return b"".join(b"%d:%b," % (len(part), part) for part in (self._namespace, *parts))
+        encoded = map(_encoded, (self._namespace, *parts))
+        return b"".join(b"%d:%b," % (len(part), part) for part in encoded)
 
 
-def _of_header(fields: Mapping[str, Any], task_id: str, task_name: str) -> tuple[bytes, ...]:
-    """Return the parts of a header that are signed, as they arrive: lists for tuples, strings as keys."""
-    text = json.dumps(json.loads(json.dumps(fields)), sort_keys=True)
-    return b"header", _encoded(task_id), _encoded(task_name), text.encode()
+def _text_of(fields: Mapping[str, Any]) -> str:
+    """Return the fields of a header as they arrive: lists for tuples, strings as keys."""
+    return json.dumps(json.loads(json.dumps(fields)), sort_keys=True)
 
 
-def _of_parked(content: bytes, key: str, id: str) -> tuple[bytes, ...]:
-    return b"parked", _encoded(key), _encoded(id), content
-
-
-def _encoded(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")
+def _encoded(part: str | bytes) -> bytes:
+    return part if isinstance(part, bytes) else part.encode("utf-8", "surrogatepass")

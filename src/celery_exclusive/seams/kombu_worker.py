@@ -1,4 +1,4 @@
-"""What a worker uses of kombu: its consumer, the channel, and the semaphore of free processes."""
+"""The objects of kombu in a worker: its consumer, the channel, and the semaphore of free processes."""
 
 from __future__ import annotations
 
