@@ -77,7 +77,13 @@ def check(task_name: str, run: _Run, option: Option) -> None:
             if name not in parameters and not takes_any:
                 raise Refused(_no_parameter(name, parameters))
         if isinstance(option.key, str):
-            _refuse_without_braces(option.key, parameters)
+            name = option.key.partition(".")[0]
+            if name in parameters:
+                raise Refused(
+                    f"it is one key for all calls, and there is a parameter {name!r}: write "
+                    f"key='{{{option.key}}}' for its value, or for one key a text that no parameter has as "
+                    "its name."
+                )
     except Refused as refused:
         raise _error(task_name, option, refused) from refused.__cause__
 
@@ -115,7 +121,7 @@ def key_of(
     Raises OptionError if an argument has no stable string form, and Python's TypeError if the arguments do
     not fit.
     """
-    chosen = _chosen(headers or {}, in_key) if in_key else None
+    chosen = {name: (headers or {}).get(name, ABSENT) for name in in_key} if in_key else None
     try:
         if option.key is not None:
             text = _absolute_text(option.key, bind(run, args, kwargs), headers)
@@ -131,10 +137,6 @@ def key_of(
         return f"{own_key(task_name, option.kind)}:{digest(given, chosen)}"
     except Refused as refused:
         raise _error(task_name, option, refused) from refused.__cause__
-
-
-def _chosen(headers: Mapping[str, object], in_key: tuple[str, ...]) -> dict[str, object]:
-    return {name: headers.get(name, ABSENT) for name in in_key}
 
 
 def _error(task_name: str, option: Option, refused: Refused) -> OptionError:
@@ -201,15 +203,6 @@ def _no_parameter(name: str, parameters: Mapping[str, Parameter]) -> str:
 
 
 # Absolute keys --------------------------------------------------------------------------------------------
-
-
-def _refuse_without_braces(key: str, parameters: Mapping[str, Parameter]) -> None:
-    name = key.partition(".")[0]
-    if name in parameters:
-        raise Refused(
-            f"it is one key for all calls, and there is a parameter {name!r}: write key='{{{key}}}' for its "
-            "value, or for one key a text that no parameter has as its name."
-        )
 
 
 def _check_function(key: Callable[..., str], signature: Signature) -> None:

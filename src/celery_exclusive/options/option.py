@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import KW_ONLY, Field, dataclass, fields, replace
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from enum import Enum
 from functools import wraps
 from typing import Any, ClassVar, Final, Literal, NoReturn, TypeVar, cast, get_args
@@ -89,7 +89,7 @@ class Option:
     @property
     def values(self) -> dict[str, Any]:
         """The parameters without default value, except `by` and `key`; JSON can express them."""
-        found = ((field, getattr(self, field.name)) for field in _fields(self)[2:])
+        found = ((field, getattr(self, field.name)) for field in fields(self)[2:])
         return {field.name: value for field, value in found if value != field.default}
 
     def skipped(self, key: str, existing_id: str) -> object:
@@ -110,7 +110,7 @@ class Option:
     def __repr__(self) -> str:
         names = self.by or ()
         shown = [repr(names[0] if len(names) == 1 else names)] if names else []
-        for field in _fields(self)[1:]:
+        for field in fields(self)[1:]:
             value = getattr(self, field.name)
             if value != field.default:
                 is_function = callable(value)  # its repr would show a memory address
@@ -205,14 +205,10 @@ def _is_switch(value: object) -> bool:
     return isinstance(value, bool)
 
 
-def _fields(option: object) -> tuple[Field[Any], ...]:
-    return fields(cast("Any", option))
-
-
 def explain_wrong_arguments(cls: type[T]) -> type[T]:
     """Let the constructor of an option suggest the right word, where Python would raise a TypeError."""
     init: Any = cls.__init__
-    known = [field.name for field in _fields(cls)]
+    known = [field.name for field in fields(cls)]
 
     @wraps(init)
     def checked(self: T, by: object = None, *more: object, **options: object) -> None:

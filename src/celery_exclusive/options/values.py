@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from celery_exclusive.options.amounts import MOST, is_number
 from celery_exclusive.options.declared import Exclusive, Unique
@@ -35,8 +35,7 @@ def option_of_call(task: Any, kind: type[T], values: Values | None, limits: Sett
         return option
     if limits:
         changes = _capped(changes, option, limits)
-    given: T = cast("Any", kind)(by=option and option.by, key=option and option.key, **changes)
-    return given
+    return kind(by=option.by if option else None, key=option.key if option else None, **changes)
 
 
 def _capped(changes: Mapping[str, Any], option: Option | None, limits: Settings) -> dict[str, Any]:

@@ -24,24 +24,21 @@ Ending: Final[Any] = getattr(trace, "TraceInfo", None)
 
 
 class RequestMixin:
-    """Stands before Celery's request."""
+    """Stands before Celery's request. Its subclass has the methods that are only declared here."""
+
+    make_context: Callable[[Callable[[], Any]], Any]
+    """Return the context of hooks and errbacks in the main process. Its argument makes Celery's own."""
+    announce_revoked: Callable[..., None]
+    """End a revoked or expired request: by a function that does it as Celery does, or otherwise."""
 
     @cached_property
     def _context(self) -> Any:
         celerys: Any = super()
         return self.make_context(lambda: celerys._context)
 
-    def make_context(self, make: Callable[[], Any]) -> Any:
-        """Return the context that hooks and errbacks get in the main process; `make` makes Celery's own."""
-        return make()
-
     def _announce_revoked(self, reason: Any, terminated: bool, *more: Any, **named: Any) -> None:
         announce: Any = super()._announce_revoked  # type: ignore[misc]
         self.announce_revoked(partial(announce, reason, terminated, *more, **named), terminated=terminated)
-
-    def announce_revoked(self, announce: Callable[[], None], *, terminated: bool) -> None:
-        """End a revoked or expired request as Celery does, or otherwise."""
-        announce()
 
     def note_revoked(self) -> None:
         """Let Celery end this request without an announcement."""
@@ -51,9 +48,8 @@ class RequestMixin:
 class TaskMixin:
     """Stands before the class of a task. Celery assigns a tracer whenever it (re)connects."""
 
-    def wrapped(self, tracer: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what is called in place of a tracer."""
-        return tracer
+    wrapped: Callable[[Callable[..., Any]], Callable[..., Any]]
+    """Return what is called in place of a tracer. Its subclass has this method."""
 
     @property
     def __trace__(self) -> Any:

@@ -12,11 +12,10 @@ priority_of_message: Final = attrgetter("_get_message_priority")
 
 
 class ConsumerMixin:
-    """A mixin before kombu's consumer, which receives the messages of each queue by a callback of its own."""
+    """Stands before kombu's consumer, whose queues get callbacks of their own from a subclass."""
 
-    def receiver_of(self, queue: Any, receive: Receive) -> Receive:
-        """Return the callback for each message of a queue, which calls kombu's own `receive`."""
-        return receive
+    receiver_of: Callable[[Any, Receive], Receive]
+    """Return the callback for each message of a queue, which calls kombu's own `receive`."""
 
     def _basic_consume(self: Any, queue: Any, *args: Any, **kwargs: Any) -> Any:
         # kombu looks its method up when it begins to consume from the queue.
