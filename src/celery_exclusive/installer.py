@@ -251,4 +251,4 @@ def _read(kind: type[Option], written: dict[str, Any]) -> Option:
 def install_copy(app: Any) -> None:
     """Install locks in the copy of an app, which a child that is not forked makes and runs tasks of."""
     services: Services = cast("Any", install(app))._celery_exclusive
-    services.workers.append(WorkerContext(SharedRoster.of_parent() or Roster()))
+    services.workers.append(WorkerContext(services, SharedRoster.of_parent() or Roster()))

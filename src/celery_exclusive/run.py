@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+
+from celery.utils.functional import noop
 
 from celery_exclusive import notices
 from celery_exclusive.core.admission import Outcome
@@ -17,21 +19,18 @@ from celery_exclusive.system.deadline import Budget
 
 @dataclass(slots=True)
 class UniqueLease:
-    """The unique lease of a run. Its end depends on the place where the body runs:
+    """The unique lease of a run.
 
-    * in a worker the end of the body releases it: `worker.unique_lease.WorkerUniqueLease`;
-    * in `apply()` the end of the body releases it: `local.eager.EagerUniqueLease`;
-    * if the process is gone, the background releaser releases it after errbacks and hooks: this class.
+    `is_handed_over`: the run's retry or replacement may have inherited it. `end` is called when the body has
+    ended, with its error if any. If the process is gone, the background releaser releases it after errbacks
+    and hooks.
     """
 
     claim: Claim
     until: UniqueUntil
     may_hold: bool
     is_handed_over: bool = False
-    """Whether the run's retry or replacement may have inherited it."""
-
-    def end(self, error: BaseException | None) -> None:
-        """Note that the body has ended, with this error if any."""
+    end: Callable[[BaseException | None], None] = noop
 
 
 @dataclass(slots=True)

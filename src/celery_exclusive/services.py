@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, Protocol, cast
 
 from celery_exclusive.brokers import broker_urls, redelivers_at_once, scheme
+from celery_exclusive.core.delivery import Claims
 from celery_exclusive.core.operations import Acquire, AcquireAlone, Enqueue, KeyOperation, Recall
 from celery_exclusive.core.records import NEVER, SECOND
 from celery_exclusive.errors import OptionError
@@ -37,10 +38,9 @@ class Courier(Protocol):
 class Releaser(Protocol):
     """Releases leases in the background, until the store answers."""
 
-    def add(
-        self,
-        *operations: tuple[str, KeyOperation],
-        dying: int | None = ...,
+    def add(self, *operations: tuple[str, KeyOperation]) -> None: ...
+    def add_run(
+        self, claims: Claims, *, done: bool = ..., redelivered: bool, dying: int | None = ...
     ) -> None: ...
     def add_message(self, id: str, header: Any) -> None: ...
     def drain(self) -> None: ...
@@ -52,13 +52,6 @@ class Installer(Protocol):
     def adopt(self, task: Any) -> None: ...
     def adopt_all(self) -> None: ...
     def unknown_tasks(self) -> Iterator[str]: ...
-
-
-class Worker(Protocol):
-    """The context of a worker, see `worker.context`."""
-
-    @property
-    def listener(self) -> str | None: ...
 
 
 class Services:
@@ -76,11 +69,11 @@ class Services:
 
     def __init__(self, app: Any) -> None:
         self.app = app
-        self.workers: list[Worker] = []
+        self.workers: list[Any] = []
 
     @property
-    def worker(self) -> Worker | None:
-        """The worker that this process belongs to, or None."""
+    def worker(self) -> Any:
+        """The context of the worker that this process belongs to, or None."""
         return self.workers[-1] if self.workers else None
 
     @cached_property

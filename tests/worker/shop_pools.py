@@ -12,7 +12,6 @@ from celery.concurrency.solo import TaskPool as SoloPool
 
 from celery_exclusive import Exclusive
 from celery_exclusive.core.operations import Acquire, Release
-from celery_exclusive.worker.context import context_of
 from tests.worker.shop import act, app, doors, journal, task
 
 __all__ = ["app"]
@@ -76,7 +75,7 @@ def leave(self: Task, key: str) -> None:
 @task()
 def kept(self: Task) -> int:
     """How many leases the heartbeat of this worker renews."""
-    return len(context_of(app._celery_exclusive).roster.runs())
+    return len(app._celery_exclusive.worker.roster.runs())
 
 
 def end_own_greenlet() -> None:

@@ -23,13 +23,11 @@ class Attempts:
     failed to answer before, and may have executed the operation then.
 
     Parameters:
-        most: how often the store is asked while it fails, 1 by default.
-        again: decides, after an error of the store, whether it is asked again; it may sleep. In place of
-            `most`.
+        most: how often the store is asked while it fails.
     """
 
-    def __init__(self, most: int = 1, *, again: Callable[[Exception], bool] | None = None) -> None:
-        self._left, self._again = most - 1, again or self._has_more
+    def __init__(self, most: int = 1) -> None:
+        self._left = most
         self.interruption: BaseException | None = None
         self.is_repeated = False
 
@@ -38,14 +36,11 @@ class Attempts:
         while True:
             try:
                 return self._complete(call)
-            except Exception as error:
-                if not self._again(error):
+            except Exception:
+                self._left -= 1
+                if self._left <= 0:
                     raise
                 self.is_repeated = True
-
-    def _has_more(self, _: Exception) -> bool:
-        self._left -= 1
-        return self._left >= 0
 
     def _complete(self, call: Callable[[], T]) -> T:
         for _ in range(_MOST_INTERRUPTIONS):

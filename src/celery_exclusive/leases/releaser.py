@@ -15,6 +15,7 @@ from celery.signals import worker_process_shutdown
 
 from celery_exclusive import notices
 from celery_exclusive.core.claim import PERIOD, publish_claim_id
+from celery_exclusive.core.endings import run_ended
 from celery_exclusive.core.operations import KeyOperation, Release
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.leases.trouble import Trouble
@@ -24,6 +25,7 @@ from celery_exclusive.system.forks import forks_wait
 from celery_exclusive.system.processes import is_gone
 
 if TYPE_CHECKING:
+    from celery_exclusive.core.delivery import Claims
     from celery_exclusive.services import Services
 
 _PAUSE = 1
@@ -76,6 +78,12 @@ class Releaser:
         if header.unique and header.unique[1] != PERIOD:
             claim = publish_claim_id(header.claim_id(id))
             self.add((header.unique[0], Release(claim, header.id, ending="open")))
+
+    def add_run(
+        self, claims: Claims, *, done: bool = False, redelivered: bool, dying: int | None = None
+    ) -> None:
+        """Release the leases of a run that has ended. A message that is redelivered keeps its unique key."""
+        self.add(*run_ended(claims, done=done, will_be_redelivered=redelivered), dying=dying)
 
     def add(self, *operations: tuple[str, KeyOperation], dying: int | None = None) -> None:
         """Send these operations to the store until it has answered all of them.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from celery.app.task import Task as CeleryTask
@@ -207,9 +207,7 @@ class _EagerRun:
             if unique:
                 acquisition = self.acquisitions[unique.claim.key]
                 may_hold = outcome.may_hold_unique
-                self.run.unique = EagerUniqueLease(
-                    unique.claim, unique.until, may_hold, acquisition=acquisition
-                )
+                self.run.unique = UniqueLease(unique.claim, unique.until, may_hold, end=self.end_body)
                 self.run.unique_lease = acquisition.lease if may_hold else None
             return
         key, existing_id = outcome.key, outcome.existing_id
@@ -234,18 +232,12 @@ class _EagerRun:
             notices.skipped(self.task.name, self.id, key, outcome.by)
         self.run.replace_body(self.task.name, outcome, self.exclusive, self.unique)
 
-
-@dataclass(slots=True)
-class EagerUniqueLease(UniqueLease):
-    """The unique lease of a run without a message."""
-
-    acquisition: Acquisition = field(kw_only=True)
-
-    def end(self, error: BaseException | None) -> None:
-        if isinstance(error, Retry):  # `apply()` runs it next, with this lease, and releases it after that
-            return
-        self.acquisition.release()
-        self.may_hold = False
+    def end_body(self, error: BaseException | None) -> None:
+        """Release the unique key when the body has ended."""
+        unique = self.run.unique
+        if unique and not isinstance(error, Retry):  # `apply()` runs a retry next, with this lease
+            self.acquisitions[unique.claim.key].release()
+            unique.may_hold = False
 
 
 @contextmanager

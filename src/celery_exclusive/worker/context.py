@@ -27,6 +27,7 @@ class WorkerContext:
     roster, and those that are forked the relay.
     """
 
+    services: Services
     roster: Roster = field(default_factory=Roster)
     heartbeat: Heartbeat | None = None
     relay: Relay | None = None
@@ -61,15 +62,12 @@ class WorkerContext:
 
     def note_arrival(self, task: Any, headers: Mapping[str, Any]) -> None:
         """Note facts that only the main process sees at an arrival: the publisher's store, and monitors."""
-        if self.heartbeat is None:
-            return
-        if isinstance(fields := headers.get(HEADER), dict):
+        if self.heartbeat and isinstance(fields := headers.get(HEADER), dict):
             self.heartbeat.other_stores.note(task, headers, fields)
             if "values" in fields:
                 with suppress(Exception):  # the child that reads them says what is wrong with them
-                    header = read_header(task.app._celery_exclusive, headers, headers.get("id"), task.name)
-                    self.heartbeat.expect(task, header.values if header else None)
-        self.heartbeat.expect(task)
+                    if header := read_header(self.services, headers, headers.get("id"), task.name):
+                        self.heartbeat.expect(task, header.values)
         self._look_for_monitors()
 
     def _look_for_monitors(self) -> None:
@@ -79,9 +77,3 @@ class WorkerContext:
         dispatcher = getattr(self.celery.consumer, "event_dispatcher", None)
         is_on = dispatcher and dispatcher.enabled and (not dispatcher.groups or "task" in dispatcher.groups)
         self.roster.listen(str(self.celery.hostname) if is_on else None)
-
-
-def context_of(services: Services) -> WorkerContext:
-    """Return the context of the worker that this process belongs to, or a new one if there is none."""
-    workers: Any = services.workers
-    return workers[-1] if workers else WorkerContext()

@@ -23,22 +23,18 @@ from celery_exclusive.errors import StoreError, StoreRefused, StoreUnavailable
 from celery_exclusive.leases.attempts import Attempts
 from celery_exclusive.messages.republish import Republisher
 from celery_exclusive.messages.stored import StoredMessage
-from celery_exclusive.options.declared import Exclusive, Unique
 from celery_exclusive.run import Run, within
 from celery_exclusive.seams.celery_request import Ending, trace_ok
-from celery_exclusive.services import Services
 from celery_exclusive.system.deadline import deadline
 from celery_exclusive.system.signals import undisturbed
 from celery_exclusive.worker.context import WorkerContext
-from celery_exclusive.worker.received import Received
-from celery_exclusive.worker.report import Report
+from celery_exclusive.worker.reading import Received
+from celery_exclusive.worker.report import log_outcome, name_of_key
 from celery_exclusive.worker.reschedule import DeliverAgain, next_try
 from celery_exclusive.worker.roster import Slot
 from celery_exclusive.worker.run_leases import RunLeases
 from celery_exclusive.worker.store_wait import StoreWait
 
-_OF_MEMBERS = ("chain", "group", "chord", "callbacks")
-"""The fields of Celery's request of a task whose end other tasks await. No errback waits for a skip."""
 _PAUSE = 5
 """The longest delay, in seconds, of a message that has waited for the store in vain and comes again."""
 _LOOK = 1
@@ -60,24 +56,16 @@ class Execution:
         worker: WorkerContext,
         slot: Slot,
     ) -> None:
-        self.task, self.tracer, self.call = task, tracer, call
+        self.task, self.tracer, self.call, self.delivery = task, tracer, call, delivery
         self.task_id, _, _, request = call
-        self.services: Services = task.app._celery_exclusive
-        self.delivery = delivery
-        if any(map(request.get, _OF_MEMBERS)):
-            self.delivery = replace(self.delivery, is_awaited=True)
-        self.exclusive = delivery.exclusive_option
+        self.services = worker.services
         self.may_be_in_line = delivery.may_be_in_line
-        self.store_wait = StoreWait(
-            self.services, task, request, worker, is_for_any=self.delivery.can_be_parked
-        )
+        self.store_wait = StoreWait(task, request, worker, is_for_any=delivery.can_be_parked)
         self.asked_at = self.look_until = 0.0
         self.was_granted = self.is_ignored = False
         # Its body is over until it begins: Celery may end it without.
         self.run = Run(self.task_id, body_over=True, end=self.store_wait.end)
-        self.leases = RunLeases(
-            self.services, worker, slot, self.delivery, task.name, self.run, self.store_wait
-        )
+        self.leases = RunLeases(worker, slot, delivery, task.name, self.run)
 
     def execute(self) -> Any:
         """Execute the delivery, and return what Celery's tracer returns."""
@@ -131,21 +119,8 @@ class Execution:
                 return entered
 
     @property
-    def unique(self) -> Unique | None:
-        return self.delivery.unique_option
-
-    @property
-    def option(self) -> Exclusive | Unique | None:
-        """The option of the key in log lines."""
-        return self.exclusive if self.delivery.exclusive else self.unique
-
-    @property
-    def report(self) -> Report:
-        return Report(self.task, self.delivery, self.option, self.call)
-
-    @property
     def policy(self) -> Policy:
-        option = self.exclusive
+        option = self.delivery.exclusive_option
         if option is None:
             return Policy()
         most = option.max_waiting or self.services.settings.exclusive_max_waiting
@@ -174,19 +149,15 @@ class Execution:
     def look(self, asked: Ask) -> Answer:
         """Send a request that the plan can do without, with a short time limit."""
         self.look_until = self.look_until or time.monotonic() + _LOOK
-        attempts = Attempts()
-        with deadline(self.look_until - time.monotonic()):
-            answer = attempts.make(partial(self.ask_once, asked))
+        store, operation, attempts = self.services.store, asked.operation, Attempts()
+        answer: Answer = Applied(False)
+        with suppress(StoreError), deadline(self.look_until - time.monotonic()):
+            if operation is None:
+                answer = Held(attempts.make(partial(store.inspect, asked.key)).holders)
+            else:
+                answer = attempts.make(partial(store.apply, asked.key, operation)).answer
         self.note(attempts.interruption)
         return answer
-
-    def ask_once(self, asked: Ask) -> Answer:
-        store, operation = self.services.store, asked.operation
-        with suppress(StoreError):
-            if operation is None:
-                return Held(store.inspect(asked.key).holders)
-            return store.apply(asked.key, operation).answer
-        return Applied(False)
 
     def note(self, interruption: BaseException | None) -> None:
         """Note the exception of a signal handler during a store call: the body gets it at once."""
@@ -201,7 +172,9 @@ class Execution:
         A stopping worker has not waited as long for the store as the option requires: it ends the delivery.
         """
         may_run = not self.may_be_in_line and not self.store_wait.is_hurried
-        if may_run and self.services.allows_without(self.option):
+        delivery = self.delivery
+        option = delivery.exclusive_option if delivery.exclusive else delivery.unique_option
+        if may_run and self.services.allows_without(option):
             self.run.runs_without_lease = True
             notices.runs_without_lease(self.services, self.task.name, self.task_id, self.delivery.key, error)
             return Outcome("run")
@@ -213,16 +186,18 @@ class Execution:
             end = self.publish_again(self.delivery.stored.delayed(pause))
         if end:
             notices.message_requeued(self.services, self.task.name, self.task_id, self.delivery.key, error)
-            self.leases.owe(done=False, will_be_redelivered=True)
+            self.leases.owe(done=False, redelivered=True)
         return end
 
     def carry_out(self, outcome: Outcome) -> Outcome | Ignore | None:
         """Prepare the run for its outcome, or end the delivery. None: try again, as it was not published."""
         if outcome.kind == "reschedule":
-            if later := next_try(self.delivery.stored, self.gives_up_after(outcome)):
+            option = self.delivery.lock_option(outcome.key)  # for its unique key it waits without end
+            if later := next_try(self.delivery.stored, option.give_up_after if option else None):
                 again, pause = later
                 if end := self.publish_again(again):
-                    self.report.rescheduled(outcome, pause)
+                    name = name_of_key(self.task, self.delivery, self.call, outcome.key)
+                    notices.rescheduled(self.task.name, self.task_id, name, outcome.by, pause)
                 return end
             outcome = replace(outcome, kind="fail")
         self.leases.note_granted(outcome, self.asked_at)
@@ -231,10 +206,11 @@ class Execution:
             return outcome
         if outcome.kind in ("skip", "fail") and self.shares_its_result(outcome):
             outcome = self.without_result(outcome)
-        self.report.log(outcome)
+        log_outcome(self.task, self.delivery, self.call, outcome)
         if outcome.kind in ("wait", "drop"):
             return Ignore(outcome.kind)
-        self.run.replace_body(self.task.name, outcome, self.exclusive, self.unique)
+        options = self.delivery.exclusive_option, self.delivery.unique_option
+        self.run.replace_body(self.task.name, outcome, *options)
         return outcome
 
     def shares_its_result(self, outcome: Outcome) -> bool:
@@ -263,11 +239,6 @@ class Execution:
                 f"end: exclusive_max_deaths={most} gives it up"
             )
             notices.gave_up(self.services, self.task.name, self.task_id, self.delivery.key, deaths)
-
-    def gives_up_after(self, outcome: Outcome) -> float | None:
-        """Return the seconds for which the task is rescheduled; without end for its unique key."""
-        option = self.exclusive if self.report.is_of_lock(outcome) else None
-        return option.give_up_after if option else None
 
     def publish_again(self, again: StoredMessage) -> Ignore | None:
         """Publish the message again, or have it delivered again. None: the broker did not accept it."""

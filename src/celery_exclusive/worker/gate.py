@@ -12,7 +12,7 @@ from celery_exclusive.run import Run, current_run, within
 from celery_exclusive.seams.celery_request import TaskMixin as TracedTask
 from celery_exclusive.task import TaskMixin
 from celery_exclusive.worker.body import NEVER_RUN, never_run
-from celery_exclusive.worker.context import context_of
+from celery_exclusive.worker.context import WorkerContext
 from celery_exclusive.worker.execution import Execution
 from celery_exclusive.worker.reading import Delivered, read, release_unique_key_of
 
@@ -83,10 +83,9 @@ class Gate:
             return self.tracer(uuid, args, kwargs, request)
         request["id"] = uuid  # the body of the message may have said another one
         services: Services = self.task.app._celery_exclusive
-        worker = context_of(services)
+        worker: WorkerContext = services.worker or WorkerContext(services)
         try:
             delivery = read(came, self.task, request, args, kwargs)
-            delivery = delivery and delivery.at_present()
             slot = worker.roster.begin(delivery) if delivery else None
         except Exception as error:  # noqa: BLE001 - there is no key for this message: the body must not begin
             release_unique_key_of(services, came.id, came.headers, redelivered=came.redelivered)
@@ -104,4 +103,4 @@ class Gate:
             raise
         finally:
             if is_over:
-                slot.end()
+                worker.roster.end(slot)

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from os import urandom
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from celery.exceptions import Reject
 from celery.utils.serialization import get_pickleable_exception
 
 from celery_exclusive import notices
 from celery_exclusive.core.claim import FINISHED, Claim, UniqueClaim
+from celery_exclusive.core.delivery import Delivery
 from celery_exclusive.messages.header import HEADER, Header, read_header, rejections
-from celery_exclusive.messages.stored import Content, content_of
+from celery_exclusive.messages.stored import Content, StoredMessage, content_of
+from celery_exclusive.options.amounts import microseconds_until, no_longer_than, seconds_until
+from celery_exclusive.options.declared import Exclusive, Unique
 from celery_exclusive.options.keys import key_of
 from celery_exclusive.seams.celery_request import as_dict
 from celery_exclusive.worker.queues import source
-from celery_exclusive.worker.received import Received
 
 if TYPE_CHECKING:
-    from celery_exclusive.options.declared import Exclusive, Unique
     from celery_exclusive.options.option import Option
     from celery_exclusive.services import Services
+
+_OF_MEMBERS = ("chain", "group", "chord", "callbacks")
+"""The fields of Celery's request of a task whose end other tasks await. No errback waits for a skip."""
 
 
 class Delivered(NamedTuple):
@@ -58,16 +64,43 @@ class Delivered(NamedTuple):
     def headers(self) -> dict[str, Any]:
         return self.content[3]
 
-    @property
-    def publish_id(self) -> str:
-        """The publish id of a message from a publisher without this library, which its copies share."""
-        return str(self.content[4].get("delivery_tag") or self.retries)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Received(Delivery):
+    """A delivery, with the message itself, and the options of its task with the values of its call.
+
+    `header` is our header, completed with the facts of this delivery. The message may expire at a moment.
+    """
+
+    header: Header
+    content: Content
+    expires: str | None = None
+    exclusive_option: Exclusive | None = None
+    unique_option: Unique | None = None
 
     @property
-    def of_its_queue(self) -> Content:
-        """The message to publish if it has to wait: to its own queue alone, since others may have a copy."""
-        queue = self.noted.get("queue")
-        return (*self.content[:5], queue, "") if queue else self.content
+    def stored(self) -> StoredMessage:
+        """The message as a store keeps it, made on first use: most messages need none."""
+        return StoredMessage.of(self.content, self.header)
+
+    def at_present(self) -> Received:
+        """Return this delivery with the queued ttl that its message has left from now on."""
+        if self.expires is None:
+            return self
+        unique = self.unique
+        if unique and not unique.ends_by_clock:
+            left = no_longer_than(unique.queued_ttl, seconds_until(self.expires))
+            unique = replace(unique, queued_ttl=left)
+        return replace(self, unique=unique, expires_in=microseconds_until(self.expires))
+
+    def is_redelivered_for(self, error: object) -> bool:
+        """Whether the error of the body makes the message be redelivered: a requeue, or a MemoryError."""
+        is_requeued = isinstance(error, Reject) and bool(getattr(error, "requeue", False))
+        return self.acks_late and (is_requeued or isinstance(error, MemoryError))
+
+    def lock_option(self, key: str) -> Exclusive | None:
+        """Return the option of the lock. None: the key is another one."""
+        return self.exclusive_option if self.exclusive and key == self.exclusive.key else None
 
 
 def read(delivered: Delivered, task: Any, request: dict[str, Any], args: Any, kwargs: Any) -> Received | None:
@@ -80,76 +113,77 @@ def read(delivered: Delivered, task: Any, request: dict[str, Any], args: Any, kw
     if delivered.error:
         raise delivered.error
     services: Services = task.app._celery_exclusive
-    headers = delivered.content[3]
+    headers, noted = delivered.headers, delivered.noted
     header = read_header(services, headers, delivered.id, task.name)
     is_acquired = header is not None and header.unique is not None
     if header is None:
         _log_if_unsigned(services, headers)
-        header = Header(delivered.publish_id, masked=True)
-    option = services.exclusive(task, header.values)
-    unique_option = services.unique(task, header.values)
+        # A publisher without this library has given it a publish id that its copies share.
+        header = Header(str(delivered.content[4].get("delivery_tag") or delivered.retries), masked=True)
+    option, unique_option = services.exclusive(task, header.values), services.unique(task, header.values)
     rejected = rejections(headers) if "x-death" in headers else None
     if rejected and rejected != header.rejections:
         header = header.as_new_publish(rejected)
-    if delivered.redelivered:
-        header.redelivered = True
-    _add_keys(header, option, unique_option, task, args, kwargs, headers)
+    header.redelivered |= delivered.redelivered
+
+    def key(option: Option) -> str:
+        return key_of(task.name, task.run, option, args, kwargs, headers, services.key_headers)
+
+    _add_keys(header, option, unique_option, key)
     note_route(delivered, header)
     if header.exclusive is None and header.unique is None:
         return None
     if header.route or header.redelivered:
         show_origin(request, header)
     id, token = header.claim_id(delivered.id), delivered.token
-    can_be_parked = delivered.noted.get("can_be_parked", True)
-    duplicate_of = (header.unique[0], header.duplicate_of) if header.unique and header.duplicate_of else None
-    unique = None
-    if header.unique:
-        unique = _unique_claim(services, unique_option, header, id, token, is_acquired=is_acquired)
-    exclusive = _lock_claim(services, option, header, id, token)
+    exclusive = unique = None  # a duplicate competes for no key
+    if option and header.exclusive is not None and not header.duplicate_of:
+        exclusive = Claim(header.exclusive, id, token, services.ttl(option), option.limit)
+    if header.unique and not header.duplicate_of:
+        claim = Claim(header.unique[0], id, token, services.ttl(unique_option))
+        queued_ttl = services.queued_ttl(unique_option)
+        unique = UniqueClaim(claim, header.unique[1], queued_ttl, is_acquired)
+    can_be_parked = noted.get("can_be_parked", True)
     acks_late = bool(task.acks_late) and can_be_parked
+    guards = unique is not None and unique.until == FINISHED
+    content, queue = delivered.content, noted.get("queue")
+    if header.route and queue:  # it is published to its own queue alone, since others may have a copy
+        content = (*content[:5], queue, "")
     return Received(
         id=id,
         token=token,
         exclusive=exclusive,
         unique=unique,
-        duplicate_of=duplicate_of,
+        duplicate_of=(header.unique[0], header.duplicate_of)
+        if header.unique and header.duplicate_of
+        else None,
         redelivered=delivered.redelivered,
         promoted=header.promoted,
         offered=header.offered,
         was_admitted=bool(header.redelivered or header.promoted or rejected or delivered.retries),
         acks_late=acks_late,
-        recovers=acks_late and _recovers(services, option if exclusive else None, unique, unique_option),
+        recovers=acks_late
+        and (exclusive is not None or guards)
+        and services.recovers(option if exclusive else None, unique_option if guards else None),
         order=None if option is None or option.order == "arrived" else option.order,
         can_be_parked=can_be_parked,
-        is_fanout=delivered.noted.get("is_fanout", False),
+        is_fanout=noted.get("is_fanout", False),
         published_by=header.published_by,
         follows=f"{delivered.id}/{header.follows}" if header.follows else None,
+        is_awaited=any(map(request.get, _OF_MEMBERS)),
         header=header,
-        content=delivered.of_its_queue if header.route else delivered.content,
+        content=content,
         exclusive_option=option,
         unique_option=unique_option,
-        longest_queued_ttl=unique.queued_ttl if unique else 0,
         expires=headers.get("expires"),
         deaths=header.deaths,
-    )
+    ).at_present()
 
 
 def _add_keys(
-    header: Header,
-    exclusive: Exclusive | None,
-    unique: Unique | None,
-    task: Any,
-    args: Any,
-    kwargs: Any,
-    headers: Mapping[str, Any],
+    header: Header, exclusive: Exclusive | None, unique: Unique | None, key: Callable[[Option], str]
 ) -> None:
     """Add the keys of options that the publisher did not know of."""
-
-    def key(option: Option) -> str:
-        return key_of(
-            task.name, task.run, option, args, kwargs, headers, task.app._celery_exclusive.key_headers
-        )
-
     if exclusive is None or exclusive.attribute in header.switched_off:
         header.exclusive = None
     elif header.exclusive is None:
@@ -211,32 +245,3 @@ def _log_if_unsigned(services: Services, headers: Mapping[str, Any]) -> None:
     if signer.is_on and HEADER in headers and not signer.has_warned_unsigned:
         signer.has_warned_unsigned = True
         notices.unsigned(str(headers.get("task")), str(headers.get("origin") or "unknown"))
-
-
-def _recovers(
-    services: Services, exclusive: Exclusive | None, unique: UniqueClaim | None, option: Unique | None
-) -> bool:
-    """Whether the store keeps the message behind its run, which needs a key that is held until the end."""
-    guards = unique is not None and unique.until == FINISHED
-    return (exclusive is not None or guards) and services.recovers(exclusive, option if guards else None)
-
-
-def _lock_claim(
-    services: Services, option: Exclusive | None, header: Header, id: str, token: str
-) -> Claim | None:
-    """Make the claim to the lock. None: a duplicate, which competes for no key."""
-    if option is None or header.exclusive is None or header.duplicate_of:
-        return None
-    return Claim(header.exclusive, id, token, services.ttl(option), option.limit)
-
-
-def _unique_claim(
-    services: Services, option: Unique | None, header: Header, id: str, token: str, *, is_acquired: bool
-) -> UniqueClaim | None:
-    """Make the claim to the unique key. None: a duplicate, which competes for no key."""
-    if header.unique is None or header.duplicate_of:
-        return None
-    key, until = header.unique
-    return UniqueClaim(
-        Claim(key, id, token, services.ttl(option)), until, services.queued_ttl(option), is_acquired
-    )

@@ -10,8 +10,7 @@ from celery_exclusive.options.preview import given_preview, preview
 
 if TYPE_CHECKING:
     from celery_exclusive.core.admission import Outcome
-    from celery_exclusive.options.declared import Exclusive, Unique
-    from celery_exclusive.worker.received import Received
+    from celery_exclusive.worker.reading import Received
 
 _MARKS = (100, 1_000, 10_000)
 """The positions in line at which a warning is logged."""
@@ -20,56 +19,34 @@ _QUIET = 60
 _warned: dict[tuple[str, int], float] = {}
 
 
-class Report:
-    """Logs the outcome of one delivery. `option` is the option of the key in its log lines."""
+def log_outcome(task: Any, delivery: Received, call: tuple[str, Any, Any, Any], outcome: Outcome) -> None:
+    """Log the outcome of a delivery whose body does not run. Celery itself logs a failure."""
+    if outcome.kind not in ("wait", "drop", "skip"):
+        return
+    id, name = call[0], name_of_key(task, delivery, call, outcome.key)
+    if outcome.kind == "wait":
+        notices.parked(task.name, id, name, outcome.position, outcome.by)
+        if delivery.lock_option(outcome.key):
+            warn_of_long_line(task.name, outcome.key, outcome.position)
+    elif outcome.kind == "drop":
+        notices.stale(task.name, id, name)
+    elif outcome.reason == "duplicate":
+        notices.duplicate(task.name, id, outcome.key, outcome.existing_id)
+    elif outcome.reason == "full":
+        notices.full(task.name, id, name, outcome.waiting, outcome.by)
+    else:
+        notices.skipped(task.name, id, name, outcome.by)
 
-    def __init__(
-        self,
-        task: Any,
-        delivery: Received,
-        option: Exclusive | Unique | None,
-        call: tuple[str, Any, Any, Any],
-    ) -> None:
-        self.task, self.delivery, self.option, self.call = task, delivery, option, call
 
-    @property
-    def lock(self) -> str:
-        """The key with a preview of the arguments, only for log lines: errors and events have the key."""
-        _, args, kwargs, request = self.call
-        shown = ""
-        if self.option and self.task.app._celery_exclusive.settings.exclusive_preview:
-            is_masked = self.delivery.header.masked
-            shown = given_preview(request) if is_masked else preview(self.task.run, self.option, args, kwargs)
-        return f"{self.delivery.key} ({shown})" if shown else self.delivery.key
-
-    def log(self, outcome: Outcome) -> None:
-        """Log the outcome of a delivery whose body does not run. Celery itself logs a failure."""
-        if outcome.kind not in ("wait", "drop", "skip"):
-            return
-        task, id, lock = self.task.name, self.call[0], self._name_of(outcome)
-        if outcome.kind == "wait":
-            notices.parked(task, id, lock, outcome.position, outcome.by)
-            if self.is_of_lock(outcome):
-                warn_of_long_line(task, outcome.key, outcome.position)
-        elif outcome.kind == "drop":
-            notices.stale(task, id, lock)
-        elif outcome.reason == "duplicate":
-            notices.duplicate(task, id, outcome.key, outcome.existing_id)
-        elif outcome.reason == "full":
-            notices.full(task, id, lock, outcome.waiting, outcome.by)
-        else:
-            notices.skipped(task, id, lock, outcome.by)
-
-    def rescheduled(self, outcome: Outcome, pause: float) -> None:
-        """Log that the message is delivered again later."""
-        notices.rescheduled(self.task.name, self.call[0], self._name_of(outcome), outcome.by, pause)
-
-    def _name_of(self, outcome: Outcome) -> str:
-        return self.lock if self.is_of_lock(outcome) else outcome.key
-
-    def is_of_lock(self, outcome: Outcome) -> bool:
-        """Whether the lock has decided the outcome, and not the unique key."""
-        return self.delivery.exclusive is not None and outcome.key == self.delivery.exclusive.key
+def name_of_key(task: Any, delivery: Received, call: tuple[str, Any, Any, Any], key: str) -> str:
+    """Return the key of a lock with a preview of the arguments, only for log lines."""
+    option = delivery.lock_option(key)
+    if option is None or not task.app._celery_exclusive.settings.exclusive_preview:
+        return key
+    _, args, kwargs, request = call
+    is_masked = delivery.header.masked
+    shown = given_preview(request) if is_masked else preview(task.run, option, args, kwargs)
+    return f"{key} ({shown})" if shown else key
 
 
 def warn_of_long_line(task: str, key: str, position: int) -> None:

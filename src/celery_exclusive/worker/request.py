@@ -13,16 +13,15 @@ from celery.worker.state import task_ready
 from kombu.utils.imports import symbol_by_name
 
 from celery_exclusive.core.delivery import Claims
-from celery_exclusive.core.endings import guard_of, is_obsolete_copy, run_ended
+from celery_exclusive.core.endings import guard_of, is_obsolete_copy
 from celery_exclusive.errors import StoreError
 from celery_exclusive.messages.header import DELIVERY, read_header
 from celery_exclusive.run import Run, UniqueLease, within
 from celery_exclusive.seams.celery_request import RequestMixin as OfCelery
 from celery_exclusive.seams.celery_request import as_dict, child_of, was_revoked
 from celery_exclusive.system.deadline import Budget, deadline
-from celery_exclusive.worker.context import context_of
-from celery_exclusive.worker.reading import Delivered, read, release_unique_key_of, show_origin
-from celery_exclusive.worker.received import Received
+from celery_exclusive.worker.context import WorkerContext
+from celery_exclusive.worker.reading import Delivered, Received, read, release_unique_key_of, show_origin
 from celery_exclusive.worker.reschedule import DeliverAgain, deliver_again
 
 if TYPE_CHECKING:
@@ -48,7 +47,9 @@ class RequestMixin(OfCelery):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._services: Services = self.task.app._celery_exclusive
-        self._worker = context_of(self._services)  # a test may begin another one
+        self._worker: WorkerContext = self._services.worker or WorkerContext(
+            self._services
+        )  # a test may begin another one
         self._delivered = as_dict(self)[DELIVERY] = Delivered.of(self)
         self._worker.note_arrival(self.task, self._delivered.headers)
 
@@ -62,11 +63,10 @@ class RequestMixin(OfCelery):
         """Read the delivery. None: no options, or no key can be made; then its unique key is released."""
         came = self._delivered
         try:
-            delivery = read(came, self.task, as_dict(self), self.args, self.kwargs)
+            return read(came, self.task, as_dict(self), self.args, self.kwargs)
         except Exception:  # noqa: BLE001 - whatever it is, the gate raises it if a body would begin
             release_unique_key_of(self._services, self.id, came.headers, redelivered=came.redelivered)
             return None
-        return delivery and delivery.at_present()
 
     def _reported_by_child(self) -> Claims | None:
         """Return the claims that a killed child has reported: a key might be another one by now."""
@@ -163,8 +163,7 @@ class RequestMixin(OfCelery):
         """Let the background releaser release the leases of the delivery, once `dying` is gone."""
         if delivery:
             done = self.acknowledged and not self._requeued
-            operations = run_ended(delivery, done=done, will_be_redelivered=not done)
-            self._services.releaser.add(*operations, dying=dying)
+            self._services.releaser.add_run(delivery, done=done, redelivered=not done, dying=dying)
 
 
 class _ReportedLoss(Exception):

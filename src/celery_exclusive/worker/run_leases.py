@@ -1,73 +1,91 @@
-"""The leases of one execution, from their grant to their release."""
+"""The leases of one run, from their grant to their release."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from celery_exclusive import notices
-from celery_exclusive.core.endings import run_ended
-from celery_exclusive.core.operations import Applied
+from celery_exclusive.core.endings import body_ended
+from celery_exclusive.core.operations import Applied, Release, Requeue
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.leases.attempts import Attempts
 from celery_exclusive.leases.lease import Lease
-from celery_exclusive.worker.unique_lease import WorkerUniqueLease
+from celery_exclusive.run import UniqueLease
+from celery_exclusive.system.signals import undisturbed
 
 if TYPE_CHECKING:
     from celery_exclusive.core.admission import Outcome
-    from celery_exclusive.core.claim import Claim
+    from celery_exclusive.core.claim import Claim, UniqueClaim
     from celery_exclusive.run import Run
-    from celery_exclusive.services import Services
     from celery_exclusive.worker.context import WorkerContext
-    from celery_exclusive.worker.received import Received
+    from celery_exclusive.worker.reading import Received
     from celery_exclusive.worker.roster import Slot
-    from celery_exclusive.worker.store_wait import StoreWait
 
 
+@dataclass(slots=True)
 class RunLeases:
-    """Notes the leases that an execution is granted in its run, and releases them at its end."""
+    """Notes the leases that a run is granted, and releases them: its unique key when the body has ended.
 
-    def __init__(
-        self,
-        services: Services,
-        worker: WorkerContext,
-        slot: Slot,
-        delivery: Received,
-        task: str,
-        run: Run,
-        store_wait: StoreWait,
-    ) -> None:
-        self.services, self.delivery, self.task = services, delivery, task
-        self.run, self.store_wait = run, store_wait
-        self.worker, self.slot = worker, slot
-        self.unique: WorkerUniqueLease | None = None
-        if delivery.unique:
-            self.unique = run.unique = WorkerUniqueLease(
-                services, slot, delivery, task, delivery.unique, store_wait
+    `is_uncertain`: a request without an answer may have released the unique key.
+    """
+
+    worker: WorkerContext
+    slot: Slot
+    delivery: Received
+    task: str
+    run: Run
+    is_uncertain: bool = False
+
+    def __post_init__(self) -> None:
+        if unique := self.delivery.unique:
+            self.run.unique = UniqueLease(
+                unique.claim, unique.until, not unique.ends_by_clock, end=self.end_body
             )
 
     def note_granted(self, outcome: Outcome, asked_at: float) -> None:
         """Note the leases that are held, for the body, for its end, and for the heartbeat."""
-        exclusive, unique = self.delivery.exclusive, self.unique
+        exclusive, unique = self.delivery.exclusive, self.run.unique
         held: list[Claim] = []
-        seen, fence = exclusive, outcome.fence  # the lease that the body sees
-        if exclusive and fence:
+        if exclusive and outcome.fence:
             held.append(exclusive)
+            self.run.lease = self._lease(exclusive, outcome.fence, asked_at)
         if unique:
             unique.may_hold = outcome.may_hold_unique
             if outcome.may_hold_unique:
                 held.append(unique.claim)
-            if not exclusive:
-                seen, fence = unique.claim, outcome.unique_fence
-        if seen and fence:
-            until, known = asked_at + seen.ttl / SECOND, self.worker.roster.known
-            lease = Lease(fence, seen, self.services.store, until, known)
-            if exclusive:
-                self.run.lease = lease
-            elif unique:
-                self.run.unique_lease = unique.lease = lease
+            if outcome.unique_fence and not exclusive:
+                self.run.unique_lease = self._lease(unique.claim, outcome.unique_fence, asked_at)
         if outcome.kind == "run" or outcome.has_lock:
             self.slot.hold(*held)
+
+    def _lease(self, claim: Claim, fence: int, asked_at: float) -> Lease:
+        worker = self.worker
+        return Lease(fence, claim, worker.services.store, asked_at + claim.ttl / SECOND, worker.roster.known)
+
+    def end_body(self, error: BaseException | None) -> None:
+        """Release the unique key, since the body has ended, before callbacks and next steps are published.
+
+        A message that is redelivered keeps the key, and if the process exits, the main process decides. This
+        raises nothing: finished work stays finished.
+        """
+        unique = self.run.unique
+        if not unique or not unique.may_hold or not (error is None or isinstance(error, Exception)):
+            return
+        if self.run.unique_lease:
+            self.run.unique_lease.end()
+        self.slot.hold(*[claim for claim in self.slot.held if claim != unique.claim])
+        delivery, will_be_redelivered = self.delivery, self.delivery.is_redelivered_for(error)
+        if will_be_redelivered:
+            delivery = delivery.at_present()
+        release = body_ended(delivery, will_be_redelivered=will_be_redelivered)
+        with undisturbed():
+            answer = self._ask(unique.claim.key, release) if release else None
+            if answer == Applied(True):  # if Celery does not requeue it after all, its end releases it
+                unique.may_hold = will_be_redelivered
+            elif will_be_redelivered:
+                self._log_if_lost(unique, answer)
 
     def release(self, outcome: Outcome | None, *, done: bool) -> None:
         """Release the leases at the end of an execution. Never raises after successful work.
@@ -87,8 +105,8 @@ class RunLeases:
             return
         # If a child dies in its body, the main process knows whether the message is redelivered.
         is_over = done or (self.worker.runs_in_main and not self.delivery.acks_late)
-        if is_over and self.unique:
-            self._release_unique_key(self.unique)
+        if is_over and self.delivery.unique:
+            self._release_unique_key(self.delivery.unique)
         if interruption and not isinstance(interruption, Exception):
             raise interruption
 
@@ -97,35 +115,58 @@ class RunLeases:
         if self.run.lease:
             self.run.lease.end()
         self.slot.hold()  # none is restored from now on
-        exclusive, relay = self.delivery.exclusive, self.worker.relay
+        exclusive, services, relay = self.delivery.exclusive, self.worker.services, self.worker.relay
         if exclusive is None:
             return None
         release = exclusive.release("done" if done else "open")
-        store: Any = self.services.store
+        store: Any = services.store
         attempts = Attempts(2)
-        with self.store_wait.end:
+        with self.run.end:
             reply = attempts.make(partial(store.apply, exclusive.key, release, follows_up=relay is None))
         interruption = attempts.interruption
         if relay and (reply.wake or reply.aside):
             try:
-                self.services.courier.follow_up(relay.hand_on(reply))
+                services.courier.follow_up(relay.hand_on(reply))
             except BaseException as error:  # noqa: BLE001 - a signal's: it is raised when all is released
                 interruption = interruption or error
         found = isinstance(reply.answer, Applied) and reply.answer.is_applied
         if self.run.lease and not (found or attempts.is_repeated or interruption):
-            notices.lease_lost(self.services, self.task, self.run.task_id, exclusive.key)
+            notices.lease_lost(services, self.task, self.run.task_id, exclusive.key)
         return interruption
 
-    def _release_unique_key(self, unique: WorkerUniqueLease) -> None:
-        unique.release()
-        if unique.may_hold:  # the store has not answered
-            self.owe(done=True)
+    def _release_unique_key(self, claimed: UniqueClaim) -> None:
+        """Release the leases of this delivery and of its publish, which holds the key until a body begins."""
+        unique = self.run.unique
+        if unique and unique.may_hold:
+            answers = [self._ask(claim.key, claim.release()) for claim in claimed.claims]
+            unique.may_hold = None in answers
+            self._log_if_lost(unique, answers[0])
+            if unique.may_hold:  # the store has not answered
+                self.owe(done=True)
 
-    def owe(self, *, done: bool, will_be_redelivered: bool = False) -> None:
+    def _ask(self, key: str, operation: Release | Requeue) -> object:
+        """Return the answer. None: there was none; the release is retried at the end of the run, or owed."""
+        attempts = Attempts()
+        try:
+            with self.run.end:
+                reply = attempts.make(partial(self.worker.services.store.apply, key, operation))
+        except Exception as error:  # noqa: BLE001 - the task has its result
+            notices.trouble(f"unique key {key} could not be released; the release is retried", error)
+            self.is_uncertain = True
+            return None
+        self.is_uncertain |= reply.is_repeated or attempts.interruption is not None
+        return reply.answer
+
+    def _log_if_lost(self, unique: UniqueLease, answer: object) -> None:
+        """Log a lease that was lost before its body ended, but not to a retry or replacement."""
+        is_lost = self.run.unique_lease and answer == Applied(False) and not unique.is_handed_over
+        if is_lost and not self.is_uncertain:
+            notices.lease_lost(self.worker.services, self.task, self.run.task_id, unique.claim.key)
+
+    def owe(self, *, done: bool, redelivered: bool = False) -> None:
         """Let the background releaser release the leases when the store answers again.
 
         A message that comes again, with early or late acknowledgement, keeps its unique key.
         """
-        will_be_redelivered = will_be_redelivered or (not done and self.delivery.acks_late)
-        operations = run_ended(self.delivery.at_present(), done=done, will_be_redelivered=will_be_redelivered)
-        self.services.releaser.add(*operations)
+        redelivered = redelivered or (not done and self.delivery.acks_late)
+        self.worker.services.releaser.add_run(self.delivery.at_present(), done=done, redelivered=redelivered)

@@ -9,9 +9,9 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from ctypes import Structure, c_bool, c_char, c_double, c_int64, c_uint32, sizeof
+from ctypes import Structure, c_char, c_int64, c_uint32, sizeof
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 from zlib import crc32
 
 from celery_exclusive import notices
@@ -21,7 +21,7 @@ from celery_exclusive.errors import ExclusiveError
 from celery_exclusive.leases.keeper import Known
 from celery_exclusive.seams.billiard_pool import number_of_child
 from celery_exclusive.system.processes import is_gone
-from celery_exclusive.worker.roster import Roster, Slot
+from celery_exclusive.worker.roster import Facts, Roster, Slot
 
 _PATH = "CELERY_EXCLUSIVE_ROSTER"
 """The environment variable with the name of the file, for children that inherit no memory."""
@@ -29,19 +29,9 @@ _FEWEST = 1024
 _encode = json.JSONEncoder(separators=(",", ":"), check_circular=False, ensure_ascii=False).encode
 _LONGEST = 16_000
 """The bytes of a slot for the claims of its run. Most runs need one page of memory."""
-_EPOCH, _LONGEST_NAME = 64, 256
 _HEADER = 512
 """Bytes before the table of pids."""
 _Pid = c_int64
-
-
-class _Header(Structure):
-    _fields_ = (
-        ("at", c_double),
-        ("epoch", c_char * _EPOCH),
-        ("is_stopping", c_bool),
-        ("listener", c_char * _LONGEST_NAME),
-    )
 
 
 class _Record(Structure):
@@ -91,7 +81,7 @@ class SharedRoster(Roster):
 
     def _map(self, memory: mmap.mmap) -> None:
         count = (len(memory) - _HEADER) // (sizeof(_Pid) + sizeof(_Record))
-        self._header = _Header.from_buffer(memory)
+        self._facts = Facts.from_buffer(memory)
         self._pids = (_Pid * count).from_buffer(memory, _HEADER)
         self._records = (_Record * count).from_buffer(memory, _HEADER + sizeof(self._pids))
 
@@ -102,30 +92,14 @@ class SharedRoster(Roster):
             os.environ.pop(_PATH, None)
 
     def see(self, known: Known) -> None:
-        epoch = known.epoch.encode()
-        self._header.at, self._header.epoch = known.at, epoch if len(epoch) <= _EPOCH else b""
+        super().see(known)
         if self._path:
             with suppress(FileNotFoundError):  # a child that starts then logs that it is gone
                 os.utime(self._path)  # else a job that deletes old temporary files may delete it
 
-    def known(self) -> Known | None:
-        epoch = self._header.epoch
-        return Known(epoch.decode(), self._header.at) if epoch else None
-
-    def stop(self) -> None:
-        self._header.is_stopping = True
-
-    @property
-    def is_stopping(self) -> bool:
-        """Whether the worker stops, as the main process has noted it: only that one sees a warm shutdown."""
-        return bool(self._header.is_stopping)
-
-    def listen(self, name: str | None) -> None:
-        self._header.listener = (name or "").encode("utf-8", "surrogatepass")[:_LONGEST_NAME]
-
-    @property
-    def listener(self) -> str | None:
-        return self._header.listener.decode(errors="ignore") or None
+    @cached_property
+    def _number(self) -> int:
+        return number_of_child()
 
     def begin(self, claims: Claims) -> Slot:
         """Note that this child begins a run.
@@ -133,19 +107,20 @@ class SharedRoster(Roster):
         Raises:
             ExclusiveError: the claims of the run do not fit into a slot.
         """
-        number = number_of_child()
-        return _ChildSlot(claims, self._records[number], self._pids, number)
+        slot = _ChildSlot(claims, self._records[self._number])
+        self._pids[self._number] = os.getpid()
+        return slot
+
+    def end(self, slot: Slot) -> None:
+        slot.held = ()
+        self._pids[self._number] = 0
 
     def runs(self) -> Sequence[Slot]:
         """Return the slots of the runs in children that live."""
         return [slot for slot in self._all() if not is_gone(slot.pid)]
 
     def left(self) -> Sequence[Slot]:
-        """Return the slots of the runs whose children are gone."""
         return [slot for slot in self._all() if is_gone(slot.pid)]
-
-    def find(self, token: str) -> Slot | None:
-        return next((slot for slot in self._all() if slot.claims.token == token), None)
 
     def _all(self) -> Iterator[_SeenSlot]:
         for index, pid in enumerate(self._pids):
@@ -166,11 +141,9 @@ class SharedRoster(Roster):
 class _ChildSlot(Slot):
     """The slot of this child, which writes it."""
 
-    def __init__(self, claims: Claims, record: _Record, pids: Any, index: int) -> None:
-        self.claims = claims
-        self._record, self._pids, self._index = record, pids, index
+    def __init__(self, claims: Claims, record: _Record) -> None:
+        self.claims, self._record = claims, record
         self.hold()
-        pids[index] = os.getpid()
 
     def hold(self, *claims: Claim) -> None:
         self.held = claims
@@ -192,10 +165,6 @@ class _ChildSlot(Slot):
                 "use a shorter task_id"
             )
         self._record.size, self._record.checksum, self._record.claims = len(said), crc32(said), said
-
-    def end(self) -> None:
-        self.held = ()
-        self._pids[self._index] = 0
 
 
 class _SeenSlot(Slot):

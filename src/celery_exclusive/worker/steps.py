@@ -13,7 +13,6 @@ from celery.platforms import EX_FAILURE
 from celery.utils.functional import noop
 
 from celery_exclusive import notices
-from celery_exclusive.core.endings import run_ended
 from celery_exclusive.display import printable
 from celery_exclusive.errors import ExclusiveError, OptionError
 from celery_exclusive.messages.namespace import keep_namespace, own_broker
@@ -87,7 +86,7 @@ class Locks(bootsteps.StartStopStep):
         roster = _roster(parent)
         heartbeat = Heartbeat(services, broker, roster)
         self.reaper = Reaper(services, heartbeat.notice_epoch)
-        self.worker = WorkerContext(roster, heartbeat, _relay(services, parent), parent)
+        self.worker = WorkerContext(services, roster, heartbeat, _relay(services, parent), parent)
         services.workers.append(self.worker)
         heartbeat.start()
         self.reaper.start()
@@ -126,12 +125,8 @@ class Locks(bootsteps.StartStopStep):
             self._end(self.worker)
 
     def terminate(self, parent: Any) -> None:
-        if self.worker and isinstance(self.worker.roster, SharedRoster):
-            for slot in self.worker.roster.left():
-                claims = slot.claims
-                self.services.releaser.add(
-                    *run_ended(claims, done=False, will_be_redelivered=claims.acks_late)
-                )
+        for slot in self.worker.roster.left() if self.worker else ():
+            self.services.releaser.add_run(slot.claims, redelivered=slot.claims.acks_late)
         self.stop(parent)
 
     def _end_after(self, pool: Thread, worker: WorkerContext) -> None:

@@ -19,12 +19,11 @@ from celery_exclusive.stores.base import Reply
 from celery_exclusive.system.deadline import Budget, deadline
 
 if TYPE_CHECKING:
-    from celery_exclusive.services import Services
     from celery_exclusive.worker.context import WorkerContext
 
 
-_FIRST_PAUSE = 0.1
-"""Seconds between the first two tries; each further pause is twice as long, up to 5 s."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5
+"""Seconds between two tries: each pause is twice as long as the pause before it."""
 _LOOK = 0.3
 """Seconds between two checks whether the worker stops."""
 _LAST = 3
@@ -46,57 +45,49 @@ class StoreWait:
     """
 
     def __init__(
-        self, services: Services, task: Any, request: Any, worker: WorkerContext, *, is_for_any: bool
+        self, task: Any, request: dict[str, Any], worker: WorkerContext, *, is_for_any: bool
     ) -> None:
-        self.services, self.task, self.request = services, task, request
-        self.worker, self.is_for_any = worker, is_for_any
+        self.task, self.request, self.worker, self.is_for_any = task, request, worker, is_for_any
         self.is_unanswered = False
         self.failures = 0
         self.began = time.monotonic()
         hard, soft = request.get("timelimit") or (None, None)
-        longest, longest_soft = services.time_limits
+        longest, longest_soft = worker.services.time_limits
         self.hard: float | None = hard or task.time_limit or longest
         self.soft: float | None = soft or task.soft_time_limit or longest_soft
         self.end = Budget(limit_at=self.began + self.hard if self.hard else None)
 
     def apply(self, key: str, operation: KeyOperation) -> tuple[Reply, BaseException | None]:
         """Return the store's reply, and the exception that a signal raised meanwhile, if any."""
-        seconds = self.seconds_to_begin()
-        attempts = Attempts(again=self._again(seconds))
-        with deadline(seconds):
-            reply = attempts.make(partial(self._ask, key, operation))
-        return reply, attempts.interruption
-
-    def _again(self, seconds: float) -> Callable[[Exception], bool]:
-        """Return what waits for the store after each try, longer and longer; False: the time is over."""
-        began, pause, is_logged = time.monotonic(), _FIRST_PAUSE, False
+        seconds, began, pause = self.seconds_to_begin(), time.monotonic(), _FIRST_PAUSE
+        attempts = Attempts()
 
         def is_over(pause: float = 0) -> bool:
             longest = min(seconds, _LAST) if self.is_hurried else seconds
             return time.monotonic() + pause > began + longest
 
-        def again(error: Exception) -> bool:
-            nonlocal pause, is_logged
-            if not isinstance(error, StoreUnavailable):
-                return False
-            self.failures += 1
-            if is_over(pause):
-                return False
-            if not is_logged:
-                is_logged = True
-                notices.store_wait(self.task.name, self.request["id"], error)
-            jittered, pause = pause * random.uniform(0.5, 1.5), min(pause * 2, 5.0)
-            try:
-                return _sleep(jittered, unless=is_over)
-            except SoftTimeLimitExceeded as limit:
-                error.interruption = limit
-                return False
-
-        return again
+        with deadline(seconds):
+            while True:
+                try:
+                    return attempts.make(partial(self._ask, key, operation)), attempts.interruption
+                except StoreUnavailable as error:
+                    self.failures += 1
+                    if is_over(pause):
+                        raise
+                    if pause == _FIRST_PAUSE:
+                        notices.store_wait(self.task.name, self.request["id"], error)
+                    try:
+                        _sleep(pause * random.uniform(0.5, 1.5), unless=is_over)
+                    except SoftTimeLimitExceeded as limit:
+                        error.interruption = limit
+                        raise error from None
+                    if is_over():
+                        raise
+                pause = min(pause * 2, _LONGEST_PAUSE)
 
     def seconds_to_begin(self) -> float:
         """Return the seconds to wait. Time limits run meanwhile, and must not end a task before it begins."""
-        seconds = float(self.services.settings.exclusive_store_wait)
+        seconds = float(self.worker.services.settings.exclusive_store_wait)
         for limit in (self.hard, self.soft):
             if limit:
                 left = limit / 2 - (time.monotonic() - self.began)
@@ -116,20 +107,17 @@ class StoreWait:
         The store may have executed a request whose answer is lost, and an earlier request may arrive last.
         """
         if not isinstance(operation, Acquire):
-            return self.services.store.apply(key, operation)
+            return self.worker.services.store.apply(key, operation)
         if self.is_unanswered:
             operation = replace(operation, redelivered=True)
         was_unanswered, self.is_unanswered = self.is_unanswered, True  # until the answer is here
-        reply = self.services.store.apply(key, operation)
+        reply = self.worker.services.store.apply(key, operation)
         self.is_unanswered = was_unanswered
         return reply
 
 
-def _sleep(seconds: float, unless: Callable[[], bool]) -> bool:
-    """Sleep for so many seconds. False: the caller has no more time."""
+def _sleep(seconds: float, unless: Callable[[], bool]) -> None:
+    """Sleep for so many seconds, but end when the caller has no more time."""
     until = time.monotonic() + seconds
-    while (left := until - time.monotonic()) > 0:
-        if unless():
-            return False
+    while (left := until - time.monotonic()) > 0 and not unless():
         time.sleep(min(left, _LOOK))
-    return True

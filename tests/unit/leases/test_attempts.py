@@ -61,12 +61,3 @@ def test_soft_limit_of_the_first_attempt_is_kept_by_the_second() -> None:
     away = StoreUnavailable("it is away")
     assert attempts.make(raising(SoftTimeLimitExceeded(), away)) == "answer"
     assert type(attempts.interruption) is SoftTimeLimitExceeded
-
-
-def test_call_is_repeated_for_as_long_as_its_caller_says() -> None:
-    asked = list[Exception]()
-    errors = [StoreUnavailable("it is away") for _ in range(3)]
-    attempts = Attempts(again=lambda error: asked.append(error) or len(asked) < 3)
-    with pytest.raises(StoreUnavailable):
-        attempts.make(raising(*errors))
-    assert asked == errors

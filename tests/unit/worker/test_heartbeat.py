@@ -107,7 +107,7 @@ def test_a_lease_that_is_released_while_it_is_restored_is_released_again(
     store.apply(X.key, X.acquire())
     slot.hold(X)
     store.clear()
-    monkeypatch.setattr(store, "apply", lambda *asked: (slot.let_go(X), apply(*asked))[1])
+    monkeypatch.setattr(store, "apply", lambda *asked: (slot.hold(), apply(*asked))[1])
     heartbeat.beat()
     assert store.inspect(X.key).holders == ()
 
@@ -127,7 +127,7 @@ def test_heart_beats_as_often_as_the_living_leases_need(heartbeat: Heartbeat) ->
     while slots:
         heartbeat.beat()
         periods.append(heartbeat.period * RENEWALS_PER_TTL)
-        slots.pop().end()
+        roster.end(slots.pop())
     assert periods == pytest.approx([0.1, 6, 30])
 
 

@@ -189,7 +189,7 @@ def test_each_process_warns_once_of_messages_without_a_signature(
 def test_odd_values_of_a_call_fail_its_task_and_release_its_unique_key(app: Celery, task: Any) -> None:
     services: Any = app._celery_exclusive  # type: ignore[attr-defined]
     heartbeat = Heartbeat(services, "broker", Roster())
-    services.workers.append(WorkerContext(heartbeat=heartbeat))
+    services.workers.append(WorkerContext(services, heartbeat=heartbeat))
     services.store.apply("u:k", Acquire("id/p", "p", 30 * SECOND))
     came = message({**OURS, "values": {"unique": {"bogus": 1}}}, body=b"[[1], {}, {}]")
     made = requested(gated(task), came)

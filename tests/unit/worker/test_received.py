@@ -8,7 +8,7 @@ import pytest
 
 from celery_exclusive.messages.header import HEADER, Header
 from celery_exclusive.messages.stored import Content, StoredMessage
-from celery_exclusive.worker.received import Received
+from celery_exclusive.worker.reading import Received
 
 HEADERS: dict[str, Any] = {"id": "id", "task": "work", "redelivered": True, HEADER: {"v": 1, "id": "p"}}
 CONTENT: Content = (b"[]", "application/json", "utf-8", HEADERS, {"priority": 3}, "q", "")

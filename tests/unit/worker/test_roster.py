@@ -100,12 +100,12 @@ def test_roster_shows_what_living_children_claim_and_hold(shared: SharedRoster) 
 
 @pytest.mark.proves("roster")
 def test_lease_that_is_let_go_is_not_held_and_run_that_ended_is_not_seen(shared: SharedRoster) -> None:
-    with child(lambda: run(shared, BOTH, X, U)().let_go(U)):
+    with child(lambda: run(shared, BOTH, X, U)().hold(X)):
         (slot,) = shared.runs()
         assert slot.held == (X,)
         assert (slot.holds(X), slot.holds(U)) == (True, False)
     assert not slot.holds(X)  # its child is gone
-    with child(lambda: run(shared, BOTH, X, U)().end()):
+    with child(lambda: shared.end(run(shared, BOTH, X, U)())):
         assert (shared.runs(), shared.left()) == ([], [])
 
 
@@ -123,7 +123,7 @@ def test_slot_that_was_read_holds_nothing_when_its_run_has_ended(roster: SharedR
     slot = run(roster, BOTH, X)()
     (seen_before,) = roster.runs()
     assert seen_before.holds(X)
-    slot.end()
+    roster.end(slot)
     assert not seen_before.holds(X)
 
 
@@ -211,10 +211,10 @@ def test_roster_of_threads_shows_the_runs_that_have_not_ended() -> None:
     roster = Roster()
     slot, second = run(roster, BOTH, X, U)(), roster.begin(other("a" * 16))
     assert seen(roster) == [(BOTH, (X, U)), (other("a" * 16), ())]
-    second.end()
-    slot.let_go(X)
+    roster.end(second)
+    slot.hold(U)
     assert seen(roster) == [(BOTH, (U,))]
-    slot.end()
+    roster.end(slot)
     assert seen(roster) == []
     assert not slot.holds(U)
 

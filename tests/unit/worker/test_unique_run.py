@@ -15,10 +15,10 @@ from celery_exclusive.core.operations import Answer, Applied, Held, Owner, Parke
 from celery_exclusive.core.plan import Ask, run_plan
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.messages.header import Header
-from celery_exclusive.system.deadline import Budget
-from celery_exclusive.worker.received import Received
-from celery_exclusive.worker.roster import Roster
-from celery_exclusive.worker.unique_lease import WorkerUniqueLease
+from celery_exclusive.run import Run, UniqueLease
+from celery_exclusive.worker.context import WorkerContext
+from celery_exclusive.worker.reading import Received
+from celery_exclusive.worker.run_leases import RunLeases
 
 CLAIM = Claim("u:k", "id/p", "p", 30 * SECOND)
 QUEUED = 1000 * SECOND
@@ -33,13 +33,6 @@ DELIVERY = Received(
 )
 
 
-class StoreWait:
-    """One without time limits."""
-
-    def __init__(self) -> None:
-        self.end = Budget()
-
-
 @pytest.fixture
 def store(app: Celery) -> Any:
     store = app._celery_exclusive.store  # type: ignore[attr-defined]
@@ -48,12 +41,13 @@ def store(app: Celery) -> Any:
 
 
 @pytest.fixture
-def unique(app: Celery, store: Any) -> WorkerUniqueLease:
+def unique(app: Celery, store: Any) -> UniqueLease:
     """Of a message that its publisher has acquired the key for, and that runs."""
-    store_wait: Any = StoreWait()
     store.apply(CLAIM.key, CLAIM.acquire_alone(CLAIM.ttl, "running"))
-    services = app._celery_exclusive  # type: ignore[attr-defined]
-    return WorkerUniqueLease(services, Roster().begin(DELIVERY), DELIVERY, "feeds.load", UNIQUE, store_wait)
+    worker, run = WorkerContext(app._celery_exclusive), Run("id")  # type: ignore[attr-defined]
+    RunLeases(worker, worker.roster.begin(DELIVERY), DELIVERY, "feeds.load", run)
+    assert run.unique
+    return run.unique
 
 
 def left(store: Any) -> float:
@@ -63,7 +57,7 @@ def left(store: Any) -> float:
 
 @pytest.mark.parametrize("error", [Reject(requeue=True), MemoryError()])
 def test_a_message_that_will_be_redelivered_keeps_the_key_for_queued_ttl(
-    unique: WorkerUniqueLease, store: Any, error: Exception
+    unique: UniqueLease, store: Any, error: Exception
 ) -> None:
     unique.end(error)
     assert 30 < left(store) <= 1000
@@ -71,23 +65,21 @@ def test_a_message_that_will_be_redelivered_keeps_the_key_for_queued_ttl(
 
 @pytest.mark.parametrize("error", [None, KeyError(), Reject(requeue=False)])
 def test_a_message_that_will_not_be_redelivered_releases_the_key(
-    unique: WorkerUniqueLease, store: Any, error: Exception | None
+    unique: UniqueLease, store: Any, error: Exception | None
 ) -> None:
     unique.end(error)
     assert left(store) == 0
     assert not unique.may_hold
 
 
-def test_a_process_that_exits_leaves_the_key_to_the_main_process(
-    unique: WorkerUniqueLease, store: Any
-) -> None:
+def test_a_process_that_exits_leaves_the_key_to_the_main_process(unique: UniqueLease, store: Any) -> None:
     unique.end(SystemExit())
     assert 0 < left(store) <= 30
     assert unique.may_hold
 
 
 def test_a_rejected_message_keeps_its_key_but_does_not_acquire_a_key_that_another_copy_released(
-    unique: WorkerUniqueLease, store: Any
+    unique: UniqueLease, store: Any
 ) -> None:
     unique.end(Reject(requeue=True))
     assert 30 < left(store) <= 1000
@@ -100,7 +92,7 @@ def test_a_rejected_message_keeps_its_key_but_does_not_acquire_a_key_that_anothe
 
 @pytest.mark.proves("unique, key of the running delivery")
 def test_a_rejected_message_leaves_the_key_to_another_delivery_that_runs(
-    unique: WorkerUniqueLease, store: Any
+    unique: UniqueLease, store: Any
 ) -> None:
     other = replace(CLAIM, token="of the other delivery")
     store.apply(CLAIM.key, CLAIM.release(ending="open"))
@@ -118,7 +110,7 @@ def admitted(store: Any, delivery: Received) -> Outcome:
 @pytest.mark.proves("queue longer than queued_ttl")
 @pytest.mark.parametrize("again", [False, True])
 def test_a_message_that_has_lost_its_key_to_one_that_is_queued_runs_before_it(
-    unique: WorkerUniqueLease, store: Any, again: bool
+    unique: UniqueLease, store: Any, again: bool
 ) -> None:
     store.apply(CLAIM.key, CLAIM.release(ending="open"))
     owner = replace(CLAIM, id="owner/p", token="p")
@@ -134,7 +126,7 @@ def test_a_message_that_has_lost_its_key_to_one_that_is_queued_runs_before_it(
 @pytest.mark.proves("queue longer than queued_ttl")
 @pytest.mark.parametrize("phase", ["running", "again", "period"])
 def test_a_message_that_has_lost_its_key_to_one_that_runs_or_will_run_does_not_run(
-    unique: WorkerUniqueLease, store: Any, phase: Any
+    unique: UniqueLease, store: Any, phase: Any
 ) -> None:
     store.apply(CLAIM.key, CLAIM.release(ending="open"))
     owner = replace(CLAIM, id="owner/p", token="t")
