@@ -52,12 +52,9 @@ def refuse_unfit(services: Services, pool: Any) -> None:
             "this worker has its own: name a store that processes share, such as redis://localhost/0 or the "
             f"file {_FILE}; in a test, use --pool=threads or --pool=solo"
         )
-    for task, option in _exclusive_tasks(services):
-        if option.on_conflict == "wait":
-            _refuse_wait(store, task.name, option)
-    for task, declared in _declared(services):
-        if declared.recover:
-            _refuse_recover(store, task, declared)
+    for task, option in _declared(services):
+        _refuse_wait(store, task.name, option)
+        _refuse_recover(store, task, option)
 
 
 def refuse_declared(conf: Any, task_name: str, option: Option) -> None:
@@ -66,7 +63,7 @@ def refuse_declared(conf: Any, task_name: str, option: Option) -> None:
     A wrong URL is reported when the store is used.
     """
     url = named_store(conf)
-    if url is None or not isinstance(option, Exclusive) or option.on_conflict != "wait":
+    if url is None or not _waits(option):
         return
     try:
         store = open_store(url)
@@ -75,8 +72,12 @@ def refuse_declared(conf: Any, task_name: str, option: Option) -> None:
     _refuse_wait(store, task_name, option)
 
 
-def _refuse_wait(store: Store, task_name: str, option: Exclusive) -> None:
-    if not store.capabilities.line:
+def _waits(option: Option) -> bool:
+    return isinstance(option, Exclusive) and option.on_conflict == "wait"
+
+
+def _refuse_wait(store: Store, task_name: str, option: Option) -> None:
+    if _waits(option) and not store.capabilities.line:
         raise OptionError(
             f"exclusive_store: {store.url} keeps no line, and task {task_name} with {option!r} has "
             "to wait in one: give it on_conflict='skip' or 'reschedule', or name a redis://, "
@@ -85,6 +86,8 @@ def _refuse_wait(store: Store, task_name: str, option: Exclusive) -> None:
 
 
 def _refuse_recover(store: Store, task: Any, option: Option) -> None:
+    if not option.recover:
+        return
     if not task.acks_late:
         raise OptionError(
             f"task {task.name} with {option!r} acknowledges its message when it begins, and so it is never "
@@ -134,27 +137,24 @@ def warnings(services: Services) -> list[str]:
     if found_unproven := unproven(services.app.conf):  # and accepted, else no worker would start
         found.append(f"{found_unproven}. exclusive_unproven_broker accepts it")
     timeout = visibility_timeout(services.app.conf)
-    for task, option in _exclusive_tasks(services):
-        if timeout is not None and timeout * SECOND < services.ttl(option):
-            found.append(
-                f"broker_transport_options: the visibility_timeout of {timeout:g} s is below the ttl of task "
-                f"{task.name}: a task that runs longer is redelivered again and again, and each copy waits "
-                "for it. Set it above the run time of your longest task"
-            )
-            break
+    short = [
+        task.name
+        for task, option in _declared(services)
+        if isinstance(option, Exclusive) and timeout is not None and timeout * SECOND < services.ttl(option)
+    ]
+    if short:
+        found.append(
+            f"broker_transport_options: the visibility_timeout of {timeout:g} s is below the ttl of task "
+            f"{short[0]}: a task that runs longer is redelivered again and again, and each copy waits "
+            "for it. Set it above the run time of your longest task"
+        )
     return [*store.check(), *found, *probe.warnings()]
 
 
 def _publishers_ask(services: Services) -> bool:
     """Whether publishing a call of this task sends a request to the store."""
-    ordered = (option.order == "published" for _, option in _exclusive_tasks(services))
-    return any(services.unique(task) for task in services.app.tasks.values()) or any(ordered)
-
-
-def _exclusive_tasks(services: Services) -> Iterator[tuple[Any, Exclusive]]:
-    for task, option in _declared(services):
-        if isinstance(option, Exclusive):
-            yield task, option
+    options = [option for _, option in _declared(services)]
+    return any(not isinstance(option, Exclusive) or option.order == "published" for option in options)
 
 
 def _declared(services: Services) -> Iterator[tuple[Any, Option]]:

@@ -42,14 +42,12 @@ class Heartbeat:
 
     def __init__(self, services: Services, broker: str, roster: Roster) -> None:
         self.services, self.broker, self.roster = services, broker, roster
-        self.period = self._look = self._longest = (
-            min(services.settings.exclusive_ttl, LIFE) / RENEWALS_PER_TTL
-        )
+        self.period = self._longest = min(services.settings.exclusive_ttl, LIFE) / RENEWALS_PER_TTL
+        self._look = self._longest
         self._keeper = Keeper(services.store)
         roster.see(self._keeper.known)
         self.other_stores = OtherStores(services, self._keeper.known.epoch)
         self._lost: set[Claim] = set()
-        self._tasks: set[str] = set()
         self._calls: queue.SimpleQueue[bool] = original("queue", "SimpleQueue")()
         self._thread = NativeThread(self._run)
 
@@ -65,13 +63,10 @@ class Heartbeat:
         if epoch not in ("", self._keeper.known.epoch):
             self._calls.put(True)
 
-    def expect(self, task: Any, values: Values | None = None) -> None:
+    def expect(self, task: Any, values: Values) -> None:
         """Look at the roster as often as the leases of this task may need it, with these values of a call."""
-        if task.name in self._tasks and not values:
-            return
-        self._tasks.add(task.name)
         options = (self.services.exclusive(task, values), self.services.unique(task, values))
-        look = min(self.services.ttl(option) for option in options) / SECOND / RENEWALS_PER_TTL
+        look = min(map(self.services.ttl, options)) / SECOND / RENEWALS_PER_TTL
         if look < self._look:
             self._look = look
             self._calls.put(True)
@@ -84,6 +79,7 @@ class Heartbeat:
 
     def _rest(self, trouble: Trouble) -> bool:
         """Wait until a beat is due. False: the heartbeat ends. A new run may need a beat sooner."""
+        self._look = min(self._look, self.services.shortest_ttl / RENEWALS_PER_TTL)
         began = time.monotonic()
         while (left := began + trouble.pause(self.period) - time.monotonic()) > 0:
             with suppress(queue.Empty):

@@ -37,15 +37,14 @@ class OtherStores:
         self._own = {epoch}
         self._known: dict[str, None] = {}
         self._new: dict[str, tuple[str, str, str]] = {}
-        self._hour, self._named, self._more = time.monotonic(), 0, 0
+        self._hour, self._named = time.monotonic(), 0
 
     def note(self, task: Any, headers: Mapping[str, Any], fields: Mapping[str, Any]) -> None:
         """Note the epoch in a message, without a store call. Any program may have written `fields`."""
         epoch = fields.get("store")
-        if not isinstance(epoch, str) or epoch in self._own or not (header := Header.of(fields)):
+        if not isinstance(epoch, str) or (epoch := epoch[:_LONGEST]) in self._own or epoch in self._known:
             return
-        epoch = epoch[:_LONGEST]
-        if epoch not in self._own and epoch not in self._known and len(self._new) < _MOST:
+        if len(self._new) < _MOST and (header := Header.of(fields)):
             sender = str(headers.get("origin") or "a publisher")[:_LONGEST]
             self._new[epoch] = sender, str(headers.get("task"))[:_LONGEST], self._effect(task, header)
 
@@ -53,24 +52,19 @@ class OtherStores:
         """Compare new epochs with the current epoch of the store, and log each different one."""
         self._own.add(current)
         if time.monotonic() >= self._hour + _HOUR:
-            if self._more:
-                notices.more_elsewhere(self._more)
-            self._hour, self._named, self._more = time.monotonic(), 0, 0
+            if self._named > _NAMED:
+                notices.more_elsewhere(self._named - _NAMED)
+            self._hour, self._named = time.monotonic(), 0
         while self._new:
             epoch, words = self._new.popitem()
-            if epoch not in self._own and epoch not in self._known:
-                self._name(words)
-                self._known[epoch] = None
+            if epoch in self._own or epoch in self._known:
+                continue
+            self._known[epoch] = None
+            self._named += 1
+            if self._named <= _NAMED:
+                notices.elsewhere(*words, self.services.store.url, self.services.settings.exclusive_prefix)
         for epoch in list(self._known)[:-_MOST]:
             del self._known[epoch]
-
-    def _name(self, words: tuple[str, str, str]) -> None:
-        if self._named == _NAMED:
-            self._more += 1
-            return
-        self._named += 1
-        settings, store = self.services.settings, self.services.store
-        notices.elsewhere(*words, store.url, settings.exclusive_prefix)
 
     def _effect(self, task: Any, header: Header) -> str:
         """Return the effect on later calls, in words."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
-from functools import cached_property
 from operator import sub
 from typing import TYPE_CHECKING
 
@@ -51,6 +50,9 @@ class Reaper:
 
     def __init__(self, services: Services, notice_epoch: Callable[[str], object]) -> None:
         self.services, self._notice_epoch = services, notice_epoch
+        self._ttl = services.shortest_ttl
+        # The longest time between two answers in which no lease that is renewed three times can expire.
+        self._longest = round(max(self._ttl / RENEWALS_PER_TTL, _NO_OUTAGE) * SECOND)
         self._is_over = threading.Event()
         self._unreadable: set[str] = set()
         self._revoked = Revoked(services)
@@ -70,9 +72,12 @@ class Reaper:
     def _run(self) -> None:
         trouble = Trouble("the search for expired leases")
         period = min(self.services.settings.exclusive_reap_period, self._ttl / _ASKS_PER_TTL)
-        while not self._is_over.wait(period * _jitter() * (_AFTER_OUTAGE if trouble.lasts else 1)):
+        pause = period
+        # With jitter: workers that start together sweep apart, and together miss no period.
+        while not self._is_over.wait(pause * random.uniform(_SHORTEST, 1)):
             with trouble:
                 self.sweep()
+            pause = period * _AFTER_OUTAGE if trouble.lasts else period
 
     def sweep(self) -> None:
         """Sweep all keys that are due now."""
@@ -106,20 +111,6 @@ class Reaper:
         lasted = min(map(sub, self._times, self._since), default=0)
         return self._time + self._longest if lasted >= calm else 0
 
-    @cached_property
-    def _ttl(self) -> float:
-        """The shortest ttl of a lease here, in seconds."""
-        services = self.services
-        tasks = services.app.tasks.values()
-        options = [option for task in tasks for option in (services.exclusive(task), services.unique(task))]
-        ttls = [services.ttl(option) / SECOND for option in options if option]
-        return min([services.settings.exclusive_ttl, *ttls])
-
-    @property
-    def _longest(self) -> int:
-        """The longest time between two answers in which no lease that is renewed three times can expire."""
-        return round(max(self._ttl / RENEWALS_PER_TTL, _NO_OUTAGE) * SECOND)
-
     def _note_answer(self, times: tuple[int, ...]) -> None:
         """Note the time of each clock of the store. All clocks have to run without a gap."""
         gaps = [now - before for before, now in zip(self._times, times, strict=False)]
@@ -133,8 +124,3 @@ class Reaper:
             self._unreadable.add(key)
             error = UnreadableKey(key, problem, self.services.store.url)
             notices.unreadable(error, len(self._unreadable))
-
-
-def _jitter() -> float:
-    """Return a pause with jitter: workers that start together sweep apart, and together miss no period."""
-    return random.uniform(_SHORTEST, 1)

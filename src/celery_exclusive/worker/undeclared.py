@@ -15,7 +15,7 @@ from celery_exclusive import notices
 from celery_exclusive.core.claim import FINISHED
 from celery_exclusive.core.operations import Applied, Remove
 from celery_exclusive.errors import ExclusiveError
-from celery_exclusive.messages.header import Header, read_header
+from celery_exclusive.messages.header import HEADER, Header, read_header
 from celery_exclusive.options.declared import Exclusive
 from celery_exclusive.seams.celery_request import as_dict
 from celery_exclusive.system.forks import forks_wait
@@ -44,21 +44,19 @@ class Undeclared:
         task_rejected.connect(self._refuse)
 
     def _receive(self, request: Any, **_: Any) -> None:
-        if isinstance(request.task, GatedTask) and self.services.exclusive(request.task):
-            return  # its own request has read the header
-        header = read_header(self.services, request.message.headers, request.id, request.task.name)
-        if header:
+        task, fields = request.task, request.message.headers.get(HEADER)
+        names_lock = isinstance(fields, dict) and fields.get("exclusive") is not None
+        if isinstance(task, GatedTask) and (self.services.exclusive(task) or not names_lock):
+            return  # the child that runs it reads its header
+        if header := read_header(self.services, request.message.headers, request.id, task.name):
             came = Delivered.of(request)
             note_route(came, header)
-            self._release_unique_key(request.task, request.id, header)
-            if self._leave_lines(request.task, request.id, header, again=came.redelivered):
+            if self._leave_lines(task, request.id, header, again=came.redelivered):
                 show_origin(as_dict(request), header)
 
     def _revoke(self, sender: Any, request: Any, **_: Any) -> None:
         """Handle a message that is revoked or expires before it is received, as Celery announces it here."""
-        header = read_header(self.services, vars(request), request.id, sender.name)
-        if header:
-            self._release_unique_key(sender, request.id, header)
+        if header := read_header(self.services, vars(request), request.id, sender.name):
             again = bool((request.delivery_info or {}).get("redelivered"))
             self._leave_lines(sender, request.id, header, again=again)
 
@@ -68,16 +66,14 @@ class Undeclared:
         redelivered = is_redelivered(message)
         release_unique_key_of(self.services, str(headers.get("id")), headers, redelivered=redelivered)
 
-    def _release_unique_key(self, task: Any, id: str, header: Header) -> None:
-        if not isinstance(task, GatedTask):
-            self.services.releaser.add_message(id, header)
-
     def _leave_lines(self, task: Any, id: str, header: Header, *, again: bool) -> bool:
         """Leave the lines of options that this task does not have; return whether it may be in any line.
 
         A task with another option acquires the unique key of its message all the same, out of that line.
         """
         is_gated = isinstance(task, GatedTask)
+        if not is_gated:
+            self.services.releaser.add_message(id, header)
         is_asked_for = is_gated and Exclusive.attribute in header.values
         keys = [] if is_asked_for or self.services.exclusive(task) else [header.exclusive]
         if header.unique and header.unique[1] == FINISHED and not is_gated:
