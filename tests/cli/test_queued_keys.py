@@ -9,7 +9,7 @@ import pytest
 from celery_exclusive import Unique
 from celery_exclusive.core.operations import AcquireAlone
 from celery_exclusive.core.records import SECOND, Phase
-from celery_exclusive.leases.queued_keys import release_queued
+from celery_exclusive.leases.operator_release import release_queued
 from celery_exclusive.options.key_text import absolute_key
 from celery_exclusive.stores.base import Snapshot
 from tests.cli.conftest import Desk

@@ -16,9 +16,8 @@ from celery_exclusive.core.claim import task_id
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.display import escaped, printable, unescaped
 from celery_exclusive.errors import ExclusiveError, did_you_mean
-from celery_exclusive.leases.operator_release import Released
+from celery_exclusive.leases.operator_release import Released, queued_keys, release_queued
 from celery_exclusive.leases.operator_release import release as release_key
-from celery_exclusive.leases.queued_keys import queued_keys, release_queued
 from celery_exclusive.messages.namespace import LIFE, adopt_namespace, own_broker
 from celery_exclusive.options.key_text import possible_keys
 from celery_exclusive.services import ATTRIBUTE

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from celery_exclusive.compat.changed import report
 from celery_exclusive.compat.recipe_task import RecipeDuplicate, UniqueRecipeTask
 from celery_exclusive.errors import OptionError
-from celery_exclusive.leases.queued_keys import queued_keys, release_queued
+from celery_exclusive.leases.operator_release import queued_keys, release_queued
 from celery_exclusive.options.declared import Unique
 
 if TYPE_CHECKING:

@@ -40,11 +40,8 @@ class Kept(Protocol):
         """Whether the lease is released, lost, or not granted yet, so that it must not be restored."""
         ...
 
-    def renewed(self, asked: float) -> None:
-        """Note that the lease was valid at the time of the request."""
-
-    def restored(self, asked: float) -> None:
-        """Note that the lease was granted anew at the time of the request."""
+    def renewed(self, asked: float, *, anew: bool = False) -> None:
+        """Note that the lease was valid at the time of the request, or was granted anew then."""
 
     def end(self) -> None:
         """Note that the lease is lost."""
@@ -77,7 +74,9 @@ class Keeper:
         """
         now = time.monotonic()
         answers = list(zip(leases, renew(self.store, leases), strict=True))
-        epoch = epoch_in_time(self.store, period)
+        # A store may take longer: a cluster asks all of its nodes, and one of them may be silent.
+        with deadline(max(period, _SHORTEST_LOOK)):
+            epoch = self.store.epoch()
         beat = Beat(epoch != self.known.epoch)
         beat.locked = [lease._claim.key for lease, lives in answers if lives is None]
         if beat.has_lost_data:  # maybe after it has renewed them
@@ -109,19 +108,10 @@ def restore(store: Store, lease: Kept) -> bool:
     asked, claim = time.monotonic(), lease._claim
     lives = store.apply(claim.key, claim.restore()).answer == Applied(True)
     if lives:
-        lease.restored(asked)
+        lease.renewed(asked, anew=True)
     if lease.is_over:  # the lease was released meanwhile, maybe before it was restored
         store.apply(claim.key, claim.release("open"))
     return lives
-
-
-def epoch_in_time(store: Store, period: float) -> str:
-    """Return the epoch of a store, or raise in time for the next beat, which is due in so many seconds.
-
-    A store may take longer: a cluster asks all of its nodes, and one of them may be silent.
-    """
-    with deadline(max(period, _SHORTEST_LOOK)):
-        return store.epoch()
 
 
 def locked_out(store: Store, keys: Iterable[str]) -> StoreUnavailable:

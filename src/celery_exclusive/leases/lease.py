@@ -33,6 +33,7 @@ class Lease:
         fence: a number that only grows from one lease of a key to the next. A resource that remembers the
             highest fence and refuses writes with a lower one is safe from a paused holder.
         ttl: seconds without heartbeat after which the lease expires.
+        is_over: whether the lease is known to be released or lost.
     """
 
     key: str = field(init=False)
@@ -43,7 +44,7 @@ class Lease:
     _certain_until: float = field(repr=False)
     _known: Callable[[], Known | None] = field(repr=False)
     _since: float = field(init=False, repr=False, default_factory=time.monotonic)
-    _is_over: bool = field(init=False, repr=False, default=False)
+    is_over: bool = field(init=False, repr=False, default=False)
 
     def __post_init__(self) -> None:
         self.key, self.ttl = self._claim.key, self._claim.ttl / SECOND
@@ -59,7 +60,7 @@ class Lease:
                 has another owner; or the store has not answered for `ttl`; or the lease was released, since
                 its body has ended.
         """
-        if self._is_over:
+        if self.is_over:
             raise LeaseLost(
                 f"the lease on {self.key} (fence {self.fence}) is over: it was lost before, or released when "
                 "its body ended"
@@ -97,22 +98,15 @@ class Lease:
         """Whether the lease belongs to the claim with this id."""
         return self._claim.id == id
 
-    @property
-    def is_over(self) -> bool:
-        """Whether the lease is known to be released or lost."""
-        return self._is_over
-
     def end(self) -> None:
         """Mark the lease as released or lost, so that it is not restored from now on."""
-        self._is_over = True
+        self.is_over = True
 
-    def renewed(self, asked: float) -> None:
-        """Note that the lease was valid at the time of the request."""
+    def renewed(self, asked: float, *, anew: bool = False) -> None:
+        """Note that the lease was valid at the time of the request, or was granted anew then."""
         self._certain_until = asked + self.ttl
-
-    def restored(self, asked: float) -> None:
-        """Note that the lease was granted anew at the time of the request."""
-        self._certain_until, self._since = asked + self.ttl, time.monotonic()
+        if anew:
+            self._since = time.monotonic()
 
     def _is_lost_with_data(self, now: float) -> bool:
         """Whether the store has lost this lease with its data, and the heartbeat has not noticed yet.

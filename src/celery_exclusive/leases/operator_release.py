@@ -1,8 +1,9 @@
-"""Releases a lock for an operator: an unheld lock at once, a held one only by force."""
+"""Releases keys for an operator: unheld ones at once, held ones only by force."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,8 @@ from celery_exclusive.core.claim import task_id
 from celery_exclusive.core.operations import Applied, ForceRelease, Owner, Release
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import LockHeld, UnreadableKey
+from celery_exclusive.options.key_text import absolute_key, own_key, without_hash
+from celery_exclusive.stores.base import states
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
@@ -52,6 +55,28 @@ def release(services: Services, key: str, *, force: bool = False) -> Released:
             raise
         services.store.forget(key)
         return Released(forgotten=True)
+
+
+def queued_keys(store: Store, task_name: str) -> list[str]:
+    """Return the queued unique keys of a task, for all its arguments.
+
+    A `key=` with another text than the task's name may be shared with other tasks, and is left out.
+
+    Raises:
+        ExclusiveError: the store cannot list its keys, or does not answer.
+    """
+    own, shared = own_key(task_name, "u"), absolute_key(task_name, "u")
+    keys = {shared, *(key for key in store.scan(own) if without_hash(key) == own)}
+    return [key for key, snapshot in states(store, keys) if snapshot.state == "queued"]
+
+
+def release_queued(services: Services, keys: Iterable[str]) -> int:
+    """Release the keys of tasks that have not begun, and return their number. Running tasks keep theirs."""
+    released = 0
+    for key in keys:
+        with suppress(LockHeld):
+            released += bool(release(services, key).former)
+    return released
 
 
 def _release(store: Store, key: str, *, force: bool) -> Released:

@@ -148,27 +148,22 @@ class Releaser:
         return False
 
     def _next(self) -> _Pending | None:
-        first = self._pending[0]
-        if first.is_ready:
-            return first
-        return next((pending for pending in list(self._pending) if pending.is_ready), None)
+        with forks_wait(), self._changes:
+            return next((pending for pending in self._pending if pending.is_ready), None)
 
     def _release(self, pending: _Pending) -> None:
         is_answered = False
         try:
             for key, operation in pending.operations:
-                self._ask(key, operation)
+                try:
+                    self.services.store.apply(key, operation)
+                except StoreUnavailable:
+                    raise
+                except Exception as error:  # noqa: BLE001 - if it always fails, it must not delay the others
+                    notices.trouble(f"the lease on {key} was not released and expires after its ttl", error)
             is_answered = True
         finally:
             with suppress(ValueError):  # it was dropped meanwhile
                 self._pending.remove(pending)
                 if not is_answered:  # the others go first: only this one may fail
                     self._pending.append(pending)
-
-    def _ask(self, key: str, operation: KeyOperation) -> None:
-        try:
-            self.services.store.apply(key, operation)
-        except Exception as error:  # an operation that always fails must not delay the others
-            if isinstance(error, StoreUnavailable):
-                raise
-            notices.trouble(f"the lease on {key} was not released and expires after its ttl", error)

@@ -41,7 +41,12 @@ def refuse_changed_names(app: Any) -> None:
 
 
 def refuse_unfit(services: Services, pool: Any) -> None:
-    """Raise OptionError if broker or store cannot keep the promises of the tasks' options in this pool."""
+    """Raise OptionError if pool, broker or store cannot keep the promises of the tasks' options."""
+    if pool.is_green and "gevent" not in pool.__module__:
+        raise OptionError(
+            f"--pool: in a pool of {pool.__module__} a task that computes stops the heartbeat of all leases: "
+            "use --pool=gevent, threads, prefork or solo"
+        )
     refuse_without_transport(services.app.conf)
     if not services.settings.exclusive_unproven_broker:
         refuse_unproven(services.app.conf)

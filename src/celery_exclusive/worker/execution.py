@@ -171,21 +171,20 @@ class Execution:
 
         A stopping worker has not waited as long for the store as the option requires: it ends the delivery.
         """
-        may_run = not self.may_be_in_line and not self.store_wait.is_hurried
-        delivery = self.delivery
+        delivery, may_run = self.delivery, not (self.may_be_in_line or self.store_wait.is_hurried)
         option = delivery.exclusive_option if delivery.exclusive else delivery.unique_option
         if may_run and self.services.allows_without(option):
             self.run.runs_without_lease = True
-            notices.runs_without_lease(self.services, self.task.name, self.task_id, self.delivery.key, error)
+            notices.runs_without_lease(self.services, self.task.name, self.task_id, delivery.key, error)
             return Outcome("run")
         end: Ignore | Reject | None
-        if self.delivery.acks_late and not counts_deliveries(self.task.app.conf):
+        if delivery.acks_late and not counts_deliveries(self.task.app.conf):
             end = Reject("the store of the lock does not answer", requeue=True)
         else:
             pause = min(self.services.settings.exclusive_store_wait, _PAUSE)
-            end = self.publish_again(self.delivery.stored.delayed(pause))
+            end = self.publish_again(delivery.stored.delayed(pause))
         if end:
-            notices.message_requeued(self.services, self.task.name, self.task_id, self.delivery.key, error)
+            notices.message_requeued(self.services, self.task.name, self.task_id, delivery.key, error)
             self.leases.owe(done=False, redelivered=True)
         return end
 
@@ -202,37 +201,26 @@ class Execution:
             outcome = replace(outcome, kind="fail")
         self.leases.note_granted(outcome, self.asked_at)
         if outcome.kind == "run":
-            self.look_at_deaths()
+            if self.delivery.deaths:
+                self.look_at_deaths()
             return outcome
-        if outcome.kind in ("skip", "fail") and self.shares_its_result(outcome):
-            outcome = self.without_result(outcome)
+        is_against = outcome.kind in ("skip", "fail") and outcome.is_against(self.task_id)
+        if is_against and not self.services.has_rpc_results:  # it must not replace the result of its owner
+            if self.delivery.is_awaited:  # a member of a canvas gets a result, for its next steps
+                self.call[3]["ignore_result"] = True
+            else:
+                self.is_ignored, outcome = True, replace(outcome, kind="skip")
         log_outcome(self.task, self.delivery, self.call, outcome)
         if outcome.kind in ("wait", "drop"):
             return Ignore(outcome.kind)
-        options = self.delivery.exclusive_option, self.delivery.unique_option
-        self.run.replace_body(self.task.name, outcome, *options)
+        delivery = self.delivery
+        self.run.replace_body(self.task.name, outcome, delivery.exclusive_option, delivery.unique_option)
         return outcome
-
-    def shares_its_result(self, outcome: Outcome) -> bool:
-        """Whether a result of this delivery would replace the result of the task that has the key.
-
-        With rpc results each caller gets the results of its own calls.
-        """
-        return outcome.is_against(self.task_id) and not self.services.has_rpc_results
-
-    def without_result(self, outcome: Outcome) -> Outcome:
-        """Return an outcome that stores no result. A member of a canvas gets one, for its next steps."""
-        if self.delivery.is_awaited:
-            self.call[3]["ignore_result"] = True
-            return outcome
-        self.is_ignored = True
-        return replace(outcome, kind="skip")
 
     def look_at_deaths(self) -> None:
         """Log the dead runs before this one, and fail it without its body if there were too many."""
         most, deaths = self.services.settings.exclusive_max_deaths, self.delivery.deaths
-        if deaths:
-            notices.recovered(self.task.name, self.task_id, self.delivery.key, deaths)
+        notices.recovered(self.task.name, self.task_id, self.delivery.key, deaths)
         if most and deaths >= most:
             self.run.failure = WorkerLostError(
                 f"task {self.task.name} was started {deaths} times, and each time its worker died before the "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from celery.app.task import Task as CeleryTask
@@ -24,7 +25,7 @@ class GatedTask(TracedTask, TaskMixin):
     """A mixin before the class of every task with options. It wraps each of its tracers by a gate."""
 
     def wrapped(self, tracer: Callable[..., Any]) -> Callable[..., Any]:
-        return Gate(self, tracer)
+        return partial(_through_gate, self, tracer)
 
     def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
         """Mark the run as begun. If a hook fails here, the body publishes nothing."""
@@ -70,37 +71,33 @@ def _end(run: Run, error: BaseException | None) -> None:
         run.unique.end(error)
 
 
-class Gate:
-    """Wraps one task's tracer."""
-
-    def __init__(self, task: Any, tracer: Callable[..., Any]) -> None:
-        self.task = task
-        self.tracer = tracer
-
-    def __call__(self, uuid: str, args: Any, kwargs: Any, request: Any = None) -> Any:
-        came: Delivered | None = request.pop(DELIVERY, None) if request else None
-        if came is None:
-            return self.tracer(uuid, args, kwargs, request)
-        request["id"] = uuid  # the body of the message may have said another one
-        services: Services = self.task.app._celery_exclusive
-        worker: WorkerContext = services.worker or WorkerContext(services)
-        try:
-            delivery = read(came, self.task, request, args, kwargs)
-            slot = worker.roster.begin(delivery) if delivery else None
-        except Exception as error:  # noqa: BLE001 - there is no key for this message: the body must not begin
-            release_unique_key_of(services, came.id, came.headers, redelivered=came.redelivered)
-            with within(Run(uuid, failure=error)):
-                return self.tracer(uuid, args, kwargs, request)
-        if delivery is None or slot is None:
-            return self.tracer(uuid, args, kwargs, request)
-        is_over = True
-        try:
-            call = (uuid, args, kwargs, request)
-            return Execution(self.task, self.tracer, delivery, call, worker, slot).execute()
-        except BaseException as error:
-            # A child that is terminated leaves its slot: what the run may still hold is for its parent.
-            is_over = isinstance(error, Exception) or not worker.roster.is_shared
-            raise
-        finally:
-            if is_over:
-                worker.roster.end(slot)
+def _through_gate(
+    task: Any, tracer: Callable[..., Any], uuid: str, args: Any, kwargs: Any, request: Any = None
+) -> Any:
+    """Execute a task in place of its tracer, which the execution calls if the delivery is admitted."""
+    came: Delivered | None = request.pop(DELIVERY, None) if request else None
+    if came is None:
+        return tracer(uuid, args, kwargs, request)
+    request["id"] = uuid  # the body of the message may have said another one
+    services: Services = task.app._celery_exclusive
+    worker: WorkerContext = services.worker or WorkerContext(services)
+    try:
+        delivery = read(came, task, request, args, kwargs)
+        slot = worker.roster.begin(delivery) if delivery else None
+    except Exception as error:  # noqa: BLE001 - there is no key for this message: the body must not begin
+        release_unique_key_of(services, came.id, came.headers, redelivered=came.redelivered)
+        with within(Run(uuid, failure=error)):
+            return tracer(uuid, args, kwargs, request)
+    if delivery is None or slot is None:
+        return tracer(uuid, args, kwargs, request)
+    is_over = True
+    try:
+        call = (uuid, args, kwargs, request)
+        return Execution(task, tracer, delivery, call, worker, slot).execute()
+    except BaseException as error:
+        # A child that is terminated leaves its slot: what the run may still hold is for its parent.
+        is_over = isinstance(error, Exception) or not worker.roster.is_shared
+        raise
+    finally:
+        if is_over:
+            worker.roster.end(slot)

@@ -127,9 +127,7 @@ class _RunLease:
     def is_over(self) -> bool:
         return self._claim in self._lost or not self._slot.holds(self._claim)
 
-    def renewed(self, asked: float) -> None: ...
-
-    def restored(self, asked: float) -> None: ...
+    def renewed(self, asked: float, *, anew: bool = False) -> None: ...
 
     def end(self) -> None:
         if self._was_held:

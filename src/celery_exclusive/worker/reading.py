@@ -210,12 +210,8 @@ def is_redelivered(message: Any) -> bool:
     info = message.delivery_info
     if info.get("redelivered") or message.headers.get("redelivered"):
         return True
-    return ("sqs_message" in info or "pgmq_message" in info) and _deliveries(info) > 1
-
-
-def _deliveries(info: Mapping[str, Any]) -> int:
     by_sqs = (info.get("sqs_message", {}).get("Attributes") or {}).get("ApproximateReceiveCount")
-    return int(by_sqs or info.get("pgmq_message", {}).get("read_ct") or 1)
+    return int(by_sqs or info.get("pgmq_message", {}).get("read_ct") or 1) > 1
 
 
 def release_unique_key_of(

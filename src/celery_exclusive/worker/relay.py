@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pickle
 import select
+from collections.abc import Callable
 from dataclasses import astuple, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from celery.bootsteps import RUN  # type: ignore[attr-defined]
+from kombu.message import Message
 
 from celery_exclusive import notices
 from celery_exclusive.brokers import broker_urls, family
@@ -16,9 +18,9 @@ from celery_exclusive.core.operations import Applied
 from celery_exclusive.messages.stored import StoredMessage
 from celery_exclusive.seams.billiard_pool import listen_to_children, write_to_parent
 from celery_exclusive.seams.celery_request import strategies_of
+from celery_exclusive.seams.kombu_worker import priority_of_message, priority_steps, replace_queue
 from celery_exclusive.stores.base import Reply, Wake
-from celery_exclusive.worker.handed_on import handed_on
-from celery_exclusive.worker.priority import has_highest_priority
+from celery_exclusive.worker.queues import SOURCE
 from celery_exclusive.worker.slots import Slots
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ _HEADER = 4
 """The bytes that billiard writes before a message."""
 _MOST = getattr(select, "PIPE_BUF", 512)
 """The most bytes that are written into a pipe at once, also if a signal comes meanwhile."""
+_HIGHEST_PRIORITY = 255
+"""The highest priority that a queue of RabbitMQ can have."""
 
 
 class Relay:
@@ -59,7 +63,7 @@ class Relay:
         """Let the event loop of the main process receive messages of children, each time that it begins."""
         self._taken.clear()  # Celery has forgotten what had no slot yet
         if "slots" in self.services.fast:
-            Slots().serve(self.worker.semaphore)
+            replace_queue(self.worker.semaphore, Slots(line_of))
         listen_to_children(pool, _STATE, self.receive)
 
     def receive(self, *fields: Any) -> None:
@@ -131,3 +135,66 @@ def _send(wake: Wake) -> bool:
         return False
     write_to_parent(words)
     return True
+
+
+def handed_on(stored: StoredMessage, accept: Any, line: int, at_end: Callable[..., object]) -> Message:
+    """Make the message that Celery gets in place of a delivery, with the accepted types of its consumer.
+
+    `line` is the number of tasks that wait for its key. `at_end` is called when Celery would acknowledge it,
+    and with `requeue` when it would reject it.
+    """
+    queue = stored.routing_key
+    source = {"queue": queue, "auto_delete": False, "is_fanout": False, "can_be_parked": True}
+    fields: dict[str, Any] = {
+        "body": stored.body,
+        "content_type": stored.content_type,
+        "content_encoding": stored.content_encoding,
+        "delivery_info": {"exchange": "", "routing_key": queue, SOURCE: source},
+        "properties": dict(stored.properties),
+        "accept": accept,
+        "channel": NoChannel(line, at_end),
+    }
+    message = Message(**fields)
+    message.headers = dict(stored.headers)  # after that: they may say that the body is compressed, as it was
+    return message
+
+
+def line_of(message: Message) -> int | None:
+    """Return the length of the line when the message was handed on. None: a broker has delivered it."""
+    return message.channel.line if isinstance(message.channel, NoChannel) else None
+
+
+class NoChannel:
+    """The channel of a message that was handed on: there is nothing to acknowledge.
+
+    The store has the message until its run begins, with late acknowledgement until the run is done, and
+    offers it again if the worker does not reach that point.
+    """
+
+    no_ack_consumers = None
+
+    def __init__(self, line: int, at_end: Callable[..., object]) -> None:
+        self.line = line
+        self._at_end = at_end
+
+    def basic_ack(self, *_: object, **__: object) -> None:
+        self._at_end()
+
+    def basic_reject(self, *_: object, requeue: bool) -> None:
+        self._at_end(requeue=requeue)
+
+
+def has_highest_priority(stored: StoredMessage, consumer: Any) -> bool:
+    """Whether no message of the broker can go before this one because of its priority.
+
+    On Redis kombu has a list for each step of priorities, and consumes the lists of the first step first, in
+    all queues. RabbitMQ compares the messages of one queue, if that was declared with priorities.
+    """
+    channel = consumer.channel
+    if steps := priority_steps(channel):
+        priority = priority_of_message(channel)({"properties": stored.properties})
+        return bool(channel.priority(priority) == steps[0])
+    queue = next(queue for queue in consumer.queues if queue.name == stored.routing_key)
+    declared = queue.max_priority or (queue.queue_arguments or {}).get("x-max-priority", 0)
+    highest = _HIGHEST_PRIORITY if queue.no_declare else declared
+    return bool(stored.properties.get("priority", 0) >= highest)

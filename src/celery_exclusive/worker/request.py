@@ -68,11 +68,6 @@ class RequestMixin(OfCelery):
             release_unique_key_of(self._services, self.id, came.headers, redelivered=came.redelivered)
             return None
 
-    def _reported_by_child(self) -> Claims | None:
-        """Return the claims that a killed child has reported: a key might be another one by now."""
-        slot = self._worker.roster.find(self._delivered.token)
-        return slot.claims if slot else self._read()
-
     def make_context(self, make: Callable[[], Any]) -> Any:
         """Return the context of this request as users' hooks and errbacks get it in the main process."""
         if header := read_header(self._services, self.message.headers, self.id, self.task.name):
@@ -102,19 +97,25 @@ class RequestMixin(OfCelery):
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> None:
         if return_ok:  # it comes from `on_success`: a child has reported it
-            with self._at_its_end(None):
-                super().on_failure(_reported(exc_info), send_failed_event=send_failed_event, return_ok=True)  # type: ignore[misc]
             error = getattr(exc_info.exception, "exc", exc_info.exception)
+            if isinstance(error, WorkerLostError):  # of a task that was given up
+                exc_info.exception = _ReportedLoss(*error.args)
+            with self._at_its_end(None):
+                super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=True)  # type: ignore[misc]
             if isinstance(error, DeliverAgain):
                 deliver_again(self._worker.celery.consumer, self.task.name, self.message, error)
             return
         is_death = issubclass(exc_info.type, _DEATHS)
-        claims = self._reported_by_child() if is_death else self._read()
+        # The claims that a killed child has reported: a key might be another one by now.
+        slot = self._worker.roster.find(self._delivered.token) if is_death else None
+        claims = slot.claims if slot else self._read()
+        # A pool of greenlets has numbers of greenlets as pids.
+        dying = child_of(self) if is_death and not self._worker.is_green else None
         try:
             with self._at_its_end(claims):
                 super().on_failure(exc_info, send_failed_event=send_failed_event)  # type: ignore[misc]
         finally:
-            self._release_later(claims, self._child if is_death else None)
+            self._release_later(claims, dying)
 
     def announce_revoked(self, announce: Callable[[], None], *, terminated: bool) -> None:
         """Release the leases of a revoked or expired task; one that is terminated ends in `on_failure`."""
@@ -154,11 +155,6 @@ class RequestMixin(OfCelery):
         with within(run):
             yield
 
-    @property
-    def _child(self) -> int | None:
-        """The pid of the child that runs the task. A pool of greenlets has numbers of greenlets as pids."""
-        return None if self._worker.is_green else child_of(self)
-
     def _release_later(self, delivery: Claims | None, dying: int | None = None) -> None:
         """Let the background releaser release the leases of the delivery, once `dying` is gone."""
         if delivery:
@@ -171,14 +167,6 @@ class _ReportedLoss(Exception):
 
 
 _ReportedLoss.__name__ = WorkerLostError.__name__
-
-
-def _reported(exc_info: Any) -> Any:
-    """Return the error that a child has reported, with another type for a task that was given up."""
-    error = getattr(exc_info.exception, "exc", exc_info.exception)
-    if isinstance(error, WorkerLostError):
-        exc_info.exception = _ReportedLoss(*error.args)
-    return exc_info
 
 
 class Request(RequestMixin, CeleryRequest):

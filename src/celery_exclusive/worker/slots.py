@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from operator import itemgetter
 from typing import Any
-
-from celery_exclusive.seams.kombu_worker import replace_queue
-from celery_exclusive.worker.handed_on import line_of
 
 _EVERY = 3
 """Each third slot for handed-on messages goes to the one that waits longest, the others to the longest
@@ -19,22 +17,21 @@ class Slots:
 
     The two kinds take turns, so a key with many waiting tasks does not keep others from their turn. The
     longest line ends last, so its next task goes first.
+
+    `line_of` returns the length of the line of a message that was handed on, and None for a delivery.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, line_of: Callable[[Any], int | None]) -> None:
+        self._line_of = line_of
         self._delivered: deque[Any] = deque()
         self._handed_on: list[tuple[int, Any]] = []
         self._turns = 0  # of what was handed on
         self._is_turn_of_delivered = False
 
-    def serve(self, semaphore: Any) -> None:
-        """Replace the queue of this semaphore, in which nothing waits."""
-        replace_queue(semaphore, self)
-
     def append(self, waiting: Any) -> None:
         """Add a request as Celery keeps it: a callback with its arguments."""
         _, (request, *_), _ = waiting
-        line = line_of(request.message)
+        line = self._line_of(request.message)
         if line is None:
             self._delivered.append(waiting)
         else:

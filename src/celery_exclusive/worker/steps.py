@@ -14,7 +14,7 @@ from celery.utils.functional import noop
 
 from celery_exclusive import notices
 from celery_exclusive.display import printable
-from celery_exclusive.errors import ExclusiveError, OptionError
+from celery_exclusive.errors import ExclusiveError
 from celery_exclusive.messages.namespace import keep_namespace, own_broker
 from celery_exclusive.seams.celery_request import wrap_banner
 from celery_exclusive.system.deadline import deadline
@@ -74,7 +74,6 @@ class Locks(bootsteps.StartStopStep):
         services.settings  # noqa: B018 - wrong settings are an error even where no task needs them
         if not services.is_needed:
             return
-        _check_pool(parent.pool_cls)
         parent.app.fixups = {*parent.app.fixups, _FIXUP}
         refuse_unfit(services, parent.pool_cls)
         refuse_changed_names(services.app)
@@ -166,14 +165,6 @@ class Locks(bootsteps.StartStopStep):
         before = lines[at].partition(".>")[0] if ".>" in lines[at] else ""
         lines.insert(at + 1, f"{before}.> locks:       {place}")
         return "\n".join(lines) + "\n"
-
-
-def _check_pool(pool: Any) -> None:
-    if pool.is_green and "gevent" not in pool.__module__:
-        raise OptionError(
-            f"--pool: in a pool of {pool.__module__} a task that computes stops the heartbeat of all leases: "
-            "use --pool=gevent, threads, prefork or solo"
-        )
 
 
 def _roster(parent: Any) -> Roster:

@@ -10,7 +10,7 @@ from celery import Celery
 from kombu import Connection, Consumer, Queue
 
 from celery_exclusive.messages.stored import StoredMessage
-from celery_exclusive.worker.priority import has_highest_priority
+from celery_exclusive.worker.relay import has_highest_priority
 
 pytestmark = pytest.mark.proves("head of its priority")
 

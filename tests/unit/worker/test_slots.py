@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from kombu.asynchronous.semaphore import LaxBoundedSemaphore
 
-from celery_exclusive.worker.handed_on import NoChannel
+from celery_exclusive.seams.kombu_worker import replace_queue
+from celery_exclusive.worker.relay import NoChannel, line_of
 from celery_exclusive.worker.slots import Slots
 
 pytestmark = pytest.mark.proves("handed on")
@@ -19,7 +20,7 @@ class Worker:
 
     def __init__(self, slots: int = 1) -> None:
         self.semaphore = LaxBoundedSemaphore(slots)
-        Slots().serve(self.semaphore)
+        replace_queue(self.semaphore, Slots(line_of))
         self.begun: list[str] = []
 
     def deliver(self, *names: str) -> None:
