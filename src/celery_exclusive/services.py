@@ -184,13 +184,6 @@ class Services:
         """Return the ttl of a lease while a body runs, in microseconds."""
         return round(((option and option.ttl) or self.settings.exclusive_ttl) * SECOND)
 
-    @property
-    def shortest_ttl(self) -> float:
-        """The shortest ttl of a lease of the app's tasks, or of a task without a ttl, in seconds."""
-        tasks = self.app.tasks.values()
-        options = [option for task in tasks for option in (self.exclusive(task), self.unique(task))]
-        return min(map(self.ttl, (None, *options))) / SECOND
-
     def queued_ttl(self, unique: Unique | None) -> int:
         """Return the ttl of a unique lease while its message is queued, in microseconds."""
         own = unique and (unique.period or unique.queued_ttl)

@@ -27,6 +27,13 @@ class GatedTask(TracedTask, TaskMixin):
     def wrapped(self, tracer: Callable[..., Any]) -> Callable[..., Any]:
         return partial(_through_gate, self, tracer)
 
+    def start_strategy(self, app: Any, consumer: Any, **kwargs: Any) -> Any:
+        """Let the heartbeat expect this task, before the consumer receives its first message."""
+        worker: WorkerContext | None = app._celery_exclusive.worker
+        if worker and worker.heartbeat:
+            worker.heartbeat.expect(self)
+        return super().start_strategy(app, consumer, **kwargs)  # type: ignore[misc]
+
     def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
         """Mark the run as begun. If a hook fails here, the body publishes nothing."""
         run = current_run.get()

@@ -63,7 +63,7 @@ class Heartbeat:
         if epoch not in ("", self._keeper.known.epoch):
             self._calls.put(True)
 
-    def expect(self, task: Any, values: Values) -> None:
+    def expect(self, task: Any, values: Values | None = None) -> None:
         """Look at the roster as often as the leases of this task may need it, with these values of a call."""
         options = (self.services.exclusive(task, values), self.services.unique(task, values))
         look = min(map(self.services.ttl, options)) / SECOND / RENEWALS_PER_TTL
@@ -79,7 +79,6 @@ class Heartbeat:
 
     def _rest(self, trouble: Trouble) -> bool:
         """Wait until a beat is due. False: the heartbeat ends. A new run may need a beat sooner."""
-        self._look = min(self._look, self.services.shortest_ttl / RENEWALS_PER_TTL)
         began = time.monotonic()
         while (left := began + trouble.pause(self.period) - time.monotonic()) > 0:
             with suppress(queue.Empty):

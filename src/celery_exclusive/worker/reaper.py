@@ -50,7 +50,9 @@ class Reaper:
 
     def __init__(self, services: Services, notice_epoch: Callable[[str], object]) -> None:
         self.services, self._notice_epoch = services, notice_epoch
-        self._ttl = services.shortest_ttl
+        tasks = services.app.tasks.values()
+        options = (option for task in tasks for option in (services.exclusive(task), services.unique(task)))
+        self._ttl = min(map(services.ttl, (None, *options))) / SECOND
         # The longest time between two answers in which no lease that is renewed three times can expire.
         self._longest = round(max(self._ttl / RENEWALS_PER_TTL, _NO_OUTAGE) * SECOND)
         self._is_over = threading.Event()

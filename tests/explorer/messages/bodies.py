@@ -64,7 +64,7 @@ def _next_number(world: World, task: str) -> int:
 
 
 def over(model: Model, world: World, slot: Slot) -> Iterator[Move]:
-    """The body ends, and its unique key is released first: `unique_lease.WorkerUniqueLease.end`."""
+    """The body ends, and its unique key is released first: `run_leases.RunLeases.end_body`."""
     release = model.plans.body_ended(slot) if slot.holds else None
     ended, label, wakes = slot, f"{slot.id} ends", ()
     if release:

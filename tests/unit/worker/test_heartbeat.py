@@ -13,9 +13,9 @@ from celery_exclusive.core.claim import Claim, UniqueClaim
 from celery_exclusive.core.delivery import Claims
 from celery_exclusive.core.records import RENEWALS_PER_TTL, SECOND
 from celery_exclusive.leases.keeper import Known
-from celery_exclusive.leases.trouble import Trouble
 from celery_exclusive.stores.memory import MemoryStore
 from celery_exclusive.system.deadline import at_most
+from celery_exclusive.worker.context import WorkerContext
 from celery_exclusive.worker.heartbeat import Heartbeat
 from celery_exclusive.worker.roster import Roster
 
@@ -138,8 +138,10 @@ def test_roster_is_looked_at_as_often_as_the_tasks_and_the_calls_that_have_come_
 ) -> None:
     app.task(name="work", shared=False, exclusive=Exclusive(ttl=6))(work)
     app.finalize()
-    heartbeat._calls.put(True)
-    heartbeat._rest(Trouble("test"))
+    services: Any = app._celery_exclusive  # type: ignore[attr-defined]
+    services.workers.append(WorkerContext(services, heartbeat=heartbeat))
+    app.tasks["work"].Strategy = lambda *_: None
+    app.tasks["work"].start_strategy(app, None)  # as a consumer that begins
     looks = [heartbeat._look * RENEWALS_PER_TTL]
     for ttl in (0.3, 1800):
         heartbeat.expect(app.tasks["work"], {"exclusive": {"ttl": ttl}})

@@ -36,7 +36,10 @@ def recovers(sweeps: list[tuple[int, ...]], **options: Exclusive | Unique) -> li
     services: Any = SimpleNamespace(
         store=store,
         settings=SimpleNamespace(exclusive_ttl=TTL, exclusive_reap_period=1, exclusive_offer=5),
-        shortest_ttl=min([TTL, *(option.ttl for option in options.values() if option.ttl)]),
+        app=SimpleNamespace(tasks={"task": options}),
+        exclusive=lambda task: task.get("exclusive"),
+        unique=lambda task: task.get("unique"),
+        ttl=lambda option: ((option and option.ttl) or TTL) * SECOND,
         courier=SimpleNamespace(wait=lambda seconds: None),
     )
     reaper, before, found = Reaper(services, lambda epoch: None), 0, []
