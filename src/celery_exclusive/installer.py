@@ -37,8 +37,7 @@ from celery_exclusive.worker.checks import refuse_declared
 from celery_exclusive.worker.context import WorkerContext
 from celery_exclusive.worker.gate import GatedTask
 from celery_exclusive.worker.request import request_class
-from celery_exclusive.worker.roster import Roster
-from celery_exclusive.worker.shared_roster import SharedRoster
+from celery_exclusive.worker.roster import Roster, SharedRoster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

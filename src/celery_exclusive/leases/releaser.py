@@ -126,7 +126,8 @@ class Releaser:
     def _run(self) -> None:
         trouble = Trouble("the release of leases")
         while self._goes_on():
-            pending = self._next()
+            with forks_wait(), self._changes:
+                pending = next((pending for pending in self._pending if pending.is_ready), None)
             with trouble, forks_wait():
                 if pending:
                     self._release(pending)
@@ -146,10 +147,6 @@ class Releaser:
         if dropped > 1:
             notices.releases_dropped(self._first, dropped)
         return False
-
-    def _next(self) -> _Pending | None:
-        with forks_wait(), self._changes:
-            return next((pending for pending in self._pending if pending.is_ready), None)
 
     def _release(self, pending: _Pending) -> None:
         is_answered = False

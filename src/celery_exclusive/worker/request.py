@@ -46,10 +46,8 @@ class RequestMixin(OfCelery):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._services: Services = self.task.app._celery_exclusive
-        self._worker: WorkerContext = self._services.worker or WorkerContext(
-            self._services
-        )  # a test may begin another one
+        services: Services = self.task.app._celery_exclusive
+        self._worker: WorkerContext = services.worker or WorkerContext(services)  # a test may begin another
         self._delivered = as_dict(self)[DELIVERY] = Delivered.of(self)
         self._worker.note_arrival(self.task, self._delivered.headers)
 
@@ -65,12 +63,12 @@ class RequestMixin(OfCelery):
         try:
             return read(came, self.task, as_dict(self), self.args, self.kwargs)
         except Exception:  # noqa: BLE001 - whatever it is, the gate raises it if a body would begin
-            release_unique_key_of(self._services, self.id, came.headers, redelivered=came.redelivered)
+            release_unique_key_of(self._worker.services, self.id, came.headers, redelivered=came.redelivered)
             return None
 
     def make_context(self, make: Callable[[], Any]) -> Any:
         """Return the context of this request as users' hooks and errbacks get it in the main process."""
-        if header := read_header(self._services, self.message.headers, self.id, self.task.name):
+        if header := read_header(self._worker.services, self.message.headers, self.id, self.task.name):
             show_origin(as_dict(self), header)
         context = make()
         for seen in (vars(context), context.headers or {}):
@@ -141,7 +139,7 @@ class RequestMixin(OfCelery):
             return False
         try:
             with deadline(_LOOK):
-                reply = self._services.store.apply(guard.key, delivery.acquire(guard))
+                reply = self._worker.services.store.apply(guard.key, delivery.acquire(guard))
         except StoreError:
             return False
         return is_obsolete_copy(delivery, reply.answer)
@@ -159,7 +157,7 @@ class RequestMixin(OfCelery):
         """Let the background releaser release the leases of the delivery, once `dying` is gone."""
         if delivery:
             done = self.acknowledged and not self._requeued
-            self._services.releaser.add_run(delivery, done=done, redelivered=not done, dying=dying)
+            self._worker.services.releaser.add_run(delivery, done=done, redelivered=not done, dying=dying)
 
 
 class _ReportedLoss(Exception):

@@ -37,15 +37,12 @@ class DeliverAgain(Ignore):
     """The ending of a delivery whose message only this worker has, and has to deliver again itself.
 
     A message to a fanout exchange of Redis reaches the workers that listen at that moment. It cannot be
-    published again for one worker alone, and is lost with its worker, as in plain Celery.
+    published again for one worker alone, and is lost with its worker, as in plain Celery. Its arguments are
+    our header and the eta.
     """
-
-    def __init__(self, header: dict[str, Any], eta: str) -> None:
-        super().__init__(header, eta)
-        self.header, self.eta = header, eta
 
 
 def deliver_again(consumer: Any, task: str, message: Any, ending: DeliverAgain) -> None:
     """Deliver an acknowledged message once more. Celery keeps it until its eta, without a worker slot."""
-    message.headers.update({HEADER: ending.header, "eta": ending.eta})
+    message.headers[HEADER], message.headers["eta"] = ending.args
     consumer.call_soon(strategies_of(consumer)[task], message, None, noop, noop, ())

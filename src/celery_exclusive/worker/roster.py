@@ -6,25 +6,36 @@ it has passed to a child and whose start it has not seen yet, and the child runs
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from ctypes import Structure, c_bool, c_char, c_double
+import json
+import mmap
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from ctypes import Structure, c_bool, c_char, c_double, c_int64, c_uint32, sizeof
+from functools import cached_property
+from pathlib import Path
+from zlib import crc32
 
-from celery_exclusive.core.claim import Claim
+from celery_exclusive import notices
+from celery_exclusive.core.claim import Claim, UniqueClaim
 from celery_exclusive.core.delivery import Claims
+from celery_exclusive.errors import ExclusiveError
 from celery_exclusive.leases.keeper import Known
+from celery_exclusive.seams.billiard_pool import number_of_child
+from celery_exclusive.system.processes import is_gone
 
+_PATH = "CELERY_EXCLUSIVE_ROSTER"
+"""The environment variable with the name of the file, for children that inherit no memory."""
+_FEWEST = 1024
+_encode = json.JSONEncoder(separators=(",", ":"), check_circular=False, ensure_ascii=False).encode
+_LONGEST = 16_000
+"""The bytes of a slot for the claims of its run. Most runs need one page of memory."""
+_HEADER = 512
+"""Bytes before the table of pids."""
+_Pid = c_int64
 _LONGEST_EPOCH, _LONGEST_NAME = 64, 256
-
-
-class Facts(Structure):
-    """The facts of a worker, in memory that its processes can share."""
-
-    _fields_ = (
-        ("at", c_double),
-        ("epoch", c_char * _LONGEST_EPOCH),
-        ("is_stopping", c_bool),
-        ("listener", c_char * _LONGEST_NAME),
-    )
 
 
 class Slot:
@@ -55,7 +66,7 @@ class Roster:
 
     def __init__(self) -> None:
         self._slots: dict[Slot, None] = {}
-        self._facts = Facts()
+        self._facts = _Facts()
 
     def begin(self, claims: Claims) -> Slot:
         """Note that a run begins which may be granted these claims."""
@@ -110,3 +121,173 @@ class Roster:
 
     def close(self) -> None:
         """Remove all that the roster has made."""
+
+
+class SharedRoster(Roster):
+    """The slots of the runs in the children of a pool. No process waits for a lock.
+
+    Each child writes a slot of its own, by the number that the pool gives it. A number is free when its child
+    has ended. A table before the slots has the pids of the children that run a task; only living ones count.
+
+    Parameters:
+        children: the number of children at the start; control commands may double it.
+        is_inherited: whether children are forked. Others find a file by its name in their environment.
+    """
+
+    is_shared = True
+    _path: Path | None = None
+
+    def __init__(self, children: int, *, is_inherited: bool = True) -> None:
+        size = _HEADER + max(2 * children, _FEWEST) * (sizeof(_Pid) + sizeof(_Record))
+        if is_inherited:
+            self._map(mmap.mmap(-1, size))
+            return
+        descriptor, path = tempfile.mkstemp(prefix="celery-exclusive-")
+        os.truncate(descriptor, size)
+        self._map(mmap.mmap(descriptor, size))
+        os.close(descriptor)
+        self._path, os.environ[_PATH] = Path(path), path
+
+    @classmethod
+    def of_parent(cls) -> SharedRoster | None:
+        """Return the roster of the main process in a child that was not forked, and None elsewhere."""
+        roster = cls.__new__(cls)
+        try:
+            with Path(os.environ[_PATH]).open("r+b") as file:
+                roster._map(mmap.mmap(file.fileno(), 0))
+        except KeyError:
+            return None
+        except FileNotFoundError:
+            notices.no_roster(os.environ[_PATH])
+            return None
+        return roster
+
+    def _map(self, memory: mmap.mmap) -> None:
+        count = (len(memory) - _HEADER) // (sizeof(_Pid) + sizeof(_Record))
+        self._facts = _Facts.from_buffer(memory)
+        self._pids = (_Pid * count).from_buffer(memory, _HEADER)
+        self._records = (_Record * count).from_buffer(memory, _HEADER + sizeof(self._pids))
+
+    def close(self) -> None:
+        """Remove the file."""
+        if self._path:
+            self._path.unlink(missing_ok=True)
+            os.environ.pop(_PATH, None)
+
+    def see(self, known: Known) -> None:
+        super().see(known)
+        if self._path:
+            with suppress(FileNotFoundError):  # a child that starts then logs that it is gone
+                os.utime(self._path)  # else a job that deletes old temporary files may delete it
+
+    @cached_property
+    def _number(self) -> int:
+        return number_of_child()
+
+    def begin(self, claims: Claims) -> Slot:
+        """Note that this child begins a run.
+
+        Raises:
+            ExclusiveError: the claims of the run do not fit into a slot.
+        """
+        slot = _ChildSlot(claims, self._records[self._number])
+        self._pids[self._number] = os.getpid()
+        return slot
+
+    def end(self, slot: Slot) -> None:
+        slot.held = ()
+        self._pids[self._number] = 0
+
+    def runs(self) -> Sequence[Slot]:
+        """Return the slots of the runs in children that live."""
+        return [slot for slot in self._all() if not is_gone(slot.pid)]
+
+    def left(self) -> Sequence[Slot]:
+        return [slot for slot in self._all() if is_gone(slot.pid)]
+
+    def _all(self) -> Iterator[_SeenSlot]:
+        for index, pid in enumerate(self._pids):
+            if pid and (slot := self.read(index, pid)):
+                yield slot
+
+    def read(self, index: int, pid: int) -> _SeenSlot | None:
+        """Read the slot of a child. None: the child runs no task, or was killed while it wrote."""
+        for _ in range(3):  # its child may write it just then
+            record = self._records[index]
+            claims = record.claims[: record.size]
+            if crc32(claims) == record.checksum and self._pids[index] == pid:
+                return _SeenSlot(self, index, pid, claims)
+            time.sleep(0.001)
+        return None
+
+
+class _Facts(Structure):
+    """The facts of a worker, in memory that its processes can share."""
+
+    _fields_ = (
+        ("at", c_double),
+        ("epoch", c_char * _LONGEST_EPOCH),
+        ("is_stopping", c_bool),
+        ("listener", c_char * _LONGEST_NAME),
+    )
+
+
+class _Record(Structure):
+    """The claims of a run, as JSON. A checksum shows whether a child has written only half of it."""
+
+    _fields_ = (("size", c_uint32), ("checksum", c_uint32), ("claims", c_char * _LONGEST))
+
+
+class _ChildSlot(Slot):
+    """The slot of this child, which writes it."""
+
+    def __init__(self, claims: Claims, record: _Record) -> None:
+        self.claims, self._record = claims, record
+        self.hold()
+
+    def hold(self, *claims: Claim) -> None:
+        self.held = claims
+        of, lock, unique = self.claims, self.claims.exclusive, self.claims.unique
+        said = _encode(
+            (
+                *(of.id, of.token, of.acks_late),
+                lock and (lock.key, lock.ttl, lock.limit, lock in claims),
+                unique
+                and (
+                    *(unique.claim.key, unique.claim.ttl, unique.until, unique.queued_ttl),
+                    *(unique.is_acquired, unique.claim in claims),
+                ),
+            )
+        ).encode("utf-8", "surrogatepass")
+        if len(said) > _LONGEST:
+            raise ExclusiveError(
+                f"the task id and the keys take {len(said)} bytes, and a worker keeps {_LONGEST} of a run: "
+                "use a shorter task_id"
+            )
+        self._record.size, self._record.checksum, self._record.claims = len(said), crc32(said), said
+
+
+class _SeenSlot(Slot):
+    """The slot of a child, as the main process has read it."""
+
+    def __init__(self, roster: SharedRoster, index: int, pid: int, said: bytes) -> None:
+        super().__init__(*_load(said))
+        self._roster, self._index, self.pid = roster, index, pid
+
+    def holds(self, claim: Claim) -> bool:
+        now = self._roster.read(self._index, self.pid)
+        return now is not None and claim in now.held and not is_gone(self.pid)
+
+
+def _load(said: bytes) -> tuple[Claims, tuple[Claim, ...]]:
+    id, token, acks_late, of_lock, of_unique = json.loads(said)
+    lock, unique, held = None, None, []
+    if of_lock:
+        key, ttl, limit, is_held = of_lock
+        lock = Claim(key, id, token, ttl, limit)
+        held += [lock] * is_held
+    if of_unique:
+        key, ttl, until, queued_ttl, is_acquired, is_held = of_unique
+        unique = UniqueClaim(Claim(key, id, token, ttl), until, queued_ttl, is_acquired)
+        held += [unique.claim] * is_held
+    return Claims(id=id, token=token, exclusive=lock, unique=unique, acks_late=acks_late), tuple(held)

@@ -24,8 +24,7 @@ from celery_exclusive.worker.heartbeat import Heartbeat
 from celery_exclusive.worker.queues import note_queues
 from celery_exclusive.worker.reaper import Reaper
 from celery_exclusive.worker.relay import Relay
-from celery_exclusive.worker.roster import Roster
-from celery_exclusive.worker.shared_roster import SharedRoster
+from celery_exclusive.worker.roster import Roster, SharedRoster
 from celery_exclusive.worker.undeclared import Undeclared
 
 if TYPE_CHECKING:

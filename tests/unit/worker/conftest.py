@@ -10,7 +10,7 @@ from celery import Celery
 
 from celery_exclusive.stores.memory import MemoryStore
 from celery_exclusive.worker.heartbeat import Heartbeat
-from celery_exclusive.worker.shared_roster import SharedRoster
+from celery_exclusive.worker.roster import SharedRoster
 
 
 @pytest.fixture

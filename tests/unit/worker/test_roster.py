@@ -20,10 +20,9 @@ from celery_exclusive.core.delivery import Claims
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import ExclusiveError
 from celery_exclusive.leases.keeper import Known
-from celery_exclusive.worker import shared_roster as module
+from celery_exclusive.worker import roster as module
 from celery_exclusive.worker import steps
-from celery_exclusive.worker.roster import Roster, Slot
-from celery_exclusive.worker.shared_roster import SharedRoster
+from celery_exclusive.worker.roster import Roster, SharedRoster, Slot
 
 X = Claim("x:k", "id/p", "t" * 16, 30 * SECOND, 2)
 U = Claim("u:k", "id/p", "t" * 16, 20 * SECOND)
