@@ -33,17 +33,8 @@ class Attempts:
 
     def make(self, call: Callable[[], T]) -> T:
         """Return the store's answer. If the last attempt fails, its error has the `interruption`."""
+        interruptions = 0
         while True:
-            try:
-                return self._complete(call)
-            except Exception:
-                self._left -= 1
-                if self._left <= 0:
-                    raise
-                self.is_repeated = True
-
-    def _complete(self, call: Callable[[], T]) -> T:
-        for _ in range(_MOST_INTERRUPTIONS):
             try:
                 return call()
             except ExclusiveError as error:
@@ -51,7 +42,12 @@ class Attempts:
                     error.interruption = self.interruption
                 elif self.interruption:
                     raise self.interruption from None
-                raise
-            except BaseException as error:  # noqa: BLE001 - kept, not swallowed
+                self._left -= 1
+                if self._left <= 0:
+                    raise
+                self.is_repeated = True
+            except BaseException as error:
                 self.interruption = error
-        raise self.interruption or AssertionError
+                interruptions += 1
+                if interruptions == _MOST_INTERRUPTIONS:
+                    raise

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
+from functools import cache, wraps
 from typing import TYPE_CHECKING, Any
 
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
-from celery.worker.request import Request as CeleryRequest
 from celery.worker.state import task_ready
 from kombu.utils.imports import symbol_by_name
 
@@ -167,14 +166,9 @@ class _ReportedLoss(Exception):
 _ReportedLoss.__name__ = WorkerLostError.__name__
 
 
-class Request(RequestMixin, CeleryRequest):
-    """Celery's own request, with our mixin before it."""
-
-
+@cache
 def request_class(base: Any) -> Any:
     """Make the request class of a task whose own request class is `base`, a class or its name."""
-    if base == "celery.worker.request:Request":
-        return Request
     return type("Request", (RequestMixin, symbol_by_name(base)), {"__module__": __name__})
 
 

@@ -64,20 +64,17 @@ class Revoked:
     def recall(self) -> None:
         """Search the lines for the noted tasks, and recall their messages. Raises nothing: sweeps go on."""
         with self._trouble:
-            self._recall()
-
-    def _recall(self) -> None:
-        now = time.monotonic()
-        due = {id: sought for id, sought in self._sought.items() if sought.next_look <= now}
-        if not due:
-            return
-        for sought in due.values():
-            sought.looks_left -= 1
-            sought.next_look = now + _PAUSE
-        store: Any = self.services.store
-        found = [(key, id) for key, id in store.places() if task_id(id) in due]
-        for key, id in found[:_AT_ONCE]:
-            with suppress(UnreadableKey):  # others are not damaged
-                store.recall(key, id)
-        for _, id in found[_AT_ONCE:]:
-            self._sought[task_id(id)] = _Sought(now + _PATIENCE, now)
+            now = time.monotonic()
+            due = {id: sought for id, sought in self._sought.items() if sought.next_look <= now}
+            if not due:
+                return
+            for sought in due.values():
+                sought.looks_left -= 1
+                sought.next_look = now + _PAUSE
+            store: Any = self.services.store
+            found = [(key, id) for key, id in store.places() if task_id(id) in due]
+            for key, id in found[:_AT_ONCE]:
+                with suppress(UnreadableKey):  # others are not damaged
+                    store.recall(key, id)
+            for _, id in found[_AT_ONCE:]:
+                self._sought[task_id(id)] = _Sought(now + _PATIENCE, now)
