@@ -8,11 +8,7 @@ from typing import ClassVar, Literal, get_args
 from celery_exclusive.core.claim import FINISHED, PERIOD, UniqueUntil
 from celery_exclusive.errors import shown
 from celery_exclusive.options.amounts import A_COUNT, LONGEST, is_count, is_duration, seconds_from
-from celery_exclusive.options.option import (
-    ALL,
-    Option,
-    explain_wrong_arguments,
-)
+from celery_exclusive.options.option import ALL, Option, explain_wrong_arguments
 
 OnConflict = Literal["wait", "skip", "raise", "reschedule"]
 OnFull = Literal["raise", "skip"]

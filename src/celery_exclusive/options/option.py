@@ -83,8 +83,7 @@ class Option:
     def names(self) -> tuple[str, ...] | None:
         """The parameters that make up the key, "*" for all of them. None: the whole task has one key."""
         by: Any = self.by
-        names: tuple[str, ...] | None = self.names_by_default if by is None and self.key is None else by
-        return names
+        return self.names_by_default if by is None and self.key is None else by
 
     @property
     def values(self) -> dict[str, Any]:

@@ -77,13 +77,13 @@ def test_a_missing_name_that_a_promise_needs_is_refused_with_its_package_and_pur
 
 
 @pytest.mark.promise(
-    "Without a private name that only makes things faster the part is switched off, with one warning, and "
+    "Without a private name that only makes things faster the part is switched off, with a warning, and "
     "with `exclusive_fast = False` no app uses such parts; lines and unique calls go on without them",
     name="missing name for speed",
     broke="the part stays switched on: a call raises",
 )
 @pytest.mark.parametrize("seam", FASTER, ids=named)
-def test_a_missing_name_that_is_for_speed_switches_its_parts_off_with_one_warning(
+def test_a_missing_name_that_is_for_speed_switches_its_parts_off_with_a_warning(
     seam: Seam, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     remove(seam, monkeypatch)
