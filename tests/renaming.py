@@ -14,6 +14,11 @@ from celery_exclusive.seams.seam import Seam
 NEW = "_as_it_is_called_now"
 
 
+def attribute(seam: Seam) -> str:
+    """Return the name without its class."""
+    return seam.name.rpartition(".")[2]
+
+
 def remove(seam: Seam, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rename it in the class that has it, where the probe looks. Nothing works with it any more."""
     *path, name = seam.name.split(".")

@@ -44,7 +44,7 @@ def working_parts(seams: Iterable[Seam] = SEAMS) -> frozenset[Part]:
 
 def report(seams: Iterable[Seam] = SEAMS) -> list[str]:
     """Return lines for `celery -A proj report`."""
-    used = [seam for seam in seams if _is_in_use(seam)]
+    used = [seam for seam in seams if seam.module in sys.modules]
     packages = {seam.package: version_of(seam.package) for seam in used}
     names = ", ".join(f"{package} {number}" for package, number in packages.items())
     faults = [*refusals(used), *warnings(used)]
@@ -68,13 +68,8 @@ def load_transport(app: Any) -> None:
 def _faults(seams: Iterable[Seam]) -> Iterator[tuple[Seam, str]]:
     """Yield the names that are missing or changed, each with the sentence that says so."""
     for seam in seams:
-        if _is_in_use(seam) and (fault := _fault(seam)):
+        if seam.module in sys.modules and (fault := _fault(seam)):  # others may not be installed
             yield seam, f"{seam.package} {version_of(seam.package)} {fault} {seam.name}"
-
-
-def _is_in_use(seam: Seam) -> bool:
-    """Whether this process uses it: a module that is not imported may not even be installed."""
-    return seam.module in sys.modules
 
 
 def _fault(seam: Seam) -> str | None:

@@ -54,8 +54,3 @@ class Seam:
         """The distribution that has it; "Python" for the standard library."""
         top = self.module.partition(".")[0]
         return _PACKAGES.get(top, top)
-
-    @property
-    def attribute(self) -> str:
-        """The name without its class."""
-        return self.name.rpartition(".")[2]

@@ -15,7 +15,7 @@ from celery_exclusive import OptionError, install
 from celery_exclusive.seams import probe
 from celery_exclusive.seams.seam import PARTS, Seam
 from celery_exclusive.seams.table import SEAMS
-from tests.renaming import remove, renamed
+from tests.renaming import attribute, remove, renamed
 
 PROMISES = [seam for seam in SEAMS if not seam.parts]
 FASTER = [seam for seam in SEAMS if seam.parts]
@@ -28,7 +28,7 @@ def named(seam: Seam) -> str:
 def users(seam: Seam) -> list[Seam]:
     """Return the names of the table whose code uses this one."""
     others = [other for other in SEAMS if other.module == seam.module]
-    return [other for other in others if seam.attribute in f"{other.uses} {other.may_use}".split()]
+    return [other for other in others if attribute(seam) in f"{other.uses} {other.may_use}".split()]
 
 
 @pytest.fixture(autouse=True)
@@ -100,7 +100,7 @@ def test_a_missing_name_that_is_for_speed_switches_its_parts_off_with_a_warning(
 @pytest.mark.parametrize("seam", [seam for seam in SEAMS if seam.parameters], ids=named)
 def test_a_name_with_other_parameters_has_changed(seam: Seam, monkeypatch: pytest.MonkeyPatch) -> None:
     owner: Any = getattr(sys.modules[seam.module], seam.name.partition(".")[0])
-    monkeypatch.setattr(owner, seam.attribute, lambda self, other: None)
+    monkeypatch.setattr(owner, attribute(seam), lambda self, other: None)
     (sentence,) = probe.warnings() if seam.parts else probe.refusals()
     assert sentence.startswith(f"{seam.package} {probe.version_of(seam.package)} has changed {seam.name}. ")
 
@@ -108,7 +108,7 @@ def test_a_name_with_other_parameters_has_changed(seam: Seam, monkeypatch: pytes
 def test_a_function_that_wraps_one_and_takes_any_parameters_has_not_changed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    seam = next(seam for seam in SEAMS if seam.attribute == "_create_client")
+    seam = next(seam for seam in SEAMS if attribute(seam) == "_create_client")
     channel = sys.modules[seam.module].Channel
     monkeypatch.setattr(channel, "_create_client", lambda self, *args, **options: None)
     assert probe.warnings() == []
@@ -131,7 +131,7 @@ def test_a_function_that_does_its_work_in_another_way_has_changed(monkeypatch: p
 def test_a_function_that_uses_other_names_has_changed_and_is_no_longer_replaced(
     name: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seam = next(seam for seam in SEAMS if seam.attribute == name and seam.uses)
+    seam = next(seam for seam in SEAMS if attribute(seam) == name and seam.uses)
     function: Any = vars(getattr(sys.modules[seam.module], seam.name.partition(".")[0]))[name]
     monkeypatch.setattr(function, "__code__", renamed(function.__code__, old, new))
     (sentence,) = probe.warnings()
@@ -176,7 +176,7 @@ def test_a_report_of_the_app_counts_the_private_names_and_shows_what_is_missing(
     app = install(make_app())
     number = len(SEAMS)
     assert f": {number} of {number} private names are as expected in Python " in app.bugreport()
-    remove(next(seam for seam in SEAMS if seam.attribute == "_dirty"), monkeypatch)
+    remove(next(seam for seam in SEAMS if attribute(seam) == "_dirty"), monkeypatch)
     said = app.bugreport()
     assert f": {number - 1} of {number} private names are as expected in Python " in said
     assert "has no Resource._dirty. Switched off: acquiring a unique key in the call" in said

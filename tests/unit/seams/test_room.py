@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from celery_exclusive.seams.table import SEAMS
+from tests.renaming import attribute
 
 SOURCE = Path(__file__).parents[3] / "src/celery_exclusive"
 GENERIC = {"RLock", "conn_or_acquire", "execute", "index", "prefix", "publish", "signal", "table"}
 """Names in the table that are ordinary words: they are public, or we have them, too."""
-NAMES = {seam.attribute for seam in SEAMS} - GENERIC
+NAMES = {attribute(seam) for seam in SEAMS} - GENERIC
 OURS = {
     "events.py": {"_publish"},
     "local/heartbeat.py": {"_store"},
@@ -102,4 +103,4 @@ def test_the_room_touches_every_name_of_its_table() -> None:
     words = {word for file in files for word in re.findall(r"\w+", file.read_text())}
     # The class of the one inherits from the request that `worker/request.py` wraps; the other is public.
     elsewhere = {"create_request_cls", "publish"}
-    assert {seam.attribute for seam in SEAMS} - words == elsewhere
+    assert {attribute(seam) for seam in SEAMS} - words == elsewhere
