@@ -62,13 +62,11 @@ class Run:
         self, task: str, outcome: Outcome, exclusive: Exclusive | None, unique: Unique | None
     ) -> None:
         """Set the replacement of the body: a result for a skip, an error for a failure."""
-        if outcome.kind == "skip" and outcome.reason == "duplicate":
-            self.skipped = ((unique or Unique()).skipped(outcome.key, outcome.existing_id),)
-            return
-        assert exclusive  # noqa: S101 - no other lock conflicts
         if outcome.kind == "skip":
-            self.skipped = (exclusive.skipped(outcome.key, outcome.existing_id),)
+            option = unique if outcome.reason == "duplicate" else exclusive
+            self.skipped = ((option or Unique()).skipped(outcome.key, outcome.existing_id),)
         else:
+            assert exclusive  # noqa: S101 - no other lock conflicts
             text = _refusal(task, exclusive, outcome)
             self.failure = LockHeld(text, outcome.key, outcome.existing_id)
 

@@ -254,11 +254,6 @@ def _takes_any_name(signature: Signature) -> bool:
     return any(parameter.kind is Parameter.VAR_KEYWORD for parameter in signature.parameters.values())
 
 
-def _by_name(bound: BoundArguments) -> dict[str, object]:
-    """Return all arguments by name, with the items of the task's **kwargs beside them."""
-    return {**dict(zip(bound.signature.parameters, bound.args, strict=False)), **bound.kwargs}
-
-
 def _absolute_text(key: str | Callable[..., object], bound: BoundArguments, headers: _Headers) -> str:
     if isinstance(key, str):
         fields, end = parse_template(key)
@@ -266,8 +261,9 @@ def _absolute_text(key: str | Callable[..., object], bound: BoundArguments, head
         text: object = "".join((*shown, end))
     else:
         try:
-            is_by_name = _may_take_kwargs(key) and _is_called_by_name(key, bound.signature)
-            args, kwargs = ((), _by_name(bound)) if is_by_name else (bound.args, bound.kwargs)
+            args, kwargs = bound.args, bound.kwargs
+            if _may_take_kwargs(key) and _is_called_by_name(key, bound.signature):
+                args, kwargs = (), {**dict(zip(bound.signature.parameters, args, strict=False)), **kwargs}
             if _is_given_headers(key, bound.signature):
                 kwargs = {**kwargs, PARAMETER: own_headers(headers)}
             text = key(*args, **kwargs)
