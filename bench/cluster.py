@@ -24,10 +24,9 @@ from bench.report import replaced
 from celery_exclusive.core.operations import Acquire, Release, Renew
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.stores.base import open_store
-from celery_exclusive.stores.redis.arguments import arguments_of
-from celery_exclusive.stores.redis.cluster import ClusterStore
-from celery_exclusive.stores.redis.slots import bucket_of
-from celery_exclusive.stores.redis.store import _APPLY, Run
+from celery_exclusive.stores.redis.apply import APPLY, words_of
+from celery_exclusive.stores.redis.cluster import ClusterStore, bucket_of
+from celery_exclusive.stores.redis.store import Run
 from tests.cluster import RedisCluster, slot_of
 from tests.servers import wait_until
 
@@ -87,12 +86,11 @@ def pair_by(client: Any, store: ClusterStore) -> None:
 
 def apply_by(client: Any, store: ClusterStore, key: str, operation: Any) -> Any:
     bucket = store.buckets[bucket_of(key)]
-    verb, head, named = arguments_of(operation)
-    words = (1, bucket._base, *bucket._words(verb, key, head, named))
+    words = (1, bucket._base, *words_of(key, operation, "", bucket._settings))
     try:
-        return client.evalsha(_APPLY.name, *words)
+        return client.evalsha(APPLY.name, *words)
     except redis.exceptions.NoScriptError:
-        return client.eval(_APPLY.text, *words)
+        return client.eval(APPLY.text, *words)
 
 
 def renewals_of(store: ClusterStore, keys: list[str] = KEYS) -> list[Run]:

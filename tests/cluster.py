@@ -9,7 +9,7 @@ from typing import Any
 from redis.crc import key_slot
 from typing_extensions import Self
 
-from celery_exclusive.stores.redis.slots import bucket_of
+from celery_exclusive.stores.redis.cluster import bucket_of
 from tests.servers import RedisServer, wait_until
 
 SLOTS = 16_384

@@ -30,10 +30,10 @@ from celery_exclusive.core.operations import (
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.stores.base import open_store
-from celery_exclusive.stores.redis import node as node_module
-from celery_exclusive.stores.redis.cluster import ClusterStore
+from celery_exclusive.stores.redis import protocol
+from celery_exclusive.stores.redis.apply import words_of
+from celery_exclusive.stores.redis.cluster import BUCKETS, ClusterStore, bucket_of
 from celery_exclusive.stores.redis.node import Node
-from celery_exclusive.stores.redis.slots import BUCKETS, bucket_of
 from celery_exclusive.system.deadline import at_most
 from tests.cluster import RedisCluster, slot_of
 from tests.servers import RedisServer, wait_until
@@ -113,16 +113,16 @@ def trips(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 @pytest.fixture
 def lose_the_next_reply(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
     """Let a node do what it is asked, and its connection be lost before the answer is read."""
-    receive, due = node_module.receive, list[bool]()
+    read_all, due = protocol.read_all, list[bool]()
 
-    def lose(read: Callable[..., Any], *more: object) -> Any:
-        answers = receive(read, *more)
+    def lose(*connection: Any) -> list[Any]:
+        answers = read_all(*connection)
         if due:
             due.clear()
             raise exceptions.ConnectionError("Connection closed by server.")
         return answers
 
-    monkeypatch.setattr(node_module, "receive", lose)
+    monkeypatch.setattr(protocol, "read_all", lose)
     yield lambda: due.append(True)
     assert not due, "no reply was lost"
 
@@ -205,7 +205,7 @@ def test_the_client_of_redis_py_follows_an_ask_redirect_and_is_granted_a_lock_th
     next(moving)
     bucket = store.buckets[bucket_of(KEY)]
     script, base, *_ = bucket.sweep(0, 0, 0)
-    words = bucket._words("acquire", KEY, ("b", "token of b", LIFE), [])
+    words = words_of(KEY, take("b", message=None), "", bucket._settings)
     with ClientOfRedisPy(host="127.0.0.1", port=cluster.port) as client:
         assert client.eval(script.text, 1, base, *words) > 0  # the fence of a grant
     cluster.ask(to, "FLUSHALL")  # a second lease there would stop the move
@@ -305,7 +305,7 @@ def test_a_node_that_does_not_answer_does_not_keep_leases_on_others_from_being_r
         if not is_connected:
             store.close()
         paused.pause()
-        with pytest.raises(StoreUnavailable, match=rf"node 127\.0\.0\.1:{paused.port}\) .*imeout"):
+        with pytest.raises(StoreUnavailable, match=rf"node 127\.0\.0\.1:{paused.port}\) .*ime(out|d out)"):
             store.renew([(key, Renew("a", "token of a", LIFE)) for key in keys])
         for key in keys[1:]:
             assert store.inspect(key).holders[0].remaining > 60 * SECOND

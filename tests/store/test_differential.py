@@ -29,8 +29,7 @@ from celery_exclusive.core.records import NEVER, SECOND, SENT
 from celery_exclusive.stores.base import Reply, Snapshot, Wake
 from celery_exclusive.stores.document_store import Change, Loaded
 from celery_exclusive.stores.memory import MemoryStore
-from celery_exclusive.stores.redis.cluster import ClusterStore, _with_epoch
-from celery_exclusive.stores.redis.slots import bucket_of
+from celery_exclusive.stores.redis.cluster import ClusterStore, _with_epoch, bucket_of
 from celery_exclusive.stores.redis.store import RedisStore
 from celery_exclusive.stores.sql.mysql import MysqlStore
 from celery_exclusive.stores.sql.postgres import PostgresStore

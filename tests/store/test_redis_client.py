@@ -53,9 +53,9 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
     commands: list[tuple[object, ...]] = []
     original = Client._try
 
-    def count(self: Client, connection: Any, command: tuple[object, ...]) -> object:
+    def count(self: Client, connection: Any, command: tuple[object, ...], *more: Any) -> object:
         commands.append(command)
-        return original(self, connection, command)
+        return original(self, connection, command, *more)
 
     monkeypatch.setattr(Client, "_try", count)
     return commands
@@ -66,8 +66,8 @@ def lose_the_next_reply(monkeypatch: pytest.MonkeyPatch) -> None:
     original = Client._try
     is_lost: list[bool] = []
 
-    def lose(self: Client, connection: Any, command: tuple[object, ...]) -> object:
-        answer = original(self, connection, command)
+    def lose(self: Client, connection: Any, *request: Any) -> object:
+        answer = original(self, connection, *request)
         if not is_lost:
             is_lost.append(True)
             raise exceptions.ConnectionError("Connection closed by server.")
@@ -246,9 +246,9 @@ def test_a_server_that_does_not_answer_is_given_up_in_time(start_redis: StartRed
     store.apply("key", take("a"))
     server.pause()
     began = time.monotonic()
-    with pytest.raises(StoreUnavailable, match="imeout"):
+    with pytest.raises(StoreUnavailable, match=r"ime(out|d out)"):
         store.apply("key", take("b"))
-    with pytest.raises(StoreUnavailable, match="imeout"):
+    with pytest.raises(StoreUnavailable, match=r"ime(out|d out)"):
         store.check()
     assert time.monotonic() - began < 5
     server.resume()

@@ -186,7 +186,7 @@ def test_in_a_partition_a_verb_gives_up_in_time_is_done_or_not_and_can_be_repeat
     before = keys_are(near)
     far.epoch()
     proxy.drop(requests=lost != "replies", replies=lost != "requests")
-    with pytest.raises(StoreUnavailable, match="imeout"):
+    with pytest.raises(StoreUnavailable, match=r"ime(out|d out)"):
         verbs[verb]()
     proxy.restore()
     was_done = lost == "replies"
@@ -231,7 +231,7 @@ def test_a_server_that_holds_its_clients_back_is_waited_for_within_the_timeout(
     far.apply("another", take("a"))
     with redis_server.client() as redis:
         redis.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
-        with pytest.raises(StoreUnavailable, match="imeout"):
+        with pytest.raises(StoreUnavailable, match=r"ime(out|d out)"):
             far.apply("key", take("a"))
         redis.execute_command("CLIENT", "UNPAUSE")
         redis.execute_command("CLIENT", "PAUSE", 200, "ALL")
@@ -247,7 +247,7 @@ def test_a_paused_server_executes_the_requests_it_got_when_it_resumes(
         server.pause()
         asked = time.monotonic()
         for verb in (lambda: store.apply("held", give("a")), lambda: store.apply("key", take("a"))):
-            with pytest.raises(StoreUnavailable, match="imeout"):
+            with pytest.raises(StoreUnavailable, match=r"ime(out|d out)"):
                 verb()
         assert time.monotonic() - asked < 15
         server.resume()

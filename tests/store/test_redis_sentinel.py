@@ -407,7 +407,7 @@ def test_an_unknown_or_silent_sentinel_is_reported_with_the_fix(watched: Watched
     server = watched.nodes[0].server
     problems = {
         watched.url.replace(f"={NAME}", "=other"): "knows no 'other', .* knows no 'other'",
-        f"sentinel://127.0.0.1:1/0?master_name={NAME}": r"127\.0\.0\.1:1 says .*ConnectionError",
+        f"sentinel://127.0.0.1:1/0?master_name={NAME}": r"127\.0\.0\.1:1 says .*refused",
         f"sentinel://127.0.0.1:{server.port}/0?master_name={NAME}": "says unknown command",
         f"{watched.url}&min_other_sentinels=7": "sees 2 other sentinels",
     }

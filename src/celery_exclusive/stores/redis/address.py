@@ -1,9 +1,10 @@
-"""Reads a store URL: server or socket file, user, database and TLS."""
+"""Reads a store URL: a server, a socket file or the nodes of a cluster; user, database and TLS."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
@@ -13,6 +14,8 @@ from celery_exclusive.errors import OptionError, closest
 from celery_exclusive.stores.redis import tls
 
 Option = str | int | float | bool | None
+Place = tuple[str, int]
+"""Host and port of a node of a cluster."""
 
 TIMEOUT = 5.0
 """Seconds for connecting and for each answer, unless the URL says otherwise."""
@@ -21,7 +24,12 @@ _NAMES = ("replicas", "socket_timeout", "socket_connect_timeout", "virtual_host"
 """The options of a URL that the store reads; the options `ssl_...` are in `tls`."""
 _ALIKE = 0.85
 """The similarity to one of them at which an unknown name is refused. Options of Celery alone are ignored."""
+_DATABASE = "the database of a Redis URL is a number, as in redis://localhost/1"
 _MAY_HAVE_AT = ("username=", "password=", "ssl_password=")
+_OF_CLUSTER = re.compile(
+    r"(?P<kind>redis|valkey)(?P<tls>s?)\+cluster://(?P<login>[^/?#]*@)?(?P<hosts>[^/?#]*)(?P<rest>.*)",
+    re.DOTALL,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +45,14 @@ class Address:
     is_tls: bool
     options: dict[str, Option] = field(repr=False)
     replicas: int = 0
+
+    @property
+    def host_and_port(self) -> Place:
+        return str(self.options["host"]), int(str(self.options["port"]))
+
+    def of_node(self, host: str, port: int) -> Address:
+        """Return the address of another node of this cluster: login and options are the same."""
+        return replace(self, options={**self.options, "host": host, "port": port})
 
 
 def parse(url: str) -> Address:
@@ -57,6 +73,29 @@ def parse(url: str) -> Address:
         raise
     except ValueError:
         raise malformed(url) from None
+
+
+def parse_cluster(url: str) -> tuple[str, list[Address]]:
+    """Return the URL of a cluster without password and query, and the addresses of its nodes.
+
+    Example:
+        rediss+cluster://user:secret@a.example:6379;b.example:6379?ssl_ca_certs=/etc/ssl/redis.pem
+
+    Raises:
+        OptionError: the URL is malformed, or names a database other than 0.
+    """
+    found = _OF_CLUSTER.fullmatch(url.strip())
+    if not found:
+        raise OptionError("exclusive_store: the URL of a Redis Cluster is like redis+cluster://a:7000;b:7001")
+    kind, tls, login, hosts, rest = found.groups(default="")
+    nodes = [parse(f"redis{tls}://{login}{host}{rest}") for host in hosts.split(";")]
+    if any(node.options["db"] for node in nodes):
+        raise OptionError("exclusive_store: a Redis Cluster has no database but 0: leave it out of the URL")
+    if any(node.replicas for node in nodes):
+        raise OptionError("exclusive_store: a Redis Cluster knows no replicas=: leave it out of the URL")
+    shown = [node.shown.partition("://")[2].removesuffix("/0") for node in nodes]
+    names = ";".join([shown[0], *(name.rpartition("@")[2] for name in shown[1:])])
+    return f"{kind}{tls}+cluster://{names}", nodes
 
 
 def malformed(url: str) -> OptionError:
@@ -91,7 +130,7 @@ def _parse(parts: SplitResult, scheme: str) -> Address:
     database = query.get("virtual_host") or query.get("db") or ("" if is_socket else path)
     user = unquote(parts.username or query.get("username", ""))
     options: dict[str, Option] = {
-        "db": _database(database.strip("/")),
+        "db": _number(database.strip("/"), _DATABASE),
         "username": user or None,
         "password": unquote(parts.password or "") or query.get("password") or None,
         "socket_timeout": _seconds(query, "socket_timeout"),
@@ -111,7 +150,8 @@ def _parse(parts: SplitResult, scheme: str) -> Address:
         options.update(tls.options(query))
     secret = f"{user}:**@" if options["password"] else "**@" if user else ""  # maybe one without its colon
     shown = printable(f"{parts.scheme}://{secret}{place}")
-    return Address(shown, is_socket, is_tls, options, _replicas(query.get("replicas", "0")))
+    replicas = _number(query.get("replicas", ""), "replicas= of a Redis URL is a number, as in ?replicas=1")
+    return Address(shown, is_socket, is_tls, options, replicas)
 
 
 def _refuse_misspelt(query: Mapping[str, str]) -> None:
@@ -132,15 +172,7 @@ def _seconds(query: Mapping[str, str], name: str) -> float:
     return seconds
 
 
-def _replicas(text: str) -> int:
-    if not text.isdecimal():
-        raise OptionError("exclusive_store: replicas= of a Redis URL is a number, as in ?replicas=1")
-    return int(text)
-
-
-def _database(text: str) -> int:
+def _number(text: str, rule: str) -> int:
     if text and not text.isdecimal():
-        raise OptionError(
-            "exclusive_store: the database of a Redis URL is a number, as in redis://localhost/1"
-        )
+        raise OptionError(f"exclusive_store: {rule}")
     return int(text or 0)

@@ -6,51 +6,34 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, Protocol
 
-from celery_exclusive.errors import NotDone, StoreUnavailable
+from celery_exclusive.errors import LeaseUnconfirmed, NotDone, StoreUnavailable
 from celery_exclusive.stores import hints
 from celery_exclusive.stores.idle import KEEP_ALIVE, Idle
-from celery_exclusive.stores.redis import address, rights, tls, wire
+from celery_exclusive.stores.redis import address, next_steps, protocol
 from celery_exclusive.stores.redis.address import Address
-from celery_exclusive.stores.redis.packer import Command, pack
+from celery_exclusive.stores.redis.protocol import Command, pack
 from celery_exclusive.stores.redis.scripts import Script
 from celery_exclusive.stores.redis.witness import Witness
 from celery_exclusive.system.deadline import at_most
 
-from redis import connection as driver  # isort: skip - `wire` says what is missing
+from redis import connection as driver  # isort: skip - `protocol` says what is missing
 from redis import exceptions  # isort: skip
 
 _ALIVE: dict[str, Any] = {"socket_keepalive": True, "socket_keepalive_options": KEEP_ALIVE}
 """What `keep_alive` does, for redis-py."""
-CLUSTER = "it is a Redis Cluster: name it redis+cluster:// in exclusive_store, rediss+cluster:// with TLS"
-HINTS = {
-    "LOADING": "it is still reading its data: try again in a moment",
-    "READONLY": hints.REPLICA,
-    "MASTERDOWN": "it is a replica without its primary: point exclusive_store to the primary",
-    "replicas confirmed": "look for the replicas, or lower replicas= in its URL",
-    "NOREPLICAS": "fewer replicas follow it than its min-replicas-to-write: look for them",
-    "OOM": "its memory is full: raise its maxmemory, or give the locks a server of their own",
-    **dict.fromkeys(("NOAUTH", "unauthenticated"), hints.LOGIN),
-    "WRONGPASS": hints.LOGIN,
-    "max number of clients": "it serves as many as its maxclients allows: raise that, or see CLIENT LIST",
-    "MISCONF": "it cannot write its data to disk: read its log",
-    "MOVED": CLUSTER,
-    "CLUSTERDOWN": CLUSTER,
-    "DB index": "name a database that the server has, 0 in a Redis Cluster",
-    "unknown command": "check that it is a Redis server and allows this command",
-    **tls.HINTS,
+_WORDS: dict[type[Exception], str] = {
+    exceptions.BusyLoadingError: "LOADING",
+    exceptions.ReadOnlyError: "READONLY",
+    exceptions.OutOfMemoryError: "OOM",
+    exceptions.NoPermissionError: "NOPERM",
+    exceptions.AuthenticationError: "NOAUTH",
+    exceptions.MovedError: "MOVED",
+    exceptions.AskError: "ASK",
+    exceptions.TryAgainError: "TRYAGAIN",
+    exceptions.MasterDownError: "MASTERDOWN",
+    exceptions.ClusterDownError: "CLUSTERDOWN",
 }
-_WORDS: tuple[tuple[type[Exception], str], ...] = (
-    (exceptions.BusyLoadingError, "LOADING"),
-    (exceptions.ReadOnlyError, "READONLY"),
-    (exceptions.OutOfMemoryError, "OOM"),
-    (exceptions.NoPermissionError, "NOPERM"),
-    (exceptions.AuthenticationError, "NOAUTH"),
-    (exceptions.MovedError, "MOVED"),
-    (exceptions.AskError, "ASK"),
-    (exceptions.TryAgainError, "TRYAGAIN"),
-    (exceptions.MasterDownError, "MASTERDOWN"),
-    (exceptions.ClusterDownError, "CLUSTERDOWN"),
-)
+"""The first words of errors, which redis-py leaves out of their texts."""
 _ARGUMENTS = ", with args beginning with"
 """After these words a server repeats the arguments of a command: passwords and keys."""
 _TIMEOUTS = ("socket_timeout", "socket_connect_timeout")
@@ -76,7 +59,8 @@ class Server(Protocol):
     url: str
     place: str
 
-    def run(self, script: Script, base: str, *arguments: object, again: Command = ()) -> Any: ...
+    @property
+    def run(self) -> Callable[..., Any]: ...
     def ask(self, *command: object) -> Any: ...
     def close(self) -> None: ...
 
@@ -96,14 +80,12 @@ class Client:
     at once. No lock guards them, so none can be held while a process forks.
     """
 
-    hints: Mapping[str, str] = HINTS
+    hints: Mapping[str, str] = next_steps.HINTS
     begin_tls = "begin its URL with rediss://"
 
     def __init__(self, to: Address, witness: Witness | None = None) -> None:
-        self._witness = witness
-        self._address = to
-        self.round_trip: Callable[[Connection, Command], Any] = round_trip
-        self.use_wire: Callable[[Connection], object] = wire.use_socket
+        self._witness, self._address = witness, to
+        self.use_protocol: Callable[[Connection], object] = protocol.use_socket
         self.url = self._address.shown
         self.place = address.place(self._address.options)
         self.replicas = self._address.replicas
@@ -135,17 +117,19 @@ class Client:
         *arguments: object,
         again: Command = (),
         begun: Connection | None = None,
+        replicas: int = 0,
     ) -> Any:
         """Run a script by its name, or by its text if the server does not know it yet.
 
         `again` follows the arguments if they are sent a second time, since the first answer was lost.
-        `begun`: they were sent on this connection.
+        `begun`: they were sent on this connection. `replicas`: so many have to confirm what the script wrote.
         """
+        command = ("EVALSHA", script.name, "1", base, *arguments)
         try:
             try:
-                return self._exchange(("EVALSHA", script.name, "1", base, *arguments), script, again, begun)
+                return self._exchange(command, script, again, begun, replicas)
             except exceptions.NoScriptError:
-                return self._exchange(("EVAL", script.text, "1", base, *arguments), script, again)
+                return self._exchange(("EVAL", script.text, *command[2:]), script, again, None, replicas)
         except (exceptions.RedisError, OSError) as error:
             self.explain(error)
 
@@ -167,19 +151,20 @@ class Client:
         cause = None if has_arguments else error
         is_refusal = isinstance(error, exceptions.ResponseError)
         failure = getattr(error, "failure", Denied if is_refusal else StoreUnavailable)
-        words = [word for kind, word in _WORDS if isinstance(error, kind)]
-        words += [word for word in (*rights.WORDS, *self.hints) if word in text]
-        if words:
-            said = text if words[0] in text else f"{words[0]} {text}"
-            user = str(self._address.options["username"] or "default")
-            step = self.hints.get(words[0]) or rights.to_grant(text, user)
-            raise failure(f"store {self.url}: {said}; {step}") from cause
-        if is_refusal:
-            raise failure(f"store {self.url} refused: {text}; read its log") from cause
+        words = [word for kind, word in _WORDS.items() if isinstance(error, kind)]
+        words += [word for word in self.hints if word in text]
         step = hints.ALIVE
-        if isinstance(error, _Unreachable):
-            step = tls.next_step(text, is_tls=self._address.is_tls, begin=self.begin_tls)
-        raise failure(f"store {self.url} does not answer: {text}; {step}") from cause
+        if words:
+            said = f": {text}" if words[0] in text else f": {words[0]} {text}"
+            user = str(self._address.options["username"] or "default")
+            step = self.hints.get(words[0]) or next_steps.to_grant(text, user)
+        elif is_refusal:
+            said, step = f" refused: {text}", "read its log"
+        else:
+            said = f" does not answer: {text}"
+            if isinstance(error, _Unreachable):
+                step = next_steps.to_reach(text, is_tls=self._address.is_tls, begin=self.begin_tls)
+        raise failure(f"store {self.url}{said}; {step}") from cause
 
     def _exchange(
         self,
@@ -187,6 +172,7 @@ class Client:
         script: Script | None = None,
         again: Command = (),
         begun: Connection | None = None,
+        replicas: int = 0,
     ) -> Any:
         """Do one round trip, and a second one on a new connection if the old one is of no use any more.
 
@@ -194,15 +180,15 @@ class Client:
         """
         try:
             if begun and begun.pid == os.getpid():
-                return self._try(begun, command, is_sent=True)
-            return self._try(self._idle_or_new(), command)
+                return self._try(begun, None, replicas)
+            return self._try(self._idle.pop() or self._open(), command, replicas)
         except (exceptions.BusyLoadingError, exceptions.AuthenticationError, exceptions.NoPermissionError):
             raise
         except exceptions.ResponseError as error:
             if not _is_of_replica(error):
                 raise
             self.close()  # it keeps them open, and the name leads to another server after a failover
-            return self._try(self._idle_or_new(), command)
+            return self._try(self._open(), command, replicas)
         except (exceptions.TimeoutError, TimeoutError):
             self.close()  # maybe they all lead to a server that is gone
             raise
@@ -211,20 +197,27 @@ class Client:
             if script:
                 command = ("EVAL", script.text, *command[2:], *again)
             try:
-                answer = self._try(self._idle_or_new(), command)
-            except exceptions.RedisError as error:
+                answer = self._try(self._open(), command, replicas)
+            except (exceptions.ResponseError, _Unreachable) as error:
                 vars(error)["failure"] = StoreUnavailable  # it may have done what the first request says
                 raise
             return Repeated(answer) if isinstance(answer, list) else answer
 
-    def _try(self, connection: Connection, command: Command, *, is_sent: bool = False) -> Any:
-        """Do one round trip; keep the connection for the next call, unless an answer may be left unread."""
+    def _try(self, connection: Connection, command: Command | None, replicas: int = 0) -> Any:
+        """Do one round trip; keep the connection for the next call, unless an answer may be left unread.
+
+        `command`: None if it was sent before.
+        """
         timeout = at_most(self.timeout)
-        is_hurried = is_sent or timeout < self.timeout
+        is_hurried = command is None or timeout < self.timeout
         try:
             if is_hurried:
                 connection.limit(timeout)
-            answer = receive(connection.read) if is_sent else self.round_trip(connection, command)
+            if command:
+                connection.send(pack(command))
+            answer = connection.read()
+            if replicas:
+                self._confirm(connection, replicas)
         except exceptions.ResponseError:
             self._keep(connection, is_hurried=is_hurried)
             raise
@@ -234,6 +227,13 @@ class Client:
         self._keep(connection, is_hurried=is_hurried)
         return answer
 
+    def _confirm(self, connection: Connection, replicas: int) -> None:
+        """Wait until the replicas have what this connection has written, for half of the timeout at most."""
+        limit = max(round(at_most(self.timeout) / 2 * 1000), 1)
+        confirmed = round_trip(connection, ("WAIT", replicas, limit))
+        if confirmed < replicas:
+            raise _Unconfirmed(f"{confirmed} of {replicas} replicas confirmed it within {limit} ms")
+
     def _keep(self, connection: Connection, *, is_hurried: bool) -> None:
         if not connection.is_witnessed:
             connection.disconnect()
@@ -241,9 +241,6 @@ class Client:
         if is_hurried:
             connection.limit(self.timeout)
         self._idle.append(connection)
-
-    def _idle_or_new(self) -> Connection:
-        return self._idle.pop() or self._open()
 
     def _open(self) -> Connection:
         to = self._address
@@ -258,7 +255,7 @@ class Client:
         connection.is_witnessed = True
         try:
             connection.connect()
-            self.use_wire(connection)
+            self.use_protocol(connection)
         except (exceptions.BusyLoadingError, exceptions.AuthenticationError):
             raise
         except (exceptions.RedisError, OSError, UnicodeError) as error:  # UnicodeError: not a host name
@@ -288,17 +285,7 @@ class Client:
 def round_trip(connection: Connection, command: Command) -> Any:
     """Send a command and return its answer."""
     connection.send(pack(command))
-    return receive(connection.read)
-
-
-def receive(read: Callable[..., Any], *more: object) -> Any:
-    """Read from a connection; raise what redis-py raises."""
-    try:
-        return read(*more)
-    except TimeoutError as error:
-        raise exceptions.TimeoutError("Timeout reading from socket") from error
-    except EOFError as error:
-        raise exceptions.ConnectionError("Connection closed by server.") from error
+    return connection.read()
 
 
 def _is_of_replica(error: exceptions.ResponseError) -> bool:
@@ -312,3 +299,9 @@ class _Unreachable(exceptions.RedisError):
     """No server listens at the address. A retry at once would fail likewise."""
 
     failure: type[StoreUnavailable] = NotDone
+
+
+class _Unconfirmed(exceptions.RedisError):
+    """The server has executed the request, but too few replicas have confirmed it."""
+
+    failure: type[StoreUnavailable] = LeaseUnconfirmed

@@ -9,22 +9,23 @@ from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha1
 from os import urandom
-from typing import Any
+from typing import Any, Final
+from zlib import crc32
 
 from celery_exclusive.core.operations import Acquire, Applied, KeyOperation, Renew
 from celery_exclusive.core.records import NEVER, RENEWALS_PER_TTL, SECOND
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.stores.base import Capabilities, Reply, Snapshot
-from celery_exclusive.stores.redis.call import Call, script_call
-from celery_exclusive.stores.redis.names import literal, names_like
+from celery_exclusive.stores.redis.node import Call, script_call, slot_of
 from celery_exclusive.stores.redis.nodes import Nodes
 from celery_exclusive.stores.redis.server_facts import facts_of, warnings_of
-from celery_exclusive.stores.redis.slots import BUCKETS, bucket_of, slot_of
-from celery_exclusive.stores.redis.store import RedisStore
+from celery_exclusive.stores.redis.store import RedisStore, literal, names_like
 from celery_exclusive.stores.redis.witness import witnesses
-from celery_exclusive.stores.text import to_text
+from celery_exclusive.stores.text import to_bytes, to_text
 from celery_exclusive.system.deadline import at_most, deadline
 
+BUCKETS: Final = 64
+"""Each bucket has its number as hash tag, and so one slot: all data of a key are on one node."""
 _SKEW = SECOND
 """The difference between the clocks of two nodes above which the store warns."""
 
@@ -115,7 +116,7 @@ class ClusterStore:
                 if call.error:
                     problem = call
                     continue
-                reply = self.buckets[number].read_sweep(call.answer)
+                reply = self.buckets[number].read(call.answer)
                 self._marks[number], self._times[number] = reply.epoch, reply.time
                 replies.append(reply)
                 is_put_off = limit > 0 and not shares[number] and reply.answer == Applied(True)
@@ -217,6 +218,11 @@ class ClusterStore:
     def _ask_each(self, command: str, name: str) -> list[Any]:
         """Send a command for one name of each bucket; return the answers."""
         return self._nodes.answers([Call((command, f"{base}{name}")) for base in self._bases])
+
+
+def bucket_of(key: str) -> int:
+    """Return the bucket of a key, the same in all processes and versions."""
+    return crc32(to_bytes(key)) % BUCKETS
 
 
 def _with_epoch(reply: Reply, epoch: str) -> Reply:

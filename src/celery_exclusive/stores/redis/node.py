@@ -3,20 +3,105 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
 from redis import exceptions
+from redis.crc import key_slot
 
-from celery_exclusive.stores.redis.address import Address
-from celery_exclusive.stores.redis.call import Call
-from celery_exclusive.stores.redis.client import HINTS, Client, Connection, receive
-from celery_exclusive.stores.redis.packer import pack
+from celery_exclusive.stores.redis.address import Address, Place
+from celery_exclusive.stores.redis.client import Client, Connection, Repeated
+from celery_exclusive.stores.redis.next_steps import HINTS
+from celery_exclusive.stores.redis.protocol import Command, pack
+from celery_exclusive.stores.redis.scripts import Script
 from celery_exclusive.stores.redis.witness import Witness
+from celery_exclusive.stores.text import to_bytes
 from celery_exclusive.system.deadline import at_most
+
+_PASSING = (
+    exceptions.AskError,  # MOVED, too
+    exceptions.TryAgainError,
+    exceptions.ClusterDownError,
+    exceptions.ReadOnlyError,
+    exceptions.MasterDownError,
+    exceptions.BusyLoadingError,
+    exceptions.NoScriptError,
+)
+"""Refusals of a node that has done nothing. This node, or another one, may do it soon."""
+
+_BY_CODE = {
+    "ASK": exceptions.AskError,
+    "MOVED": exceptions.MovedError,
+    "TRYAGAIN": exceptions.TryAgainError,
+    "CLUSTERDOWN": exceptions.ClusterDownError,
+    "MASTERDOWN": exceptions.MasterDownError,
+}
+"""Errors that a connection of redis-py 5 knows only within redis-py's own cluster client."""
+
 
 _MOVES = "its slot is on its way to another node: if that lasts, run redis-cli --cluster fix"
 _DOWN = "its slot has no primary now: a failover takes some seconds, else look at CLUSTER INFO and its log"
+
+
+@dataclass(slots=True)
+class Call:
+    """A command on names of one slot, and its answer or its error.
+
+    * `again`: arguments that are appended if the command is sent again after its answer was lost.
+    * `place`: the node that was asked last.
+    * `is_open`: the command has to be sent; `error` is then the reason to send it again. Without it `error`
+      is the refusal of the node.
+    """
+
+    command: Command
+    script: Script | None = None
+    again: Command = ()
+    slot: int = field(init=False)
+    place: Place | None = None
+    answer: Any = None
+    error: Exception | None = None
+    is_open: bool = True
+    is_repeated: bool = False
+
+    def __post_init__(self) -> None:
+        self.slot = slot_of(str(self.command[3 if self.script else 1]))
+
+    @property
+    def is_sent_on(self) -> bool:
+        """Whether the answer says how, or to which node, to send it."""
+        return isinstance(self.error, (exceptions.MovedError, exceptions.NoScriptError))
+
+    def note(self, answer: Any) -> None:
+        """Note the answer of a node, which may be an error."""
+        if type(answer) is exceptions.ResponseError:
+            code, _, text = str(answer).partition(" ")
+            answer = _BY_CODE[code](text) if code in _BY_CODE else answer
+        if isinstance(answer, exceptions.NoScriptError) and self.script:
+            self.command = ("EVAL", self.script.text, *self.command[2:])
+        self.error = answer if isinstance(answer, Exception) else None
+        self.is_open = isinstance(answer, _PASSING)
+        self.answer = Repeated(answer) if self.is_repeated and isinstance(answer, list) else answer
+
+    def note_failure(self, error: Exception, *, is_sent: bool) -> None:
+        """Note why there is no answer. `is_sent`: the node may have executed the command."""
+        self.error = error
+        self.is_open = not isinstance(error, exceptions.AuthenticationError) or is_sent
+        if is_sent and not self.is_repeated:
+            self.command += self.again
+        self.is_repeated |= is_sent
+
+
+def script_call(script: Script, base: str, *arguments: object, again: Command = ()) -> Call:
+    """Return the call of a script: by its name, until the node does not know it."""
+    return Call(("EVALSHA", script.name, "1", base, *arguments), script, again)
+
+
+@lru_cache(1024)
+def slot_of(name: str) -> int:
+    """Return the slot of a name of data."""
+    return int(key_slot(to_bytes(name)))
 
 
 class Node(Client):
@@ -49,34 +134,29 @@ class Node(Client):
 
         Statements of witnesses that were not heard yet are sent before the commands.
         """
+        connection = None
         try:
-            connection = self._idle_or_new()
-        except (exceptions.RedisError, OSError) as error:
-            self.has_failed = True
-            for call in calls:
-                call.note_unsent(error)
-            return
-        heard = self.heard
-        unheard = {call.slot for call in calls} - heard
-        commands = [
-            *(self._witnesses[slot].statement() for slot in unheard),
-            *(call.command for call in calls),
-        ]
-        try:
+            connection = self._idle.pop() or self._open()
+            heard = self.heard
+            unheard = {call.slot for call in calls} - heard
+            commands = [self._witnesses[slot].statement() for slot in unheard]
+            commands += [call.command for call in calls]
             connection.limit(at_most(self.timeout))
             connection.send(b"".join(map(pack, commands)))
             yield
             connection.limit(at_most(self.timeout))
-            answers = iter(receive(connection.read_all, len(commands)))
+            answers = iter(connection.read_all(len(commands)))
         except (exceptions.RedisError, OSError) as error:
-            connection.disconnect()
-            self.close()  # a server that dropped one has dropped all of them
             self.has_failed = True
+            if connection:
+                connection.disconnect()
+                self.close()  # a server that dropped one has dropped all of them
             for call in calls:
-                call.note_lost(error)
+                call.note_failure(error, is_sent=connection is not None)
             return
         except BaseException:
-            connection.disconnect()
+            if connection:
+                connection.disconnect()
             raise
         self._keep(connection, is_hurried=True)
         self.has_failed = False

@@ -9,20 +9,19 @@ from __future__ import annotations
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from redis import exceptions
+from redis.cluster import parse_cluster_slots
 
 from celery_exclusive.errors import StoreUnavailable
-from celery_exclusive.stores.redis import start_nodes, wire
-from celery_exclusive.stores.redis.call import Call, script_call
-from celery_exclusive.stores.redis.node import Node
-from celery_exclusive.stores.redis.packer import Command
+from celery_exclusive.stores.redis import address, protocol
+from celery_exclusive.stores.redis.address import Place
+from celery_exclusive.stores.redis.node import Call, Node, script_call
+from celery_exclusive.stores.redis.protocol import Command
 from celery_exclusive.stores.redis.scripts import Script
-from celery_exclusive.stores.redis.slots import read_slots
-from celery_exclusive.stores.redis.start_nodes import Place
 from celery_exclusive.stores.redis.witness import Witness
 from celery_exclusive.system.deadline import at_most, deadline
 
@@ -48,21 +47,21 @@ class Nodes:
 
     def __init__(self, url: str, witnesses: Mapping[int, Witness]) -> None:
         self._witnesses = witnesses
-        self._start = start_nodes.parse(url)
-        self.url = self._start.shown
+        self.url, start = address.parse_cluster(url)
+        self._first, self._start = start[0], [node.host_and_port for node in start]
         self._owners: dict[int, Place] | None = None
         self._nodes = dict[Place, Node]()
-        self._use_wire: Callable[[Any], object] = wire.use_socket
-        for place in self._start.places:
+        self._use_protocol: Callable[[Any], object] = protocol.use_socket
+        for place in self._start:
             self._node(place)
 
     def use_driver(self) -> None:
         """Let redis-py read and write on new connections."""
-        self._use_wire = wire.use_driver
+        self._use_protocol = protocol.use_driver
         for node in list(self._nodes.values()):
-            node.use_wire = wire.use_driver
+            node.use_protocol = protocol.use_driver
 
-    def run(self, script: Script, base: str, *arguments: object, again: Command = ()) -> Any:
+    def run(self, script: Script, base: str, *arguments: object, again: Command = (), **_: object) -> Any:
         """Run a script on the node of its base."""
         return self.answers([script_call(script, base, *arguments, again=again)])[0]
 
@@ -87,7 +86,7 @@ class Nodes:
         """
         if not calls:
             return
-        timeout = left = at_most(self._node(self._start.places[0]).timeout)
+        timeout = left = at_most(self._node(self._start[0]).timeout)
         until, pause = time.monotonic() + timeout, 0.0
         with deadline(timeout):
             self._exchange(calls)
@@ -110,7 +109,7 @@ class Nodes:
     def raise_error(self, call: Call) -> None:
         """Raise StoreUnavailable, with the next step, if the call has no answer."""
         if call.error:
-            self._node(call.place or self._start.places[0]).explain(call.error)
+            self._node(call.place or self._start[0]).explain(call.error)
 
     def close(self) -> None:
         for node in list(self._nodes.values()):
@@ -158,26 +157,34 @@ class Nodes:
             except StoreUnavailable as error:
                 node.has_failed, problem = True, error
                 continue
-            owners, places = read_slots(reply, node.host)
-            self._learn(owners, places)
-            return owners
+            self._owners, places = read_slots(reply, node.host, self._witnesses)
+            for place in places:
+                self._node(place)
+            for place, known in list(self._nodes.items()):
+                known.heard = set()  # a slot that returns may have lost data
+                if place not in places and place not in self._start:  # it has left the cluster
+                    self._nodes.pop(place, None)
+                    known.close()
+            return self._owners
         raise problem or AssertionError
-
-    def _learn(self, owners: dict[int, Place], places: set[Place]) -> None:
-        """Note the owners of the slots. All witnesses speak again: a slot that returns may have lost data."""
-        self._owners = owners
-        for place in places:
-            self._node(place)
-        for place, node in list(self._nodes.items()):
-            node.heard = set()
-            if place not in places and place not in self._start.places:  # it has left the cluster
-                self._nodes.pop(place, None)
-                node.close()
 
     def _node(self, place: Place) -> Node:
         node = self._nodes.get(place)
         if node is None:
-            made = Node(self._start.address_of(place), self.url, self._witnesses)
-            made.use_wire = self._use_wire
+            made = Node(self._first.of_node(*place), self.url, self._witnesses)
+            made.use_protocol = self._use_protocol
             node = self._nodes.setdefault(place, made)
         return node
+
+
+def read_slots(reply: Any, asked: str, slots: Collection[int]) -> tuple[dict[int, Place], set[Place]]:
+    """Read the reply to CLUSTER SLOTS: the primary of each of these slots, and all nodes.
+
+    A node may not know its own host. The client has reached it as `asked`.
+    """
+    owners, places = dict[int, Place](), set[Place]()
+    for (first, last), members in parse_cluster_slots(reply, current_host=asked).items():
+        primary: Place = members["primary"]
+        owners.update((slot, primary) for slot in slots if first <= slot <= last)
+        places.update((primary, *members["replicas"]))
+    return owners, places

@@ -12,13 +12,13 @@ from urllib.parse import parse_qsl, urlsplit
 from celery_exclusive.display import printable
 from celery_exclusive.errors import OptionError, StoreUnavailable, did_you_mean
 from celery_exclusive.stores.redis import address
-from celery_exclusive.stores.redis.client import HINTS, Client, Connection, round_trip
+from celery_exclusive.stores.redis.client import Client, Connection, round_trip
+from celery_exclusive.stores.redis.next_steps import HINTS
 from celery_exclusive.stores.redis.store import RedisStore
 from celery_exclusive.stores.redis.witness import Witness
 from celery_exclusive.system.deadline import at_most
 
 from redis import Redis, exceptions  # isort: skip - `client` has said what is missing
-from redis.sentinel import MasterNotFoundError, Sentinel  # isort: skip
 
 _PORT: Final = 26379
 _PATIENCE: Final = 1.0
@@ -89,44 +89,34 @@ class Sentinels:
             StoreUnavailable: no sentinel names one.
         """
         problems = []
-        for host in list(self.hosts):
+        for host, port in list(self.hosts):
             limits = dict.fromkeys(("socket_timeout", "socket_connect_timeout"), at_most(_PATIENCE))
             options = {"protocol": 2, "retry": None, **limits, **self.options}
-            asked: Any = _Asked([host], self.others, options)  # type: ignore[no-untyped-call]
             try:
-                primary: tuple[str, int] = asked.discover_master(self.name)
+                with Redis(host, port, **options) as sentinel:
+                    masters: Any = sentinel.sentinel_masters()
             except exceptions.RedisError as error:
-                problems.append(f"{host[0]}:{host[1]} {asked.problem(self.name, error)}")
+                problem = f"says {error}"
             else:
-                # Not `sort`: it empties the list meanwhile, and another thread may read it.
-                self.hosts[:] = sorted(self.hosts, key=lambda other: other != host)
-                return primary
-            finally:
-                asked.sentinels[0].close()
+                problem = self._problem_of(state := masters.get(self.name, {}))
+                if not problem:
+                    # Not `sort`: it empties the list meanwhile, and another thread may read it.
+                    self.hosts[:] = sorted(self.hosts, key=lambda other: other != (host, port))
+                    return state["ip"], state["port"]
+            problems.append(f"{host}:{port} {problem}")
         raise StoreUnavailable(
             f"store {self.shown}: no sentinel names its primary: {', '.join(problems)}. Wait until a "
             "failover is over, or correct hosts and ports, master_name and sentinel_kwargs"
         )
 
-
-class _Asked(Sentinel):
-    """One sentinel, while it is asked."""
-
-    _others: int | None = None
-
-    def check_master_state(self, state: Any, service_name: str) -> bool:
-        self._others = state["num-other-sentinels"]
-        return bool(super().check_master_state(state, service_name))  # type: ignore[no-untyped-call]
-
-    def problem(self, name: str, error: Exception) -> str:
-        """Return the reason for which this sentinel names no primary."""
-        if self._others is not None:
-            sees_few = self._others < self.min_other_sentinels
-            return f"sees {self._others} other sentinels" if sees_few else f"says that {name} is down"
-        _, is_silent, problem = str(error).rpartition(" - ")
-        if is_silent or not isinstance(error, MasterNotFoundError):
-            return f"says {problem}"
-        return f"knows no {name!r}"
+    def _problem_of(self, state: Mapping[str, Any]) -> str:
+        """Return the reason not to believe what a sentinel says of the primary."""
+        if not state:
+            return f"knows no {self.name!r}"
+        if state["num-other-sentinels"] < self.others:
+            return f"sees {state['num-other-sentinels']} other sentinels"
+        is_up = state["is_master"] and not state["is_sdown"] and not state["is_odown"]
+        return "" if is_up else f"says that {self.name} is down"
 
 
 def parse(url: str) -> Sentinels:

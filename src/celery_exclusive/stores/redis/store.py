@@ -8,35 +8,29 @@ from functools import partial
 from os import urandom
 from typing import Any
 
-from celery_exclusive.core.operations import (
-    AcquireAlone,
-    Applied,
-    Granted,
-    KeyOperation,
-    Renew,
-)
+from celery_exclusive.core.operations import AcquireAlone, Applied, Granted, KeyOperation, Renew
 from celery_exclusive.core.records import NEVER
-from celery_exclusive.errors import LeaseUnconfirmed, OptionError, StoreUnavailable, UnreadableKey
+from celery_exclusive.errors import OptionError, StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import Capabilities, Reply, Snapshot, as_repeated, older_version
-from celery_exclusive.stores.redis import address, scripts
-from celery_exclusive.stores.redis.arguments import AGAIN, FIELDS, NO_HEAD, arguments_of
-from celery_exclusive.stores.redis.client import CLUSTER, Client, Connection, Repeated, Server
-from celery_exclusive.stores.redis.names import literal, names_like
-from celery_exclusive.stores.redis.replicas import CONFIRMED, Confirmation, Unconfirmed
-from celery_exclusive.stores.redis.reply import read_owners, read_reply, shorten
-from celery_exclusive.stores.redis.server_facts import facts_of, too_few_replicas, warnings_of
-from celery_exclusive.stores.redis.wire import use_driver
+from celery_exclusive.stores.redis import address, protocol, scripts
+from celery_exclusive.stores.redis.apply import (
+    AGAIN,
+    APPLY,
+    read_owners,
+    read_problem,
+    read_reply,
+    shorten,
+    words_of,
+    words_of_sweep,
+)
+from celery_exclusive.stores.redis.client import Client, Connection, Repeated, Server
+from celery_exclusive.stores.redis.next_steps import CLUSTER
+from celery_exclusive.stores.redis.server_facts import facts_of, warnings_of
 from celery_exclusive.stores.redis.witness import Witness
 from celery_exclusive.stores.text import to_bytes, to_text
 
-from redis import exceptions  # isort: skip - `client` has said what is missing
+from redis import exceptions  # isort: skip - `protocol` has said what is missing
 
-_APPLY = scripts.load(
-    "apply.lua",
-    arguments="now verb key id token ttl settings field value",
-    reply="answer number owners epoch wakes asides unreadable time drawn",
-    fields=FIELDS,
-)
 _RENEW = scripts.load("renew.lua", arguments="now key id token ttl", reply="found")
 _NAMESPACE = scripts.load("namespace.lua", arguments="broker life adopts", reply="owner")
 _INSPECT = scripts.load("inspect.lua", arguments="now key", reply="seen")
@@ -49,6 +43,8 @@ _SHARED = {"fence": "GET", "epoch": "GET", "due": "ZCARD"}
 """The names that all keys share, and a command that fails if another program has overwritten one."""
 _DAMAGE = ("WRONGTYPE", "MALFORMED", "attempt to", "bad argument")
 """Words of errors that mean damaged data of a key, as in document.lua, and not a failing server."""
+_CONFIRMED = frozenset(("acquire", "acquire_alone", "enqueue", "restore"))
+"""The verbs after which a body begins or continues, or a message is acknowledged."""
 Run = tuple[Any, ...]
 """The arguments of `Server.run`: a script, the base of its names, and its arguments."""
 _RELEASED = Reply(Applied(True))
@@ -57,8 +53,8 @@ _RELEASED = Reply(Applied(True))
 class RedisStore:
     """A store on a Redis or Valkey server, whose clock decides.
 
-    `clock`, if a test sets it, returns the time in microseconds instead. `place` is the database in which it
-    can also push messages; "" after it was refused.
+    `clock`, if a test sets it, returns the time in microseconds instead of "". `place` is the database in
+    which it can also push messages; "" after it was refused.
     """
 
     capabilities = Capabilities()
@@ -77,29 +73,44 @@ class RedisStore:
         self._base, self._older = base or f"{prefix}2:{{0}}:", f"{prefix}1:{{0}}:"
         self._witness = witness or Witness(self._base)
         self._client: Server = client or self.connect(url)
-        self._granting, self.place = self._client, self._client.place
-        self._replicas = 0
+        self.url, self.place, self._replicas = self._client.url, self._client.place, 0
         if isinstance(self._client, Client) and (replicas := self._client.replicas):
-            self._replicas = replicas
-            self._granting, self.place = self.connect(url), ""  # a message would go before it is confirmed
-            self._granting.round_trip = Confirmation(replicas, self._client.timeout)
-        clients = {verb: self._granting if verb in CONFIRMED else self._client for verb in FIELDS}
-        self._run: dict[str, Callable[..., Any]] = {verb: asked.run for verb, asked in clients.items()}
-        self.url = self._client.url
-        self.clock: Callable[[], int] | None = None
+            self._replicas, self.place = replicas, ""  # a message would go before the lease is confirmed
+        self.clock: Callable[[], int | str] = str
         self._settings = f"{offer} {tombstone_ttl} "
 
     def use_driver(self) -> None:
         """Let redis-py read and write on new connections."""
-        for client in (self._client, self._granting):
-            if isinstance(client, Client):
-                client.use_wire = use_driver
+        if isinstance(self._client, Client):
+            self._client.use_protocol = protocol.use_driver
 
     def connect(self, url: str) -> Client:
         return Client(address.parse(url), self._witness)
 
-    def apply(self, key: str, operation: KeyOperation) -> Reply:
-        return self._apply(key, operation, *arguments_of(operation))
+    def apply(
+        self, key: str, operation: KeyOperation, *more: object, run: Callable[..., Any] | None = None
+    ) -> Reply:
+        """Do one operation on one key. `more`: fields to add to the request. `run`: the way to send it."""
+        words = words_of(key, operation, self.clock(), self._settings)
+        verb = words[1]
+        replicas = self._replicas if verb in _CONFIRMED else 0
+        run, again = run or self._client.run, AGAIN.get(verb, ())
+        try:
+            reply = run(APPLY, self._base, *words, *more, again=again, replicas=replicas)
+        except StoreUnavailable as error:
+            problem = str(error.__cause__)
+            if any(word in problem for word in _DAMAGE):
+                self._check_own_names()
+                raise UnreadableKey(key, shorten(problem), self.url) from error
+            raise
+        if isinstance(reply, int):  # a quick way
+            if verb == "release":
+                return _RELEASED
+            self._witness.note(reply)
+            return Reply(Granted(reply))
+        if len(reply) == 1:
+            raise _Refused
+        return as_repeated(self.read(reply), operation) if isinstance(reply, Repeated) else self.read(reply)
 
     def begin(self, key: str, operation: AcquireAlone) -> Connection | None:
         """Send an operation, and return the connection from which `finish` reads the reply. None: not sent.
@@ -109,12 +120,11 @@ class RedisStore:
         """
         if self._replicas or not isinstance(self._client, Client):
             return None
-        verb, head, named = arguments_of(operation)
-        return self._client.begin(_APPLY, self._base, *self._words(verb, key, head, named))
+        words = words_of(key, operation, self.clock(), self._settings)
+        return self._client.begin(APPLY, self._base, *words)
 
     def finish(self, key: str, operation: AcquireAlone, begun: Connection) -> Reply:
-        verb, head, named = arguments_of(operation)
-        return self._apply(key, operation, verb, head, named, run=partial(self._run[verb], begun=begun))
+        return self.apply(key, operation, run=partial(self._client.run, begun=begun))
 
     def acquire_and_push(
         self, key: str, operation: AcquireAlone, to: str, message: bytes, client: Any = None
@@ -124,35 +134,38 @@ class RedisStore:
         None: the server refuses to push, and has done nothing. `client`: a client of redis-py sends the
         request.
         """
-        verb, head, named = arguments_of(operation)
-        named += ["list", to, "payload", message]
+        more = ("list", to, "payload", message)
         try:
             if client:
                 with suppress(exceptions.ResponseError):  # its user may have no rights on our names
-                    return self._apply(key, operation, verb, head, named, run=partial(scripts.run_by, client))
-            return self._apply(key, operation, verb, head, named)
+                    return self.apply(key, operation, *more, run=partial(scripts.run_by, client))
+            return self.apply(key, operation, *more)
         except _Refused:
             self.place = ""
             return None
 
     def renew(self, leases: Sequence[tuple[str, Renew]]) -> list[bool]:
-        return [bool(found) for run in self.renewals(leases) for found in self._granting.run(*run)]
+        answers = [self._client.run(*run, replicas=self._replicas) for run in self.renewals(leases)]
+        return [bool(found) for answer in answers for found in answer]
 
     def renewals(self, leases: Sequence[tuple[str, Renew]]) -> Iterator[Run]:
         for first in range(0, len(leases), _LEASES_PER_CALL):
             batch = leases[first : first + _LEASES_PER_CALL]
             words = [word for key, it in batch for word in (key, it.id, it.token, it.ttl)]
-            yield _RENEW, self._base, self._now(), *words
+            yield _RENEW, self._base, self.clock(), *words
 
     def reap(self, limit: int = 100, every: int = 0, *, recovers_until: int = NEVER) -> Reply:
-        return self.read_sweep(self._client.run(*self.sweep(limit, every, recovers_until)))
+        return self.read(self._client.run(*self.sweep(limit, every, recovers_until)))
 
     def sweep(self, limit: int, every: int, recovers_until: int) -> Run:
-        named = ["limit", limit, "every", every, "recovers_until", recovers_until]
-        return _APPLY, self._base, *self._words("reap", "", NO_HEAD, named)
+        words = words_of_sweep(limit, every, recovers_until, self.clock(), self._settings)
+        return APPLY, self._base, *words
 
-    def read_sweep(self, reply: Any) -> Reply:
-        return self._read(reply, is_sweep=True)
+    def read(self, reply: Any) -> Reply:
+        """Read the whole reply of apply.lua, and note its last fence."""
+        if drawn := reply[-1]:
+            self._witness.note(drawn)
+        return read_reply(reply)
 
     def keep_namespace(
         self, broker: str, life: int, *, adopts: bool = False, has_line: Callable[[], bool] | None = None
@@ -179,11 +192,11 @@ class RedisStore:
         return self.read_inspection(self._client.run(*self.inspection(keys)))
 
     def inspection(self, keys: Sequence[str]) -> Run:
-        return _INSPECT, self._base, self._now(), *keys
+        return _INSPECT, self._base, self.clock(), *keys
 
     def read_inspection(self, seen: Any) -> list[Snapshot]:
         return [
-            Snapshot(read_owners(owners), waiting, aside, shorten(problem.decode(errors="replace")))
+            Snapshot(read_owners(owners), waiting, aside, read_problem(problem))
             for waiting, aside, owners, problem in seen
         ]
 
@@ -222,7 +235,11 @@ class RedisStore:
 
     def epoch(self) -> str:
         name = f"{self._base}epoch"
-        return to_text(self._client.ask("GET", name) or self._new_epoch(name))
+        epoch = self._client.ask("GET", name)
+        if not epoch:
+            self._client.ask("SET", name, urandom(8).hex(), "NX")
+            epoch = self._client.ask("GET", name)
+        return to_text(epoch)
 
     def check(self) -> list[str]:
         facts = facts_of(self._client)
@@ -233,15 +250,13 @@ class RedisStore:
         self.reap(limit=0)  # raises if the scripts may not run
         if self._replicas:
             self._client.ask("WAIT", 0, 1)  # raises if its user may not
-        warnings = too_few_replicas(facts, self._replicas, self.url)
-        if self._has_older_locks():
-            warnings.append(older_version(self.url, f"{self._older}*"))
-        warnings += warnings_of(self._client, facts, self.url)
-        return warnings
+        warnings = warnings_of(self._client, facts, self.url, self._replicas)
+        return (
+            [*warnings, older_version(self.url, f"{self._older}*")] if self._has_older_locks() else warnings
+        )
 
     def close(self) -> None:
         self._client.close()
-        self._granting.close()
 
     def _has_older_locks(self) -> bool:
         """Whether the database has a heartbeat, a line or leases of the first version.
@@ -274,49 +289,20 @@ class RedisStore:
         self._client.ask("SET", name, urandom(8).hex(), "NX")
         return self._client.ask("GET", name)
 
-    def _now(self) -> int | str:
-        return self.clock() if self.clock else ""
 
-    def _words(
-        self, verb: str, key: str, head: tuple[object, ...], named: list[object]
-    ) -> tuple[object, ...]:
-        return (self._now(), verb, key, *head, self._settings + urandom(8).hex(), *named)
+def literal(text: str) -> str:
+    """Return a pattern that this text alone matches."""
+    return "".join(f"\\{char}" if char in "*?[]^-\\" else char for char in text)
 
-    def _apply(
-        self,
-        key: str,
-        operation: KeyOperation,
-        verb: str,
-        head: tuple[object, ...],
-        named: list[object],
-        *,
-        run: Callable[..., Any] | None = None,
-    ) -> Reply:
-        words = self._words(verb, key, head, named)
-        try:
-            reply = (run or self._run[verb])(_APPLY, self._base, *words, again=AGAIN.get(verb, ()))
-        except StoreUnavailable as error:
-            if isinstance(error.__cause__, Unconfirmed):
-                raise LeaseUnconfirmed(str(error)) from error.__cause__
-            problem = str(error.__cause__)
-            if key and any(word in problem for word in _DAMAGE):
-                self._check_own_names()
-                raise UnreadableKey(key, shorten(problem), self.url) from error
-            raise
-        if isinstance(reply, int):  # a quick way
-            if verb == "release":
-                return _RELEASED
-            self._witness.note(reply)
-            return Reply(Granted(reply))
-        if len(reply) == 1:
-            raise _Refused
-        return as_repeated(self._read(reply), operation) if isinstance(reply, Repeated) else self._read(reply)
 
-    def _read(self, reply: Any, *, is_sweep: bool = False) -> Reply:
-        *answer, drawn = reply
-        if drawn:
-            self._witness.note(drawn)
-        return read_reply(answer, is_sweep=is_sweep)
+def names_like(server: Server, pattern: str) -> Iterator[bytes]:
+    """Yield the names that match a pattern. What changes meanwhile may be missed, or come twice."""
+    cursor: Any = 0
+    while True:
+        cursor, found = server.ask("SCAN", cursor, "MATCH", pattern, "COUNT", 1000)
+        yield from found
+        if int(cursor) == 0:
+            return
 
 
 class _Refused(Exception):

@@ -1,4 +1,4 @@
-"""TLS to a server: its options in a URL and in Celery's settings, and the next step after a refusal."""
+"""TLS to a server: its options in a URL and in Celery's settings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 from urllib.parse import urlencode
 
 from celery_exclusive.errors import OptionError, did_you_mean
-from celery_exclusive.stores import hints
 
 _TEXTS = (
     "ssl_ca_certs",
@@ -20,26 +19,10 @@ _TEXTS = (
     "ssl_ciphers",
 )
 _OPTIONS = (*_TEXTS, "ssl_cert_reqs", "ssl_check_hostname", "ssl_min_version")
+_FLAGS = ("ssl_cert_reqs", "ssl_check_hostname")
+"""The options of Celery's settings whose false values count, too."""
 _CHECKS = ("none", "optional", "required")
 """In the order of the numbers of `ssl.VerifyMode`."""
-_NAME = "write the host of its URL as its certificate names it, or have it issued for this host"
-_VALIDITY = "renew its certificate, and compare the clocks of both machines"
-_FILES = (
-    "correct the files that ssl_ca_certs, ssl_certfile and ssl_keyfile of its URL name, and ssl_password if "
-    "its key has one"
-)
-_CLIENT = "name a certificate that it accepts, and its key, as ssl_certfile and ssl_keyfile in its URL"
-HINTS = {
-    **dict.fromkeys(("Hostname mismatch", "IP address mismatch", "doesn't match"), _NAME),
-    **dict.fromkeys(("certificate has expired", "certificate is not yet valid"), _VALIDITY),
-    "certificate verify failed": "name the file of the authority that issued it, as ssl_ca_certs in its URL",
-    "wrong version number": "it speaks no TLS on this port: leave TLS out of its URL",
-    **dict.fromkeys(("KEY_VALUES_MISMATCH", "[SSL] PEM lib", "NO_CERTIFICATE_OR_CRL_FOUND"), _FILES),
-    **dict.fromkeys((" alert certificate", " alert unknown ca", " alert bad certificate"), _CLIENT),
-}
-"""The next steps, by words of the errors of OpenSSL. The first word that is found counts."""
-_OF_FILES = ("No such file", "Permission denied")
-_BROKEN_OFF = ("reset", "closed", "EOF", "Broken pipe")
 
 
 def options(query: Mapping[str, str]) -> dict[str, str | int]:
@@ -81,36 +64,17 @@ def with_settings(url: str, settings: Any) -> str:
 
 def of_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of `broker_use_ssl` or `redis_backend_use_ssl`, as the query of a URL has them."""
-    given = {name: value for name, value in settings.items() if name.startswith("ssl_") and value}
-    if "ssl_cert_reqs" in settings:
-        given["ssl_cert_reqs"] = _check(settings["ssl_cert_reqs"])
-    if "ssl_check_hostname" in settings:
-        given["ssl_check_hostname"] = settings["ssl_check_hostname"]
+    given = {
+        name: value
+        for name, value in settings.items()
+        if name.startswith("ssl_") and (value or name in _FLAGS)
+    }
+    if "ssl_cert_reqs" in given:
+        check = given["ssl_cert_reqs"]
+        given["ssl_cert_reqs"] = _CHECKS[check] if check in range(len(_CHECKS)) else str(check or "none")
     if "ssl_min_version" in given:
         given["ssl_min_version"] = int(given["ssl_min_version"])
     return given
-
-
-def next_step(text: str, *, is_tls: bool, begin: str) -> str:
-    """Return the next step after a failed connection whose error names none.
-
-    `begin`: the next step if the server speaks TLS and the store does not.
-    """
-    if is_tls and any(word in text for word in _OF_FILES):
-        return _FILES
-    if is_tls and any(word in text for word in (*_BROKEN_OFF, "imeout")):
-        return (
-            f"{hints.ALIVE}, that this port speaks TLS, and, if it asks clients for certificates, {_CLIENT}"
-        )
-    if any(word in text for word in _BROKEN_OFF):
-        return f"{hints.ALIVE}; if it speaks TLS, {begin}"
-    return hints.ALIVE
-
-
-def _check(value: object) -> str:
-    if isinstance(value, int) and 0 <= value < len(_CHECKS):
-        return _CHECKS[value]
-    return str(value or "none")
 
 
 def _version(text: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from redis import exceptions
 
-from celery_exclusive.stores.redis.call import Call
+from celery_exclusive.stores.redis.node import Call
 
 
 @pytest.mark.proves("moving slots")

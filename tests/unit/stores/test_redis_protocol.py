@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from redis.exceptions import NoScriptError, ResponseError
 
-from celery_exclusive.stores.redis import reader
-from celery_exclusive.stores.redis.reader import read
+from celery_exclusive.stores.redis import protocol
+from celery_exclusive.stores.redis.protocol import read
 
 REPLIES: dict[bytes, Any] = {
     b":7\r\n": 7,
@@ -53,14 +53,14 @@ def test_a_reply_is_read_whole(sent: bytes) -> None:
 
 
 def test_each_part_of_a_long_reply_is_parsed_about_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    parts, parse, count = [b"m" * 100_000] * 100, reader._parse, 0
+    parts, parse, count = [b"m" * 100_000] * 100, protocol._parse, 0
 
     def counted(*args: Any) -> Any:
         nonlocal count
         count += 1
         return parse(*args)
 
-    monkeypatch.setattr(reader, "_parse", counted)
+    monkeypatch.setattr(protocol, "_parse", counted)
     sent = b"*100\r\n" + b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in parts)
     assert read_sent(sent) == parts
     assert count < 5 * len(parts), "it comes in 150 pieces or more"
@@ -72,7 +72,7 @@ def test_an_error_is_raised() -> None:
 
 
 def test_a_connection_that_ends_in_the_middle_is_an_error() -> None:
-    with pytest.raises(EOFError):
+    with pytest.raises(ConnectionError):
         read_sent(b"*2\r\n$7\r\ngran")
 
 

@@ -1,0 +1,126 @@
+"""The arguments of apply.lua for an operation, and its reply as the store's answer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from operator import attrgetter
+from os import urandom
+from typing import Any, Final, get_args
+
+from celery_exclusive.core import operations
+from celery_exclusive.core.operations import Answer, Applied, KeyOperation, Owner
+from celery_exclusive.core.records import OwnerPhase
+from celery_exclusive.stores.base import Reply, Wake
+from celery_exclusive.stores.redis import scripts
+from celery_exclusive.stores.text import to_text
+
+AGAIN: Final = {"acquire": ("redelivered", True), "acquire_alone": ("repeated", True)}
+"""The fields that are added to a request that is sent again after its answer was lost."""
+_HEAD: Final = ("id", "token", "ttl")
+"""The fields that come by their place, "" where an operation has none. The others come by their names."""
+_BY_LIST: Final = "sends"
+"""The field that the script knows by another one: an operation sends if it has a list to push onto."""
+_PAIRS: Final = {
+    "takes_over": ("takes_over_id", "takes_over_phase"),
+    "inherits": ("inherits_id", "inherits_token"),
+}
+
+
+class _Form:
+    """How operations of one type are read. The verb of the script is the name of the type."""
+
+    def __init__(self, kind: type[KeyOperation]) -> None:
+        self.verb = re.sub(r"\B[A-Z]", r"_\g<0>", kind.__name__).lower()
+        sent = [field for field in fields(kind) if field.name != _BY_LIST]
+        get = attrgetter(*(field.name for field in sent))
+        self.values_of = get if len(sent) > 1 else lambda operation: (get(operation),)
+        self.in_head = sum(field.name in _HEAD for field in sent)
+        self.blanks = ("",) * (len(_HEAD) - self.in_head)
+        self.names = [field.name for field in sent[self.in_head :]]
+        self.defaults = tuple(field.default for field in sent[self.in_head :])
+
+
+_FORMS: Final = {kind: _Form(kind) for kind in get_args(KeyOperation)}
+FIELDS: Final = {
+    form.verb: [sent for name in form.names for sent in _PAIRS.get(name, (name,))] for form in _FORMS.values()
+}
+"""The fields that each verb has by their names, as the header of apply.lua lists them."""
+FIELDS["reap"] = ["limit", "every", "recovers_until"]
+FIELDS["acquire_alone"] += ["list", "payload"]
+APPLY: Final = scripts.load(
+    "apply.lua",
+    arguments="now verb key id token ttl settings field value",
+    reply="answer number owners epoch wakes asides unreadable time drawn",
+    fields=FIELDS,
+)
+
+
+def words_of(key: str, operation: KeyOperation, now: int | str, settings: str) -> tuple[Any, ...]:
+    """Return the arguments of the script: of the fields after `settings` those that have no default."""
+    form = _FORMS[type(operation)]
+    values = form.values_of(operation)
+    others, named = values[form.in_head :], list[object]()
+    if others != form.defaults:
+        for name, value, default in zip(form.names, others, form.defaults, strict=True):
+            if value != default and name in _PAIRS:
+                named += (word for pair in zip(_PAIRS[name], value, strict=True) for word in pair)
+            elif value != default:
+                named += (name, value)
+    head = (*values[: form.in_head], *form.blanks)
+    return (now, form.verb, key, *head, settings + urandom(8).hex(), *named)
+
+
+def words_of_sweep(limit: int, every: int, until: int, now: int | str, settings: str) -> tuple[Any, ...]:
+    named = ("limit", limit, "every", every, "recovers_until", until)
+    return (now, "reap", "", "", "", "", settings + urandom(8).hex(), *named)
+
+
+_MORE: Final = 2
+_PHASES: Final[dict[bytes, OwnerPhase]] = {phase.encode(): phase for phase in get_args(OwnerPhase)}
+_ANSWERS: Final[dict[bytes, Callable[[int, tuple[Owner, ...]], Answer]]] = {
+    b"granted": lambda number, _: operations.Granted(number),
+    b"parked": operations.Parked,
+    b"held": lambda _, by: operations.Held(by),
+    b"full": operations.Full,
+    b"stale": lambda *_: operations.Stale(),
+    b"done": lambda number, _: Applied(bool(number)),
+}
+
+
+def read_reply(reply: Any) -> Reply:
+    """Read the whole reply of the script."""
+    name, number, owners, epoch, wakes, asides, unreadable, time, _ = reply
+    return Reply(
+        _ANSWERS[name](number, read_owners(owners)),
+        tuple(
+            Wake(to_text(key), to_text(id), message, to_text(epoch), waiting, deaths)
+            for key, id, message, waiting, deaths in _rows(wakes, 5)
+        ),
+        tuple((to_text(key), to_text(id)) for key, id in _rows(asides, 2)),
+        to_text(epoch),
+        more=name == b"done" and number == _MORE,
+        unreadable=tuple((to_text(key), read_problem(problem)) for key, problem in _rows(unreadable, 2)),
+        time=time,
+    )
+
+
+def read_owners(flat: list[Any]) -> tuple[Owner, ...]:
+    return tuple(
+        Owner(to_text(id), age, left, fence, _PHASES[phase], to_text(token))
+        for id, age, left, fence, phase, token in _rows(flat, 6)
+    )
+
+
+def read_problem(text: bytes) -> str:
+    return shorten(text.decode(errors="replace"))
+
+
+def shorten(problem: str) -> str:
+    """Return a problem without its place in the script."""
+    return re.sub(r"^(ERR )?@?user_script: ?\d+: | script: .*$", "", problem)
+
+
+def _rows(flat: list[Any], width: int) -> Iterator[tuple[Any, ...]]:
+    return zip(*[iter(flat)] * width, strict=True)

@@ -1,0 +1,142 @@
+"""Writes requests to a connection of redis-py and reads replies: by its socket, or as redis-py does."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
+
+from celery_exclusive.errors import OptionError
+from celery_exclusive.seams.connections import error_of, socket_of
+from celery_exclusive.stores.idle import keep_alive
+from celery_exclusive.stores.text import to_bytes
+
+try:
+    from redis import exceptions
+except ImportError:
+    raise OptionError(
+        "exclusive_store: redis:// and valkey:// need redis-py: pip install 'celery-exclusive[redis]'"
+    ) from None
+
+Command = tuple[object, ...]
+_MOST: Final = 65_536
+_SIMPLE, _ERROR, _NUMBER, _BULK, _LIST = b"+-:$*"
+
+
+def use_socket(connection: Any) -> None:
+    """Let an open connection speak the protocol of this package, which takes a third of the time."""
+    its_socket, error = socket_of(connection), error_of(connection)
+    connection.limit, connection.send = its_socket.settimeout, its_socket.sendall
+    connection.read = partial(read, its_socket, error)
+    connection.read_all = partial(read_all, its_socket, error)
+    keep_alive(its_socket)  # what redis-py sets besides differs between its versions
+
+
+def use_driver(connection: Any) -> None:
+    """Let an open connection send and read as redis-py does."""
+    seconds: float | None = connection.socket_timeout
+
+    def limit(most: float) -> None:
+        nonlocal seconds
+        seconds = most
+
+    def read_reply() -> Any:
+        if seconds is not None and not connection.can_read(timeout=seconds):
+            raise TimeoutError("timed out")  # as a socket says it
+        return connection.read_response()
+
+    def read_any() -> Any:
+        try:
+            return read_reply()
+        except exceptions.ResponseError as error:
+            return error
+
+    connection.limit, connection.read = limit, read_reply
+    connection.send = lambda data: connection.send_packed_command([data], check_health=False)
+    connection.read_all = lambda count: [read_any() for _ in range(count)]
+
+
+def pack(command: Command) -> bytes:
+    """Encode a command like redis-py's own packer, but faster: a character stands for a byte."""
+    bulks = [
+        f"${len(word)}\r\n{word}\r\n" if type(word) is str and word.isascii() else _bulk(word)
+        for word in command
+    ]
+    return f"*{len(bulks)}\r\n{''.join(bulks)}".encode("latin-1")
+
+
+def _bulk(word: object) -> str:
+    if isinstance(word, str):
+        word = to_bytes(word)
+    text = word.decode("latin-1") if isinstance(word, bytes) else str(word)
+    return f"${len(text)}\r\n{text}\r\n"
+
+
+def read(from_: socket.socket, error: Callable[[str], Exception]) -> Any:
+    """Read one reply in version 2 of the protocol, as redis-py does, in a third of its time.
+
+    A connection of ours has one request under way, so all bytes that come are its reply. `error` makes the
+    exception of an error that the server has replied.
+
+    Raises:
+        ConnectionError: the server has closed the connection.
+    """
+    first = from_.recv(_MOST)
+    if first.startswith(b":") and first.endswith(b"\r\n"):  # of the quick ways
+        return int(first[1:])
+    (reply,) = read_all(from_, error, 1, first)
+    if isinstance(reply, Exception):
+        raise reply
+    return reply
+
+
+def read_all(
+    from_: socket.socket, error: Callable[[str], Exception], count: int, first: bytes | None = None
+) -> list[Any]:
+    """Read the replies to several requests; one that was refused has an exception among them."""
+    data, replies, at = bytearray(), list[Any](), 0
+    more = from_.recv(_MOST) if first is None else first
+    while more:
+        data += more
+        if data.endswith(b"\r\n"):  # it may be whole; parsed with each piece, a long one takes minutes
+            with suppress(_Incomplete):
+                while len(replies) < count:
+                    reply, at = _parse(data, at, error)
+                    replies.append(reply)
+                return replies
+        more = from_.recv(_MOST)
+    raise ConnectionError("Connection closed by server.")
+
+
+class _Incomplete(Exception):
+    """More bytes have to come."""
+
+
+def _parse(data: bytearray, at: int, error: Callable[[str], Exception]) -> tuple[Any, int]:
+    """Return the reply that begins here, and where it ends."""
+    end = data.find(b"\r\n", at)
+    if end < 0:
+        raise _Incomplete
+    kind, line, at = data[at], data[at + 1 : end], end + 2
+    if kind == _NUMBER:
+        return int(line), at
+    if kind == _BULK:
+        end = at + int(line)
+        if end < at:
+            return None, at
+        if len(data) < end + 2:
+            raise _Incomplete
+        return bytes(data[at:end]), end + 2
+    if kind == _LIST:
+        items = []
+        for _ in range(int(line)):
+            item, at = _parse(data, at, error)
+            items.append(item)
+        return items, at
+    if kind == _ERROR:
+        return error(line.decode(errors="replace")), at
+    if kind == _SIMPLE:
+        return bytes(line), at
+    raise ValueError(f"a reply begins with {data[:20]!r}")
