@@ -419,7 +419,7 @@ def test_an_interrupted_call_leaves_no_answer_for_the_next(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(connection, "read", interrupt)
+        patch.setattr(connection, "read_all", interrupt)
         with pytest.raises(KeyboardInterrupt):
             store.apply("key", take("b"))
     assert store.inspect("key").waiting == 1

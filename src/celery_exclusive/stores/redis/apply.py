@@ -72,11 +72,6 @@ def words_of(key: str, operation: KeyOperation, now: int | str, settings: str) -
     return (now, form.verb, key, *head, settings + urandom(8).hex(), *named)
 
 
-def words_of_sweep(limit: int, every: int, until: int, now: int | str, settings: str) -> tuple[Any, ...]:
-    named = ("limit", limit, "every", every, "recovers_until", until)
-    return (now, "reap", "", "", "", "", settings + urandom(8).hex(), *named)
-
-
 _MORE: Final = 2
 _PHASES: Final[dict[bytes, OwnerPhase]] = {phase.encode(): phase for phase in get_args(OwnerPhase)}
 _ANSWERS: Final[dict[bytes, Callable[[int, tuple[Owner, ...]], Answer]]] = {
@@ -101,7 +96,9 @@ def read_reply(reply: Any) -> Reply:
         tuple((to_text(key), to_text(id)) for key, id in _rows(asides, 2)),
         to_text(epoch),
         more=name == b"done" and number == _MORE,
-        unreadable=tuple((to_text(key), read_problem(problem)) for key, problem in _rows(unreadable, 2)),
+        unreadable=tuple(
+            (to_text(key), shorten(problem.decode(errors="replace"))) for key, problem in _rows(unreadable, 2)
+        ),
         time=time,
     )
 
@@ -111,10 +108,6 @@ def read_owners(flat: list[Any]) -> tuple[Owner, ...]:
         Owner(to_text(id), age, left, fence, _PHASES[phase], to_text(token))
         for id, age, left, fence, phase, token in _rows(flat, 6)
     )
-
-
-def read_problem(text: bytes) -> str:
-    return shorten(text.decode(errors="replace"))
 
 
 def shorten(problem: str) -> str:

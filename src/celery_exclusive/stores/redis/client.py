@@ -46,7 +46,6 @@ class Connection(Protocol):
     is_witnessed: bool
     limit: Callable[[float], object]
     send: Callable[[bytes], object]
-    read: Callable[[], Any]
     read_all: Callable[[int], list[Any]]
 
     def connect(self) -> None: ...
@@ -215,7 +214,9 @@ class Client:
                 connection.limit(timeout)
             if command:
                 connection.send(pack(command))
-            answer = connection.read()
+            (answer,) = connection.read_all(1)
+            if isinstance(answer, Exception):
+                raise answer
             if replicas:
                 self._confirm(connection, replicas)
         except exceptions.ResponseError:
@@ -232,7 +233,10 @@ class Client:
         limit = max(round(at_most(self.timeout) / 2 * 1000), 1)
         confirmed = round_trip(connection, ("WAIT", replicas, limit))
         if confirmed < replicas:
-            raise _Unconfirmed(f"{confirmed} of {replicas} replicas confirmed it within {limit} ms")
+            raise LeaseUnconfirmed(
+                f"store {self.url}: {confirmed} of {replicas} replicas confirmed it within {limit} ms; "
+                "look for the replicas, or lower replicas= in its URL"
+            )
 
     def _keep(self, connection: Connection, *, is_hurried: bool) -> None:
         if not connection.is_witnessed:
@@ -274,18 +278,17 @@ class Client:
     def _greet(self, connection: Connection) -> None:
         """Do what a new connection begins with."""
         if self._witness:
-            try:
-                answer = round_trip(connection, self._witness.statement())
-            except exceptions.ResponseError as error:  # the call itself will say what is refused
-                connection.is_witnessed = isinstance(error, exceptions.NoPermissionError)
-            else:
-                connection.is_witnessed = self._witness.hear(*answer)
+            connection.send(pack(self._witness.statement()))
+            connection.is_witnessed = self._witness.hear(*connection.read_all(1))
 
 
 def round_trip(connection: Connection, command: Command) -> Any:
     """Send a command and return its answer."""
     connection.send(pack(command))
-    return connection.read()
+    (answer,) = connection.read_all(1)
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
 
 
 def _is_of_replica(error: exceptions.ResponseError) -> bool:
@@ -299,9 +302,3 @@ class _Unreachable(exceptions.RedisError):
     """No server listens at the address. A retry at once would fail likewise."""
 
     failure: type[StoreUnavailable] = NotDone
-
-
-class _Unconfirmed(exceptions.RedisError):
-    """The server has executed the request, but too few replicas have confirmed it."""
-
-    failure: type[StoreUnavailable] = LeaseUnconfirmed

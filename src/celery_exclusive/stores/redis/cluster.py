@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha1
+from operator import itemgetter
 from os import urandom
 from typing import Any, Final
 from zlib import crc32
@@ -19,8 +20,8 @@ from celery_exclusive.stores.base import Capabilities, Reply, Snapshot
 from celery_exclusive.stores.redis.node import Call, script_call, slot_of
 from celery_exclusive.stores.redis.nodes import Nodes
 from celery_exclusive.stores.redis.server_facts import facts_of, warnings_of
-from celery_exclusive.stores.redis.store import RedisStore, literal, names_like
-from celery_exclusive.stores.redis.witness import witnesses
+from celery_exclusive.stores.redis.store import RedisStore, Run, literal, names_like
+from celery_exclusive.stores.redis.witness import Witness
 from celery_exclusive.stores.text import to_bytes, to_text
 from celery_exclusive.system.deadline import at_most, deadline
 
@@ -39,21 +40,18 @@ class ClusterStore:
 
     capabilities = Capabilities()
 
-    def __init__(
-        self, url: str, *, prefix: str = "cx", offer: int = 5_000_000, tombstone_ttl: int = 600_000_000
-    ) -> None:
+    def __init__(self, url: str, *, prefix: str = "cx", **times: Any) -> None:
         self._bases = [f"{prefix}2:{{{number}}}:" for number in range(BUCKETS)]
         self._marks = [""] * BUCKETS
         """The epoch of each bucket, as it was last seen. It changes when its node has lost its data."""
         self._times = [0] * BUCKETS
-        its_witnesses = witnesses(self._bases)
-        self._nodes = Nodes(url, dict(zip(map(slot_of, self._bases), its_witnesses, strict=True)))
+        witnesses = [Witness(base) for base in self._bases]
+        self._nodes = Nodes(url, dict(zip(map(slot_of, self._bases), witnesses, strict=True)))
         self.url = self._nodes.url
         self._keys = f"{literal(prefix)}2:{{*}}:l:"
-        options: dict[str, Any] = {"offer": offer, "tombstone_ttl": tombstone_ttl, "client": self._nodes}
         self.buckets = [
-            RedisStore(url, base=base, witness=witness, **options)
-            for base, witness in zip(self._bases, its_witnesses, strict=True)
+            RedisStore(url, base=base, witness=witness, client=self._nodes, **times)
+            for base, witness in zip(self._bases, witnesses, strict=True)
         ]
 
     def use_driver(self) -> None:
@@ -78,19 +76,10 @@ class ClusterStore:
         The wait for such a node is at most a third of the shortest ttl: then the other leases have to be
         renewed again.
         """
-        places = defaultdict[int, list[int]](list)
-        for place, (key, _) in enumerate(leases):
-            places[bucket_of(key)].append(place)
-        calls = [
-            script_call(*run)
-            for number, its in places.items()
-            for run in self.buckets[number].renewals([leases[place] for place in its])
-        ]
         shortest = min((lease.ttl for _, lease in leases), default=0) / SECOND
         with deadline(at_most(shortest / RENEWALS_PER_TTL)):
-            found = [lives for answer in self._nodes.answers(calls) for lives in answer]
-        order = [place for its in places.values() for place in its]
-        return [bool(lives) for _, lives in sorted(zip(order, found, strict=True))]
+            found = self._ask_of([key for key, _ in leases], RedisStore.renewals, leases)
+        return [bool(lives) for lives in found]
 
     def reap(self, limit: int = 100, every: int = 0, *, recovers_until: int = NEVER) -> Reply:
         """Sweep all buckets, each to an equal part of `limit`, which is rounded up.
@@ -148,15 +137,7 @@ class ClusterStore:
 
     def inspect_all(self, keys: Sequence[str]) -> list[Snapshot]:
         """Return the states of several keys, for the keys of one bucket at one instant."""
-        names = defaultdict[int, list[str]](list)
-        for key in dict.fromkeys(keys):
-            names[bucket_of(key)].append(key)
-        calls = [script_call(*self.buckets[number].inspection(its)) for number, its in names.items()]
-        answers = self._nodes.answers(calls)
-        seen: dict[str, Snapshot] = {}
-        for (number, its), answer in zip(names.items(), answers, strict=True):
-            seen.update(zip(its, self.buckets[number].read_inspection(answer), strict=True))
-        return [seen[key] for key in keys]
+        return self.buckets[0].read_inspection(self._ask_of(keys, RedisStore.inspections, keys))
 
     def forget(self, key: str) -> None:
         self.buckets[bucket_of(key)].forget(key)
@@ -180,8 +161,7 @@ class ClusterStore:
         """Return the epoch of all buckets together, which changes when one node has lost its data."""
         marks = self._ask_each("GET", "epoch")
         if not all(marks):
-            missing = [f"{base}epoch" for base, mark in zip(self._bases, marks, strict=True) if not mark]
-            self._nodes.answers([Call(("SET", name, urandom(8).hex(), "NX")) for name in missing])
+            self._ask_each("SET", "epoch", urandom(8).hex(), "NX")
             marks = self._ask_each("GET", "epoch")
         self._marks = [to_text(mark or b"") for mark in marks]
         return self._epoch
@@ -215,9 +195,25 @@ class ClusterStore:
                 self.epoch()
         return self._marks[number] if epoch == self._epoch else epoch
 
-    def _ask_each(self, command: str, name: str) -> list[Any]:
+    def _ask_of(
+        self, keys: Sequence[str], ask: Callable[..., Iterable[Run]], about: Sequence[Any]
+    ) -> list[Any]:
+        """Send what `ask` says `about` the keys of each bucket; return the answers in their order."""
+        places = defaultdict[int, list[int]](list)
+        for place, key in enumerate(keys):
+            places[bucket_of(key)].append(place)
+        calls = [
+            script_call(*run)
+            for number, its in places.items()
+            for run in ask(self.buckets[number], [about[place] for place in its])
+        ]
+        found = [item for answer in self._nodes.answers(calls) for item in answer]
+        order = [place for its in places.values() for place in its]
+        return [item for _, item in sorted(zip(order, found, strict=True), key=itemgetter(0))]
+
+    def _ask_each(self, command: str, name: str, *more: str) -> list[Any]:
         """Send a command for one name of each bucket; return the answers."""
-        return self._nodes.answers([Call((command, f"{base}{name}")) for base in self._bases])
+        return self._nodes.answers([Call((command, f"{base}{name}", *more)) for base in self._bases])
 
 
 def bucket_of(key: str) -> int:

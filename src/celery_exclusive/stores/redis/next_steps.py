@@ -29,7 +29,6 @@ HINTS = {
     "LOADING": "it is still reading its data: try again in a moment",
     "READONLY": hints.REPLICA,
     "MASTERDOWN": "it is a replica without its primary: point exclusive_store to the primary",
-    "replicas confirmed": "look for the replicas, or lower replicas= in its URL",
     "NOREPLICAS": "fewer replicas follow it than its min-replicas-to-write: look for them",
     "OOM": "its memory is full: raise its maxmemory, or give the locks a server of their own",
     **dict.fromkeys(("NOAUTH", "unauthenticated"), hints.LOGIN),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Any
 
 from redis import exceptions
@@ -111,14 +110,12 @@ class Node(Client):
     `heard`: the slots whose witness has made its statement since the last connection was opened.
     """
 
-    hints = MappingProxyType(
-        {
-            "cluster support disabled": "it is a single server: name it redis:// in exclusive_store",
-            **HINTS,
-            **dict.fromkeys(("ASK", "TRYAGAIN"), _MOVES),
-            **dict.fromkeys(("CLUSTERDOWN", "MOVED", "READONLY", "MASTERDOWN"), _DOWN),
-        }
-    )
+    hints: Mapping[str, str] = {
+        "cluster support disabled": "it is a single server: name it redis:// in exclusive_store",
+        **HINTS,
+        **dict.fromkeys(("ASK", "TRYAGAIN"), _MOVES),
+        **dict.fromkeys(("CLUSTERDOWN", "MOVED", "READONLY", "MASTERDOWN"), _DOWN),
+    }
     begin_tls = "begin its URL with rediss+cluster://"
 
     def __init__(self, to: Address, cluster: str, witnesses: Mapping[int, Witness]) -> None:
@@ -160,17 +157,10 @@ class Node(Client):
             raise
         self._keep(connection, is_hurried=True)
         self.has_failed = False
-        heard.update([slot for slot in unheard if _is_heard(self._witnesses[slot], next(answers))])
+        heard.update([slot for slot in unheard if self._witnesses[slot].hear(next(answers))])
         for call, answer in zip(calls, answers, strict=True):
             call.note(answer)
 
     def _greet(self, connection: Connection) -> None:
         super()._greet(connection)
         self.heard = set()  # an answer that is under way adds to the one before
-
-
-def _is_heard(witness: Witness, answer: Any) -> bool:
-    """Note the answer to a statement. Return whether it need not be repeated on this connection."""
-    if isinstance(answer, Exception):
-        return isinstance(answer, exceptions.NoPermissionError)
-    return witness.hear(*answer)

@@ -157,7 +157,8 @@ class Nodes:
             except StoreUnavailable as error:
                 node.has_failed, problem = True, error
                 continue
-            self._owners, places = read_slots(reply, node.host, self._witnesses)
+            owners, places = read_slots(reply, node.host, self._witnesses)
+            self._owners = owners
             for place in places:
                 self._node(place)
             for place, known in list(self._nodes.items()):
@@ -165,7 +166,7 @@ class Nodes:
                 if place not in places and place not in self._start:  # it has left the cluster
                     self._nodes.pop(place, None)
                     known.close()
-            return self._owners
+            return owners
         raise problem or AssertionError
 
     def _node(self, place: Place) -> Node:

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from celery_exclusive.errors import OptionError
 from celery_exclusive.seams.connections import error_of, socket_of
-from celery_exclusive.stores.idle import keep_alive
 from celery_exclusive.stores.text import to_bytes
 
 try:
@@ -29,9 +28,7 @@ def use_socket(connection: Any) -> None:
     """Let an open connection speak the protocol of this package, which takes a third of the time."""
     its_socket, error = socket_of(connection), error_of(connection)
     connection.limit, connection.send = its_socket.settimeout, its_socket.sendall
-    connection.read = partial(read, its_socket, error)
     connection.read_all = partial(read_all, its_socket, error)
-    keep_alive(its_socket)  # what redis-py sets besides differs between its versions
 
 
 def use_driver(connection: Any) -> None:
@@ -42,20 +39,16 @@ def use_driver(connection: Any) -> None:
         nonlocal seconds
         seconds = most
 
-    def read_reply() -> Any:
+    def read_one() -> Any:
         if seconds is not None and not connection.can_read(timeout=seconds):
             raise TimeoutError("timed out")  # as a socket says it
-        return connection.read_response()
-
-    def read_any() -> Any:
         try:
-            return read_reply()
+            return connection.read_response()
         except exceptions.ResponseError as error:
             return error
 
-    connection.limit, connection.read = limit, read_reply
+    connection.limit, connection.read_all = limit, lambda count: [read_one() for _ in range(count)]
     connection.send = lambda data: connection.send_packed_command([data], check_health=False)
-    connection.read_all = lambda count: [read_any() for _ in range(count)]
 
 
 def pack(command: Command) -> bytes:
@@ -74,51 +67,34 @@ def _bulk(word: object) -> str:
     return f"${len(text)}\r\n{text}\r\n"
 
 
-def read(from_: socket.socket, error: Callable[[str], Exception]) -> Any:
-    """Read one reply in version 2 of the protocol, as redis-py does, in a third of its time.
+def read_all(from_: socket.socket, error: Callable[[str], Exception], count: int) -> list[Any]:
+    """Read the replies to `count` requests in version 2 of the protocol, in a third of redis-py's time.
 
-    A connection of ours has one request under way, so all bytes that come are its reply. `error` makes the
-    exception of an error that the server has replied.
+    A connection of ours has no other request under way, so all bytes that come are of these replies. `error`
+    makes the exception that stands for the reply to a request that the server has refused.
 
     Raises:
         ConnectionError: the server has closed the connection.
     """
-    first = from_.recv(_MOST)
-    if first.startswith(b":") and first.endswith(b"\r\n"):  # of the quick ways
-        return int(first[1:])
-    (reply,) = read_all(from_, error, 1, first)
-    if isinstance(reply, Exception):
-        raise reply
-    return reply
-
-
-def read_all(
-    from_: socket.socket, error: Callable[[str], Exception], count: int, first: bytes | None = None
-) -> list[Any]:
-    """Read the replies to several requests; one that was refused has an exception among them."""
     data, replies, at = bytearray(), list[Any](), 0
-    more = from_.recv(_MOST) if first is None else first
-    while more:
+    while more := from_.recv(_MOST):
+        if count == 1 and not data and more.startswith(b":") and more.endswith(b"\r\n"):
+            return [int(more[1:])]  # of the quick ways
         data += more
         if data.endswith(b"\r\n"):  # it may be whole; parsed with each piece, a long one takes minutes
-            with suppress(_Incomplete):
+            with suppress(EOFError):
                 while len(replies) < count:
                     reply, at = _parse(data, at, error)
                     replies.append(reply)
                 return replies
-        more = from_.recv(_MOST)
     raise ConnectionError("Connection closed by server.")
 
 
-class _Incomplete(Exception):
-    """More bytes have to come."""
-
-
 def _parse(data: bytearray, at: int, error: Callable[[str], Exception]) -> tuple[Any, int]:
-    """Return the reply that begins here, and where it ends."""
+    """Return the reply that begins here, and where it ends. EOFError: more bytes have to come."""
     end = data.find(b"\r\n", at)
     if end < 0:
-        raise _Incomplete
+        raise EOFError
     kind, line, at = data[at], data[at + 1 : end], end + 2
     if kind == _NUMBER:
         return int(line), at
@@ -127,7 +103,7 @@ def _parse(data: bytearray, at: int, error: Callable[[str], Exception]) -> tuple
         if end < at:
             return None, at
         if len(data) < end + 2:
-            raise _Incomplete
+            raise EOFError
         return bytes(data[at:end]), end + 2
     if kind == _LIST:
         items = []

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha1
 from importlib.resources import files
-from types import MappingProxyType
 from typing import Any
 
 from celery_exclusive.core import key_state, records
@@ -25,12 +24,14 @@ class Script:
 
 
 def load(
-    file: str, *, arguments: str, reply: str, fields: Mapping[str, Sequence[str]] = MappingProxyType({})
+    file: str, *, arguments: str, reply: str, fields: Mapping[str, Sequence[str]] | None = None
 ) -> Script:
     """Read a script, and check that its header names the same arguments and reply, and fields of verbs."""
     text = _read(file)
     headers = [f"-- keys: base\n-- arguments: {arguments}\n-- reply: {reply}\n"]
-    headers += [f"-- fields of {verb}: {' '.join(names)}\n" for verb, names in fields.items() if names]
+    headers += [
+        f"-- fields of {verb}: {' '.join(names)}\n" for verb, names in (fields or {}).items() if names
+    ]
     for header in headers:
         if header not in text:
             raise AssertionError(f"{file} and the code that runs it do not agree on\n{header}")

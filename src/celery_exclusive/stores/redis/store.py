@@ -17,17 +17,15 @@ from celery_exclusive.stores.redis.apply import (
     AGAIN,
     APPLY,
     read_owners,
-    read_problem,
     read_reply,
     shorten,
     words_of,
-    words_of_sweep,
 )
 from celery_exclusive.stores.redis.client import Client, Connection, Repeated, Server
 from celery_exclusive.stores.redis.next_steps import CLUSTER
 from celery_exclusive.stores.redis.server_facts import facts_of, warnings_of
 from celery_exclusive.stores.redis.witness import Witness
-from celery_exclusive.stores.text import to_bytes, to_text
+from celery_exclusive.stores.text import to_text
 
 from redis import exceptions  # isort: skip - `protocol` has said what is missing
 
@@ -158,8 +156,8 @@ class RedisStore:
         return self.read(self._client.run(*self.sweep(limit, every, recovers_until)))
 
     def sweep(self, limit: int, every: int, recovers_until: int) -> Run:
-        words = words_of_sweep(limit, every, recovers_until, self.clock(), self._settings)
-        return APPLY, self._base, *words
+        head = (self.clock(), "reap", "", "", "", "", self._settings + urandom(8).hex())
+        return APPLY, self._base, *head, "limit", limit, "every", every, "recovers_until", recovers_until
 
     def read(self, reply: Any) -> Reply:
         """Read the whole reply of apply.lua, and note its last fence."""
@@ -189,14 +187,15 @@ class RedisStore:
         return snapshot
 
     def inspect_all(self, keys: Sequence[str]) -> list[Snapshot]:
-        return self.read_inspection(self._client.run(*self.inspection(keys)))
+        (run,) = self.inspections(keys)
+        return self.read_inspection(self._client.run(*run))
 
-    def inspection(self, keys: Sequence[str]) -> Run:
-        return _INSPECT, self._base, self.clock(), *keys
+    def inspections(self, keys: Sequence[str]) -> list[Run]:
+        return [(_INSPECT, self._base, self.clock(), *keys)]
 
     def read_inspection(self, seen: Any) -> list[Snapshot]:
         return [
-            Snapshot(read_owners(owners), waiting, aside, read_problem(problem))
+            Snapshot(read_owners(owners), waiting, aside, shorten(problem.decode(errors="replace")))
             for waiting, aside, owners, problem in seen
         ]
 
@@ -223,15 +222,13 @@ class RedisStore:
 
     def scan(self, prefix: str = "") -> Iterator[str]:
         start = f"{self._base}l:"
-        seen: set[bytes] = set()
-        for key in map(to_text, self._client.ask("HKEYS", f"{self._base}unreadable")):
-            seen.add(to_bytes(start + key))
-            if key.startswith(prefix):
-                yield key
+        seen = {to_text(key) for key in self._client.ask("HKEYS", f"{self._base}unreadable")}
+        yield from (key for key in seen if key.startswith(prefix))
         for name in names_like(self._client, literal(start + prefix) + "*"):
-            if name not in seen:
-                seen.add(name)
-                yield to_text(name)[len(start) :]
+            key = to_text(name)[len(start) :]
+            if key not in seen:
+                seen.add(key)
+                yield key
 
     def epoch(self) -> str:
         name = f"{self._base}epoch"
@@ -251,9 +248,9 @@ class RedisStore:
         if self._replicas:
             self._client.ask("WAIT", 0, 1)  # raises if its user may not
         warnings = warnings_of(self._client, facts, self.url, self._replicas)
-        return (
-            [*warnings, older_version(self.url, f"{self._older}*")] if self._has_older_locks() else warnings
-        )
+        if self._has_older_locks():
+            warnings.append(older_version(self.url, f"{self._older}*"))
+        return warnings
 
     def close(self) -> None:
         self._client.close()
@@ -264,12 +261,9 @@ class RedisStore:
         A user without rights on these names, or a large database, may hide them.
         """
         with suppress(StoreUnavailable):
-            _, leases = self._client.ask("SCAN", 0, "MATCH", f"{self._older}l:*", "COUNT", _NAMES_AT_START)
-            return bool(
-                leases
-                or self._client.ask("GET", f"{self._older}broker")
-                or self._client.ask("ZCARD", f"{self._older}due")
-            )
+            ask, older = self._client.ask, self._older
+            _, leases = ask("SCAN", 0, "MATCH", f"{older}l:*", "COUNT", _NAMES_AT_START)
+            return bool(leases or ask("GET", f"{older}broker") or ask("ZCARD", f"{older}due"))
         return False
 
     def _check_own_names(self) -> None:
@@ -284,10 +278,6 @@ class RedisStore:
                     f"store {self.url}: {self._base}{name} was overwritten by another program: delete "
                     "it, and find out which program did it. Until then no lock can be acquired"
                 ) from error
-
-    def _new_epoch(self, name: str) -> Any:
-        self._client.ask("SET", name, urandom(8).hex(), "NX")
-        return self._client.ask("GET", name)
 
 
 def literal(text: str) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Sequence
 from os import urandom
+from typing import Any
 
 from celery_exclusive.stores.redis import scripts
+
+from redis import exceptions  # isort: skip - `protocol` has said what is missing
 
 _SCRIPT = scripts.load("witness.lua", arguments="run fence candidate", reply="run fence is_noted")
 _SIZE, _SIZE_OF_FENCE = 64, 8
@@ -22,12 +24,11 @@ class Witness:
     server gets a new epoch, and is treated like a server that has lost all its data. Processes note without a
     lock: two at the same instant may lose one note, and with it a notice.
 
-    `memory` is shared with the children, since the parent connects while they work. None: it is made here.
+    Its memory is shared with the children, since the parent connects while they work.
     """
 
-    def __init__(self, base: str, memory: memoryview | None = None) -> None:
-        self._base = base
-        memory = memoryview(mmap.mmap(-1, _SIZE)) if memory is None else memory
+    def __init__(self, base: str) -> None:
+        self._base, memory = base, memoryview(mmap.mmap(-1, _SIZE))
         self._fence, self._id = memory[:_SIZE_OF_FENCE].cast("q"), memory[_SIZE_OF_FENCE:_SIZE]
 
     def note(self, fence: int) -> None:
@@ -39,12 +40,15 @@ class Witness:
         fence = self._fence[0]  # before the run: if another process hears of a new one now, it is too low
         return ("EVAL", _SCRIPT.text, 1, self._base, self._run, fence, urandom(8).hex())
 
-    def hear(self, run: bytes, fence: int, is_noted: int) -> bool:
+    def hear(self, answer: Any) -> bool:
         """Learn from the answer which run of the server grants leases from now on.
 
         False: the server could note nothing; the statement has to be repeated before the server grants a
-        lease.
+        lease. What the server refuses is said by the call that follows.
         """
+        if isinstance(answer, Exception):
+            return isinstance(answer, exceptions.NoPermissionError)
+        run, fence, is_noted = answer
         if is_noted and run != self._run:
             self._id[:] = run.ljust(_SIZE - _SIZE_OF_FENCE, b"\0")
             self._fence[0] = fence
@@ -53,9 +57,3 @@ class Witness:
     @property
     def _run(self) -> bytes:
         return bytes(self._id).rstrip(b"\0")
-
-
-def witnesses(bases: Sequence[str]) -> list[Witness]:
-    """Return one witness for each bucket of a cluster: a bucket moves, and loses its data, on its own."""
-    memory = memoryview(mmap.mmap(-1, _SIZE * len(bases)))
-    return [Witness(base, memory[_SIZE * number :]) for number, base in enumerate(bases)]
