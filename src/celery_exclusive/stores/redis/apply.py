@@ -43,17 +43,17 @@ class _Form:
 
 
 _FORMS: Final = {kind: _Form(kind) for kind in get_args(KeyOperation)}
-FIELDS: Final = {
+_FIELDS: Final = {
     form.verb: [sent for name in form.names for sent in _PAIRS.get(name, (name,))] for form in _FORMS.values()
 }
 """The fields that each verb has by their names, as the header of apply.lua lists them."""
-FIELDS["reap"] = ["limit", "every", "recovers_until"]
-FIELDS["acquire_alone"] += ["list", "payload"]
+_FIELDS["reap"] = ["limit", "every", "recovers_until"]
+_FIELDS["acquire_alone"] += ["list", "payload"]
 APPLY: Final = scripts.load(
     "apply.lua",
     arguments="now verb key id token ttl settings field value",
     reply="answer number owners epoch wakes asides unreadable time drawn",
-    fields=FIELDS,
+    fields=_FIELDS.items(),
 )
 
 

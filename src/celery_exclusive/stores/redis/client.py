@@ -16,24 +16,23 @@ from celery_exclusive.stores.redis.scripts import Script
 from celery_exclusive.stores.redis.witness import Witness
 from celery_exclusive.system.deadline import at_most
 
-from redis import connection as driver  # isort: skip - `protocol` says what is missing
-from redis import exceptions  # isort: skip
+from redis import connection as driver, exceptions  # isort: skip - `protocol` says what is missing
 
 _ALIVE: dict[str, Any] = {"socket_keepalive": True, "socket_keepalive_options": KEEP_ALIVE}
 """What `keep_alive` does, for redis-py."""
-_WORDS: dict[type[Exception], str] = {
-    exceptions.BusyLoadingError: "LOADING",
-    exceptions.ReadOnlyError: "READONLY",
-    exceptions.OutOfMemoryError: "OOM",
-    exceptions.NoPermissionError: "NOPERM",
-    exceptions.AuthenticationError: "NOAUTH",
-    exceptions.MovedError: "MOVED",
-    exceptions.AskError: "ASK",
-    exceptions.TryAgainError: "TRYAGAIN",
-    exceptions.MasterDownError: "MASTERDOWN",
-    exceptions.ClusterDownError: "CLUSTERDOWN",
+CODES: dict[str, type[exceptions.RedisError]] = {
+    "LOADING": exceptions.BusyLoadingError,
+    "READONLY": exceptions.ReadOnlyError,
+    "OOM": exceptions.OutOfMemoryError,
+    "NOPERM": exceptions.NoPermissionError,
+    "NOAUTH": exceptions.AuthenticationError,
+    "MOVED": exceptions.MovedError,
+    "ASK": exceptions.AskError,
+    "TRYAGAIN": exceptions.TryAgainError,
+    "MASTERDOWN": exceptions.MasterDownError,
+    "CLUSTERDOWN": exceptions.ClusterDownError,
 }
-"""The first words of errors, which redis-py leaves out of their texts."""
+"""The first words of errors. The texts of errors of these types are without them."""
 _ARGUMENTS = ", with args beginning with"
 """After these words a server repeats the arguments of a command: passwords and keys."""
 _TIMEOUTS = ("socket_timeout", "socket_connect_timeout")
@@ -150,7 +149,7 @@ class Client:
         cause = None if has_arguments else error
         is_refusal = isinstance(error, exceptions.ResponseError)
         failure = getattr(error, "failure", Denied if is_refusal else StoreUnavailable)
-        words = [word for kind, word in _WORDS.items() if isinstance(error, kind)]
+        words = [code for code, kind in CODES.items() if isinstance(error, kind)]
         words += [word for word in self.hints if word in text]
         step = hints.ALIVE
         if words:

@@ -46,13 +46,10 @@ class ClusterStore:
         """The epoch of each bucket, as it was last seen. It changes when its node has lost its data."""
         self._times = [0] * BUCKETS
         witnesses = [Witness(base) for base in self._bases]
-        self._nodes = Nodes(url, dict(zip(map(slot_of, self._bases), witnesses, strict=True)))
+        self._nodes = Nodes(url, {slot_of(it.base): it for it in witnesses})
         self.url = self._nodes.url
         self._keys = f"{literal(prefix)}2:{{*}}:l:"
-        self.buckets = [
-            RedisStore(url, base=base, witness=witness, client=self._nodes, **times)
-            for base, witness in zip(self._bases, witnesses, strict=True)
-        ]
+        self.buckets = [RedisStore(url, witness=it, client=self._nodes, **times) for it in witnesses]
 
     def use_driver(self) -> None:
         """Let redis-py read and write on new connections."""
@@ -126,11 +123,9 @@ class ClusterStore:
         return _with_epoch(merged, self._epoch or ("" if problem else self.epoch()))
 
     def keep_namespace(self, broker: str, life: int, *, adopts: bool = False) -> str:
-        first = self.buckets[0]
-        return first.keep_namespace(broker, life, adopts=adopts, has_line=self._has_line)
-
-    def _has_line(self) -> bool:
-        return any(self._ask_each("ZCARD", "due"))
+        return self.buckets[0].keep_namespace(
+            broker, life, adopts=adopts, has_line=lambda: any(self._ask_each("ZCARD", "due"))
+        )
 
     def inspect(self, key: str) -> Snapshot:
         return self.buckets[bucket_of(key)].inspect(key)

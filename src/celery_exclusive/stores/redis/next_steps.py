@@ -13,14 +13,6 @@ _FILES = (
     "its key has one"
 )
 _CLIENT = "name a certificate that it accepts, and its key, as ssl_certfile and ssl_keyfile in its URL"
-_TLS = {
-    **dict.fromkeys(("Hostname mismatch", "IP address mismatch", "doesn't match"), _NAME),
-    **dict.fromkeys(("certificate has expired", "certificate is not yet valid"), _VALIDITY),
-    "certificate verify failed": "name the file of the authority that issued it, as ssl_ca_certs in its URL",
-    "wrong version number": "it speaks no TLS on this port: leave TLS out of its URL",
-    **dict.fromkeys(("KEY_VALUES_MISMATCH", "[SSL] PEM lib", "NO_CERTIFICATE_OR_CRL_FOUND"), _FILES),
-    **dict.fromkeys((" alert certificate", " alert unknown ca", " alert bad certificate"), _CLIENT),
-}
 _OF_FILES = ("No such file", "Permission denied")
 _BROKEN_OFF = ("reset", "closed", "EOF", "Broken pipe")
 CLUSTER = "it is a Redis Cluster: name it redis+cluster:// in exclusive_store, rediss+cluster:// with TLS"
@@ -39,7 +31,12 @@ HINTS = {
     "CLUSTERDOWN": CLUSTER,
     "DB index": "name a database that the server has, 0 in a Redis Cluster",
     "unknown command": "check that it is a Redis server and allows this command",
-    **_TLS,
+    **dict.fromkeys(("Hostname mismatch", "IP address mismatch", "doesn't match"), _NAME),
+    **dict.fromkeys(("certificate has expired", "certificate is not yet valid"), _VALIDITY),
+    "certificate verify failed": "name the file of the authority that issued it, as ssl_ca_certs in its URL",
+    "wrong version number": "it speaks no TLS on this port: leave TLS out of its URL",
+    **dict.fromkeys(("KEY_VALUES_MISMATCH", "[SSL] PEM lib", "NO_CERTIFICATE_OR_CRL_FOUND"), _FILES),
+    **dict.fromkeys((" alert certificate", " alert unknown ca", " alert bad certificate"), _CLIENT),
 }
 """The next steps, by words of errors. The first word that is found counts. Empty: `to_grant` makes it."""
 _LINE = "as the ACL line in docs/security.md does"

@@ -11,7 +11,7 @@ from redis import exceptions
 from redis.crc import key_slot
 
 from celery_exclusive.stores.redis.address import Address, Place
-from celery_exclusive.stores.redis.client import Client, Connection, Repeated
+from celery_exclusive.stores.redis.client import CODES, Client, Connection, Repeated
 from celery_exclusive.stores.redis.next_steps import HINTS
 from celery_exclusive.stores.redis.protocol import Command, pack
 from celery_exclusive.stores.redis.scripts import Script
@@ -29,17 +29,6 @@ _PASSING = (
     exceptions.NoScriptError,
 )
 """Refusals of a node that has done nothing. This node, or another one, may do it soon."""
-
-_BY_CODE = {
-    "ASK": exceptions.AskError,
-    "MOVED": exceptions.MovedError,
-    "TRYAGAIN": exceptions.TryAgainError,
-    "CLUSTERDOWN": exceptions.ClusterDownError,
-    "MASTERDOWN": exceptions.MasterDownError,
-}
-"""Errors that a connection of redis-py 5 knows only within redis-py's own cluster client."""
-
-
 _MOVES = "its slot is on its way to another node: if that lasts, run redis-cli --cluster fix"
 _DOWN = "its slot has no primary now: a failover takes some seconds, else look at CLUSTER INFO and its log"
 
@@ -74,9 +63,11 @@ class Call:
 
     def note(self, answer: Any) -> None:
         """Note the answer of a node, which may be an error."""
-        if type(answer) is exceptions.ResponseError:
+        if (
+            type(answer) is exceptions.ResponseError
+        ):  # redis-py 5 knows some types only in its own cluster client
             code, _, text = str(answer).partition(" ")
-            answer = _BY_CODE[code](text) if code in _BY_CODE else answer
+            answer = CODES[code](text) if code in CODES else answer
         if isinstance(answer, exceptions.NoScriptError) and self.script:
             self.command = ("EVAL", self.script.text, *self.command[2:])
         self.error = answer if isinstance(answer, Exception) else None

@@ -17,10 +17,9 @@ from redis import exceptions
 from redis.cluster import parse_cluster_slots
 
 from celery_exclusive.errors import StoreUnavailable
-from celery_exclusive.stores.redis import address, protocol
-from celery_exclusive.stores.redis.address import Place
+from celery_exclusive.stores.redis.address import Place, parse_cluster
 from celery_exclusive.stores.redis.node import Call, Node, script_call
-from celery_exclusive.stores.redis.protocol import Command
+from celery_exclusive.stores.redis.protocol import Command, use_driver, use_socket
 from celery_exclusive.stores.redis.scripts import Script
 from celery_exclusive.stores.redis.witness import Witness
 from celery_exclusive.system.deadline import at_most, deadline
@@ -47,19 +46,19 @@ class Nodes:
 
     def __init__(self, url: str, witnesses: Mapping[int, Witness]) -> None:
         self._witnesses = witnesses
-        self.url, start = address.parse_cluster(url)
+        self.url, start = parse_cluster(url)
         self._first, self._start = start[0], [node.host_and_port for node in start]
         self._owners: dict[int, Place] | None = None
         self._nodes = dict[Place, Node]()
-        self._use_protocol: Callable[[Any], object] = protocol.use_socket
+        self._use_protocol: Callable[[Any], object] = use_socket
         for place in self._start:
             self._node(place)
 
     def use_driver(self) -> None:
         """Let redis-py read and write on new connections."""
-        self._use_protocol = protocol.use_driver
+        self._use_protocol = use_driver
         for node in list(self._nodes.values()):
-            node.use_protocol = protocol.use_driver
+            node.use_protocol = use_driver
 
     def run(self, script: Script, base: str, *arguments: object, again: Command = (), **_: object) -> Any:
         """Run a script on the node of its base."""

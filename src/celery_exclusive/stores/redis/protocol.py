@@ -33,22 +33,19 @@ def use_socket(connection: Any) -> None:
 
 def use_driver(connection: Any) -> None:
     """Let an open connection send and read as redis-py does."""
-    seconds: float | None = connection.socket_timeout
-
-    def limit(most: float) -> None:
-        nonlocal seconds
-        seconds = most
+    connection.seconds = connection.socket_timeout
 
     def read_one() -> Any:
-        if seconds is not None and not connection.can_read(timeout=seconds):
+        if connection.seconds is not None and not connection.can_read(timeout=connection.seconds):
             raise TimeoutError("timed out")  # as a socket says it
         try:
             return connection.read_response()
         except exceptions.ResponseError as error:
             return error
 
-    connection.limit, connection.read_all = limit, lambda count: [read_one() for _ in range(count)]
+    connection.limit = partial(setattr, connection, "seconds")
     connection.send = lambda data: connection.send_packed_command([data], check_health=False)
+    connection.read_all = lambda count: [read_one() for _ in range(count)]
 
 
 def pack(command: Command) -> bytes:

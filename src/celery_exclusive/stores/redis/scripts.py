@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import sha1
 from importlib.resources import files
@@ -23,15 +23,11 @@ class Script:
     name: str
 
 
-def load(
-    file: str, *, arguments: str, reply: str, fields: Mapping[str, Sequence[str]] | None = None
-) -> Script:
+def load(file: str, *, arguments: str, reply: str, fields: Iterable[tuple[str, list[str]]] = ()) -> Script:
     """Read a script, and check that its header names the same arguments and reply, and fields of verbs."""
     text = _read(file)
     headers = [f"-- keys: base\n-- arguments: {arguments}\n-- reply: {reply}\n"]
-    headers += [
-        f"-- fields of {verb}: {' '.join(names)}\n" for verb, names in (fields or {}).items() if names
-    ]
+    headers += [f"-- fields of {verb}: {' '.join(names)}\n" for verb, names in fields if names]
     for header in headers:
         if header not in text:
             raise AssertionError(f"{file} and the code that runs it do not agree on\n{header}")

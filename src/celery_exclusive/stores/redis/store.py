@@ -13,14 +13,7 @@ from celery_exclusive.core.records import NEVER
 from celery_exclusive.errors import OptionError, StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import Capabilities, Reply, Snapshot, as_repeated, older_version
 from celery_exclusive.stores.redis import address, protocol, scripts
-from celery_exclusive.stores.redis.apply import (
-    AGAIN,
-    APPLY,
-    read_owners,
-    read_reply,
-    shorten,
-    words_of,
-)
+from celery_exclusive.stores.redis.apply import AGAIN, APPLY, read_owners, read_reply, shorten, words_of
 from celery_exclusive.stores.redis.client import Client, Connection, Repeated, Server
 from celery_exclusive.stores.redis.next_steps import CLUSTER
 from celery_exclusive.stores.redis.server_facts import facts_of, warnings_of
@@ -65,11 +58,10 @@ class RedisStore:
         offer: int = 5_000_000,
         tombstone_ttl: int = 600_000_000,
         client: Server | None = None,
-        base: str | None = None,
         witness: Witness | None = None,
     ) -> None:
-        self._base, self._older = base or f"{prefix}2:{{0}}:", f"{prefix}1:{{0}}:"
-        self._witness = witness or Witness(self._base)
+        self._witness = witness or Witness(f"{prefix}2:{{0}}:")
+        self._base, self._older = self._witness.base, f"{prefix}1:{{0}}:"
         self._client: Server = client or self.connect(url)
         self.url, self.place, self._replicas = self._client.url, self._client.place, 0
         if isinstance(self._client, Client) and (replicas := self._client.replicas):
@@ -287,12 +279,10 @@ def literal(text: str) -> str:
 
 def names_like(server: Server, pattern: str) -> Iterator[bytes]:
     """Yield the names that match a pattern. What changes meanwhile may be missed, or come twice."""
-    cursor: Any = 0
-    while True:
-        cursor, found = server.ask("SCAN", cursor, "MATCH", pattern, "COUNT", 1000)
+    cursor = None
+    while cursor != b"0":
+        cursor, found = server.ask("SCAN", cursor or 0, "MATCH", pattern, "COUNT", 1000)
         yield from found
-        if int(cursor) == 0:
-            return
 
 
 class _Refused(Exception):

@@ -28,7 +28,7 @@ class Witness:
     """
 
     def __init__(self, base: str) -> None:
-        self._base, memory = base, memoryview(mmap.mmap(-1, _SIZE))
+        self.base, memory = base, memoryview(mmap.mmap(-1, _SIZE))
         self._fence, self._id = memory[:_SIZE_OF_FENCE].cast("q"), memory[_SIZE_OF_FENCE:_SIZE]
 
     def note(self, fence: int) -> None:
@@ -38,7 +38,7 @@ class Witness:
     def statement(self) -> tuple[object, ...]:
         """Return the command by which a new connection begins."""
         fence = self._fence[0]  # before the run: if another process hears of a new one now, it is too low
-        return ("EVAL", _SCRIPT.text, 1, self._base, self._run, fence, urandom(8).hex())
+        return ("EVAL", _SCRIPT.text, 1, self.base, self._run, fence, urandom(8).hex())
 
     def hear(self, answer: Any) -> bool:
         """Learn from the answer which run of the server grants leases from now on.
