@@ -61,14 +61,15 @@ def words_of(key: str, operation: KeyOperation, now: int | str, settings: str) -
     """Return the arguments of the script: of the fields after `settings` those that have no default."""
     form = _FORMS[type(operation)]
     values = form.values_of(operation)
-    others, named = values[form.in_head :], list[object]()
+    others = values[form.in_head :]
+    named: list[object] = []
     if others != form.defaults:
         for name, value, default in zip(form.names, others, form.defaults, strict=True):
             if value != default and name in _PAIRS:
                 named += (word for pair in zip(_PAIRS[name], value, strict=True) for word in pair)
             elif value != default:
                 named += (name, value)
-    head = (*values[: form.in_head], *form.blanks)
+    head = values[: form.in_head] + form.blanks
     return (now, form.verb, key, *head, settings + urandom(8).hex(), *named)
 
 

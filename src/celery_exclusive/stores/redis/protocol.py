@@ -73,10 +73,12 @@ def read_all(from_: socket.socket, error: Callable[[str], Exception], count: int
     Raises:
         ConnectionError: the server has closed the connection.
     """
-    data, replies, at = bytearray(), list[Any](), 0
-    while more := from_.recv(_MOST):
-        if count == 1 and not data and more.startswith(b":") and more.endswith(b"\r\n"):
-            return [int(more[1:])]  # of the quick ways
+    more = from_.recv(_MOST)
+    if count == 1 and more.startswith(b":") and more.endswith(b"\r\n"):  # of the quick ways
+        return [int(more[1:])]
+    replies: list[Any] = []
+    data, at = bytearray(), 0
+    while more:
         data += more
         if data.endswith(b"\r\n"):  # it may be whole; parsed with each piece, a long one takes minutes
             with suppress(EOFError):
@@ -84,6 +86,7 @@ def read_all(from_: socket.socket, error: Callable[[str], Exception], count: int
                     reply, at = _parse(data, at, error)
                     replies.append(reply)
                 return replies
+        more = from_.recv(_MOST)
     raise ConnectionError("Connection closed by server.")
 
 
