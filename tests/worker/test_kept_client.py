@@ -145,7 +145,7 @@ def test_a_provider_of_passwords_gets_to_know_each_client(
 
 
 def test_a_worker_receives_and_acknowledges_with_one_client(app: Celery, made: list[Channel]) -> None:
-    note_queues(app)
+    note_queues(app, keeps_client=True)
     received: list[int] = []
 
     def receive(body: Any, message: Any) -> None:

@@ -35,9 +35,8 @@ def refuse_changed_names(app: Any) -> None:
     load_transport(app)
     if found := probe.refusals():
         raise OptionError(found[0])
-    vars(app._celery_exclusive).pop(
-        "fast", None
-    )  # a publish may have looked before all modules were imported
+    # A publish may have looked before all modules were imported.
+    vars(app._celery_exclusive).pop("fast", None)
 
 
 def refuse_unfit(services: Services, pool: Any) -> None:

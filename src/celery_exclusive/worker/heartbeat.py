@@ -23,7 +23,7 @@ from celery_exclusive.system.deadline import at_most
 from celery_exclusive.system.forks import forks_wait
 from celery_exclusive.system.threads import NativeThread
 from celery_exclusive.worker.other_stores import OtherStores
-from celery_exclusive.worker.roster import Roster, Slot
+from celery_exclusive.worker.roster import Roster
 
 if TYPE_CHECKING:
     from celery_exclusive.options.values import Values
@@ -104,7 +104,7 @@ class Heartbeat:
     def _leases(self) -> list[_RunLease]:
         """Return the leases of all runs, and note the period that they need."""
         leases = [
-            _RunLease(claim, slot, self._lost, claim in slot.held)
+            _RunLease(claim, self.roster, self._lost, claim in slot.held)
             for slot in self.roster.runs()
             for claim in slot.claims.leases
         ]
@@ -118,13 +118,13 @@ class _RunLease:
     """A lease of a run, and whether the run held it before the beat."""
 
     _claim: Claim
-    _slot: Slot
+    _roster: Roster
     _lost: set[Claim]
     _was_held: bool
 
     @property
     def is_over(self) -> bool:
-        return self._claim in self._lost or not self._slot.holds(self._claim)
+        return self._claim in self._lost or not self._roster.holds(self._claim)
 
     def renewed(self, asked: float, *, anew: bool = False) -> None: ...
 

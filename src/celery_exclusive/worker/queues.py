@@ -15,15 +15,13 @@ SOURCE = "exclusive_source"
 """The key in the delivery info of a message under which its queue stands."""
 
 
-def note_queues(app: Any, *, keeps_client: bool | None = None) -> None:
+def note_queues(app: Any, *, keeps_client: bool) -> None:
     """Let the worker of this app note on each task message the queue that it was consumed from.
 
-    `keeps_client`: whether its channel keeps its client; None: as the app has it.
+    `keeps_client`: whether its channel keeps its client.
     """
     base = app.amqp.Consumer
     if not issubclass(base, _NotingConsumer):
-        if keeps_client is None:
-            keeps_client = "kept client" in app._celery_exclusive.fast
         names = {"__module__": __name__, "keeps_client": keeps_client}
         app.amqp.Consumer = type(base.__name__, (_NotingConsumer, base), names)
 

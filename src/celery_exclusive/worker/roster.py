@@ -54,10 +54,6 @@ class Slot:
         """Note that the run holds these leases, and no others: only they are restored from now on."""
         self.held = claims
 
-    def holds(self, claim: Claim) -> bool:
-        """Whether the run holds this lease now."""
-        return claim in self.held
-
 
 class Roster:
     """The slots of the runs in this process."""
@@ -82,6 +78,10 @@ class Roster:
     def runs(self) -> Sequence[Slot]:
         """Return the slots of the runs that have begun and not ended."""
         return list(self._slots)
+
+    def holds(self, claim: Claim) -> bool:
+        """Whether a run holds this lease now."""
+        return any(claim in slot.held for slot in self.runs())
 
     def left(self) -> Sequence[Slot]:
         """Return the slots of the runs whose children are gone."""
@@ -200,23 +200,23 @@ class SharedRoster(Roster):
 
     def runs(self) -> Sequence[Slot]:
         """Return the slots of the runs in children that live."""
-        return [slot for slot in self._all() if not is_gone(slot.pid)]
+        return [slot for pid, slot in self._all() if not is_gone(pid)]
 
     def left(self) -> Sequence[Slot]:
-        return [slot for slot in self._all() if is_gone(slot.pid)]
+        return [slot for pid, slot in self._all() if is_gone(pid)]
 
-    def _all(self) -> Iterator[_SeenSlot]:
+    def _all(self) -> Iterator[tuple[int, Slot]]:
         for index, pid in enumerate(self._pids):
-            if pid and (slot := self.read(index, pid)):
-                yield slot
+            if pid and (slot := self._read(index, pid)):
+                yield pid, slot
 
-    def read(self, index: int, pid: int) -> _SeenSlot | None:
+    def _read(self, index: int, pid: int) -> Slot | None:
         """Read the slot of a child. None: the child runs no task, or was killed while it wrote."""
         for _ in range(3):  # its child may write it just then
             record = self._records[index]
             claims = record.claims[: record.size]
             if crc32(claims) == record.checksum and self._pids[index] == pid:
-                return _SeenSlot(self, index, pid, claims)
+                return Slot(*_load(claims))
             time.sleep(0.001)
         return None
 
@@ -265,18 +265,6 @@ class _ChildSlot(Slot):
                 "use a shorter task_id"
             )
         self._record.size, self._record.checksum, self._record.claims = len(said), crc32(said), said
-
-
-class _SeenSlot(Slot):
-    """The slot of a child, as the main process has read it."""
-
-    def __init__(self, roster: SharedRoster, index: int, pid: int, said: bytes) -> None:
-        super().__init__(*_load(said))
-        self._roster, self._index, self.pid = roster, index, pid
-
-    def holds(self, claim: Claim) -> bool:
-        now = self._roster.read(self._index, self.pid)
-        return now is not None and claim in now.held and not is_gone(self.pid)
 
 
 def _load(said: bytes) -> tuple[Claims, tuple[Claim, ...]]:

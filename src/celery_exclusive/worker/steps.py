@@ -80,11 +80,17 @@ class Locks(bootsteps.StartStopStep):
             notices.logger.warning(warning)
         broker = own_broker(services)
         keep_namespace(services, broker)
-        note_queues(parent.app)
-        roster = _roster(parent)
+        note_queues(parent.app, keeps_client="kept client" in services.fast)
+        is_forked = getattr(parent, "pool_start_method", "fork") == get_start_method() == "fork"
+        roster, relay = Roster(), None
+        if "prefork" in parent.pool_cls.__module__:
+            children = max(parent.concurrency, parent.max_concurrency or 0)
+            roster = SharedRoster(children, is_inherited=is_forked)
+            if is_forked and parent.semaphore and "relay" in services.fast:  # an event loop reads its results
+                relay = Relay(services, parent)
         heartbeat = Heartbeat(services, broker, roster)
         self.reaper = Reaper(services, heartbeat.notice_epoch)
-        self.worker = WorkerContext(services, roster, heartbeat, _relay(services, parent), parent)
+        self.worker = WorkerContext(services, roster, heartbeat, relay, parent)
         services.workers.append(self.worker)
         heartbeat.start()
         self.reaper.start()
@@ -164,19 +170,3 @@ class Locks(bootsteps.StartStopStep):
         before = lines[at].partition(".>")[0] if ".>" in lines[at] else ""
         lines.insert(at + 1, f"{before}.> locks:       {place}")
         return "\n".join(lines) + "\n"
-
-
-def _roster(parent: Any) -> Roster:
-    if "prefork" not in parent.pool_cls.__module__:
-        return Roster()
-    return SharedRoster(max(parent.concurrency, parent.max_concurrency or 0), is_inherited=_is_forked(parent))
-
-
-def _relay(services: Services, parent: Any) -> Relay | None:
-    """The relay of a pool of forked processes, whose results an event loop reads."""
-    is_possible = "prefork" in parent.pool_cls.__module__ and _is_forked(parent) and parent.semaphore
-    return Relay(services, parent) if is_possible and "relay" in services.fast else None
-
-
-def _is_forked(parent: Any) -> bool:
-    return bool(getattr(parent, "pool_start_method", "fork") == get_start_method() == "fork")
