@@ -44,11 +44,14 @@ class Undeclared:
         task_rejected.connect(self._refuse)
 
     def _receive(self, request: Any, **_: Any) -> None:
-        task, fields = request.task, request.message.headers.get(HEADER)
-        names_lock = isinstance(fields, dict) and fields.get("exclusive") is not None
-        if isinstance(task, GatedTask) and (self.services.exclusive(task) or not names_lock):
+        task, headers = request.task, request.message.headers
+        if isinstance(task, GatedTask) and (
+            self.services.exclusive(task)
+            or not isinstance(fields := headers.get(HEADER), dict)
+            or fields.get("exclusive") is None
+        ):
             return  # the child that runs it reads its header
-        if header := read_header(self.services, request.message.headers, request.id, task.name):
+        if header := read_header(self.services, headers, request.id, task.name):
             came = Delivered.of(request)
             note_route(came, header)
             if self._leave_lines(task, request.id, header, again=came.redelivered):
