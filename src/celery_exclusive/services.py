@@ -9,7 +9,7 @@ from typing import Any, Protocol, cast
 
 from celery_exclusive.brokers import broker_urls, redelivers_at_once, scheme
 from celery_exclusive.core.delivery import Claims
-from celery_exclusive.core.operations import Acquire, AcquireAlone, Enqueue, KeyOperation, Recall
+from celery_exclusive.core.operations import Acquire, Enqueue, KeyOperation, Recall
 from celery_exclusive.core.records import NEVER, SECOND
 from celery_exclusive.errors import OptionError
 from celery_exclusive.options.declared import Exclusive, Unique
@@ -140,11 +140,6 @@ class Services:
         return bool(place) and place == self.broker_place
 
     @cached_property
-    def is_redis(self) -> bool:
-        """Whether broker and store are each a Redis: the store can work while Celery makes a message."""
-        return bool(self.broker_place) and hasattr(self.store, "begin")
-
-    @cached_property
     def signer(self) -> Signer:
         return Signer(self.settings.secrets, self.settings.exclusive_prefix)
 
@@ -217,20 +212,15 @@ class PublishingStore:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    def apply(
-        self, key: str, operation: KeyOperation, begun: Any = None, *, follows_up: bool = True
-    ) -> Reply:
-        """Apply the operation, or finish one that the store has begun. Republish the messages in its reply.
+    def apply(self, key: str, operation: KeyOperation, *, follows_up: bool = True) -> Reply:
+        """Apply the operation, and republish the messages in its reply.
 
         Without `follows_up` the caller republishes them.
         """
         if isinstance(operation, (Acquire, Enqueue)) and operation.message is not None:
-            signer = self._services.signer
-            if signer.is_on:
-                signed = signer.sign_parked(operation.message, key, operation.id)
-                operation = replace(operation, message=signed)
-        store: Any = self._store
-        reply: Reply = store.finish(key, operation, begun) if begun else store.apply(key, operation)
+            signed = self._services.signer.sign_parked(operation.message, key, operation.id)
+            operation = replace(operation, message=signed)
+        reply = self._store.apply(key, operation)
         if follows_up and (reply.wake or reply.aside):
             self._services.courier.follow_up(reply)
         return reply
@@ -238,16 +228,6 @@ class PublishingStore:
     def recall(self, key: str, id: str) -> None:
         """Publish a message out of turn, without waiting for the courier: there may be many."""
         self._services.courier.follow_up(self._store.apply(key, Recall(id)), wait=0)
-
-    def acquire_and_push(
-        self, key: str, operation: AcquireAlone, to: str, message: bytes, client: Any = None
-    ) -> Reply | None:
-        """Apply the operation and push the message with it, in a store that can. None: it is refused."""
-        store: Any = self._store
-        reply: Reply | None = store.acquire_and_push(key, operation, to, message, client)
-        if reply and (reply.wake or reply.aside):
-            self._services.courier.follow_up(reply)
-        return reply
 
     def reap(self, limit: int = 100, every: int = 0, *, recovers_until: int = NEVER) -> Reply:
         """Reap without waiting for the courier: a sweep of many keys can `wait` for it."""

@@ -31,7 +31,7 @@ from kombu.transport.redis import Channel
 
 from celery_exclusive import DuplicateTask, StoreUnavailable, Unique, install
 from celery_exclusive.core.operations import Acquire
-from celery_exclusive.publishing import one_call
+from celery_exclusive.publishing import asking
 from celery_exclusive.publishing.publisher import PUBLISHER
 from celery_exclusive.stores.redis.store import RedisStore
 from tests.proxy import Proxy
@@ -749,7 +749,7 @@ def test_a_large_message_is_sent_without_the_timeout_of_the_store_and_not_for_a_
     make_app: Any, redis_url: str, redis_server: RedisServer, pushes: list[bool]
 ) -> None:
     app = make_app(redis_url)
-    large = "x" * one_call._LARGE
+    large = "x" * asking._LARGE
     first = load(app).apply_async((large,), unique=Unique(key="large"))
     assert holder_of(app, first.key) == first.id
     assert load(app).apply_async((large,), unique=Unique(key="large")).outcome == "skipped"

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from celery_exclusive.options.amounts import MOST, is_number
-from celery_exclusive.options.declared import Exclusive, Unique
 from celery_exclusive.options.option import Option
 from celery_exclusive.options.settings import Settings
 
@@ -14,16 +13,9 @@ Values = Mapping[str, Mapping[str, Any]]
 T = TypeVar("T", bound=Option)
 
 
-def declared_options(task: Any) -> tuple[Exclusive | None, Unique | None]:
-    """Return the options of a task that no call has changed."""
-    exclusive, unique = getattr(task, "exclusive", None), getattr(task, "unique", None)
-    return (
-        exclusive if isinstance(exclusive, Exclusive) else None,
-        unique if isinstance(unique, Unique) else None,
-    )
-
-
-def option_of_call(task: Any, kind: type[T], values: Values | None, limits: Settings | None) -> T | None:
+def option_of_call(
+    task: Any, kind: type[T], values: Values | None = None, limits: Settings | None = None
+) -> T | None:
     """Return the option of a task, with the values that a call gives in their place.
 
     With `limits`, the values may be forged: no time is longer than in the task's own option or the settings.

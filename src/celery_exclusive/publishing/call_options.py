@@ -11,7 +11,6 @@ from celery import Celery
 
 from celery_exclusive.errors import OptionError, closest, did_you_mean
 from celery_exclusive.options.declared import KINDS, NAMES, Exclusive, Unique
-from celery_exclusive.options.values import declared_options
 from celery_exclusive.seams.celery_app import own_options
 
 if TYPE_CHECKING:
@@ -46,34 +45,33 @@ def pop_call_options(name: str, task: Any, options: dict[str, Any]) -> CallOptio
     Raises OptionError if a value is neither None nor such an option, or if the task declares no option: its
     workers would not look for one.
     """
-    exclusive, unique = declared_options(task)
+    exclusive, unique = getattr(task, "exclusive", None), getattr(task, "unique", None)
+    exclusive = exclusive if isinstance(exclusive, Exclusive) else None
+    unique = unique if isinstance(unique, Unique) else None
+    declared = CallOptions(exclusive, unique, (), {})
     if options.keys() <= _CELERYS and _TYPES.isdisjoint(map(type, options.values())):
-        return CallOptions(exclusive, unique, (), {})
+        return declared
     _refuse_misspelt(name, options)
-    declared = {"exclusive": exclusive, "unique": unique}
-    chosen: dict[str, Any] = {**declared}
-    off: list[str] = []
-    values: dict[str, dict[str, Any]] = {}
-    for kind in KINDS:
-        attribute = kind.attribute
-        if attribute not in options:
+    given = {
+        word: (kind, options.pop(word)) for word, kind in zip(NAMES, KINDS, strict=True) if word in options
+    }
+    for word, (kind, option) in given.items():
+        if option is None:
             continue
-        given = chosen[attribute] = options.pop(attribute)
-        if given is None:
-            off.append(attribute)
-        elif not isinstance(given, kind):
+        if not isinstance(option, kind):
             raise OptionError(
-                f"task {name}: {attribute}={given!r} is not an option of a call; give it "
-                f"{attribute}={kind.__name__}(...), or switch it off with {attribute}=None"
+                f"task {name}: {word}={option!r} is not an option of a call; give it "
+                f"{word}={kind.__name__}(...), or switch it off with {word}=None"
             )
-        elif not any(declared.values()):
+        if not (declared.exclusive or declared.unique):
             raise OptionError(
-                f"task {name}: {attribute}={given!r} in a call does nothing, since the task has no options "
+                f"task {name}: {word}={option!r} in a call does nothing, since the task has no options "
                 "or is unknown here: declare an option at the task, and let the call change it"
             )
-        else:
-            values[attribute] = given.values
-    return CallOptions(**chosen, off=tuple(off), values=values)
+    chosen = {word: option for word, (_, option) in given.items()}
+    off = tuple(word for word, option in chosen.items() if option is None)
+    values = {word: option.values for word, option in chosen.items() if option is not None}
+    return declared._replace(**chosen, off=off, values=values)
 
 
 def as_sent(

@@ -1,35 +1,68 @@
-"""A message of a task with options, from its call until Celery sends it."""
+"""A message of a task with options, from its call until Celery sends it: its origin, its keys, its header."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from os import urandom
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kombu import Producer
 
+from celery_exclusive.core.publishing import has_to_be_sent
 from celery_exclusive.errors import OptionError, shown
-from celery_exclusive.messages.header import HEADER, Header, read_header
+from celery_exclusive.messages.header import HEADER, Header, rejections
+from celery_exclusive.options.keys import key_of
+from celery_exclusive.publishing.call_options import CallOptions
+from celery_exclusive.run import Run, current_run
 from celery_exclusive.seams.kombu_message import Captured, Sender, capturing, push_or_send
 
 if TYPE_CHECKING:
     from celery_exclusive.options.declared import Exclusive
-    from celery_exclusive.publishing.call_options import CallOptions
     from celery_exclusive.publishing.publisher import Publisher
     from celery_exclusive.services import Services
+
+_OF_CANVASES = ("chain", "group_id", "chord", "reply_to", "parent_id")
+"""Options that Celery itself gives to the members of a canvas, and to callbacks. Plain calls have none."""
+_OF_MEMBERS = (*_OF_CANVASES, "link", "link_error")
+"""Options by which a caller makes other code wait for the result of the call."""
 
 
 class NotSent(BaseException):
     """The end of publishing a message whose key is held. No code in between may report it as an error."""
 
 
-@dataclass(frozen=True, slots=True)
+class Origin(NamedTuple):
+    """The origin of a call: the user's code, the end of a run, a retry or a canvas.
+
+    * `run`: the run whose retry or replacement this message is.
+    * `is_retry`: the message is the retry of that run, or of a run whose header it has.
+    * `is_awaited`: other code may wait for its result, as for a member of a canvas.
+    * `has_to_be_sent`: it is sent with any holder of its key, see `core.publishing`.
+    * `is_celerys`: Celery publishes it for a run or a canvas. So it is sent without its key and place if the
+      store does not answer, and wrong arguments fail its own task: neither is an error of the publishing
+      code.
+    """
+
+    run: Run | None = None
+    is_retry: bool = False
+    is_awaited: bool = False
+    has_to_be_sent: bool = False
+    is_celerys: bool = False
+
+
+_PLAIN = Origin()
+
+
+@dataclass
 class Message:
     """A message of a task with options that is about to be sent.
 
     * `options`: the options of its call, without our header. `send_task` sends the message with the options
       that it gets.
     * `previous`: the header of an earlier publish of the message, for instance of a retry.
+    * `written`: the header with which Celery makes the message.
     """
 
     publisher: Publisher
@@ -39,10 +72,41 @@ class Message:
     call: CallOptions
     args: Any
     kwargs: Any
+    id: str
     options: dict[str, Any]
     send_task: Callable[..., Any]
-    previous: Header | None
-    id: str
+    previous: Header | None = None
+    written: Header | None = None
+
+    @cached_property
+    def origin(self) -> Origin:
+        run, options = current_run.get(), self.options
+        is_awaited = any(map(options.get, _OF_MEMBERS)) or (
+            self.services.has_rpc_results and self._waits_for_rpc
+        )
+        task_id = options.get("task_id")
+        if run is None and not is_awaited and not task_id and not options.get("retries"):
+            return _PLAIN
+        parent = run.task_id if run and run.body_over else None
+        own = run if run and run.task_id == task_id else None
+        is_retry = bool(options.get("retries") and (self.previous or own))
+        goes_on = is_retry or own is not None
+        is_sent = has_to_be_sent(
+            goes_on=goes_on, is_awaited=is_awaited, has_given_id=bool(task_id), parent=parent
+        )
+        is_celerys = goes_on or parent is not None or any(map(options.get, _OF_CANVASES))
+        return Origin(own, is_retry, is_awaited, is_sent, is_celerys)
+
+    @property
+    def _waits_for_rpc(self) -> bool:
+        """Whether a caller may wait for a result that an rpc backend sends only to this caller.
+
+        The caller of a duplicate would never get the result of the task that holds the key. A caller that
+        gets an error waits for no result.
+        """
+        wants_none = self.options.get("ignore_result", self.task.ignore_result)
+        is_refused = self.call.unique is not None and self.call.unique.on_conflict == "raise"
+        return not (wants_none or is_refused)
 
     def order(self, header: Header) -> Exclusive | None:
         """Return the option of a message that joins the line when it is published, and not at a later eta."""
@@ -57,7 +121,7 @@ class Message:
 
         kombu passes the encoded message to `sender`. The default sender sends it.
         """
-        options, services = self.options, self.services
+        self.written, options, services = header, self.options, self.services
         fields = services.signer.sign_header(header.write(), self.id, self.name)
         headers = {**(options.get("headers") or {}), HEADER: fields}
         completed = {**options, "task_id": self.id, "headers": headers}
@@ -81,22 +145,89 @@ class Message:
         result.outcome, result.existing_id, result.key = "published", None, None
         return result
 
-    def send_captured(self, captured: Captured, header: Header | None) -> Any:
-        """Send the captured message as the default sender does, with this header if one is given."""
-        if header:
+    def send_captured(self, captured: Captured, header: Header) -> Any:
+        """Send the captured message as the default sender does, with this header."""
+        if header is not self.written:
             captured.set_header(HEADER, self.services.signer.sign_header(header.write(), self.id, self.name))
         return push_or_send(captured) if self.publisher.is_fast else captured.send()
 
 
-def pop_header(services: Services, task_name: str, options: dict[str, Any]) -> Header | None:
-    """Remove the headers of a worker or of an earlier publish; return our header, if it is valid."""
-    headers = options["headers"] = dict(options["headers"])
-    if HEADER not in headers:
+def header_of(message: Message) -> Header | None:
+    """Return a new header for a message, with its keys. None: the arguments of the call do not fit."""
+    previous, call, options = message.previous, message.call, message.options
+    is_retry = bool(options.get("retries"))
+    if previous and is_retry and not call.off and _has_same_arguments(message):
+        header: Header | None = _with_keys_of(message, previous)
+    else:
+        header = _with_keys(message, _with_options_of(previous, call) if previous and is_retry else call)
+    if header is None:
         return None
-    id, run = options.get("task_id"), services.app.current_task
-    if run is not None and run.request.id == id:  # a replacement may be another task
-        task_name = run.request.task or run.name
-    previous = read_header(services, headers, id, task_name)
-    del headers[HEADER]
-    headers.pop("redelivered", None)
-    return previous
+    message.services.settings  # noqa: B018 - wrong settings are an error for the caller
+    if is_retry:  # it has lost these strings; without a header, it is not known
+        header.masked = previous is None or previous.masked
+    else:
+        header.masked = options.get("argsrepr") is not None or options.get("kwargsrepr") is not None
+    if options.get("headers"):
+        header.rejections = rejections(options["headers"])
+    return header
+
+
+def _with_keys_of(message: Message, previous: Header) -> Header:
+    """Return the header of a retry with the keys of its run, also with a key that its worker has made."""
+    run, unique = current_run.get(), previous.unique
+    if unique is None and run and run.task_id == message.options.get("task_id") and run.unique:
+        unique = (run.unique.claim.key, run.unique.until)
+    values = message.call.values or previous.values
+    return Header(urandom(4).hex(), previous.exclusive, unique, previous.switched_off, values)
+
+
+def _with_keys(message: Message, call: CallOptions) -> Header | None:
+    exclusive = unique = None
+    task, args, kwargs = message.task, message.args, message.kwargs
+    of_message = message.options.get("headers"), message.services.key_headers
+    try:
+        if call.exclusive:
+            exclusive = key_of(task.name, task.run, call.exclusive, args, kwargs, *of_message)
+        if call.unique:
+            key = key_of(task.name, task.run, call.unique, args, kwargs, *of_message)
+            unique = (key, call.unique.held_until)
+    except TypeError:
+        return None  # the arguments do not fit; the worker will refuse them
+    except OptionError:
+        if not message.origin.is_celerys:
+            raise
+        exclusive = unique = None  # its worker cannot make them either, and fails this task with the error
+    header = Header(urandom(4).hex(), exclusive, unique, call.off, call.values)
+    run = current_run.get()
+    if run and (run.body_over or run.task_id == message.options.get("task_id")):
+        header.published_by = run.task_id
+    return header
+
+
+def _with_options_of(previous: Header, call: CallOptions) -> CallOptions:
+    """Switch off the options that the first call has switched off, unless the retry gives them again."""
+    off = (*call.off, *(name for name in previous.switched_off if name not in (*call.off, *call.values)))
+    kept = {name: None for name in ("exclusive", "unique") if name in off}
+    return call._replace(off=off, values=call.values or previous.values, **kept)
+
+
+def _has_same_arguments(message: Message) -> bool:
+    request, named = message.task.request, message.kwargs
+    if request.id is None:  # no body: the main process retries a task whose child was lost
+        return True
+    now, before = [*message.args], [*(request.args or ())]
+    named_before = request.kwargs or {}
+    if len(now) != len(before) or named.keys() != named_before.keys():
+        return False
+    pairs = [*zip(now, before, strict=True), *((named[name], named_before[name]) for name in named)]
+    return all(_is_equal(one, other) for one, other in pairs)
+
+
+def _is_equal(one: object, other: object) -> bool:
+    """Whether two values are equal. Arrays, data frames and queries cannot tell, and count as different."""
+    if one is other:
+        return True
+    try:
+        return (one == other) is True
+    except Exception:  # noqa: BLE001 - whatever a class of the user's does; Celery would drop the retry
+        return False

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import time
-from functools import cached_property
+from collections.abc import Callable
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from celery_exclusive import notices
+from celery_exclusive.errors import StoreUnavailable
+from celery_exclusive.run import current_run
+from celery_exclusive.system.deadline import REPORT, deadline
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
@@ -15,6 +19,8 @@ PUBLISHER = "_celery_exclusive_publisher"
 """The attribute of an app that has its publisher."""
 _LIFE = 60
 """Seconds after which the epoch is read again: a store that has lost its data has a new one."""
+_SILENCE = 0.5
+"""Seconds without an answer after which a store counts as silent. An immediate error delays no message."""
 _REMEMBERED = 2
 """Seconds for which a silent store is not asked again for messages that are sent in any case."""
 
@@ -30,7 +36,7 @@ class Publisher:
         self.services = services
         self.refused_lately: set[str] = set()
         self._epoch, self._epoch_expires = "", 0.0
-        self._silent_until = 0.0
+        self.impatient_store = ImpatientStore(services)
 
     @cached_property
     def is_fast(self) -> bool:
@@ -42,8 +48,11 @@ class Publisher:
 
     @cached_property
     def has_one_call(self) -> bool:
-        """Whether a message may be made before its unique key is acquired, see `publishing.one_call`."""
-        return self.is_fast and self.services.is_redis
+        """Whether a message may be made before its unique key is acquired, see `publishing.asking`.
+
+        Broker and store are each a Redis: the store can work while Celery makes the message.
+        """
+        return self.is_fast and hasattr(self.services.store, "begin")
 
     def epoch(self, store: Any) -> str:
         """Return the epoch of the store, read at most a minute ago.
@@ -62,10 +71,38 @@ class Publisher:
             self._epoch_expires = now + _LIFE
         return self._epoch
 
-    @property
-    def is_store_silent(self) -> bool:
-        """Whether the store was silent a moment ago, see `publishing.impatient_store`."""
-        return time.monotonic() < self._silent_until
 
-    def note_silence(self) -> None:
-        self._silent_until = time.monotonic() + _REMEMBERED
+class ImpatientStore:
+    """The store of an app, for messages that are sent in any case: its calls have a short time limit.
+
+    After the store was silent they fail at once. Where broker and store are one database, the message cannot
+    be sent before the database answers, and waits for it like any other message: this store is not used.
+
+    All messages and releases of the end of a run share one budget. A group of many members must not wait for
+    each member again, so the silence is remembered.
+
+    Its calls raise StoreUnavailable if the store does not answer, or did not answer a moment ago.
+    """
+
+    def __init__(self, services: Services) -> None:
+        self._services, self._silent_until = services, 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return partial(self._ask, getattr(self._services.store, name))
+
+    def _ask(self, call: Callable[..., Any], *asked: Any) -> Any:
+        run, began = current_run.get(), time.monotonic()
+        if began < self._silent_until or (run and not run.end.left):
+            url = self._services.store.url
+            raise StoreUnavailable(f"store {url} did not answer a moment ago, and was not asked again")
+        if run:
+            limit = run.end if run.body_over else deadline(run.end.left)
+        else:
+            limit = deadline(REPORT if self._services.worker else None)
+        try:
+            with limit:
+                return call(*asked)
+        except StoreUnavailable:
+            if time.monotonic() - began >= _SILENCE:
+                self._silent_until = time.monotonic() + _REMEMBERED
+            raise

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial, wraps
 from inspect import signature
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from celery import Celery
 from celery.signals import before_task_publish
 from celery.utils import uuid
 
+from celery_exclusive.messages.header import HEADER, Header, read_header
+from celery_exclusive.options.keys import needs_headers
 from celery_exclusive.publishing.call_options import as_sent, pop_call_options
-from celery_exclusive.publishing.header_of_call import header_of
-from celery_exclusive.publishing.late_keys import are_late, send_late
-from celery_exclusive.publishing.message import Message, pop_header
+from celery_exclusive.publishing.message import Message, NotSent, header_of
 from celery_exclusive.publishing.ordered import OrderedPublish
 from celery_exclusive.publishing.publisher import PUBLISHER
 from celery_exclusive.publishing.unique_publish import UniquePublish
@@ -23,6 +24,7 @@ from celery_exclusive.seams.celery_app import known_tasks
 if TYPE_CHECKING:
     from celery_exclusive.publishing.call_options import CallOptions
     from celery_exclusive.publishing.publisher import Publisher
+    from celery_exclusive.services import Services
 
 _BY_PLACE = list(signature(Celery.send_task).parameters)[4:]
 """The parameters that `send_task` accepts by position, after its name and arguments."""
@@ -56,44 +58,96 @@ def _send_task(self: Any, name: str, args: Any = None, kwargs: Any = None, *rest
     services = publisher.services
     task = options.get("task_type") or _declared(self, name)
     call = pop_call_options(name, task, options)
+    send = partial(send_task, name, args, kwargs, *rest)
     if not (call.exclusive or call.unique or call.off):
         if options.get("headers"):
-            pop_header(services, name, options)
-        return _with_outcome(task, send_task(name, args, kwargs, *rest, **options))
+            _pop_header(services, name, options)
+        return _with_outcome(task, send(**options))
     options = as_sent(services, task, name, args, kwargs, options)
-    send = partial(send_task, name, args, kwargs, *rest)
-    new_id = options.get("task_id") or uuid()
-    publish = partial(_send, publisher, name, task, call, (args or (), kwargs or {}), new_id)
-    if not (before_task_publish.receivers and are_late(services, task, call)):
-        return publish(options, send)
-
-    def publish_late(headers: Any, producer: Any, push: Callable[..., Any]) -> Any:
-        return publish({**options, "headers": headers, "producer": producer}, push)
-
-    return send_late(services, {**options, "task_id": new_id}, send, publish_late)
+    id = options.get("task_id") or uuid()
+    make = partial(Message, publisher, services, name, task, call, args or (), kwargs or {}, id)
+    if before_task_publish.receivers and _has_late_keys(services, task, call):
+        return _send_late(services.app, make, id, options, send)
+    return _send(make, options, send)
 
 
-def _send(
-    publisher: Publisher,
-    name: str,
-    task: Any,
-    call: CallOptions,
-    arguments: tuple[Any, Any],
-    id: str,
-    options: dict[str, Any],
-    send_task: Callable[..., Any],
-) -> Any:
+def _send(make: Callable[..., Message], options: dict[str, Any], send_task: Callable[..., Any]) -> Any:
     """Send a message with our header, unless its key is held. Arguments that do not fit get no header."""
-    services = publisher.services
-    previous = pop_header(services, name, options) if options.get("headers") else None
-    message = Message(publisher, services, name, task, call, *arguments, options, send_task, previous, id)
+    message = make(options, send_task)
+    if options.get("headers"):
+        message.previous = _pop_header(message.services, message.name, options)
     header = header_of(message)
     if header is None:
-        return _with_outcome(task, send_task(**options))
+        return _with_outcome(message.task, send_task(**options))
     ordered = message.order(header) if header.exclusive else None
     if header.unique:
         return UniquePublish(message, header, ordered).send()
-    return OrderedPublish(message, ordered, header).send() if ordered else message.send(header)
+    return OrderedPublish(message, header, ordered).send() if ordered else message.send(header)
+
+
+def _pop_header(services: Services, task_name: str, options: dict[str, Any]) -> Header | None:
+    """Remove the headers of a worker or of an earlier publish; return our header, if it is valid."""
+    headers = options["headers"] = dict(options["headers"])
+    if HEADER not in headers:
+        return None
+    id, run = options.get("task_id"), services.app.current_task
+    if run is not None and run.request.id == id:  # a replacement may be another task
+        task_name = run.request.task or run.name
+    previous = read_header(services, headers, id, task_name)
+    del headers[HEADER]
+    headers.pop("redelivered", None)
+    return previous
+
+
+def _has_late_keys(services: Services, task: Any, call: CallOptions) -> bool:
+    """Whether the keys of this call are made of headers that receivers of `before_task_publish` may add."""
+    options = filter(None, (call.exclusive, call.unique))
+    return any(needs_headers(option, task.run, services.key_headers) for option in options)
+
+
+def _send_late(
+    app: Any, make: Callable[..., Message], id: str, options: dict[str, Any], send_task: Callable[..., Any]
+) -> Any:
+    """Let Celery call the receivers before the key is computed, and send the message or drop it.
+
+    Celery calls them last of all. So the producer that publishes the message computes the key. A duplicate
+    ends there: its receivers have been called, and `after_task_publish` is not sent.
+    """
+    with app.producer_or_acquire(options.get("producer")) as used:
+        late = _LateProducer(used, partial(_send, make), options)
+        try:
+            result = send_task(**{**options, "task_id": id, "producer": late})
+        except NotSent:
+            app.AsyncResult(id)  # when it goes, Celery expects no result any more
+            return late.result
+    vars(result).update(vars(late.result))
+    return result
+
+
+class _LateProducer:
+    """A stand-in for the producer of one message, and of its event after that."""
+
+    def __init__(self, producer: Any, send: Callable[..., Any], options: dict[str, Any]) -> None:
+        self._producer, self._send, self._options = producer, send, options
+        self.result: Any = None
+
+    def publish(self, body: Any, **options: Any) -> Any:
+        if self.result is not None:
+            return self._producer.publish(body, **options)
+        pushed: list[Any] = []
+
+        def push(headers: Any, producer: Any, **_: Any) -> Any:
+            pushed.append(producer.publish(body, **{**options, "headers": headers}))
+            return SimpleNamespace()
+
+        final = {**self._options, "headers": options["headers"], "producer": self._producer}
+        self.result = self._send(final, push)
+        if not pushed:
+            raise NotSent
+        return pushed[0]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._producer, name)
 
 
 def _with_outcome(task: Any, result: Any) -> Any:

@@ -1,6 +1,9 @@
 """Publishes a message with a unique key, which is acquired before, and released if the message is not sent.
 
-Where possible, Celery makes the message meanwhile, and the key is acquired when kombu would send the message.
+Where possible, Celery makes the message meanwhile. Where broker and store are one Redis, the request for the
+key also pushes the message. Where they are two, the request is sent before the message is made, and its
+answer is read before kombu sends the message. An unusual call goes the plain way, in which the key is
+acquired before the message is made.
 """
 
 from __future__ import annotations
@@ -10,10 +13,15 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
+from celery import Celery
+from celery.app.amqp import AMQP
+from celery.signals import beat_init, before_task_publish
+from kombu import Producer
 from kombu.exceptions import OperationalError
 
 from celery_exclusive import notices
-from celery_exclusive.core.claim import Claim, publish_id
+from celery_exclusive.brokers import drops_expired
+from celery_exclusive.core.claim import PERIOD, Claim, publish_id
 from celery_exclusive.core.operations import (
     AcquireAlone,
     Answer,
@@ -25,25 +33,14 @@ from celery_exclusive.core.operations import (
 )
 from celery_exclusive.core.plan import Ask, run_plan
 from celery_exclusive.core.publishing import Call, Kind, Sending, phase_of, publish, unpublished
-from celery_exclusive.errors import (
-    DuplicateTask,
-    NotDone,
-    StoreError,
-    StoreRefused,
-    StoreUnavailable,
-    is_away,
-)
-from celery_exclusive.leases.attempts import Attempts
+from celery_exclusive.errors import DuplicateTask, StoreError
 from celery_exclusive.messages.header import Header
-from celery_exclusive.publishing.celery_beat import is_celery_beat
-from celery_exclusive.publishing.impatient_store import store_or_impatient
+from celery_exclusive.options.amounts import LONGEST, microseconds, no_longer_than, seconds_until
+from celery_exclusive.publishing.asking import AskingPublish
 from celery_exclusive.publishing.message import NotSent
-from celery_exclusive.publishing.one_call import Request, is_possible
 from celery_exclusive.publishing.ordered import OrderedPublish
-from celery_exclusive.publishing.origin import Origin
-from celery_exclusive.publishing.queued_ttl import queued_ttl
-from celery_exclusive.publishing.unanswered import may_be_sent
 from celery_exclusive.run import current_run, enclosing_tasks
+from celery_exclusive.seams.kombu_message import are_wrapped, is_in_batch, is_of_pool
 
 if TYPE_CHECKING:
     from celery_exclusive.options.declared import Exclusive
@@ -51,45 +48,58 @@ if TYPE_CHECKING:
     from celery_exclusive.seams.kombu_message import Captured
 
 _GRANTED = Sending(may_hold=True)
+_process = {"is_celery_beat": False}
 
 
-class UniquePublish:
+class UniquePublish(AskingPublish):
     """A message of a task with a unique key, about to be sent.
-
-    result = UniquePublish(message, header, ordered).send()
 
     `ordered`: its option, if the message joins the line when it is published.
     """
 
     def __init__(self, message: Message, header: Header, ordered: Exclusive | None) -> None:
         assert header.unique  # noqa: S101 - else there is nothing to do here
-        self.message, self.header, self.ordered = message, header, ordered
-        self.services, self.task, self.options = message.services, message.task, message.options
-        self.origin = origin = Origin.of(message)
-        self.key, self.until = header.unique
-        self.id = header.claim_id(message.id)
+        key, self.until = header.unique
+        self.option = message.call.unique
+        if message.origin.is_retry:
+            self.option = message.services.unique(message.task, header.values)
+        super().__init__(message, header, key, self.option)
+        self.ordered, self.task, self.options = ordered, message.task, message.options
         self.is_simple = not (current_run.get() or message.options.get("retries"))
         """Whether no run publishes the message, so that it inherits no lease and meets no key of its run."""
-        services, option = message.services, message.call.unique
-        self.option = services.unique(self.task, header.values) if origin.is_retry else option
-        self.may_go_without = services.allows_without(self.option)
-        self.goes_without = self.may_go_without or origin.is_celerys
-        self.queued_ttl = queued_ttl(services, self.option, self.until, message.options)
+        self.queued_ttl = self._queued_ttl()
         if not self.is_simple and self.call.inherits:
             self.header = replace(header, follows=publish_id(self.call.inherits.id))
         acquired_in = phase_of(self.until, "call")
-        self.operation = AcquireAlone(self.id, self.header.id, self.queued_ttl, None, acquired_in)
+        self.operation = AcquireAlone(self.id, header.id, self.queued_ttl, None, acquired_in)
         """What the plan of a plain call asks. If the answer is a grant, that needs no plan."""
         self.sending: Sending | None = None
         """What becomes of the message, once that is known."""
 
+    def _queued_ttl(self) -> int:
+        """Return the ttl of a queued message's key: `queued_ttl` after its eta, but not beyond its expiry."""
+        ttl, options = self.services.queued_ttl(self.option), self.message.options
+        eta, expires, delay = options.get("eta"), options.get("expires"), options.get("countdown") or 0
+        if expires is None and "expiration" in options and drops_expired(self.services.app.conf):
+            expires = options["expiration"]
+        if self.until == PERIOD or (eta is None and expires is None and not delay):
+            return ttl
+        if eta is not None:
+            delay = seconds_until(eta)
+        ttl = min(ttl + microseconds(delay), microseconds(LONGEST))
+        if expires is None:
+            return ttl
+        is_relative = isinstance(expires, (int, float))
+        return no_longer_than(ttl, expires if is_relative else seconds_until(expires))
+
     @cached_property
     def call(self) -> Call:
         """The facts of this call for its plan."""
-        key, run = self.key, self.origin.run
+        key, origin = self.key, self.message.origin
+        run = origin.run
         lease = run.unique if run and run.unique and run.unique.claim.key == key else None
         kind: Kind = "call"
-        if self.origin.is_retry:
+        if origin.is_retry:
             kind = "retry"
         elif run:
             kind = "replacement" if lease else "rekeyed replacement"
@@ -99,43 +109,20 @@ class UniquePublish:
             queued_ttl=self.queued_ttl,
             kind=kind,
             inherits=lease.claim if lease and lease.may_hold else None,
-            is_awaited=self.origin.is_awaited,
-            has_to_be_sent=self.origin.has_to_be_sent,
+            is_awaited=origin.is_awaited,
+            has_to_be_sent=origin.has_to_be_sent,
             is_parallel=bool(self.options.get("group_id") or self.options.get("chord")),
             parent=self.header.published_by,
             callers=enclosing_tasks(key),
         )
 
-    def send(self) -> Any:
-        """Send the message with its key, or return the handle of the task that holds the key.
-
-        If sending fails or is interrupted, the key is left as it was.
-
-        Raises:
-            DuplicateTask: another task holds the key, and the option says "raise".
-            StoreUnavailable: the store does not answer, and the message may not go without its key. If the
-                error has a `task_id`, the message may have been sent.
-        """
-        # A wrong setting is an error here, and leaves nothing to undo.
-        publisher = self.message.publisher
-        self.store = store_or_impatient(publisher) if self.goes_without else self.services.store
-        is_celerys = self.origin.is_celerys
-        request = Request(self.message, self.header, self.store, self.key, may_be_patient=is_celerys)
-        self.request = request
+    def publish(self) -> Any:
+        """Send the message with its key, or return the handle of the task that holds the key."""
         is_usual = not (self.ordered or self.may_go_without) and (self.is_simple or self.call.kind == "call")
-        try:
-            if is_usual and publisher.has_one_call and is_possible(self.message):
-                result = self._send_in_one_call()
-            else:
-                result = self._send(self._acquire(request.ask))
-        except BaseException as error:
-            if request.may_hold and is_away(error):
-                self._owe()
-            elif request.may_hold:
-                self._release()
-            if request.may_be_sent and isinstance(error, StoreUnavailable):
-                raise may_be_sent(self.task.name, self.message.id, error) from error
-            raise
+        if is_usual and self.message.publisher.has_one_call and _may_be_made_before(self.message):
+            result = self._send_in_one_call()
+        else:
+            result = self._send(self._acquire(self.ask))
         if result is None:
             return self._existing_result()
         result.outcome, result.existing_id, result.key = "published", None, self.key
@@ -148,39 +135,39 @@ class UniquePublish:
         if sending.kind == "sent":
             return self._result_of(self.message.id)
         if self.ordered and sending.kind == "send":
-            return OrderedPublish(self.message, self.ordered, self.header).send()
+            return OrderedPublish(self.message, self.header, self.ordered).send()
         return self.message.send(self.header)
 
     def _send_in_one_call(self) -> Any:
         """Let Celery make the message, and acquire the key when kombu would send it."""
-        request, refused_lately = self.request, self.message.publisher.refused_lately
+        refused_lately = self.message.publisher.refused_lately
         try:
             holders = self.task.name in refused_lately and self.store.inspect(self.key).holders
             if holders:  # this costs less than a message that is made and not sent
                 return self._send(self._acquire(lambda _: Held(holders)))
-            request.begin(self.operation)
+            self.begin(self.operation)
         except StoreError as error:
             return self._send(self._without_key(error))
         try:
-            result = self.message.send(self.header, partial(self._acquire_and_send, made=self.header))
+            result = self.message.send(self.header, self._acquire_and_send)
         except OperationalError:
-            if self.sending or request.is_unanswered:
+            if self.sending or self.is_unanswered:
                 raise
-            return self._send(self._acquire(request.ask))  # the store says what is wrong with both
+            return self._send(self._acquire(self.ask))  # the store says what is wrong with both
         finally:
-            if request.is_unanswered:
-                request.close()
-        (refused_lately.add if request.is_refused else refused_lately.discard)(self.task.name)
+            if self.begun:
+                self.begun.disconnect()
+        (refused_lately.add if self.is_refused else refused_lately.discard)(self.task.name)
         return result
 
-    def _acquire_and_send(self, captured: Captured, made: Header) -> Any:
-        """Send the captured message with this header, or end its publishing. kombu may repeat this."""
-        sending = self.sending or self._acquire(partial(self.request.ask_and_push, captured=captured))
+    def _acquire_and_send(self, captured: Captured) -> Any:
+        """Send the captured message, or end its publishing. kombu may repeat this."""
+        sending = self.sending or self._acquire(partial(self.ask_and_push, captured=captured))
         if sending.kind in ("skip", "error"):
             raise NotSent
-        if self.request.is_pushed or sending.kind == "sent":
+        if self.is_pushed or sending.kind == "sent":
             return None
-        return self.message.send_captured(captured, None if self.header is made else self.header)
+        return self.message.send_captured(captured, self.header)
 
     def _acquire(self, ask: Callable[[AcquireAlone], Answer]) -> Sending:
         """Acquire the key, and return the decision about the message."""
@@ -193,7 +180,7 @@ class UniquePublish:
                 sending = run_plan(publish(self.call), lambda asked: ask(_acquisition(asked)))
         except StoreError as error:
             return self._without_key(error)
-        self.sending, self.request.may_hold = sending, sending.may_hold
+        self.sending, self.may_hold = sending, sending.may_hold
         if not self.is_simple and sending.may_hold:
             self._note_heir(is_handed_over=True)
         if sending.kind == "duplicate":
@@ -202,19 +189,16 @@ class UniquePublish:
 
     def _without_key(self, error: StoreError) -> Sending:
         """Let the message be sent without its key, which its worker acquires if it can, or raise."""
-        request = self.request
-        if isinstance(error, (NotDone, StoreRefused)) and request.is_unanswered and not request.may_be_sent:
-            request.may_hold = False
         if not self.goes_without:
             raise error
         notices.continues_without_key(self.task.name, self.message.id, self.key, error)
-        self._note_heir(is_handed_over=request.may_hold)
+        self._note_heir(is_handed_over=self.may_hold)
         self.header, self.sending = replace(self.header, unique=None), Sending()
         return self.sending
 
     def _note_heir(self, *, is_handed_over: bool) -> None:
         """Note whether the message inherits the lease of the run that publishes it, which then has none."""
-        run = self.origin.run
+        run = self.message.origin.run
         if self.call.inherits and run and run.unique:
             run.unique.is_handed_over = is_handed_over
 
@@ -229,7 +213,8 @@ class UniquePublish:
                 key,
                 existing_id,
             )
-        if self.option and self.option.on_conflict == "raise" and not is_celery_beat(self.options):
+        is_beats = _process["is_celery_beat"] or (self.options.get("headers") or {}).get("celery_beat_task")
+        if self.option and self.option.on_conflict == "raise" and not is_beats:
             raise DuplicateTask(
                 f"task {name} was not published: unique key {key} is held by {existing_id}", key, existing_id
             )
@@ -241,39 +226,54 @@ class UniquePublish:
     def _result_of(self, task_id: str) -> Any:
         return (self.options.get("result_cls") or self.services.app.AsyncResult)(task_id)
 
-    def _release(self) -> None:
+    def undoing(self) -> tuple[list[KeyOperation], list[KeyOperation]]:
         """Release the key, or return an inherited key to its run, which continues with an error.
 
-        A message that was sent in spite of the error, and runs already, keeps the key.
+        In the background it is released: the run may have ended by then.
         """
-        key, store = self.key, self.store
-        undo = self._undo(unpublished(self.call, self.services.ttl(self.option)))
-        try:
-            replies = Attempts(2).make(lambda: [store.apply(key, operation) for operation in undo])
-            self._note_heir(is_handed_over=not isinstance(replies[-1].answer, Granted))
-        except Exception as error:  # noqa: BLE001 - the caller gets the first error
-            what = f"unique key {key} of a message that was not published could not be released; retrying"
-            notices.trouble(what, error)
-            self._owe()
+        at_once = unpublished(self.call, self.services.ttl(self.option))
+        return self._undoing(at_once), self._undoing(self.call.claim.release("open"))
 
-    def _owe(self) -> None:
-        """Release the key in the background. The run of an inherited key may have ended by then."""
-        claim = self.call.claim
-        undo = self._undo(claim.release("open"))
-        self.services.releaser.add(*((claim.key, operation) for operation in undo))
-
-    def _undo(self, operation: KeyOperation) -> list[KeyOperation]:
+    def _undoing(self, operation: KeyOperation) -> list[KeyOperation]:
         """Return the operations that undo a request, also one without an answer, which may still arrive.
 
         If the request has sent the message, the message keeps its key.
         """
-        if not (self.request.is_unanswered or self.request.may_be_sent):
+        if not (self.is_unanswered or self.may_be_sent):
             return [operation]
         is_release = isinstance(operation, Release)
-        give_up = GiveUp(self.call.claim.id, releases=is_release)
+        give_up = GiveUp(self.id, releases=is_release)
         return [give_up] if is_release else [give_up, operation]
+
+    def note_undone(self, answer: Answer) -> None:
+        self._note_heir(is_handed_over=not isinstance(answer, Granted))
+
+
+@beat_init.connect
+def _note_celery_beat(**_: Any) -> None:
+    """Note that this process is Celery's beat, which only logs errors: a duplicate is no error there."""
+    _process["is_celery_beat"] = True
 
 
 def _acquisition(asked: Ask) -> AcquireAlone:
     assert isinstance(asked.operation, AcquireAlone)  # noqa: S101 - a call acquires, and does nothing else
     return asked.operation
+
+
+def _may_be_made_before(message: Message) -> bool:
+    """Whether a message may be made before its key is acquired, since only Celery and kombu see it begun.
+
+    Together with `Publisher.has_one_call` this switches all other ways than the plain one.
+    """
+    if before_task_publish.receivers:
+        return False  # a receiver, such as a tracer's, waits for after_task_publish
+    amqp = message.services.amqp
+    # A tracer that wraps one would report our exception as an error. A sender of the user's may publish
+    # through a producer of its own.
+    if are_wrapped((Celery.send_task, Celery), (Producer.publish, Producer), (amqp.send_task_message, AMQP)):
+        return False
+    producer, pool = message.options.get("producer"), amqp.producer_pool
+    if not producer:
+        return getattr(pool, "Producer", None) is Producer
+    # A group has a producer of the pool, as its own. The maker of another producer may change it in any way.
+    return type(producer) is Producer and is_of_pool(producer, pool) and not is_in_batch(producer)

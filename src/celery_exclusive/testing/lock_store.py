@@ -10,8 +10,9 @@ from uuid import uuid4
 
 from celery_exclusive.core.operations import Acquire, Granted, Release
 from celery_exclusive.core.records import SECOND
+from celery_exclusive.options.declared import Exclusive
 from celery_exclusive.options.key_text import absolute_key
-from celery_exclusive.options.values import declared_options
+from celery_exclusive.options.values import option_of_call
 from celery_exclusive.stores.base import Snapshot
 from celery_exclusive.stores.memory import MemoryStore
 
@@ -76,5 +77,5 @@ def _key(what: Any, args: Any, kwargs: Any) -> str:
 
 
 def _limit(task: Any) -> int:
-    exclusive, _ = declared_options(task)
+    exclusive = option_of_call(task, Exclusive)
     return exclusive.limit if exclusive else 1

@@ -93,7 +93,7 @@ def _calls(model: Model, world: World, caller: Caller) -> Iterator[Move]:
 
 
 def _pushes(model: Model, world: World, caller: Caller) -> Iterator[Move]:
-    """The step that grants the key sends the message, too: `publishing.one_call.Request`."""
+    """The step that grants the key sends the message, too: `publishing.asking.AskingPublish`."""
     call, message = model.plans.call(caller), caller.message
     done, answer, label = _asked_to_push(model, world, caller)
     sending = model.plans.publish(call, (answer,))

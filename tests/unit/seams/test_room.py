@@ -20,14 +20,13 @@ OURS = {
     "events.py": {"_publish"},
     "local/heartbeat.py": {"_store"},
     "messages/courier.py": {"_publish"},
-    "publishing/late_keys.py": {"_publish"},
     "stores/idle.py": {"_local"},
     "worker/heartbeat.py": {"_tasks"},
     "stores/sql/server.py": {"_prepare"},
     "worker/relay.py": {"_publish"},
 }
 """Attributes of our own that have such a name."""
-PUBLIC = {"_exit", "_make", "_meta"}
+PUBLIC = {"_exit", "_make", "_meta", "_replace"}
 """What is documented in spite of its underscore: of `os`, of named tuples, of Django's models."""
 
 
