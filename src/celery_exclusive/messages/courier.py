@@ -116,11 +116,7 @@ class Courier:
         with suppress(queue.Empty):
             if batch := self._batches.get(timeout=_IDLE):
                 return batch
-        return self._next_or_end()
-
-    def _next_or_end(self) -> _Batch | None:
-        """Return a batch that has come meanwhile, or let `_send` start a new thread from now on."""
-        with forks_wait(), self._guard:
+        with forks_wait(), self._guard:  # `_send` starts a new thread from now on, or has come meanwhile
             while not self._batches.empty():
                 if batch := self._batches.get():  # None is another close()
                     return batch
@@ -143,22 +139,18 @@ class Courier:
 
     def _genuine(self, wakes: Iterable[Wake]) -> Iterator[Wake]:
         """Yield the wakes whose messages have a valid signature for this key and id; remove forged ones."""
+        open_parked = self.services.signer.open_parked
         for wake in wakes:
-            if not wake.message:
-                notices.message_gone(wake.key, wake.id)
-                self.services.store.apply(wake.key, Remove(wake.id, ending="open"))
-                continue
             try:
-                message = self.services.signer.open_parked(wake.message, wake.key, wake.id)
+                message = wake.message and open_parked(wake.message, wake.key, wake.id)
             except Exception as error:  # noqa: BLE001 - a process that has the secret, or can read it, publishes it
-                notices.trouble(
-                    f"the stored message of {wake.id} for lock {wake.key} was not republished", error
-                )
+                what = f"the stored message of {wake.id} for lock {wake.key} was not republished"
+                notices.trouble(what, error)
                 continue
-            if message is not None:
+            if message:
                 yield replace(wake, message=message)
                 continue
-            notices.forged(wake.key, wake.id)
+            (notices.forged if wake.message else notices.message_gone)(wake.key, wake.id)
             # The broker may have the genuine message, which runs when it is redelivered.
             self.services.store.apply(wake.key, Remove(wake.id, ending="open"))
 

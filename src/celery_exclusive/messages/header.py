@@ -16,7 +16,6 @@ from celery_exclusive.options.amounts import is_number
 from celery_exclusive.options.declared import NAMES
 
 if TYPE_CHECKING:
-    from celery_exclusive.options.signing import Signer
     from celery_exclusive.services import Services
 
 HEADER = "exclusive"
@@ -81,13 +80,6 @@ class Header:
     auto_delete: bool = False
 
     @classmethod
-    def read(cls, headers: Mapping[str, Any], task_id: str, task_name: str, signer: Signer) -> Header | None:
-        """Read the header of a message. None: it has none that this version understands and accepts."""
-        fields: Any = headers.get(HEADER)
-        is_ours = isinstance(fields, dict) and signer.accepts_header(fields, task_id, task_name)
-        return cls.of(fields) if is_ours else None
-
-    @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Header | None:
         """Make a header of fields as `write` returns them; ignore invalid ones."""
         if fields.get("v") != VERSION:
@@ -145,10 +137,15 @@ _values = attrgetter(*_NAMES)
 def read_header(
     services: Services, headers: Mapping[str, Any], task_id: str | None, task_name: str | None = None
 ) -> Header | None:
-    """Return the header of a message, if it is valid for the task in the headers, or else for `task_name`."""
-    if HEADER not in headers:
+    """Return the header of a message, if it is valid for the task in the headers, or else for `task_name`.
+
+    None: it has none that this version understands and accepts.
+    """
+    fields: Any = headers.get(HEADER)
+    if not isinstance(fields, dict):
         return None
-    return Header.read(headers, str(task_id), str(headers.get("task") or task_name), services.signer)
+    name = str(headers.get("task") or task_name)
+    return Header.of(fields) if services.signer.accepts_header(fields, str(task_id), name) else None
 
 
 def rejections(headers: Mapping[str, Any]) -> str | None:
@@ -202,21 +199,9 @@ def _has_values(value: object) -> bool:
     )
 
 
+_TEXTS = "id exclusive duplicate_of promoted offered published_by follows store rejections"
 _CHECKS: dict[str, Callable[[object], bool]] = {
-    **dict.fromkeys(
-        (
-            "id",
-            "exclusive",
-            "duplicate_of",
-            "promoted",
-            "offered",
-            "published_by",
-            "follows",
-            "store",
-            "rejections",
-        ),
-        _is_text,
-    ),
+    **dict.fromkeys(_TEXTS.split(), _is_text),
     "unique": _is_unique_key,
     "switched_off": _names_options,
     "values": _has_values,

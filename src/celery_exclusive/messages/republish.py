@@ -12,10 +12,10 @@ from kombu.exceptions import OperationalError
 from celery_exclusive import notices
 from celery_exclusive.brokers import broker_urls, family
 from celery_exclusive.core.claim import task_id
-from celery_exclusive.messages.header import Header
+from celery_exclusive.messages.header import HEADER, Header
 from celery_exclusive.messages.stored import StoredMessage
 from celery_exclusive.options.amounts import seconds_until
-from celery_exclusive.seams.kombu_message import Encoded, compress, lists_and_payload
+from celery_exclusive.seams.kombu_message import capturing, push_to_head
 from celery_exclusive.stores.base import Wake
 
 _CONFIRM = 30
@@ -64,19 +64,20 @@ class Republisher:
 
         When this returns, the broker has confirmed the message, if it can.
         """
+        services = self.app._celery_exclusive
+        stored = stored.signed(services.signer)
         with self._acquire_producer() as producer:
-            send = _send
-            fast = self.app._celery_exclusive.fast
-            if at_head and "head of the queue" in fast and _has_lists(producer, stored.exchange):
-                send = _push_to_head
-            stored = stored.signed(self.app._celery_exclusive.signer)
-            send = producer.connection.ensure(producer, send, **self.app.conf.task_publish_retry_policy)
+            at_head = (
+                at_head and "head of the queue" in services.fast and _has_lists(producer, stored.exchange)
+            )
+            send = producer.connection.ensure(producer, _send, **self.app.conf.task_publish_retry_policy)
             try:
-                send(producer, stored)
+                send(producer, stored, at_head)
             except Exception as error:
                 if producer.connection.transport.driver_type != "sqs" or not hasattr(error, "response"):
                     raise
-                send(producer, stored.compressed())  # our header may have grown over the limit of SQS
+                # Our header may have grown over the limit of SQS.
+                send(producer, stored.compressed(), at_head)
 
     def close(self) -> None:
         if self._producer:
@@ -108,7 +109,7 @@ class Republisher:
         return family(broker_urls(self.app.conf)[0]) == "amqp"
 
 
-def _send(producer: Any, stored: StoredMessage) -> None:
+def _send(producer: Any, stored: StoredMessage, at_head: bool) -> None:  # noqa: FBT001 - kombu passes it on
     returned: list[Exception] = []
 
     def note(error: Exception, *_: Any) -> None:
@@ -118,6 +119,8 @@ def _send(producer: Any, stored: StoredMessage) -> None:
     if producer.connection.transport.driver_type == "amqp":
         producer.channel.events["basic_return"] = {note}
         options = {"mandatory": True, "timeout": _CONFIRM}
+    if at_head:
+        producer = capturing(producer, HEADER, push_to_head)
     producer.publish(
         stored.body,
         exchange=stored.exchange,
@@ -138,26 +141,6 @@ def _has_lists(producer: Any, exchange: str) -> bool:
     if producer.connection.transport.driver_type != "redis":
         return False
     return not exchange or producer.channel.typeof(exchange).type != "fanout"
-
-
-def _push_to_head(producer: Any, stored: StoredMessage) -> None:
-    """Push a message to the right end of a Redis list, from which kombu consumes."""
-    properties = dict(stored.properties)
-    message = Encoded(
-        stored.body,
-        properties.get("priority"),
-        stored.content_type,
-        stored.content_encoding,
-        stored.headers_to_send(),
-        properties,
-        stored.routing_key,
-        exchange=stored.exchange,
-    )
-    message = compress(producer, message, stored.headers.get("compression"))
-    lists, payload = lists_and_payload(producer.channel, message)
-    with producer.channel.conn_or_acquire() as client:
-        for to in lists:
-            client.rpush(to, payload)
 
 
 def _time_left(expires: str | None) -> float | None:

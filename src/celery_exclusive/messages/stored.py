@@ -57,28 +57,12 @@ class StoredMessage:
         """Make the stored message of a delivery. All its copies have this header: one key and one id."""
         body, content_type, content_encoding, came, properties, routing_key, exchange = content
         headers = {name: value for name, value in came.items() if name not in _NOT_KEPT}
-        headers[HEADER] = header.write()
-        return cls.made(body, content_type, content_encoding, headers, properties, routing_key, exchange)
-
-    @classmethod
-    def made(
-        cls,
-        body: Any,
-        content_type: str,
-        content_encoding: str,
-        headers: dict[str, Any],
-        properties: Mapping[str, Any],
-        routing_key: str,
-        exchange: str = "",
-    ) -> StoredMessage:
-        """Make the stored message of the parts of a message, with the properties that are kept."""
-        kept = {name: properties.get(name) for name in _PROPERTIES}
         return cls(
             body.encode() if isinstance(body, str) else bytes(body),
             content_type,
             content_encoding,
-            headers,
-            {name: value for name, value in kept.items() if value is not None},
+            {**headers, HEADER: header.write()},
+            {name: value for name in _PROPERTIES if (value := properties.get(name)) is not None},
             exchange,
             routing_key,
         )

@@ -120,12 +120,13 @@ def push_or_send(captured: Captured) -> Any:
     return None
 
 
-def compress(producer: Any, message: Encoded, compression: str | None) -> Encoded:
-    """Return a message whose body is encoded, but not compressed, as kombu sends it with this compression."""
-    body, content_type, content_encoding = producer._prepare(
-        message.body, None, message.content_type, message.content_encoding, compression, message.headers
-    )
-    return message._replace(body=body, content_type=content_type, content_encoding=content_encoding)
+def push_to_head(captured: Captured) -> None:
+    """Push a message to the right end of its lists on Redis, from which kombu consumes."""
+    channel = captured.producer.channel
+    lists, payload = lists_and_payload(channel, captured.encoded)
+    with channel.conn_or_acquire() as client:
+        for to in lists:
+            client.rpush(to, payload)
 
 
 def lists_and_payload(channel: Any, encoded: Encoded) -> tuple[list[str], str]:

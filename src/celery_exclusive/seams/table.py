@@ -70,12 +70,6 @@ SEAMS: Final = (
     _messaging("Consumer._receive_callback", "0.1", _COPIES, parameters="message"),
     _messaging("Producer._publish", "2.2.1", "give a message its place in line", parameters=_ENCODED),
     _messaging("Producer.publish", "2.2.1", parts=("one call",), uses="_publish"),
-    _messaging(
-        "Producer._prepare",
-        "0.2",
-        parts=("head of the queue",),
-        parameters="body serializer content_type content_encoding compression headers",
-    ),
     Seam("kombu.resource", "Resource._dirty", "0.2", parts=("one call",)),
     _channel("Channel._create_client", "2.0", parts=("kept client", "one call"), parameters="asynchronous"),
     _channel("Channel._q_for_pri", "4.6.6", parts=_ROUTE, parameters="queue pri"),

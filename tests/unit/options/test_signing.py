@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from celery_exclusive import Exclusive, Unique, install
 from celery_exclusive.core.claim import Claim
 from celery_exclusive.core.operations import Acquire, Release
 from celery_exclusive.core.records import SECOND
-from celery_exclusive.messages.header import HEADER, Header
+from celery_exclusive.messages.header import HEADER, Header, read_header
 from celery_exclusive.messages.stored import StoredMessage
 from celery_exclusive.options.signing import Signer
 
@@ -36,7 +37,8 @@ def journey(fields: dict[str, Any]) -> Any:
 def read(
     fields: dict[str, Any], signer: Signer, task_id: str = "a", task_name: str = "shop.load"
 ) -> Header | None:
-    return Header.read({HEADER: journey(fields)}, task_id, task_name, signer)
+    services: Any = SimpleNamespace(signer=signer)
+    return read_header(services, {HEADER: journey(fields)}, task_id, task_name)
 
 
 def test_a_signed_header_is_read_whole_after_its_journey() -> None:
@@ -201,11 +203,12 @@ def test_a_call_is_published_with_a_signature_for_its_task_id(
     task.delay(1)
     task.apply_async((2,), unique=None)
     task.apply_async((3,), unique=None, task_id="mine")
-    signer = shop._celery_exclusive.signer  # type: ignore[attr-defined]
+    services = shop._celery_exclusive  # type: ignore[attr-defined]
     for headers in published:
-        assert Header.read(headers, headers["id"], "shop.load", signer)
-        assert Header.read(headers, "another", "shop.load", signer) is None
-        assert Header.read(headers, headers["id"], "shop.another", signer) is None
+        assert headers["task"] == "shop.load"
+        assert read_header(services, headers, headers["id"])
+        assert read_header(services, headers, "another") is None
+        assert read_header(services, {**headers, "task": "shop.another"}, headers["id"]) is None
     assert published[2]["id"] == "mine"
 
 

@@ -22,7 +22,6 @@ OURS = {
     "messages/courier.py": {"_publish"},
     "stores/idle.py": {"_local"},
     "worker/heartbeat.py": {"_tasks"},
-    "stores/sql/server.py": {"_prepare"},
     "worker/relay.py": {"_publish"},
 }
 """Attributes of our own that have such a name."""
