@@ -14,7 +14,7 @@ from kombu.transport.redis import Channel
 from redis.credentials import CredentialProvider
 
 from celery_exclusive import Exclusive, Unique, install
-from celery_exclusive.seams.kept_client import keep_client
+from celery_exclusive.seams.kombu_message import keep_client
 from celery_exclusive.worker.queues import note_queues
 from tests.servers import RedisServer
 from tests.worker.lab import disconnect

@@ -175,39 +175,24 @@ def _is_text(value: object) -> bool:
     return value.isascii() or not any("\ud800" <= char <= "\udfff" for char in value)
 
 
-def _is_int(value: object, most: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
-
-
-def _is_unique_key(value: object) -> bool:
-    if not isinstance(value, (list, tuple)) or len(value) != 2:
-        return False
-    return _is_text(value[0]) and value[1] in (FINISHED, STARTED, PERIOD)
-
-
-def _is_route(value: object) -> bool:
-    return isinstance(value, (list, tuple)) and len(value) == 3 and all(map(_is_text, value))
-
-
-def _names_options(value: object) -> bool:
-    return isinstance(value, (list, tuple)) and all(name in NAMES for name in value)
-
-
-def _has_values(value: object) -> bool:
-    return isinstance(value, dict) and all(
-        name in NAMES and isinstance(values, dict) for name, values in value.items()
-    )
-
-
+_LISTS = (list, tuple)
 _TEXTS = "id exclusive duplicate_of promoted offered published_by follows store rejections"
 _CHECKS: dict[str, Callable[[object], bool]] = {
     **dict.fromkeys(_TEXTS.split(), _is_text),
-    "unique": _is_unique_key,
-    "switched_off": _names_options,
-    "values": _has_values,
-    "route": _is_route,
-    **dict.fromkeys(("redelivered", "masked", "auto_delete"), lambda value: isinstance(value, bool)),
-    **dict.fromkeys(("tries", "deaths"), lambda value: _is_int(value, _MOST_TRIES)),
-    "since": lambda value: is_number(value, at_least=0) and value < _END_OF_TIME,
+    "unique": lambda it: (
+        isinstance(it, _LISTS) and len(it) == 2 and _is_text(it[0]) and it[1] in (FINISHED, STARTED, PERIOD)
+    ),
+    "switched_off": lambda it: isinstance(it, _LISTS) and all(name in NAMES for name in it),
+    "values": lambda it: (
+        isinstance(it, dict)
+        and all(name in NAMES and isinstance(values, dict) for name, values in it.items())
+    ),
+    "route": lambda it: isinstance(it, _LISTS) and len(it) == 3 and all(map(_is_text, it)),
+    **dict.fromkeys(("redelivered", "masked", "auto_delete"), lambda it: isinstance(it, bool)),
+    **dict.fromkeys(
+        ("tries", "deaths"),
+        lambda it: isinstance(it, int) and not isinstance(it, bool) and 0 <= it <= _MOST_TRIES,
+    ),
+    "since": lambda it: is_number(it, at_least=0) and it < _END_OF_TIME,
 }
 """The checks of each field, if it is given. A list of them is read as a tuple."""

@@ -85,28 +85,24 @@ class Republisher:
             self._producer = None
 
     def _acquire_producer(self) -> AbstractContextManager[Any]:
-        if not self._own_connection:
-            pool = pools.producers[self._connection()] if self.is_amqp else self.app.amqp.producer_pool
-            pooled: AbstractContextManager[Any] = pool.acquire(block=True)
-            return pooled
-        if self._producer is None:
-            self._producer = self.app.amqp.Producer(self._connection(), auto_declare=False)
-        return nullcontext(self._producer)
-
-    def _connection(self) -> Any:
-        """Return a connection on which RabbitMQ confirms messages, also against the user's setting.
+        """Return a producer whose messages RabbitMQ confirms, also against the user's setting.
 
         An acknowledged message must not be only in the buffer of a socket.
         """
-        connection = self.app.connection_for_write()
-        if self.is_amqp:
-            connection.transport_options["confirm_publish"] = True
-        return connection
-
-    @property
-    def is_amqp(self) -> bool:
-        """Whether the broker is RabbitMQ."""
-        return family(broker_urls(self.app.conf)[0]) == "amqp"
+        if self._producer:
+            return nullcontext(self._producer)
+        is_amqp = family(broker_urls(self.app.conf)[0]) == "amqp"
+        pool = self.app.amqp.producer_pool
+        if is_amqp or self._own_connection:
+            connection = self.app.connection_for_write()
+            if is_amqp:
+                connection.transport_options["confirm_publish"] = True
+            if self._own_connection:
+                self._producer = self.app.amqp.Producer(connection, auto_declare=False)
+                return nullcontext(self._producer)
+            pool = pools.producers[connection]
+        pooled: AbstractContextManager[Any] = pool.acquire(block=True)
+        return pooled
 
 
 def _send(producer: Any, stored: StoredMessage, at_head: bool) -> None:  # noqa: FBT001 - kombu passes it on
@@ -127,9 +123,9 @@ def _send(producer: Any, stored: StoredMessage, at_head: bool) -> None:  # noqa:
         routing_key=stored.routing_key,
         content_type=stored.content_type,
         content_encoding=stored.content_encoding,
-        headers=stored.headers_to_send(),
+        headers={name: value for name, value in stored.headers.items() if name != "compression"},
         compression=stored.headers.get("compression"),
-        expiration=None if stored.is_offered else _time_left(stored.headers.get("expires")),
+        expiration=_time_left(stored),
         **{"priority": None, **stored.properties, **options},
     )
     if returned:  # an exchange without a queue: the message would have been dropped
@@ -143,9 +139,13 @@ def _has_lists(producer: Any, exchange: str) -> bool:
     return not exchange or producer.channel.typeof(exchange).type != "fanout"
 
 
-def _time_left(expires: str | None) -> float | None:
-    """Return the seconds until a message expires. None: it has expired, which a worker reports as REVOKED."""
-    if not expires:
+def _time_left(stored: StoredMessage) -> float | None:
+    """Return the seconds until a message expires. None: it has expired, which a worker reports as REVOKED.
+
+    No broker may drop the copy of an offer: after its expiry a worker ends it.
+    """
+    expires = stored.headers.get("expires")
+    if not expires or stored.our_header.get("promoted"):
         return None
     seconds = seconds_until(expires)
     return seconds if seconds > 0 else None

@@ -72,11 +72,6 @@ class StoredMessage:
         header: dict[str, Any] = self.headers[HEADER]
         return header
 
-    @property
-    def is_offered(self) -> bool:
-        """Whether this is the copy of an offer. After its expiry a worker ends it; no broker may drop it."""
-        return bool(self.our_header.get("promoted"))
-
     def dump(self) -> bytes:
         """Return the message as versioned JSON, for a store."""
         try:
@@ -119,9 +114,6 @@ class StoredMessage:
         return self._with_header(
             signer.sign_header(self.our_header, str(task_id), str(self.headers.get("task")))
         )
-
-    def headers_to_send(self) -> dict[str, Any]:
-        return {name: value for name, value in self.headers.items() if name != "compression"}
 
     def delayed(self, seconds: float, **changes: Any) -> StoredMessage:
         """Return the copy that is delivered later, with these changes of our header.

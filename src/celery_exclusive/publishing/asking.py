@@ -15,7 +15,7 @@ from celery_exclusive import notices
 from celery_exclusive.core.operations import AcquireAlone, Answer, Granted, Held, KeyOperation
 from celery_exclusive.errors import NotDone, StoreRefused, StoreUnavailable, is_away
 from celery_exclusive.leases.attempts import Attempts
-from celery_exclusive.seams.kept_client import client_of
+from celery_exclusive.seams.kombu_message import client_of
 from celery_exclusive.stores.redis import address
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from celery import Celery
 from celery.app.amqp import AMQP
@@ -31,7 +31,7 @@ from celery_exclusive.core.operations import (
     KeyOperation,
     Release,
 )
-from celery_exclusive.core.plan import Ask, run_plan
+from celery_exclusive.core.plan import run_plan
 from celery_exclusive.core.publishing import Call, Kind, Sending, phase_of, publish, unpublished
 from celery_exclusive.errors import DuplicateTask, StoreError
 from celery_exclusive.messages.header import Header
@@ -177,7 +177,9 @@ class UniquePublish(AskingPublish):
                 is_granted = isinstance(answer, Granted)
                 sending = _GRANTED if is_granted else run_plan(publish(self.call), lambda _: answer)
             else:
-                sending = run_plan(publish(self.call), lambda asked: ask(_acquisition(asked)))
+                sending = run_plan(
+                    publish(self.call), lambda asked: ask(cast("AcquireAlone", asked.operation))
+                )
         except StoreError as error:
             return self._without_key(error)
         self.sending, self.may_hold = sending, sending.may_hold
@@ -253,11 +255,6 @@ class UniquePublish(AskingPublish):
 def _note_celery_beat(**_: Any) -> None:
     """Note that this process is Celery's beat, which only logs errors: a duplicate is no error there."""
     _process["is_celery_beat"] = True
-
-
-def _acquisition(asked: Ask) -> AcquireAlone:
-    assert isinstance(asked.operation, AcquireAlone)  # noqa: S101 - a call acquires, and does nothing else
-    return asked.operation
 
 
 def _may_be_made_before(message: Message) -> bool:

@@ -1,17 +1,21 @@
-"""A message at the point where kombu has encoded it, and the text that kombu's Redis channel would push."""
+"""A message at the point where kombu has encoded it, and the Redis channel that would push it.
+
+kombu makes a new client for each request of a channel: one for each message that is published, several for
+each message that a worker receives and acknowledges. Making a client takes longer than the request. All these
+clients use the connections of the channel's pool, and do not differ: one is kept. But where a credential
+provider changes the password of open connections, each new client passes its pool to the provider.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from types import FunctionType
 from typing import Any, NamedTuple
 
 from kombu import Producer, Queue
 from kombu.utils.json import dumps
-
-from celery_exclusive.seams.kept_client import client_of
 
 Sender = Callable[["Captured"], Any]
 """A function that sends a captured message, or not. kombu calls it again if the connection is lost."""
@@ -29,10 +33,10 @@ class Encoded(NamedTuple):
     headers: dict[str, Any]
     properties: dict[str, Any]
     routing_key: str
-    mandatory: bool = False
-    immediate: bool = False
-    exchange: str = ""
-    declare: Any = ()
+    mandatory: bool
+    immediate: bool
+    exchange: str
+    declare: Any
 
 
 def capturing(producer: Any, header: str, sender: Sender) -> Any:
@@ -51,26 +55,11 @@ def capturing(producer: Any, header: str, sender: Sender) -> Any:
 
 @cache
 def _capturing_class(cls: Any) -> Any:
-    def _publish(  # noqa: PLR0913, PLR0917 - the signature is kombu's
-        self: Any,
-        body: Any,
-        priority: int | None,
-        content_type: str,
-        content_encoding: str,
-        headers: dict[str, Any],
-        properties: dict[str, Any],
-        routing_key: str,
-        mandatory: bool,
-        immediate: bool,
-        exchange: str,
-        declare: Any,
-        *more: Any,
-        **named: Any,
-    ) -> Any:
-        route = routing_key, mandatory, immediate, exchange, declare
-        encoded = Encoded(body, priority, content_type, content_encoding, headers, properties, *route)
-        captured = Captured(self, encoded, more, named)
-        return self._sender(captured) if self._header in headers else captured.send()
+    def _publish(self: Any, *parts: Any, **named: Any) -> Any:
+        names = Encoded._fields
+        own = {name: named.pop(name) for name in names[len(parts) :] if name in named} if named else {}
+        captured = Captured(self, Encoded(*parts[: len(names)], **own), parts[len(names) :], named)
+        return self._sender(captured) if self._header in captured.encoded.headers else captured.send()
 
     return type(cls.__name__, (cls,), {"__slots__": ("_header", "_sender"), "_publish": _publish})
 
@@ -169,3 +158,25 @@ def _redis_channel() -> Any:
     from kombu.transport.redis import Channel  # which a publisher for another broker does not load
 
     return Channel
+
+
+def keep_client(channel: Any) -> None:
+    """Let this channel keep its client, if it is one of kombu's own for Redis."""
+    is_known = type(channel).__module__ == "kombu.transport.redis" and hasattr(channel, "_create_client")
+    if is_known and "_create_client" not in vars(channel):
+        channel._create_client = partial(_kept, channel, channel._create_client)
+
+
+def client_of(channel: Any) -> Any:
+    """Return the client that a channel keeps. Other users of the channel get new clients, as before."""
+    return _kept(channel, channel._create_client)
+
+
+def _kept(channel: Any, make: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Return the client that this channel keeps, or a new one that `make` makes."""
+    if args or options or channel.pool.connection_kwargs.get("credential_provider"):
+        return make(*args, **options)  # with arguments for the pool of an event loop, which is rare
+    kept = vars(channel).get("_exclusive_client")
+    if kept is None or kept.connection_pool is not channel.pool:  # a new pool, as after a fork
+        kept = channel._exclusive_client = make()
+    return kept

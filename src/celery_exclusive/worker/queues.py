@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from celery_exclusive.seams.kept_client import keep_client
+from celery_exclusive.seams.kombu_message import keep_client
 from celery_exclusive.seams.kombu_worker import ConsumerMixin, Receive, fanout_queues
 
 SOURCE = "exclusive_source"
