@@ -18,7 +18,7 @@ FASTER = {
     "_result_handler": "handing the next message on within a worker",
     "_waiting": "choosing which waiting request gets a free process",
     "_create_client": "keeping one client of redis-py for each channel",
-    "_prepare": "publishing to the head of a queue",
+    "_inplace_augment_message": "publishing to the head of a queue",
     "_sock": "writing and reading the Redis protocol without redis-py",
     "_put": "acquiring a unique key in the call that pushes the message",
 }
