@@ -20,8 +20,6 @@ AGAIN: Final = {"acquire": ("redelivered", True), "acquire_alone": ("repeated", 
 """The fields that are added to a request that is sent again after its answer was lost."""
 _HEAD: Final = ("id", "token", "ttl")
 """The fields that come by their place, "" where an operation has none. The others come by their names."""
-_BY_LIST: Final = "sends"
-"""The field that the script knows by another one: an operation sends if it has a list to push onto."""
 _PAIRS: Final = {
     "takes_over": ("takes_over_id", "takes_over_phase"),
     "inherits": ("inherits_id", "inherits_token"),
@@ -33,7 +31,7 @@ class _Form:
 
     def __init__(self, kind: type[KeyOperation]) -> None:
         self.verb = re.sub(r"\B[A-Z]", r"_\g<0>", kind.__name__).lower()
-        sent = [field for field in fields(kind) if field.name != _BY_LIST]
+        sent = [field for field in fields(kind) if field.name != "sends"]  # the script sees that by its list
         get = attrgetter(*(field.name for field in sent))
         self.values_of = get if len(sent) > 1 else lambda operation: (get(operation),)
         self.in_head = sum(field.name in _HEAD for field in sent)

@@ -114,8 +114,7 @@ class Node(Client):
         self._witnesses = witnesses
         self.heard = set[int]()
         self.has_failed = False
-        self.host = str(to.options["host"])
-        self.url = f"{cluster} (node {self.host}:{to.options['port']})"
+        self.url = f"{cluster} (node {to.options['host']}:{to.options['port']})"
 
     def exchange(self, calls: Sequence[Call]) -> Generator[None]:
         """Send the commands of all calls, yield, and read the answers.

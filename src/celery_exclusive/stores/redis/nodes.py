@@ -149,14 +149,14 @@ class Nodes:
     def _find_owners(self) -> dict[int, Place]:
         """Return the owner of each slot, as a node reports it. Nodes that answered last are asked first."""
         problem = None
-        for node in sorted(self._nodes.values(), key=lambda node: (node.has_failed, random.random())):
+        for asked, node in sorted(self._nodes.items(), key=lambda it: (it[1].has_failed, random.random())):
             try:
                 with deadline(at_most(node.timeout) / 2):  # another one may answer
                     reply = node.ask("CLUSTER", "SLOTS")
             except StoreUnavailable as error:
                 node.has_failed, problem = True, error
                 continue
-            owners, places = read_slots(reply, node.host, self._witnesses)
+            owners, places = read_slots(reply, asked[0], self._witnesses)
             self._owners = owners
             for place in places:
                 self._node(place)

@@ -23,7 +23,6 @@ from redis import Redis, exceptions  # isort: skip - `client` has said what is m
 _PORT: Final = 26379
 _PATIENCE: Final = 1.0
 """Seconds for which a sentinel may be silent, unless sentinel_kwargs say otherwise."""
-_FAILOVER: Final = "a failover is under way: wait until it is over"
 _NAME: Final = (
     "have its certificate issued for the address that the sentinels announce, or let them announce its name "
     "(resolve-hostnames and announce-hostnames)"
@@ -45,7 +44,7 @@ class SentinelClient(Client):
 
     hints: Mapping[str, str] = {
         **HINTS,
-        **dict.fromkeys(("READONLY", "MASTERDOWN"), _FAILOVER),
+        **dict.fromkeys(("READONLY", "MASTERDOWN"), "a failover is under way: wait until it is over"),
         **dict.fromkeys(("Hostname mismatch", "IP address mismatch", "doesn't match"), _NAME),
     }
     begin_tls = "name the authority that issued its certificate, as ssl_ca_certs in its URL"
