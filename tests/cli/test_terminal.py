@@ -13,8 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from celery_exclusive import Exclusive, Unique
+from celery_exclusive.cli.listing import duration
 from celery_exclusive.cli.locks import locks
-from celery_exclusive.cli.table import duration
 from celery_exclusive.core.claim import Claim
 from celery_exclusive.core.key_state import OFFERS_IN_LINE
 from celery_exclusive.core.operations import ForceRelease, Release

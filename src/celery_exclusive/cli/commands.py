@@ -5,28 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from celery.bin.base import CLIContext
 
-from celery_exclusive.cli.listing import listing
-from celery_exclusive.cli.table import duration, table
+from celery_exclusive.cli.listing import duration, listing, record, table
 from celery_exclusive.core.claim import task_id
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.display import escaped, printable, unescaped
 from celery_exclusive.errors import ExclusiveError, did_you_mean
-from celery_exclusive.leases.operator_release import Released, queued_keys, release_queued
-from celery_exclusive.leases.operator_release import release as release_key
+from celery_exclusive.leases import operator_release
 from celery_exclusive.messages.namespace import LIFE, adopt_namespace, own_broker
 from celery_exclusive.options.key_text import possible_keys
-from celery_exclusive.services import ATTRIBUTE
+from celery_exclusive.services import ATTRIBUTE, Services
+from celery_exclusive.stores.base import Store, states
 from celery_exclusive.stores.sql.tables import NAMES
-
-if TYPE_CHECKING:
-    from celery_exclusive.services import Services
-    from celery_exclusive.stores.base import Store
-
 
 commands = click.Group()
 
@@ -64,7 +58,7 @@ def ls(obj: CLIContext, prefix: str, *, as_json: bool) -> None:
     found = listing(services, keys)
     if not keys:
         click.echo(f"no key of a lock begins with {prefix!r}" if prefix else "no locks", err=True)
-    for line in (json.dumps(lock.record()) for lock in found) if as_json else table(found):
+    for line in (json.dumps(record(*lock)) for lock in found) if as_json else table(found):
         click.echo(line)
 
 
@@ -102,10 +96,9 @@ def release(obj: CLIContext, key: str, *, force: bool, queued: bool, yes: bool) 
         return
     store = services.store
     chosen = _busy_key(store, key)
-    released = release_key(services, chosen, force=force)
-    after = store.inspect(chosen)
+    released = operator_release.release(services, chosen, force=force)
     click.echo(f"lock {escaped(chosen)}")
-    for line in _result_lines(released, after.all_waiting):
+    for line in _result_lines(released, store.inspect(chosen).all_waiting):
         click.echo(f"  {line}")
 
 
@@ -198,18 +191,15 @@ def _keys(store: Store, prefix: str) -> list[str]:
     shown, written = possible_keys(prefix), possible_keys(unescaped(prefix))
     if store.capabilities.listing or not prefix:
         return [key for key in store.scan() if escaped(key).startswith(shown) or key.startswith(written)]
-    seen = zip(written, store.inspect_all(written), strict=True)
-    return [key for key, snapshot in seen if snapshot.is_busy]
+    return [key for key, snapshot in states(store, written) if snapshot.is_busy]
 
 
 def _busy_key(store: Store, text: str) -> str:
     """Return the key that `ls` shows as this word, or else the key of the task or string of this name."""
     shown_so = unescaped(text)
-    if store.inspect_all([shown_so])[0].is_busy:
-        return shown_so
-    meant = list(dict.fromkeys((*possible_keys(text), *possible_keys(shown_so))))
+    meant = list(dict.fromkeys((*possible_keys(shown_so), *possible_keys(text))))
     busy = [key for key, seen in zip(meant, store.inspect_all(meant), strict=True) if seen.is_busy]
-    if len(busy) == 1:
+    if len(busy) == 1 or shown_so in busy:
         return busy[0]
     if busy:
         raise click.ClickException(f"{text!r} may mean {' or '.join(map(escaped, busy))}: name one of them")
@@ -231,7 +221,7 @@ def _busy_key(store: Store, text: str) -> str:
 
 
 def _release_queued(services: Services, task: str, *, yes: bool) -> None:
-    found = queued_keys(services.store, task)
+    found = operator_release.queued_keys(services.store, task)
     if not found:
         raise click.ClickException(
             f"no unique key of task {task!r} is queued in {printable(services.store.url)}"
@@ -241,15 +231,15 @@ def _release_queued(services: Services, task: str, *, yes: bool) -> None:
     click.echo("a message that is still in a queue runs all the same, and its call may be queued again")
     if not yes:
         click.confirm("release them?", abort=True)
-    click.echo(f"released {release_queued(services, found)} of {len(found)}")
+    click.echo(f"released {operator_release.release_queued(services, found)} of {len(found)}")
 
 
-def _result_lines(released: Released, waiting: int) -> Iterator[str]:
+def _result_lines(released: operator_release.Released, waiting: int) -> Iterator[str]:
     if released.forgotten:
         yield "its data were damaged and are deleted, with its leases and the tasks that waited in line"
         return
     for owner in released.former:
-        yield f"released the lease of {_shown_id(owner.id)}, held for {duration(owner.age)}"
+        yield f"released the lease of {printable(task_id(owner.id))}, held for {duration(owner.age)}"
     if any(owner.phase == "running" for owner in released.former):
         yield "if its process lives, its body goes on, and its lease.check() raises LeaseLost"
     elif any(owner.phase == "period" for owner in released.former):
@@ -258,9 +248,5 @@ def _result_lines(released: Released, waiting: int) -> Iterator[str]:
         yield "if its message is not lost, its task runs all the same"
     else:
         yield "it had no holder"
-    offered = ", ".join(_shown_id(id) for id in released.offered)
+    offered = ", ".join(printable(task_id(id)) for id in released.offered)
     yield f"{waiting} in line for this key" + (f", the lock is offered to {offered}" if offered else "")
-
-
-def _shown_id(id: str) -> str:
-    return printable(task_id(id))

@@ -16,23 +16,17 @@ class _Group(click.Group):
     It prints an error in one line instead of a traceback, and exits with 1.
     """
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return self._commands.list_commands(ctx)
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        from celery_exclusive.cli.commands import commands
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return self._commands.get_command(ctx, cmd_name)
+        self.commands = commands.commands
+        return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except ExclusiveError as error:
             raise click.ClickException(str(error)) from error
-
-    @property
-    def _commands(self) -> click.Group:
-        from celery_exclusive.cli.commands import commands
-
-        return commands
 
 
 # `**_`: before Celery 5.7 the options that an app adds to all commands arrive here too.
