@@ -290,6 +290,6 @@ def held(by: Sequence[Owner]) -> str:
         return "held by an owner that the store does not name"
     owner, others = by[0], len(by) - 1
     what = f"held by {task_id(owner.id)} for {owner.age / SECOND:.1f}s"
-    if owner.is_offered:
+    if owner.phase == "offered":
         what = f"offered to {task_id(owner.id)}"
     return f"{what} and {others} more" if others else what

@@ -33,8 +33,7 @@ from celery_exclusive.core.operations import (
     Renew,
 )
 from celery_exclusive.core.records import BEGUN, NEVER, Document, Entry, Holder, Line, State, overdue
-from celery_exclusive.core.step import step
-from celery_exclusive.core.transition import Transition
+from celery_exclusive.core.step import Transition, step
 
 NOW, LATER, LAST_FENCE, EPOCH = 0, 1, 100, "epoch"
 FRESH, PROMOTED, REDELIVERED = "fresh", "promoted", "redelivered"

@@ -9,8 +9,7 @@ from dataclasses import replace
 
 from celery_exclusive.core.operations import Acquire, Operation, Stale
 from celery_exclusive.core.records import BEGUN, Document, Line
-from celery_exclusive.core.step import step
-from celery_exclusive.core.transition import Transition
+from celery_exclusive.core.step import Transition, step
 from tests.explorer.model import MOST_DEATHS, Protocol, Setting
 
 QUICK = (

@@ -16,8 +16,7 @@ from celery_exclusive.core.operations import (
     Release,
 )
 from celery_exclusive.core.records import SECOND, Document, Entry, Line, overdue
-from celery_exclusive.core.step import step
-from celery_exclusive.core.transition import Transition
+from celery_exclusive.core.step import Transition, step
 
 TTL = 30 * SECOND
 START = 1_000 * SECOND

@@ -153,9 +153,13 @@ def _ask(delivery: Delivery, key: str, acquire: Acquire) -> Plan[Answer]:
 
 
 def _has_to_wait(delivery: Delivery, policy: Policy, by: tuple[Owner, ...]) -> bool:
-    """Whether the delivery waits for these owners with any option: it was admitted before, or is kin."""
+    """Whether the delivery waits for these owners with any option: it was admitted before, or is kin.
+
+    Another queue's copy of the same publish is no kin in this.
+    """
     goes_on = delivery.was_admitted and policy.on_conflict in ("skip", "raise")
-    return goes_on or any(_is_kin_but_no_copy(delivery, owner) for owner in by)
+    kin = (owner for owner in by if _is_kin(delivery, owner))
+    return goes_on or any(not is_other_copy(owner.id, delivery.id) for owner in kin)
 
 
 def _acquire_as_publisher(delivery: Delivery, unique: UniqueClaim) -> Plan[Held | None]:
@@ -163,8 +167,11 @@ def _acquire_as_publisher(delivery: Delivery, unique: UniqueClaim) -> Plan[Held 
     key, queued = unique.claim.key, unique.queued
     own = queued.acquire_alone(unique.queued_ttl, "period" if unique.ends_by_clock else "queued")
     answer = yield Ask(key, own)
-    if isinstance(answer, Held) and not answer.names_no_owner and _is_own_publish(delivery, answer.by[0]):
-        answer = yield Ask(key, replace(own, inherits=(answer.by[0].id, "")))
+    if isinstance(answer, Held) and not answer.names_no_owner:
+        owner = answer.by[0]
+        if owner.phase == "queued" and task_id(owner.id) == task_id(delivery.id):
+            # The publisher of this message has acquired the key, in a header that is not valid here.
+            answer = yield Ask(key, replace(own, inherits=(owner.id, "")))
     return answer if isinstance(answer, Held) and not answer.names_no_owner else None
 
 
@@ -179,7 +186,8 @@ def _begin(delivery: Delivery, unique: UniqueClaim, run: Outcome) -> Plan[Outcom
     if answer is None:  # the body runs without the key
         return run
     if isinstance(answer, Granted):
-        yield from _supersede_former_run(delivery, claim)
+        if delivery.follows:  # that run handed its key over: no lease holds the copies of its message back
+            yield Ask(claim.key, Remove(delivery.follows, ending="superseded"))
         return replace(run, may_hold_unique=True, unique_fence=answer.fence)
     if isinstance(answer, Held) and not _has_to_run(delivery, answer.by[0]):
         return run.as_duplicate(claim.key, answer.by)
@@ -205,12 +213,6 @@ def _acquire_unique_key(delivery: Delivery, claim: Claim) -> Plan[Answer | None]
     if delivery.can_be_parked and _has_to_run(delivery, answer.by[0]):
         answer = yield Ask(claim.key, replace(acquire, at_once=False), park=True)
     return answer
-
-
-def _supersede_former_run(delivery: Delivery, claim: Claim) -> Plan[None]:
-    """End all copies of the former run's message. That run handed its key over: no lease holds them back."""
-    if delivery.follows:
-        yield Ask(claim.key, Remove(delivery.follows, ending="superseded"))
 
 
 def _keep_unique_key(delivery: Delivery, unique: UniqueClaim, lock: Claim) -> Plan[None]:
@@ -254,16 +256,6 @@ def _is_kin(delivery: Delivery, owner: Owner) -> bool:
     """Whether the owner is the same message, an earlier run of its task, or the parent that just ends."""
     is_same = publish_claim_id(owner.id) == publish_claim_id(delivery.id)
     return is_same or task_id(owner.id) in delivery.kin
-
-
-def _is_kin_but_no_copy(delivery: Delivery, owner: Owner) -> bool:
-    """Whether the owner is kin, and not another queue's copy of the same publish."""
-    return _is_kin(delivery, owner) and not is_other_copy(owner.id, delivery.id)
-
-
-def _is_own_publish(delivery: Delivery, owner: Owner) -> bool:
-    """Whether the publisher of this message has acquired the key, in a header that is not valid here."""
-    return owner.phase == "queued" and task_id(owner.id) == task_id(delivery.id)
 
 
 def _may_take_over(delivery: Delivery, owner: Owner) -> bool:

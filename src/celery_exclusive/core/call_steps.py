@@ -29,10 +29,8 @@ class CallSteps(KeyState):
         fence = lease.fence if lease else self.next_number()
         if lease:
             del self.holders[lease.id]
-        if (
-            lease and lease.id != op.id and self.is_at_broker(lease.id)
-        ):  # the message that its run keeps is no copy
-            self.leave(lease.id)
+        if lease and lease.id != op.id and self.is_at_broker(lease.id):
+            self.leave(lease.id)  # the message that its run keeps is no copy
         entry = self.entries.get(op.id)
         is_copied = entry is not None or (lease is not None and lease.may_have_copies)
         self.hold(op, fence, op.phase, may_have_copies=is_copied)
@@ -56,7 +54,6 @@ class CallSteps(KeyState):
         return Applied(True)
 
     def _inherited(self, op: AcquireAlone) -> Holder | None:
-        """Return the lease that the operation's id inherits, if there is one."""
         id, token = op.inherits or ("", "")
         lease = self.holders.get(id)
         return lease if lease and lease.belongs_to(token) else None

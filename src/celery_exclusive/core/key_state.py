@@ -78,7 +78,6 @@ class KeyState:
         *,
         may_have_copies: bool,
     ) -> None:
-        """Grant the operation's id a lease."""
         self.holders[op.id] = Holder(op.id, op.token, self.now + op.ttl, fence, may_have_copies, phase)
 
     def put_behind(self, entry: Entry, flags: int = 0) -> None:
@@ -137,7 +136,6 @@ class KeyState:
         return max(min(self.limit - len(self.holders), OFFERED_AT_ONCE), 0)
 
     def head(self) -> list[Entry]:
-        """Return the head of the line, in order."""
         waiting = [entry for entry in self.entries.values() if entry.state == "waiting"]
         return sorted(waiting, key=lambda entry: entry.seq)
 

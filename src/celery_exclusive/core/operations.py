@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from celery_exclusive.core.records import NEVER, OwnerPhase, Phase
 
@@ -194,6 +194,7 @@ class AcquireAlone:
 class Reap:
     """End expired leases and offers. After `recovers_until` leases with a copy of their message stay."""
 
+    id: ClassVar[str] = ""
     recovers_until: int = NEVER
 
 
@@ -218,7 +219,7 @@ Operation = KeyOperation | Renew | Reap
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The owner of a key: a holder, or an id with an offer. `age` is the time since the grant."""
+    """The owner of a key: a holder, or an id with an offer and no lease. `age`: the time since the grant."""
 
     id: str
     age: int
@@ -226,11 +227,6 @@ class Owner:
     fence: int = 0
     phase: OwnerPhase = "running"
     token: str = ""
-
-    @property
-    def is_offered(self) -> bool:
-        """Whether the owner has an offer, and so no lease, fence or token yet."""
-        return self.phase == "offered"
 
 
 @dataclass(frozen=True, slots=True)

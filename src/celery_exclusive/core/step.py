@@ -7,7 +7,7 @@ as compare-and-swap of one document, Redis runs a Lua twin of it, and the tests 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from celery_exclusive.core.call_steps import CallSteps
 from celery_exclusive.core.key_state import FIRST_OFFER, LONGEST_OFFER
@@ -43,17 +43,37 @@ from celery_exclusive.core.records import (
     Holder,
     Line,
 )
-from celery_exclusive.core.transition import Transition
 
 
 def step(
     document: Document, line: Line, operation: Operation, now: int, first_offer: int = FIRST_OFFER
 ) -> Transition:
     """Apply one operation to one key, at the instant `now`. The first offer to a task lasts `first_offer`."""
-    id = "" if isinstance(operation, Reap) else operation.id
-    state = _Step(document, line, id, now, first_offer)
+    state = _Step(document, line, operation.id, now, first_offer)
     method: Callable[[Operation], Answer] = getattr(state, _METHODS[type(operation)])
     return state.transition(method(operation))
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """The result of a step: the new document, the changes of the line, and the ids to republish.
+
+    * `entries`: new or changed entries. `removed`: ids whose entries are deleted with their messages.
+    * `kept`: store the operation's message.
+    * `tombstone`: the operation's id is finished, by the delivery with this token, or has `BEGUN`.
+    * `wake`: ids whose messages must be published now. `aside`: ids whose offers no worker accepted.
+    * `due`: when the reaper must look at the key; None: not before the next operation.
+    """
+
+    document: Document
+    answer: Answer
+    entries: tuple[Entry, ...] = ()
+    removed: tuple[str, ...] = ()
+    kept: bool = False
+    tombstone: str | None = None
+    wake: tuple[str, ...] = ()
+    aside: tuple[str, ...] = ()
+    due: int | None = None
 
 
 class _Step(CallSteps):
@@ -123,10 +143,8 @@ class _Step(CallSteps):
             return Applied(False)
         if op.ending == "done":
             self.new_tombstone = op.token if may_come_again else None
-        if op.ending == "done" or (
-            lease and op.ending == "if_no_copy"
-        ):  # the message that its run keeps is no copy
-            self.leave()
+        if op.ending == "done" or (lease and op.ending == "if_no_copy"):
+            self.leave()  # the message that its run keeps is no copy
         self.end_run(op.id)
         self.advance()
         return Applied(is_own)

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from celery_exclusive.core.key_state import owner
 from celery_exclusive.core.operations import Acquire, Applied, Enqueue, Operation, Reap, Renew
 from celery_exclusive.core.records import NEVER, SECOND, SENT, SENT_LIFE, Document, Entry, Line
-from celery_exclusive.core.step import step
-from celery_exclusive.core.transition import Transition
+from celery_exclusive.core.step import Transition, step
 from celery_exclusive.errors import StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import Capabilities, Reply, Snapshot, Wake
 
@@ -48,10 +47,8 @@ class Change:
     def is_none(self) -> bool:
         """Whether there is nothing to store."""
         to, was = self.transition, self.loaded
-        is_same = to.document == was.document and to.due == was.due
-        return is_same and not (
-            to.entries or to.removed or to.tombstone is not None or self.message is not None
-        )
+        writes = to.entries or to.removed or to.tombstone is not None or self.message is not None
+        return to.document == was.document and to.due == was.due and not writes
 
     @property
     def known(self) -> dict[str, Entry]:
@@ -202,10 +199,7 @@ class DocumentStore(ABC):
 
     def change(self, operation: Operation, loaded: Loaded) -> Change:
         """Run the step, and return the change that has to be stored."""
-        id = "" if isinstance(operation, Reap) else operation.id
         transition = step(loaded.document, loaded.line, operation, loaded.now, self.offer)
-        message = None
-        if isinstance(operation, (Acquire, Enqueue)) and transition.kept:
-            message = operation.message
+        message = operation.message if isinstance(operation, (Acquire, Enqueue)) and transition.kept else None
         life = SENT_LIFE if transition.tombstone == SENT else self.tombstone_ttl
-        return Change(loaded, transition, id, message, loaded.now + life)
+        return Change(loaded, transition, operation.id, message, loaded.now + life)

@@ -27,7 +27,7 @@ from celery_exclusive.core.operations import (
 from celery_exclusive.core.plan import Ask
 from celery_exclusive.core.publishing import Sending
 from celery_exclusive.core.records import SENT, Document, Line
-from celery_exclusive.core.transition import Transition
+from celery_exclusive.core.step import Transition
 from tests.explorer.explore import Explored, search
 from tests.explorer.messages import slots
 from tests.explorer.messages.model import Model

@@ -18,7 +18,7 @@ from celery_exclusive.core.operations import (
     Stale,
 )
 from celery_exclusive.core.records import SECOND, Entry, Holder
-from celery_exclusive.core.transition import Transition
+from celery_exclusive.core.step import Transition
 from tests.unit.stepping import START, TTL, Key
 
 # Granted, parked, held.

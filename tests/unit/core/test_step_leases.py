@@ -13,7 +13,7 @@ from celery_exclusive.core.operations import (
     Requeue,
 )
 from celery_exclusive.core.records import SECOND
-from celery_exclusive.core.transition import Transition
+from celery_exclusive.core.step import Transition
 from tests.unit.stepping import START, TTL, Key
 
 # Fence.
