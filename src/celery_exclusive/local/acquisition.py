@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import time
@@ -10,7 +11,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from secrets import token_hex
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from celery_exclusive import notices
 from celery_exclusive.core.claim import Claim
@@ -21,11 +22,9 @@ from celery_exclusive.leases.attempts import Attempts
 from celery_exclusive.leases.lease import Lease
 from celery_exclusive.local.heartbeat import heartbeat
 from celery_exclusive.run import leases_of_runs
+from celery_exclusive.services import Services
 from celery_exclusive.stores.base import Reply
 from celery_exclusive.system.off_loop import off_loop, strand
-
-if TYPE_CHECKING:
-    from celery_exclusive.services import Services
 
 _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 0.5
@@ -92,17 +91,16 @@ class Acquisition:
 
     def _attempts(self, wait: float | None) -> Generator[float]:
         """Send requests until the store grants the lease, or `wait` is over; yield each pause in between."""
-        deadline = None if wait is None else time.monotonic() + wait
-        pause, is_waiting = _FIRST_PAUSE, False
+        deadline = math.inf if wait is None else time.monotonic() + wait
+        pause = _FIRST_PAUSE
         heartbeat.learn(self.services.store)
         notices.store_chosen(self.services)
         while isinstance(self._ask(), Held):
-            left = _LONGEST_PAUSE if deadline is None else deadline - time.monotonic()
+            left = deadline - time.monotonic()
             if left <= 0:
                 break
-            if not is_waiting:
-                is_waiting = True
-                self._begin_to_wait(is_endless=deadline is None)
+            if pause == _FIRST_PAUSE:
+                self._begin_to_wait(is_endless=wait is None)
             yield min(pause * random.uniform(0.5, 1), left)
             pause = min(pause * 1.5, _LONGEST_PAUSE)
 
@@ -123,11 +121,8 @@ class Acquisition:
             )
             return
         self._may_hold = False
-        if (
-            self.lease
-            and reply.answer == Applied(False)
-            and not (attempts.is_repeated or attempts.interruption)
-        ):
+        is_first = not (attempts.is_repeated or attempts.interruption)
+        if self.lease and is_first and reply.answer == Applied(False):
             notices.lost(self.owner_name, self.claim.key)
         if attempts.interruption:
             raise attempts.interruption
@@ -156,7 +151,6 @@ class Acquisition:
         _blocks.set((*others, (strand(), self.lease)))
 
     def leave_block(self) -> None:
-        """Note that the block has ended."""
         _blocks.set(tuple(block for block in _blocks.get() if block[1] is not self.lease))
 
     def _ask(self) -> Granted | Held:
@@ -199,10 +193,6 @@ class Acquisition:
                 "ever: a lock is not re-entrant. Acquire it once, outside; with wait= this call would raise "
                 "LockHeld"
             )
-        if all(self._is_acquired_here(owner.id) for owner in holders):
-            notices.may_wait_for_itself(self.claim.key)
-
-    def _is_acquired_here(self, id: str) -> bool:
-        """Whether this thread or task has acquired the lease of this claim, maybe for other code."""
-        owner = heartbeat.owner_of(id)
-        return isinstance(owner, Acquisition) and owner.strand == self.strand
+        found = [heartbeat.owner_of(holder.id) for holder in holders]
+        if all(isinstance(other, Acquisition) and other.strand == self.strand for other in found):
+            notices.may_wait_for_itself(self.claim.key)  # this thread or task has acquired it for other code

@@ -6,7 +6,7 @@ import time
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
 from celery.app.task import Task as CeleryTask
 from celery.exceptions import Retry
@@ -18,23 +18,18 @@ from celery_exclusive.core.claim import FINISHED, Claim, UniqueClaim
 from celery_exclusive.core.direct import admit_directly
 from celery_exclusive.core.operations import Acquire, AcquireAlone, Answer, Applied, Granted
 from celery_exclusive.core.plan import Ask, run_plan
-from celery_exclusive.core.records import SECOND
+from celery_exclusive.core.records import NEVER, SECOND
 from celery_exclusive.errors import DuplicateTask, LockHeld, StoreUnavailable
 from celery_exclusive.leases.lease import Lease
 from celery_exclusive.local.acquisition import Acquisition, new_claim
+from celery_exclusive.options.amounts import MOST
 from celery_exclusive.options.declared import Exclusive, Unique
 from celery_exclusive.options.keys import key_of
 from celery_exclusive.options.option import Option
 from celery_exclusive.publishing.call_options import pop_call_options
 from celery_exclusive.run import Run, UniqueLease, current_run, leases_of_runs, runs, within
+from celery_exclusive.services import Services
 from celery_exclusive.stores.base import open_store
-
-if TYPE_CHECKING:
-    from celery_exclusive.services import Services
-
-_NO_LIMIT: Final = 2**31
-_FOR_EVER: Final = 2**52
-"""The microseconds of a lease in memory that needs no renewal, as no other owner can want its key."""
 
 
 class EagerTask(CeleryTask):  # type: ignore[type-arg]
@@ -75,9 +70,8 @@ class EagerTask(CeleryTask):  # type: ignore[type-arg]
         """
         id = task_id or uuid()
         call_options = pop_call_options(self.name, self, options)
-        unique = call_options.unique
         call = args or (), kwargs or {}, options.get("headers")
-        eager = _EagerRun(self, id, call, call_options.exclusive, unique)
+        eager = _EagerRun(self, id, call, call_options.exclusive, call_options.unique)
         with eager.admitted() as run, within(run):
             result: Any = super().apply(args, kwargs, link, link_error, id, *rest, **options)
         result.key, result.existing_id = eager.unique_key, eager.duplicate_of
@@ -124,7 +118,9 @@ class _EagerRun:
     def claim_to_lock(self, releases: ExitStack) -> Claim | None:
         """Return the claim to the lock, unless the code around this run holds it already."""
         option = self.exclusive
-        key = self.key_of(option) if option and not self.is_retry_without_lock else None
+        outer = self.run.outer
+        is_retry_without_lock = outer is not None and outer.task_id == self.id and outer.lease is None
+        key = self.key_of(option) if option and not is_retry_without_lock else None
         if option is None or key is None:
             return None
         claim = new_claim(self.id, key, self.services.ttl(option), option.limit)
@@ -146,20 +142,14 @@ class _EagerRun:
                 self.run.unique_lease = releases.enter_context(_lease_in_memory(claim))
             return None
         for outer in runs():
-            if outer.unique and self.is_held_around(outer.task_id, outer.unique):
+            held = outer.unique
+            if not held or held.claim.key != self.unique_key:
+                continue
+            is_own = outer.task_id == self.id  # a retry or replacement shares the key of its run
+            if is_own or (held.until == FINISHED and held.may_hold):
                 self.run.unique_lease = outer.unique_lease
                 return None
         return UniqueClaim(claim, option.held_until, self.services.queued_ttl(option), is_acquired=False)
-
-    def is_held_around(self, outer: str, unique: UniqueLease) -> bool:
-        """Whether the task around this run holds its unique key. A retry or replacement shares the key."""
-        has_it = unique.until == FINISHED and unique.may_hold
-        return unique.claim.key == self.unique_key and (has_it or outer == self.id)
-
-    @property
-    def is_retry_without_lock(self) -> bool:
-        outer = self.run.outer
-        return outer is not None and outer.task_id == self.id and outer.lease is None
 
     @property
     def is_plain_eager(self) -> bool:
@@ -202,7 +192,6 @@ class _EagerRun:
             notices.continues_without_key(self.task.name, self.id, unique.claim.key, error)
 
     def carry_out(self, outcome: Outcome, unique: UniqueClaim | None) -> None:
-        """Prepare the run for its outcome."""
         if outcome.kind == "run":
             if unique:
                 acquisition = self.acquisitions[unique.claim.key]
@@ -212,21 +201,17 @@ class _EagerRun:
             return
         key, existing_id = outcome.key, outcome.existing_id
         if outcome.kind == "reschedule" and self.services.conflicts_when_eager:
-            raise LockHeld(
+            text = (
                 f"task {self.task.name} would wait for lock {key}, which is {notices.held(outcome.by)}. In a "
                 "test with lock_store nothing would release it: end the block that holds it, or advance the "
-                "clock",
-                key,
-                existing_id,
+                "clock"
             )
+            raise LockHeld(text, key, existing_id)
         if outcome.reason == "duplicate":
             self.duplicate_of = existing_id
             if self.unique and self.unique.on_conflict == "raise":
-                raise DuplicateTask(
-                    f"task {self.task.name} did not run: unique key {key} is held by {existing_id}",
-                    key,
-                    existing_id,
-                )
+                text = f"task {self.task.name} did not run: unique key {key} is held by {existing_id}"
+                raise DuplicateTask(text, key, existing_id)
             notices.duplicate(self.task.name, self.id, key, existing_id)
         elif outcome.kind == "skip":
             notices.skipped(self.task.name, self.id, key, outcome.by)
@@ -244,7 +229,7 @@ class _EagerRun:
 def _lease_in_memory(claim: Claim) -> Generator[Lease]:
     """Return a lease without conflicts, in a namespace that no setting can name."""
     store = open_store("memory://", prefix="always eager")
-    endless = replace(claim, ttl=_FOR_EVER, limit=_NO_LIMIT)
+    endless = replace(claim, ttl=NEVER, limit=MOST)  # no other owner can want its key: it needs no renewal
     granted = store.apply(claim.key, endless.acquire()).answer
     assert isinstance(granted, Granted)  # noqa: S101 - there is no limit
     try:

@@ -6,18 +6,16 @@ import os
 import queue
 import weakref
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from celery_exclusive import notices
 from celery_exclusive.core.records import RENEWALS_PER_TTL
 from celery_exclusive.leases.keeper import Keeper, Known, locked_out
+from celery_exclusive.leases.lease import Lease
 from celery_exclusive.leases.trouble import Trouble
 from celery_exclusive.seams.python import native, original
+from celery_exclusive.stores.base import Store
 from celery_exclusive.system.threads import NativeThread
-
-if TYPE_CHECKING:
-    from celery_exclusive.leases.lease import Lease
-    from celery_exclusive.stores.base import Store
 
 
 class LocalHeartbeat:
@@ -41,12 +39,11 @@ class LocalHeartbeat:
 
     @property
     def is_beating(self) -> bool:
-        """Whether its thread runs."""
         return self._period is not None
 
     def learn(self, store: Store) -> None:
         """Read the epoch of a store before it grants the first lease, or the first after a pause."""
-        if self._pid != os.getpid():
+        if self._pid != os.getpid():  # forked behind Python's back, as uWSGI does
             self.start_anew()
         if not self.is_beating or store not in self._keepers:
             self._keepers[store] = Keeper(store)
@@ -58,8 +55,6 @@ class LocalHeartbeat:
 
     def add(self, lease: Lease, owner: object) -> None:
         """Renew this lease from now on, as long as its owner exists."""
-        if self._pid != os.getpid():  # forked behind Python's back, as uWSGI does
-            self.start_anew()
         with self._guard:
             self._owners[lease] = weakref.ref(owner)
             period = lease.ttl / RENEWALS_PER_TTL
@@ -95,10 +90,8 @@ class LocalHeartbeat:
 
     def _has_leases_when_due(self, trouble: Trouble) -> bool:
         """Wait until a beat is due; return whether leases are left. Without leases the thread ends."""
-        with self._guard:
-            period = self._period or 0
         with suppress(queue.Empty):
-            self._sooner.get(timeout=trouble.pause(period))
+            self._sooner.get(timeout=trouble.pause(self._period or 0))
         with self._guard:
             ownerless = [lease for lease, owner in self._owners.items() if owner() is None]
             for lease in ownerless:
@@ -114,20 +107,17 @@ class LocalHeartbeat:
             leases = list(self._owners)
         errors: list[Exception] = []
         for store in {lease._store for lease in leases}:
+            own = [lease for lease in leases if lease._store is store]
             try:
-                self._keep(store, [lease for lease in leases if lease._store is store])
+                beat = self._keepers[store].beat(own, min(lease.ttl for lease in own) / RENEWALS_PER_TTL)
+                if beat.has_lost_data:
+                    notices.restored(store.url, [lease.key for lease in own])
+                if beat.locked:
+                    raise locked_out(store, beat.locked)
             except Exception as error:  # noqa: BLE001 - raised when the other stores have had their turn
                 errors.append(error)
         if errors:
             raise errors[0]
-
-    def _keep(self, store: Store, leases: list[Lease]) -> None:
-        self.learn(store)  # if it was forked behind Python's back
-        beat = self._keepers[store].beat(leases, min(lease.ttl for lease in leases) / RENEWALS_PER_TTL)
-        if beat.has_lost_data:
-            notices.restored(store.url, [lease.key for lease in leases])
-        if beat.locked:
-            raise locked_out(store, beat.locked)
 
 
 heartbeat: Final = LocalHeartbeat()

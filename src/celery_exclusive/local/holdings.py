@@ -21,7 +21,6 @@ class Holdings:
         self._blocks: list[Acquisition] = []  # that have not ended, whether or not release() was called
 
     def add(self, acquisition: Acquisition, *, is_block: bool) -> None:
-        """Add an acquisition, by a `with` block or by `acquire()`."""
         self._held.append(acquisition)
         if is_block:
             self._blocks.append(acquisition)

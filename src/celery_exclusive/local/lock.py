@@ -6,7 +6,7 @@ import os
 import re
 import warnings
 from socket import gethostname
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from celery import current_app
 from typing_extensions import Never
@@ -22,11 +22,8 @@ from celery_exclusive.local.holdings import Holdings
 from celery_exclusive.options.amounts import A_COUNT, MIN_TTL, is_count, is_duration, seconds_from
 from celery_exclusive.options.key_text import absolute_key
 from celery_exclusive.options.option import apps_with_locks
+from celery_exclusive.services import Services
 from celery_exclusive.system.off_loop import is_in_loop, off_loop
-
-if TYPE_CHECKING:
-    from celery_exclusive.services import Services
-
 
 _ELSEWHERE = {
     **dict.fromkeys(("timeout", "blocking_timeout"), "wait"),
@@ -228,7 +225,7 @@ class lock:  # noqa: N801 - it is read like a verb, as in contextlib
 
     def _acquire(self, *, is_block: bool) -> Acquisition:
         self._refuse_to_block_a_loop("acquire", "aacquire")
-        if self.until_commit and not transactions.has_databases():
+        if self.until_commit and transactions.connections() is None:
             self._refuse(
                 "until_commit=True waits for transactions of Django, and this process uses no Django 4.2 or "
                 "later with settings. End the transaction within the block of the lock"
@@ -264,12 +261,11 @@ class lock:  # noqa: N801 - it is read like a verb, as in contextlib
         if acquisition.lease:
             return acquisition.lease
         by = acquisition.held_by
-        raise LockHeld(
+        text = (
             f"lock {self.key} is {notices.held(by)}, and was not acquired within wait={self.wait} s. "
-            "Try again later, or wait longer",
-            self.key,
-            first_task_id(by),
+            "Try again later, or wait longer"
         )
+        raise LockHeld(text, self.key, first_task_id(by))
 
     def _pop(self, method: str) -> Acquisition:
         if acquisition := self._holdings.pop():

@@ -11,13 +11,11 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from inspect import currentframe
-from typing import TYPE_CHECKING, Any, Final
+from types import FrameType
+from typing import Any, Final
 
 from celery_exclusive import notices
 from celery_exclusive.seams.connections import has_closed_in_block, is_of_test, open_blocks
-
-if TYPE_CHECKING:
-    from types import FrameType
 
 _ENDINGS: Final = ("commit", "rollback", "set_autocommit", "close")
 _ATTRIBUTE: Final = "_celery_exclusive_endings"
@@ -27,9 +25,19 @@ _reported: Final[set[str]] = set()
 """Places in the code that were reported: one line of the log is enough for all keys of a place."""
 
 
-def has_databases() -> bool:
-    """Whether this process uses the databases of a Django project."""
-    return _connections() is not None
+def connections() -> list[Any] | None:
+    """Return Django's connections that this thread has used; None without Django, or a project's settings."""
+    db: Any = sys.modules.get("django.db")
+    conf: Any = sys.modules.get("django.conf")
+    is_used = hasattr(db, "connections") and conf.settings.configured
+    if not is_used or sys.modules["django"].VERSION < _OLDEST:
+        return None
+    from django.core.exceptions import ImproperlyConfigured
+
+    try:
+        return list(db.connections.all(initialized_only=True))
+    except ImproperlyConfigured:
+        return None
 
 
 def open_transactions() -> list[Any]:
@@ -37,7 +45,7 @@ def open_transactions() -> list[Any]:
 
     A `TestCase` wraps each test in such blocks. These do not count, but blocks within them do.
     """
-    return [connection for connection in _connections() or () if _is_open(connection)]
+    return [connection for connection in connections() or () if _is_open(connection)]
 
 
 def that_commit(connections: Sequence[Any]) -> list[Any]:
@@ -90,24 +98,6 @@ class _Endings:
                 while self.callbacks:
                     self.callbacks.pop()()
         return result
-
-
-def _connections() -> list[Any] | None:
-    """Return Django's connections that this thread has used; None without Django, or a project's settings."""
-    db: Any = sys.modules.get("django.db")
-    conf: Any = sys.modules.get("django.conf")
-    if not hasattr(db, "connections") or not conf.settings.configured:
-        return None
-    import django
-    from django.core.exceptions import ImproperlyConfigured
-
-    version: tuple[Any, ...] = django.VERSION
-    if version < _OLDEST:
-        return None
-    try:
-        return list(db.connections.all(initialized_only=True))
-    except ImproperlyConfigured:
-        return None
 
 
 def _is_open(connection: Any) -> bool:

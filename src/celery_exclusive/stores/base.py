@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
@@ -248,11 +249,9 @@ def knows(url: str) -> bool:
 
 def has_driver(url: str) -> bool:
     """Whether the driver of this URL's store is installed."""
-    try:
-        _factory(url)
-    except OptionError:
-        return False
-    return True
+    with suppress(OptionError):
+        return bool(_factory(url))
+    return False
 
 
 def older_version(url: str, names: str) -> str:

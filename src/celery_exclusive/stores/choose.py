@@ -29,10 +29,6 @@ _SERVERS: Final = {"postgresql": "postgresql", "postgis": "postgresql", "mysql":
 """Engines of Django, and the scheme whose driver their store needs."""
 _OF_SENTINELS: Final = ("master_name", "min_other_sentinels", "sentinel_kwargs")
 """Transport options that a URL of sentinels takes."""
-_LINES: Final = (
-    'app.conf.exclusive_store = "redis://localhost:6379/0", "postgresql://localhost/db", or, if all '
-    'processes are on one machine, "sqlite:////var/lib/proj/locks.db"'
-)
 
 
 def choose(conf: Any, named: str | None) -> tuple[str, str]:
@@ -67,7 +63,8 @@ def choose(conf: Any, named: str | None) -> tuple[str, str]:
         passed_over.append(f"{origin} {name}{remark}")
     raise OptionError(
         f"exclusive_store: the app has nothing that can keep locks ({', '.join(passed_over)}); "
-        f"add one line: {_LINES}"
+        'add one line: app.conf.exclusive_store = "redis://localhost:6379/0", "postgresql://localhost/db", '
+        'or, if all processes are on one machine, "sqlite:////var/lib/proj/locks.db"'
     )
 
 

@@ -24,13 +24,11 @@ def check_numbers(*numbers: Any) -> None:
 
 
 def check_type(kind: type[bytes | str], value: Any) -> None:
-    """Raise Damaged unless the value is of this type."""
     if not isinstance(value, kind):
         raise Damaged(f"{shown(value)} is no {kind.__name__}")
 
 
 def check_one_of(known: tuple[str, ...], value: Any) -> None:
-    """Raise Damaged unless the value is one of these."""
     if value not in known:
         raise Damaged(f"{shown(value)} is none of {', '.join(known)}")
 

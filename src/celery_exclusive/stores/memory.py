@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from secrets import token_hex
 from threading import Lock
@@ -75,10 +75,7 @@ class MemoryStore(DocumentStore):
         memory, now = self._memory, self.clock()
         with memory.lock:
             kept = memory.keys.get(key) or _Key(version=memory.version)
-            holders = kept.document.holders
-            document = Document(
-                kept.document.limit, memory.fence, holders, memory.epoch, kept.document.deadline
-            )
+            document = replace(kept.document, fence=memory.fence, epoch=memory.epoch)
             count = reach(document, limit)
             own = kept.entries.get(id)
             until, token = kept.tombstones.get(id, (0, ""))
@@ -160,7 +157,7 @@ class MemoryStore(DocumentStore):
     def scan(self, prefix: str = "") -> Iterator[str]:
         with self._memory.lock:
             keys = [key for key, kept in self._memory.keys.items() if kept.document.holders or kept.entries]
-        return iter([key for key in keys if key.startswith(prefix)])
+        return (key for key in keys if key.startswith(prefix))
 
     def clear(self) -> None:
         """Delete everything, like a server that loses its data."""

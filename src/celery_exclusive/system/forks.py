@@ -10,16 +10,11 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import get_ident
-from typing import TYPE_CHECKING
+from threading import RLock, get_ident
 
 from celery_exclusive.seams.python import native
 from celery_exclusive.system.threads import is_green
 
-if TYPE_CHECKING:
-    from threading import RLock
-
-_new_lock = native("RLock")
 _LONGEST_WAIT = 0.3
 """Seconds for which a fork waits. A thread that works longer waits for a server, and holds no such lock."""
 _TURN = 0.01
@@ -42,7 +37,7 @@ def forks_wait() -> Iterator[None]:
     if is_green():
         yield
         return
-    with _locks.setdefault(get_ident(), _new_lock()):
+    with _locks.setdefault(get_ident(), native("RLock")()):
         yield
 
 

@@ -67,13 +67,11 @@ class Client:
 
     def statistics(self, *of: bytes) -> dict[str, str]:
         """Return the statistics of the server."""
-
-        def read(reader: BinaryIO) -> dict[str, str]:
-            lines = iter(lambda: _line(reader).decode(errors="replace"), "END")
-            found = (line.split(" ", 2) for line in lines)
-            return {name: value for _, name, value in found}
-
-        return self._exchange([b" ".join((b"stats", *of))], read)
+        lines = self._exchange(
+            [b" ".join((b"stats", *of))], lambda reader: [*iter(partial(_line, reader), b"END")]
+        )
+        found = (line.decode(errors="replace").split(" ", 2) for line in lines)
+        return {name: value for _, name, value in found}
 
     def close(self) -> None:
         """Disconnect; the next call connects again."""

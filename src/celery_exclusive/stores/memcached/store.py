@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from hashlib import blake2b
 from secrets import token_hex
 from typing import NamedTuple, TypeVar
+from urllib.parse import quote_from_bytes
 
 from celery_exclusive.core.operations import (
     Acquire,
@@ -20,12 +23,11 @@ from celery_exclusive.core.operations import (
     Requeue,
     Restore,
 )
-from celery_exclusive.core.records import SECOND, Document, Line
+from celery_exclusive.core.records import SECOND, Document, Holder, Line
 from celery_exclusive.errors import ExclusiveError, StoreRefused, StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import Capabilities, Reply, Snapshot
-from celery_exclusive.stores.damaged import Damaged
+from celery_exclusive.stores.damaged import Damaged, check_holders, check_numbers
 from celery_exclusive.stores.document_store import Change, DocumentStore, Loaded, snapshot
-from celery_exclusive.stores.memcached import item
 from celery_exclusive.stores.memcached.client import Answer, Client
 from celery_exclusive.stores.text import to_bytes, to_text
 
@@ -43,6 +45,9 @@ _OVERHEAD = 512
 """The bytes of an item beside its value and its name, at most."""
 _LONGEST = 30 * 86_400
 """Seconds: memcached takes a longer ttl for a time since 1970."""
+_LONGEST_NAME = 200
+"""The most bytes of a name; memcached allows 250 with the prefixes."""
+_PLAIN = "!$&'()*+,-./:;<=>?@[]^_`{|}~"
 
 
 class _Clock(NamedTuple):
@@ -81,10 +86,10 @@ class MemcachedStore(DocumentStore):
         clock, found = self._read(*(b"mg %b v c" % name for name in names))
         return _loaded(key, clock, *found)
 
-    def swap(self, key: str, version: int, change: Change) -> bool:
+    def swap(self, key: str, version: int, change: Change) -> bool:  # noqa: ARG002 - the change knows it
         if change.is_none:
             return True
-        commands = [self._write(key, version, change)]
+        commands = [self._write(key, change)]
         self._refuse_too_large(key, commands[0])
         if (token := change.transition.tombstone) is not None:
             now = change.loaded.now
@@ -99,17 +104,16 @@ class MemcachedStore(DocumentStore):
         if not leases:
             return []
         clock, found = self._read(*(b"mg %b v c" % self._lock(key) for key, _ in leases))
-        changes: list[tuple[int, Change]] = []
+        changes: dict[int, Change] = {}
         renewed = [False] * len(leases)
         for index, ((key, operation), answer) in enumerate(zip(leases, found, strict=True)):
             with suppress(Damaged):
-                loaded = _loaded(key, clock, answer)
-                change = self.change(_with_grace(operation), loaded)
+                change = self.change(_with_grace(operation), _loaded(key, clock, answer))
                 renewed[index] = change.transition.answer == Applied(True)
                 if not change.is_none:
-                    changes.append((index, change))
-        writes = [self._write(leases[index][0], change.loaded.version, change) for index, change in changes]
-        for (index, _), answer in zip(changes, self._client.ask(writes), strict=True):
+                    changes[index] = change
+        writes = [self._write(leases[index][0], change) for index, change in changes.items()]
+        for index, answer in zip(changes, self._client.ask(writes), strict=True):
             if answer.code != b"HD":
                 key, operation = leases[index]
                 renewed[index] = super().apply(key, _with_grace(operation)).answer == Applied(True)
@@ -191,11 +195,11 @@ class MemcachedStore(DocumentStore):
                 f"store {self.url}: item {name} was written by another program; delete it"
             ) from error
 
-    def _write(self, key: str, version: int, change: Change) -> bytes:
+    def _write(self, key: str, change: Change) -> bytes:
         document, now = change.transition.document, change.loaded.now
         life = max([_FREE * SECOND, *(holder.expiry - now for holder in document.holders)])
-        mode = f"C{version}" if version else "ME"
-        return _set(self._lock(key), item.write(key, document), _seconds(life) + 1, _seconds(now), mode)
+        mode = f"C{change.loaded.version}" if change.loaded.version else "ME"
+        return _set(self._lock(key), _text(key, document), _seconds(life) + 1, _seconds(now), mode)
 
     def _refuse_too_large(self, key: str, command: bytes) -> None:
         """Refuse an item that is too large: the server would delete the item that it has."""
@@ -212,7 +216,7 @@ class MemcachedStore(DocumentStore):
     def _is_written(self, key: str, change: Change) -> bool:
         """Whether the write was executed though its answer says otherwise: an earlier answer may be lost."""
         (found,) = self._client.ask([b"mg %b v" % self._lock(key)])
-        return found.value == item.write(key, change.transition.document)
+        return found.value == _text(key, change.transition.document)
 
     def _lock(self, key: str) -> bytes:
         return self._item("lock", key)
@@ -221,13 +225,13 @@ class MemcachedStore(DocumentStore):
         return self._item("tombstone", key, id)
 
     def _item(self, *parts: str) -> bytes:
-        return item.name(self.prefix, *parts)
+        return _name(self.prefix, *parts)
 
 
 def _loaded(key: str, clock: _Clock, lock: Answer, tombstone: Answer | None = None) -> Loaded:
     document, version = Document(epoch=clock.epoch), 0
     if lock.value is not None:
-        document, version = item.read(key, lock.value, clock.epoch), int(lock.flags["c"])
+        document, version = _document(key, lock.value, clock.epoch), int(lock.flags["c"])
     token = to_text(tombstone.value) if tombstone and tombstone.value is not None else None
     return Loaded(version, clock.now, document, Line(tombstone=token))
 
@@ -262,3 +266,35 @@ def _set(name: bytes, value: bytes, life: int, now: int = 0, mode: str = "") -> 
 
 def _seconds(microseconds: int) -> int:
     return math.ceil(microseconds / SECOND)
+
+
+def _name(*parts: str) -> bytes:
+    """Join parts to a name that can be read, or is a hash if it is too long."""
+    text = "#".join(quote_from_bytes(to_bytes(part), safe=_PLAIN) for part in parts)
+    if len(text) <= _LONGEST_NAME:
+        return text.encode()
+    head, *_ = text.split("#")
+    return f"{head[:80]}#{blake2b(text.encode(), digest_size=16).hexdigest()}".encode()
+
+
+def _text(key: str, document: Document) -> bytes:
+    leases = [[h.id, h.token, h.expiry, h.fence, h.may_have_copies, h.phase] for h in document.holders]
+    return json.dumps([key, document.limit, document.fence, leases]).encode()
+
+
+def _document(key: str, text: bytes, epoch: str) -> Document:
+    """Return the document in an item.
+
+    Raises:
+        Damaged: the item holds no document, or the document of another key.
+    """
+    try:
+        owner, limit, fence, leases = json.loads(text)
+        holders = tuple(Holder(*lease) for lease in leases)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise Damaged(f"{type(error).__name__}: {error}") from error
+    check_numbers(limit, fence)
+    check_holders(holders)
+    if owner != key:
+        raise Damaged(f"the item belongs to {owner!r}")
+    return Document(limit, fence, holders, epoch)
