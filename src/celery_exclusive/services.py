@@ -9,7 +9,7 @@ from typing import Any, Protocol, cast
 
 from celery_exclusive.brokers import broker_urls, redelivers_at_once, scheme
 from celery_exclusive.core.delivery import Claims
-from celery_exclusive.core.operations import Acquire, Enqueue, KeyOperation, Recall
+from celery_exclusive.core.operations import Acquire, Enqueue, KeyOperation
 from celery_exclusive.core.records import NEVER, SECOND
 from celery_exclusive.errors import OptionError
 from celery_exclusive.options.declared import Exclusive, Unique
@@ -224,10 +224,6 @@ class PublishingStore:
         if follows_up and (reply.wake or reply.aside):
             self._services.courier.follow_up(reply)
         return reply
-
-    def recall(self, key: str, id: str) -> None:
-        """Publish a message out of turn, without waiting for the courier: there may be many."""
-        self._services.courier.follow_up(self._store.apply(key, Recall(id)), wait=0)
 
     def reap(self, limit: int = 100, every: int = 0, *, recovers_until: int = NEVER) -> Reply:
         """Reap without waiting for the courier: a sweep of many keys can `wait` for it."""

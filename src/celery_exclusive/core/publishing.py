@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
-from celery_exclusive.core.claim import PERIOD, Claim, first_task_id, task_id
+from celery_exclusive.core.claim import FINISHED, PERIOD, STARTED, Claim, first_task_id, task_id
 from celery_exclusive.core.operations import AcquireAlone, Held, Release, Stale
 from celery_exclusive.core.plan import Ask, Plan
 from celery_exclusive.core.records import Phase
@@ -13,6 +14,8 @@ from celery_exclusive.core.records import Phase
 Kind = Literal["call", "retry", "replacement", "rekeyed replacement"]
 """The origin of a publish: any code, Celery's `retry`, or the task's own run, for instance by `replace`, with
 the unique key of this run or with another one."""
+PHASES: Final[Mapping[str, Phase]] = {FINISHED: "queued", STARTED: "queued", PERIOD: "period"}
+"""The phase of the lease of a call, by the event that ends the lease."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,10 @@ def publish(call: Call) -> Plan[Sending]:
     """Acquire the unique key before a message is sent."""
     if call.kind == "retry" and call.until == PERIOD:  # the period of the first publish continues
         return Sending()
-    acquire = call.claim.acquire_alone(call.queued_ttl, phase_of(call.until, call.kind), call.inherits)
+    phase = PHASES[call.until]
+    if phase == "queued" and call.kind != "call":  # a task that has run before, even if it loses the key
+        phase = "again"
+    acquire = call.claim.acquire_alone(call.queued_ttl, phase, call.inherits)
     answer = yield Ask(call.claim.key, acquire)
     if not isinstance(answer, Held):
         return Sending("sent") if isinstance(answer, Stale) else Sending(may_hold=True)
@@ -93,13 +99,6 @@ def _needs_no_key(call: Call, held: Held) -> bool:
     existing_id = first_task_id(held.by)
     is_own = existing_id == task_id(call.claim.id)
     return existing_id == call.parent or (is_own and call.parent is not None)
-
-
-def phase_of(until: str, kind: Kind) -> Phase:
-    """Return the phase of the lease. A task that has run before runs "again", even if it loses the key."""
-    if until == PERIOD:
-        return "period"
-    return "queued" if kind == "call" else "again"
 
 
 def unpublished(call: Call, running_ttl: int) -> AcquireAlone | Release:

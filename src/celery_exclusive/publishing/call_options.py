@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from inspect import signature
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery import Celery
@@ -102,7 +102,8 @@ def _routed(amqp: Any, name: str, args: Any, kwargs: Any, options: dict[str, Any
     route_name, task_type = others.get("route_name") or name, others.get("task_type")
     routed = (router or amqp.router).route(to_route, route_name, args, kwargs, task_type)
     refused = {option: routed.pop(option) for option in routed.keys() & _NOT_ROUTED}
-    return {**others, **routed, "router": _Routed(refused)}
+    # The options are routed: Celery's own routing only adds what it refuses.
+    return {**others, **routed, "router": SimpleNamespace(route=lambda given, *_: {**given, **refused})}
 
 
 def _refuse_misspelt(name: str, options: dict[str, Any]) -> None:
@@ -118,13 +119,3 @@ def _refuse_misspelt(name: str, options: dict[str, Any]) -> None:
 @lru_cache
 def _is_misspelt(word: str) -> bool:
     return closest(word, NAMES) is not None
-
-
-@dataclass(frozen=True, slots=True)
-class _Routed:
-    """A router for options that are routed already. It only adds the answers that Celery refuses."""
-
-    refused: dict[str, Any]
-
-    def route(self, options: dict[str, Any], *_: Any) -> dict[str, Any]:
-        return {**options, **self.refused}

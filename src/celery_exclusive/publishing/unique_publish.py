@@ -32,7 +32,7 @@ from celery_exclusive.core.operations import (
     Release,
 )
 from celery_exclusive.core.plan import run_plan
-from celery_exclusive.core.publishing import Call, Kind, Sending, phase_of, publish, unpublished
+from celery_exclusive.core.publishing import PHASES, Call, Kind, Sending, publish, unpublished
 from celery_exclusive.errors import DuplicateTask, StoreError
 from celery_exclusive.messages.header import Header
 from celery_exclusive.options.amounts import LONGEST, microseconds, no_longer_than, seconds_until
@@ -70,8 +70,7 @@ class UniquePublish(AskingPublish):
         self.queued_ttl = self._queued_ttl()
         if not self.is_simple and self.call.inherits:
             self.header = replace(header, follows=publish_id(self.call.inherits.id))
-        acquired_in = phase_of(self.until, "call")
-        self.operation = AcquireAlone(self.id, header.id, self.queued_ttl, None, acquired_in)
+        self.operation = AcquireAlone(self.id, header.id, self.queued_ttl, None, PHASES[self.until])
         """What the plan of a plain call asks. If the answer is a grant, that needs no plan."""
         self.sending: Sending | None = None
         """What becomes of the message, once that is known."""

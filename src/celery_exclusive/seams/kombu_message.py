@@ -19,8 +19,6 @@ from kombu.utils.json import dumps
 
 Sender = Callable[["Captured"], Any]
 """A function that sends a captured message, or not. kombu calls it again if the connection is lost."""
-Push = tuple[Any, str, str]
-"""A channel of kombu's for Redis, the list onto which it pushes a message, and what it pushes."""
 
 
 class Encoded(NamedTuple):
@@ -85,10 +83,15 @@ class Captured:
         own: Any = super(type(self.producer), self.producer)
         return own._publish(*self.encoded, *self._more, **self._named)
 
-    def prepare_push(self) -> Push | None:
-        """Declare its queue, and return the push that kombu would do. None: kombu sends it in another way."""
-        encoded, channel = self.encoded, self.producer.channel
-        if encoded.exchange or type(self.producer).__base__ is not Producer or not is_kombus_own(channel):
+    def prepare_push(self) -> tuple[Any, str, str] | None:
+        """Declare its queue; return the Redis channel, the list and the text of the push that kombu would do.
+
+        None: kombu sends it in another way, or a tracer expects to be called for what kombu sends.
+        """
+        encoded, channel, cls = self.encoded, self.producer.channel, _redis_channel()
+        if encoded.exchange or type(self.producer).__base__ is not Producer or type(channel) is not cls:
+            return None
+        if are_wrapped((cls._put, cls), (cls.basic_publish, cls.__base__), (Producer._publish, Producer)):
             return None
         if is_in_batch(self.producer) or isinstance(encoded.properties.get("reply_to"), Queue):
             return None
@@ -135,14 +138,6 @@ def is_in_batch(producer: Any) -> bool:
 def is_of_pool(producer: Any, pool: Any) -> bool:
     """Whether a producer is in use, and returns to this pool."""
     return producer in getattr(pool, "_dirty", ())
-
-
-def is_kombus_own(channel: Any) -> bool:
-    """Whether this is kombu's channel for Redis, and no tracer expects to be called for what it sends."""
-    cls = _redis_channel()
-    if type(channel) is not cls:
-        return False
-    return not are_wrapped((cls._put, cls), (cls.basic_publish, cls.__base__), (Producer._publish, Producer))
 
 
 def are_wrapped(*methods: tuple[Any, Any]) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from celery.worker import state
 
 from celery_exclusive.core.claim import task_id
+from celery_exclusive.core.operations import Recall
 from celery_exclusive.errors import UnreadableKey
 from celery_exclusive.leases.trouble import Trouble
 
@@ -75,6 +76,7 @@ class Revoked:
             found = [(key, id) for key, id in store.places() if task_id(id) in due]
             for key, id in found[:_AT_ONCE]:
                 with suppress(UnreadableKey):  # others are not damaged
-                    store.recall(key, id)
+                    reply = store.apply(key, Recall(id), follows_up=False)
+                    self.services.courier.follow_up(reply, wait=0)  # there may be many
             for _, id in found[_AT_ONCE:]:
                 self._sought[task_id(id)] = _Sought(now + _PATIENCE, now)
