@@ -394,7 +394,7 @@ def test_an_interrupted_call_leaves_no_answer_for_the_next(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(session.transaction, "_swap_line", interrupt)
+    monkeypatch.setattr(session, "_swap_line", interrupt)
     with pytest.raises(KeyboardInterrupt):
         store.apply("key", take("b"))
     assert store.inspect("key").waiting == 0

@@ -12,7 +12,6 @@ from celery_exclusive.stores.base import Store, make_store
 from celery_exclusive.stores.sql import sqlite_tables
 
 if TYPE_CHECKING:
-    from celery_exclusive.stores.sql.database import Database
     from celery_exclusive.stores.sql.server import ServerStore
     from celery_exclusive.stores.sql.sqlite import SqliteStore
 
@@ -44,13 +43,11 @@ def open_django(
     """
     alias = alias_of(url)
     vendor = vendor_of(alias)
-    if vendor == "sqlite":
-        connection = _connection(alias)
-        if connection.is_in_memory_db():
-            memory = f"memory://django-{alias}"
-            store = make_store(memory, prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
-            store.url = f"{url} (SQLite in memory)"
-            return store
+    if vendor == "sqlite" and _connection(alias).is_in_memory_db():
+        memory = f"memory://django-{alias}"
+        store = make_store(memory, prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
+        store.url = f"{url} (SQLite in memory)"
+        return store
     made = _MAKERS[vendor](alias, prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
     if has_app():
         database = "" if alias == "default" else f" celery_exclusive --database={alias}"
@@ -96,7 +93,7 @@ def definitions(alias: str) -> list[str]:
     vendor = vendor_of(alias)
     if vendor == "sqlite":  # perhaps in memory
         return sqlite_tables.statements()
-    store: Any = _MAKERS[vendor](alias, prefix="", offer=0, tombstone_ttl=0)
+    store: Any = _MAKERS[vendor](alias)
     return list(store.definitions())
 
 
@@ -125,9 +122,8 @@ def _parameters(alias: str) -> dict[str, Any]:
     """Return the driver's parameters. Each connection asks anew: a password may be valid for minutes only."""
     from django.core.exceptions import ImproperlyConfigured
 
-    connection = _connection(alias)
     try:
-        return dict(connection.get_connection_params())
+        return dict(_connection(alias).get_connection_params())
     except ImproperlyConfigured as error:
         raise OptionError(f"exclusive_store: django://{alias}: {error}") from error
 
@@ -147,22 +143,23 @@ def _make_sqlite(alias: str, **options: Any) -> SqliteStore:
 
 
 def _make_postgresql(alias: str, **options: Any) -> ServerStore:
-    from celery_exclusive.stores.sql.postgres import Postgres
+    from celery_exclusive.stores.sql.postgres import PostgresStore
 
-    return _make(Postgres(f"django://{alias}", partial(_for_psycopg, alias)), **options)
+    return _make(PostgresStore, alias, _for_psycopg, **options)
 
 
 def _make_mysql(alias: str, **options: Any) -> ServerStore:
-    from celery_exclusive.stores.sql.mysql import Mysql
+    from celery_exclusive.stores.sql.mysql import MysqlStore
 
-    return _make(Mysql(f"django://{alias}", partial(_for_pymysql, alias)), **options)
+    return _make(MysqlStore, alias, _for_pymysql, **options)
 
 
-def _make(database: Database, **options: Any) -> ServerStore:
-    from celery_exclusive.stores.sql.server import ServerStore
-
-    store = ServerStore(database, **options)
-    store.keeps_connections = not _is_under_test()
+def _make(
+    kind: type[ServerStore], alias: str, parameters: Callable[[str], dict[str, Any]], **options: Any
+) -> ServerStore:
+    store = kind(f"django://{alias}", parameters=partial(parameters, alias), **options)
+    # Django's test runner cannot drop a database that has connections.
+    store.keeps_connections = not hasattr(sys.modules.get("django.core.mail"), "outbox")
     return store
 
 
@@ -182,12 +179,6 @@ def _for_pymysql(alias: str) -> dict[str, Any]:
     elif mode not in ("PREFERRED", "DISABLED") and "ca" not in parameters.get("ssl", {}):
         raise OptionError(f"exclusive_store: django://{alias}: ssl_mode {mode} needs the file ssl['ca']")
     return parameters
-
-
-def _is_under_test() -> bool:
-    """Whether Django's test runner is at work, which cannot drop a database that has connections."""
-    mail = sys.modules.get("django.core.mail")
-    return hasattr(mail, "outbox")
 
 
 _MAKERS: Final[dict[str, Callable[..., ServerStore | SqliteStore]]] = {

@@ -9,6 +9,7 @@ from typing import Any
 import pymysql
 from pymysql.constants import CLIENT, ER
 from pymysql.converters import escape_string
+from pymysql.cursors import Cursor
 
 from celery_exclusive.seams.connections import set_timeouts, socket_of
 from celery_exclusive.seams.pymysql_tls import SharedTls
@@ -58,7 +59,7 @@ class Request:
         self.execution = f"EXECUTE exclusive_{name} USING {', '.join(parameters)}"
 
 
-class TranslatingCursor:
+class TranslatingCursor(Cursor):
     """A cursor that takes `?` for a parameter, and knows which rows a statement must lock.
 
     A text may be several statements: the answer to the last of them is fetched.
@@ -70,21 +71,15 @@ class TranslatingCursor:
     """Whether requests are prepared."""
 
     def __init__(self, connection: Any) -> None:
-        self._connection = connection
-        self.raw = raw = connection.cursor()
-        self.fetchone, self.fetchall = raw.fetchone, raw.fetchall
+        super().__init__(connection)
         self._prepared = set[Request]()
 
-    @property
-    def rowcount(self) -> int:
-        return int(self.raw.rowcount)
+    def execute(self, query: str, args: Any = None) -> Any:
+        self.send(statements.translated(query), args)
 
-    def execute(self, statement: str, parameters: Any = None, /) -> None:
-        self.send(statements.translated(statement), parameters)
-
-    def executemany(self, statement: str, parameters: Iterable[Any], /) -> None:
-        text = statements.translated(statement)
-        for request in _joined(self.raw.mogrify(text, row) for row in parameters):
+    def executemany(self, query: str, args: Iterable[Any]) -> Any:
+        text = statements.translated(query)
+        for request in _joined(self.mogrify(text, row) for row in args):
             self.send(request)
 
     def request(self, request: Request, values: dict[str, Any]) -> None:
@@ -99,22 +94,18 @@ class TranslatingCursor:
 
     def send(self, text: str, parameters: Any = None) -> None:
         """Send a text of these servers as it is."""
-        request = self.raw.mogrify(text, parameters)
+        request = self.mogrify(text, parameters)
         if len(request) > self.longest - 100:  # else it would close the connection, often without a word
             raise pymysql.DataError(ER.NET_PACKET_TOO_LARGE, f"the request has {len(request)} bytes")
         limit = at_most(PATIENCE)
-        set_timeouts(self._connection, limit)
+        set_timeouts(self.connection, limit)
         try:
-            self.raw.execute(request)
-            while self.raw.nextset():
+            super().execute(request)
+            while self.nextset():
                 pass
         except pymysql.OperationalError as error:
             _tell_of_silence(error, limit)
             raise
-
-
-class NoAnswer(pymysql.OperationalError):
-    """The server is silent. The request may still arrive."""
 
 
 def _literal(value: bytes | str | int | None) -> str:
@@ -127,8 +118,8 @@ def _literal(value: bytes | str | int | None) -> str:
 
 
 def _tell_of_silence(error: pymysql.OperationalError, limit: float) -> None:
-    if isinstance(error.__context__, TimeoutError):
-        raise NoAnswer(f"no answer in {limit:g} s") from error
+    if isinstance(error.__context__, TimeoutError):  # the request may still arrive
+        raise pymysql.OperationalError(f"no answer in {limit:g} s") from error
 
 
 def _joined(statements: Iterable[str]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from typing import Any
 
@@ -23,36 +24,31 @@ class Request:
     """
 
     def __init__(self, name: str, statement: str) -> None:
-        numbers = _Numbers()
+        self.parameters = tuple(dict.fromkeys(re.findall(r"%\((\w+)\)s", statement)))
+        numbers = {parameter: f"${number}" for number, parameter in enumerate(self.parameters, 1)}
         self.name, self.text = name.encode(), (statement % numbers).encode()
-        self.parameters = tuple(numbers)
 
 
-class TranslatingCursor:
+class TranslatingCursor(psycopg.Cursor[Any]):
     """A cursor that takes `?` for a parameter, and knows which rows a statement must lock."""
 
-    def __init__(self, raw: Any) -> None:
-        self.raw = raw
-        self.fetchone, self.fetchall = raw.fetchone, raw.fetchall
+    def __init__(self, connection: Any) -> None:
+        super().__init__(connection)
         self._prepared = set[bytes]()
 
-    @property
-    def rowcount(self) -> int:
-        return int(self.raw.rowcount)
-
-    def execute(self, statement: str, parameters: Any = None, /) -> None:
+    def execute(self, query: Any, params: Any = None, **_: Any) -> Any:
         # A text without parameters needs no plan, and may have several statements, which cannot be prepared.
-        self.raw.execute(statements.translated(statement), parameters, prepare=None if parameters else False)
+        super().execute(statements.translated(query), params, prepare=None if params else False)
 
-    def executemany(self, statement: str, parameters: Any, /) -> None:
-        self.raw.executemany(statements.translated(statement), parameters)
+    def executemany(self, query: Any, params_seq: Any, **_: Any) -> None:
+        super().executemany(statements.translated(query), params_seq)
 
     def send(self, request: Request, values: dict[str, Any]) -> Any:
         """Return libpq's result of a request. A cursor of psycopg would take twice the time of the server."""
-        server, given = self.raw.connection.pgconn, [values[name] for name in request.parameters]
+        server, given = self.connection.pgconn, [values[name] for name in request.parameters]
         words = [word if isinstance(word, bytes | None) else str(word).encode() for word in given]
         formats = [Format.BINARY if isinstance(word, bytes) else Format.TEXT for word in given]
-        if self.raw.connection.prepare_threshold is None:
+        if self.connection.prepare_threshold is None:
             server.send_query_params(request.text, words, param_formats=formats)
             return self._result()
         if request.name in self._prepared:
@@ -69,7 +65,7 @@ class TranslatingCursor:
 
     def _result(self) -> Any:
         """Return the rows. The server sends them before it commits: an error after them makes them void."""
-        connection = self.raw.connection
+        connection = self.connection
         results = connection.wait(execute(connection.pgconn))
         for result in results:
             if result.status not in {ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK}:
@@ -86,11 +82,3 @@ class TimedConnection(psycopg.Connection[Any]):
             return super().wait(gen, interval, limit if timeout is None else timeout)
         except WaitTimeout:
             raise psycopg.errors.ConnectionTimeout(f"no answer in {limit:g} s") from None
-
-
-class _Numbers(dict[str, str]):
-    """Gives each parameter a number when it is first asked for."""
-
-    def __missing__(self, name: str) -> str:
-        self[name] = number = f"${len(self) + 1}"
-        return number

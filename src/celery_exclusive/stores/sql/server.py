@@ -4,39 +4,32 @@ from __future__ import annotations
 
 import random
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from secrets import token_hex
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 from weakref import finalize
 
-from celery_exclusive.core.operations import (
-    Acquire,
-    AcquireAlone,
-    Granted,
-    KeyOperation,
-    Release,
-)
+from celery_exclusive.core.operations import Acquire, AcquireAlone, Granted, KeyOperation, Release
 from celery_exclusive.errors import OptionError, StoreRefused, StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import Reply, as_repeated
 from celery_exclusive.stores.damaged import Damaged
 from celery_exclusive.stores.idle import Idle
-from celery_exclusive.stores.sql import rows, statements, tables
-from celery_exclusive.stores.sql.database import Database, Trouble
+from celery_exclusive.stores.sql import address, rows, statements, tables
 from celery_exclusive.stores.sql.rows import Found
 from celery_exclusive.stores.sql.store import SqlStore
-from celery_exclusive.stores.sql.transaction import (
-    RELEASED,
-    Cursor,
-    NamespaceGone,
-    Transaction,
-    new_version,
-)
+from celery_exclusive.stores.sql.transaction import RELEASED, Cursor, NamespaceGone, Transaction, new_version
 from celery_exclusive.stores.text import to_bytes, to_text
 from celery_exclusive.system.deadline import at_most
 
 T = TypeVar("T")
+Trouble = Literal["lost", "silent", "busy", "no tables", "misuse", "refused", "full", "other"]
+"""The meaning of an error. lost: the connection is. silent: the server does not answer. busy: other
+transactions are in the way. misuse: a person must change a setting. refused: a retry does not help. full: no
+room, or no connection, is left.
+"""
 PATIENCE = 5.0
 """Seconds for each answer, and for retries while other transactions are in the way."""
 _PAUSE = (0.001, 0.02)
@@ -47,36 +40,8 @@ class ServerTransaction(Transaction):
 
     clock: Callable[[], int] | None = None
     is_reading = False
-
-    def _space(self) -> Any:
-        self._lock(statements.LOCK_NAMESPACE, self.namespace)
-        return super()._space()
-
-    def _find(self, key: str, id: str) -> Found:
-        if not self.is_reading:
-            self._lock(statements.LOCK_KEY, self.namespace, to_bytes(key))
-        return super()._find(key, id)
-
-    def locked_by_others(self, keys: Sequence[str]) -> set[str]:
-        statement = statements.repeated(statements.PRESENT_LOCKS, len(keys))
-        return {to_text(key) for (key,) in self._all(statement, self.namespace, *map(to_bytes, keys))}
-
-    def _lock(self, statement: str, *name: bytes) -> None:
-        _, now = self._one(statement, *name)
-        self.now = self.clock() if self.clock else now
-
-
-class _Session:
-    """An open connection, used by one call at a time."""
-
-    __slots__ = ("connection", "cursor", "is_repeated", "transaction")
-
-    def __init__(self, connection: Any, transaction: ServerTransaction) -> None:
-        self.connection = connection
-        self.transaction = transaction
-        self.cursor = transaction.cursor
-        self.is_repeated = False
-        """Whether the call was sent before, on a connection that was lost: it may have been executed."""
+    is_repeated = False
+    """Whether the call was sent before, on a connection that was lost: it may have been executed."""
 
     def roll_back(self) -> bool:
         """Return whether the connection can be used again."""
@@ -91,35 +56,120 @@ class _Session:
         with suppress(Exception):
             self.connection.close()
 
+    def locked_by_others(self, keys: Sequence[str]) -> set[str]:
+        statement = statements.repeated(statements.PRESENT_LOCKS, len(keys))
+        return {to_text(key) for (key,) in self._all(statement, self.namespace, *map(to_bytes, keys))}
 
-class ServerStore(SqlStore):
-    """Leases in a database server, by its clock.
+    def _space(self) -> Any:
+        self._lock(statements.LOCK_NAMESPACE, self.namespace)
+        return super()._space()
+
+    def _find(self, key: str, id: str) -> Found:
+        if not self.is_reading:
+            self._lock(statements.LOCK_KEY, self.namespace, to_bytes(key))
+        return super()._find(key, id)
+
+    def _lock(self, statement: str, *name: bytes) -> None:
+        _, now = self._one(statement, *name)
+        self.now = self.clock() if self.clock else now
+
+
+class ServerStore(SqlStore[ServerTransaction]):
+    """Leases in a database server, by its clock. A subclass for each kind of server knows its driver.
 
     A server or database that cannot be used raises OptionError from `check`, and StoreUnavailable from the
     verbs. `clock`, if a test sets it, returns the time in microseconds instead.
+
+    Parameters:
+        url: as SQLAlchemy reads it. Any driver that it names is replaced by the one of the subclass.
+        parameters: returns the driver's parameters of a new connection, in place of those in the URL, which
+            is for messages then.
+
+    Raises:
+        OptionError: the URL is malformed.
     """
 
-    def __init__(self, database: Database, *, prefix: str, offer: int, tombstone_ttl: int) -> None:
-        super().__init__(database.url, prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
+    _driver: ClassVar[str]
+    """The dialect and driver of SQLAlchemy that read the URL."""
+    _error: ClassVar[type[Exception]]
+    """The base class of the driver's errors."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        prefix: str = "cx",
+        offer: int = 5_000_000,
+        tombstone_ttl: int = 600_000_000,
+        parameters: Callable[[], dict[str, Any]] | None = None,
+    ) -> None:
+        if parameters is None:
+            url, parameters = address.read(url, self._driver)
+        super().__init__(url, prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
         self.clock: Callable[[], int] | None = None
         self.keeps_connections = True
         """Whether a connection stays open after its call, for the next one."""
-        self._database = database
-        self._idle = Idle(_Session.close)
+        self._parameters = parameters
+        self._idle = Idle(ServerTransaction.close)
         finalize(self, self._idle.clear)
+
+    @abstractmethod
+    def definitions(self) -> list[str]:
+        """Return the statements that make the tables, for an administrator with the right to run them."""
+
+    @abstractmethod
+    def _connect(self) -> Cursor:
+        """Open a connection that commits each statement, and its cursor that takes `?` for a parameter."""
+
+    @abstractmethod
+    def _is_closed(self, connection: Any) -> bool:
+        """Whether the driver has found the other end closed."""
+
+    @abstractmethod
+    def _begin(self, cursor: Any, *, writes: bool) -> int:
+        """Begin a transaction of limited time, since others wait for it; return the server's time."""
+
+    @abstractmethod
+    def _make_tables(self, cursor: Any) -> None:
+        """Make the tables, unless they are there; other processes may do the same at once."""
+
+    @abstractmethod
+    def _grant(self, cursor: Any, claim: dict[str, Any]) -> int | None:
+        """Grant a free key in one statement, as `step` would; return the fence, or None if it is not free.
+
+        Parameters:
+            claim: `namespace`, `key` and `id`; `now` in a test, else None and the server's clock decides;
+                `ttl`; `version` of a new row; the text of the document `before` its expiry and `after` its
+                fence.
+        """
+
+    @abstractmethod
+    def _release(self, cursor: Any, claim: dict[str, Any]) -> bool:
+        """Release the only lease of a key without line in one statement; return whether it had that state.
+
+        Parameters:
+            claim: `namespace`, `key`, `now`; the document's text between its limit and the expiry `before`,
+                and `after` the fence.
+        """
+
+    @abstractmethod
+    def _lossy_settings(self, cursor: Any) -> list[tuple[str, str, str]]:
+        """Return the settings with which a crash may lose what was committed: name, value and safe value."""
+
+    @staticmethod
+    @abstractmethod
+    def _meaning(error: Exception) -> tuple[Trouble, str]:
+        """Return the meaning of an error of the driver, and the next step after it."""
 
     def apply(self, key: str, operation: KeyOperation) -> Reply:
         try:
-            return self._do(lambda session: self._apply(session, key, operation))
+            return self.transact(lambda transaction: self._apply(transaction, key, operation), writes=None)
         except Damaged as error:
             raise UnreadableKey(key, str(error), self.url) from error
 
-    def transact(self, work: Callable[[Transaction], T], *, writes: bool = True) -> T:
-        return self._do(lambda session: self._within(session, work, writes=writes))
-
     def check(self) -> list[str]:
-        self._patiently(lambda session: self._within(session, lambda transaction: transaction.reap(limit=0)))
-        found = self._patiently(lambda session: self._database.lossy_settings(session.cursor))
+        self._patiently(lambda transaction: transaction.reap(limit=0), writes=True)
+        found = self._patiently(lambda transaction: self._lossy_settings(transaction.cursor), writes=None)
         return [
             f"store {self.url}: its {name} is {value}, so a crash may lose locks and waiting tasks; set it "
             f"to {safe}"
@@ -129,34 +179,30 @@ class ServerStore(SqlStore):
     def close(self) -> None:
         self._idle.clear()
 
-    def definitions(self) -> list[str]:
-        """Return the statements that make the tables, for an administrator with the right to run them."""
-        return self._database.definitions()
-
     def create_tables(self) -> None:
         """Make the tables, unless they are there."""
         self.refuse_to_make()
-        self._patiently(lambda session: self._database.create_tables(session.cursor))
+        self._patiently(lambda transaction: self._make_tables(transaction.cursor), writes=None)
 
-    def _apply(self, session: _Session, key: str, operation: KeyOperation) -> Reply:
-        if session.is_repeated and isinstance(operation, Acquire):
+    def _apply(self, transaction: ServerTransaction, key: str, operation: KeyOperation) -> Reply:
+        if transaction.is_repeated and isinstance(operation, Acquire):
             operation = replace(operation, redelivered=True)
-        reply = self._at_once(session, key, operation)
+        reply = self._at_once(transaction, key, operation)
         if reply is None:
-            reply = self._within(session, lambda transaction: transaction.apply(key, operation))
-        return as_repeated(reply, operation) if session.is_repeated else reply
+            reply = self._within(transaction, lambda transaction: transaction.apply(key, operation))
+        return as_repeated(reply, operation) if transaction.is_repeated else reply
 
-    def _at_once(self, session: _Session, key: str, operation: KeyOperation) -> Reply | None:
+    def _at_once(self, transaction: ServerTransaction, key: str, operation: KeyOperation) -> Reply | None:
         """Grant a free key, or release its only lease, in one statement; None: it takes a transaction.
 
         Only for a new message: the store's data about others are read in a second statement.
         """
         claim: dict[str, Any] = {"now": self.clock() if self.clock else None, "key": to_bytes(key)}
-        claim["namespace"] = session.transaction.namespace
+        claim["namespace"] = transaction.namespace
         op = operation
         if isinstance(op, Release):
             claim["before"], claim["after"] = rows.around_lone_expiry(op.id, op.token)
-            return RELEASED if self._database.release(session.cursor, claim) else None
+            return RELEASED if self._release(transaction.cursor, claim) else None
         limit, phase = 1, "running"
         is_new = isinstance(op, Acquire) and not (op.may_be_in_line or op.takes_over or op.recovers)
         if isinstance(op, Acquire) and is_new and op.limit > 0:
@@ -168,104 +214,90 @@ class ServerStore(SqlStore):
         before, claim["after"] = rows.around_lone_expiry(op.id, op.token, phase)
         claim["before"] = f'{{"limit": {limit}{before}'
         claim["id"], claim["ttl"], claim["version"] = to_bytes(op.id), op.ttl, new_version()
-        fence = self._database.grant(session.cursor, claim)
+        fence = self._grant(transaction.cursor, claim)
         return None if fence is None else Reply(Granted(fence))
 
-    def _within(self, session: _Session, work: Callable[[Transaction], T], *, writes: bool = True) -> T:
-        transaction, cursor = session.transaction, session.cursor
-        now = self._database.begin(cursor, writes=writes)
+    def _within(
+        self, transaction: ServerTransaction, work: Callable[[ServerTransaction], T], *, writes: bool = True
+    ) -> T:
+        now = self._begin(transaction.cursor, writes=writes)
         transaction.now = self.clock() if self.clock else now
         transaction.clock, transaction.is_reading = self.clock, not writes
         result = work(transaction)
-        cursor.execute("COMMIT")
+        transaction.cursor.execute("COMMIT")
         return result
 
-    def _do(self, work: Callable[[_Session], T]) -> T:
-        try:
-            return self._patiently(work)
-        except OptionError as error:  # check() says so; a task that finds it so waits until it is mended
-            raise StoreUnavailable(str(error)) from error
-
-    def _patiently(self, work: Callable[[_Session], T]) -> T:
+    def _patiently(self, work: Callable[[ServerTransaction], T], *, writes: bool | None) -> T:
         """Retry after a lost connection, without tables, and while other transactions are in the way."""
         until = time.monotonic() + at_most(PATIENCE)
-        is_repeated = is_empty = False
+        met = set[Trouble]()
         while True:
-            session = None
+            opened = None
             try:
-                session = self._idle.pop() or self._open(is_empty=is_empty)
-                session.is_repeated = is_repeated
-                result = work(session)
-                self._keep(session)
+                opened = self._idle.pop() or self._open(is_empty="no tables" in met)
+                opened.is_repeated = "lost" in met
+                result = work(opened) if writes is None else self._within(opened, work, writes=writes)
+                self._keep(opened)
                 return result
-            except (self._database.error, NamespaceGone) as error:
-                trouble = self._trouble(error, session)
+            except (self._error, NamespaceGone) as error:
+                trouble = self._trouble(error, opened)
                 if trouble == "busy" and time.monotonic() < until:
-                    if session and session.roll_back():
-                        self._keep(session)
-                elif session and trouble == "lost" and not is_repeated:
-                    self._close_with(session)  # a server that dropped one has dropped all of them
-                    is_repeated = True
-                    continue
-                elif session and trouble == "no tables" and not is_empty:
-                    self._close_with(session)
-                    is_empty = True
-                    continue
+                    if opened and opened.roll_back():
+                        self._keep(opened)
+                    time.sleep(random.uniform(*_PAUSE))
+                elif opened and trouble in ("lost", "no tables") and trouble not in met:
+                    met.add(trouble)
+                    opened.close()
+                    self.close()  # a server that dropped one has dropped all of them
                 else:
-                    if session:
-                        session.close()
+                    if opened:
+                        opened.close()
                     raise self._explained(error) from error
             except BaseException:
-                if session:
-                    session.close()
+                if opened:
+                    opened.close()
                 raise
-            time.sleep(random.uniform(*_PAUSE))
 
-    def _trouble(self, error: Exception, session: _Session | None) -> Trouble:
+    def _trouble(self, error: Exception, opened: ServerTransaction | None) -> Trouble:
         """Return the meaning of an error. A closed connection is lost, unless the server gave a reason."""
         if isinstance(error, NamespaceGone):
             return "no tables"
-        trouble = self._database.trouble(error)
-        is_closed = session is not None and self._database.is_closed(session.connection)
+        trouble, _ = self._meaning(error)
+        is_closed = opened is not None and self._is_closed(opened.connection)
         return "lost" if is_closed and trouble not in ("silent", "misuse", "full") else trouble
 
-    def _keep(self, session: _Session) -> None:
+    def _keep(self, opened: ServerTransaction) -> None:
         if self.keeps_connections:
-            self._idle.append(session)
+            self._idle.append(opened)
         else:
-            session.close()
+            opened.close()
 
-    def _close_with(self, session: _Session) -> None:
-        session.close()
-        self.close()
-
-    def _open(self, *, is_empty: bool) -> _Session:
-        connection, cursor = self._database.connect()
-        transaction = ServerTransaction(
+    def _open(self, *, is_empty: bool) -> ServerTransaction:
+        cursor = self._connect()
+        opened = ServerTransaction(
             cursor, self.url, prefix=self.prefix, offer=self.offer, tombstone_ttl=self.tombstone_ttl
         )
-        session = _Session(connection, transaction)
         try:
             if is_empty and not self.made_by:
-                self._database.create_tables(cursor)
-            self._prepare(cursor, transaction.namespace)
+                self._make_tables(cursor)
+            self._prepare(cursor, opened.namespace)
         except BaseException:
-            session.close()
+            opened.close()
             raise
-        return session
+        return opened
 
     def _prepare(self, cursor: Cursor, namespace: bytes) -> None:
         """Make what is missing of the tables, and the namespace's row."""
         try:
             cursor.execute(statements.LOOK, (namespace,))
             row = cursor.fetchone()
-        except self._database.error as error:
-            if self._database.trouble(error) != "no tables":
+        except self._error as error:
+            if self._meaning(error)[0] != "no tables":
                 raise
             row = None
         if row is None:
             self.refuse_to_make()
-            self._database.create_tables(cursor)
+            self._make_tables(cursor)
             row = (tables.VERSION, None)
         version, epoch = row
         if version != tables.VERSION:
@@ -277,12 +309,11 @@ class ServerStore(SqlStore):
         if epoch is None:
             cursor.execute(statements.ADD_NAMESPACE, (namespace, token_hex(8)))
 
-    def _explained(self, error: Exception) -> Exception:
+    def _explained(self, error: Exception, hint: str = "") -> Exception:
         if isinstance(error, StoreUnavailable):
             return error
-        text = " ".join(str(error).split()).rstrip(".")
-        hint = self._database.hint(error)
-        if self._database.trouble(error) == "misuse":
-            return OptionError(f"exclusive_store: {self.url}: {text}; {hint}")
-        kind = StoreRefused if self._database.trouble(error) == "refused" else StoreUnavailable
-        return kind(f"store {self.url}: {text}; {hint}")
+        trouble, usual_hint = self._meaning(error)
+        text = f"{self.url}: {' '.join(str(error).split()).rstrip('.')}; {hint or usual_hint}"
+        if trouble == "misuse":
+            return OptionError(f"exclusive_store: {text}")
+        return (StoreRefused if trouble == "refused" else StoreUnavailable)(f"store {text}")

@@ -75,7 +75,7 @@ class _Opened:
             return False
 
 
-class SqliteStore(SqlStore):
+class SqliteStore(SqlStore[Transaction]):
     """Leases in a SQLite file on a local disk, for all processes of one host, by its clock.
 
     What was committed last may be lost when the power fails, not when a process dies. A file that cannot
@@ -105,15 +105,9 @@ class SqliteStore(SqlStore):
         with _guard:
             _stores.add(self)
 
-    def transact(self, work: Callable[[Transaction], T], *, writes: bool = True) -> T:
-        try:
-            return self._patiently(work, "BEGIN IMMEDIATE" if writes else "BEGIN")
-        except OptionError as error:  # check() says so; a task that finds it so waits until it is mended
-            raise StoreUnavailable(str(error)) from error
-
     def check(self) -> list[str]:
-        self._patiently(lambda transaction: transaction.reap(limit=0), "BEGIN IMMEDIATE")  # it writes
-        strangers, has_older_locks = self._patiently(self._look_around, "BEGIN")
+        self._patiently(lambda transaction: transaction.reap(limit=0), writes=True)
+        strangers, has_older_locks = self._patiently(self._look_around, writes=False)
         warnings = self._file.warnings()
         if has_older_locks:
             warnings.append(older_version(self.url, "tables exclusive1_*"))
@@ -133,12 +127,12 @@ class SqliteStore(SqlStore):
     def close(self) -> None:
         _close_all(self._idle)
 
-    def _patiently(self, work: Callable[[Transaction], T], begin: str) -> T:
+    def _patiently(self, work: Callable[[Transaction], T], *, writes: bool | None) -> T:
         """Repeat the work while another process writes, for as long as the URL allows."""
         until = time.monotonic() + at_most(self._file.patience)
         while True:
             try:
-                return self._attempt(work, begin)
+                return self._attempt(work, "BEGIN IMMEDIATE" if writes else "BEGIN")
             except (sqlite3.Error, OSError) as error:
                 if not _is_locked(error) or time.monotonic() > until:
                     raise self._explained(error) from error

@@ -7,11 +7,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from celery_exclusive.core.operations import Applied, KeyOperation, Reap, Renew
 from celery_exclusive.core.records import NEVER
-from celery_exclusive.errors import OptionError, StoreError, UnreadableKey
+from celery_exclusive.errors import OptionError, StoreError, StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import Capabilities, Reply, Snapshot
 from celery_exclusive.stores.damaged import Damaged
 from celery_exclusive.stores.document_store import sweep
@@ -19,11 +19,12 @@ from celery_exclusive.stores.sql.transaction import Transaction
 from celery_exclusive.system.deadline import at_most, deadline
 
 T = TypeVar("T")
+K = TypeVar("K", bound=Transaction)
 _A_MOMENT = 0.2
 """Seconds for which a step on a key keeps its row locked, at most, unless something is wrong."""
 
 
-class SqlStore(ABC):
+class SqlStore(ABC, Generic[K]):
     """A store in any database. A subclass for each kind of database opens connections and transactions."""
 
     capabilities = Capabilities()
@@ -41,13 +42,23 @@ class SqlStore(ABC):
         if self.made_by:
             raise OptionError(f"exclusive_store: {self.url} lacks the tables for locks: run `{self.made_by}`")
 
-    @abstractmethod
-    def transact(self, work: Callable[[Transaction], T], *, writes: bool = True) -> T:
+    def transact(self, work: Callable[[K], T], *, writes: bool | None = True) -> T:
         """Run `work` as one transaction, and repeat it if another transaction was faster.
+
+        Parameters:
+            writes: None: without a transaction, so that each statement of the work is one.
 
         Raises:
             StoreUnavailable: the work was not done.
         """
+        try:
+            return self._patiently(work, writes=writes)
+        except OptionError as error:  # check() says so; a task that finds it so waits until it is mended
+            raise StoreUnavailable(str(error)) from error
+
+    @abstractmethod
+    def _patiently(self, work: Callable[[K], T], *, writes: bool | None) -> T:
+        """Run `work` as `transact` does. Raises OptionError if a person must change a setting."""
 
     def apply(self, key: str, operation: KeyOperation) -> Reply:
         return self._of(key, lambda transaction: transaction.apply(key, operation))
@@ -103,7 +114,7 @@ class SqlStore(ABC):
     def epoch(self) -> str:
         return self.transact(lambda transaction: transaction.epoch(), writes=False)
 
-    def _of(self, key: str, work: Callable[[Transaction], T], *, writes: bool = True) -> T:
+    def _of(self, key: str, work: Callable[[K], T], *, writes: bool = True) -> T:
         try:
             return self.transact(work, writes=writes)
         except Damaged as error:

@@ -45,11 +45,13 @@ class Cursor(Protocol):
     """The cursor of a database driver (DB-API 2.0)."""
 
     @property
+    def connection(self) -> Any: ...
+    @property
     def rowcount(self) -> int: ...
     def execute(self, statement: str, parameters: Any = ..., /) -> object: ...
     def executemany(self, statement: str, parameters: Any, /) -> object: ...
     def fetchone(self) -> Any: ...
-    def fetchall(self) -> list[Any]: ...
+    def fetchall(self) -> Sequence[Any]: ...
 
 
 class Transaction(DocumentStore):
@@ -65,7 +67,7 @@ class Transaction(DocumentStore):
 
     def __init__(self, cursor: Cursor, url: str, *, prefix: str, offer: int, tombstone_ttl: int) -> None:
         super().__init__(url, prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
-        self.cursor = cursor
+        self.cursor, self.connection = cursor, cursor.connection
         self.namespace = to_bytes(prefix)
 
     def load(self, key: str, id: str = "", limit: int = 1) -> Loaded:
@@ -287,12 +289,12 @@ class Transaction(DocumentStore):
             raise NamespaceGone(f"store {self.url}: the row of {self.prefix!r} is gone; trying again is safe")
         return row
 
-    def _all(self, statement: str, *parameters: Any) -> list[Any]:
+    def _all(self, statement: str, *parameters: Any) -> Sequence[Any]:
         self.cursor.execute(statement, parameters)
         return self.cursor.fetchall()
 
 
-def _texts(rows: list[Any]) -> Iterator[list[str]]:
+def _texts(rows: Sequence[Any]) -> Iterator[list[str]]:
     """Yield rows of keys and ids, without rows of other programs: SQLite keeps a text where bytes belong."""
     return ([to_text(name) for name in row] for row in rows if all(isinstance(name, bytes) for name in row))
 
