@@ -81,20 +81,15 @@ _OWN = {
     + f"{_UNLESS_THERE} fence = fence",
     statements.INSERT_LOCK: f"{_INSERT_LOCK} LOCK IN SHARE MODE {_UNLESS_THERE}"
     "version = exclusive2_lock.version",
-    **{
-        statement: f"{statement} FOR UPDATE SKIP LOCKED"
-        for statement in (statements.DUE_LEASES, statements.ENDED_TOMBSTONES, statements.DUE_KEYS)
-    },
 }
-"""The reaper waits for no other transaction, and leaves out rows that others keep locked."""
 
 
 @lru_cache(1000)
 def translated(statement: str) -> str:
     """Return one of `statements` in the words of these servers, with the locks that it needs."""
     text = _OWN.get(statement, statement)
-    if statement.startswith(_RENEWED_LOCKS):
-        # By the primary key: else it would lock other rows. One key must not hold up the leases of others.
+    if statement.startswith(_RENEWED_LOCKS):  # by the primary key: else it would lock other rows
         text = text.replace("exclusive2_lock", "exclusive2_lock FORCE INDEX (PRIMARY)")
-        text = f"{text} FOR UPDATE SKIP LOCKED"
+    if statements.skips_locked(statement):
+        text += " FOR UPDATE SKIP LOCKED"
     return _on_clock(re.sub(r"\bkey\b", "`key`", text)).replace("?", "%s")

@@ -66,16 +66,12 @@ WHERE namespace = %(namespace)s AND key = %(key)s AND ends > coalesce(%(now)s::b
         || %(before)s || ends || ', "fence": ' || fence || %(after)s""")
 """Changes the row if this is its only lease, and no task waits."""
 
-_SKIP_LOCKED = (statements.DUE_LEASES, statements.ENDED_TOMBSTONES, statements.DUE_KEYS)
-"""The reaper waits for no other transaction, and leaves out rows that others keep locked."""
-_RENEWED_LOCKS = statements.RENEWED_LOCKS.partition("(?)")[0]
-
 
 @lru_cache(1000)
 def translated(statement: str) -> str:
     """Return one of `statements`, with the locks on rows that it needs beside others."""
-    skips_locked = statement in _SKIP_LOCKED or statement.startswith(_RENEWED_LOCKS)
-    lock = "FOR UPDATE SKIP LOCKED" if skips_locked else ""  # one key must not hold up others
-    if statement == statements.INSERT_LOCK:
+    if statements.skips_locked(statement):
+        statement += " FOR UPDATE SKIP LOCKED"
+    elif statement == statements.INSERT_LOCK:
         statement = statement.replace("ON CONFLICT", "FOR SHARE ON CONFLICT")
-    return _on_clock(f"{statement} {lock}".rstrip()).replace("?", "%s")
+    return _on_clock(statement).replace("?", "%s")

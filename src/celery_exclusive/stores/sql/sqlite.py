@@ -8,17 +8,16 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 from weakref import WeakSet, finalize
 
 from celery_exclusive.errors import OptionError, StoreUnavailable
 from celery_exclusive.seams.python import native
-from celery_exclusive.stores.base import Capabilities, older_version
+from celery_exclusive.stores.base import Capabilities
 from celery_exclusive.stores.sql import sqlite_file, sqlite_tables
 from celery_exclusive.stores.sql.sqlite_transaction import SqliteTransaction
+from celery_exclusive.stores.sql.statements import NAMESPACE
 from celery_exclusive.stores.sql.store import SqlStore
-from celery_exclusive.stores.sql.transaction import Transaction
 from celery_exclusive.system.deadline import at_most
 
 try:
@@ -50,32 +49,11 @@ locks of a file the process holds, and a child that inherited the notes would re
 hold: so no connection is open during a fork. The lock is a native one. No thread waits while it holds it, so
 greenlets pass it one by one."""
 _stores: WeakSet[SqliteStore] = WeakSet()
-_inherited: list[_Opened] = []
+_inherited: list[SqliteTransaction] = []
 """Connections of a parent that forked behind Python's back. Closing them would do harm, too."""
 
 
-class _Opened:
-    """A connection, with the process and the file that it belongs to."""
-
-    __slots__ = ("_file", "_path", "connection", "execute", "pid", "transaction")
-
-    def __init__(self, connection: sqlite3.Connection, transaction: Transaction, path: Path) -> None:
-        self.connection = connection
-        self.transaction = transaction
-        self.execute = transaction.cursor.execute
-        self.pid = os.getpid()
-        self._path = str(path)
-        self._file = path.stat()
-
-    def is_current(self) -> bool:
-        """Whether this process has opened it, and the file at the path is still that, not a new one."""
-        try:
-            return self.pid == os.getpid() and os.path.samestat(self._file, os.stat(self._path))  # noqa: PTH116 - quicker
-        except OSError:
-            return False
-
-
-class SqliteStore(SqlStore[Transaction]):
+class SqliteStore(SqlStore[SqliteTransaction]):
     """Leases in a SQLite file on a local disk, for all processes of one host, by its clock.
 
     What was committed last may be lost when the power fails, not when a process dies. A file that cannot
@@ -100,34 +78,20 @@ class SqliteStore(SqlStore[Transaction]):
             f"sqlite:///{self._file.path}", prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl
         )
         self.clock: Callable[[], int] = lambda: time.time_ns() // 1000
-        self._idle: list[_Opened] = []
+        self._idle: list[SqliteTransaction] = []
         finalize(self, _close_all, self._idle)
         with _guard:
             _stores.add(self)
 
     def check(self) -> list[str]:
         self._patiently(lambda transaction: transaction.reap(limit=0), writes=True)
-        strangers, has_older_locks = self._patiently(self._look_around, writes=False)
-        warnings = self._file.warnings()
-        if has_older_locks:
-            warnings.append(older_version(self.url, "tables exclusive1_*"))
-        if strangers:
-            warnings.append(
-                f"exclusive_store: {self._file.path} has tables of others too ({strangers[0]}): locks and "
-                "writers of these tables wait for each other; give locks a file of their own"
-            )
-        return warnings
-
-    def _look_around(self, transaction: Transaction) -> tuple[list[str], bool]:
-        cursor, namespace = transaction.cursor, transaction.namespace
-        return sqlite_tables.strangers(cursor), sqlite_tables.has_older_locks(
-            cursor, namespace, transaction.now
-        )
+        found = self._patiently(lambda it: [*sqlite_tables.warnings(it, self._file.path)], writes=False)
+        return [*self._file.warnings(), *found]
 
     def close(self) -> None:
         _close_all(self._idle)
 
-    def _patiently(self, work: Callable[[Transaction], T], *, writes: bool | None) -> T:
+    def _patiently(self, work: Callable[[SqliteTransaction], T], *, writes: bool | None) -> T:
         """Repeat the work while another process writes, for as long as the URL allows."""
         until = time.monotonic() + at_most(self._file.patience)
         while True:
@@ -138,19 +102,16 @@ class SqliteStore(SqlStore[Transaction]):
                     raise self._explained(error) from error
             time.sleep(random.uniform(*_PAUSE))
 
-    def _attempt(self, work: Callable[[Transaction], T], begin: str) -> T:
+    def _attempt(self, work: Callable[[SqliteTransaction], T], begin: str) -> T:
         with _guard:
             opened = None
             try:
                 opened = self._newest_idle()
-                if opened:
-                    self._idle.pop()
-                else:
-                    opened = self._open()
-                opened.execute(begin)
-                opened.transaction.now = self.clock()
-                result = work(opened.transaction)
-                opened.execute("COMMIT")
+                self._idle.pop()
+                opened.cursor.execute(begin)
+                opened.now = self.clock()
+                result = work(opened)
+                opened.cursor.execute("COMMIT")
             except BaseException as error:
                 if opened and _is_locked(error):
                     opened.connection.rollback()
@@ -161,14 +122,16 @@ class SqliteStore(SqlStore[Transaction]):
             self._idle.append(opened)
             return result
 
-    def _newest_idle(self) -> _Opened | None:
+    def _newest_idle(self) -> SqliteTransaction:
         """Return an open connection, which stays in the list: an interrupted caller does not lose it."""
         while self._idle and not self._idle[-1].is_current():
             _drop(self._idle[-1])
             self._idle.pop()
-        return self._idle[-1] if self._idle else None
+        if not self._idle:
+            self._idle.append(self._open())
+        return self._idle[-1]
 
-    def _open(self) -> _Opened:
+    def _open(self) -> SqliteTransaction:
         self._file.refuse()
         self._file.create()
         path = self._file.path
@@ -185,16 +148,14 @@ class SqliteStore(SqlStore[Transaction]):
                     "put the file on a local disk"
                 )
             cursor.execute("PRAGMA synchronous=NORMAL")
-            transaction = SqliteTransaction(
-                cursor, self.url, prefix=self.prefix, offer=self.offer, tombstone_ttl=self.tombstone_ttl
+            opened = SqliteTransaction(
+                cursor, path, self.url, prefix=self.prefix, offer=self.offer, tombstone_ttl=self.tombstone_ttl
             )
-            opened = _Opened(connection, transaction, path)
-            if not sqlite_tables.has(cursor, transaction.namespace):
-                if not sqlite_tables.are_made(cursor):
-                    self.refuse_to_make()
-                cursor.execute("BEGIN IMMEDIATE")
-                sqlite_tables.create(cursor, transaction.namespace)
-                cursor.execute("COMMIT")
+            are_made = sqlite_tables.are_made(cursor)
+            if not are_made:
+                self.refuse_to_make()
+            if not (are_made and cursor.execute(NAMESPACE, (opened.namespace,)).fetchall()):
+                sqlite_tables.create(cursor, opened.namespace)
         except BaseException:
             _close(connection)
             raise
@@ -219,14 +180,14 @@ def _close(connection: sqlite3.Connection) -> None:
     connection.close()
 
 
-def _drop(opened: _Opened) -> None:
+def _drop(opened: SqliteTransaction) -> None:
     if opened.pid == os.getpid():
         _close(opened.connection)
     else:
         _inherited.append(opened)
 
 
-def _close_all(idle: list[_Opened]) -> None:
+def _close_all(idle: list[SqliteTransaction]) -> None:
     with _guard:
         while idle:
             _drop(idle.pop())

@@ -33,11 +33,12 @@ class SqliteFile:
     def refuse(self) -> None:
         """Raise OptionError where locks cannot be kept."""
         folder = self.path.parent
-        if not _is_there(folder):
-            raise OptionError(
-                f"exclusive_store: there is no folder {folder}: create it, or correct the path; "
-                "a path after three slashes begins where the process runs, after four at the root"
-            )
+        with suppress(PermissionError):  # SQLite itself will say that it may not look
+            if not folder.is_dir():
+                raise OptionError(
+                    f"exclusive_store: there is no folder {folder}: create it, or correct the path; "
+                    "a path after three slashes begins where the process runs, after four at the root"
+                )
         kind = self._file_system()
         if _NETWORK.fullmatch(kind):
             raise OptionError(
@@ -130,13 +131,6 @@ def parse(url: str) -> SqliteFile:
     if path.startswith("file:"):
         raise OptionError("exclusive_store: in a sqlite:// URL give a plain path instead of file:")
     return SqliteFile(Path.cwd() / path, patience, not Path(path).is_absolute())
-
-
-def _is_there(folder: Path) -> bool:
-    try:
-        return folder.is_dir()
-    except PermissionError:
-        return True  # SQLite itself will say that it may not look
 
 
 def file_system(path: str, mounts: str) -> str:

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from secrets import token_hex
 
-from celery_exclusive.stores.sql.statements import ADD_NAMESPACE, NAMESPACE
+from celery_exclusive.stores.base import older_version
+from celery_exclusive.stores.sql.statements import ADD_NAMESPACE
 from celery_exclusive.stores.sql.tables import TABLES, Words, definitions
-from celery_exclusive.stores.sql.transaction import Cursor
+from celery_exclusive.stores.sql.transaction import Cursor, Transaction
 
 _WORDS = Words(name="BLOB", id="BLOB", bytes="BLOB", word="TEXT", text="TEXT", small=" WITHOUT ROWID")
-_OLDER = "exclusive1_"
-_OF_MIGRATIONS = "django_migrations"
-_NAMES = "SELECT name FROM sqlite_master WHERE type = 'table'"
+_NOT_OF_STRANGERS = ("exclusive1_", "sqlite_", "django_migrations")
 _HELD_BY_OLDER = "SELECT 1 FROM exclusive1_lock WHERE namespace = ? AND (ends IS NULL OR ends > ?) LIMIT 1"
-
-
-def has(cursor: Cursor, namespace: bytes) -> bool:
-    """Whether the tables are there, with the namespace's own row."""
-    if not are_made(cursor):
-        return False
-    cursor.execute(NAMESPACE, (namespace,))
-    return bool(cursor.fetchall())
 
 
 def are_made(cursor: Cursor) -> bool:
@@ -28,11 +21,12 @@ def are_made(cursor: Cursor) -> bool:
 
 
 def create(cursor: Cursor, namespace: bytes) -> None:
-    """Create the missing tables."""
+    """Create what is missing of the tables, and the row of the namespace."""
+    cursor.execute("BEGIN IMMEDIATE")
     for statement in statements():
         cursor.execute(statement)
-    if not has(cursor, namespace):
-        cursor.execute(ADD_NAMESPACE, (namespace, token_hex(8)))
+    cursor.execute(ADD_NAMESPACE, (namespace, token_hex(8)))
+    cursor.execute("COMMIT")
 
 
 def statements() -> list[str]:
@@ -40,23 +34,21 @@ def statements() -> list[str]:
     return list(definitions(_WORDS))
 
 
-def strangers(cursor: Cursor) -> list[str]:
-    """Return the names of tables of other programs in the same database."""
-    return [
-        name
-        for name in _names(cursor)
-        if name not in TABLES and not name.startswith((_OLDER, "sqlite_", _OF_MIGRATIONS))
-    ]
-
-
-def has_older_locks(cursor: Cursor, namespace: bytes, now: int) -> bool:
-    """Whether the tables of the first version hold a lease, or a task that waits."""
-    if "exclusive1_lock" not in _names(cursor):
-        return False
-    cursor.execute(_HELD_BY_OLDER, (namespace, now))
-    return bool(cursor.fetchall())
+def warnings(transaction: Transaction, path: Path) -> Iterator[str]:
+    """Yield warnings about the tables of the first version, and of other programs, in the same file."""
+    cursor, names = transaction.cursor, _names(transaction.cursor)
+    if "exclusive1_lock" in names:
+        cursor.execute(_HELD_BY_OLDER, (transaction.namespace, transaction.now))
+        if cursor.fetchall():
+            yield older_version(transaction.url, "tables exclusive1_*")
+    strangers = [name for name in names if name not in TABLES and not name.startswith(_NOT_OF_STRANGERS)]
+    if strangers:
+        yield (
+            f"exclusive_store: {path} has tables of others too ({strangers[0]}): locks and writers of these "
+            "tables wait for each other; give locks a file of their own"
+        )
 
 
 def _names(cursor: Cursor) -> list[str]:
-    cursor.execute(_NAMES)
+    cursor.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
     return [name for (name,) in cursor.fetchall()]

@@ -1,12 +1,16 @@
-"""Grants a free key, and releases its only lease, in one statement of SQLite."""
+"""A transaction of SQLite: it grants a free key, and releases its only lease, in one statement."""
 
 from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
 
 from celery_exclusive.core.operations import Acquire, Granted, Operation, Release
 from celery_exclusive.core.records import Holder
 from celery_exclusive.stores.base import Reply
 from celery_exclusive.stores.sql import rows
-from celery_exclusive.stores.sql.transaction import RELEASED, Transaction, new_version
+from celery_exclusive.stores.sql.transaction import RELEASED, Cursor, Transaction, new_version
 from celery_exclusive.stores.text import to_bytes
 
 GRANT = """INSERT INTO exclusive2_lock AS lock
@@ -38,7 +42,21 @@ Changes the row if this is its only lease, no task waits, and no copy of its mes
 
 
 class SqliteTransaction(Transaction):
-    """A transaction that tries one statement first, and loads the key only if that does not suffice."""
+    """A transaction that tries one statement first, and loads the key only if that does not suffice.
+
+    Its connection belongs to a process and a file, which is at the path now.
+    """
+
+    def __init__(self, cursor: Cursor, path: Path, url: str, **options: Any) -> None:
+        super().__init__(cursor, url, **options)
+        self.pid, self._path, self._file = os.getpid(), str(path), path.stat()
+
+    def is_current(self) -> bool:
+        """Whether this process has opened it, and the file at the path is still that, not a new one."""
+        try:
+            return self.pid == os.getpid() and os.path.samestat(self._file, os.stat(self._path))  # noqa: PTH116 - quicker
+        except OSError:
+            return False
 
     def apply(self, key: str, operation: Operation) -> Reply:
         reply = None

@@ -8,18 +8,9 @@ from dataclasses import replace
 from random import getrandbits
 from typing import Any, Protocol
 
+from celery_exclusive.core import records
 from celery_exclusive.core.operations import Applied, Renew
-from celery_exclusive.core.records import (
-    NEVER,
-    RECALLED_AT_ONCE,
-    SKIP_UNREADABLE,
-    Document,
-    Entry,
-    Line,
-    State,
-    overdue,
-    reach,
-)
+from celery_exclusive.core.records import NEVER, Document, Entry, Line, State
 from celery_exclusive.core.step import step
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.stores.base import Reply
@@ -97,7 +88,7 @@ class Transaction(DocumentStore):
         document = Document(kept_limit, found.last_fence, holders, found.epoch, deadline)
         if found.ends is not None:
             return Loaded(found.version, self.now, document, Line(tombstone=tombstone))
-        count = reach(document, limit)
+        count = records.reach(document, limit)
         head, waiting = self._part(key, "waiting", found.waiting, count, sweeps=sweeps)
         aside, all_aside = self._part(key, "aside", found.aside, count, sweeps=sweeps)
         behind, _ = self._part(key, "behind", found.behind, _ALL, sweeps=sweeps)
@@ -122,9 +113,9 @@ class Transaction(DocumentStore):
 
     def _with_overdue(self, key: str, line: Line) -> Line:
         """Add the entries that a sweep recalls, and the time at which the next message expires."""
-        parameters = (self.namespace, to_bytes(key), NEVER, RECALLED_AT_ONCE + 1)
+        parameters = (self.namespace, to_bytes(key), NEVER, records.RECALLED_AT_ONCE + 1)
         first = tuple(rows.entry(*row) for row in self._all(statements.OVERDUE, *parameters))
-        due, deadline = overdue(first, self.now)
+        due, deadline = records.overdue(first, self.now)
         return replace(line, overdue=due, deadline=deadline)
 
     def _with_own(self, key: str, id: str, line: Line) -> Line:
@@ -248,7 +239,7 @@ class Transaction(DocumentStore):
 
     def set_aside(self, key: str) -> None:
         """Let the reaper skip this key for a while."""
-        due = self.now + SKIP_UNREADABLE
+        due = self.now + records.SKIP_UNREADABLE
         self.cursor.execute(statements.POSTPONE_LOCK, (due, self.namespace, to_bytes(key)))
 
     def forget(self, key: str) -> None:
@@ -262,8 +253,7 @@ class Transaction(DocumentStore):
             self.cursor.execute(statement, (self.namespace, to_bytes(key)))
 
     def places(self) -> Iterator[tuple[str, str]]:
-        rows = self._all(statements.PLACES, self.namespace)
-        return ((key, id) for key, id in _texts(rows))
+        return ((key, id) for key, id in _texts(self._all(statements.PLACES, self.namespace)))
 
     def scan(self, prefix: str = "") -> Iterator[str]:
         keys = _texts(self._all(statements.USED_KEYS, self.namespace))
