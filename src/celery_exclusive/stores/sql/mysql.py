@@ -8,7 +8,7 @@ from typing import Any
 from celery_exclusive.errors import OptionError
 from celery_exclusive.stores import hints
 from celery_exclusive.stores.sql import mysql_statements as statements
-from celery_exclusive.stores.sql.tables import Words, stamped_definitions
+from celery_exclusive.stores.sql.tables import Words, definitions
 
 try:
     import pymysql
@@ -51,7 +51,7 @@ class MysqlStore(ServerStore):
     _meaning = staticmethod(mysql_errors.meaning)
 
     def definitions(self) -> list[str]:
-        return [statements.translated(statement) for statement in stamped_definitions(_WORDS)]
+        return [statements.translated(statement) for statement in definitions(_WORDS, stamped=True)]
 
     def _connect(self) -> TranslatingCursor:
         options = self._parameters()

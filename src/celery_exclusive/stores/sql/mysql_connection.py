@@ -124,12 +124,11 @@ def _tell_of_silence(error: pymysql.OperationalError, limit: float) -> None:
 
 def _joined(statements: Iterable[str]) -> Iterator[str]:
     """Join statements to requests that are not too long."""
-    waiting, length = list[str](), 0
+    joined = ""
     for statement in statements:
-        if length + len(statement) > _LONG and waiting:
-            yield ";".join(waiting)
-            waiting, length = [], 0
-        waiting.append(statement)
-        length += len(statement)
-    if waiting:
-        yield ";".join(waiting)
+        if joined and len(joined) + len(statement) > _LONG:
+            yield joined
+            joined = ""
+        joined += f";{statement}" if joined else statement
+    if joined:
+        yield joined

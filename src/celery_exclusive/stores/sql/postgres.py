@@ -10,7 +10,7 @@ from celery_exclusive.errors import OptionError
 from celery_exclusive.stores import hints
 from celery_exclusive.stores.idle import LONGEST
 from celery_exclusive.stores.sql import postgres_statements as statements
-from celery_exclusive.stores.sql.tables import Words, stamped_definitions
+from celery_exclusive.stores.sql.tables import Words, definitions
 from celery_exclusive.system.deadline import at_most
 
 try:
@@ -48,7 +48,7 @@ class PostgresStore(ServerStore):
     _meaning = staticmethod(postgres_errors.meaning)
 
     def definitions(self) -> list[str]:
-        return list(stamped_definitions(_WORDS))
+        return list(definitions(_WORDS, stamped=True))
 
     def _connect(self) -> TranslatingCursor:
         own = {

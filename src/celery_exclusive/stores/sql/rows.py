@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from json.encoder import encode_basestring_ascii as quote
 from typing import Any, Final, NamedTuple, get_args
 
-from celery_exclusive.core.records import NEVER, Entry, Holder, State
+from celery_exclusive.core.records import NEVER, Document, Entry, Holder, State
 from celery_exclusive.stores.damaged import Damaged, check_holders, check_numbers, check_one_of, check_type
 from celery_exclusive.stores.text import to_text
 
@@ -65,10 +65,10 @@ def end(holders: Sequence[Holder]) -> int:
     return max((holder.expiry for holder in holders), default=0)
 
 
-def write_document(limit: int, leases: Iterable[Holder], deadline: int = NEVER) -> str:
+def write_document(document: Document) -> str:
     """Put JSON together by hand: the module takes longer for it than SQLite for writing the row."""
-    last = "" if deadline == NEVER else f', "deadline": {deadline}'
-    return f'{{"limit": {limit}{_HOLDERS}[{", ".join(map(_write, leases))}]{last}}}'
+    last = "" if document.deadline == NEVER else f', "deadline": {document.deadline}'
+    return f'{{"limit": {document.limit}{_HOLDERS}[{", ".join(map(_write, document.holders))}]{last}}}'
 
 
 def around_lone_expiry(id: str, token: str, phase: str = "running") -> tuple[str, str]:
@@ -88,8 +88,8 @@ def _around_expiry(id: str, token: str, phase: str, may_have_copies: str) -> tup
     return start, f', "may_have_copies": {may_have_copies}, "phase": "{phase}"}}'
 
 
-def read_document(text: str) -> tuple[int, tuple[Holder, ...], int]:
-    """Return the limit, the holders and the first deadline in line."""
+def read_document(text: str, fence: int = 0, epoch: str = "") -> Document:
+    """Return the document with this text. Its fence and its epoch stand in columns of their own."""
     try:
         document = json.loads(text)
         limit, holders = document["limit"], tuple(Holder(**lease) for lease in document["holders"])
@@ -98,4 +98,4 @@ def read_document(text: str) -> tuple[int, tuple[Holder, ...], int]:
         raise Damaged(f"{type(error).__name__}: {error}") from error
     check_numbers(limit, deadline)
     check_holders(holders)
-    return limit, holders, deadline
+    return Document(limit, fence, holders, epoch, deadline)

@@ -13,9 +13,8 @@ from typing import Any, ClassVar, Literal, TypeVar
 from weakref import finalize
 
 from celery_exclusive.core.operations import Acquire, AcquireAlone, Granted, KeyOperation, Release
-from celery_exclusive.errors import OptionError, StoreRefused, StoreUnavailable, UnreadableKey
+from celery_exclusive.errors import OptionError, StoreRefused, StoreUnavailable
 from celery_exclusive.stores.base import Reply, as_repeated
-from celery_exclusive.stores.damaged import Damaged
 from celery_exclusive.stores.idle import Idle
 from celery_exclusive.stores.sql import address, rows, statements, tables
 from celery_exclusive.stores.sql.rows import Found
@@ -162,10 +161,7 @@ class ServerStore(SqlStore[ServerTransaction]):
         """Return the meaning of an error of the driver, and the next step after it."""
 
     def apply(self, key: str, operation: KeyOperation) -> Reply:
-        try:
-            return self.transact(lambda transaction: self._apply(transaction, key, operation), writes=None)
-        except Damaged as error:
-            raise UnreadableKey(key, str(error), self.url) from error
+        return self.transact(lambda transaction: self._apply(transaction, key, operation), writes=None)
 
     def check(self) -> list[str]:
         self._patiently(lambda transaction: transaction.reap(limit=0), writes=True)

@@ -31,7 +31,7 @@ def create(cursor: Cursor, namespace: bytes) -> None:
 
 def statements() -> list[str]:
     """Return the statements that make the tables, unless they are there."""
-    return list(definitions(_WORDS))
+    return list(definitions(_WORDS, stamped=False))
 
 
 def warnings(transaction: Transaction, path: Path) -> Iterator[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from celery_exclusive.core.operations import Acquire, Granted, Operation, Release
-from celery_exclusive.core.records import Holder
+from celery_exclusive.core.records import Document, Holder
 from celery_exclusive.stores.base import Reply
 from celery_exclusive.stores.sql import rows
 from celery_exclusive.stores.sql.transaction import RELEASED, Cursor, Transaction, new_version
@@ -70,8 +70,9 @@ class SqliteTransaction(Transaction):
         if op.limit < 1 or op.recovers:
             return None
         now, ends = self.now, self.now + op.ttl
-        document = rows.write_document(op.limit, (Holder(op.id, op.token, ends, now, op.may_be_in_line),))
-        values = (key, new_version(), now, ends, document, self.namespace, now, key, to_bytes(op.id), now)
+        holder = Holder(op.id, op.token, ends, now, op.may_be_in_line)
+        text = rows.write_document(Document(op.limit, holders=(holder,)))
+        values = (key, new_version(), now, ends, text, self.namespace, now, key, to_bytes(op.id), now)
         self.cursor.execute(GRANT, values)
         return Reply(Granted(now)) if self.cursor.rowcount else None
 

@@ -13,7 +13,6 @@ from celery_exclusive.core.operations import Applied, KeyOperation, Reap, Renew
 from celery_exclusive.core.records import NEVER
 from celery_exclusive.errors import OptionError, StoreError, StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import Capabilities, Reply, Snapshot
-from celery_exclusive.stores.damaged import Damaged
 from celery_exclusive.stores.document_store import sweep
 from celery_exclusive.stores.sql.transaction import Transaction
 from celery_exclusive.system.deadline import at_most, deadline
@@ -61,7 +60,7 @@ class SqlStore(ABC, Generic[K]):
         """Run `work` as `transact` does. Raises OptionError if a person must change a setting."""
 
     def apply(self, key: str, operation: KeyOperation) -> Reply:
-        return self._of(key, lambda transaction: transaction.apply(key, operation))
+        return self.transact(lambda transaction: transaction.apply(key, operation))
 
     def renew(self, leases: Sequence[tuple[str, Renew]]) -> list[bool | None]:
         """Renew at once the leases that no other transaction keeps locked, and wait shortly for the rest.
@@ -74,7 +73,7 @@ class SqlStore(ABC, Generic[K]):
         until = time.monotonic() + at_most(_A_MOMENT)
         for place, (key, renewal) in enumerate(leases):
             if answers[place] is None and (left := until - time.monotonic()) > 0:
-                with deadline(left), suppress(StoreError, Damaged):
+                with deadline(left), suppress(StoreError):
                     answers[place] = self.transact(partial(Transaction.renew_one, key=key, renewal=renewal))
         return answers
 
@@ -88,7 +87,7 @@ class SqlStore(ABC, Generic[K]):
     def _sweep_key(self, key: str, reap: Reap) -> Reply:
         """Reap one key in a transaction of its own, so that others need not wait for a whole sweep."""
         try:
-            return self._of(key, lambda transaction: transaction.apply(key, reap))
+            return self.transact(lambda transaction: transaction.apply(key, reap))
         except UnreadableKey as error:
             self.transact(lambda transaction: transaction.set_aside(key))
             return Reply(Applied(True), unreadable=((key, error.problem),))
@@ -97,10 +96,10 @@ class SqlStore(ABC, Generic[K]):
         return self.transact(lambda transaction: transaction.keep_namespace(broker, life, adopts=adopts))
 
     def inspect(self, key: str) -> Snapshot:
-        return self._of(key, lambda transaction: transaction.inspect(key), writes=False)
+        return self.transact(lambda transaction: transaction.inspect(key), writes=False)
 
     def inspect_all(self, keys: Sequence[str]) -> list[Snapshot]:
-        return self.transact(lambda transaction: [_look(transaction, key) for key in keys], writes=False)
+        return self.transact(lambda transaction: transaction.inspect_all(keys), writes=False)
 
     def forget(self, key: str) -> None:
         self.transact(lambda transaction: transaction.forget(key))
@@ -113,16 +112,3 @@ class SqlStore(ABC, Generic[K]):
 
     def epoch(self) -> str:
         return self.transact(lambda transaction: transaction.epoch(), writes=False)
-
-    def _of(self, key: str, work: Callable[[K], T], *, writes: bool = True) -> T:
-        try:
-            return self.transact(work, writes=writes)
-        except Damaged as error:
-            raise UnreadableKey(key, str(error), self.url) from error
-
-
-def _look(transaction: Transaction, key: str) -> Snapshot:
-    try:
-        return transaction.inspect(key)
-    except Damaged as error:
-        return Snapshot(problem=str(error))

@@ -78,8 +78,12 @@ class Words:
     """Whether an index is defined with its table, not by a statement of its own."""
 
 
-def definitions(words: Words) -> Iterator[str]:
-    """Yield the statements that make the tables and indexes, unless they are there."""
+def definitions(words: Words, *, stamped: bool) -> Iterator[str]:
+    """Yield the statements that make the tables and indexes, unless they are there.
+
+    Parameters:
+        stamped: also store the version of the tables.
+    """
     for name, columns in TABLES.items():
         index = ""
         if words.has_index_in_table and name in INDEXES:
@@ -88,9 +92,5 @@ def definitions(words: Words) -> Iterator[str]:
     if not words.has_index_in_table:
         for table, (name, columns) in INDEXES.items():
             yield f"CREATE INDEX IF NOT EXISTS {name} ON {table} ({columns})"
-
-
-def stamped_definitions(words: Words) -> Iterator[str]:
-    """Yield the statements of `definitions`, and the statements that store their version."""
-    yield from definitions(words)
-    yield from (statement.format(table=words.table) for statement in _STAMP)
+    if stamped:
+        yield from (statement.format(table=words.table) for statement in _STAMP)

@@ -12,7 +12,7 @@ from celery_exclusive.core import records
 from celery_exclusive.core.operations import Applied, Renew
 from celery_exclusive.core.records import NEVER, Document, Entry, Line, State
 from celery_exclusive.core.step import step
-from celery_exclusive.errors import StoreUnavailable
+from celery_exclusive.errors import StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import Reply
 from celery_exclusive.stores.damaged import Damaged
 from celery_exclusive.stores.document_store import CLOCK_MARGIN, Change, DocumentStore, Loaded
@@ -62,15 +62,21 @@ class Transaction(DocumentStore):
         self.namespace = to_bytes(prefix)
 
     def load(self, key: str, id: str = "", limit: int = 1) -> Loaded:
-        loaded = self._loaded(key, limit, self._find(key, id))
-        return replace(loaded, line=self._with_own(key, id, loaded.line))
+        try:
+            loaded = self._loaded(key, limit, self._find(key, id))
+            return replace(loaded, line=self._with_own(key, id, loaded.line))
+        except Damaged as error:
+            raise UnreadableKey(key, str(error), self.url) from error
 
     def load_to_sweep(self, key: str) -> Loaded:
-        loaded = self._loaded(key, 1, self._find(key, ""), sweeps=True)
-        line, deadline = loaded.line, loaded.document.deadline
-        is_early = deadline > self.now  # to look would read the whole line
-        line = replace(line, deadline=deadline) if is_early else self._with_overdue(key, line)
-        return replace(loaded, line=line)
+        try:
+            loaded = self._loaded(key, 1, self._find(key, ""), sweeps=True)
+            line, deadline = loaded.line, loaded.document.deadline
+            is_early = deadline > self.now  # to look would read the whole line
+            line = replace(line, deadline=deadline) if is_early else self._with_overdue(key, line)
+            return replace(loaded, line=line)
+        except Damaged as error:
+            raise UnreadableKey(key, str(error), self.url) from error
 
     def _find(self, key: str, id: str) -> Found:
         name = to_bytes(key)
@@ -84,8 +90,7 @@ class Transaction(DocumentStore):
         )
         if found.version is None:
             return Loaded(0, self.now, Document(1, found.floor, (), found.epoch), Line(tombstone=tombstone))
-        kept_limit, holders, deadline = rows.read_document(found.document)
-        document = Document(kept_limit, found.last_fence, holders, found.epoch, deadline)
+        document = rows.read_document(found.document, found.last_fence, found.epoch)
         if found.ends is not None:
             return Loaded(found.version, self.now, document, Line(tombstone=tombstone))
         count = records.reach(document, limit)
@@ -134,7 +139,7 @@ class Transaction(DocumentStore):
         to, document, counts = change.transition, change.transition.document, change.counts()
         end = rows.end(document.holders)
         due, ends = (to.due, None) if any(counts) else (end, end)
-        text = rows.write_document(document.limit, document.holders, document.deadline)
+        text = rows.write_document(document)
         floor = change.loaded.document.fence
         if not self._write(key, version, floor, document.fence, due, ends, *counts, text):
             return False
@@ -183,28 +188,23 @@ class Transaction(DocumentStore):
         locks = {to_text(row[0]): row for row in self._all(statement, self.namespace, *map(to_bytes, keys))}
         missing = [key for key in keys if key not in locks]
         locked = self.locked_by_others(missing) if missing else set[str]()
-        documents, deadlines = dict.fromkeys(keys, Document()), dict[str, int]()
+        kept, found, changes = dict[str, Document](), list[bool | None](), list[tuple[object, ...]]()
         for key, (*_, text) in locks.items():
             with suppress(Damaged):  # the others must not lose their leases for it
-                limit, holders, deadlines[key] = rows.read_document(text)
-                documents[key] = Document(limit, holders=holders)
-        found, renewed = list[bool | None](), set[str]()
+                kept[key] = rows.read_document(text)
+        documents = dict(kept)
         for key, renewal in leases:
-            if key in locked:
-                found.append(None)
-                continue
-            transition = step(documents[key], Line(), renewal, self.now, self.offer)
-            found.append(transition.answer == Applied(True))
-            if found[-1]:
+            transition = step(documents.get(key, Document()), Line(), renewal, self.now, self.offer)
+            is_held = transition.answer == Applied(True)
+            if is_held:
                 documents[key] = transition.document
-                renewed.add(key)
-        changes = []
-        for key in sorted(renewed):
-            name, version, ends, _ = locks[key]
-            holders = documents[key].holders
-            last = None if ends is None else rows.end(holders)
-            text = rows.write_document(documents[key].limit, holders, deadlines[key])
-            changes.append((version + 1, last, text, self.namespace, name))
+            found.append(None if key in locked else is_held)
+        for key in sorted(documents):
+            if documents[key] is not kept[key]:
+                name, version, ends, _ = locks[key]
+                renewed = replace(kept[key], holders=documents[key].holders)
+                last = None if ends is None else rows.end(renewed.holders)
+                changes.append((version + 1, last, rows.write_document(renewed), self.namespace, name))
         if changes:
             self.cursor.executemany(statements.RENEW_LOCK, changes)
         return found
