@@ -34,7 +34,8 @@ from celery_exclusive.core.operations import (
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.stores.base import Snapshot, Store, open_store
-from celery_exclusive.stores.sql.sqlite import SqliteStore, _inherited
+from celery_exclusive.stores.sql.sqlite import SqliteStore
+from celery_exclusive.stores.sql.sqlite_transaction import _inherited
 from tests.store.operations import LIFE, give, take
 from tests.worker.journal import eventually
 

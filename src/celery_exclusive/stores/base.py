@@ -250,7 +250,7 @@ def knows(url: str) -> bool:
 def has_driver(url: str) -> bool:
     """Whether the driver of this URL's store is installed."""
     with suppress(OptionError):
-        return bool(_factory(url))
+        return bool(factory_of(url))
     return False
 
 
@@ -281,7 +281,7 @@ def open_store(url: str, *, prefix: str = "cx", offer: float = 5.0, tombstone_tt
 
 def make_store(url: str, *, prefix: str, offer: int, tombstone_ttl: int) -> Store:
     """Make the store of a URL as a factory does, with times in microseconds."""
-    return _factory(url)(url, prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
+    return factory_of(url)(url, prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
 
 
 def states(store: Store, keys: Collection[str]) -> Iterator[tuple[str, Snapshot]]:
@@ -292,7 +292,8 @@ def states(store: Store, keys: Collection[str]) -> Iterator[tuple[str, Snapshot]
         yield from zip(batch, store.inspect_all(batch), strict=True)
 
 
-def _factory(url: str) -> StoreFactory:
+def factory_of(url: str) -> StoreFactory:
+    """Return the callable that makes the store of a URL."""
     kind = scheme(url)
     factory = _factories.get(kind) or _installed().get(kind)
     if factory is None:

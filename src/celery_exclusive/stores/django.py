@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from celery_exclusive.errors import OptionError, did_you_mean
-from celery_exclusive.stores.base import Store, make_store
+from celery_exclusive.stores.base import Store, factory_of, make_store
 from celery_exclusive.stores.sql import sqlite_tables
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def open_django(
         store = make_store(memory, prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
         store.url = f"{url} (SQLite in memory)"
         return store
-    made = _MAKERS[vendor](alias, prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
+    made = _make(alias, vendor, prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
     if has_app():
         database = "" if alias == "default" else f" celery_exclusive --database={alias}"
         made.made_by = f"python manage.py migrate{database}"
@@ -73,10 +73,10 @@ def vendor_of(alias: str) -> str:
         OptionError: there is no such alias, or it is another kind.
     """
     vendor = str(_connection(alias).vendor)
-    if vendor not in _MAKERS:
+    if vendor not in (*_SERVERS, "sqlite"):
         raise OptionError(
             f"exclusive_store: django://{alias} is a database of the kind {vendor}, which cannot keep locks: "
-            f"name an alias whose ENGINE is one of {', '.join(_MAKERS)}"
+            f"name an alias whose ENGINE is one of {', '.join(_SERVERS)}, sqlite"
         )
     return vendor
 
@@ -93,7 +93,7 @@ def definitions(alias: str) -> list[str]:
     vendor = vendor_of(alias)
     if vendor == "sqlite":  # perhaps in memory
         return sqlite_tables.statements()
-    store: Any = _MAKERS[vendor](alias)
+    store: Any = _make(alias, vendor)
     return list(store.definitions())
 
 
@@ -128,38 +128,22 @@ def _parameters(alias: str) -> dict[str, Any]:
         raise OptionError(f"exclusive_store: django://{alias}: {error}") from error
 
 
-def _make_sqlite(alias: str, **options: Any) -> SqliteStore:
-    from celery_exclusive.stores.sql.sqlite import SqliteStore
-
+def _make(alias: str, vendor: str, **options: Any) -> ServerStore | SqliteStore:
+    url = f"django://{alias}"
+    if vendor in _SERVERS:
+        make = cast("type[ServerStore]", factory_of(f"{vendor}://"))
+        server = make(url, parameters=partial(_SERVERS[vendor], alias), **options)
+        # Django's test runner cannot drop a database that has connections.
+        server.keeps_connections = not hasattr(sys.modules.get("django.core.mail"), "outbox")
+        return server
     parameters = _parameters(alias)
     timeout = f"?timeout={parameters['timeout']}" if "timeout" in parameters else ""
-    store = SqliteStore(f"sqlite:///{parameters['database']}{timeout}", **options)
-    store.url = f"django://{alias}"
+    store = cast("SqliteStore", make_store(f"sqlite:///{parameters['database']}{timeout}", **options))
+    store.url = url
     store.in_the_way = (
         "a transaction of the caller that has written to this database keeps locks waiting: give them an "
         f"alias of their own; else {store.in_the_way}"
     )
-    return store
-
-
-def _make_postgresql(alias: str, **options: Any) -> ServerStore:
-    from celery_exclusive.stores.sql.postgres import PostgresStore
-
-    return _make(PostgresStore, alias, _for_psycopg, **options)
-
-
-def _make_mysql(alias: str, **options: Any) -> ServerStore:
-    from celery_exclusive.stores.sql.mysql import MysqlStore
-
-    return _make(MysqlStore, alias, _for_pymysql, **options)
-
-
-def _make(
-    kind: type[ServerStore], alias: str, parameters: Callable[[str], dict[str, Any]], **options: Any
-) -> ServerStore:
-    store = kind(f"django://{alias}", parameters=partial(parameters, alias), **options)
-    # Django's test runner cannot drop a database that has connections.
-    store.keeps_connections = not hasattr(sys.modules.get("django.core.mail"), "outbox")
     return store
 
 
@@ -181,8 +165,8 @@ def _for_pymysql(alias: str) -> dict[str, Any]:
     return parameters
 
 
-_MAKERS: Final[dict[str, Callable[..., ServerStore | SqliteStore]]] = {
-    "mysql": _make_mysql,
-    "postgresql": _make_postgresql,
-    "sqlite": _make_sqlite,
+_SERVERS: Final[dict[str, Callable[[str], dict[str, Any]]]] = {
+    "mysql": _for_pymysql,
+    "postgresql": _for_psycopg,
 }
+"""The kinds of databases of servers, and the functions that return the parameters of their drivers."""

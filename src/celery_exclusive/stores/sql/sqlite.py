@@ -49,8 +49,6 @@ locks of a file the process holds, and a child that inherited the notes would re
 hold: so no connection is open during a fork. The lock is a native one. No thread waits while it holds it, so
 greenlets pass it one by one."""
 _stores: WeakSet[SqliteStore] = WeakSet()
-_inherited: list[SqliteTransaction] = []
-"""Connections of a parent that forked behind Python's back. Closing them would do harm, too."""
 
 
 class SqliteStore(SqlStore[SqliteTransaction]):
@@ -117,7 +115,7 @@ class SqliteStore(SqlStore[SqliteTransaction]):
                     opened.connection.rollback()
                     self._idle.append(opened)
                 elif opened:
-                    _close(opened.connection)
+                    opened.close()
                 raise
             self._idle.append(opened)
             return result
@@ -125,7 +123,7 @@ class SqliteStore(SqlStore[SqliteTransaction]):
     def _newest_idle(self) -> SqliteTransaction:
         """Return an open connection, which stays in the list: an interrupted caller does not lose it."""
         while self._idle and not self._idle[-1].is_current():
-            _drop(self._idle[-1])
+            self._idle[-1].close()
             self._idle.pop()
         if not self._idle:
             self._idle.append(self._open())
@@ -139,8 +137,11 @@ class SqliteStore(SqlStore[SqliteTransaction]):
         # Bytes that are no UTF-8 damage their own row alone, as no JSON: SQLite would refuse to read all
         # rows.
         connection.text_factory = partial(str, encoding="utf-8", errors="backslashreplace")
+        cursor = connection.cursor()
+        opened = SqliteTransaction(
+            cursor, path, self.url, prefix=self.prefix, offer=self.offer, tombstone_ttl=self.tombstone_ttl
+        )
         try:
-            cursor = connection.cursor()
             ((mode,),) = cursor.execute("PRAGMA journal_mode=WAL").fetchall()
             if mode != "wal":
                 raise OptionError(
@@ -148,16 +149,13 @@ class SqliteStore(SqlStore[SqliteTransaction]):
                     "put the file on a local disk"
                 )
             cursor.execute("PRAGMA synchronous=NORMAL")
-            opened = SqliteTransaction(
-                cursor, path, self.url, prefix=self.prefix, offer=self.offer, tombstone_ttl=self.tombstone_ttl
-            )
             are_made = sqlite_tables.are_made(cursor)
             if not are_made:
                 self.refuse_to_make()
             if not (are_made and cursor.execute(NAMESPACE, (opened.namespace,)).fetchall()):
                 sqlite_tables.create(cursor, opened.namespace)
         except BaseException:
-            _close(connection)
+            opened.close()
             raise
         return opened
 
@@ -173,24 +171,10 @@ class SqliteStore(SqlStore[SqliteTransaction]):
         return StoreUnavailable(f"store {self.url}: {error}; {hint}")
 
 
-def _close(connection: sqlite3.Connection) -> None:
-    """Roll back and close. A cursor that a traceback holds would else keep the transaction open."""
-    with suppress(sqlite3.Error):
-        connection.rollback()
-    connection.close()
-
-
-def _drop(opened: SqliteTransaction) -> None:
-    if opened.pid == os.getpid():
-        _close(opened.connection)
-    else:
-        _inherited.append(opened)
-
-
 def _close_all(idle: list[SqliteTransaction]) -> None:
     with _guard:
         while idle:
-            _drop(idle.pop())
+            idle.pop().close()
 
 
 def _is_locked(error: BaseException) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sqlite3
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,23 +42,36 @@ WHERE namespace = ? AND key = ? AND ends > ? AND due = 0
 Changes the row if this is its only lease, no task waits, and no copy of its message can come.
 """
 
+_inherited: list[SqliteTransaction] = []
+"""Connections of a parent that forked behind Python's back. Closing them would do harm, too."""
+
 
 class SqliteTransaction(Transaction):
     """A transaction that tries one statement first, and loads the key only if that does not suffice.
 
-    Its connection belongs to a process and a file, which is at the path now.
+    Parameters:
+        path: of the file that the cursor's connection has just opened.
     """
 
     def __init__(self, cursor: Cursor, path: Path, url: str, **options: Any) -> None:
         super().__init__(cursor, url, **options)
-        self.pid, self._path, self._file = os.getpid(), str(path), path.stat()
+        self._pid, self._path, self._file = os.getpid(), str(path), path.stat()
 
     def is_current(self) -> bool:
         """Whether this process has opened it, and the file at the path is still that, not a new one."""
         try:
-            return self.pid == os.getpid() and os.path.samestat(self._file, os.stat(self._path))  # noqa: PTH116 - quicker
+            return self._pid == os.getpid() and os.path.samestat(self._file, os.stat(self._path))  # noqa: PTH116 - quicker
         except OSError:
             return False
+
+    def close(self) -> None:
+        """Roll back and close. A cursor that a traceback holds would else keep the transaction open."""
+        if self._pid != os.getpid():
+            _inherited.append(self)
+            return
+        with suppress(sqlite3.Error):
+            self.connection.rollback()
+        self.connection.close()
 
     def apply(self, key: str, operation: Operation) -> Reply:
         reply = None
