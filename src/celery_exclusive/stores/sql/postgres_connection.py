@@ -37,11 +37,13 @@ class TranslatingCursor(psycopg.Cursor[Any]):
         self._prepared = set[bytes]()
 
     def execute(self, query: Any, params: Any = None, **_: Any) -> Any:
+        text: Any = statements.translated(query)
         # A text without parameters needs no plan, and may have several statements, which cannot be prepared.
-        super().execute(statements.translated(query), params, prepare=None if params else False)
+        super().execute(text, params, prepare=None if params else False)
 
     def executemany(self, query: Any, params_seq: Any, **_: Any) -> None:
-        super().executemany(statements.translated(query), params_seq)
+        text: Any = statements.translated(query)
+        super().executemany(text, params_seq)
 
     def send(self, request: Request, values: dict[str, Any]) -> Any:
         """Return libpq's result of a request. A cursor of psycopg would take twice the time of the server."""

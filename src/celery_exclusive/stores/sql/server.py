@@ -199,12 +199,12 @@ class ServerStore(SqlStore[ServerTransaction]):
         if isinstance(op, Release):
             claim["before"], claim["after"] = rows.around_lone_expiry(op.id, op.token)
             return RELEASED if self._release(transaction.cursor, claim) else None
-        limit, phase = 1, "running"
-        is_new = isinstance(op, Acquire) and not (op.may_be_in_line or op.takes_over or op.recovers)
-        if isinstance(op, Acquire) and is_new and op.limit > 0:
-            limit = op.limit
+        if isinstance(op, Acquire) and not (
+            op.may_be_in_line or op.takes_over or op.recovers or op.limit < 1
+        ):
+            limit, phase = op.limit, "running"
         elif isinstance(op, AcquireAlone) and not (op.inherits or op.sends):
-            phase = op.phase
+            limit, phase = 1, op.phase
         else:
             return None
         before, claim["after"] = rows.around_lone_expiry(op.id, op.token, phase)

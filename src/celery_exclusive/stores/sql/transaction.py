@@ -61,22 +61,16 @@ class Transaction(DocumentStore):
         self.cursor, self.connection = cursor, cursor.connection
         self.namespace = to_bytes(prefix)
 
-    def load(self, key: str, id: str = "", limit: int = 1) -> Loaded:
+    def load(self, key: str, id: str = "", limit: int = 1, *, sweeps: bool = False) -> Loaded:
         try:
-            loaded = self._loaded(key, limit, self._find(key, id))
-            return replace(loaded, line=self._with_own(key, id, loaded.line))
+            loaded = self._loaded(key, limit, self._find(key, id), sweeps=sweeps)
+            line = self._with_overdue(key, loaded) if sweeps else self._with_own(key, id, loaded.line)
         except Damaged as error:
             raise UnreadableKey(key, str(error), self.url) from error
+        return replace(loaded, line=line)
 
     def load_to_sweep(self, key: str) -> Loaded:
-        try:
-            loaded = self._loaded(key, 1, self._find(key, ""), sweeps=True)
-            line, deadline = loaded.line, loaded.document.deadline
-            is_early = deadline > self.now  # to look would read the whole line
-            line = replace(line, deadline=deadline) if is_early else self._with_overdue(key, line)
-            return replace(loaded, line=line)
-        except Damaged as error:
-            raise UnreadableKey(key, str(error), self.url) from error
+        return self.load(key, sweeps=True)
 
     def _find(self, key: str, id: str) -> Found:
         name = to_bytes(key)
@@ -84,7 +78,7 @@ class Transaction(DocumentStore):
         found.check()
         return found
 
-    def _loaded(self, key: str, limit: int, found: Found, *, sweeps: bool = False) -> Loaded:
+    def _loaded(self, key: str, limit: int, found: Found, *, sweeps: bool) -> Loaded:
         tombstone = (
             to_text(found.token) if found.token is not None and (found.until or 0) > self.now else None
         )
@@ -116,12 +110,14 @@ class Transaction(DocumentStore):
             return part, len(part)
         return part, self._one(statements.LINE_COUNT, *name)[0] if sweeps else counted
 
-    def _with_overdue(self, key: str, line: Line) -> Line:
+    def _with_overdue(self, key: str, loaded: Loaded) -> Line:
         """Add the entries that a sweep recalls, and the time at which the next message expires."""
+        if loaded.document.deadline > self.now:  # to look would read the whole line
+            return replace(loaded.line, deadline=loaded.document.deadline)
         parameters = (self.namespace, to_bytes(key), NEVER, records.RECALLED_AT_ONCE + 1)
         first = tuple(rows.entry(*row) for row in self._all(statements.OVERDUE, *parameters))
         due, deadline = records.overdue(first, self.now)
-        return replace(line, overdue=due, deadline=deadline)
+        return replace(loaded.line, overdue=due, deadline=deadline)
 
     def _with_own(self, key: str, id: str, line: Line) -> Line:
         """Add the entry of the operation's id, and its place in line."""
