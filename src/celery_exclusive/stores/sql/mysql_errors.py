@@ -5,8 +5,7 @@ from __future__ import annotations
 from celery_exclusive.stores import hints
 from celery_exclusive.stores.sql.server import Trouble
 
-_NO_CODE = 0
-"""Of what the server has not said: it is silent."""
+_NO_CODE = 0  # of what the server has not said: it is silent
 _OF_CODE: dict[int, tuple[Trouble, str]] = {
     _NO_CODE: ("silent", f"{hints.ALIVE}, and that its disk is not full: it waits for room without a word"),
     1146: ("no tables", hints.ALIVE),

@@ -54,20 +54,20 @@ class SqliteFile:
         with suppress(OSError):  # it is there, or SQLite will say why it cannot be
             os.close(os.open(os.path.realpath(self.path), os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
-    def warnings(self) -> list[str]:
-        """Return warnings for the operator about the place and the rights of the file."""
-        found = [*self._exposed()] if hasattr(os, "geteuid") else []
+    def warnings(self) -> Iterator[str]:
+        """Yield warnings for the operator about the place and the rights of the file."""
+        if hasattr(os, "geteuid"):
+            yield from self._exposed()
         if self.is_relative:
-            found.append(
+            yield (
                 f"exclusive_store: a relative path, here it means {self.path}; give an absolute one, with "
                 "four slashes, so that a process that runs elsewhere does not keep locks of its own"
             )
         if self._file_system() in ("tmpfs", "ramfs"):
-            found.append(
+            yield (
                 f"exclusive_store: {self.path} is in the machine's memory, so a restart forgets locks and "
                 "waiting tasks: put it on a disk"
             )
-        return found
 
     def _exposed(self) -> Iterator[str]:
         """Yield warnings about rights that let other users change locks and messages of waiting tasks."""
