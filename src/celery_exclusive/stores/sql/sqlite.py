@@ -15,13 +15,14 @@ from celery_exclusive.errors import OptionError, StoreUnavailable
 from celery_exclusive.seams.python import native
 from celery_exclusive.stores.base import Capabilities
 from celery_exclusive.stores.sql import sqlite_file, sqlite_tables
-from celery_exclusive.stores.sql.sqlite_transaction import SqliteTransaction
 from celery_exclusive.stores.sql.statements import NAMESPACE
 from celery_exclusive.stores.sql.store import SqlStore
 from celery_exclusive.system.deadline import at_most
 
 try:
     import sqlite3
+
+    from celery_exclusive.stores.sql.sqlite_transaction import SqliteTransaction
 except ImportError:
     raise OptionError(
         "exclusive_store: sqlite:// needs Python's own module sqlite3, and this Python was built without it: "
