@@ -26,9 +26,7 @@ _OF_PYMYSQL: Final = (
 """The parameters that PyMySQL has, too: Django passes the parameters of mysqlclient, which has others."""
 
 
-def open_django(
-    url: str, *, prefix: str = "cx", offer: int = 5_000_000, tombstone_ttl: int = 600_000_000
-) -> Store:
+def open_django(url: str, *, prefix: str, **times: int) -> Store:
     """Make the store of an alias in `settings.DATABASES`.
 
     The store has connections of its own, so transactions of the caller neither delay nor undo a lock. If the
@@ -44,11 +42,10 @@ def open_django(
     alias = alias_of(url)
     vendor = vendor_of(alias)
     if vendor == "sqlite" and _connection(alias).is_in_memory_db():
-        memory = f"memory://django-{alias}"
-        store = make_store(memory, prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
+        store = make_store(f"memory://django-{alias}", prefix=prefix, **times)
         store.url = f"{url} (SQLite in memory)"
         return store
-    made = _make(alias, vendor, prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
+    made = _make(alias, vendor, prefix=prefix, **times)
     if has_app():
         database = "" if alias == "default" else f" celery_exclusive --database={alias}"
         made.made_by = f"python manage.py migrate{database}"

@@ -97,14 +97,13 @@ class ServerStore(SqlStore[ServerTransaction]):
         self,
         url: str,
         *,
-        prefix: str = "cx",
-        offer: int = 5_000_000,
-        tombstone_ttl: int = 600_000_000,
         parameters: Callable[[], dict[str, Any]] | None = None,
+        prefix: str = "cx",
+        **times: int,
     ) -> None:
         if parameters is None:
             url, parameters = address.read(url, self._driver)
-        super().__init__(url, prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
+        super().__init__(url, prefix=prefix, **times)
         self.clock: Callable[[], int] | None = None
         self.keeps_connections = True
         """Whether a connection stays open after its call, for the next one."""

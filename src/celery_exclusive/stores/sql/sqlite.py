@@ -69,13 +69,9 @@ class SqliteStore(SqlStore[SqliteTransaction]):
     capabilities = Capabilities(one_host=True)
     in_the_way = "look for a process that is stopped, or another program's long transaction in this file"
 
-    def __init__(
-        self, url: str, *, prefix: str = "cx", offer: int = 5_000_000, tombstone_ttl: int = 600_000_000
-    ) -> None:
+    def __init__(self, url: str, *, prefix: str = "cx", **times: int) -> None:
         self._file = sqlite_file.parse(url)
-        super().__init__(
-            f"sqlite:///{self._file.path}", prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl
-        )
+        super().__init__(f"sqlite:///{self._file.path}", prefix=prefix, **times)
         self.clock: Callable[[], int] = lambda: time.time_ns() // 1000
         self._idle: list[SqliteTransaction] = []
         finalize(self, _close_all, self._idle)

@@ -6,7 +6,6 @@ import os
 import sqlite3
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from celery_exclusive.core.operations import Acquire, Granted, Operation, Release
 from celery_exclusive.core.records import Document, Holder
@@ -53,8 +52,8 @@ class SqliteTransaction(Transaction):
         path: of the file that the cursor's connection has just opened.
     """
 
-    def __init__(self, cursor: Cursor, path: Path, url: str, **options: Any) -> None:
-        super().__init__(cursor, url, **options)
+    def __init__(self, cursor: Cursor, path: Path, url: str, *, prefix: str, **times: int) -> None:
+        super().__init__(cursor, url, prefix=prefix, **times)
         self._pid, self._path, self._file = os.getpid(), str(path), path.stat()
 
     def is_current(self) -> bool:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from celery_exclusive.core.operations import Applied, KeyOperation, Reap, Renew
-from celery_exclusive.core.records import NEVER
+from celery_exclusive.core.records import NEVER, SECOND
 from celery_exclusive.errors import OptionError, StoreError, StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import Capabilities, Reply, Snapshot
 from celery_exclusive.stores.document_store import sweep
@@ -30,7 +30,9 @@ class SqlStore(ABC, Generic[K]):
     made_by = ""
     """The command that makes the tables, if the store may not."""
 
-    def __init__(self, url: str, *, prefix: str, offer: int, tombstone_ttl: int) -> None:
+    def __init__(
+        self, url: str, *, prefix: str = "cx", offer: int = 5 * SECOND, tombstone_ttl: int = 600 * SECOND
+    ) -> None:
         self.url = url
         self.prefix = prefix
         self.offer = offer

@@ -56,8 +56,8 @@ class Transaction(DocumentStore):
 
     now: int
 
-    def __init__(self, cursor: Cursor, url: str, *, prefix: str, offer: int, tombstone_ttl: int) -> None:
-        super().__init__(url, prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
+    def __init__(self, cursor: Cursor, url: str, *, prefix: str, **times: int) -> None:
+        super().__init__(url, prefix=prefix, **times)
         self.cursor, self.connection = cursor, cursor.connection
         self.namespace = to_bytes(prefix)
 
