@@ -73,7 +73,7 @@ class Reply:
     is_repeated: bool = False
 
 
-def as_repeated(reply: Reply, operation: KeyOperation) -> Reply:
+def as_repeated(reply: Reply, operation: object) -> Reply:
     """Return the reply to a request that was sent twice, since the first answer was lost.
 
     A release that finds nothing to release was executed by the first request.

@@ -12,7 +12,7 @@ from secrets import token_hex
 from typing import Any, ClassVar, Literal, TypeVar
 from weakref import finalize
 
-from celery_exclusive.core.operations import Acquire, AcquireAlone, Granted, KeyOperation, Release
+from celery_exclusive.core.operations import Acquire, AcquireAlone, Granted, Operation, Release
 from celery_exclusive.errors import OptionError, StoreRefused, StoreUnavailable
 from celery_exclusive.stores.base import Reply, as_repeated
 from celery_exclusive.stores.idle import Idle
@@ -159,7 +159,7 @@ class ServerStore(SqlStore[ServerTransaction]):
     def _meaning(error: Exception) -> tuple[Trouble, str]:
         """Return the meaning of an error of the driver, and the next step after it."""
 
-    def apply(self, key: str, operation: KeyOperation) -> Reply:
+    def apply(self, key: str, operation: Operation) -> Reply:
         return self.transact(lambda transaction: self._apply(transaction, key, operation), writes=None)
 
     def check(self) -> list[str]:
@@ -179,7 +179,7 @@ class ServerStore(SqlStore[ServerTransaction]):
         self.refuse_to_make()
         self._patiently(lambda transaction: self._make_tables(transaction.cursor), writes=None)
 
-    def _apply(self, transaction: ServerTransaction, key: str, operation: KeyOperation) -> Reply:
+    def _apply(self, transaction: ServerTransaction, key: str, operation: Operation) -> Reply:
         if transaction.is_repeated and isinstance(operation, Acquire):
             operation = replace(operation, redelivered=True)
         reply = self._at_once(transaction, key, operation)
@@ -187,7 +187,7 @@ class ServerStore(SqlStore[ServerTransaction]):
             reply = self._within(transaction, lambda transaction: transaction.apply(key, operation))
         return as_repeated(reply, operation) if transaction.is_repeated else reply
 
-    def _at_once(self, transaction: ServerTransaction, key: str, operation: KeyOperation) -> Reply | None:
+    def _at_once(self, transaction: ServerTransaction, key: str, operation: Operation) -> Reply | None:
         """Grant a free key, or release its only lease, in one statement; None: it takes a transaction.
 
         Only for a new message: the store's data about others are read in a second statement.

@@ -6,10 +6,9 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Generic, TypeVar
 
-from celery_exclusive.core.operations import Applied, KeyOperation, Reap, Renew
+from celery_exclusive.core.operations import Applied, Operation, Reap, Renew
 from celery_exclusive.core.records import NEVER, SECOND
 from celery_exclusive.errors import OptionError, StoreError, StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import Capabilities, Reply, Snapshot
@@ -61,7 +60,7 @@ class SqlStore(ABC, Generic[K]):
     def _patiently(self, work: Callable[[K], T], *, writes: bool | None) -> T:
         """Run `work` as `transact` does. Raises OptionError if a person must change a setting."""
 
-    def apply(self, key: str, operation: KeyOperation) -> Reply:
+    def apply(self, key: str, operation: Operation) -> Reply:
         return self.transact(lambda transaction: transaction.apply(key, operation))
 
     def renew(self, leases: Sequence[tuple[str, Renew]]) -> list[bool | None]:
@@ -76,7 +75,7 @@ class SqlStore(ABC, Generic[K]):
         for place, (key, renewal) in enumerate(leases):
             if answers[place] is None and (left := until - time.monotonic()) > 0:
                 with deadline(left), suppress(StoreError):
-                    answers[place] = self.transact(partial(Transaction.renew_one, key=key, renewal=renewal))
+                    answers[place] = self.apply(key, renewal).answer == Applied(True)
         return answers
 
     def reap(self, limit: int = 100, every: int = 0, *, recovers_until: int = NEVER) -> Reply:
@@ -89,7 +88,7 @@ class SqlStore(ABC, Generic[K]):
     def _sweep_key(self, key: str, reap: Reap) -> Reply:
         """Reap one key in a transaction of its own, so that others need not wait for a whole sweep."""
         try:
-            return self.transact(lambda transaction: transaction.apply(key, reap))
+            return self.apply(key, reap)
         except UnreadableKey as error:
             self.transact(lambda transaction: transaction.set_aside(key))
             return Reply(Applied(True), unreadable=((key, error.problem),))

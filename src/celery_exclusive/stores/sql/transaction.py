@@ -205,10 +205,6 @@ class Transaction(DocumentStore):
             self.cursor.executemany(statements.RENEW_LOCK, changes)
         return found
 
-    def renew_one(self, key: str, renewal: Renew) -> bool:
-        """Renew a lease; wait for transactions that keep its key locked."""
-        return self.apply(key, renewal).answer == Applied(True)
-
     def locked_by_others(self, keys: Sequence[str]) -> set[str]:  # noqa: ARG002 - one at a time writes
         """Return the keys whose rows were not read, since other transactions keep them locked."""
         return set()
