@@ -78,10 +78,8 @@ class MysqlStore(ServerStore):
     def _is_closed(self, connection: Any) -> bool:
         return not connection.open
 
-    def _begin(self, cursor: TranslatingCursor, *, writes: bool) -> int:
+    def _begin(self, cursor: TranslatingCursor, *, writes: bool) -> None:
         cursor.send(statements.BEGIN if writes else statements.BEGIN_READING)
-        ((now,),) = cursor.fetchall()
-        return int(now)
 
     def _make_tables(self, cursor: TranslatingCursor) -> None:
         """Create the missing tables. Each statement commits, and leaves an existing table alone."""

@@ -77,12 +77,10 @@ class PostgresStore(ServerStore):
     def _is_closed(self, connection: Any) -> bool:
         return bool(connection.closed)
 
-    def _begin(self, cursor: TranslatingCursor, *, writes: bool) -> int:
+    def _begin(self, cursor: TranslatingCursor, *, writes: bool) -> None:
         cursor.execute(statements.BEGIN if writes else statements.BEGIN_READING)
         while cursor.nextset():
             pass
-        ((now,),) = cursor.fetchall()
-        return int(now)
 
     def _make_tables(self, cursor: TranslatingCursor) -> None:
         self._begin(cursor, writes=True)

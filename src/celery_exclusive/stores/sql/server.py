@@ -124,8 +124,8 @@ class ServerStore(SqlStore[ServerTransaction]):
         """Whether the driver has found the other end closed."""
 
     @abstractmethod
-    def _begin(self, cursor: Any, *, writes: bool) -> int:
-        """Begin a transaction of limited time, since others wait for it; return the server's time."""
+    def _begin(self, cursor: Any, *, writes: bool) -> None:
+        """Begin a transaction of limited time, since others wait for it. The answer is the server's time."""
 
     @abstractmethod
     def _make_tables(self, cursor: Any) -> None:
@@ -215,7 +215,8 @@ class ServerStore(SqlStore[ServerTransaction]):
     def _within(
         self, transaction: ServerTransaction, work: Callable[[ServerTransaction], T], *, writes: bool = True
     ) -> T:
-        now = self._begin(transaction.cursor, writes=writes)
+        self._begin(transaction.cursor, writes=writes)
+        ((now,),) = transaction.cursor.fetchall()
         transaction.now = self.clock() if self.clock else now
         transaction.clock, transaction.is_reading = self.clock, not writes
         result = work(transaction)
