@@ -49,18 +49,18 @@ class Acquisition:
 
     acquisition = Acquisition(services, claim, "lock:web1:4711")
     try:
-        answer = acquisition.acquire(wait=5)
+        acquisition.acquire(wait=5)
         ...
     finally:
         acquisition.release()
 
-    `lease` is set from the grant on; the heartbeat renews it while this object exists. `held_by`: the owners
-    of the key at the last try in vain.
+    `lease` is set from the grant on; the heartbeat renews it while this object exists. `answer`: the store's
+    last one. `held_by`: the owners of the key at the last try in vain.
     """
 
     lease: Lease | None = None
     held_by: tuple[Owner, ...] = ()
-    _answer: Granted | Held
+    answer: Granted | Held
 
     def __init__(self, services: Services, claim: Claim, owner_name: str) -> None:
         self.services, self.claim, self.owner_name = services, claim, owner_name
@@ -68,8 +68,8 @@ class Acquisition:
         self._pid = os.getpid()
         self._may_hold = False
 
-    def acquire(self, wait: float | None) -> Granted | Held:
-        """Acquire a lease; return Held if the key was held for so many seconds.
+    def acquire(self, wait: float | None) -> None:
+        """Acquire a lease, unless the key is held for so many seconds.
 
         Raises:
             StoreUnavailable: the store does not answer, and may have granted the lease.
@@ -78,16 +78,14 @@ class Acquisition:
         attempts = self._attempts(wait)
         while pause := next(attempts, None):
             time.sleep(pause)
-        return self._answer
 
-    async def aacquire(self, wait: float | None) -> Granted | Held:
+    async def aacquire(self, wait: float | None) -> None:
         """Acquire a lease in a coroutine, like `acquire`. After a cancellation the lease is released."""
         from asyncio import sleep
 
         attempts = self._attempts(wait)
         while pause := await off_loop(partial(next, attempts, None), clean_up=self.release):
             await sleep(pause)
-        return self._answer
 
     def _attempts(self, wait: float | None) -> Generator[float]:
         """Send requests until the store grants the lease, or `wait` is over; yield each pause in between."""
@@ -95,7 +93,7 @@ class Acquisition:
         pause = _FIRST_PAUSE
         heartbeat.learn(self.services.store)
         notices.store_chosen(self.services)
-        while isinstance(self._ask(), Held):
+        while not self._ask():
             left = deadline - time.monotonic()
             if left <= 0:
                 break
@@ -153,7 +151,7 @@ class Acquisition:
     def leave_block(self) -> None:
         _blocks.set(tuple(block for block in _blocks.get() if block[1] is not self.lease))
 
-    def _ask(self) -> Granted | Held:
+    def _ask(self) -> Lease | None:
         store = self.services.store  # wrong settings raise an error here, before anything may be held
         asked = time.monotonic()
         self._may_hold = True
@@ -167,14 +165,14 @@ class Acquisition:
             raise
         answer = reply.answer
         assert isinstance(answer, (Granted, Held))  # noqa: S101 - it has no copy in line, nor waits there
-        self._answer = answer
+        self.answer = answer
         if isinstance(answer, Granted):
             until, known = asked + self.claim.ttl / SECOND, partial(heartbeat.known, store)
             self.lease = Lease(answer.fence, self.claim, store, until, known)
             heartbeat.add(self.lease, self)
         else:
             self._may_hold, self.held_by = False, answer.by
-        return answer
+        return self.lease
 
     def _release(self) -> Reply:
         if self.lease:

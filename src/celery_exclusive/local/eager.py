@@ -172,10 +172,10 @@ class _EagerRun:
             wait: float | None = 0
             if asked.park and self.exclusive and not self.services.conflicts_when_eager:
                 wait = self.exclusive.give_up_after
-            answer = acquisition.acquire(wait)
+            acquisition.acquire(wait)
             if asked.key != self.unique_key:
                 self.run.lease = acquisition.lease
-            return answer
+            return acquisition.answer
         acquisition.release()
         return Applied(True)
 

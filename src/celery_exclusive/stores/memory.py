@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from secrets import token_hex
 from threading import Lock
@@ -75,7 +75,8 @@ class MemoryStore(DocumentStore):
         memory, now = self._memory, self.clock()
         with memory.lock:
             kept = memory.keys.get(key) or _Key(version=memory.version)
-            document = replace(kept.document, fence=memory.fence, epoch=memory.epoch)
+            was = kept.document
+            document = Document(was.limit, memory.fence, was.holders, memory.epoch, was.deadline)
             count = reach(document, limit)
             own = kept.entries.get(id)
             until, token = kept.tombstones.get(id, (0, ""))
