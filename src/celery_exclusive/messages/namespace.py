@@ -56,18 +56,13 @@ def adopt_namespace(services: Services, *, drops: bool = False) -> None:
     Raises:
         OptionError: workers of the other broker keep the namespace. Nothing was changed.
     """
-    if drops:
-        _take(services, _NOBODY, _A_MOMENT)
-        for key in list(services.store.scan()):
-            services.store.forget(key)
-    else:
-        _take(services, own_broker(services), LIFE * SECOND)
-
-
-def _take(services: Services, broker: str, life: int) -> None:
+    broker, life = (_NOBODY, _A_MOMENT) if drops else (own_broker(services), LIFE * SECOND)
     owner = services.store.keep_namespace(broker, life, adopts=True)
     if owner != broker:
         raise OptionError(f"{_belongs_to(services, owner)}, which run: stop them, and wait {LIFE} s")
+    if drops:
+        for key in list(services.store.scan()):
+            services.store.forget(key)
 
 
 def _belongs_to(services: Services, owner: str) -> str:
