@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import pickle
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +27,7 @@ class FileStore(MemoryStore):
     def __init__(self, url: str, **options: Any) -> None:
         super().__init__(f"{url}#{token_hex(8)}", **options)
         self._path = Path(urlsplit(url).path)
+        self._thread = threading.local()
 
     def apply(self, key: str, operation: Acquire | Release | Remove) -> Reply:
         with self._loaded():
@@ -54,12 +56,19 @@ class FileStore(MemoryStore):
     @contextmanager
     def _loaded(self) -> Iterator[None]:
         """A kill before the rename leaves the old state, one after it the new one."""
+        if getattr(self._thread, "has_loaded", False):  # one verb does its work by another
+            yield
+            return
         with self._path.with_suffix(".lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if self._path.exists():
                 for name, value in pickle.loads(self._path.read_bytes()).items():
                     setattr(self._memory, name, value)
-            yield
+            self._thread.has_loaded = True
+            try:
+                yield
+            finally:
+                self._thread.has_loaded = False
             new = self._path.with_suffix(".new")
             new.write_bytes(pickle.dumps({name: getattr(self._memory, name) for name in KEPT}))
             new.replace(self._path)
