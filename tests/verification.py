@@ -19,7 +19,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
@@ -80,9 +80,12 @@ def page() -> str:
     promises = collect()
     chapters = [pattern.split() for pattern in CHAPTER.findall(source)]
     _check_chapters(chapters, promises)
+    of_chapter: defaultdict[int | None, list[Promise]] = defaultdict(list)
+    for promise in promises:
+        of_chapter[_chapter(promise, chapters)].append(promise)
     rows: list[str] = []
     for number, patterns in enumerate(chapters):
-        mine = [promise for promise in promises if _chapter(promise, chapters) == number]
+        mine = of_chapter[number]
         mine.sort(key=lambda promise: (_rank(promise, patterns), promise.places[0]))
         rows.append(HEAD + "".join(promise.row() for promise in mine).rstrip("\n"))
     table = iter(rows)

@@ -69,7 +69,10 @@ class Process:
         return told, log
 
 
-@pytest.fixture(params=["redis", "sqlite", "postgres", "maria"])
+STORES = ["redis", "sqlite", "postgres", "maria"]
+
+
+@pytest.fixture(params=["redis", "sqlite", *(pytest.param(it, marks=pytest.mark.large) for it in STORES[2:])])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param != "sqlite":
         return str(request.getfixturevalue(f"{request.param}_url"))
@@ -138,6 +141,7 @@ def test_a_paused_holder_gets_lease_lost_and_takes_nothing_from_the_next(
 
 
 @pytest.mark.promise("Processes never overlap under a `lock()`", figure="3 processes, 120 holds")
+@pytest.mark.parametrize("url", STORES, indirect=True)
 def test_processes_hold_it_one_at_a_time(start: Callable[..., Process], url: str, tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal")
     for process in [start("contend", journal.path) for _ in range(3)]:

@@ -17,7 +17,16 @@ FACTOR = float(os.environ.get("STRESS", "0.25"))
 pytestmark = pytest.mark.timeout(int(60 + 120 * max(1, FACTOR)))
 
 
-@pytest.fixture(params=["pickle:", "redis", "sqlite:", "postgres", "maria", "memcached"])
+STORES = ["pickle:", "redis", "sqlite:", "postgres", "maria", "memcached"]
+
+
+def on_each_store(*large: str) -> pytest.MarkDecorator:
+    """Try a test on each store. `make test` leaves these to `make test-all`."""
+    marked = [pytest.param(store, marks=pytest.mark.large) if store in large else store for store in STORES]
+    return pytest.mark.parametrize("url", marked, indirect=True)
+
+
+@pytest.fixture
 def url(request: pytest.FixtureRequest) -> str:
     """A store that processes share. `pickle:` is the memory store's code between a load and a save."""
     kind: str = request.param
@@ -37,6 +46,7 @@ def url(request: pytest.FixtureRequest) -> str:
     ),
     command="python -m tests.stress --store redis --store sqlite:",
 )
+@on_each_store("maria")
 def test_without_a_reaper_no_wake_up_is_lost(url: str):
     verdict = run(calm(url).scaled(FACTOR))
     assert not verdict.faults
@@ -45,6 +55,7 @@ def test_without_a_reaper_no_wake_up_is_lost(url: str):
 
 
 @pytest.mark.proves("stress")
+@on_each_store("postgres", "memcached")
 def test_killed_and_paused_workers_lose_nothing_and_run_nothing_twice(url: str):
     plan = storm(url).scaled(FACTOR)
     verdict = run(plan)

@@ -1,14 +1,14 @@
 """The stages on which `make test` tries a test of workers. `make test-all` tries the test on all of them.
 
 A stage is what a test varies of pool, broker, kind of queue, store and acknowledgement. `make test` tries
-each pool, broker, queue and store of a test, and early and late acknowledgement in turn, so that the tests
-of a file together try each pair. A test whose outcome depends on the stage is marked `each_stage`, and
-`make test` tries it on all of them, too.
+each test on one stage, and so many of them on more that the tests of a file together try each pair, such as
+greenlets with RabbitMQ. A test whose outcome depends on the stage is marked `each_stage`, and `make test`
+tries it on all of them.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from itertools import combinations
 
@@ -30,16 +30,30 @@ def others_of(items: Iterable[pytest.Item]) -> list[pytest.Function]:
 
 def _others_of_file(items: list[pytest.Function]) -> list[pytest.Function]:
     """Go by name: how the processes of a run sort their tests makes no difference."""
-    groups: defaultdict[object, list[tuple[Stage, pytest.Function]]] = defaultdict(list)
+    tests: defaultdict[object, list[tuple[Stage, pytest.Function]]] = defaultdict(list)
     for item in sorted(items, key=lambda item: item.nodeid):
         stage, others = _split(item)
-        groups[item.function, others].append((stage, item))
-    tried: Counter[object] = Counter()
-    left = []
-    for group in groups.values():
-        chosen = choose([stage for stage, _ in group], tried)
-        left += [item for stage, item in group if stage not in chosen]
-    return left
+        tests[item.function, others].append((stage, item))
+    chosen = choose([[stage for stage, _ in test] for test in tests.values()])
+    return [
+        item for test in tests.values() for stage, item in test if not any(stage is one for one in chosen)
+    ]
+
+
+def choose(tests: list[list[Stage]]) -> list[Stage]:
+    """Choose a stage of each test, and more until all pairs are tried. Most untried pairs come first."""
+    untried = {pair for stages in tests for stage in stages for pair in _pairs(stage)}
+    chosen: list[Stage] = []
+
+    def choose_of(stages: list[Stage]) -> None:
+        chosen.append(max(stages, key=lambda stage: len(_pairs(stage) & untried)))
+        untried.difference_update(_pairs(chosen[-1]))
+
+    for stages in tests:
+        choose_of(stages)
+    while untried:
+        choose_of([stage for stages in tests for stage in stages])
+    return chosen
 
 
 def _split(item: pytest.Function) -> tuple[Stage, object]:
@@ -52,22 +66,6 @@ def _split(item: pytest.Function) -> tuple[Stage, object]:
     return stage, tuple((name, id(value)) for name, value in params.items())
 
 
-def choose(stages: list[Stage], tried: Counter[object]) -> list[Stage]:
-    """Choose stages with each value but of `acks`, those first whose pairs were tried least often."""
-    chosen = [min(stages, key=lambda stage: _times(stage, tried))]
-    wanted = {value for stage in stages for value in stage.items() if value[0] != "acks"}
-    while True:
-        tried.update(_pairs(chosen[-1]))
-        wanted -= chosen[-1].items()
-        if not wanted:
-            return chosen
-        chosen.append(min(stages, key=lambda stage: (-len(wanted & stage.items()), _times(stage, tried))))
-
-
-def _times(stage: Stage, tried: Counter[object]) -> int:
-    return sum(tried[pair] for pair in _pairs(stage))
-
-
-def _pairs(stage: Stage) -> list[object]:
+def _pairs(stage: Stage) -> set[object]:
     """Return the pairs of a stage, or what it consists of alone."""
-    return [*combinations(stage.items(), min(2, len(stage)))]
+    return {*combinations(stage.items(), min(2, len(stage)))}
