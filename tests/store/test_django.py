@@ -243,6 +243,7 @@ def test_an_alias_that_demands_tls_gets_no_connection_without(
 def test_each_connection_has_the_password_of_its_time(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delattr("django.core.mail.outbox", raising=False)  # as outside of a test of Django's
     with configured({"default": {**postgresql(postgres_url), "PASSWORD": "expired"}}):
         store = open_store("django://default")
         connections["default"].settings_dict["PASSWORD"] = "fresh"
