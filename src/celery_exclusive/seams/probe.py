@@ -102,12 +102,13 @@ def _code(value: Any) -> CodeType | None:
 
 
 def _is_as_expected(code: CodeType, seam: Seam) -> bool:
-    """Whether a function uses these names, and has these parameters or takes any, as a wrapper does."""
-    takes = set(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+    """Whether a function uses these names, and begins with these parameters or takes any, as wrappers do."""
+    expected = ("self", *seam.parameters.split()) if seam.parameters else ()
+    begins = code.co_varnames[: code.co_argcount][: len(expected)] == expected
     takes_any = code.co_flags & (inspect.CO_VARKEYWORDS | inspect.CO_VARARGS)
     uses, needed = set(code.co_names), set(seam.uses.split())
     uses_no_other = not seam.may_use or uses <= needed.union(seam.may_use.split())
-    return bool(takes_any or takes.issuperset(seam.parameters.split())) and needed <= uses and uses_no_other
+    return bool(takes_any or begins) and needed <= uses and uses_no_other
 
 
 def version_of(package: str) -> str:

@@ -35,7 +35,7 @@ class Seam:
         since: the oldest release that has it.
         needed_to: completes "celery-exclusive needs it to ...", for a name that a promise depends on.
         parts: the parts that are switched off without it, for a name that only makes things faster.
-        parameters: the names of the parameters by which it is called, or calls us, with spaces between.
+        parameters: its first parameters after `self`, with spaces between: calls give them by place.
         uses: names that its code uses, where this library does a part of the same in its place.
         may_use: the other names that it may use then. Without any, it may use all others.
     """

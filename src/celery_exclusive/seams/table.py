@@ -28,7 +28,8 @@ _TIME: Final = "limit the time of a store call"
 _OF_TESTS: Final = "tell the transaction of a test from one of its code"
 _ROUTE: Final = ("head of the queue", "one call")
 _ENCODED: Final = (
-    "body priority content_type content_encoding headers properties routing_key exchange declare"
+    "body priority content_type content_encoding headers properties routing_key mandatory immediate exchange "
+    "declare"
 )
 
 SEAMS: Final = (

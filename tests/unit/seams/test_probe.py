@@ -105,6 +105,18 @@ def test_a_name_with_other_parameters_has_changed(seam: Seam, monkeypatch: pytes
     assert sentence.startswith(f"{seam.package} {probe.version_of(seam.package)} has changed {seam.name}. ")
 
 
+@pytest.mark.proves("missing name that a promise needs")
+def test_a_parameter_between_the_others_is_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    (seam,) = (seam for seam in SEAMS if attribute(seam) == "_publish")
+    producer, parameters = sys.modules[seam.module].Producer, seam.parameters.split()
+    signature = ", ".join(["self", *parameters, "timeout=None"])
+    monkeypatch.setattr(producer, "_publish", eval(f"lambda {signature}: None"))
+    assert probe.refusals() == []
+    signature = ", ".join(["self", *parameters[:7], "topic", *parameters[7:]])
+    monkeypatch.setattr(producer, "_publish", eval(f"lambda {signature}: None"))
+    assert "has changed Producer._publish" in probe.refusals()[0]
+
+
 def test_a_function_that_wraps_one_and_takes_any_parameters_has_not_changed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
