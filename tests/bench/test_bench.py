@@ -139,6 +139,7 @@ def test_a_step_from_file_to_file_is_a_move_and_a_function_counts_once() -> None
 
 
 @pytest.mark.proves("speed page")
+@pytest.mark.large
 def test_the_steps_of_a_task_are_traced_in_each_process() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "bench", "steps"],

@@ -75,6 +75,7 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
     broke="importer without `BadFeed`; no options; leases not released",
     figure="every twentieth of feedparser's own 2,248 test documents (`CORPUS=1`: each) and 4 strangers",
 )
+@pytest.mark.large
 def test_every_document_is_imported_or_noted_as_bad_with_the_reason_and_leaves_no_lock(
     corpus: list[server.Site],
     start_redis: Callable[[], RedisServer],

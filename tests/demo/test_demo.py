@@ -125,6 +125,7 @@ def test_with_our_options_the_verdict_is_green(demos: list[Demo], tmp_path: Path
     figure="258 overlaps, 583 duplicate entries",
     command="make demo UNPROTECTED=1",
 )
+@pytest.mark.large
 def test_without_our_options_the_same_load_overlaps(demos: list[Demo]):
     demos.append(demo := Demo(UNPROTECTED="1"))
     status, output = demo.finish()

@@ -612,6 +612,7 @@ def test_a_node_that_cannot_be_reached_is_named_and_others_tell_where_the_slots_
     broke="ASK followed",
     figure="6 moves of slots, 3 failovers in order, 1 of a killed primary",
 )
+@pytest.mark.large
 def test_eight_processes_are_never_two_at_once_while_slots_move_and_replicas_take_over(
     cluster: RedisCluster, tmp_path: Path
 ) -> None:

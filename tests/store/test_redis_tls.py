@@ -301,6 +301,7 @@ def primary(sentinel: redis.Redis) -> int:
     "and each refusal says what to correct",
     broke="other nodes asked without the options",
 )
+@pytest.mark.large
 def test_the_nodes_of_a_cluster_are_found_and_followed_with_tls(certificates: Certificates) -> None:
     options = certificates.options(client="client")
     made = partial(RedisWithTls, certificates, asks=True, **{"tls-cluster": "yes"})

@@ -1,4 +1,4 @@
-"""What `make test` leaves to `make test-all`: some stages of tests of workers, and hardly a whole test."""
+"""What `make test` leaves to `make test-all`: stages of tests of workers, and few whole tests."""
 
 from __future__ import annotations
 
@@ -10,9 +10,17 @@ import pytest
 from tests.conftest import COLLECTED
 from tests.worker.once import Stage, choose
 
-BROWSER = {
-    "tests/django/test_browser.py::test_an_operator_sees_locks_and_lines_and_releases_what_no_task_runs_under"
+WHOLE = {
+    "tests/bench/test_bench.py::test_the_steps_of_a_task_are_traced_in_each_process",
+    "tests/demo/test_corpus.py::test_every_document_is_imported_or_noted_as_bad_with_the_reason_and_leaves_no_lock",
+    "tests/demo/test_demo.py::test_without_our_options_the_same_load_overlaps",
+    "tests/django/test_browser.py::test_an_operator_sees_locks_and_lines_and_releases_what_no_task_runs_under",
+    "tests/store/test_cluster.py::test_eight_processes_are_never_two_at_once_while_slots_move_and_replicas_take_over",
+    "tests/store/test_other_package.py::test_the_kit_proves_a_store_that_is_found_by_its_entry_point",
+    "tests/store/test_redis_tls.py::test_the_nodes_of_a_cluster_are_found_and_followed_with_tls",
+    "tests/worker/test_as_celery.py::test_endings_of_messages_of_rabbitmq_are_reported_as_plain_celery_reports_them",
 }
+"""Tests that take more than five seconds of a processor, beside others of the same kind."""
 
 
 def stages(pools: tuple[str, ...], brokers: tuple[str, ...] = ("redis", "rabbitmq")) -> list[Stage]:
@@ -45,9 +53,9 @@ def pairs_of(stages: list[Stage]) -> set[object]:
     return {pair for stage in stages for pair in combinations(stage.items(), 2)}
 
 
-def test_each_test_but_the_browser_has_a_part_in_make_test(request: pytest.FixtureRequest) -> None:
+def test_each_test_has_a_part_in_make_test_but_a_few_that_are_named(request: pytest.FixtureRequest) -> None:
     marks: defaultdict[str, set[bool]] = defaultdict(set)
     for item in request.config.stash[COLLECTED]:
         marks[item.nodeid.partition("[")[0]].add(item.get_closest_marker("large") is not None)
     kit = "tests/store/test_conformance.py::"
-    assert {name for name, found in marks.items() if found == {True} and not name.startswith(kit)} <= BROWSER
+    assert {name for name, found in marks.items() if found == {True} and not name.startswith(kit)} <= WHOLE

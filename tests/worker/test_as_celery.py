@@ -309,6 +309,7 @@ def test_every_ending_in_a_thread_is_reported_as_plain_celery_reports_it(stage: 
 
 @pytest.mark.proves("as plain Celery")
 @on_stages("prefork", brokers=("rabbitmq",), lates=(True,))
+@pytest.mark.large
 def test_endings_of_messages_of_rabbitmq_are_reported_as_plain_celery_reports_them(stage: Stage) -> None:
     endings = ["return", "raise", "retry", "reject", "requeue", "replace", "revoked", "soft limit"]
     run_all(stage, [*endings, "killed", "killed, runs again", "terminated"])
