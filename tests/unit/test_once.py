@@ -56,6 +56,8 @@ def pairs_of(stages: list[Stage]) -> set[object]:
 def test_each_test_has_a_part_in_make_test_but_a_few_that_are_named(request: pytest.FixtureRequest) -> None:
     marks: defaultdict[str, set[bool]] = defaultdict(set)
     for item in request.config.stash[COLLECTED]:
-        marks[item.nodeid.partition("[")[0]].add(item.get_closest_marker("large") is not None)
+        marks[item.nodeid.partition("@")[0].partition("[")[0]].add(
+            item.get_closest_marker("large") is not None
+        )
     kit = "tests/store/test_conformance.py::"
     assert {name for name, found in marks.items() if found == {True} and not name.startswith(kit)} <= WHOLE

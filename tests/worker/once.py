@@ -23,7 +23,9 @@ def others_of(items: Iterable[pytest.Item]) -> list[pytest.Function]:
     """Return the tests that `make test` leaves to `make test-all`."""
     files: defaultdict[str, list[pytest.Function]] = defaultdict(list)
     for item in items:
-        if isinstance(item, pytest.Function) and not item.get_closest_marker("each_stage"):
+        if isinstance(item, pytest.Function) and not any(
+            map(item.get_closest_marker, ("each_stage", "large"))
+        ):
             files[str(item.path)].append(item)
     return [other for file in files.values() for other in _others_of_file(file)]
 

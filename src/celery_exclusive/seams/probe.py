@@ -103,8 +103,8 @@ def _code(value: Any) -> CodeType | None:
 
 def _is_as_expected(code: CodeType, seam: Seam) -> bool:
     """Whether a function uses these names, and begins with these parameters or takes any, as wrappers do."""
-    expected = ("self", *seam.parameters.split()) if seam.parameters else ()
-    begins = code.co_varnames[: code.co_argcount][: len(expected)] == expected
+    expected = seam.parameters.split()
+    begins = list(code.co_varnames[1 : code.co_argcount][: len(expected)]) == expected
     takes_any = code.co_flags & (inspect.CO_VARKEYWORDS | inspect.CO_VARARGS)
     uses, needed = set(code.co_names), set(seam.uses.split())
     uses_no_other = not seam.may_use or uses <= needed.union(seam.may_use.split())
