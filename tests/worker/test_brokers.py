@@ -35,7 +35,7 @@ from tests.sqs import SqsServer
 from tests.worker.embedded import embedded
 from tests.worker.lab import Lab, Worker, disconnect, eventually
 from tests.worker.stage import RABBITS
-from tests.worker.versions import needs_celery
+from tests.worker.versions import needs_celery, of_fast_part
 
 Server = TypeVar("Server", RedisWithTls, RabbitServer)
 DEADLINE = 90
@@ -459,6 +459,7 @@ def test_after_a_failover_of_the_broker_tasks_that_wait_run_and_a_running_one_ke
     "Behind Sentinel a promoted message goes to the head of its queue",
     broke="it goes to the end",
 )
+@of_fast_part
 def test_a_promoted_task_goes_to_the_head_of_a_queue_behind_sentinel(
     request: pytest.FixtureRequest, make_lab: Callable[..., Lab]
 ) -> None:

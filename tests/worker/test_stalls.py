@@ -15,6 +15,7 @@ from celery_exclusive import StoreUnavailable
 from tests.proxy import Proxy
 from tests.servers import RedisServer
 from tests.worker.lab import Lab, eventually
+from tests.worker.versions import of_fast_part
 
 SHOP = "tests.worker.shop_stalls"
 LATE = {"task_acks_late": True, "task_reject_on_worker_lost": True}
@@ -122,6 +123,7 @@ def call(lab: Lab, tag: str, **options: Any) -> Any:
 
 @pytest.mark.proves("one command, repeated")
 @pytest.mark.parametrize("given", [{}, {"task_id": "given"}], ids=["delay", "task_id"])
+@of_fast_part
 def test_a_request_that_is_repeated_when_its_message_has_run_sends_nothing(
     lab: Lab, network: Proxy, given: dict[str, str]
 ) -> None:
@@ -161,6 +163,7 @@ def test_the_next_step_of_a_chain_whose_request_is_repeated_when_it_has_run_is_s
 
 
 @pytest.mark.proves("one command, repeated")
+@of_fast_part
 def test_a_member_of_a_canvas_waits_for_the_broker_and_is_sent_once(lab: Lab, network: Proxy) -> None:
     """Two answers to the store's client are lost, and one to kombu's, which asks again."""
     call(lab, "before")
@@ -188,6 +191,7 @@ def test_a_member_of_a_canvas_waits_for_the_broker_and_is_sent_once(lab: Lab, ne
     ),
 )
 @pytest.mark.parametrize("publisher", [0.5], indirect=True)
+@of_fast_part
 def test_a_call_without_an_answer_says_that_it_may_have_been_sent_and_leaves_the_key_to_its_message(
     lab: Lab, network: Proxy
 ) -> None:
@@ -210,6 +214,7 @@ def test_a_call_without_an_answer_says_that_it_may_have_been_sent_and_leaves_the
 
 @pytest.mark.proves("one command, no answer")
 @pytest.mark.parametrize("publisher", [0.5], indirect=True)
+@of_fast_part
 def test_a_call_without_an_answer_whose_request_comes_later_is_not_sent(lab: Lab, network: Proxy) -> None:
     call(lab, "before")
     network.withhold(PUSH)
