@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from celery.exceptions import SoftTimeLimitExceeded
 from django.db import connections, transaction
 from django.utils import functional
 
@@ -25,6 +26,10 @@ MEMORY = {"ENGINE": ENGINES + "sqlite3", "NAME": ":memory:"}
 MIGRATED = ["celery_exclusive.contrib.django"]
 
 pytestmark = pytest.mark.filterwarnings("ignore:Accessing the database during app initialization")
+
+
+class Problem(Exception):
+    """As that of a library of passwords, which has a class of its own."""
 
 
 @pytest.fixture
@@ -257,6 +262,51 @@ def test_each_connection_has_the_password_of_its_time(
         )
         store.check()
         assert seen == ["fresh"]
+
+
+@pytest.mark.promise(
+    "A connection whose parameters cannot be made now is an answer that is missing, so a run waits for it",
+    name="Django, parameters that fail",
+    broke="red before: MySQL raised what the maker of a password raises, PostgreSQL too; the run was lost",
+)
+@pytest.mark.parametrize("engine", [mysql, postgresql])
+@pytest.mark.parametrize(
+    "problem",
+    [ConnectionResetError("the tokens' server is away"), LookupError("no token"), Problem("of AWS")],
+)
+def test_a_password_that_cannot_be_made_is_a_store_that_does_not_answer(
+    engine: Callable[[str], dict[str, Any]], problem: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with configured({"default": engine("sql://me@127.0.0.1:1/locks")}):
+
+        def fail(_: object) -> None:
+            raise problem
+
+        monkeypatch.setattr(type(connections["default"]), "get_connection_params", fail)
+        store = open_store("django://default")
+        with pytest.raises(StoreUnavailable) as unavailable:
+            store.apply("key", Acquire("a", "token", 30 * SECOND))
+        with pytest.raises(OptionError) as refused:
+            store.check()
+    assert str(unavailable.value) == str(refused.value)
+    assert str(refused.value).startswith("exclusive_store: django://default: the parameters of a connection")
+    assert str(refused.value).endswith(f"{type(problem).__name__}: {problem}")
+
+
+@pytest.mark.proves("Django, parameters that fail")
+@pytest.mark.parametrize("engine", [mysql, postgresql])
+def test_a_time_limit_that_strikes_while_a_password_is_made_is_no_trouble_of_the_store(
+    engine: Callable[[str], dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with configured({"default": engine("sql://me@127.0.0.1:1/locks")}):
+
+        def strike(_: object) -> None:
+            raise SoftTimeLimitExceeded
+
+        monkeypatch.setattr(type(connections["default"]), "get_connection_params", strike)
+        store = open_store("django://default")
+        with pytest.raises(SoftTimeLimitExceeded):
+            store.apply("key", Acquire("a", "token", 30 * SECOND))
 
 
 def test_django_is_as_it_was_after_a_test() -> None:

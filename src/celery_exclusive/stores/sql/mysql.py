@@ -54,7 +54,7 @@ class MysqlStore(ServerStore):
         return [statements.translated(statement) for statement in definitions(_WORDS, stamped=True)]
 
     def _connect(self) -> TranslatingCursor:
-        options = {**self._parameters()}
+        options = self._options()
         if isinstance(password := options.get("password"), str):
             options["password"] = password.encode()  # as other clients send it: PyMySQL sends Latin-1
         try:

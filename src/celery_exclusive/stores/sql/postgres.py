@@ -56,7 +56,7 @@ class PostgresStore(ServerStore):
             "application_name": "celery-exclusive",
             "keepalives_idle": int(LONGEST),
         }
-        options = {**own, **self._parameters(), "client_encoding": "utf8"}
+        options = {**own, **self._options(), "client_encoding": "utf8"}
         try:
             connection = TimedConnection.connect(autocommit=True, prepare_threshold=None, **options)
         except (TypeError, UnicodeError) as error:

@@ -12,6 +12,8 @@ from secrets import token_hex
 from typing import Any, ClassVar, Literal, TypeVar
 from weakref import finalize
 
+from celery.exceptions import SoftTimeLimitExceeded
+
 from celery_exclusive.core.operations import Acquire, AcquireAlone, Granted, Operation, Release
 from celery_exclusive.errors import OptionError, StoreRefused, StoreUnavailable
 from celery_exclusive.stores.base import Reply, as_repeated
@@ -267,6 +269,23 @@ class ServerStore(SqlStore[ServerTransaction]):
             self._idle.append(opened)
         else:
             opened.close()
+
+    def _options(self) -> dict[str, Any]:
+        """Return the driver's parameters of a new connection.
+
+        Raises:
+            OptionError: they cannot be made now. What makes them is code of others, such as a client of a
+                server of passwords, and raises what it likes.
+        """
+        try:
+            return {**self._parameters()}
+        except (OptionError, SoftTimeLimitExceeded):
+            raise
+        except Exception as error:
+            raise OptionError(
+                f"exclusive_store: {self.url}: the parameters of a connection cannot be made: "
+                f"{type(error).__name__}: {error}"
+            ) from error
 
     def _open(self, *, is_empty: bool) -> ServerTransaction:
         cursor = self._connect()
