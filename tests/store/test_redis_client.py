@@ -5,7 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
+from socketserver import StreamRequestHandler, ThreadingTCPServer
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -424,6 +427,43 @@ def test_an_interrupted_call_leaves_no_answer_for_the_next(
             store.apply("key", take("b"))
     assert store.inspect("key").waiting == 1
     assert connection not in store._client._idle
+
+
+@pytest.mark.promise(
+    "A server that still loads its data grants nothing on a connection whose witness was not heard",
+    broke="red before: granted on the connection that had said LOADING to the witness",
+)
+@pytest.mark.parametrize("way", ["socket", "driver"])
+def test_a_server_that_is_loading_at_the_greeting_is_asked_for_nothing(way: str) -> None:
+    asked = list[bytes]()
+
+    class Loading(StreamRequestHandler):
+        """Has loaded its data right after the greeting."""
+
+        def handle(self) -> None:
+            while head := self.rfile.readline():
+                words = [
+                    self.rfile.read(int(self.rfile.readline()[1:]) + 2)[:-2] for _ in range(int(head[1:]))
+                ]
+                asked.append(words[0])
+                said = {b"EVAL": b"-LOADING Redis is loading the dataset in memory", b"EVALSHA": b":7"}
+                self.wfile.write(said.get(words[0], b"+OK") + b"\r\n")
+
+    with ThreadingTCPServer(("127.0.0.1", 0), Loading) as server:
+        serving = Thread(target=server.serve_forever, args=(0.01,))
+        serving.start()
+        try:
+            with closing(open_store(f"redis://127.0.0.1:{server.server_address[1]}/0")) as store:
+                assert isinstance(store, RedisStore)
+                if way == "driver":
+                    store.use_driver()
+                with pytest.raises(StoreUnavailable, match="LOADING"):
+                    store.apply("key", Acquire("a", "token", LIFE))
+        finally:
+            server.shutdown()
+            serving.join()
+    assert asked.count(b"EVAL") == 1
+    assert b"EVALSHA" not in asked
 
 
 @pytest.mark.promise("`redis+socket://` and `valkey://` are stores", name="sockets and valkey")

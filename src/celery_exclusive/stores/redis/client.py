@@ -278,7 +278,10 @@ class Client:
         """Do what a new connection begins with."""
         if self._witness:
             connection.send(pack(self._witness.statement()))
-            connection.is_witnessed = self._witness.hear(*connection.read_all(1))
+            (answer,) = connection.read_all(1)
+            if isinstance(answer, Exception) and not isinstance(answer, exceptions.ResponseError):
+                raise answer  # LOADING: it would grant a lease unheard, if it has loaded its data by then
+            connection.is_witnessed = self._witness.hear(answer)
 
 
 def round_trip(connection: Connection, command: Command) -> Any:
