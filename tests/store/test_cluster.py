@@ -548,6 +548,19 @@ def test_clocks_of_nodes_that_differ_are_a_warning(store: ClusterStore) -> None:
 
 
 @pytest.mark.promise(
+    "A bucket that has lost its epoch gets one, and the nodes that have theirs are asked for no write",
+    broke="red before: NOPERM of a node that had all its epochs",
+)
+def test_a_missing_epoch_is_written_to_no_node_that_has_its_own(cluster: RedisCluster) -> None:
+    with logged_in(cluster, f"ACL SETUSER locks reset on >PASSWORD {RIGHTS} +cluster|slots") as store:
+        before, owner = store.epoch(), cluster.owner(SLOT)
+        cluster.ask(owner, "DEL", f"cx2:{{{bucket_of(KEY)}}}:epoch")
+        for other in set(cluster.primaries()) - {owner}:
+            cluster.ask(other, "ACL", "SETUSER", "locks", "-set")
+        assert store.epoch() not in ("", before)
+
+
+@pytest.mark.promise(
     "A cluster without `CONFIG` is checked, its user needs `+cluster|slots`, and an error names what is no "
     "cluster, or cannot be reached",
     name="cluster checks",

@@ -156,7 +156,9 @@ class ClusterStore:
         """Return the epoch of all buckets together, which changes when one node has lost its data."""
         marks = self._ask_each("GET", "epoch")
         if not all(marks):
-            self._ask_each("SET", "epoch", urandom(8).hex(), "NX")
+            missing = [f"{base}epoch" for base, mark in zip(self._bases, marks, strict=True) if not mark]
+            # Only these: a node that has its own may refuse all writes.
+            self._nodes.answers([Call(("SET", name, urandom(8).hex(), "NX")) for name in missing])
             marks = self._ask_each("GET", "epoch")
         self._marks = [to_text(mark or b"") for mark in marks]
         return self._epoch
@@ -206,9 +208,9 @@ class ClusterStore:
         order = [place for its in places.values() for place in its]
         return [item for _, item in sorted(zip(order, found, strict=True), key=itemgetter(0))]
 
-    def _ask_each(self, command: str, name: str, *more: str) -> list[Any]:
+    def _ask_each(self, command: str, name: str) -> list[Any]:
         """Send a command for one name of each bucket; return the answers."""
-        return self._nodes.answers([Call((command, f"{base}{name}", *more)) for base in self._bases])
+        return self._nodes.answers([Call((command, f"{base}{name}")) for base in self._bases])
 
 
 def bucket_of(key: str) -> int:
