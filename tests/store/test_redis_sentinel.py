@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
@@ -36,7 +37,7 @@ from celery_exclusive.stores.redis.sentinel import Sentinels
 from tests.conftest import or_leave_out
 from tests.failover import NAME, Watched
 from tests.leases import is_lost
-from tests.servers import wait_until
+from tests.servers import RedisServer, wait_until
 from tests.store.operations import LIFE, give, take
 
 T = TypeVar("T")
@@ -414,10 +415,24 @@ def test_an_unknown_or_silent_sentinel_is_reported_with_the_fix(watched: Watched
     for url, problem in problems.items():
         with closing(open_store(url)) as store, pytest.raises(StoreUnavailable, match=problem) as refused:
             store.check()
+        assert ".. Wait" not in str(refused.value)
         assert str(refused.value).endswith(
             "Wait until a failover is over, or correct hosts and ports, master_name and sentinel_kwargs"
         )
         assert str(refused.value).startswith(f"store {store.url}: no sentinel names its primary: 127.0.0.1:")
+
+
+@pytest.mark.proves("repeated commands")
+def test_a_sentinel_without_the_command_for_passwords_does_not_make_us_tell_ours(
+    start_redis: Callable[..., RedisServer],
+) -> None:
+    port = start_redis(**{"rename-command AUTH": "LOGIN"}).port
+    options = quote(json.dumps({"password": "hunter2"}))
+    url = f"sentinel://127.0.0.1:{port}/0?master_name={NAME}&sentinel_kwargs={options}"
+    with closing(open_store(url)) as store, pytest.raises(StoreUnavailable) as refused:
+        store.epoch()
+    assert "says unknown command 'AUTH'. Wait until" in str(refused.value)
+    assert "hunter2" not in "".join(traceback.format_exception(refused.value))
 
 
 @pytest.mark.proves("sentinel failover")

@@ -144,9 +144,8 @@ class Client:
 
     def explain(self, error: Exception) -> NoReturn:
         """Raise StoreUnavailable, with the next step."""
-        text, has_arguments, _ = str(error).partition(_ARGUMENTS)
-        text = text.rstrip(".")
-        cause = None if has_arguments else error
+        text = text_of(error)
+        cause = None if _ARGUMENTS in str(error) else error
         is_refusal = isinstance(error, exceptions.ResponseError)
         failure = getattr(error, "failure", Denied if is_refusal else StoreUnavailable)
         words = [code for code, kind in CODES.items() if isinstance(error, kind)]
@@ -291,6 +290,11 @@ def round_trip(connection: Connection, command: Command) -> Any:
     if isinstance(answer, Exception):
         raise answer
     return answer
+
+
+def text_of(error: Exception) -> str:
+    """Return the text of an error, without its full stop and the arguments that a server repeats."""
+    return str(error).partition(_ARGUMENTS)[0].rstrip(".")
 
 
 def _is_of_replica(error: exceptions.ResponseError) -> bool:

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, urlsplit
 from celery_exclusive.display import printable
 from celery_exclusive.errors import OptionError, StoreUnavailable, did_you_mean
 from celery_exclusive.stores.redis import address
-from celery_exclusive.stores.redis.client import Client, Connection, round_trip
+from celery_exclusive.stores.redis.client import Client, Connection, round_trip, text_of
 from celery_exclusive.stores.redis.next_steps import HINTS
 from celery_exclusive.stores.redis.store import RedisStore
 from celery_exclusive.stores.redis.witness import Witness
@@ -95,7 +95,7 @@ class Sentinels:
                 with Redis(host, port, **options) as sentinel:
                     masters: Any = sentinel.sentinel_masters()
             except exceptions.RedisError as error:
-                problem = f"says {error}"
+                problem = f"says {text_of(error)}"
             else:
                 problem = self._problem_of(state := masters.get(self.name, {}))
                 if not problem:
