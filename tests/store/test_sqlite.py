@@ -7,7 +7,7 @@ import random
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -445,6 +445,24 @@ def test_a_call_waits_for_others_to_finish_theirs(path: Path) -> None:
         thread.join()
     assert answers == [Applied(True)]
     store.close()
+
+
+@pytest.mark.proves("SQLite, trouble")
+@pytest.mark.parametrize("is_new", [True, False], ids=["new", "idle"])
+def test_a_call_that_is_interrupted_as_it_takes_a_connection_leaves_no_closed_one(
+    store: SqliteStore, *, is_new: bool
+) -> None:
+    class Interrupted(list[Any]):
+        def pop(self, *_: Any) -> Any:
+            raise KeyboardInterrupt
+
+    if not is_new:
+        store.epoch()
+    store._idle = Interrupted(store._idle)
+    with suppress(KeyboardInterrupt):
+        store.apply("key", take("a"))
+    store._idle = list(store._idle)
+    assert isinstance(store.apply("other", take("a")).answer, Granted)
 
 
 @pytest.mark.proves("SQLite, trouble")

@@ -101,8 +101,7 @@ class SqliteStore(SqlStore[SqliteTransaction]):
         with _guard:
             opened = None
             try:
-                opened = self._newest_idle()
-                self._idle.pop()
+                opened = self._idle.pop() if self._has_idle() else self._open()
                 opened.cursor.execute(begin)
                 opened.now = self.clock()
                 result = work(opened)
@@ -117,14 +116,12 @@ class SqliteStore(SqlStore[SqliteTransaction]):
             self._idle.append(opened)
             return result
 
-    def _newest_idle(self) -> SqliteTransaction:
-        """Return an open connection, which stays in the list: an interrupted caller does not lose it."""
+    def _has_idle(self) -> bool:
+        """Whether the newest connection in the list can be used. Those that cannot are closed."""
         while self._idle and not self._idle[-1].is_current():
             self._idle[-1].close()
             self._idle.pop()
-        if not self._idle:
-            self._idle.append(self._open())
-        return self._idle[-1]
+        return bool(self._idle)
 
     def _open(self) -> SqliteTransaction:
         self._file.refuse()
