@@ -26,11 +26,26 @@ _PAIRS: Final = {
 }
 
 
-class _Form:
-    """How operations of one type are read. The verb of the script is the name of the type."""
+_VERBS: Final[dict[type[KeyOperation], str]] = {
+    operations.Acquire: "acquire",
+    operations.AcquireAlone: "acquire_alone",
+    operations.Enqueue: "enqueue",
+    operations.Release: "release",
+    operations.Requeue: "requeue",
+    operations.Remove: "remove",
+    operations.Recall: "recall",
+    operations.GiveUp: "give_up",
+    operations.ForceRelease: "force_release",
+    operations.Restore: "restore",
+}
+"""The verbs of the script."""
 
-    def __init__(self, kind: type[KeyOperation]) -> None:
-        self.verb = re.sub(r"\B[A-Z]", r"_\g<0>", kind.__name__).lower()
+
+class _Form:
+    """How operations of one type are read."""
+
+    def __init__(self, kind: type[KeyOperation], verb: str) -> None:
+        self.verb = verb
         sent = [field for field in fields(kind) if field.name != "sends"]  # the script sees that by its list
         get = attrgetter(*(field.name for field in sent))
         self.values_of = get if len(sent) > 1 else lambda operation: (get(operation),)
@@ -40,7 +55,7 @@ class _Form:
         self.defaults = tuple(field.default for field in sent[self.in_head :])
 
 
-_FORMS: Final = {kind: _Form(kind) for kind in get_args(KeyOperation)}
+_FORMS: Final = {kind: _Form(kind, verb) for kind, verb in _VERBS.items()}
 _FIELDS: Final = {
     form.verb: [sent for name in form.names for sent in _PAIRS.get(name, (name,))] for form in _FORMS.values()
 }
