@@ -1,5 +1,8 @@
 """The statements on the tables. Below some of them stands what their text does not say.
 
+A parameter is named by the column that it is compared with or put into. Where that leaves the order open,
+the parameters are listed first. A list in the text, `(?)`, is one for any number of values: see `repeated`.
+
 All databases understand them. A store whose driver writes a parameter otherwise than `?` has a cursor that
 translates. The texts are constants, so that a connection parses each of them only once.
 """
@@ -13,7 +16,7 @@ ON CONFLICT (namespace) DO NOTHING"""
 
 LOOK = """SELECT versions.version, namespaces.epoch FROM exclusive2_version AS versions
 LEFT JOIN exclusive2_namespace AS namespaces ON namespaces.namespace = ?"""
-"""The epoch is null if the namespace is new."""
+"""namespace. The epoch is null if the namespace is new."""
 
 LOCK_NAMESPACE = "SELECT (SELECT fence FROM exclusive2_namespace WHERE namespace = ? FOR UPDATE), CLOCK"
 LOCK_KEY = "SELECT (SELECT version FROM exclusive2_lock WHERE namespace = ? AND key = ? FOR UPDATE), CLOCK"
@@ -29,21 +32,27 @@ LEFT JOIN exclusive2_lock AS locks ON locks.namespace = namespaces.namespace AND
 LEFT JOIN exclusive2_tombstone AS tombstones
     ON tombstones.namespace = namespaces.namespace AND tombstones.key = ? AND tombstones.id = ?
 WHERE namespaces.namespace = ?"""
-"""The row has the fields of `rows.Found`."""
+"""key, key again, id, namespace. The row has the fields of `rows.Found`."""
 
 INSERT_LOCK = """INSERT INTO exclusive2_lock
     (version, fence, due, ends, waiting, aside, behind, document, namespace, key)
 SELECT ?, ?, ?, ?, ?, ?, ?, ?, namespace, ? FROM exclusive2_namespace WHERE namespace = ? AND fence = ?
 ON CONFLICT (namespace, key) DO NOTHING"""
-"""Inserts nothing if the key has a row by now, or had one that was deleted since: that raised the fence."""
+"""version, fence, due, ends, waiting, aside, behind, document, key, namespace, its fence that was read.
+
+Inserts nothing if the key has a row by now, or had one that was deleted since: that raised this fence.
+"""
 
 CHANGE_LOCK = """UPDATE exclusive2_lock SET
     version = ?, fence = ?, due = ?, ends = ?, waiting = ?, aside = ?, behind = ?, document = ?
 WHERE namespace = ? AND key = ? AND version = ?"""
-"""Changes no row that has another version by now."""
+"""version, fence, due, ends, waiting, aside, behind, document, namespace, key, the version that was read.
+
+Changes no row that has another version by now.
+"""
 
 RENEWED_LOCKS = "SELECT key, version, ends, document FROM exclusive2_lock WHERE namespace = ? AND key IN (?)"
-"""A server leaves out what others keep locked."""
+"""namespace, keys. A server leaves out what others keep locked."""
 
 PRESENT_LOCKS = "SELECT key FROM exclusive2_lock WHERE namespace = ? AND key IN (?)"
 RENEW_LOCK = "UPDATE exclusive2_lock SET version = ?, ends = ?, document = ? WHERE namespace = ? AND key = ?"
@@ -52,13 +61,13 @@ DELETE_LOCK = "DELETE FROM exclusive2_lock WHERE namespace = ? AND key = ?"
 
 LINE_PART = """SELECT id, seq, offer_until, offers, state, deaths, deadline FROM exclusive2_line
 WHERE namespace = ? AND key = ? AND state = ? ORDER BY place, id LIMIT ?"""
-"""Rows have the fields of an `Entry`."""
+"""namespace, key, state, count. Rows have the fields of an `Entry`."""
 
 LINE_COUNT = "SELECT count(*) FROM exclusive2_line WHERE namespace = ? AND key = ? AND state = ?"
 
 OVERDUE = """SELECT id, seq, offer_until, offers, state, deaths, deadline FROM exclusive2_line
 WHERE namespace = ? AND key = ? AND deadline < ? ORDER BY deadline, id LIMIT ?"""
-"""The deadline is NEVER: rows of the messages that expire first."""
+"""namespace, key, NEVER, count. Rows have the fields of an `Entry`, of the messages that expire first."""
 
 ANY_ENTRY = "SELECT 1 FROM exclusive2_line WHERE namespace = ? LIMIT 1"
 PLACES = "SELECT key, id FROM exclusive2_line WHERE namespace = ? AND state <> 'behind'"
@@ -68,19 +77,21 @@ ENTRY = """SELECT id, seq, offer_until, offers, state, deaths, deadline, (
     WHERE others.namespace = own.namespace AND others.key = own.key
         AND others.state = 'waiting' AND others.place < own.seq
 ) FROM exclusive2_line AS own WHERE namespace = ? AND key = ? AND id = ?"""
-"""The fields of an `Entry`, and how many in line stand before it."""
+"""namespace, key, id. The fields of an `Entry`, and how many in line stand before it."""
 
 MESSAGES = "SELECT id, message FROM exclusive2_line WHERE namespace = ? AND key = ? AND id IN (?)"
+"""namespace, key, ids."""
 
 INSERT_ENTRY = """INSERT INTO exclusive2_line
     (seq, offer_until, offers, state, deaths, deadline, place, message, namespace, key, id)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+"""seq, offer_until, offers, state, deaths, deadline, place, message, namespace, key, id."""
 
 CHANGE_ENTRY = """UPDATE exclusive2_line
 SET seq = ?, offer_until = ?, offers = ?, state = ?, deaths = ?, deadline = ?, place = ?,
     message = coalesce(?, message)
 WHERE namespace = ? AND key = ? AND id = ?"""
-"""Has the parameters of INSERT_ENTRY. Without a message it keeps the one that it has."""
+"""The same as of INSERT_ENTRY. Without a message it keeps the one that it has."""
 
 DELETE_ENTRY = "DELETE FROM exclusive2_line WHERE namespace = ? AND key = ? AND id = ?"
 DELETE_LINE = "DELETE FROM exclusive2_line WHERE namespace = ? AND key = ?"
@@ -90,13 +101,15 @@ VALUES (?, ?, ?, ?, ?)"""
 
 DUE_LEASES = """SELECT key, fence, ends, ends <= ? FROM exclusive2_lock
 WHERE namespace = ? AND due <= ? AND ends IS NOT NULL ORDER BY due LIMIT ?"""
-"""The last column says whether the time has come."""
+"""time, namespace, time again, count. The last column says whether the lease has ended."""
 
 ENDED_TOMBSTONES = "SELECT key, id FROM exclusive2_tombstone WHERE namespace = ? AND until <= ? LIMIT ?"
+"""namespace, time, count."""
 DELETE_TOMBSTONE = "DELETE FROM exclusive2_tombstone WHERE namespace = ? AND key = ? AND id = ?"
 
 DUE_KEYS = """SELECT key FROM exclusive2_lock
 WHERE namespace = ? AND due <= ? AND ends IS NULL ORDER BY due, key LIMIT ?"""
+"""namespace, time, count."""
 
 USED_KEYS = "SELECT key FROM exclusive2_lock WHERE namespace = ? AND (ends IS NULL OR ends > 0)"
 
