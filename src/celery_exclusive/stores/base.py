@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
@@ -249,9 +248,11 @@ def knows(url: str) -> bool:
 
 def has_driver(url: str) -> bool:
     """Whether the driver of this URL's store is installed."""
-    with suppress(OptionError):
-        return bool(factory_of(url))
-    return False
+    try:
+        factory_of(url)
+    except OptionError:
+        return False
+    return True
 
 
 def older_version(url: str, names: str) -> str:

@@ -44,7 +44,7 @@ _RELEASED = Reply(Applied(True))
 class RedisStore:
     """A store on a Redis or Valkey server, whose clock decides.
 
-    `clock`, if a test sets it, returns the time in microseconds instead of "". `place` is the database in
+    `clock`, if a test sets it, returns the time in microseconds instead. `place` is the database in
     which it can also push messages; "" after it was refused.
     """
 
@@ -66,7 +66,7 @@ class RedisStore:
         self.url, self.place, self._replicas = self._client.url, self._client.place, 0
         if isinstance(self._client, Client) and (replicas := self._client.replicas):
             self._replicas, self.place = replicas, ""  # a message would go before the lease is confirmed
-        self.clock: Callable[[], int | str] = str
+        self.clock: Callable[[], int | str] = _clock_of_the_server
         self._settings = f"{offer} {tombstone_ttl} "
 
     def use_driver(self) -> None:
@@ -270,6 +270,11 @@ class RedisStore:
                     f"store {self.url}: {self._base}{name} was overwritten by another program: delete "
                     "it, and find out which program did it. Until then no lock can be acquired"
                 ) from error
+
+
+def _clock_of_the_server() -> str:
+    """Return what a script gets in place of a time, so that it reads the server's clock."""
+    return ""
 
 
 def literal(text: str) -> str:

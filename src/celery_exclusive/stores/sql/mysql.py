@@ -66,8 +66,10 @@ class MysqlStore(ServerStore):
         except RuntimeError as error:  # a package that this user needs to log in
             raise OptionError(f"exclusive_store: {self.url}: {error}") from None
         cursor.send(statements.SESSION)
-        ((version, cursor.longest),) = cursor.fetchall()
-        kind, numbers = "MariaDB" if "MariaDB" in version else "MySQL", re.findall(r"\d+", version)[:2]
+        ((version, longest),) = cursor.fetchall()
+        cursor.longest = longest
+        kind = "MariaDB" if "MariaDB" in version else "MySQL"
+        numbers = re.findall(r"\d+", version)[:2]
         if tuple(map(int, numbers)) < OLDEST[kind]:
             cursor.connection.close()
             server, oldest = f"{kind} {'.'.join(numbers)}", ".".join(map(str, OLDEST[kind]))

@@ -109,6 +109,7 @@ class PostgresStore(ServerStore):
             cursor = self._connect()
             with closing(cursor.connection):
                 cursor.execute(statements.IS_REPLICA)
-                return cursor.fetchall() == [(True,)]
+                ((is_replica,),) = cursor.fetchall()
+                return bool(is_replica)
         except (psycopg.Error, OptionError):
             return True  # it has become one, and is restarting

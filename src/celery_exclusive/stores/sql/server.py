@@ -331,4 +331,6 @@ class ServerStore(SqlStore[ServerTransaction]):
         text = f"{self.url}: {' '.join(str(error).split()).rstrip('.')}; {hint or usual_hint}"
         if trouble == "misuse":
             return OptionError(f"exclusive_store: {text}")
-        return (StoreRefused if trouble == "refused" else StoreUnavailable)(f"store {text}")
+        if trouble == "refused":
+            return StoreRefused(f"store {text}")
+        return StoreUnavailable(f"store {text}")
