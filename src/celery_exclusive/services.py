@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cached_property
 from typing import Any, Protocol, cast
 
 from celery_exclusive.brokers import broker_urls, redelivers_at_once, scheme
@@ -22,6 +21,7 @@ from celery_exclusive.seams.seam import Part
 from celery_exclusive.stores.base import Reply, Store, open_store
 from celery_exclusive.stores.choose import choose
 from celery_exclusive.stores.redis import address
+from celery_exclusive.system.cached import cached
 
 ATTRIBUTE = "_celery_exclusive"
 """The attribute of an app that has its services."""
@@ -76,11 +76,11 @@ class Services:
         """The context of the worker that this process belongs to, or None."""
         return self.workers[-1] if self.workers else None
 
-    @cached_property
+    @cached
     def settings(self) -> Settings:
         return Settings.from_conf(self.app.conf)
 
-    @cached_property
+    @cached
     def fast(self) -> frozenset[Part]:
         """The parts that only make things faster, and that are on."""
         if not self.settings.exclusive_fast:
@@ -88,12 +88,12 @@ class Services:
         load_transport(self.app)
         return working_parts()
 
-    @cached_property
+    @cached
     def amqp(self) -> Any:
         """Celery's `app.amqp`, which takes a lock each time it is looked up."""
         return self.app.amqp
 
-    @cached_property
+    @cached
     def store(self) -> Store:
         """The store of this app. The stored messages that its answers name are republished."""
         settings = self.settings
@@ -118,11 +118,11 @@ class Services:
         """Where the store's URL was found."""
         return self._choice[1]
 
-    @cached_property
+    @cached
     def _choice(self) -> tuple[str, str]:
         return choose(self.app.conf, self.settings.exclusive_store)
 
-    @cached_property
+    @cached
     def broker_place(self) -> str:
         """The Redis database of the broker, as `place` of a store; "" if it is none, or several."""
         urls = broker_urls(self.app.conf)
@@ -139,7 +139,7 @@ class Services:
         place: str = getattr(self.store, "place", "")
         return bool(place) and place == self.broker_place
 
-    @cached_property
+    @cached
     def signer(self) -> Signer:
         return Signer(self.settings.secrets, self.settings.exclusive_prefix)
 
@@ -150,7 +150,7 @@ class Services:
     def unique(self, task: Any, values: Values | None = None) -> Unique | None:
         return option_of_call(task, Unique, values, self._limits if values else None)
 
-    @cached_property
+    @cached
     def has_rpc_results(self) -> bool:
         """Whether a result is sent to the caller of its task alone."""
         return str(self.app.conf.result_backend or "").startswith("rpc")
@@ -160,12 +160,12 @@ class Services:
         """The limits of the values in a header. None: headers are signed."""
         return None if self.signer.is_on else self.settings
 
-    @cached_property
+    @cached
     def key_headers(self) -> tuple[str, ...]:
         """The names of the headers that are part of every key."""
         return tuple(sorted(self.settings.exclusive_key_headers))
 
-    @cached_property
+    @cached
     def time_limits(self) -> tuple[float | None, float | None]:
         """The default hard and soft time limits of tasks, in seconds."""
         return self.app.conf.task_time_limit, self.app.conf.task_soft_time_limit
@@ -192,7 +192,7 @@ class Services:
         said = (option.recover for option in options if option and option.recover is not None)
         return next(said, self._recovers) and self.store.capabilities.line
 
-    @cached_property
+    @cached
     def _recovers(self) -> bool:
         setting = self.settings.exclusive_recover
         return not redelivers_at_once(self.app.conf) if setting is None else setting

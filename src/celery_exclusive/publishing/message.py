@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from os import urandom
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +16,7 @@ from celery_exclusive.options.keys import key_of
 from celery_exclusive.publishing.call_options import CallOptions
 from celery_exclusive.run import Run, current_run
 from celery_exclusive.seams.kombu_message import Captured, Sender, capturing, push_or_send
+from celery_exclusive.system.cached import cached
 
 if TYPE_CHECKING:
     from celery_exclusive.options.declared import Exclusive
@@ -78,7 +78,7 @@ class Message:
     previous: Header | None = None
     written: Header | None = None
 
-    @cached_property
+    @cached
     def origin(self) -> Origin:
         run, options = current_run.get(), self.options
         is_awaited = any(map(options.get, _OF_MEMBERS)) or (

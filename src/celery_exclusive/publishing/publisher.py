@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from celery_exclusive import notices
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.run import current_run
+from celery_exclusive.system.cached import cached
 from celery_exclusive.system.deadline import REPORT, deadline
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class Publisher:
         self._epoch, self._epoch_expires = "", 0.0
         self.impatient_store = ImpatientStore(services)
 
-    @cached_property
+    @cached
     def is_fast(self) -> bool:
         """Whether messages are pushed with a client that is kept, past kombu's own code.
 
@@ -46,7 +47,7 @@ class Publisher:
         """
         return bool(self.services.broker_place) and {"kept client", "one call"} <= self.services.fast
 
-    @cached_property
+    @cached
     def has_one_call(self) -> bool:
         """Whether a message may be made before its unique key is acquired, see `publishing.asking`.
 

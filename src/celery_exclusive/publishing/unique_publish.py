@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from celery import Celery
@@ -41,6 +41,7 @@ from celery_exclusive.publishing.message import NotSent
 from celery_exclusive.publishing.ordered import OrderedPublish
 from celery_exclusive.run import current_run, enclosing_tasks
 from celery_exclusive.seams.kombu_message import are_wrapped, is_in_batch, is_of_pool
+from celery_exclusive.system.cached import cached
 
 if TYPE_CHECKING:
     from celery_exclusive.options.declared import Exclusive
@@ -91,7 +92,7 @@ class UniquePublish(AskingPublish):
         is_relative = isinstance(expires, (int, float))
         return no_longer_than(ttl, expires if is_relative else seconds_until(expires))
 
-    @cached_property
+    @cached
     def call(self) -> Call:
         """The facts of this call for its plan."""
         key, origin = self.key, self.message.origin

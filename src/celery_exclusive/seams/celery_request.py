@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import partial
 from operator import attrgetter
 from typing import Any, Final
 
@@ -31,10 +31,13 @@ class RequestMixin:
     announce_revoked: Callable[..., None]
     """End a revoked or expired request: by a function that does it as Celery does, or otherwise."""
 
-    @cached_property
+    @property
     def _context(self) -> Any:
         celerys: Any = super()
-        return self.make_context(lambda: celerys._context)
+        own = vars(self)
+        if "_own_context" not in own:
+            own["_own_context"] = self.make_context(lambda: celerys._context)
+        return own["_own_context"]
 
     def _announce_revoked(self, reason: Any, terminated: bool, *more: Any, **named: Any) -> None:
         announce: Any = super()._announce_revoked  # type: ignore[misc]

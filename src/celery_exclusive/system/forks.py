@@ -1,7 +1,8 @@
 """Delays forks while a thread of the main process works.
 
 A lock that such a thread holds, in Python, kombu or a driver, would be held in the child for ever. On Python
-3.11 a `cached_property` has such a lock, one for all objects of its class.
+3.11 a `cached_property` of Celery and kombu has such a lock, one for all objects of its class. Ours have none
+(`system/cached.py`).
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -14,9 +15,11 @@ import pytest
 from celery import Celery
 from celery.utils.functional import noop
 
-from celery_exclusive import install
+from celery_exclusive import Unique, install
+from celery_exclusive import services as services_module
 from celery_exclusive.core.operations import Applied, Release
 from celery_exclusive.leases.releaser import Releaser
+from celery_exclusive.publishing import message, unique_publish
 from celery_exclusive.stores.base import Reply
 from celery_exclusive.system import forks
 from celery_exclusive.worker.heartbeat import Heartbeat
@@ -175,6 +178,52 @@ def test_threads_that_fork_at_the_same_time_let_all_others_go_on() -> None:
     assert not [thread for thread in (*workers, *forkers) if thread.is_alive()]
     assert not forks._taken
     forks._locks.clear()
+
+
+@pytest.mark.promise(
+    "A child publishes, whatever a thread of its parent was computing for a call when the child was forked",
+    broke="red before, on Python 3.10 and 3.11: the origin of a call had one lock for all calls",
+)
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [(message, "has_to_be_sent"), (unique_publish, "enclosing_tasks"), (services_module, "open_store")],
+    ids=["origin", "facts", "store"],
+)
+def test_child_publishes_though_it_was_forked_while_a_thread_made_a_call(
+    make_app: Callable[..., Celery], monkeypatch: pytest.MonkeyPatch, module: Any, name: str
+) -> None:
+    app = install(make_app())
+
+    @app.task(name="load", shared=False, unique=Unique())
+    def load(url: str) -> None: ...
+
+    app.finalize()
+    compute, is_inside, is_forked = getattr(module, name), threading.Event(), threading.Event()
+
+    def call(url: str) -> None:
+        load.apply_async((url,), task_id=url, retries=1)
+
+    def compute_in_thread(*args: Any, **named: Any) -> Any:
+        if threading.current_thread() is thread:
+            is_inside.set()
+            is_forked.wait(60)
+        return compute(*args, **named)
+
+    thread = threading.Thread(target=call, args=("a",))
+    monkeypatch.setattr(module, name, compute_in_thread)
+    thread.start()
+    assert is_inside.wait(60)
+    child = os.fork()
+    if not child:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(10)  # the child ends by this signal if it hangs
+        try:
+            call("b")
+        finally:
+            os._exit(load.lock_state("b").unique_holder is None)
+    is_forked.set()
+    assert os.waitpid(child, 0) == (child, 0)
+    thread.join()
 
 
 @pytest.mark.proves("forks")
