@@ -9,7 +9,7 @@ from __future__ import annotations
 import queue
 import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from celery_exclusive import notices
@@ -23,7 +23,7 @@ from celery_exclusive.system.deadline import at_most
 from celery_exclusive.system.forks import forks_wait
 from celery_exclusive.system.threads import NativeThread
 from celery_exclusive.worker.other_stores import OtherStores
-from celery_exclusive.worker.roster import Roster
+from celery_exclusive.worker.roster import Roster, Slot
 
 if TYPE_CHECKING:
     from celery_exclusive.options.values import Values
@@ -104,7 +104,7 @@ class Heartbeat:
     def _leases(self) -> list[_RunLease]:
         """Return the leases of all runs, and note the period that they need."""
         leases = [
-            _RunLease(claim, self.roster, self._lost, claim in slot.held)
+            _RunLease(claim, self.roster, slot, self._lost)
             for slot in self.roster.runs()
             for claim in slot.claims.leases
         ]
@@ -115,16 +115,20 @@ class Heartbeat:
 
 @dataclass(slots=True)
 class _RunLease:
-    """A lease of a run, and whether the run held it before the beat."""
+    """A lease of a run, with the slot of the run as it was before the beat."""
 
     _claim: Claim
     _roster: Roster
+    _slot: Slot
     _lost: set[Claim]
-    _was_held: bool
+    _was_held: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._was_held = self._claim in self._slot.held
 
     @property
     def is_over(self) -> bool:
-        return self._claim in self._lost or not self._roster.holds(self._claim)
+        return self._claim in self._lost or not self._roster.holds(self._claim, self._slot)
 
     def renewed(self, asked: float, *, anew: bool = False) -> None: ...
 

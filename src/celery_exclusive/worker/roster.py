@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from ctypes import Structure, c_bool, c_char, c_double, c_int64, c_uint32, sizeof
-from functools import cached_property
 from pathlib import Path
 from zlib import crc32
 
@@ -24,6 +23,7 @@ from celery_exclusive.core.delivery import Claims
 from celery_exclusive.errors import ExclusiveError
 from celery_exclusive.leases.keeper import Known
 from celery_exclusive.seams.billiard_pool import number_of_child
+from celery_exclusive.system.cached import cached
 from celery_exclusive.system.processes import is_gone
 
 _PATH = "CELERY_EXCLUSIVE_ROSTER"
@@ -62,7 +62,9 @@ class Roster:
 
     def __init__(self) -> None:
         self._slots: dict[Slot, None] = {}
-        self._facts = _Facts()
+        self._known: Known | None = None
+        self._is_stopping = False
+        self._listener: str | None = None
 
     def begin(self, claims: Claims) -> Slot:
         """Note that a run begins which may be granted these claims."""
@@ -79,9 +81,9 @@ class Roster:
         """Return the slots of the runs that have begun and not ended."""
         return list(self._slots)
 
-    def holds(self, claim: Claim) -> bool:
-        """Whether a run holds this lease now."""
-        return any(claim in slot.held for slot in self.runs())
+    def holds(self, claim: Claim, slot: Slot) -> bool:
+        """Whether the run of this slot, as `runs` has returned it, holds this lease now."""
+        return claim in slot.held
 
     def left(self) -> Sequence[Slot]:
         """Return the slots of the runs whose children are gone."""
@@ -93,31 +95,29 @@ class Roster:
 
     def see(self, known: Known) -> None:
         """Let the runs know the epoch of the store."""
-        epoch = known.epoch.encode()
-        self._facts.at, self._facts.epoch = known.at, epoch if len(epoch) <= _LONGEST_EPOCH else b""
+        self._known = known  # one assignment, since other threads read it
 
     def known(self) -> Known | None:
         """Return the epoch of the store, as the heartbeat saw it last."""
-        epoch = self._facts.epoch
-        return Known(epoch.decode(), self._facts.at) if epoch else None
+        return self._known
 
     def stop(self) -> None:
         """Let the runs know that the worker stops."""
-        self._facts.is_stopping = True
+        self._is_stopping = True
 
     @property
     def is_stopping(self) -> bool:
         """Whether the worker stops, as the main process has noted it: only that one sees a warm shutdown."""
-        return bool(self._facts.is_stopping)
+        return self._is_stopping
 
     def listen(self, name: str | None) -> None:
         """Let the runs know the worker's name while a monitor listens to its events."""
-        self._facts.listener = (name or "").encode("utf-8", "surrogatepass")[:_LONGEST_NAME]
+        self._listener = name
 
     @property
     def listener(self) -> str | None:
         """The worker's name, while a monitor listens to its events."""
-        return self._facts.listener.decode(errors="ignore") or None
+        return self._listener
 
     def close(self) -> None:
         """Remove all that the roster has made."""
@@ -175,12 +175,31 @@ class SharedRoster(Roster):
             os.environ.pop(_PATH, None)
 
     def see(self, known: Known) -> None:
-        super().see(known)
+        epoch = known.epoch.encode()
+        self._facts.at, self._facts.epoch = known.at, epoch if len(epoch) <= _LONGEST_EPOCH else b""
         if self._path:
             with suppress(FileNotFoundError):  # a child that starts then logs that it is gone
                 os.utime(self._path)  # else a job that deletes old temporary files may delete it
 
-    @cached_property
+    def known(self) -> Known | None:
+        epoch = self._facts.epoch
+        return Known(epoch.decode(), self._facts.at) if epoch else None
+
+    def stop(self) -> None:
+        self._facts.is_stopping = True
+
+    @property
+    def is_stopping(self) -> bool:
+        return bool(self._facts.is_stopping)
+
+    def listen(self, name: str | None) -> None:
+        self._facts.listener = (name or "").encode("utf-8", "surrogatepass")[:_LONGEST_NAME]
+
+    @property
+    def listener(self) -> str | None:
+        return self._facts.listener.decode(errors="ignore") or None
+
+    @cached
     def _number(self) -> int:
         return number_of_child()
 
@@ -200,23 +219,28 @@ class SharedRoster(Roster):
 
     def runs(self) -> Sequence[Slot]:
         """Return the slots of the runs in children that live."""
-        return [slot for pid, slot in self._all() if not is_gone(pid)]
+        return [slot for slot in self._all() if not is_gone(slot.pid)]
+
+    def holds(self, claim: Claim, slot: Slot) -> bool:
+        assert isinstance(slot, _SeenSlot)  # noqa: S101 - `runs` has returned it
+        now = self._read(slot.index, slot.pid)
+        return now is not None and claim in now.held and not is_gone(slot.pid)
 
     def left(self) -> Sequence[Slot]:
-        return [slot for pid, slot in self._all() if is_gone(pid)]
+        return [slot for slot in self._all() if is_gone(slot.pid)]
 
-    def _all(self) -> Iterator[tuple[int, Slot]]:
+    def _all(self) -> Iterator[_SeenSlot]:
         for index, pid in enumerate(self._pids):
             if pid and (slot := self._read(index, pid)):
-                yield pid, slot
+                yield slot
 
-    def _read(self, index: int, pid: int) -> Slot | None:
+    def _read(self, index: int, pid: int) -> _SeenSlot | None:
         """Read the slot of a child. None: the child runs no task, or was killed while it wrote."""
         for _ in range(3):  # its child may write it just then
             record = self._records[index]
             claims = record.claims[: record.size]
             if crc32(claims) == record.checksum and self._pids[index] == pid:
-                return Slot(*_load(claims))
+                return _SeenSlot(index, pid, *_load(claims))
             time.sleep(0.001)
         return None
 
@@ -265,6 +289,14 @@ class _ChildSlot(Slot):
                 "use a shorter task_id"
             )
         self._record.size, self._record.checksum, self._record.claims = len(said), crc32(said), said
+
+
+class _SeenSlot(Slot):
+    """The slot of a child, as the main process has read it."""
+
+    def __init__(self, index: int, pid: int, claims: Claims, held: tuple[Claim, ...]) -> None:
+        super().__init__(claims, held)
+        self.index, self.pid = index, pid
 
 
 def _load(said: bytes) -> tuple[Claims, tuple[Claim, ...]]:

@@ -17,7 +17,7 @@ from celery_exclusive.stores.memory import MemoryStore
 from celery_exclusive.system.deadline import at_most
 from celery_exclusive.worker.context import WorkerContext
 from celery_exclusive.worker.heartbeat import Heartbeat
-from celery_exclusive.worker.roster import Roster
+from celery_exclusive.worker.roster import Roster, SharedRoster
 
 X = Claim("x:k", "id/p", "t" * 16, 30 * SECOND)
 U = Claim("u:k", "id/p", "t" * 16, 30 * SECOND)
@@ -111,6 +111,28 @@ def test_a_lease_that_is_released_while_it_is_restored_is_released_again(
     monkeypatch.setattr(store, "apply", lambda *asked: (slot.hold(), apply(*asked))[1])
     heartbeat.beat()
     assert store.inspect(X.key).holders == ()
+
+
+@pytest.mark.promise(
+    "A beat that restores leases reads the slots of their runs only, however many children the worker has",
+    broke="red before: each of two questions per lease read all slots",
+)
+def test_beat_that_restores_many_leases_reads_each_slot_a_few_times(
+    heartbeat: Heartbeat, roster: SharedRoster, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    children = 20
+    for number in range(children):
+        vars(roster)["_number"] = number  # as if each were a child of its own
+        id = f"id{number}/p"
+        roster.begin(Claims(id=id, token="t", exclusive=(lock := Claim(f"x:{id}", id, "t", SECOND)))).hold(
+            lock
+        )
+    reads, read = list[int](), roster._read
+    monkeypatch.setattr(roster, "_read", lambda index, pid: reads.append(index) or read(index, pid))
+    store.clear()
+    heartbeat.beat()
+    assert len(list(store.scan())) == children
+    assert len(reads) == 3 * children  # to find its leases, before a restore, and after it
 
 
 @pytest.mark.promise(
