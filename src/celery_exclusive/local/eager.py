@@ -11,6 +11,7 @@ from typing import Any
 from celery.app.task import Task as CeleryTask
 from celery.exceptions import Retry
 from celery.utils import uuid
+from celery.utils.functional import noop
 
 from celery_exclusive import notices
 from celery_exclusive.core.admission import Outcome
@@ -113,7 +114,11 @@ class _EagerRun:
                 self.go_without(lock, unique, error)
             else:
                 self.carry_out(outcome, unique)
-            yield self.run
+            try:
+                yield self.run
+            finally:
+                if self.run.unique:
+                    self.run.unique.end = noop  # else this cycle keeps the arguments
 
     def claim_to_lock(self, releases: ExitStack) -> Claim | None:
         """Return the claim to the lock, unless the code around this run holds it already."""

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from celery.utils.functional import noop
+
 from celery_exclusive import notices
 from celery_exclusive.core.endings import body_ended
 from celery_exclusive.core.operations import Applied, Release, Requeue
@@ -93,6 +95,15 @@ class RunLeases:
         `outcome` is None if the execution was interrupted while it acquired the keys. `done`: its result is
         stored, and its message is not redelivered.
         """
+        try:
+            self._release(outcome, done=done)
+        finally:
+            if self.run.unique:
+                self.run.unique.end = (
+                    noop  # it would keep the run and its message until Python finds the cycle
+                )
+
+    def _release(self, outcome: Outcome | None, *, done: bool) -> None:
         may_hold_lock = outcome is None or outcome.kind == "run" or outcome.has_lock
         try:
             interruption = self._release_lock(done=done) if may_hold_lock else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -236,3 +238,24 @@ def test_apply_of_a_unique_task_that_may_run_without_a_store_has_no_lease(app: C
     with pytest.raises(StoreUnavailable):
         declare(app, save, unique=Unique()).apply(("a",), throw=True)
     declare(app, save, name="careless", unique=Unique(on_store_error="allow")).apply(("a",), throw=True)
+
+
+class Argument:
+    """An argument that can be observed."""
+
+
+@pytest.mark.proves("no cycles")
+def test_arguments_of_apply_are_freed_without_the_garbage_collector(app: Celery) -> None:
+    @app.task(name="feeds.load", shared=False, unique=Unique(key="one"))
+    def load(argument: Argument) -> None: ...
+
+    def apply() -> weakref.ref[Argument]:
+        load.apply((argument := Argument(),)).get()
+        return weakref.ref(argument)
+
+    apply()
+    gc.disable()
+    try:
+        assert apply()() is None
+    finally:
+        gc.enable()

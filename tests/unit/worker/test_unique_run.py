@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -48,6 +50,27 @@ def unique(app: Celery, store: Any) -> UniqueLease:
     RunLeases(worker, worker.roster.begin(DELIVERY), DELIVERY, "feeds.load", run)
     assert run.unique
     return run.unique
+
+
+@pytest.mark.promise(
+    "A run that is over leaves its message and its arguments to no cycle: they are freed at once",
+    name="no cycles",
+    broke="red before, in a worker and in `apply()`: the end of the body kept the run, and the run its end",
+)
+@pytest.mark.parametrize("done", [True, False])
+def test_run_that_is_over_is_freed_without_the_garbage_collector(app: Celery, store: Any, done: bool) -> None:
+    worker, run = WorkerContext(app._celery_exclusive), Run("id")  # type: ignore[attr-defined]
+    slot = worker.roster.begin(DELIVERY)
+    leases = RunLeases(worker, slot, DELIVERY, "feeds.load", run)
+    is_alive = weakref.ref(slot)
+    gc.disable()
+    try:
+        leases.release(Outcome("run"), done=done)
+        worker.roster.end(slot)
+        del run, leases, slot
+        assert is_alive() is None
+    finally:
+        gc.enable()
 
 
 def left(store: Any) -> float:
