@@ -34,7 +34,7 @@ class OtherStores:
 
     def __init__(self, services: Services, epoch: str) -> None:
         self.services = services
-        self._own = {epoch}
+        self._own = {epoch[:_LONGEST]}
         self._known: dict[str, None] = {}
         self._new: dict[str, tuple[str, str, str]] = {}
         self._hour, self._named = time.monotonic(), 0
@@ -50,7 +50,7 @@ class OtherStores:
 
     def report(self, current: str) -> None:
         """Compare new epochs with the current epoch of the store, and log each different one."""
-        self._own.add(current)
+        self._own.add(current[:_LONGEST])
         if time.monotonic() >= self._hour + _HOUR:
             if self._named > _NAMED:
                 notices.more_elsewhere(self._named - _NAMED)

@@ -75,3 +75,13 @@ def test_the_epochs_of_hours_take_a_bounded_memory(stores: OtherStores, clock: l
         clock[0] += HOUR
     kept = [*stores._known, *stores._own, *(word for epoch in stores._new.items() for word in epoch)]
     assert sum(len(str(text)) for text in kept) < 400_000
+
+
+@pytest.mark.proves("invented epochs")
+def test_own_store_with_a_long_epoch_is_not_reported(app: Celery, caplog: pytest.LogCaptureFixture) -> None:
+    own, current = "e" * 300, "f" * 300
+    stores = OtherStores(app._celery_exclusive, own)  # type: ignore[attr-defined]
+    for epoch in (own, current):
+        stores.note(None, {}, Header("p", "x:k", store=epoch).write())
+        stores.report(current)
+    assert told(caplog) == []
