@@ -92,7 +92,6 @@ class Republisher:
         if self._producer:
             return nullcontext(self._producer)
         is_amqp = family(broker_urls(self.app.conf)[0]) == "amqp"
-        pool = self.app.amqp.producer_pool
         if is_amqp or self._own_connection:
             connection = self.app.connection_for_write()
             if is_amqp:
@@ -101,6 +100,8 @@ class Republisher:
                 self._producer = self.app.amqp.Producer(connection, auto_declare=False)
                 return nullcontext(self._producer)
             pool = pools.producers[connection]
+        else:
+            pool = self.app.amqp.producer_pool
         pooled: AbstractContextManager[Any] = pool.acquire(block=True)
         return pooled
 
