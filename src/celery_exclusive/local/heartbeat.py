@@ -109,6 +109,8 @@ class LocalHeartbeat:
         for store in {lease._store for lease in leases}:
             own = [lease for lease in leases if lease._store is store]
             try:
+                if store not in self._keepers:  # forked behind Python's back
+                    self._keepers[store] = Keeper(store)
                 beat = self._keepers[store].beat(own, min(lease.ttl for lease in own) / RENEWALS_PER_TTL)
                 if beat.has_lost_data:
                     notices.restored(store.url, [lease.key for lease in own])

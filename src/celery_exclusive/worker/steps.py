@@ -81,9 +81,9 @@ class Locks(bootsteps.StartStopStep):
         broker = own_broker(services)
         keep_namespace(services, broker)
         note_queues(parent.app, keeps_client="kept client" in services.fast)
-        is_forked = getattr(parent, "pool_start_method", "fork") == get_start_method() == "fork"
         roster, relay = Roster(), None
         if "prefork" in parent.pool_cls.__module__:
+            is_forked = getattr(parent, "pool_start_method", "fork") == get_start_method() == "fork"
             children = max(parent.concurrency, parent.max_concurrency or 0)
             roster = SharedRoster(children, is_inherited=is_forked)
             if is_forked and parent.semaphore and "relay" in services.fast:  # an event loop reads its results
@@ -129,8 +129,9 @@ class Locks(bootsteps.StartStopStep):
             self._end(self.worker)
 
     def terminate(self, parent: Any) -> None:
-        for slot in self.worker.roster.left() if self.worker else ():
-            self.services.releaser.add_run(slot.claims, redelivered=slot.claims.acks_late)
+        if self.worker:
+            for slot in self.worker.roster.left():
+                self.services.releaser.add_run(slot.claims, redelivered=slot.claims.acks_late)
         self.stop(parent)
 
     def _end_after(self, pool: Thread, worker: WorkerContext) -> None:

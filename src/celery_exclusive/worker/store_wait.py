@@ -80,7 +80,7 @@ class StoreWait:
                         _sleep(pause * random.uniform(0.5, 1.5), unless=is_over)
                     except SoftTimeLimitExceeded as limit:
                         error.interruption = limit
-                        raise error from None
+                        raise error  # noqa: B904 - its cause is the driver's error
                     if is_over():
                         raise
                 pause = min(pause * 2, _LONGEST_PAUSE)
