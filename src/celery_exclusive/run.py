@@ -14,6 +14,7 @@ from celery_exclusive.core.claim import FINISHED, Claim, UniqueUntil
 from celery_exclusive.errors import LockHeld
 from celery_exclusive.leases.lease import Lease
 from celery_exclusive.options.declared import Exclusive, Unique
+from celery_exclusive.options.option import Option
 from celery_exclusive.system.deadline import Budget
 
 
@@ -63,8 +64,10 @@ class Run:
     ) -> None:
         """Set the replacement of the body: a result for a skip, an error for a failure."""
         if outcome.kind == "skip":
-            option = unique if outcome.reason == "duplicate" else exclusive
-            self.skipped = ((option or Unique()).skipped(outcome.key, outcome.existing_id),)
+            option: Option | None = unique if outcome.reason == "duplicate" else exclusive
+            if option is None:  # of another release of the code: the default result
+                option = Unique()
+            self.skipped = (option.skipped(outcome.key, outcome.existing_id),)
         else:
             assert exclusive  # noqa: S101 - no other lock conflicts
             text = _refusal(task, exclusive, outcome)

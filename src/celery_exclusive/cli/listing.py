@@ -70,7 +70,9 @@ def duration(microseconds: int) -> str:
 
 def _rows(key: str, task: str | None, snapshot: Snapshot) -> Iterator[tuple[str, ...]]:
     name, state = (escaped(key), escaped(task or "-")), snapshot.state
-    waiting = f"{snapshot.all_waiting}" + f" ({snapshot.aside} aside)" * bool(snapshot.aside)
+    waiting = str(snapshot.all_waiting)
+    if snapshot.aside:
+        waiting += f" ({snapshot.aside} aside)"
     for owner in snapshot.holders:
         age, left = duration(owner.age), duration(owner.remaining)
         yield (*name, escaped(task_id(owner.id)), state, age, left, waiting, str(owner.fence))

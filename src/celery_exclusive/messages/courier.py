@@ -150,7 +150,10 @@ class Courier:
             if message:
                 yield replace(wake, message=message)
                 continue
-            (notices.forged if wake.message else notices.message_gone)(wake.key, wake.id)
+            if wake.message:
+                notices.forged(wake.key, wake.id)
+            else:
+                notices.message_gone(wake.key, wake.id)
             # The broker may have the genuine message, which runs when it is redelivered.
             self.services.store.apply(wake.key, Remove(wake.id, ending="open"))
 

@@ -126,18 +126,24 @@ class Exclusive(Option):
 
     def _check_line(self) -> None:
         """Refuse what is for a line where there is none, or where calls join it themselves."""
-        for name, default in {"order": "arrived", "max_waiting": None, "on_full": "raise"}.items():
-            value = getattr(self, name)
-            if value != default and self.on_conflict != "wait":
-                self.refuse(
-                    f"{name}={value!r} is for on_conflict='wait': with {self.on_conflict!r} there is no "
-                    "line. Leave one of them out."
-                )
+        if self.on_conflict != "wait":
+            if self.order != "arrived":
+                self._refuse_without_line(f"order={self.order!r}")
+            if self.max_waiting is not None:
+                self._refuse_without_line(f"max_waiting={self.max_waiting!r}")
+            if self.on_full != "raise":
+                self._refuse_without_line(f"on_full={self.on_full!r}")
         if self.order == "published" and self.max_waiting is not None:
             self.refuse(
                 "order='published' has no max_waiting=: calls take their places when they are published, and "
                 "none is refused. Leave one of them out."
             )
+
+    def _refuse_without_line(self, given: str) -> None:
+        self.refuse(
+            f"{given} is for on_conflict='wait': with {self.on_conflict!r} there is no line. Leave one of "
+            "them out."
+        )
 
     def _check_give_up_after(self) -> None:
         seconds = self.give_up_after

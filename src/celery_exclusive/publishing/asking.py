@@ -98,16 +98,20 @@ class AskingPublish:
         `how`: the function that sends it, if not `apply` of the store. `sends`: it has the message.
         """
         was_sent = self.may_be_sent
-        self.may_hold = self.is_unanswered = True  # an interruption may come after the grant
+        self.may_hold = True  # an interruption may come after the grant
+        self.is_unanswered = True
         self.may_be_sent = was_sent or sends
         try:
             reply = (how or self.store.apply)(self.key, operation, *more)
         except (NotDone, StoreRefused):
-            self.may_hold = self.is_unanswered = self.may_be_sent = was_sent
+            self.may_hold = was_sent
+            self.is_unanswered = was_sent
+            self.may_be_sent = was_sent
             raise
         self.is_unanswered = False
         if reply is None:
-            self.may_hold = self.may_be_sent = was_sent
+            self.may_hold = was_sent
+            self.may_be_sent = was_sent
             return None
         if how and (reply.wake or reply.aside):  # of what `apply` does not follow up
             self.services.courier.follow_up(reply)
@@ -140,8 +144,11 @@ class AskingPublish:
 
     def ask_and_push(self, operation: AcquireAlone, captured: Captured) -> Answer:
         """Ask, and push the message with the request if it is small, and goes to the store's database."""
-        channel, to, payload = (self._has_one_place and captured.prepare_push()) or (None, "", "")
-        if channel is None or len(payload) > _LARGE:
+        push = captured.prepare_push() if self._has_one_place else None
+        if push is None:
+            return self.ask(operation)
+        channel, to, payload = push
+        if len(payload) > _LARGE:
             return self.ask(operation)
         if address.place(channel.pool.connection_kwargs) != self.services.broker_place:
             return self.ask(operation)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import lru_cache
 from inspect import signature
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery import Celery
@@ -102,8 +101,17 @@ def _routed(amqp: Any, name: str, args: Any, kwargs: Any, options: dict[str, Any
     route_name, task_type = others.get("route_name") or name, others.get("task_type")
     routed = (router or amqp.router).route(to_route, route_name, args, kwargs, task_type)
     refused = {option: routed.pop(option) for option in routed.keys() & _NOT_ROUTED}
-    # The options are routed: Celery's own routing only adds what it refuses.
-    return {**others, **routed, "router": SimpleNamespace(route=lambda given, *_: {**given, **refused})}
+    return {**others, **routed, "router": _Routed(refused)}
+
+
+class _Routed:
+    """A router in place of Celery's, for options that are routed: it only adds what Celery refuses."""
+
+    def __init__(self, refused: dict[str, Any]) -> None:
+        self.refused = refused
+
+    def route(self, options: dict[str, Any], *_: Any) -> dict[str, Any]:
+        return {**options, **self.refused}
 
 
 def _refuse_misspelt(name: str, options: dict[str, Any]) -> None:

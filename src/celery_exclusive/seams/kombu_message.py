@@ -53,11 +53,37 @@ def capturing(producer: Any, header: str, sender: Sender) -> Any:
 
 @cache
 def _capturing_class(cls: Any) -> Any:
-    def _publish(self: Any, *parts: Any, **named: Any) -> Any:
-        names = Encoded._fields
-        own = {name: named.pop(name) for name in names[len(parts) :] if name in named} if named else {}
-        captured = Captured(self, Encoded(*parts[: len(names)], **own), parts[len(names) :], named)
-        return self._sender(captured) if self._header in captured.encoded.headers else captured.send()
+    def _publish(  # noqa: PLR0913, PLR0917 - the parameters of kombu's, whose order the probe checks
+        self: Any,
+        body: Any,
+        priority: int | None,
+        content_type: str,
+        content_encoding: str,
+        headers: dict[str, Any],
+        properties: dict[str, Any],
+        routing_key: str,
+        mandatory: bool,
+        immediate: bool,
+        exchange: str,
+        declare: Any,
+        *more: Any,
+        **named: Any,
+    ) -> Any:
+        encoded = Encoded(
+            body,
+            priority,
+            content_type,
+            content_encoding,
+            headers,
+            properties,
+            routing_key,
+            mandatory,
+            immediate,
+            exchange,
+            declare,
+        )
+        captured = Captured(self, encoded, more, named)
+        return self._sender(captured) if self._header in headers else captured.send()
 
     return type(cls.__name__, (cls,), {"__slots__": ("_header", "_sender"), "_publish": _publish})
 

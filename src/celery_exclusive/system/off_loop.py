@@ -8,7 +8,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures.thread import ThreadPoolExecutor  # redis-py needs it, and it is too late at exit
 from contextvars import copy_context
-from functools import lru_cache
 from threading import get_ident
 from typing import Final, TypeVar
 
@@ -17,6 +16,8 @@ from celery_exclusive.system.threads import is_green
 T = TypeVar("T")
 _THREADS: Final = 8
 """A call of a store may need a connection each, so they are few. No call outlasts the store's timeout."""
+_executors: Final[dict[int, ThreadPoolExecutor]] = {}
+"""The threads of this process, by its pid: a forked child has no threads of its parent."""
 
 
 async def off_loop(call: Callable[[], T], clean_up: Callable[[], object] | None = None) -> T:
@@ -47,9 +48,10 @@ def is_in_loop() -> bool:
     if asyncio is None or is_green():
         return False
     try:
-        return bool(asyncio.get_running_loop())
+        asyncio.get_running_loop()
     except RuntimeError:
         return False
+    return True
 
 
 def strand() -> tuple[int, object]:
@@ -65,7 +67,7 @@ def strand() -> tuple[int, object]:
 def _submit(call: Callable[[], T]) -> Future[T]:
     """Begin a call in a thread. Where no thread starts, as at the exit of the interpreter, call it now."""
     try:
-        return _executor(os.getpid()).submit(copy_context().run, call)
+        return _executor().submit(copy_context().run, call)
     except RuntimeError:
         future: Future[T] = Future()
         try:
@@ -75,6 +77,10 @@ def _submit(call: Callable[[], T]) -> Future[T]:
         return future
 
 
-@lru_cache(1)
-def _executor(pid: int) -> ThreadPoolExecutor:  # noqa: ARG001 - a forked child has no threads of its parent
-    return ThreadPoolExecutor(_THREADS, "celery-exclusive")
+def _executor() -> ThreadPoolExecutor:
+    pid = os.getpid()
+    executor = _executors.get(pid)
+    if executor is None:
+        _executors.clear()
+        executor = _executors[pid] = ThreadPoolExecutor(_THREADS, "celery-exclusive")
+    return executor
