@@ -28,8 +28,8 @@ _named_stores: WeakSet[Services] = WeakSet()
 """The apps of this process whose store is in the log."""
 
 
-def skipped(task: str, id: str, lock: str, by: Sequence[Owner]) -> None:
-    logger.info("Task %s[%s] skipped: lock %s %s", task, id, lock, held(by))
+def skipped(task: str, id: str, lock: str, by: Sequence[Owner], others: int) -> None:
+    logger.info("Task %s[%s] skipped: lock %s %s", task, id, lock, held(by, others))
 
 
 def duplicate(task: str, id: str, key: str, existing_id: str) -> None:
@@ -50,8 +50,8 @@ def continues_without_place(task: str, id: str, lock: str, error: Exception) -> 
     logger.error(text, task, id, lock, error)
 
 
-def rescheduled(task: str, id: str, lock: str, by: Sequence[Owner], pause: float) -> None:
-    logger.info("Task %s[%s] rescheduled in %.1f s: lock %s %s", task, id, pause, lock, held(by))
+def rescheduled(task: str, id: str, lock: str, by: Sequence[Owner], others: int, pause: float) -> None:
+    logger.info("Task %s[%s] rescheduled in %.1f s: lock %s %s", task, id, pause, lock, held(by, others))
 
 
 def runs_without_option(task: str, id: str, lock: str) -> None:
@@ -62,9 +62,9 @@ def runs_without_option(task: str, id: str, lock: str) -> None:
     logger.warning(text, task, id, lock)
 
 
-def parked(task: str, id: str, lock: str, position: int, by: Sequence[Owner]) -> None:
+def parked(task: str, id: str, lock: str, position: int, by: Sequence[Owner], others: int) -> None:
     where = f"number {position} in line" if position else "behind its own run"
-    logger.info("Task %s[%s] parked: %s for lock %s %s", task, id, where, lock, held(by))
+    logger.info("Task %s[%s] parked: %s for lock %s %s", task, id, where, lock, held(by, others))
 
 
 def stale(task: str, id: str, lock: str) -> None:
@@ -81,8 +81,8 @@ def lease_lost(services: Services, task: str, id: str, lock: str) -> None:
     events.send(services, "lock-lost", uuid=id, name=task, lock=lock)
 
 
-def waits(owner_name: str, lock: str, by: Sequence[Owner]) -> None:
-    logger.info("%s waits for lock %s %s", owner_name, lock, held(by))
+def waits(owner_name: str, lock: str, by: Sequence[Owner], others: int) -> None:
+    logger.info("%s waits for lock %s %s", owner_name, lock, held(by, others))
 
 
 def may_wait_for_itself(lock: str) -> None:
@@ -135,9 +135,9 @@ def restored(url: str, locks: Sequence[str]) -> None:
     run_in_hub(logger.error, text, url, ", ".join(locks))
 
 
-def full(task: str, id: str, lock: str, waiting: int, by: Sequence[Owner]) -> None:
+def full(task: str, id: str, lock: str, waiting: int, by: Sequence[Owner], others: int) -> None:
     text = "Task %s[%s] skipped: the line of lock %s is full, with %d waiting; the lock is %s"
-    logger.info(text, task, id, lock, waiting, held(by))
+    logger.info(text, task, id, lock, waiting, held(by, others))
 
 
 def line_grows(task: str, lock: str, waiting: int) -> None:
@@ -284,11 +284,11 @@ def releases_dropped(key: str, count: int) -> None:
     logger.warning(text, count, key)
 
 
-def held(by: Sequence[Owner]) -> str:
-    """Describe the owners of a lock: "held by <task id> for 1.5s and 2 more"."""
+def held(by: Sequence[Owner], others: int = 0) -> str:
+    """Describe the owners of a lock, and the number of others: "held by <task id> for 1.5s and 2 more"."""
     if not by:
         return "held by an owner that the store does not name"
-    owner, others = by[0], len(by) - 1
+    owner, others = by[0], len(by) - 1 + others
     what = f"held by {task_id(owner.id)} for {owner.age / SECOND:.1f}s"
     if owner.phase == "offered":
         what = f"offered to {task_id(owner.id)}"

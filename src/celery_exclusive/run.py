@@ -113,7 +113,7 @@ def leases_of_runs() -> Iterator[Lease]:
 
 def _refusal(task: str, option: Exclusive, outcome: Outcome) -> str:
     """Return the text of the error of a task that fails because its lock is held, or its line is full."""
-    held = notices.held(outcome.by)
+    held = notices.held(outcome.by, outcome.others)
     if outcome.reason == "full":
         return (
             f"task {task} cannot wait in the line of lock {outcome.key}: {outcome.waiting} "

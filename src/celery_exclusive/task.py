@@ -34,6 +34,7 @@ class LockHolder:
 class LockState:
     """The state of a key: its holders, the number of waiting tasks, and the owner of its unique key.
 
+    Of more than ten holders it names ten; `other_holders` is the number of the rest.
     `position` is the place in line that a call would get now, 0 if it would run at once. `unique_holder` is
     the task that holds the unique key; `is_unique_holder_queued`: its body has not begun yet.
     """
@@ -44,6 +45,7 @@ class LockState:
     position: int = 0
     unique_holder: LockHolder | None = None
     is_unique_holder_queued: bool = False
+    other_holders: int = 0
 
     @property
     def is_running(self) -> bool:
@@ -130,7 +132,7 @@ class TaskMixin:
                 raise UnreadableKey(key, snapshot.problem, services.store.url)
         lock = seen[0] if exclusive else Snapshot()
         own = seen[-1] if unique else Snapshot()
-        has_room = not exclusive or len(lock.holders) + lock.waiting < exclusive.limit
+        has_room = not exclusive or len(lock.holders) + lock.others + lock.waiting < exclusive.limit
         holders, unique_holders = _holders(lock.holders), _holders(own.holders)
         phase = own.holders[0].phase if unique_holders else None
         return LockState(
@@ -140,6 +142,7 @@ class TaskMixin:
             position=0 if has_room else lock.waiting + 1,
             unique_holder=unique_holders[0] if unique_holders else None,
             is_unique_holder_queued=phase in NOT_BEGUN,
+            other_holders=lock.others,
         )
 
     def release_lock(

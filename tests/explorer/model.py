@@ -17,7 +17,7 @@ Not modelled, on purpose:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from celery_exclusive.core.key_state import OFFERS_ASIDE, OFFERS_IN_LINE
@@ -31,6 +31,7 @@ from celery_exclusive.core.operations import (
     Reap,
     Release,
     Renew,
+    ids_of,
 )
 from celery_exclusive.core.records import BEGUN, NEVER, Document, Entry, Holder, Line, State, overdue
 from celery_exclusive.core.step import Transition, step
@@ -83,6 +84,7 @@ class Setting:
     the store keeps it. `outages`: the store is away for so long that all leases lapse. `ordered`: tasks take
     their places in line when they are published, and start in this order. `kills`: the body of the first task
     kills its worker each time, so often at most. `hangs`: it never ends, and all other messages expire.
+    `crowded`: a step reads as little of the holders as of a key with many.
     """
 
     name: str = field(compare=False)
@@ -104,6 +106,7 @@ class Setting:
     ordered: bool = False
     kills: int = 0
     hangs: bool = False
+    crowded: bool = False
     offers_in_line: int = OFFERS_IN_LINE
     offers_aside: int = OFFERS_ASIDE
 
@@ -604,7 +607,8 @@ class Model:
     ) -> tuple[Store, object, tuple[str, ...]]:
         id = "" if isinstance(operation, Reap) else operation.id
         document, line = _load(store, id, self.setting.limit, mine=mine)
-        transition = self.protocol.step(document, line, operation, NOW)
+        seen, seen_line = _as_of_many(document, line, operation) if self.setting.crowded else (document, line)
+        transition = self.protocol.step(seen, seen_line, operation, NOW)
         if isinstance(transition.answer, Granted) and not mine and transition.answer.fence <= LAST_FENCE:
             raise Violation(f"the fence of {id} does not grow")
         messages = {place.id: place.message for place in store.line}
@@ -621,7 +625,10 @@ class Model:
         ]
         leases = [
             Lease(holder.id, holder.may_have_copies, holder.expiry <= NOW)
-            for holder in sorted(transition.document.holders, key=lambda holder: holder.fence)
+            for holder in sorted(
+                {*document.holders} - {*seen.holders} | {*transition.document.holders},
+                key=lambda holder: holder.fence,
+            )
         ]
         tombstones = dict(store.tombstones)
         if transition.tombstone is not None:
@@ -690,6 +697,18 @@ def _load(store: Store, id: str, limit: int, *, mine: bool) -> tuple[Document, L
         tombstone=dict(store.tombstones).get(id),
     )
     return Document(limit, LAST_FENCE, holders, EPOCH, NOW if due else deadline), line
+
+
+def _as_of_many(document: Document, line: Line, operation: Operation) -> tuple[Document, Line]:
+    """Leave out what a step need not read of a key with many holders."""
+    ids = ids_of(operation)
+    read = tuple(one for one in document.holders if one.id in ids or one.expiry <= NOW)
+    unread = [one.expiry for one in document.holders if one not in read]
+    behind = tuple(entry for entry in line.behind if entry.id in {one.id for one in read})
+    return (
+        replace(document, holders=read, unread=len(unread), unread_expiry=min(unread, default=NEVER)),
+        replace(line, behind=behind, others_behind=len(line.behind) - len(behind)),
+    )
 
 
 def _offered(entry: Entry) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from celery_exclusive.core.operations import Acquire, Operation, Stale
-from celery_exclusive.core.records import BEGUN, Document, Line
+from celery_exclusive.core.records import BEGUN, NEVER, Document, Line
 from celery_exclusive.core.step import Transition, step
 from tests.explorer.model import MOST_DEATHS, Protocol, Setting
 
@@ -41,6 +41,9 @@ SETTINGS = (
     Setting("order: a body that kills its workers", ordered=True, recovers=True, kills=MOST_DEATHS, slow=1),
     Setting("order: messages expire", ordered=True, hangs=True, tasks=3, workers=3, slow=1, lost_replies=1),
     Setting("early ack: messages expire", early=True, hangs=True, tasks=3, workers=3, slow=2),
+    Setting("crowded: three tasks, a crash", crowded=True, tasks=3, workers=3, limit=2, crashes=1),
+    Setting("crowded: recover, a crash", crowded=True, recovers=True, limit=2, crashes=2),
+    Setting("crowded: a live lease lapses", crowded=True, limit=2, pauses=1, lost_acks=1),
     Setting("order: early ack, a crash", ordered=True, early=True, tasks=3, crashes=1, slow=1),
     Setting(
         "every head steps aside: a crash, a slow queue", offers_in_line=1, offers_aside=5, crashes=1, slow=1
@@ -68,6 +71,7 @@ LARGE = (
     Setting("recover: three tasks", recovers=True, tasks=3, workers=3, crashes=1, outages=1),
     Setting("recover: limit 2", recovers=True, tasks=3, workers=3, limit=2, crashes=1, outages=1),
     Setting("recover: retry, replies", recovers=True, retries=1, crashes=1, lost_replies=1),
+    Setting("crowded", crowded=True, recovers=True, tasks=3, workers=3, limit=2, crashes=1, outages=1),
     Setting("all: late", crashes=1, lost_acks=1, unfinished=1, slow=1, pauses=1),
     Setting("all: three workers", workers=3, crashes=1, lost_acks=1, unfinished=1, slow=1),
     Setting("two crashes, two lost connections", crashes=2, lost_acks=2),
@@ -129,6 +133,14 @@ def _no_recall(document: Document, line: Line, operation: Operation, now: int) -
     return step(document, replace(line, overdue=()), operation, now)
 
 
+def _counts_what_it_reads(document: Document, line: Line, operation: Operation, now: int) -> Transition:
+    return step(replace(document, unread=0), line, operation, now)
+
+
+def _sees_no_other_end(document: Document, line: Line, operation: Operation, now: int) -> Transition:
+    return step(replace(document, unread_expiry=NEVER), replace(line, others_behind=0), operation, now)
+
+
 def _no_limit(document: Document, line: Line, operation: Operation, now: int) -> Transition:
     if isinstance(operation, Acquire):
         operation = replace(operation, limit=operation.limit + 1)
@@ -185,6 +197,14 @@ CONTROLS = {
     "what expires in line waits for its turn": (
         Setting("messages expire behind a body that hangs", hangs=True),
         Protocol(_no_recall),
+    ),
+    "holders that were not read do not count": (
+        Setting("crowded", crowded=True, tasks=3, workers=3, limit=2),
+        Protocol(_counts_what_it_reads),
+    ),
+    "the end of a lease that was not read is not awaited": (
+        Setting("crowded: a crash", crowded=True, recovers=True, limit=2, crashes=1),
+        Protocol(_sees_no_other_end),
     ),
     "any token will do": (Setting("a lost connection", lost_acks=1), Protocol(_any_token)),
     "nobody is woken": (Setting("no fault at all"), Protocol(_no_offer)),

@@ -149,11 +149,12 @@ def histories_of(
     shortest: int,
     longest: int,
     share: tuple[bool, ...],
+    crowd: int | None = None,
 ) -> Strategy[list[Action]]:
     """A line of some ids, which nobody looks after perhaps, and then what happens to these ids.
 
     `limits` are those of deliveries, where None is the key's usual one, `chosen` those of other operations.
-    `share`: how many of the operations are of those that have a limit.
+    `share`: how many of the operations are of those that have a limit. `crowd` is the limit of the first ids.
     """
     taken = some.none() | some.tuples(ids, phases)
     take = (
@@ -173,7 +174,7 @@ def histories_of(
         expiries,
     )
     arrivals = some.builds(
-        Take, keys, ids, some.just("t1"), ttls, some.none(), some.just("fresh"), some.just(b"one")
+        Take, keys, ids, some.just("t1"), ttls, some.just(crowd), some.just("fresh"), some.just(b"one")
     )
     inherited = some.none() | some.tuples(ids, tokens)
     removals = some.builds(Remove, ids, some.sampled_from(("done", "open", "superseded")))
@@ -242,7 +243,17 @@ many = histories_of(
     share=(False, True, True, True),
 )
 """With lines that are longer than a step reads under a small limit."""
-histories = some.sampled_from((few, many, many)).flatmap(lambda kind: kind)
+crowded = histories_of(
+    some.sampled_from((*IDS, *map(str, range(30)))),
+    some.sampled_from((9, 12, 12, 20)),
+    some.sampled_from((12, 20)),
+    shortest=15,
+    longest=30,
+    share=(False, False, True),
+    crowd=20,
+)
+"""With more holders than a step reads."""
+histories = some.sampled_from((few, many, many, crowded)).flatmap(lambda kind: kind)
 
 
 def take(

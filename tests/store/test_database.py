@@ -146,7 +146,7 @@ def test_a_fence_is_above_the_fence_of_a_row_that_the_reaper_deleted_meanwhile(
     fences: list[int] = []
 
     def acquire_slowly(transaction: Transaction) -> object:
-        loaded = transaction.load("key", "a")
+        loaded = transaction.load("key", ("a",))
         if not fences:
             granted = other.apply("key", take("b")).answer
             assert isinstance(granted, Granted)
@@ -477,7 +477,7 @@ def test_a_client_that_stands_still_in_a_transaction_is_in_the_way_for_seconds(
     may_go_on = threading.Event()
 
     def stand_still(transaction: Transaction) -> object:
-        loaded = transaction.load("key", "b")
+        loaded = transaction.load("key", ("b",))
         assert may_go_on.wait(60)
         return transaction._carry_out("key", take("b"), loaded)
 

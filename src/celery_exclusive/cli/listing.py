@@ -44,6 +44,7 @@ def record(key: str, task: str | None, snapshot: Snapshot) -> dict[str, Any]:
         ],
         "waiting": snapshot.all_waiting,
         "aside": snapshot.aside,
+        **({"other_holders": snapshot.others} if snapshot.others else {}),
         **({"problem": snapshot.problem} if snapshot.problem else {}),
     }
 
@@ -76,6 +77,8 @@ def _rows(key: str, task: str | None, snapshot: Snapshot) -> Iterator[tuple[str,
     for owner in snapshot.holders:
         age, left = duration(owner.age), duration(owner.remaining)
         yield (*name, escaped(task_id(owner.id)), state, age, left, waiting, str(owner.fence))
+    if snapshot.others:
+        yield (*name, f"and {snapshot.others} more", state, "-", "-", waiting, "-")
     if not snapshot.holders:
         yield (*name, "-", state, "-", "-", waiting, "-")
 

@@ -47,7 +47,8 @@ class Outcome:
     wait: the store has the message. reschedule: the message is delivered again later. drop: another copy of
     the message runs, or has run.
 
-    * `key`: the key that decided. `by`: its owners. `existing_id`: the task of the first owner.
+    * `key`: the key that decided. `by` and `others`: its owners, as in `Parked`. `existing_id`: the task of
+      the first owner.
     * `reason`: the reason of a skip or failure.
     * `fence`, `unique_fence`: the fences of the lock and of the unique key, as far as they were granted.
     * `position`: the place of a waiting task in line. `waiting`: the number of tasks in a full line.
@@ -64,6 +65,7 @@ class Outcome:
     position: int = 0
     waiting: int = 0
     may_hold_unique: bool = False
+    others: int = 0
 
     @property
     def has_lock(self) -> bool:
@@ -130,13 +132,14 @@ def _acquire_lock(delivery: Delivery, claim: Claim, policy: Policy) -> Plan[Outc
     if isinstance(answer, Granted):
         return Outcome("run", claim.key, fence=answer.fence)
     if isinstance(answer, Parked):
-        return Outcome("wait", claim.key, answer.by, position=answer.position)
+        return Outcome("wait", claim.key, answer.by, position=answer.position, others=answer.others)
     if isinstance(answer, Full):
         kind = ON_CONFLICT[policy.on_full]
-        return Outcome(kind, claim.key, answer.by, first_task_id(answer.by), "full", waiting=answer.waiting)
+        held = Outcome(kind, claim.key, answer.by, first_task_id(answer.by), others=answer.others)
+        return replace(held, reason="full", waiting=answer.waiting)
     if isinstance(answer, Held):
         kind = ON_CONFLICT["wait" if has_to_wait else policy.on_conflict]
-        return Outcome(kind, claim.key, answer.by, first_task_id(answer.by))
+        return Outcome(kind, claim.key, answer.by, first_task_id(answer.by), others=answer.others)
     return Outcome("drop", claim.key)
 
 
@@ -195,7 +198,7 @@ def _begin(delivery: Delivery, unique: UniqueClaim, run: Outcome) -> Plan[Outcom
         yield Ask(delivery.exclusive.key, Remove(delivery.exclusive.id, ending="open"))
         yield Ask(delivery.exclusive.key, delivery.exclusive.release("open"))
     if isinstance(answer, Parked):
-        return Outcome("wait", claim.key, answer.by, position=answer.position)
+        return Outcome("wait", claim.key, answer.by, position=answer.position, others=answer.others)
     by = answer.by if isinstance(answer, Held) else None  # the store keeps no line
     return Outcome("drop", claim.key) if by is None else Outcome("reschedule", claim.key, by)
 
@@ -239,7 +242,7 @@ def _release_dead_run(unique: UniqueClaim, lock: Claim) -> Plan[None]:
     locked = yield Ask(lock.key, None, may_fail=True)
     if not (isinstance(runs, Held) and isinstance(locked, Held)):
         return
-    if lock.id in [owner.id for owner in locked.by]:
+    if locked.others or lock.id in [owner.id for owner in locked.by]:
         return
     for run in runs.by:
         if run.id == unique.claim.id:

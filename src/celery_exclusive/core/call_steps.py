@@ -14,18 +14,18 @@ class CallSteps(KeyState):
         self.advance()
         own = self.holders.get(op.id)
         if own and not own.belongs_to(op.token):  # another delivery of this id runs
-            return Held(self.owners())
+            return Held(*self.owners())
         # The id of a call is new: a mark of it can only come from an earlier request of its publisher.
-        is_refused = bool(self.holders or self.waiting) and not (op.repeated or op.inherits)
+        is_refused = bool(self.held or self.waiting) and not (op.repeated or op.inherits)
         known = None if own or is_refused or op.phase == "running" else self.mark
         if known not in (None, GIVEN_UP):
             return Stale()
         lease = own or (None if known else self._inherited(op))
-        is_free = not (self.holders or self.waiting or known)
+        is_free = not (self.held or self.waiting or known)
         if not lease and not is_free:
             if op.sends and op.repeated:
                 self.new_tombstone = GIVEN_UP
-            return Held(self.owners())
+            return Held(*self.owners())
         fence = lease.fence if lease else self.next_number()
         if lease:
             del self.holders[lease.id]

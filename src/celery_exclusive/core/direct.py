@@ -21,7 +21,9 @@ def admit_directly(lock: Claim | None, unique: UniqueClaim | None, on_conflict: 
         key = lock.key
         answer = yield Ask(key, lock.acquire(), park=on_conflict in ("wait", "reschedule"))
         if isinstance(answer, Held):
-            return Outcome(ON_CONFLICT[on_conflict], key, answer.by, first_task_id(answer.by))
+            return Outcome(
+                ON_CONFLICT[on_conflict], key, answer.by, first_task_id(answer.by), others=answer.others
+            )
         assert isinstance(answer, Granted)  # noqa: S101 - there is no entry, and no line to be full
         outcome = Outcome("run", key, fence=answer.fence)
     if unique:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from celery_exclusive.core.operations import Acquire, AcquireAlone, Owner, Restore
@@ -9,6 +10,7 @@ from celery_exclusive.core.records import (
     AT_BROKER,
     GIVEN_UP,
     KEEPS_PLACE,
+    NAMED,
     NEVER,
     OFFERED_AT_ONCE,
     SECOND,
@@ -18,6 +20,7 @@ from celery_exclusive.core.records import (
     Holder,
     Line,
     Phase,
+    by_expiry,
 )
 
 FIRST_OFFER = 5 * SECOND
@@ -38,6 +41,12 @@ def owner(lease: Holder, now: int) -> Owner:
     return Owner(lease.id, age, max(lease.expiry - now, 0), lease.fence, lease.phase, lease.token)
 
 
+def named(leases: Iterable[Holder], own: str = "") -> list[Holder]:
+    """Return the holders that an answer names, in the order of their grants: the own, and the next to end."""
+    first = sorted(by_expiry(leases), key=lambda lease: lease.id != own)[:NAMED]
+    return sorted(first, key=lambda lease: lease.fence)
+
+
 class KeyState:
     """A document and its line, with the changes of this step. `id` is the id of the operation.
 
@@ -56,6 +65,7 @@ class KeyState:
         self.limit = document.limit
         self.fence = document.fence
         self.holders = {holder.id: holder for holder in document.holders}
+        self.unread, self.unread_expiry = document.unread, document.unread_expiry
         self.entries = {entry.id: entry for entry in (*line.overdue, *line.head, *line.aside, *line.behind)}
         if line.entry:
             self.entries[self.id] = line.entry
@@ -133,17 +143,23 @@ class KeyState:
 
     def slots_to_offer(self) -> int:
         """Return how many slots are free, up to those that are offered at a time."""
-        return max(min(self.limit - len(self.holders), OFFERED_AT_ONCE), 0)
+        return max(min(self.limit - self.held, OFFERED_AT_ONCE), 0)
+
+    @property
+    def held(self) -> int:
+        """The number of holders."""
+        return len(self.holders) + self.unread
 
     def head(self) -> list[Entry]:
         waiting = [entry for entry in self.entries.values() if entry.state == "waiting"]
         return sorted(waiting, key=lambda entry: entry.seq)
 
-    def owners(self) -> tuple[Owner, ...]:
-        leases = sorted(self.holders.values(), key=lambda lease: lease.fence)
-        owners = [owner(lease, self.now) for lease in leases]
+    def owners(self) -> tuple[tuple[Owner, ...], int]:
+        """Return the owners that an answer names, holders first, and the number of others."""
+        owners = [owner(lease, self.now) for lease in named(self.holders.values(), self.id)]
         offered = [entry for entry in self.head()[: self.slots_to_offer()] if entry.id != self.id]
-        return (*owners, *(Owner(e.id, 0, e.offer_until - self.now, phase="offered") for e in offered))
+        owners += [Owner(e.id, 0, e.offer_until - self.now, phase="offered") for e in offered]
+        return tuple(owners[:NAMED]), max(self.held + len(offered) - NAMED, 0)
 
     def put(self, entry: Entry) -> None:
         """Store a new or changed entry. An entry that is now behind its run is not woken."""
@@ -246,14 +262,19 @@ class KeyState:
         times = [entry.offer_until for entry in self.head()[: self.slots_to_offer()]]
         aside = [entry.offer_until for entry in self.entries.values() if entry.state == "aside"]
         others_wait = bool(self.waiting or aside)
+        counts_all = (
+            others_wait or self.line.others_behind
+        )  # of many holders it is not known which have copies
         # Requests of other tasks must not put off the sweep that recovers.
         is_sweep = self.recovers is not None
         times += [
             self.now + SWEEP_AGAIN if is_sweep and self._stays_expired(lease) else lease.expiry
             for lease in self.holders.values()
-            if others_wait or lease.id in self.entries
+            if counts_all or lease.id in self.entries
         ]
-        if len(self.holders) < self.limit:
+        if counts_all and self.unread_expiry != NEVER:
+            times.append(self.unread_expiry)
+        if self.held < self.limit:
             times += [until for until in aside if until != NEVER]
         if self.first_deadline != NEVER:
             times.append(self.first_deadline)

@@ -217,6 +217,15 @@ KeyOperation = (
 Operation = KeyOperation | Renew | Reap
 
 
+def ids_of(operation: Operation) -> tuple[str, ...]:
+    """Return the ids whose leases the operation reads, its own id first."""
+    if isinstance(operation, Acquire) and operation.takes_over:
+        return operation.id, operation.takes_over[0]
+    if isinstance(operation, AcquireAlone) and operation.inherits:
+        return operation.id, operation.inherits[0]
+    return () if isinstance(operation, Reap) else (operation.id,)
+
+
 @dataclass(frozen=True, slots=True)
 class Owner:
     """The owner of a key: a holder, or an id with an offer and no lease. `age`: the time since the grant."""
@@ -236,20 +245,27 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """The store has the message. `position` in line counts from 1; 0: behind its own run."""
+    """The store has the message. `position` in line counts from 1; 0: behind its own run.
+
+    `by` names at most ten owners, the operation's id among them if it is one; `others` is the number of the
+    rest.
+    """
 
     position: int
     by: tuple[Owner, ...]
+    others: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
     """No slot is free, and nothing was stored.
 
-    The answer to `Acquire` names at least one owner: a holder, or the task to which the slot is offered.
+    The answer to `Acquire` names at least one owner: a holder, or the task to which the slot is offered. `by`
+    and `others` are as in `Parked`.
     """
 
     by: tuple[Owner, ...]
+    others: int = 0
 
     @property
     def names_no_owner(self) -> bool:
@@ -263,6 +279,7 @@ class Full:
 
     waiting: int
     by: tuple[Owner, ...]
+    others: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ Times are whole microseconds of the store's clock, since a fence is one too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,6 +19,10 @@ Phase = Literal["running", "queued", "again", "period"]
 OwnerPhase = Literal[Phase, "offered"]
 NOT_BEGUN: tuple[Phase, ...] = ("queued", "again")
 State = Literal["waiting", "aside", "behind"]
+NAMED = 10
+"""The most owners that an answer names. A step reads all holders of a key that has no more than these."""
+ENDED_AT_ONCE = 100
+"""The most expired leases that one step reads, and ends, of a key with more than `NAMED` holders."""
 OFFERED_AT_ONCE = 100
 """The most slots of a key that are offered at a time, so that a large limit does not flood the broker."""
 SKIP_UNREADABLE = 600 * SECOND
@@ -85,9 +89,11 @@ class Entry:
 class Document:
     """The data of a key without its line.
 
-    `fence` is the highest one that was granted for this key, or for more keys of the store. `epoch` is the
-    random string that identifies the store, and changes when it loses its data. `deadline` is the deadline of
-    the entry whose message expires first; it may be early, never late.
+    `holders` are the ones that a step reads, see `readable`. `unread` is the number of the others, and
+    `unread_expiry` the expiry of the first of these. `fence` is the highest one that was granted for this
+    key, or for more keys of the store. `epoch` is the random string that identifies the store, and changes
+    when it loses its data. `deadline` is the deadline of the entry whose message expires first; it may be
+    early, never late.
     """
 
     limit: int = 1
@@ -95,6 +101,13 @@ class Document:
     holders: tuple[Holder, ...] = ()
     epoch: str = ""
     deadline: int = NEVER
+    unread: int = 0
+    unread_expiry: int = NEVER
+
+    @property
+    def held(self) -> int:
+        """The number of holders."""
+        return len(self.holders) + self.unread
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +117,8 @@ class Line:
     * `waiting`: the number of entries in line.
     * `head`: the first `reach()` entries in line, in order of seq.
     * `aside`: up to `reach()` entries aside, in order of (offer_until, id).
-    * `behind`: all entries behind their runs.
+    * `behind`: the entries behind their runs; of a key with more than `NAMED` holders the entries
+      of the operation's ids and of expired leases. `others_behind`: the number of the other ones.
     * `overdue`: only for a sweep: up to `RECALLED_AT_ONCE` entries whose deadline has come, in order of
       (deadline, id). `deadline`: the first deadline of all other entries.
     * `entry`: the entry of the operation's id. `ahead`: the number of entries in line before it, or of all
@@ -117,11 +131,36 @@ class Line:
     head: tuple[Entry, ...] = ()
     aside: tuple[Entry, ...] = ()
     behind: tuple[Entry, ...] = ()
+    others_behind: int = 0
     overdue: tuple[Entry, ...] = ()
     deadline: int = NEVER
     entry: Entry | None = None
     ahead: int = 0
     tombstone: str | None = None
+
+
+def by_expiry(holders: Iterable[Holder]) -> list[Holder]:
+    return sorted(holders, key=lambda holder: (holder.expiry, holder.id))
+
+
+def readable(
+    first: Iterable[Holder], held: int, ids: Collection[str], now: int
+) -> tuple[tuple[Holder, ...], int, int]:
+    """Return `holders`, `unread` and `unread_expiry` of the document that a step gets.
+
+    It reads all holders if there are at most `NAMED`. Of more, it reads the holders that have the
+    operation's `ids`, the expired ones up to `ENDED_AT_ONCE`, and the next to expire: as many as an answer
+    names when two of them have gone. `first`: at least these holders and the next one, out of `held`.
+    """
+    ordered = by_expiry(first)
+    if held <= NAMED:
+        return tuple(ordered), 0, NEVER
+    expired = [holder for holder in ordered if holder.expiry <= now]
+    living = ordered[len(expired) :]
+    chosen = {holder.id for holder in (*expired[:ENDED_AT_ONCE], *living[: NAMED + 2])}.union(ids)
+    read = tuple(holder for holder in ordered if holder.id in chosen)
+    unread_expiry = next((holder.expiry for holder in ordered if holder.id not in chosen), NEVER)
+    return read, held - len(read), unread_expiry
 
 
 def overdue(entries: Iterable[Entry], now: int) -> tuple[tuple[Entry, ...], int]:

@@ -107,7 +107,7 @@ class _Step(CallSteps):
             self.put(Entry(op.id, entry.seq, deaths=entry.deaths, deadline=self._deadline_of(op)))
             self.shorten_offers()
         self.advance()
-        return Parked(0 if lease else self.ahead + 1, self.owners())
+        return Parked(0 if lease else self.ahead + 1, *self.owners())
 
     def enqueue(self, op: Enqueue) -> Answer:
         self.limit = op.limit
@@ -119,13 +119,13 @@ class _Step(CallSteps):
         if not entry:
             self.kept = True
             entry = Entry(op.id, self.next_number(), deadline=self._deadline_of(op))
-            if len(self.holders) + self.ahead < self.limit:
+            if self.held + self.ahead < self.limit:
                 entry = replace(entry, offer_until=self.now + LONGEST_OFFER * self.first_offer, offers=1)
             else:
                 self.shorten_offers()
             self.put(entry)
         is_its_turn = entry.offer_until > self.now
-        return Applied(True) if is_its_turn else Parked(self.ahead + 1, self.owners())
+        return Applied(True) if is_its_turn else Parked(self.ahead + 1, *self.owners())
 
     def renew(self, op: Renew) -> Answer:
         lease = self.holders.get(op.id)
@@ -192,7 +192,7 @@ class _Step(CallSteps):
         """Restore a lease past the line, since a running body goes before an offer."""
         self.end_expired()
         lease = self.holders.get(op.id)
-        if lease or op.id in self.entries or self.tombstone is not None or len(self.holders) >= op.limit:
+        if lease or op.id in self.entries or self.tombstone is not None or self.held >= op.limit:
             return Applied(lease is not None and lease.token == op.token)
         self.limit = op.limit
         self.hold(op, self.next_number(), may_have_copies=True)
@@ -208,7 +208,13 @@ class _Step(CallSteps):
     def transition(self, answer: Answer) -> Transition:
         return Transition(
             document=Document(
-                self.limit, self.fence, tuple(self.holders.values()), self.epoch, self.first_deadline
+                self.limit,
+                self.fence,
+                tuple(self.holders.values()),
+                self.epoch,
+                self.first_deadline,
+                self.unread,
+                self.unread_expiry,
             ),
             answer=answer,
             entries=tuple(self.changed.values()),
@@ -236,7 +242,7 @@ class _Step(CallSteps):
     def _grant_free_slot(self, op: Acquire, entry: Entry | None) -> Answer | None:
         """Grant a free slot, if there is one behind the line. An id aside may get any slot."""
         ahead = 0 if op.order == "any" or (entry and entry.state == "aside") else self.ahead
-        has_room = len(self.holders) + ahead < self.limit
+        has_room = self.held + ahead < self.limit
         return self._enter(op, self.next_number()) if has_room else None
 
     def _enter(self, op: Acquire, fence: int) -> Answer:
@@ -279,9 +285,9 @@ class _Step(CallSteps):
     def _refuse(self, op: Acquire, *, is_newcomer: bool) -> Answer | None:
         """Return the answer to a delivery that must not be parked. None: park it."""
         if op.message is None or op.at_once:
-            return Held(self.owners())
+            return Held(*self.owners())
         if is_newcomer and op.max_waiting is not None and self.waiting >= op.max_waiting:
-            return Full(self.waiting, self.owners())
+            return Full(self.waiting, *self.owners())
         return None
 
     def _deadline_of(self, op: Acquire | Enqueue) -> int:

@@ -80,28 +80,34 @@ def release_queued(services: Services, keys: Iterable[str]) -> int:
 
 
 def _release(store: Store, key: str, *, force: bool) -> Released:
-    holders = store.inspect(key).holders
-    living = [holder for holder in holders if holder.phase == "running" and holder.remaining > 0]
-    if living and not force:
-        raise _held(key, living)
-    former, offered = [], []
-    # For an id without a lease the store only ends expired leases and offers.
-    for holder in holders or (Owner("", 0, 0),):
-        may_begin = not force and holder.phase != "running"
-        # A lease that does not run belongs to its id; once its task has begun, to a token that is not this.
-        reply = store.apply(key, Release(holder.id, "", "open") if may_begin else ForceRelease(holder.id))
-        if may_begin and reply.answer == Applied(False):
-            return _release(store, key, force=force)
-        offered += [wake.id for wake in reply.wake]
-        if reply.answer == Applied(True):
-            former.append(holder)
-    return Released(tuple(former), tuple(offered))
+    """Release the holders that a look at the key names, until it has no others."""
+    former: list[Owner] = []
+    offered: list[str] = []
+    while True:
+        seen, count = store.inspect(key), len(former)
+        living = [holder for holder in seen.holders if holder.phase == "running" and holder.remaining > 0]
+        if living and not force:
+            raise _held(key, living, seen.others)
+        # For an id without a lease the store only ends expired leases and offers.
+        for holder in seen.holders or (Owner("", 0, 0),):
+            may_begin = not force and holder.phase != "running"
+            # A lease that does not run belongs to its id; once its task has begun, to another token.
+            end = Release(holder.id, "", "open") if may_begin else ForceRelease(holder.id)
+            reply = store.apply(key, end)
+            if may_begin and reply.answer == Applied(False):
+                return _release(store, key, force=force)
+            offered += [wake.id for wake in reply.wake]
+            if reply.answer == Applied(True):
+                former.append(holder)
+        if not seen.others or len(former) == count:
+            return Released(tuple(former), tuple(offered))
 
 
-def _held(key: str, holders: Sequence[Owner]) -> LockHeld:
+def _held(key: str, holders: Sequence[Owner], others: int) -> LockHeld:
     owner = holders[0]
     holder = task_id(owner.id)
-    more = f" and {len(holders) - 1} more" if len(holders) > 1 else ""
+    count = len(holders) - 1 + others
+    more = f" and {count} more" if count else ""
     text = (
         f"lock {key} is held by {holder} for {owner.age / SECOND:.1f}s{more}, and was not released. It is "
         f"released when the holder ends; if its process is dead, in {owner.remaining / SECOND:.1f}s. "

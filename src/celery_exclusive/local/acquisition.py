@@ -15,7 +15,7 @@ from typing import Final
 
 from celery_exclusive import notices
 from celery_exclusive.core.claim import Claim
-from celery_exclusive.core.operations import Applied, Granted, Held, Owner
+from celery_exclusive.core.operations import Applied, Granted, Held
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import ExclusiveError, LeaseUnconfirmed, StoreError, StoreUnavailable
 from celery_exclusive.leases.attempts import Attempts
@@ -55,11 +55,11 @@ class Acquisition:
         acquisition.release()
 
     `lease` is set from the grant on; the heartbeat renews it while this object exists. `answer`: the store's
-    last one. `held_by`: the owners of the key at the last try in vain.
+    last one. `held`: the answer to the last try in vain.
     """
 
     lease: Lease | None = None
-    held_by: tuple[Owner, ...] = ()
+    held: Held = Held(())
     answer: Granted | Held
 
     def __init__(self, services: Services, claim: Claim, owner_name: str) -> None:
@@ -171,7 +171,7 @@ class Acquisition:
             self.lease = Lease(answer.fence, self.claim, store, until, known)
             heartbeat.add(self.lease, self)
         else:
-            self._may_hold, self.held_by = False, answer.by
+            self._may_hold, self.held = False, answer
         return self.lease
 
     def _release(self) -> Reply:
@@ -180,10 +180,10 @@ class Acquisition:
         return self.services.store.apply(self.claim.key, self.claim.release())
 
     def _begin_to_wait(self, *, is_endless: bool) -> None:
-        holders = self.held_by
-        notices.waits(self.owner_name, self.claim.key, holders)
+        holders, others = self.held.by, self.held.others
+        notices.waits(self.owner_name, self.claim.key, holders, others)
         ours = [*(lease for strand, lease in _blocks.get() if strand == self.strand), *leases_of_runs()]
-        if not is_endless:
+        if others or not is_endless:
             return
         if all(any(lease.is_of(owner.id) for lease in ours) for owner in holders):
             raise ExclusiveError(

@@ -206,10 +206,10 @@ class _EagerRun:
             return
         key, existing_id = outcome.key, outcome.existing_id
         if outcome.kind == "reschedule" and self.services.conflicts_when_eager:
+            held = notices.held(outcome.by, outcome.others)
             text = (
-                f"task {self.task.name} would wait for lock {key}, which is {notices.held(outcome.by)}. In a "
-                "test with lock_store nothing would release it: end the block that holds it, or advance the "
-                "clock"
+                f"task {self.task.name} would wait for lock {key}, which is {held}. In a test with "
+                "lock_store nothing would release it: end the block that holds it, or advance the clock"
             )
             raise LockHeld(text, key, existing_id)
         if outcome.reason == "duplicate":
@@ -219,7 +219,7 @@ class _EagerRun:
                 raise DuplicateTask(text, key, existing_id)
             notices.duplicate(self.task.name, self.id, key, existing_id)
         elif outcome.kind == "skip":
-            notices.skipped(self.task.name, self.id, key, outcome.by)
+            notices.skipped(self.task.name, self.id, key, outcome.by, outcome.others)
         self.run.replace_body(self.task.name, outcome, self.exclusive, self.unique)
 
     def end_body(self, error: BaseException | None) -> None:

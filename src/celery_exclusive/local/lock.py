@@ -260,9 +260,9 @@ class lock:  # noqa: N801 - it is read like a verb, as in contextlib
     def _granted(self, acquisition: Acquisition) -> Lease:
         if acquisition.lease:
             return acquisition.lease
-        by = acquisition.held_by
+        by, others = acquisition.held.by, acquisition.held.others
         text = (
-            f"lock {self.key} is {notices.held(by)}, and was not acquired within wait={self.wait} s. "
+            f"lock {self.key} is {notices.held(by, others)}, and was not acquired within wait={self.wait} s. "
             "Try again later, or wait longer"
         )
         raise LockHeld(text, self.key, first_task_id(by))

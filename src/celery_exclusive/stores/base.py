@@ -10,7 +10,15 @@ from importlib.metadata import entry_points
 from typing import Protocol
 
 from celery_exclusive.brokers import scheme
-from celery_exclusive.core.operations import Answer, Applied, KeyOperation, Owner, Renew, is_done_if_repeated
+from celery_exclusive.core.operations import (
+    Answer,
+    Applied,
+    Held,
+    KeyOperation,
+    Owner,
+    Renew,
+    is_done_if_repeated,
+)
 from celery_exclusive.core.records import NEVER, NOT_BEGUN
 from celery_exclusive.errors import OptionError, did_you_mean
 
@@ -86,6 +94,7 @@ def as_repeated(reply: Reply, operation: object) -> Reply:
 class Snapshot:
     """The state of a key: its holders, and how many tasks wait in line and aside.
 
+    Of more than ten holders it names those that expire first, and says how many `others` there are.
     A holder with nothing `remaining` is dead, and holds the key until a worker recovers its run.
     With a `problem` its data are damaged, and all else is empty.
     """
@@ -94,11 +103,16 @@ class Snapshot:
     waiting: int = 0
     aside: int = 0
     problem: str = ""
+    others: int = 0
 
     @property
     def all_waiting(self) -> int:
         """The number of waiting tasks, those aside included."""
         return self.waiting + self.aside
+
+    @property
+    def as_answer(self) -> Held:
+        return Held(self.holders, self.others)
 
     @property
     def is_busy(self) -> bool:

@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from celery_exclusive.core.key_state import owner
-from celery_exclusive.core.operations import Acquire, Applied, Enqueue, Operation, Reap, Renew
-from celery_exclusive.core.records import NEVER, SECOND, SENT, SENT_LIFE, Document, Entry, Line
+from celery_exclusive.core.key_state import named, owner
+from celery_exclusive.core.operations import Acquire, Applied, Enqueue, Operation, Reap, Renew, ids_of
+from celery_exclusive.core.records import NEVER, SECOND, SENT, SENT_LIFE, Document, Entry, Holder, Line
 from celery_exclusive.core.step import Transition, step
 from celery_exclusive.errors import StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import Capabilities, Reply, Snapshot, Wake
@@ -22,7 +22,8 @@ class Loaded:
     """The data of a key at the instant `now` of the store's clock; `version` changes with every swap.
 
     `aside` counts all entries aside, of which the line has only some. A store that gives the stored `due`
-    time need not swap a change that changes nothing.
+    time need not swap a change that changes nothing. `last`: of a key whose holders have rows of their own,
+    when the last of their leases ends, or later.
     """
 
     version: int
@@ -31,6 +32,7 @@ class Loaded:
     line: Line
     aside: int = 0
     due: int | None = None
+    last: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,14 @@ class Change:
         loaded = (*line.head, *line.aside, *line.behind, *line.overdue, *own)
         return {entry.id: entry for entry in loaded}
 
+    @property
+    def leases(self) -> tuple[list[Holder], list[str]]:
+        """The leases that are new or changed, and the ids whose leases have ended."""
+        before = {holder.id: holder for holder in self.loaded.document.holders}
+        after = {holder.id: holder for holder in self.transition.document.holders}
+        changed = [holder for id, holder in after.items() if holder != before.get(id)]
+        return changed, [id for id in before if id not in after]
+
     def counts(self) -> tuple[int, int, int]:
         """Return how many entries will be in line, aside, and behind their runs."""
         known, to, line = self.known, self.transition, self.loaded.line
@@ -66,7 +76,7 @@ class Change:
         return (
             line.waiting + came.count("waiting") - left.count("waiting"),
             self.loaded.aside + came.count("aside") - left.count("aside"),
-            len(line.behind) + came.count("behind") - left.count("behind"),
+            len(line.behind) + line.others_behind + came.count("behind") - left.count("behind"),
         )
 
 
@@ -88,10 +98,11 @@ def sweep(
 
 def snapshot(loaded: Loaded) -> Snapshot:
     """Return the state of a key as answers show it."""
-    holders = sorted(loaded.document.holders, key=lambda holder: holder.fence)
-    dead = {entry.id for entry in loaded.line.behind}  # a worker will recover them
-    shown = [holder for holder in holders if holder.expiry > loaded.now or holder.id in dead]
-    return Snapshot(tuple(owner(holder, loaded.now) for holder in shown), loaded.line.waiting, loaded.aside)
+    document, dead = loaded.document, {entry.id for entry in loaded.line.behind}  # a worker will recover them
+    shown = [holder for holder in document.holders if holder.expiry > loaded.now or holder.id in dead]
+    holders = tuple(owner(holder, loaded.now) for holder in named(shown))
+    others = len(shown) + document.unread - len(holders)
+    return Snapshot(holders, loaded.line.waiting, loaded.aside, others=others)
 
 
 class DocumentStore(ABC):
@@ -111,8 +122,11 @@ class DocumentStore(ABC):
         self.tombstone_ttl = tombstone_ttl
 
     @abstractmethod
-    def load(self, key: str, id: str = "", limit: int = 1) -> Loaded:
-        """Return the key's document and its line as `step` reads it, with the data of `id`."""
+    def load(self, key: str, ids: tuple[str, ...] = (), limit: int = 1) -> Loaded:
+        """Return the key's document and its line as `step` reads them, with the data of the first of `ids`.
+
+        The document has the leases of all of them. A store that has all holders in one place may return all.
+        """
 
     def load_to_sweep(self, key: str) -> Loaded:
         """Load a key with the data that only a sweep reads. Its counts are counted anew, not read."""
@@ -143,7 +157,7 @@ class DocumentStore(ABC):
             if isinstance(operation, Reap):
                 loaded = self.load_to_sweep(key)
             else:
-                loaded = self.load(key, operation.id, getattr(operation, "limit", 1))
+                loaded = self.load(key, ids_of(operation), getattr(operation, "limit", 1))
             if reply := self._carry_out(key, operation, loaded):
                 return reply
 

@@ -10,7 +10,18 @@ from itertools import islice
 from secrets import token_hex
 from threading import Lock
 
-from celery_exclusive.core.records import Document, Entry, Line, overdue, reach
+from celery_exclusive.core.records import (
+    ENDED_AT_ONCE,
+    NAMED,
+    NEVER,
+    Document,
+    Entry,
+    Holder,
+    Line,
+    overdue,
+    reach,
+    readable,
+)
 from celery_exclusive.seams.python import native
 from celery_exclusive.stores.base import Capabilities
 from celery_exclusive.stores.document_store import CLOCK_MARGIN, Change, DocumentStore, Loaded
@@ -18,13 +29,33 @@ from celery_exclusive.stores.document_store import CLOCK_MARGIN, Change, Documen
 
 @dataclass(slots=True)
 class _Key:
-    document: Document = field(default_factory=Document)
+    limit: int = 1
+    deadline: int = NEVER
     version: int = 0
     due: int | None = None
+    holders: dict[str, Holder] = field(default_factory=dict)
+    ends: list[tuple[int, str]] = field(default_factory=list)
+    """The expiry and the id of each holder, in order."""
     entries: dict[str, Entry] = field(default_factory=dict)
     waiting: list[tuple[int, str]] = field(default_factory=list)
     messages: dict[str, bytes] = field(default_factory=dict)
     tombstones: dict[str, tuple[int, str]] = field(default_factory=dict)
+
+    def hold(self, lease: Holder) -> None:
+        self.let_go(lease.id)
+        self.holders[lease.id] = lease
+        insort(self.ends, (lease.expiry, lease.id))
+
+    def let_go(self, id: str) -> None:
+        if lease := self.holders.pop(id, None):
+            del self.ends[bisect_left(self.ends, (lease.expiry, id))]
+
+    def first_holders(self, ids: Sequence[str], now: int) -> list[Holder]:
+        """Return at least the holders that a step reads, and the next one."""
+        living = bisect_left(self.ends, (now + 1,))
+        more = len(ids) + 1
+        first = self.ends[: min(living, ENDED_AT_ONCE + more)] + self.ends[living : living + NAMED + 2 + more]
+        return [self.holders[id] for id in {*ids, *(id for _, id in first)} if id in self.holders]
 
     def put(self, entry: Entry) -> None:
         self.drop(entry.id)
@@ -39,7 +70,7 @@ class _Key:
 
     @property
     def is_idle(self) -> bool:
-        return not (self.document.holders or self.entries or self.tombstones)
+        return not (self.holders or self.entries or self.tombstones)
 
 
 @dataclass(slots=True)
@@ -71,23 +102,33 @@ class MemoryStore(DocumentStore):
         self.clock: Callable[[], int] = lambda: time.time_ns() // 1000
         self._memory = _memories.setdefault((url, prefix), _Memory())
 
-    def load(self, key: str, id: str = "", limit: int = 1) -> Loaded:
-        memory, now = self._memory, self.clock()
+    def load(self, key: str, ids: tuple[str, ...] = (), limit: int = 1) -> Loaded:
+        memory, now, id = self._memory, self.clock(), next(iter(ids), "")
         with memory.lock:
             kept = memory.keys.get(key) or _Key(version=memory.version)
-            was = kept.document
-            document = Document(was.limit, memory.fence, was.holders, memory.epoch, was.deadline)
+            first, held = kept.first_holders(ids, now), len(kept.holders)
+            holders, unread, unread_expiry = readable(first, held, ids, now)
+            document = Document(
+                kept.limit, memory.fence, holders, memory.epoch, kept.deadline, unread, unread_expiry
+            )
             count = reach(document, limit)
             own = kept.entries.get(id)
             until, token = kept.tombstones.get(id, (0, ""))
             entries = kept.entries.values()
             due, deadline = overdue(entries, now)
+            behind = tuple(
+                entry
+                for holder in holders
+                if (entry := kept.entries.get(holder.id)) and entry.state == "behind"
+                if held <= NAMED or holder.expiry <= now or holder.id in ids
+            )
             aside = sorted((e for e in entries if e.state == "aside"), key=lambda e: (e.offer_until, e.id))
             line = Line(
                 waiting=len(kept.waiting),
                 head=tuple(kept.entries[id] for _, id in islice(kept.waiting, count)),
                 aside=tuple(aside[:count]),
-                behind=tuple(entry for entry in entries if entry.state == "behind"),
+                behind=behind,
+                others_behind=len(kept.entries) - len(kept.waiting) - len(aside) - len(behind),
                 overdue=due,
                 deadline=deadline,
                 entry=own,
@@ -106,8 +147,13 @@ class MemoryStore(DocumentStore):
             memory.fence = max(memory.fence, transition.document.fence)
             memory.keys[key] = kept
             kept.version = memory.version
-            kept.document = transition.document
+            kept.limit, kept.deadline = transition.document.limit, transition.document.deadline
             kept.due = transition.due
+            changed, ended = change.leases
+            for ended_id in ended:
+                kept.let_go(ended_id)
+            for lease in changed:
+                kept.hold(lease)
             for entry in transition.entries:
                 kept.put(entry)
             for id in transition.removed:
@@ -135,8 +181,8 @@ class MemoryStore(DocumentStore):
             for key, kept in list(memory.keys.items()):
                 stones = kept.tombstones.items()
                 kept.tombstones = {id: stone for id, stone in stones if stone[0] + CLOCK_MARGIN > now}
-                if not kept.entries and all(holder.expiry <= now for holder in kept.document.holders):
-                    kept.document = Document()
+                if not kept.entries and kept.ends and kept.ends[-1][0] <= now:
+                    kept.limit, kept.holders, kept.ends = 1, {}, []
                 if kept.is_idle:
                     del memory.keys[key]
             due = sorted((kept.due, key) for key, kept in memory.keys.items() if kept.due is not None)
@@ -157,7 +203,7 @@ class MemoryStore(DocumentStore):
 
     def scan(self, prefix: str = "") -> Iterator[str]:
         with self._memory.lock:
-            keys = [key for key, kept in self._memory.keys.items() if kept.document.holders or kept.entries]
+            keys = [key for key, kept in self._memory.keys.items() if kept.holders or kept.entries]
         return (key for key in keys if key.startswith(prefix))
 
     def clear(self) -> None:

@@ -17,7 +17,7 @@ from celery.states import IGNORED, REJECTED
 from celery_exclusive import notices
 from celery_exclusive.brokers import counts_deliveries
 from celery_exclusive.core.admission import Outcome, Policy, admit
-from celery_exclusive.core.operations import Acquire, Answer, Applied, Granted, Held
+from celery_exclusive.core.operations import Acquire, Answer, Applied, Granted
 from celery_exclusive.core.plan import Ask, run_plan
 from celery_exclusive.errors import StoreError, StoreRefused, StoreUnavailable
 from celery_exclusive.leases.attempts import Attempts
@@ -153,7 +153,7 @@ class Execution:
         answer: Answer = Applied(False)
         with suppress(StoreError), deadline(self.look_until - time.monotonic()):
             if operation is None:
-                answer = Held(attempts.make(partial(store.inspect, asked.key)).holders)
+                answer = attempts.make(partial(store.inspect, asked.key)).as_answer
             else:
                 answer = attempts.make(partial(store.apply, asked.key, operation)).answer
         self.note(attempts.interruption)
@@ -196,7 +196,7 @@ class Execution:
                 again, pause = later
                 if end := self.publish_again(again):
                     name = name_of_key(self.task, self.delivery, self.call, outcome.key)
-                    notices.rescheduled(self.task.name, self.task_id, name, outcome.by, pause)
+                    notices.rescheduled(self.task.name, self.task_id, name, outcome.by, outcome.others, pause)
                 return end
             outcome = replace(outcome, kind="fail")
         self.leases.note_granted(outcome, self.asked_at)

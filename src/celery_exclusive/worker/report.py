@@ -25,7 +25,7 @@ def log_outcome(task: Any, delivery: Received, call: tuple[str, Any, Any, Any], 
         return
     id, name = call[0], name_of_key(task, delivery, call, outcome.key)
     if outcome.kind == "wait":
-        notices.parked(task.name, id, name, outcome.position, outcome.by)
+        notices.parked(task.name, id, name, outcome.position, outcome.by, outcome.others)
         if delivery.lock_option(outcome.key):
             warn_of_long_line(task.name, outcome.key, outcome.position)
     elif outcome.kind == "drop":
@@ -33,9 +33,9 @@ def log_outcome(task: Any, delivery: Received, call: tuple[str, Any, Any, Any], 
     elif outcome.reason == "duplicate":
         notices.duplicate(task.name, id, outcome.key, outcome.existing_id)
     elif outcome.reason == "full":
-        notices.full(task.name, id, name, outcome.waiting, outcome.by)
+        notices.full(task.name, id, name, outcome.waiting, outcome.by, outcome.others)
     else:
-        notices.skipped(task.name, id, name, outcome.by)
+        notices.skipped(task.name, id, name, outcome.by, outcome.others)
 
 
 def name_of_key(task: Any, delivery: Received, call: tuple[str, Any, Any, Any], key: str) -> str:

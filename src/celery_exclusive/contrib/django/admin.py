@@ -100,7 +100,8 @@ class LockAdmin(ReadOnlyAdmin):
 
     @admin.display
     def holder(self, lock: Any) -> str:
-        return ", ".join(printable(task_id(owner.id)) for owner in lock.snapshot.holders) or "-"
+        more = [f"and {lock.snapshot.others} more"] if lock.snapshot.others else []
+        return ", ".join([*(printable(task_id(owner.id)) for owner in lock.snapshot.holders), *more]) or "-"
 
     @admin.display
     def worker(self, lock: Any) -> str:

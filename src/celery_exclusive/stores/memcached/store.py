@@ -79,10 +79,12 @@ class MemcachedStore(DocumentStore):
         except Damaged as error:
             raise UnreadableKey(key, str(error), self.url) from error
         answer = reply.answer
-        return replace(reply, answer=Held(_as_asked(answer.by))) if isinstance(answer, Held) else reply
+        if not isinstance(answer, Held):
+            return reply
+        return replace(reply, answer=replace(answer, by=_as_asked(answer.by)))
 
-    def load(self, key: str, id: str = "", limit: int = 1) -> Loaded:  # noqa: ARG002 - there is no line
-        names = self._lock(key), self._tombstone(key, id)
+    def load(self, key: str, ids: tuple[str, ...] = (), limit: int = 1) -> Loaded:  # noqa: ARG002 - no line
+        names = self._lock(key), self._tombstone(key, next(iter(ids), ""))
         clock, found = self._read(*(b"mg %b v c" % name for name in names))
         return _loaded(key, clock, *found)
 

@@ -24,7 +24,7 @@
 --            or 1 for found; reap: 0 after another reap, 2 if more may be due; the quick ways return the
 --            number alone, a fence or 1; refused, alone: nothing could be pushed, and nothing was done
 -- epoch      in a reply with wakes, and in every reply to reap
--- owners     id, age, remaining, fence, phase, ...; wakes: key, id, message, waiting, deaths, ...; asides: key, id, ...
+-- owners     id, age, remaining, fence, phase, token, ..., and the number of those that are not named; wakes: key, id, message, waiting, deaths, ...; asides: key, id, ...
 -- unreadable reap: key, problem, ... of damaged keys, which it skips from now on
 -- time       the instant of it all
 -- drawn      the last fence, of a new lease or a new place in line; 0 if there was none
@@ -55,12 +55,11 @@ op.limit = tonumber(op.limit)
 local may_be_in_line = op.redelivered or op.promoted
 go_to(ARGV[3])
 
-if is_refused then
-  local flat, list, by = redis.call('HGETALL', leases), {}, {}
-  for i = 1, #flat, 2 do
-    if flat[i] ~= '' then list[#list + 1] = read_lease(flat[i], flat[i + 1]) end
-  end
-  append_leases(by, list)
+if refused_by then
+  holder_count = refused_by
+  local by, list, unread = {}, read_leases({})
+  if unread > 0 then list = read_next({}) end -- none has expired
+  append(by, holder_count - append_leases(by, list))
   return {'held', 0, by, '', {}, {}, {}, now, 0}
 end
 

@@ -88,13 +88,13 @@ def words_of(key: str, operation: KeyOperation, now: int | str, settings: str) -
 
 _MORE: Final = 2
 _PHASES: Final[dict[bytes, OwnerPhase]] = {phase.encode(): phase for phase in get_args(OwnerPhase)}
-_ANSWERS: Final[dict[bytes, Callable[[int, tuple[Owner, ...]], Answer]]] = {
-    b"granted": lambda number, _: operations.Granted(number),
+_ANSWERS: Final[dict[bytes, Callable[..., Answer]]] = {
+    b"granted": lambda number, *_: operations.Granted(number),
     b"parked": operations.Parked,
-    b"held": lambda _, by: operations.Held(by),
+    b"held": lambda _, *by: operations.Held(*by),
     b"full": operations.Full,
     b"stale": lambda *_: operations.Stale(),
-    b"done": lambda number, _: Applied(bool(number)),
+    b"done": lambda number, *_: Applied(bool(number)),
 }
 
 
@@ -102,7 +102,7 @@ def read_reply(reply: Any) -> Reply:
     """Read the whole reply of the script."""
     name, number, owners, epoch, wakes, asides, unreadable, time, _ = reply
     return Reply(
-        _ANSWERS[name](number, read_owners(owners)),
+        _ANSWERS[name](number, *read_owners(owners)),
         tuple(
             Wake(to_text(key), to_text(id), message, to_text(epoch), waiting, deaths)
             for key, id, message, waiting, deaths in _rows(wakes, 5)
@@ -117,11 +117,14 @@ def read_reply(reply: Any) -> Reply:
     )
 
 
-def read_owners(flat: list[Any]) -> tuple[Owner, ...]:
-    return tuple(
+def read_owners(found: list[Any]) -> tuple[tuple[Owner, ...], int]:
+    """Return the owners that an answer names, and the number of others."""
+    *flat, others = found or [0]
+    owners = tuple(
         Owner(to_text(id), age, left, fence, _PHASES[phase], to_text(token))
         for id, age, left, fence, phase, token in _rows(flat, 6)
     )
+    return owners, others
 
 
 def shorten(problem: str) -> str:

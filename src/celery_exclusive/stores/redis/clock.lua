@@ -3,6 +3,7 @@
 -- All times are whole microseconds of the server's clock, or of a virtual one that a test gives: then nothing
 -- ends by itself while the test runs.
 
+local NAMED = 10
 local base, now = KEYS[1], tonumber(ARGV[1])
 local is_virtual = now ~= nil
 if not is_virtual then

@@ -3,6 +3,7 @@
 -- All names begin with the base, "<prefix>2:{0}:", whose hash tag keeps them in one slot.
 --   l:<key>    HASH "" -> "limit holders minexp maxexp waiting aside behind[ deadline]",
 --              id -> "expiry fence may_have_copies phase token"
+--   x:<key>    ZSET id -> expiry, of the leases of a key with more than NAMED holders
 --   q:<key>    ZSET id -> seq, of the tasks that wait in line
 --   a:<key>    ZSET id -> offer_until, of the tasks aside
 --   b:<key>    ZSET id -> seq, of the copies that stand behind their own run
@@ -23,6 +24,7 @@
 -- a line stays; without one all its data expire some time after its last lease.
 
 local NEVER = 9007199254740991
+local ENDED_AT_ONCE = 100
 local PHASES = {running = true, queued = true, again = true, period = true}
 
 local key, leases
@@ -80,13 +82,100 @@ local function append(list, ...)
   for _, value in ipairs({...}) do list[#list + 1] = value end
 end
 
--- Appends the leases as owners, in the order of their grants.
-local function append_leases(owners, list)
-  table.sort(list, function(one, other) return one.fence < other.fence end)
-  for _, lease in ipairs(list) do
+-- Appends the leases that an answer names, in the order of their grants: the own, and the next to end. Returns
+-- how many these are.
+local function append_leases(owners, list, own)
+  if #list > NAMED then
+    table.sort(list, function(one, other)
+      if (one.id == own) ~= (other.id == own) then return one.id == own end
+      if one.expiry ~= other.expiry then return one.expiry < other.expiry end
+      return one.id < other.id
+    end)
+  end
+  local named = {unpack(list, 1, math.min(#list, NAMED))}
+  table.sort(named, function(one, other) return one.fence < other.fence end)
+  for _, lease in ipairs(named) do
     local age, remaining = math.max(now - lease.fence, 0), math.max(lease.expiry - now, 0)
     append(owners, lease.id, age, remaining, lease.fence, lease.phase, lease.token)
   end
+  return #named
+end
+
+-- More values than Lua's stack can take go in several commands.
+local function call(command, name, values)
+  local all = {}
+  for first = 1, #values, 4000 do
+    local reply = redis.call(command, name, unpack(values, first, math.min(first + 3999, #values)))
+    if type(reply) == 'table' then
+      for _, value in ipairs(reply) do all[#all + 1] = value end
+    end
+  end
+  return all
+end
+
+-- Notes when leases of a key with many holders end, after maxexp is known.
+local function index_expiry(expiry, id, ...)
+  redis.call('ZADD', base .. 'x:' .. key, whole(expiry), id, ...)
+  expire(base .. 'x:' .. key, maxexp)
+end
+
+-- Writes the index of a key that has many holders only since this step, or whose index others have deleted.
+local function index_all(list)
+  local flat = {}
+  for _, lease in pairs(list) do append(flat, whole(lease.expiry), lease.id) end
+  redis.call('DEL', base .. 'x:' .. key)
+  call('ZADD', base .. 'x:' .. key, flat)
+  expire(base .. 'x:' .. key, maxexp)
+end
+
+local function read_all()
+  local list, flat = {}, redis.call('HGETALL', leases)
+  for i = 1, #flat, 2 do
+    if flat[i] ~= '' then list[#list + 1] = read_lease(flat[i], flat[i + 1]) end
+  end
+  return list
+end
+
+-- Reads leases by their ids, but for those in `known`, and adds their ids there.
+local function read_these(ids, known)
+  local list, asked = {}, {}
+  for _, id in ipairs(ids) do
+    if not known[id] then append(asked, id) end
+    known[id] = true
+  end
+  for place, text in ipairs(call('HMGET', leases, asked)) do
+    if text then list[#list + 1] = read_lease(asked[place], text) end
+  end
+  return list
+end
+
+-- Reads the leases that a step reads: of a few holders all, of many the own ones and the expired ones. Returns a
+-- list, how many leases it leaves out, when the first of these ends, and whether the key has an index. Without
+-- one, though it has many holders, others have deleted it, and all are read.
+local function read_leases(own)
+  local name = base .. 'x:' .. key
+  if holder_count <= NAMED or redis.call('ZCARD', name) ~= holder_count then
+    return read_all(), 0, NEVER, false
+  end
+  local more = #own + 1
+  local expired = redis.call('ZRANGEBYSCORE', name, '-inf', whole(now), 'LIMIT', 0, ENDED_AT_ONCE + more)
+  local flat = redis.call('ZRANGEBYSCORE', name, '(' .. whole(now), '+inf', 'WITHSCORES', 'LIMIT', 0, more)
+  local chosen = {}
+  local list = read_these({unpack(expired, 1, math.min(#expired, ENDED_AT_ONCE))}, chosen)
+  append(list, unpack(read_these(own, chosen)))
+  for _, id in ipairs(expired) do
+    if not chosen[id] then return list, holder_count - #list, now, true end
+  end
+  for i = 1, #flat, 2 do
+    if not chosen[flat[i]] then return list, holder_count - #list, tonumber(flat[i + 1]), true end
+  end
+  return list, holder_count - #list, NEVER, true
+end
+
+-- Reads the leases that an answer may name besides: those that end next.
+local function read_next(known)
+  local flat = redis.call('ZRANGEBYSCORE', base .. 'x:' .. key, '(' .. whole(now), '+inf', 'LIMIT', 0, NAMED + 2)
+  return read_these(flat, known)
 end
 
 -- Runs a function on one key; returns the error text if it fails.

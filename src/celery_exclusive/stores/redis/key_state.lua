@@ -171,14 +171,19 @@ local function recall()
   end
 end
 
+-- The owners that an answer names, holders before ids with an offer, and behind them the number of others.
 local function owners()
-  local list, flat = {}, {}
+  local list, flat = unread > 0 and read_next(was_read) or {}, {}
   for _, lease in pairs(holders) do list[#list + 1] = lease end
-  append_leases(flat, list)
+  local named, offered = append_leases(flat, list, op.id), 0
   for position, entry in ipairs(head()) do
     if position > slots_to_offer() then break end
-    if entry.id ~= op.id then append(flat, entry.id, 0, entry.offer_until - now, 0, 'offered', '') end
+    if entry.id ~= op.id then
+      offered = offered + 1
+      if named + offered <= NAMED then append(flat, entry.id, 0, entry.offer_until - now, 0, 'offered', '') end
+    end
   end
+  append(flat, math.max(holder_count + offered - NAMED, 0))
   return flat
 end
 
@@ -206,17 +211,18 @@ local function due()
     soonest = math.min(soonest, entry.offer_until)
   end
   if waiting + aside > 0 then soonest = math.min(soonest, deadline) end
-  local others_wait = waiting + aside > 0
+  local counts_all = waiting + aside + others_behind > 0
   for _, entry in ipairs(order) do
     if entry.state == ASIDE and not entry.left and holder_count < limit then
       soonest = math.min(soonest, entry.offer_until)
     end
   end
   for _, lease in pairs(holders) do
-    if others_wait or entries[lease.id] then
+    if counts_all or entries[lease.id] then
       local is_left = verb == 'reap' and lease.expiry <= now and entries[lease.id]
       soonest = math.min(soonest, is_left and now + SWEEP_AGAIN or lease.expiry)
     end
   end
+  if counts_all then soonest = math.min(soonest, unread_expiry) end
   return soonest < NEVER and soonest or nil
 end

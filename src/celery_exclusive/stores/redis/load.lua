@@ -2,7 +2,11 @@
 
 local had_deadline              -- whether a message in line might expire, before this step
 local overdue                   -- ids of messages that a sweep recalls
-local holders, dead             -- the leases by id; ids that leave the hash
+local holders, dead             -- the leases that were read, by id; ids that leave the hash
+local was_read                  -- the ids of the leases that were read
+local is_indexed                -- whether the key had more than NAMED holders before this step, with an index
+local unread, unread_expiry     -- how many leases were not read; when the first of these ends
+local others_behind             -- how many entries behind their runs were not read
 local entries, order            -- by id; by seq
 local entries_aside             -- by (offer_until, id)
 local WAITING, ASIDE, BEHIND = 'q:', 'a:', 'b:'
@@ -11,18 +15,6 @@ local RECALLED_AT_ONCE = 100
 local ahead, had_entries        -- how many in line come before the operation's id; before this step
 local kept, new_tombstone       -- the message to store; what the tombstone will say
 local wake, stepped_aside       -- ids
-
--- More values than Lua's stack can take go in several commands.
-local function call(command, name, values)
-  local all = {}
-  for first = 1, #values, 4000 do
-    local reply = redis.call(command, name, unpack(values, first, math.min(first + 3999, #values)))
-    if type(reply) == 'table' then
-      for _, value in ipairs(reply) do all[#all + 1] = value end
-    end
-  end
-  return all
-end
 
 local function sort_by_seq(list)
   table.sort(list, function(one, other) return one.seq < other.seq end)
@@ -82,7 +74,19 @@ local function load_line(asked)
     if entry.id == op.id then ahead = position - 1 end
   end
   if aside > 0 then aside = add_part(ASIDE, reach, aside) end
-  if behind > 0 then behind = add_part(BEHIND, math.huge, behind) end
+  others_behind = 0
+  if behind > 0 and not is_indexed then
+    behind = add_part(BEHIND, math.huge, behind)
+  elseif behind > 0 then
+    for id in pairs(holders) do -- of all others it is not known which have copies
+      local seq = redis.call('ZSCORE', base .. BEHIND .. key, id)
+      if seq then add_entries(BEHIND, {id, seq}) end
+    end
+    others_behind = behind
+    for _, entry in ipairs(order) do
+      if entry.state == BEHIND then others_behind = others_behind - 1 end
+    end
+  end
   if op.id and not entries[op.id] and add_waiting(op.id) == WAITING then
     ahead = redis.call('ZRANK', base .. WAITING .. key, op.id)
   end
@@ -126,19 +130,15 @@ end
 
 local function load(asked)
   holders, dead, entries, order, entries_aside, wake, stepped_aside = {}, {}, {}, {}, {}, {}, {}
-  overdue, ahead = {}, 0
-  local stored = 0
-  local flat = redis.call('HGETALL', leases)
-  read_meta()
-  for i = 1, #flat, 2 do
-    if flat[i] == '' then
-      read_meta(flat[i + 1])
-    else
-      holders[flat[i]] = read_lease(flat[i], flat[i + 1])
-      stored = stored + 1
-    end
+  overdue, was_read, ahead, others_behind = {}, {}, 0, 0
+  read_meta(redis.call('HGET', leases, ''))
+  local list, own = nil, {}
+  for _, id in ipairs({op.id or false, op.takes_over_id or false, op.inherits_id or false}) do
+    if id then append(own, id) end
   end
-  holder_count, had_deadline = stored, deadline < NEVER
+  list, unread, unread_expiry, is_indexed = read_leases(own)
+  for _, lease in ipairs(list) do holders[lease.id], was_read[lease.id] = lease, true end
+  holder_count, had_deadline = #list + unread, deadline < NEVER
   if verb == 'reap' then recount() end -- the line of a lost lock is offered the key again
   had_entries = has_entries()
   if had_entries then load_line(asked) end

@@ -1,12 +1,13 @@
 -- The quick ways, where no task is in line and no lease is dead: a grant, its repetition, a refusal and a
 -- release; and the grant and the release of the only holder with its message behind it, also if it has held
--- the key for a message that was queued.
+-- the key for a message that was queued. Of a key with many holders the expiry of each lease is in an index; the
+-- long way makes the index, and deletes it.
 --
 -- They come before all else is defined, and leave numbers as texts: a script pays for each line that it passes,
 -- and for each local function most of all.
 -- step.lua does the same, and a differential test holds the two equal.
 
-local is_refused = false
+local refused_by = nil -- how many holders
 
 if verb == 'acquire' or verb == 'acquire_alone' or verb == 'release' then
   local key, id, token = ARGV[3], op.id, op.token
@@ -29,7 +30,8 @@ if verb == 'acquire' or verb == 'acquire_alone' or verb == 'release' then
       redis.call('DEL', leases)
       return 1
     end
-    if behind == '0' then
+    if behind == '0' and count ~= NAMED + 1 then
+      if count > NAMED then redis.call('ZREM', base .. 'x:' .. key, id) end
       redis.call('HDEL', leases, id)
       redis.call('HSET', leases, '', limit .. ' ' .. count - 1 .. ' ' .. minexp .. ' ' .. maxexp .. ' 0 0 0')
       return 1
@@ -47,7 +49,7 @@ if verb == 'acquire' or verb == 'acquire_alone' or verb == 'release' then
   if is_quick and is_first and behind == '0' then
     local mark_name = base .. 't:' .. #key .. ':' .. key .. ':' .. id
     local is_known = not expiry and (is_acquire or is_free or op.repeated) and redis.call('GET', mark_name)
-    local is_new = not expiry and count < most and not is_known and (not op.recovers or op.message and is_free)
+    local is_new = not expiry and count < most and count ~= NAMED and not is_known and (not op.recovers or op.message and is_free)
     local is_kept = op.recovers and op.message and count == 1 and expiry and phase ~= 'running'
     local is_again = is_mine and (is_kept or not op.recovers) -- a queued lease belongs to its id
     if is_new or is_again then
@@ -72,6 +74,10 @@ if verb == 'acquire' or verb == 'acquire_alone' or verb == 'release' then
       if op.recovers then behind = '1' end
       local meta = limit .. ' ' .. count .. ' ' .. minexp .. ' ' .. maxexp .. ' 0 0 ' .. behind
       redis.call('HSET', leases, '', meta, id, ends .. ' ' .. fence .. ' ' .. copies .. ' ' .. op.phase .. ' ' .. token)
+      if count > NAMED then
+        redis.call('ZADD', base .. 'x:' .. key, ends, id)
+        expire(base .. 'x:' .. key, tonumber(maxexp))
+      end
       if op.list and is_new then
         redis.call('SET', mark_name, whole(now + SENT_LIFE) .. ' ' .. SENT, 'PX', is_virtual and 3600000 or SENT_LIFE / 1000 + 1000)
       end
@@ -85,6 +91,7 @@ if verb == 'acquire' or verb == 'acquire_alone' or verb == 'release' then
       end
       return drawn or tonumber(fence)
     end
-    is_refused = not expiry and not is_known and count >= most and (not op.message or op.at_once) and not op.repeated
+    local is_refused = not expiry and not is_known and count >= most and (not op.message or op.at_once) and not op.repeated
+    refused_by = is_refused and count
   end
 end

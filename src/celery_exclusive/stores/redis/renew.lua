@@ -26,6 +26,7 @@ local function renew(key, id, token, ttl)
     local is_longest = lease.expiry > maxexp
     maxexp = math.max(maxexp, lease.expiry)
     redis.call('HSET', leases, '', meta(), id, record(lease))
+    if holder_count > NAMED then index_expiry(lease.expiry, id) end
     if is_longest and not has_entries() then expire(leases, maxexp) end
   end
   replies[#replies + 1] = is_alive and 1 or 0

@@ -11,20 +11,29 @@ end
 local function store_leases()
   local previous_end = maxexp
   if waiting + aside == 0 then deadline = NEVER end
-  local fields = {}
-  minexp, maxexp = NEVER, 0
+  local fields, ends = {}, {}
+  minexp, maxexp = unread_expiry, unread > 0 and maxexp or 0
   for holder, lease in pairs(holders) do
     minexp, maxexp = math.min(minexp, lease.expiry), math.max(maxexp, lease.expiry)
     if lease.changed then
       fields[#fields + 1] = holder
       fields[#fields + 1] = record(lease)
+      append(ends, whole(lease.expiry), holder)
     end
   end
   if holder_count == 0 and not has_entries() then
-    redis.call('DEL', leases)
+    redis.call('DEL', leases, base .. 'x:' .. key)
     return
   end
   call('HDEL', leases, dead)
+  if holder_count > NAMED and is_indexed then
+    call('ZREM', base .. 'x:' .. key, dead)
+    if #ends > 0 then index_expiry(unpack(ends)) end
+  elseif holder_count > NAMED then
+    index_all(holders)
+  elseif is_indexed then
+    redis.call('DEL', base .. 'x:' .. key)
+  end
   redis.call('HSET', leases, '', meta(), unpack(fields))
   if has_entries() then
     if not had_entries then redis.call('PERSIST', leases) end

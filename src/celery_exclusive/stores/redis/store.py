@@ -186,13 +186,15 @@ class RedisStore:
         return [(_INSPECT, self._base, self.clock(), *keys)]
 
     def read_inspection(self, seen: Any) -> list[Snapshot]:
-        return [
-            Snapshot(read_owners(owners), waiting, aside, shorten(problem.decode(errors="replace")))
-            for waiting, aside, owners, problem in seen
-        ]
+        snapshots = []
+        for waiting, aside, found, problem in seen:
+            owners, others = read_owners(found)
+            text = shorten(problem.decode(errors="replace"))
+            snapshots.append(Snapshot(owners, waiting, aside, text, others))
+        return snapshots
 
     def forget(self, key: str) -> None:
-        self._client.ask("DEL", *(f"{self._base}{kind}:{key}" for kind in "lqaboem"))
+        self._client.ask("DEL", *(f"{self._base}{kind}:{key}" for kind in "lxqaboem"))
         self._client.ask("ZREM", f"{self._base}due", key)
         self._client.ask("HDEL", f"{self._base}unreadable", key)
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from json.encoder import encode_basestring_ascii as quote
 from typing import Any, Final, NamedTuple, get_args
 
-from celery_exclusive.core.records import NEVER, Document, Entry, Holder, State
+from celery_exclusive.core.records import NAMED, NEVER, Document, Entry, Holder, State
 from celery_exclusive.stores.damaged import Damaged, check_holders, check_numbers, check_one_of, check_type
-from celery_exclusive.stores.text import to_text
+from celery_exclusive.stores.text import to_bytes, to_text
 
 _HOLDERS = ', "holders": '
 _STATES: Final = get_args(State)
@@ -60,15 +60,35 @@ def fields_of(entry: Entry) -> tuple[int | str, ...]:
     return entry.seq, entry.offer_until, entry.offers, entry.state, entry.deaths, entry.deadline
 
 
+def holder(id: bytes, token: bytes, expiry: int, fence: int, may_have_copies: int, phase: Any) -> Holder:
+    check_type(bytes, id)
+    check_type(bytes, token)
+    holder = Holder(to_text(id), to_text(token), expiry, fence, bool(may_have_copies), phase)
+    check_holders([holder])
+    return holder
+
+
+def fields_of_holder(holder: Holder) -> tuple[bytes | int | str, ...]:
+    """Return the fields of a holder that follow its id."""
+    lease = to_bytes(holder.token), holder.expiry, holder.fence
+    return *lease, int(holder.may_have_copies), holder.phase
+
+
 def end(holders: Sequence[Holder]) -> int:
     """When the last of these leases ends; 0: there is none."""
     return max((holder.expiry for holder in holders), default=0)
 
 
 def write_document(document: Document) -> str:
-    """Put JSON together by hand: the module takes longer for it than SQLite for writing the row."""
+    """Put JSON together by hand: the module takes longer for it than SQLite for writing the row.
+
+    Of many holders, which have rows of their own, it has the number.
+    """
     last = "" if document.deadline == NEVER else f', "deadline": {document.deadline}'
-    return f'{{"limit": {document.limit}{_HOLDERS}[{", ".join(map(_write, document.holders))}]{last}}}'
+    leases = "" if document.held > NAMED else ", ".join(map(_write, document.holders))
+    if document.held > NAMED:
+        last += f', "held": {document.held}'
+    return f'{{"limit": {document.limit}{_HOLDERS}[{leases}]{last}}}'
 
 
 def around_lone_expiry(id: str, token: str, phase: str = "running") -> tuple[str, str]:
@@ -89,13 +109,16 @@ def _around_expiry(id: str, token: str, phase: str, may_have_copies: str) -> tup
 
 
 def read_document(text: str, fence: int = 0, epoch: str = "") -> Document:
-    """Return the document with this text. Its fence and its epoch stand in columns of their own."""
+    """Return the document with this text. Its fence and its epoch stand in columns of their own.
+
+    Many holders, which have rows of their own, are unread.
+    """
     try:
         document = json.loads(text)
         limit, holders = document["limit"], tuple(Holder(**lease) for lease in document["holders"])
-        deadline = document.get("deadline", NEVER)
+        deadline, held = document.get("deadline", NEVER), document.get("held", 0)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise Damaged(f"{type(error).__name__}: {error}") from error
-    check_numbers(limit, deadline)
+    check_numbers(limit, deadline, held)
     check_holders(holders)
-    return Document(limit, fence, holders, epoch, deadline)
+    return Document(limit, fence, holders, epoch, deadline, held)

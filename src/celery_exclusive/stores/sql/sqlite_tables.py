@@ -17,7 +17,7 @@ _HELD_BY_OLDER = "SELECT 1 FROM exclusive1_lock WHERE namespace = ? AND (ends IS
 
 
 def are_made(cursor: Cursor) -> bool:
-    return "exclusive2_namespace" in _names(cursor)
+    return set(TABLES) <= set(_names(cursor))
 
 
 def create(cursor: Cursor, namespace: bytes) -> None:

@@ -59,10 +59,37 @@ RENEW_LOCK = "UPDATE exclusive2_lock SET version = ?, ends = ?, document = ? WHE
 POSTPONE_LOCK = "UPDATE exclusive2_lock SET due = ? WHERE namespace = ? AND key = ?"
 DELETE_LOCK = "DELETE FROM exclusive2_lock WHERE namespace = ? AND key = ?"
 
+HOLDERS = """SELECT id, token, expiry, fence, may_have_copies, phase FROM (
+    SELECT * FROM exclusive2_holder WHERE namespace = ? AND key = ? AND expiry <= ?
+    ORDER BY expiry, id LIMIT ?
+) AS expired UNION SELECT id, token, expiry, fence, may_have_copies, phase FROM (
+    SELECT * FROM exclusive2_holder WHERE namespace = ? AND key = ? AND expiry > ?
+    ORDER BY expiry, id LIMIT ?
+) AS living UNION SELECT id, token, expiry, fence, may_have_copies, phase FROM (
+    SELECT * FROM exclusive2_holder WHERE namespace = ? AND key = ? ORDER BY expiry DESC LIMIT 1
+) AS latest UNION SELECT id, token, expiry, fence, may_have_copies, phase FROM exclusive2_holder
+WHERE namespace = ? AND key = ? AND id IN (?)"""
+"""(namespace, key, now, count) twice, (namespace, key) twice, ids; rows: the fields of a `Holder`."""
+THESE_HOLDERS = """SELECT id, token, expiry, fence, may_have_copies, phase FROM exclusive2_holder
+WHERE namespace = ? AND key = ? AND id IN (?)"""
+"""namespace, key, ids; rows: the fields of a `Holder`. See `repeated`."""
+HOLDER_COUNT = "SELECT count(*) FROM exclusive2_holder WHERE namespace = ? AND key = ?"
+ANY_HOLDER = "SELECT 1 FROM exclusive2_holder WHERE namespace = ? LIMIT 1"
+INSERT_HOLDER = """INSERT INTO exclusive2_holder
+    (token, expiry, fence, may_have_copies, phase, namespace, key, id) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"""
+CHANGE_HOLDER = """UPDATE exclusive2_holder
+SET token = ?, expiry = ?, fence = ?, may_have_copies = ?, phase = ?
+WHERE namespace = ? AND key = ? AND id = ?"""
+DELETE_HOLDER = "DELETE FROM exclusive2_holder WHERE namespace = ? AND key = ? AND id = ?"
+DELETE_HOLDERS = "DELETE FROM exclusive2_holder WHERE namespace = ? AND key = ?"
+
 LINE_PART = """SELECT id, seq, offer_until, offers, state, deaths, deadline FROM exclusive2_line
 WHERE namespace = ? AND key = ? AND state = ? ORDER BY place, id LIMIT ?"""
 """namespace, key, state, count. Rows have the fields of an `Entry`."""
 
+BEHIND = """SELECT id, seq, offer_until, offers, state, deaths, deadline FROM exclusive2_line
+WHERE namespace = ? AND key = ? AND state = 'behind' AND id IN (?)"""
+"""namespace, key, ids; rows: the fields of an `Entry`. See `repeated`."""
 LINE_COUNT = "SELECT count(*) FROM exclusive2_line WHERE namespace = ? AND key = ? AND state = ?"
 
 OVERDUE = """SELECT id, seq, offer_until, offers, state, deaths, deadline FROM exclusive2_line

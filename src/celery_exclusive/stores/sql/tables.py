@@ -23,8 +23,14 @@ TABLES = {
         due BIGINT,  -- when the reaper must look at it; may be early, never late; null: it need not
         ends BIGINT,  -- when its last lease ends, 0: it has none; null: it has a line
         waiting INTEGER NOT NULL, aside INTEGER NOT NULL, behind INTEGER NOT NULL,
-        document {text} NOT NULL,  -- JSON: limit, holders, and the first deadline in line, if there is one
+        document {text} NOT NULL,  -- JSON: limit, holders or how many, and the first deadline in line, if any
         PRIMARY KEY (namespace, key){indexes}
+    ){small}""",
+    "exclusive2_holder": """(  -- the leases of locks with more than ten
+        namespace {name} NOT NULL, key {name} NOT NULL, id {id} NOT NULL, token {bytes} NOT NULL,
+        expiry BIGINT NOT NULL, fence BIGINT NOT NULL, may_have_copies INTEGER NOT NULL,
+        phase {word} NOT NULL,
+        PRIMARY KEY (namespace, key, id){indexes}
     ){small}""",
     "exclusive2_line": """(
         namespace {name} NOT NULL, key {name} NOT NULL, id {id} NOT NULL,
@@ -44,16 +50,17 @@ TABLES = {
 """The rows of these tables are small and kept in the index, so a write touches one place fewer."""
 INDEXES = {
     "exclusive2_lock": ("exclusive2_lock_due", "namespace, due"),
+    "exclusive2_holder": ("exclusive2_holder_expiry", "namespace, key, expiry, id"),
     "exclusive2_line": ("exclusive2_line_place", "namespace, key, state, place, id"),
     "exclusive2_tombstone": ("exclusive2_tombstone_until", "namespace, until"),
 }
 """The index that each table has besides its primary key."""
 
-VERSION = 2  # as in _STAMP
+VERSION = 3  # as in _STAMP
 """The version of these definitions. A table of a server has it: another release may have made the tables."""
 _STAMP = (
     "CREATE TABLE IF NOT EXISTS exclusive2_version (version INTEGER NOT NULL PRIMARY KEY){table}",
-    "INSERT INTO exclusive2_version SELECT 2 WHERE NOT EXISTS (SELECT 1 FROM exclusive2_version)",
+    "INSERT INTO exclusive2_version SELECT 3 WHERE NOT EXISTS (SELECT 1 FROM exclusive2_version)",
 )
 
 NAMES = (*TABLES, "exclusive2_version")

@@ -61,9 +61,10 @@ class Transaction(DocumentStore):
         self.cursor, self.connection = cursor, cursor.connection
         self.namespace = to_bytes(prefix)
 
-    def load(self, key: str, id: str = "", limit: int = 1, *, sweeps: bool = False) -> Loaded:
+    def load(self, key: str, ids: tuple[str, ...] = (), limit: int = 1, *, sweeps: bool = False) -> Loaded:
+        id = next(iter(ids), "")
         try:
-            loaded = self._loaded(key, limit, self._find(key, id), sweeps=sweeps)
+            loaded = self._loaded(key, ids, limit, self._find(key, id), sweeps=sweeps)
             line = self._with_overdue(key, loaded) if sweeps else self._with_own(key, id, loaded.line)
         except Damaged as error:
             raise UnreadableKey(key, str(error), self.url) from error
@@ -78,21 +79,56 @@ class Transaction(DocumentStore):
         found.check()
         return found
 
-    def _loaded(self, key: str, limit: int, found: Found, *, sweeps: bool) -> Loaded:
+    def _loaded(self, key: str, ids: tuple[str, ...], limit: int, found: Found, *, sweeps: bool) -> Loaded:
         tombstone = (
             to_text(found.token) if found.token is not None and (found.until or 0) > self.now else None
         )
         if found.version is None:
             return Loaded(0, self.now, Document(1, found.floor, (), found.epoch), Line(tombstone=tombstone))
         document = rows.read_document(found.document, found.last_fence, found.epoch)
+        is_many, last = document.unread > 0, 0
+        if is_many:
+            document, last = self._with_holders(key, ids, document, sweeps=sweeps)
         if found.ends is not None:
-            return Loaded(found.version, self.now, document, Line(tombstone=tombstone))
+            return Loaded(found.version, self.now, document, Line(tombstone=tombstone), last=last)
         count = records.reach(document, limit)
         head, waiting = self._part(key, "waiting", found.waiting, count, sweeps=sweeps)
         aside, all_aside = self._part(key, "aside", found.aside, count, sweeps=sweeps)
-        behind, _ = self._part(key, "behind", found.behind, _ALL, sweeps=sweeps)
-        line = Line(waiting, head, aside, behind, ahead=waiting, tombstone=tombstone)
-        return Loaded(found.version, self.now, document, line, all_aside, found.due)
+        if is_many:
+            behind, all_behind = self._behind(key, ids, document, found.behind, sweeps=sweeps)
+        else:
+            behind, all_behind = self._part(key, "behind", found.behind, _ALL, sweeps=sweeps)
+        others = all_behind - len(behind)
+        line = Line(waiting, head, aside, behind, others, ahead=waiting, tombstone=tombstone)
+        return Loaded(found.version, self.now, document, line, all_aside, found.due, last)
+
+    def _with_holders(
+        self, key: str, ids: tuple[str, ...], document: Document, *, sweeps: bool
+    ) -> tuple[Document, int]:
+        """Read the holders that a step reads; return also when the last lease ends."""
+        name, more = (self.namespace, to_bytes(key)), len(ids) + 1
+        held = self._one(statements.HOLDER_COUNT, *name)[0] if sweeps else document.unread
+        expired = (*name, self.now, records.ENDED_AT_ONCE + more)
+        living = (*name, self.now, records.NAMED + 2 + more)
+        statement = statements.repeated(statements.HOLDERS, max(len(ids), 1))
+        own = map(to_bytes, ids or ("",))
+        first = [rows.holder(*row) for row in self._all(statement, *expired, *living, *name, *name, *own)]
+        holders, unread, unread_expiry = records.readable(first, held, ids, self.now)
+        read = replace(document, holders=holders, unread=unread, unread_expiry=unread_expiry)
+        return read, rows.end(first)
+
+    def _behind(
+        self, key: str, ids: tuple[str, ...], document: Document, counted: int, *, sweeps: bool
+    ) -> tuple[tuple[Entry, ...], int]:
+        """Read the entries behind the runs of the operation's ids and of expired leases, and count all."""
+        name = (self.namespace, to_bytes(key))
+        if sweeps:
+            counted = self._one(statements.LINE_COUNT, *name, "behind")[0]
+        of = [to_bytes(one.id) for one in document.holders if one.expiry <= self.now or one.id in ids]
+        if not (counted and of):
+            return (), counted
+        found = self._all(statements.repeated(statements.BEHIND, len(of)), *name, *of)
+        return tuple(rows.entry(*row) for row in found), counted
 
     def _part(
         self, key: str, state: State, counted: int, count: int, *, sweeps: bool
@@ -124,7 +160,7 @@ class Transaction(DocumentStore):
         for place, entry in enumerate(line.head):
             if entry.id == id:
                 return replace(line, entry=entry, ahead=place)
-        if id and (line.waiting > len(line.head) or line.aside or line.behind):
+        if id and (line.waiting > len(line.head) or line.aside or line.behind or line.others_behind):
             for *row, before in self._all(statements.ENTRY, self.namespace, to_bytes(key), to_bytes(id)):
                 return replace(line, entry=rows.entry(*row), ahead=before)
         return line
@@ -133,13 +169,16 @@ class Transaction(DocumentStore):
         if change.is_none:
             return True
         to, document, counts = change.transition, change.transition.document, change.counts()
-        end = rows.end(document.holders)
+        is_many = document.held > records.NAMED
+        end = max(rows.end(document.holders), change.loaded.last if is_many else 0)
         due, ends = (to.due, None) if any(counts) else (end, end)
         text = rows.write_document(document)
         floor = change.loaded.document.fence
         if not self._write(key, version, floor, document.fence, due, ends, *counts, text):
             return False
         self._swap_line(key, change)
+        if is_many or change.loaded.last:
+            self._swap_holders(key, change, is_many=is_many)
         if to.tombstone is not None:
             name = (self.namespace, to_bytes(key), to_bytes(change.id))
             self.cursor.execute(statements.DELETE_TOMBSTONE, name)
@@ -168,6 +207,20 @@ class Transaction(DocumentStore):
         for id in change.transition.removed:
             self.cursor.execute(statements.DELETE_ENTRY, (self.namespace, to_bytes(key), to_bytes(id)))
 
+    def _swap_holders(self, key: str, change: Change, *, is_many: bool) -> None:
+        """Store the leases of a key that has, or had, a row for each."""
+        name, had_many = (self.namespace, to_bytes(key)), change.loaded.last > 0
+        known = {holder.id for holder in change.loaded.document.holders} if had_many else set[str]()
+        changed, ended = change.leases
+        if not (is_many and had_many):
+            self.cursor.execute(statements.DELETE_HOLDERS, name)
+            changed, ended = list(change.transition.document.holders) if is_many else [], []
+        for holder in changed:
+            statement = statements.CHANGE_HOLDER if holder.id in known else statements.INSERT_HOLDER
+            self.cursor.execute(statement, (*rows.fields_of_holder(holder), *name, to_bytes(holder.id)))
+        for id in ended:
+            self.cursor.execute(statements.DELETE_HOLDER, (*name, to_bytes(id)))
+
     def messages(self, key: str, ids: Sequence[str]) -> dict[str, bytes]:
         statement = statements.repeated(statements.MESSAGES, len(ids))
         found = self._all(statement, self.namespace, to_bytes(key), *map(to_bytes, ids))
@@ -185,9 +238,10 @@ class Transaction(DocumentStore):
         missing = [key for key in keys if key not in locks]
         locked = self.locked_by_others(missing) if missing else set[str]()
         kept, found, changes = dict[str, Document](), list[bool | None](), list[tuple[object, ...]]()
+        changed = list[tuple[object, ...]]()
         for key, (*_, text) in locks.items():
             with suppress(Damaged):  # the others must not lose their leases for it
-                kept[key] = rows.read_document(text)
+                kept[key] = self._with_these(key, leases, rows.read_document(text))
         documents = dict(kept)
         for key, renewal in leases:
             transition = step(documents.get(key, Document()), Line(), renewal, self.now, self.offer)
@@ -198,12 +252,30 @@ class Transaction(DocumentStore):
         for key in sorted(documents):
             if documents[key] is not kept[key]:
                 name, version, ends, _ = locks[key]
-                renewed = replace(kept[key], holders=documents[key].holders)
+                renewed = replace(documents[key], deadline=kept[key].deadline)
                 last = None if ends is None else rows.end(renewed.holders)
+                if renewed.held > records.NAMED:
+                    last = last and max(last, ends)
+                    changed += [
+                        (*rows.fields_of_holder(holder), self.namespace, name, to_bytes(holder.id))
+                        for holder in renewed.holders
+                    ]
                 changes.append((version + 1, last, rows.write_document(renewed), self.namespace, name))
         if changes:
             self.cursor.executemany(statements.RENEW_LOCK, changes)
+        if changed:
+            self.cursor.executemany(statements.CHANGE_HOLDER, changed)
         return found
+
+    def _with_these(self, key: str, leases: Sequence[tuple[str, Renew]], document: Document) -> Document:
+        """Add the holders that are renewed, if the key has many."""
+        if not document.unread:
+            return document
+        ids = sorted({to_bytes(renewal.id) for of, renewal in leases if of == key})
+        statement = statements.repeated(statements.THESE_HOLDERS, len(ids))
+        found = self._all(statement, self.namespace, to_bytes(key), *ids)
+        holders = tuple(rows.holder(*row) for row in found)
+        return replace(document, holders=holders, unread=document.unread - len(holders))
 
     def locked_by_others(self, keys: Sequence[str]) -> set[str]:  # noqa: ARG002 - one at a time writes
         """Return the keys whose rows were not read, since other transactions keep them locked."""
@@ -223,6 +295,8 @@ class Transaction(DocumentStore):
         self.cursor.execute(statements.RAISE_FENCE, (fence, reaped, self.namespace))
         if ended := [(self.namespace, key) for key, _, _, has_ended in seen if has_ended]:
             self.cursor.executemany(statements.DELETE_LOCK, ended)
+            if self._all(statements.ANY_HOLDER, self.namespace):
+                self.cursor.executemany(statements.DELETE_HOLDERS, ended)
         if living := [(ends, self.namespace, key) for key, _, ends, has_ended in seen if not has_ended]:
             self.cursor.executemany(statements.POSTPONE_LOCK, living)
         if old:
@@ -241,7 +315,7 @@ class Transaction(DocumentStore):
         """
         fence, reaped, *_ = self._space()
         self.cursor.execute(statements.RAISE_FENCE, (max(fence, self.now), reaped, self.namespace))
-        for statement in (statements.DELETE_LINE, statements.DELETE_LOCK):
+        for statement in (statements.DELETE_LINE, statements.DELETE_HOLDERS, statements.DELETE_LOCK):
             self.cursor.execute(statement, (self.namespace, to_bytes(key)))
 
     def places(self) -> Iterator[tuple[str, str]]:

@@ -1,0 +1,123 @@
+"""A key with many holders: a call beside a thousand costs what a call beside a few costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from celery_exclusive.core.operations import Acquire, Granted, Held, Parked, Reap, Release, Renew
+from celery_exclusive.core.records import ENDED_AT_ONCE, NAMED, SECOND
+from celery_exclusive.stores.base import Store
+from celery_exclusive.stores.memory import MemoryStore
+from tests.store.test_redis import RedisStore, commands, redis, store
+
+__all__ = ["redis", "store"]
+FEW, MANY = NAMED + 2, 1_000
+INDEX = "cx2:{0}:x:"
+WAYS: dict[str, dict[str, Any]] = {
+    "early": {},
+    "kept": {"acks_late": True, "recovers": True, "message": b"message"},
+}
+
+
+def hold(store: Store, key: str, count: int, ttl: int = 3600 * SECOND, **options: Any) -> None:
+    for number in range(count):
+        store.apply(key, Acquire(f"{number}", "token", ttl, MANY, **options))
+
+
+def pair(store: Store, key: str, **options: Any) -> None:
+    granted = store.apply(key, Acquire("task", "token", 3600 * SECOND, MANY + 1, **options))
+    assert isinstance(granted.answer, Granted)
+    store.apply(key, Release("task", "token"))
+
+
+@pytest.mark.promise(
+    "A call of a key with a thousand holders reads and writes as much as one of a key with a dozen; an "
+    "answer names ten of them, with the number of the others",
+    name="many holders",
+    broke="each holder read; the index not written by a renewal; the number of the others left out",
+    figure="Redis: 41 commands beside 12, 1,000 and 3,000 holders with the message kept, 16 without",
+    command="python -m bench holders",
+)
+@pytest.mark.parametrize("options", WAYS.values(), ids=WAYS.keys())
+def test_a_call_beside_a_thousand_holders_sends_redis_as_many_commands_as_beside_a_dozen(
+    store: RedisStore, redis: Any, options: dict[str, Any]
+) -> None:
+    costs = []
+    for count in (FEW, MANY):
+        hold(store, f"beside {count}", count, **options)
+        pair(store, f"beside {count}", **options)
+        before = commands(redis)
+        pair(store, f"beside {count}", **options)
+        costs.append(commands(redis) - before)
+        assert redis.zcard(f"{INDEX}beside {count}") == count
+    assert costs[0] == costs[1]
+
+
+@pytest.mark.proves("many holders")
+def test_an_answer_names_ten_holders_and_counts_the_others(store: RedisStore) -> None:
+    hold(store, "key", MANY)
+    for message in (None, b"message"):
+        answer = store.apply("key", Acquire("task", "token", SECOND, MANY, message=message)).answer
+        assert isinstance(answer, (Held, Parked))
+        assert (len(answer.by), answer.others) == (NAMED, MANY - NAMED)
+    seen = store.inspect("key")
+    assert (len(seen.holders), seen.others) == (NAMED, MANY - NAMED)
+
+
+@pytest.mark.proves("many holders")
+def test_an_index_that_another_program_has_deleted_is_written_anew_by_the_next_call(
+    store: RedisStore, redis: Any
+) -> None:
+    hold(store, "key", FEW, ttl=1, **WAYS["kept"])
+    hold(store, "key", FEW + 1, **WAYS["kept"])
+    before = redis.zrange(INDEX + "key", 0, -1, withscores=True)
+    redis.delete(INDEX + "key")
+    assert store.inspect("key").others == FEW + 1 - NAMED
+    store.apply("key", Acquire("task", "token", 3600 * SECOND, FEW, message=b"message"))
+    assert redis.zrange(INDEX + "key", 0, -1, withscores=True) == before
+    assert len(before) == FEW + 1
+
+
+@pytest.mark.proves("many holders")
+def test_the_index_of_a_key_ends_with_its_leases_and_a_key_with_few_has_none(
+    store: RedisStore, redis: Any
+) -> None:
+    hold(store, "key", NAMED)
+    assert not redis.exists(INDEX + "key")
+    hold(store, "key", NAMED + 1)
+    assert 3_600_000 - 2_000 < redis.pttl(INDEX + "key") < 3_600_000 + 2_000
+    store.renew([("key", Renew("0", "token", 7200 * SECOND))])
+    assert redis.zscore(INDEX + "key", "0") > redis.zscore(INDEX + "key", "1")
+    assert redis.pttl(INDEX + "key") > 7_200_000 - 2_000
+    store.apply("key", Release("0", "token"))
+    assert not redis.exists(INDEX + "key")
+
+
+@pytest.mark.promise(
+    "Of many leases that expire together a step ends a hundred, and the sweeps the rest at once",
+    broke="all ended by one step",
+)
+def test_a_step_ends_a_hundred_leases_and_the_next_sweep_is_due_at_once() -> None:
+    store = MemoryStore("memory://many holders")
+    store.clear()
+    now = [SECOND]
+    store.clock = lambda: now[0]
+    hold(store, "key", 3 * ENDED_AT_ONCE, ttl=SECOND)
+    store.apply("key", Acquire("waits", "token", SECOND, 1, message=b"message"))
+    now[0] += SECOND
+    for expected in ([], [], ["waits"]):
+        assert store.due(1, 0) == ["key"]
+        assert [wake.id for wake in store.apply("key", Reap()).wake] == expected
+
+
+@pytest.mark.proves("many holders")
+def test_an_expired_lease_among_many_makes_room_for_the_next_call(store: RedisStore) -> None:
+    now = [1_000 * SECOND]
+    store.clock = lambda: now[0]
+    store.apply("key", Acquire("short", "token", SECOND, MANY))
+    hold(store, "key", FEW)
+    store.apply("key", Acquire("0", "token", SECOND, FEW + 1, redelivered=True))  # reads only a part of them
+    now[0] += SECOND
+    assert isinstance(store.apply("key", Acquire("next", "token", SECOND, FEW + 1)).answer, Granted)
