@@ -5,6 +5,7 @@ The reference is the memory store, which runs `step` itself. HISTORIES=10000 run
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -442,11 +443,15 @@ def hold_to_the_reference(store: Tested, history: list[Action]) -> None:
 
 
 def the_rows_agree(transaction: Transaction) -> None:
-    """A lock counts its line, and ends by itself only without one."""
+    """A lock counts its line and its many holders, and ends by itself only without a line."""
     entries = rows_of(transaction, "line", "key, state")
     for key, ends, *counted in rows_of(transaction, "lock", "key, ends, waiting, aside, behind"):
         assert counted == [entries.count((key, state)) for state in ("waiting", "aside", "behind")]
         assert (ends is None) == any(counted)
+    holders = [key for key, _ in rows_of(transaction, "holder", "key, id")]
+    for key, document in rows_of(transaction, "lock", "key, document"):
+        if held := json.loads(document).get("held"):
+            assert holders.count(key) == held
 
 
 def all_ends_by_itself_but_what_waits(store: RedisStore) -> None:

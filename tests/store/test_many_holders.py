@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ from celery_exclusive.core.operations import Acquire, Granted, Held, Parked, Rea
 from celery_exclusive.core.records import ENDED_AT_ONCE, NAMED, SECOND
 from celery_exclusive.stores.base import Store
 from celery_exclusive.stores.memory import MemoryStore
+from celery_exclusive.stores.sql.sqlite import SqliteStore
 from tests.store.test_redis import RedisStore, commands, redis, store
+from tests.store.test_sqlite import trace
 
 __all__ = ["redis", "store"]
 FEW, MANY = NAMED + 2, 1_000
@@ -53,6 +56,43 @@ def test_a_call_beside_a_thousand_holders_sends_redis_as_many_commands_as_beside
         costs.append(commands(redis) - before)
         assert redis.zcard(f"{INDEX}beside {count}") == count
     assert costs[0] == costs[1]
+
+
+@pytest.mark.proves("many holders")
+@pytest.mark.parametrize("options", WAYS.values(), ids=WAYS.keys())
+def test_a_call_beside_a_thousand_holders_costs_a_database_as_many_statements_as_beside_a_dozen(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    store = SqliteStore(f"sqlite:///{tmp_path}/locks.db")
+    for count in (FEW, MANY):
+        hold(store, f"beside {count}", count, **options)
+    statements = trace(store)
+    costs = []
+    for count in (FEW, MANY):
+        statements.clear()
+        pair(store, f"beside {count}", **options)
+        costs.append(len(statements))
+    assert costs[0] == costs[1] < 30
+    store.close()
+
+
+@pytest.mark.proves("many holders")
+def test_a_thousand_leases_of_one_key_are_renewed_in_a_database_at_once_and_none_is_made_anew(
+    tmp_path: Path,
+) -> None:
+    store = SqliteStore(f"sqlite:///{tmp_path}/locks.db")
+    hold(store, "key", MANY)
+    leases = [("key", Renew(f"{number}", "token", 7200 * SECOND)) for number in range(MANY)]
+    assert store.renew([*leases, ("key", Renew("stranger", "token", SECOND))]) == [True] * MANY + [False]
+    seen = store.inspect("key")
+    assert (
+        seen.others + len(seen.holders),
+        min(owner.remaining for owner in seen.holders) > 7000 * SECOND,
+    ) == (
+        MANY,
+        True,
+    )
+    store.close()
 
 
 @pytest.mark.proves("many holders")

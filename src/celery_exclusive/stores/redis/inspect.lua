@@ -14,7 +14,7 @@
 -- include document.lua
 
 local function look()
-  read_meta(redis.call('HGET', leases, ''))
+  read_meta(redis.call('HMGET', leases, '')[1])
   local shown, owners = {}, {}
   local found, unread = read_leases({})
   local living = unread > 0 and read_next({}) or {}

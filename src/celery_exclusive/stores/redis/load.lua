@@ -131,7 +131,7 @@ end
 local function load(asked)
   holders, dead, entries, order, entries_aside, wake, stepped_aside = {}, {}, {}, {}, {}, {}, {}
   overdue, was_read, ahead, others_behind = {}, {}, 0, 0
-  read_meta(redis.call('HGET', leases, ''))
+  read_meta(redis.call('HMGET', leases, '')[1])
   local list, own = nil, {}
   for _, id in ipairs({op.id or false, op.takes_over_id or false, op.inherits_id or false}) do
     if id then append(own, id) end
