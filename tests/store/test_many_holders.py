@@ -6,10 +6,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from celery import Celery
 
-from celery_exclusive.core.operations import Acquire, Granted, Held, Parked, Reap, Release, Renew
+from celery_exclusive import install, lock
+from celery_exclusive.core.operations import (
+    Acquire,
+    ForceRelease,
+    Granted,
+    Held,
+    Parked,
+    Reap,
+    Release,
+    Renew,
+)
 from celery_exclusive.core.records import ENDED_AT_ONCE, NAMED, SECOND
-from celery_exclusive.stores.base import Store
+from celery_exclusive.errors import LockHeld
+from celery_exclusive.leases.operator_release import _release
+from celery_exclusive.stores.base import Store, open_store
 from celery_exclusive.stores.memory import MemoryStore
 from celery_exclusive.stores.sql.sqlite import SqliteStore
 from tests.store.test_redis import RedisStore, commands, redis, store
@@ -161,3 +174,91 @@ def test_an_expired_lease_among_many_makes_room_for_the_next_call(store: RedisSt
     store.apply("key", Acquire("0", "token", SECOND, FEW + 1, redelivered=True))  # reads only a part of them
     now[0] += SECOND
     assert isinstance(store.apply("key", Acquire("next", "token", SECOND, FEW + 1)).answer, Granted)
+
+
+@pytest.fixture(params=["memory", "redis", "sqlite"])
+def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    """A store with a clock that only moves when told."""
+    if request.param == "redis":
+        return open_store(request.getfixturevalue("redis_url"))
+    if request.param == "sqlite":
+        return SqliteStore(f"sqlite:///{tmp_path}/locks.db")
+    MemoryStore("memory://few again").clear()
+    return MemoryStore("memory://few again")
+
+
+@pytest.mark.promise(
+    "When a step that ends a hundred leases leaves few holders, the leases that it has not read stay",
+    broke="red before, in a database",
+)
+def test_leases_that_a_step_has_not_read_stay_when_a_key_has_few_holders_again(any_store: Any) -> None:
+    store, now = any_store, [1_000 * SECOND]
+    store.clock = lambda: now[0]
+    hold(store, "key", ENDED_AT_ONCE, ttl=SECOND)
+    for number in range(5):
+        kept = Acquire(f"paused {number}", "token", 2 * SECOND, MANY, **WAYS["kept"])
+        store.apply("key", kept)
+    for number in range(6):
+        store.apply("key", Acquire(f"living {number}", "token", 300 * SECOND, MANY))
+    now[0] += 3 * SECOND
+    store.apply("key", Release("living 0", "token"))
+    assert len(store.inspect("key").holders) == 10
+    assert list(store.renew([("key", Renew("paused 0", "token", 60 * SECOND))])) == [True]
+    newcomer = store.apply("key", Acquire("next", "token", SECOND, MANY))
+    assert newcomer.wake == ()
+    store.close()
+
+
+@pytest.mark.proves("many holders")
+@pytest.mark.parametrize("what", ["l:", "fields", "x:"])
+def test_a_line_goes_on_though_another_program_has_deleted_the_leases_of_many_holders(
+    store: RedisStore, redis: Any, what: str
+) -> None:
+    now = [1_000 * SECOND]
+    store.clock = lambda: now[0]
+    hold(store, "key", FEW, ttl=10 * SECOND)
+    store.apply("key", Acquire("waits", "token", SECOND, FEW, message=b"message"))
+    if what == "fields":
+        redis.hdel("cx2:{0}:l:key", *map(str, range(FEW)))
+    else:
+        redis.delete(f"cx2:{{0}}:{what}key")
+    now[0] += 20 * SECOND
+    woken = {wake.id for _ in range(3) for wake in store.reap().wake}
+    assert woken == {"waits"}
+
+
+def test_release_by_force_takes_no_task_along_that_begins_meanwhile() -> None:
+    store = MemoryStore("memory://force")
+    store.clear()
+    now = [SECOND]
+    store.clock = lambda: now[0]
+    hold(store, "key", FEW)
+    now[0] += SECOND
+    apply = store.apply
+
+    def begin_another(key: str, operation: Any) -> Any:
+        """Let another task take each slot that is released."""
+        reply = apply(key, operation)
+        if isinstance(operation, ForceRelease):
+            apply(key, Acquire(f"after {operation.id}", "token", 3600 * SECOND, FEW))
+        return reply
+
+    store.apply = begin_another  # type: ignore[method-assign]
+    with pytest.raises(LockHeld):
+        _release(store, "key", force=False)
+    released = _release(store, "key", force=True)
+    assert {holder.id for holder in released.former} == {str(number) for number in range(FEW)}
+    assert store.inspect("key").others + NAMED == FEW
+
+
+def test_a_lock_with_more_than_ten_slots_says_when_all_are_taken() -> None:
+    app: Any = install(Celery("locks", broker="memory://", set_as_current=False))
+    app.conf.exclusive_store = "memory://slots"
+    locks = [lock("key", limit=FEW, app=app) for _ in range(FEW)]
+    for one in locks[1:]:
+        one.acquire()
+    assert not locks[0].locked()
+    locks[0].acquire()
+    assert locks[0].locked()
+    for one in locks:
+        one.release()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -80,16 +81,18 @@ def release_queued(services: Services, keys: Iterable[str]) -> int:
 
 
 def _release(store: Store, key: str, *, force: bool) -> Released:
-    """Release the holders that a look at the key names, until it has no others."""
+    """Release the holders of a key, by force also the ones that a look does not name, but no newer one."""
     former: list[Owner] = []
     offered: list[str] = []
+    began = time.monotonic()
     while True:
-        seen, count = store.inspect(key), len(former)
-        living = [holder for holder in seen.holders if holder.phase == "running" and holder.remaining > 0]
-        if living and not force:
-            raise _held(key, living, seen.others)
+        elapsed, seen, count = round((time.monotonic() - began) * SECOND), store.inspect(key), len(former)
+        holders = [holder for holder in seen.holders if holder.age >= elapsed]
+        living = [holder for holder in holders if holder.phase == "running" and holder.remaining > 0]
+        if not force and (living or seen.others):
+            raise _held(key, living or holders, seen.others)
         # For an id without a lease the store only ends expired leases and offers.
-        for holder in seen.holders or (Owner("", 0, 0),):
+        for holder in holders or (Owner("", 0, 0),):
             may_begin = not force and holder.phase != "running"
             # A lease that does not run belongs to its id; once its task has begun, to another token.
             end = Release(holder.id, "", "open") if may_begin else ForceRelease(holder.id)

@@ -273,7 +273,8 @@ class lock:  # noqa: N801 - it is read like a verb, as in contextlib
         raise ExclusiveError(f"{self}.{method}(): this object does not hold the lock in this process")
 
     def _locked(self) -> bool:
-        return len(_installation(self.app).store.inspect(self.key).holders) >= self.limit
+        seen = _installation(self.app).store.inspect(self.key)
+        return len(seen.holders) + seen.others >= self.limit
 
     def _end(self, acquisition: Acquisition) -> None:
         """Release the lock, or let the end of the transactions around this code do it."""

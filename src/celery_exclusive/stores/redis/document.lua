@@ -146,7 +146,7 @@ local function read_these(ids, known)
   for place, text in ipairs(call('HMGET', leases, asked)) do
     if text then list[#list + 1] = read_lease(asked[place], text) end
   end
-  return list
+  return list, #list == #asked
 end
 
 -- Reads the leases that a step reads: of a few holders all, of many the own ones and the expired ones. Returns a
@@ -161,8 +161,9 @@ local function read_leases(own)
   local expired = redis.call('ZRANGEBYSCORE', name, '-inf', whole(now), 'LIMIT', 0, ENDED_AT_ONCE + more)
   local flat = redis.call('ZRANGEBYSCORE', name, '(' .. whole(now), '+inf', 'WITHSCORES', 'LIMIT', 0, more)
   local chosen = {}
-  local list = read_these({unpack(expired, 1, math.min(#expired, ENDED_AT_ONCE))}, chosen)
-  append(list, unpack(read_these(own, chosen)))
+  local list, has_all = read_these({unpack(expired, 1, math.min(#expired, ENDED_AT_ONCE))}, chosen)
+  if not has_all or #expired + #flat == 0 then return read_all(), 0, NEVER, false end -- others deleted leases
+  append(list, unpack((read_these(own, chosen))))
   for _, id in ipairs(expired) do
     if not chosen[id] then return list, holder_count - #list, now, true end
   end
@@ -175,7 +176,7 @@ end
 -- Reads the leases that an answer may name besides: those that end next.
 local function read_next(known)
   local flat = redis.call('ZRANGEBYSCORE', base .. 'x:' .. key, '(' .. whole(now), '+inf', 'LIMIT', 0, NAMED + 2)
-  return read_these(flat, known)
+  return (read_these(flat, known))
 end
 
 -- Runs a function on one key; returns the error text if it fails.

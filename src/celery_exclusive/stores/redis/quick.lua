@@ -8,11 +8,13 @@
 -- step.lua does the same, and a differential test holds the two equal.
 
 local refused_by = nil -- how many holders
+local meta_text -- what the key's hash has at '', false without one
 
 if verb == 'acquire' or verb == 'acquire_alone' or verb == 'release' then
   local key, id, token = ARGV[3], op.id, op.token
   local leases = base .. 'l:' .. key
   local found = redis.call('HMGET', leases, '', id)
+  meta_text = found[1]
   local limit, count, minexp, maxexp, behind = '1', 0, '0', '0', '0'
   if found[1] then
     limit, count, minexp, maxexp, behind = string.match(found[1], '^(%d+) (%d+) (%d+) (%d+) 0 0 ([01])$')

@@ -73,6 +73,8 @@ WHERE namespace = ? AND key = ? AND id IN (?)"""
 THESE_HOLDERS = """SELECT id, token, expiry, fence, may_have_copies, phase FROM exclusive2_holder
 WHERE namespace = ? AND key = ? AND id IN (?)"""
 """namespace, key, ids; rows: the fields of a `Holder`. See `repeated`."""
+EACH_HOLDER = """SELECT id, token, expiry, fence, may_have_copies, phase FROM exclusive2_holder
+WHERE namespace = ? AND key = ?"""
 HOLDER_COUNT = "SELECT count(*) FROM exclusive2_holder WHERE namespace = ? AND key = ?"
 ANY_HOLDER = "SELECT 1 FROM exclusive2_holder WHERE namespace = ? LIMIT 1"
 INSERT_HOLDER = """INSERT INTO exclusive2_holder

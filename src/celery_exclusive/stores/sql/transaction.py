@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from celery_exclusive.core import records
 from celery_exclusive.core.operations import Applied, Renew
-from celery_exclusive.core.records import NEVER, Document, Entry, Line, State
+from celery_exclusive.core.records import NEVER, Document, Entry, Holder, Line, State
 from celery_exclusive.core.step import step
 from celery_exclusive.errors import StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import Reply
@@ -114,6 +114,9 @@ class Transaction(DocumentStore):
         own = map(to_bytes, ids or ("",))
         first = [rows.holder(*row) for row in self._all(statement, *expired, *living, *name, *name, *own)]
         holders, unread, unread_expiry = records.readable(first, held, ids, self.now)
+        if unread and unread_expiry == NEVER:  # another program has deleted rows
+            held = self._one(statements.HOLDER_COUNT, *name)[0]
+            holders, unread, unread_expiry = records.readable(first, held, ids, self.now)
         read = replace(document, holders=holders, unread=unread, unread_expiry=unread_expiry)
         return read, rows.end(first)
 
@@ -169,6 +172,8 @@ class Transaction(DocumentStore):
         if change.is_none:
             return True
         to, document, counts = change.transition, change.transition.document, change.counts()
+        if document.unread and document.held <= records.NAMED:  # from now on they stand in the document
+            document = self._with_unread(key, change)
         is_many = document.held > records.NAMED
         end = max(rows.end(document.holders), change.loaded.last if is_many else 0)
         due, ends = (to.due, None) if any(counts) else (end, end)
@@ -178,7 +183,7 @@ class Transaction(DocumentStore):
             return False
         self._swap_line(key, change)
         if is_many or change.loaded.last:
-            self._swap_holders(key, change, is_many=is_many)
+            self._swap_holders(key, change, document.holders if is_many else ())
         if to.tombstone is not None:
             name = (self.namespace, to_bytes(key), to_bytes(change.id))
             self.cursor.execute(statements.DELETE_TOMBSTONE, name)
@@ -207,19 +212,28 @@ class Transaction(DocumentStore):
         for id in change.transition.removed:
             self.cursor.execute(statements.DELETE_ENTRY, (self.namespace, to_bytes(key), to_bytes(id)))
 
-    def _swap_holders(self, key: str, change: Change, *, is_many: bool) -> None:
-        """Store the leases of a key that has, or had, a row for each."""
+    def _with_unread(self, key: str, change: Change) -> Document:
+        """Return the new document with the leases that the step has not read."""
+        document, read = change.transition.document, {one.id for one in change.loaded.document.holders}
+        every = self._all(statements.EACH_HOLDER, self.namespace, to_bytes(key))
+        rest = (holder for holder in (rows.holder(*row) for row in every) if holder.id not in read)
+        return replace(document, holders=(*document.holders, *rest), unread=0)
+
+    def _swap_holders(self, key: str, change: Change, many: Sequence[Holder]) -> None:
+        """Store the leases of a key that had a row for each, or has: `many` are the ones in its document."""
         name, had_many = (self.namespace, to_bytes(key)), change.loaded.last > 0
         known = {holder.id for holder in change.loaded.document.holders} if had_many else set[str]()
         changed, ended = change.leases
-        if not (is_many and had_many):
+        if not (many and had_many):
             self.cursor.execute(statements.DELETE_HOLDERS, name)
-            changed, ended = list(change.transition.document.holders) if is_many else [], []
-        for holder in changed:
-            statement = statements.CHANGE_HOLDER if holder.id in known else statements.INSERT_HOLDER
-            self.cursor.execute(statement, (*rows.fields_of_holder(holder), *name, to_bytes(holder.id)))
-        for id in ended:
-            self.cursor.execute(statements.DELETE_HOLDER, (*name, to_bytes(id)))
+            changed, ended = [*many], []
+        for statement, is_new in ((statements.INSERT_HOLDER, True), (statements.CHANGE_HOLDER, False)):
+            leases = [holder for holder in changed if (holder.id not in known) is is_new]
+            if leases:
+                values = [(*rows.fields_of_holder(one), *name, to_bytes(one.id)) for one in leases]
+                self.cursor.executemany(statement, values)
+        if ended:
+            self.cursor.executemany(statements.DELETE_HOLDER, [(*name, to_bytes(id)) for id in ended])
 
     def messages(self, key: str, ids: Sequence[str]) -> dict[str, bytes]:
         statement = statements.repeated(statements.MESSAGES, len(ids))
@@ -255,7 +269,7 @@ class Transaction(DocumentStore):
                 renewed = replace(documents[key], deadline=kept[key].deadline)
                 last = None if ends is None else rows.end(renewed.holders)
                 if renewed.held > records.NAMED:
-                    last = last and max(last, ends)
+                    last = None if ends is None else max(rows.end(renewed.holders), ends)
                     changed += [
                         (*rows.fields_of_holder(holder), self.namespace, name, to_bytes(holder.id))
                         for holder in renewed.holders
