@@ -85,8 +85,9 @@ def _release(store: Store, key: str, *, force: bool) -> Released:
     former: list[Owner] = []
     offered: list[str] = []
     began = time.monotonic()
+    elapsed = 0
     while True:
-        elapsed, seen, count = round((time.monotonic() - began) * SECOND), store.inspect(key), len(former)
+        seen, count = store.inspect(key), len(former)
         holders = [holder for holder in seen.holders if holder.age >= elapsed]
         living = [holder for holder in holders if holder.phase == "running" and holder.remaining > 0]
         if not force and (living or seen.others):
@@ -104,6 +105,7 @@ def _release(store: Store, key: str, *, force: bool) -> Released:
                 former.append(holder)
         if not seen.others or len(former) == count:
             return Released(tuple(former), tuple(offered))
+        elapsed = round((time.monotonic() - began) * SECOND)
 
 
 def _held(key: str, holders: Sequence[Owner], others: int) -> LockHeld:

@@ -131,9 +131,10 @@ end
 local function load(asked)
   holders, dead, entries, order, entries_aside, wake, stepped_aside = {}, {}, {}, {}, {}, {}, {}
   overdue, was_read, ahead, others_behind = {}, {}, 0, 0
-  if meta_text == nil then meta_text = redis.call('HMGET', leases, '')[1] end
-  read_meta(meta_text)
+  local text = meta_text
   meta_text = nil -- a sweep loads more keys
+  if text == nil then text = redis.call('HMGET', leases, '')[1] end
+  read_meta(text)
   local list, own = nil, {}
   for _, id in ipairs({op.id or false, op.takes_over_id or false, op.inherits_id or false}) do
     if id then append(own, id) end
