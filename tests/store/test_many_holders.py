@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import pytest
@@ -153,8 +154,7 @@ def test_the_index_of_a_key_ends_with_its_leases_and_a_key_with_few_has_none(
     broke="all ended by one step",
 )
 def test_a_step_ends_a_hundred_leases_and_the_next_sweep_is_due_at_once() -> None:
-    store = MemoryStore("memory://many holders")
-    store.clear()
+    store = MemoryStore(f"memory://{token_hex(8)}")
     now = [SECOND]
     store.clock = lambda: now[0]
     hold(store, "key", 3 * ENDED_AT_ONCE, ttl=SECOND)
@@ -183,8 +183,7 @@ def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
         return open_store(request.getfixturevalue("redis_url"))
     if request.param == "sqlite":
         return SqliteStore(f"sqlite:///{tmp_path}/locks.db")
-    MemoryStore("memory://few again").clear()
-    return MemoryStore("memory://few again")
+    return MemoryStore(f"memory://{token_hex(8)}")  # another one keeps the fences of an earlier test
 
 
 @pytest.mark.promise(
@@ -228,12 +227,11 @@ def test_a_line_goes_on_though_another_program_has_deleted_the_leases_of_many_ho
 
 
 def test_release_by_force_takes_no_task_along_that_begins_meanwhile() -> None:
-    store = MemoryStore("memory://force")
-    store.clear()
+    store = MemoryStore(f"memory://{token_hex(8)}")
     now = [SECOND]
     store.clock = lambda: now[0]
-    hold(store, "key", FEW)
-    now[0] += SECOND
+    hold(store, "key", FEW, ttl=7200 * SECOND)
+    now[0] += 3600 * SECOND  # older than the release can take
     apply = store.apply
 
     def begin_another(key: str, operation: Any) -> Any:
