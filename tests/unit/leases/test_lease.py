@@ -38,8 +38,7 @@ def lease(store: Any, *, certain_for: float, known: Known | None = None) -> Leas
     return Lease(17, Claim("key", "a", "token", 30 * SECOND), store, until, lambda: known)
 
 
-def test_a_lease_that_stands_passes_its_check_and_one_that_was_released_does_not() -> None:
-    store = open_store("memory://test_lease")
+def test_a_lease_that_stands_passes_its_check_and_one_that_was_released_does_not(store: Store) -> None:
     store.apply("key", OURS)
     mine = lease(store, certain_for=-1)
     mine.check()
