@@ -98,10 +98,8 @@ class RunLeases:
         try:
             self._release(outcome, done=done)
         finally:
-            if self.run.unique:
-                self.run.unique.end = (
-                    noop  # it would keep the run and its message until Python finds the cycle
-                )
+            if self.run.unique:  # else it would keep the run and its message until Python finds the cycle
+                self.run.unique.end = noop
 
     def _release(self, outcome: Outcome | None, *, done: bool) -> None:
         may_hold_lock = outcome is None or outcome.kind == "run" or outcome.has_lock

@@ -59,22 +59,19 @@ RENEW_LOCK = "UPDATE exclusive2_lock SET version = ?, ends = ?, document = ? WHE
 POSTPONE_LOCK = "UPDATE exclusive2_lock SET due = ? WHERE namespace = ? AND key = ?"
 DELETE_LOCK = "DELETE FROM exclusive2_lock WHERE namespace = ? AND key = ?"
 
-HOLDERS = """SELECT id, token, expiry, fence, may_have_copies, phase FROM (
-    SELECT * FROM exclusive2_holder WHERE namespace = ? AND key = ? AND expiry <= ?
-    ORDER BY expiry, id LIMIT ?
-) AS expired UNION SELECT id, token, expiry, fence, may_have_copies, phase FROM (
-    SELECT * FROM exclusive2_holder WHERE namespace = ? AND key = ? AND expiry > ?
-    ORDER BY expiry, id LIMIT ?
-) AS living UNION SELECT id, token, expiry, fence, may_have_copies, phase FROM (
-    SELECT * FROM exclusive2_holder WHERE namespace = ? AND key = ? ORDER BY expiry DESC LIMIT 1
-) AS latest UNION SELECT id, token, expiry, fence, may_have_copies, phase FROM exclusive2_holder
-WHERE namespace = ? AND key = ? AND id IN (?)"""
-"""(namespace, key, now, count) twice, (namespace, key) twice, ids; rows: the fields of a `Holder`."""
-THESE_HOLDERS = """SELECT id, token, expiry, fence, may_have_copies, phase FROM exclusive2_holder
-WHERE namespace = ? AND key = ? AND id IN (?)"""
-"""namespace, key, ids; rows: the fields of a `Holder`. See `repeated`."""
 EACH_HOLDER = """SELECT id, token, expiry, fence, may_have_copies, phase FROM exclusive2_holder
 WHERE namespace = ? AND key = ?"""
+"""namespace, key; rows: the fields of a `Holder`."""
+THESE_HOLDERS = f"{EACH_HOLDER} AND id IN (?)"
+"""namespace, key, ids; rows: the fields of a `Holder`. See `repeated`."""
+_PARTS_OF_HOLDERS = (
+    "SELECT * FROM (EACH AND expiry <= ? ORDER BY expiry, id LIMIT ?) AS expired",
+    "SELECT * FROM (EACH AND expiry > ? ORDER BY expiry, id LIMIT ?) AS living",
+    "SELECT * FROM (EACH ORDER BY expiry DESC LIMIT 1) AS latest",
+    THESE_HOLDERS,
+)
+HOLDERS = " UNION ".join(_PARTS_OF_HOLDERS).replace("EACH", EACH_HOLDER)
+"""(namespace, key, now, count) twice, (namespace, key) twice, ids; rows: the fields of a `Holder`."""
 HOLDER_COUNT = "SELECT count(*) FROM exclusive2_holder WHERE namespace = ? AND key = ?"
 ANY_HOLDER = "SELECT 1 FROM exclusive2_holder WHERE namespace = ? LIMIT 1"
 INSERT_HOLDER = """INSERT INTO exclusive2_holder

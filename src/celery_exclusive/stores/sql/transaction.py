@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from random import getrandbits
@@ -230,10 +230,13 @@ class Transaction(DocumentStore):
         for statement, is_new in ((statements.INSERT_HOLDER, True), (statements.CHANGE_HOLDER, False)):
             leases = [holder for holder in changed if (holder.id not in known) is is_new]
             if leases:
-                values = [(*rows.fields_of_holder(one), *name, to_bytes(one.id)) for one in leases]
-                self.cursor.executemany(statement, values)
+                self.cursor.executemany(statement, self._lease_rows(to_bytes(key), leases))
         if ended:
             self.cursor.executemany(statements.DELETE_HOLDER, [(*name, to_bytes(id)) for id in ended])
+
+    def _lease_rows(self, key: bytes, leases: Iterable[Holder]) -> list[tuple[object, ...]]:
+        """Return the parameters that insert or change the rows of these leases."""
+        return [(*rows.fields_of_holder(one), self.namespace, key, to_bytes(one.id)) for one in leases]
 
     def messages(self, key: str, ids: Sequence[str]) -> dict[str, bytes]:
         statement = statements.repeated(statements.MESSAGES, len(ids))
@@ -267,13 +270,11 @@ class Transaction(DocumentStore):
             if documents[key] is not kept[key]:
                 name, version, ends, _ = locks[key]
                 renewed = replace(documents[key], deadline=kept[key].deadline)
-                last = None if ends is None else rows.end(renewed.holders)
-                if renewed.held > records.NAMED:
-                    last = None if ends is None else max(rows.end(renewed.holders), ends)
-                    changed += [
-                        (*rows.fields_of_holder(holder), self.namespace, name, to_bytes(holder.id))
-                        for holder in renewed.holders
-                    ]
+                is_many, last = renewed.held > records.NAMED, None
+                if ends is not None:
+                    last = max(rows.end(renewed.holders), ends if is_many else 0)
+                if is_many:
+                    changed += self._lease_rows(name, renewed.holders)
                 changes.append((version + 1, last, rows.write_document(renewed), self.namespace, name))
         if changes:
             self.cursor.executemany(statements.RENEW_LOCK, changes)
