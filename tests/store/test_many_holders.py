@@ -226,6 +226,10 @@ def test_a_line_goes_on_though_another_program_has_deleted_the_leases_of_many_ho
     assert woken == {"waits"}
 
 
+@pytest.mark.promise(
+    "A release by force ends all leases that a key with many holders had when it began, and no newer one",
+    broke="the loop went on with each task that began meanwhile",
+)
 def test_release_by_force_takes_no_task_along_that_begins_meanwhile() -> None:
     store = MemoryStore(f"memory://{token_hex(8)}")
     now = [SECOND]
@@ -249,6 +253,10 @@ def test_release_by_force_takes_no_task_along_that_begins_meanwhile() -> None:
     assert store.inspect("key").others + NAMED == FEW
 
 
+@pytest.mark.promise(
+    "`locked()` of a lock with more than ten slots is true when all are taken",
+    broke="red before: only the ten that a look names counted",
+)
 def test_a_lock_with_more_than_ten_slots_says_when_all_are_taken() -> None:
     app: Any = install(Celery("locks", broker="memory://", set_as_current=False))
     app.conf.exclusive_store = "memory://slots"
