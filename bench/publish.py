@@ -1,4 +1,4 @@
-"""The cost of `delay()` with an option, against a bare one, by one producer, each with a key of its own."""
+"""The cost of `delay()` with an option, against a bare one, by one producer. Most have a key of their own."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from tests.servers import RedisServer
 
 CALLS, ROUNDS = 50, 9
 UNIQUE = f"{OURS}, unique"
+ORDERED = f"{OURS}, as published"
+BUSY = f"{ORDERED}, one busy key"
 FLOOR = "lock and message in one script"
 FLOOR_APART = "one round trip to the other Redis before"
 
 
 def run() -> list[Row]:
     with RedisServer() as broker, RedisServer() as other:
-        one = _measure(broker, broker, ["bare", FLOOR, UNIQUE, KEPT, OURS, *peers.UNIQUE])
+        one = _measure(broker, broker, ["bare", FLOOR, UNIQUE, KEPT, OURS, ORDERED, BUSY, *peers.UNIQUE])
         apart = _measure(broker, other, ["bare", FLOOR_APART, UNIQUE, *peers.UNIQUE])
     return [
         _row("publish", "`delay()` with `unique=`, of a bare one; one Redis", 0.95, one, UNIQUE, FLOOR),
@@ -35,6 +37,8 @@ def run() -> list[Row]:
             OURS,
             KEPT,
         ),
+        _row("publish-ordered", 'the same with `order="published"`', 0.95, one, ORDERED, KEPT),
+        _row("publish-busy", "the same, all for one busy key: only the first is sent", 0.95, one, BUSY, KEPT),
     ]
 
 
@@ -45,12 +49,12 @@ def _measure(broker: RedisServer, store: RedisServer, names: list[str]) -> dict[
 
 
 def _publisher(name: str, broker: RedisServer, store: RedisServer) -> Callable[[], float]:
-    task = make(name, broker.url, store=store.url)
+    task = make(ORDERED if name == BUSY else name, broker.url, store=store.url)
     numbers = count()
     other = Socket(store.port)
 
     def call() -> None:
-        key = f"{name} {next(numbers)}"
+        key = "busy" if name == BUSY else f"{name} {next(numbers)}"
         if name == FLOOR_APART:
             other.ask("SET", key, "1", "NX", "PX", "600000")
         if name == KEPT:

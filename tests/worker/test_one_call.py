@@ -29,7 +29,7 @@ from celery.signals import after_task_publish, before_task_publish, task_sent
 from kombu import Exchange, Producer, Queue
 from kombu.transport.redis import Channel
 
-from celery_exclusive import DuplicateTask, StoreUnavailable, Unique, install
+from celery_exclusive import DuplicateTask, Exclusive, StoreUnavailable, Unique, install
 from celery_exclusive.core.operations import Acquire
 from celery_exclusive.publishing import asking
 from celery_exclusive.publishing.publisher import PUBLISHER
@@ -39,6 +39,7 @@ from tests.servers import RedisServer
 from tests.worker.journal import eventually
 from tests.worker.lab import disconnect
 
+BY_CLIENTS = ("evalsha", "eval", "lpush", "rpush", "sadd", "ping", "smembers", "publish")
 STEP = 9
 """Of every so many calls of functions, one is where the publisher dies."""
 
@@ -54,6 +55,9 @@ def make_app() -> Iterator[Callable[..., Celery]]:
 
         @app.task(name="feeds.load", shared=False, unique=Unique("url"))
         def load(url: str) -> None: ...
+
+        @app.task(name="feeds.rank", shared=False, exclusive=Exclusive("url", order="published"))
+        def rank(url: str) -> None: ...
 
         app.finalize()
         return app
@@ -85,6 +89,15 @@ def load(app: Celery) -> Any:
     return app.tasks["feeds.load"]
 
 
+def rank(app: Celery) -> Any:
+    """A task whose calls take their places in line."""
+    return app.tasks["feeds.rank"]
+
+
+def in_line(app: Celery, url: str = "a") -> int:
+    return int(rank(app).lock_state(url).waiting)
+
+
 def lists(server: RedisServer) -> dict[bytes, list[bytes]]:
     with server.client() as client:
         return {name: client.lrange(name, 0, -1) for name in client.scan_iter(_type="list")}
@@ -92,6 +105,17 @@ def lists(server: RedisServer) -> dict[bytes, list[bytes]]:
 
 def messages(server: RedisServer) -> int:
     return sum(map(len, lists(server).values()))
+
+
+def commands(server: RedisServer, call: Callable[[], object]) -> Counter[str]:
+    """Return the commands that clients and scripts have sent to publish."""
+    with server.client() as client:
+        client.config_resetstat()
+        call()
+        stats = client.info("commandstats")
+    return Counter(
+        {name: stats[f"cmdstat_{name}"]["calls"] for name in BY_CLIENTS if f"cmdstat_{name}" in stats}
+    )
 
 
 def holder(app: Celery, url: str = "a") -> Any:
@@ -185,22 +209,15 @@ def test_a_publish_is_one_command_and_a_duplicate_is_none_more_and_is_not_sent(
     app = make_app(redis_url)
     load(app).delay("warm up")
     load(app).lock_state("warm up")
-    by_clients = ("evalsha", "eval", "lpush", "rpush", "sadd", "ping", "smembers", "publish")
-    with redis_server.client() as client:
 
-        def commands(url: str) -> Counter[str]:
-            client.config_resetstat()
-            load(app).delay(url)
-            stats = client.info("commandstats")
-            return Counter(
-                {name: stats[f"cmdstat_{name}"]["calls"] for name in by_clients if f"cmdstat_{name}" in stats}
-            )
+    def sent(url: str) -> Counter[str]:
+        return +commands(redis_server, lambda: load(app).delay(url))
 
-        assert +commands("a") == Counter(evalsha=1, lpush=1)  # the push is one of the script
-        assert +commands("a") == Counter(evalsha=1)  # made, and not sent
-        assert +commands("a") == Counter(evalsha=1)  # only looked at
-        assert +commands("b") == Counter(evalsha=2, lpush=1)  # looked at, and sent
-        assert +commands("c") == Counter(evalsha=1, lpush=1)
+    assert sent("a") == Counter(evalsha=1, lpush=1)  # the push is one of the script
+    assert sent("a") == Counter(evalsha=1)  # made, and not sent
+    assert sent("a") == Counter(evalsha=1)  # only looked at
+    assert sent("b") == Counter(evalsha=2, lpush=1)  # looked at, and sent
+    assert sent("c") == Counter(evalsha=1, lpush=1)
     assert messages(redis_server) == 4
 
 
@@ -357,18 +374,25 @@ def test_a_tracer_around_a_publish_sees_no_duplicate_and_no_error(
 
 
 @pytest.mark.proves("one command")
+@pytest.mark.parametrize(
+    ("task", "is_kept"), [(load, holder), (rank, in_line)], ids=["unique", "in the order of publishing"]
+)
 def test_a_publisher_that_is_killed_at_any_moment_leaves_a_key_with_its_message_or_neither(
-    make_app: Any, redis_url: str, redis_server: RedisServer
+    make_app: Any,
+    redis_url: str,
+    redis_server: RedisServer,
+    task: Callable[[Celery], Any],
+    is_kept: Callable[[Celery, str], Any],
 ) -> None:
     app = make_app(redis_url)
-    load(app).delay("warm up")
+    task(app).delay("warm up")
     outcomes: Counter[bool] = Counter()
     for moment in range(1, 5000, STEP):
         url = f"url {moment}"
         base = messages(redis_server)
-        died = _publish_and_die(app, url, moment)
+        died = _publish_and_die(task(app), url, moment)
         is_sent = messages(redis_server) - base == 2  # one was sent before
-        assert bool(holder(app, url)) == is_sent, f"killed at its call {moment}"
+        assert bool(is_kept(app, url)) == is_sent, f"killed at its call {moment}"
         outcomes[is_sent] += 1
         if not died:
             break
@@ -377,7 +401,7 @@ def test_a_publisher_that_is_killed_at_any_moment_leaves_a_key_with_its_message_
     assert outcomes[False] > 10
 
 
-def _publish_and_die(app: Celery, url: str, moment: int) -> bool:
+def _publish_and_die(task: Any, url: str, moment: int) -> bool:
     """Publish in a process that kills itself at its n-th call of a function; return whether it did."""
     pid = os.fork()
     if not pid:
@@ -390,9 +414,9 @@ def _publish_and_die(app: Celery, url: str, moment: int) -> bool:
                 os.kill(os.getpid(), signal.SIGKILL)
 
         try:
-            load(app).delay(f"{url} before")  # on connections of its own
+            task.delay(f"{url} before")  # on connections of its own
             sys.setprofile(die)
-            load(app).delay(url)
+            task.delay(url)
             sys.setprofile(None)
         finally:
             os._exit(0)
@@ -939,3 +963,156 @@ def test_stored_messages_that_the_answer_of_another_store_names_are_republished(
     store.clock = lambda: now + 90_000_000
     load(app).delay("a")
     assert [wake.id for reply in replies for wake in reply.wake] == ["next"]
+
+
+@pytest.mark.promise(
+    'With `order="published"`, where broker and store are one Redis database, a call takes its place and is '
+    "sent in one command, and one for a busy key is only stored. A publisher that is killed at any moment "
+    "leaves both or neither",
+    name="place in one command",
+    broke="pushed for an offer that is there; the place stored before the push; taken and pushed in two",
+)
+def test_a_call_takes_its_place_and_is_sent_in_one_command_and_waits_in_one(
+    make_app: Any, redis_url: str, redis_server: RedisServer
+) -> None:
+    app = make_app(redis_url)
+    rank(app).delay("warm up")
+    assert +commands(redis_server, lambda: rank(app).delay("a")) == Counter(evalsha=1, lpush=1)
+    for _ in range(2):
+        assert +commands(redis_server, lambda: rank(app).delay("a")) == Counter(evalsha=1)
+    assert (messages(redis_server), in_line(app)) == (2, 3)
+
+
+@pytest.mark.proves("place in one command")
+def test_a_call_whose_answer_is_lost_is_sent_once_and_has_one_place(
+    make_app: Any, network: Proxy, redis_server: RedisServer, pushes: list[bool]
+) -> None:
+    app = make_app(f"redis://127.0.0.1:{network.port}/0")
+    rank(app).delay("warm up")
+    for number in range(3):
+        for _ in range(2):
+            network.lose(b"\r\nenqueue\r\n")
+            assert rank(app).delay(f"{number}").outcome == "published"
+        assert in_line(app, f"{number}") == 2
+    assert len(network.met) == 6
+    assert messages(redis_server) == 4
+    assert pushes == [True] * 7
+
+
+@pytest.mark.proves("place in one command")
+def test_a_call_that_gets_no_answer_gives_its_place_up_and_one_that_arrives_late_takes_none(
+    make_app: Any, network: Proxy, redis_server: RedisServer
+) -> None:
+    app = impatient_app(make_app, network)
+    network.lose(b"\r\nenqueue\r\n", times=2)
+    with pytest.raises(StoreUnavailable, match=r"task feeds.rank\[\S+\] may have been sent"):
+        rank(app).delay("lost")
+    network.withhold(b"\r\nenqueue\r\n")
+    with pytest.raises(StoreUnavailable, match="may have been sent"):
+        rank(app).delay("late")
+    app._celery_exclusive.releaser.drain()
+    network.deliver()
+    eventually(lambda: not network.is_on_its_way, "the arrival of the request")
+    assert [in_line(app, url) for url in ("lost", "late")] == [0, 0]
+    assert messages(redis_server) == 2  # the first was sent, and its worker drops it
+
+
+@pytest.mark.proves("place in one command")
+@pytest.mark.parametrize(
+    "options",
+    [{"group_id": "group"}, {"exclusive": Exclusive("url", order="published", on_store_error="allow")}],
+    ids=["a member of a canvas", "allowed without a store"],
+)
+def test_a_call_that_waits_for_its_broker_is_sent_once_and_has_its_place(
+    make_app: Any, network: Proxy, redis_server: RedisServer, options: dict[str, Any]
+) -> None:
+    app = impatient_app(make_app, network)
+    network.lose(b"\r\nenqueue\r\n", times=2)
+    assert rank(app).apply_async(("lost",), **options).outcome == "published"
+    network.withhold(b"\r\nenqueue\r\n")
+    assert rank(app).apply_async(("late",), **options).outcome == "published"
+    network.deliver()
+    eventually(lambda: not network.is_on_its_way, "the arrival of the request")
+    assert len(network.met) == 3
+    assert messages(redis_server) == 3
+    assert [in_line(app, url) for url in ("lost", "late")] == [1, 1]
+
+
+@pytest.mark.proves("place in one command")
+def test_an_interruption_after_the_answer_leaves_the_call_as_it_was_published(
+    make_app: Any, redis_url: str, redis_server: RedisServer
+) -> None:
+    def interrupt(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    app = make_app(redis_url, task_send_sent_event=True)
+    app.amqp._event_dispatcher.publish = interrupt
+    for waiting in (1, 2):
+        with pytest.raises(KeyboardInterrupt):
+            rank(app).delay("a")
+        assert in_line(app) == waiting
+    assert messages(redis_server) == 1
+
+
+@pytest.mark.promise(
+    'With `order="published"` all other calls take their place first, and are sent then: a batch of kombu, '
+    "a large message, a user without rights on the queue. A name that is no list leaves no place",
+    name="plain way into the line",
+    broke="sent though the list was refused; not sent after a refusal",
+)
+def test_a_large_message_takes_its_place_first(
+    make_app: Any, redis_url: str, redis_server: RedisServer, pushes: list[bool]
+) -> None:
+    app, large = make_app(redis_url), "x" * asking._LARGE
+    for _ in range(2):
+        rank(app).apply_async((large,), exclusive=Exclusive(key="large", order="published"))
+    assert messages(redis_server) == 1
+    assert len({*app._celery_exclusive.store.places()}) == 2
+    assert not pushes
+
+
+@pytest.mark.proves("plain way into the line")
+def test_a_batch_takes_its_places_first(
+    make_app: Any, redis_url: str, redis_server: RedisServer, pushes: list[bool]
+) -> None:
+    if not hasattr(Producer, "batch"):
+        pytest.skip("no batches in this kombu")
+    app = make_app(redis_url)
+    with app.producer_pool.acquire() as producer, producer.batch():
+        for _ in range(2):
+            rank(app).apply_async(("a",), producer=producer)
+        assert (messages(redis_server), in_line(app)) == (0, 2)
+    assert messages(redis_server) == 1
+    assert not pushes
+
+
+@pytest.mark.proves("plain way into the line")
+def test_a_user_without_rights_on_the_queue_takes_the_place_first(
+    make_app: Any, start_redis: Any, pushes: list[bool], caplog: pytest.LogCaptureFixture
+) -> None:
+    server = start_redis()
+    with server.client() as client:
+        client.execute_command("ACL SETUSER locks on >secret ~cx* &* +@all")
+    app = make_app(server.url, exclusive_store=server.url.replace("redis://", "redis://locks:secret@"))
+    for url in "abc":
+        for waiting in (1, 2):
+            rank(app).delay(url)
+            assert in_line(app, url) == waiting
+    assert messages(server) == 3
+    assert pushes == [False]
+    assert caplog.text.count("refuses to push onto list celery") == 1
+
+
+@pytest.mark.proves("plain way into the line")
+def test_a_name_that_is_no_list_leaves_no_place(
+    make_app: Any, redis_url: str, redis_server: RedisServer
+) -> None:
+    app = make_app(redis_url, task_publish_retry=False)
+    with redis_server.client() as client:
+        client.set("celery", "no list")
+        with pytest.raises(Exception, match="WRONGTYPE"):
+            rank(app).delay("a")
+        assert in_line(app) == 0
+        client.delete("celery")
+    rank(app).delay("a")
+    assert (messages(redis_server), in_line(app)) == (1, 1)

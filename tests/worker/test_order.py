@@ -77,15 +77,15 @@ def test_the_store_decides_the_order_of_several_producers(make_lab: Callable[...
 @pytest.mark.proves("shared producer")
 def test_threads_may_share_a_producer(make_lab: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch) -> None:
     lab = make_lab(module=SHOP, task_ignore_result=True)
-    enqueue, met, both = OrderedPublish._enqueue, list[Any](), threading.Barrier(2, timeout=30)
+    is_done, met, both = OrderedPublish._is_done, list[Any](), threading.Barrier(2, timeout=30)
 
-    def meet(publish: OrderedPublish, stored: Any) -> Any:
+    def meet(publish: OrderedPublish, captured: Any) -> Any:
         met.append(publish)
         if len(met) <= both.parties:
             both.wait()
-        return enqueue(publish, stored)
+        return is_done(publish, captured)
 
-    monkeypatch.setattr(OrderedPublish, "_enqueue", meet)
+    monkeypatch.setattr(OrderedPublish, "_is_done", meet)
     with lab.app.connection_for_write() as connection, lab.app.amqp.Producer(connection) as producer:
 
         def publish(tag: str) -> None:
@@ -209,11 +209,21 @@ def test_canvases_and_unique_tasks_come_through(lab: Lab) -> None:
     assert first.get(timeout=60) == "same"
 
 
-@pytest.mark.parametrize("options", [{"compression": "gzip"}, {"priority": 3}, {"expires": 600}])
+@pytest.mark.parametrize(
+    ("options", "conf"),
+    [
+        ({"compression": "gzip"}, {}),
+        ({"priority": 3}, {}),
+        ({"expires": 600}, {}),
+        ({}, {"exclusive_secret": "a secret of 16 or more"}),
+        ({}, {"exclusive_fast": False}),
+    ],
+    ids=str,
+)
 def test_a_message_comes_out_of_the_line_as_it_was_published(
-    make_lab: Callable[..., Lab], options: dict[str, Any]
+    make_lab: Callable[..., Lab], options: dict[str, Any], conf: dict[str, Any]
 ) -> None:
-    lab = make_lab(module=SHOP)
+    lab = make_lab(module=SHOP, **conf)
     results = send(lab, "a", "ü" * 1000, options=options)
     lab.start_worker()
     assert [result.get(timeout=60) for result in results] == ["a", "ü" * 1000]

@@ -55,8 +55,8 @@ class Enqueue:
     """Join the line with a message that is about to be published.
 
     Applied(True): a slot is offered to the message, which has to be sent with the mark of an offer. Parked:
-    the store has the message, and wakes it when a slot is free. Applied(False): the message was published
-    before. A message that waits in line expires after `expires_in`.
+    the store has the message, and wakes it when a slot is free; the answer names no owners. Applied(False):
+    the message was published before. A message that waits in line expires after `expires_in`.
     """
 
     id: str

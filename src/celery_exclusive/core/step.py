@@ -125,7 +125,7 @@ class _Step(CallSteps):
                 self.shorten_offers()
             self.put(entry)
         is_its_turn = entry.offer_until > self.now
-        return Applied(True) if is_its_turn else Parked(self.ahead + 1, *self.owners())
+        return Applied(True) if is_its_turn else Parked(self.ahead + 1, ())
 
     def renew(self, op: Renew) -> Answer:
         lease = self.holders.get(op.id)

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from kombu.compression import decompress
 from kombu.utils.json import dumps, loads
 
 from celery_exclusive.messages.header import HEADER, Header
-from celery_exclusive.options.signing import Signer
+from celery_exclusive.options.signing import SIGNATURE, Signer
 from celery_exclusive.stores.base import Wake
 
 VERSION = 1
@@ -73,7 +74,7 @@ class StoredMessage:
         return header
 
     def dump(self) -> bytes:
-        """Return the message as versioned JSON, for a store."""
+        """Return the message as versioned JSON, for a store. `load` also reads what kombu pushes to Redis."""
         try:
             body, coding = self.body.decode(), "text"
         except UnicodeDecodeError:
@@ -84,6 +85,8 @@ class StoredMessage:
     @classmethod
     def load(cls, kept: bytes) -> StoredMessage:
         found = loads(kept)
+        if "properties" in found and "v" not in found:
+            return cls._pushed(found)
         version = found.pop("v")
         if version != VERSION:
             raise ValueError(
@@ -92,6 +95,25 @@ class StoredMessage:
         body = found.pop("body")
         body = body.encode() if found.pop("coding") == "text" else b64decode(body)
         return cls(body=body, **found)
+
+    @classmethod
+    def _pushed(cls, payload: dict[str, Any]) -> StoredMessage:
+        """Read a message as kombu pushes it onto a list of Redis."""
+        body, headers, properties = payload["body"], payload["headers"], payload["properties"]
+        if properties.get("body_encoding") == "base64":
+            body = b64decode(body)
+        if compression := headers.get("compression"):
+            body = decompress(body, compression)
+        header = {name: value for name, value in headers[HEADER].items() if name != SIGNATURE}
+        return cls(
+            body.encode() if isinstance(body, str) else body,
+            payload["content-type"],
+            payload["content-encoding"],
+            {**headers, HEADER: header},
+            {name: value for name in _PROPERTIES if (value := properties.get(name)) is not None},
+            properties["delivery_info"]["exchange"],
+            properties["delivery_info"]["routing_key"],
+        )
 
     def promoted(self, wake: Wake) -> StoredMessage:
         """Return the copy that is republished for an offer."""

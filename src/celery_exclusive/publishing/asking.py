@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from celery_exclusive import notices
-from celery_exclusive.core.operations import AcquireAlone, Answer, Granted, Held, KeyOperation
+from celery_exclusive.core.operations import AcquireAlone, Answer, Enqueue, Granted, Held, KeyOperation
 from celery_exclusive.errors import NotDone, StoreRefused, StoreUnavailable, is_away
 from celery_exclusive.leases.attempts import Attempts
 from celery_exclusive.seams.kombu_message import client_of
@@ -133,10 +133,14 @@ class AskingPublish:
         assert answer  # noqa: S101 - only a push may be refused
         return answer
 
+    def note_store(self) -> None:
+        """Note the store in the header, before the message is made."""
+        self.header.store = self.message.publisher.epoch(self.store)
+        self._has_one_place = self.message.publisher.has_one_call and self.services.has_one_place
+
     def begin(self, operation: AcquireAlone) -> None:
         """Prepare `ask_and_push`: send the request to another Redis than the broker."""
-        self.header.store = self.message.publisher.epoch(self.store)
-        self._has_one_place = self.services.has_one_place
+        self.note_store()
         if not self._has_one_place:
             self.may_hold = self.is_unanswered = True
             self.begun = self.store.begin(self.key, operation)
@@ -144,32 +148,48 @@ class AskingPublish:
 
     def ask_and_push(self, operation: AcquireAlone, captured: Captured) -> Answer:
         """Ask, and push the message with the request if it is small, and goes to the store's database."""
-        push = captured.prepare_push() if self._has_one_place else None
-        if push is None:
-            return self.ask(operation)
-        channel, to, payload = push
+        push = self.prepare_push(captured)
+        return (push and self.push(operation, *push)) or self.ask(operation)
+
+    def prepare_push(self, captured: Captured) -> tuple[Any, str, bytes] | None:
+        """Return the arguments of `push`. None: the request cannot push this message."""
+        found = captured.prepare_push() if self._has_one_place else None
+        if found is None:
+            return None
+        channel, to, payload = found
         if len(payload) > _LARGE:
-            return self.ask(operation)
+            return None
         if address.place(channel.pool.connection_kwargs) != self.services.broker_place:
-            return self.ask(operation)
+            return None
+        return channel, f"{channel.global_keyprefix}{to}", payload.encode()
+
+    def push(
+        self, operation: AcquireAlone | Enqueue, channel: Any, to: str, payload: bytes | None = None
+    ) -> Answer | None:
+        """Ask and push; return the answer. None: the server refuses to push.
+
+        `payload`: what is pushed, if it is not the message of the operation.
+        """
         try:
-            answer = self._push(operation, channel, to, payload)
+            return self._push(operation, channel, to, payload)
         except StoreUnavailable:
             # Celery waits for its broker without end, and so does what it publishes itself: no caller would
             # get the error. The same request does not send the message twice.
-            if not self.message.origin.is_celerys:
+            if not self.goes_without:
                 raise
             self._is_patient = True
-            answer = self._push(operation, channel, to, payload)
-        return answer or self.ask(operation)
+            return self._push(operation, channel, to, payload)
 
-    def _push(self, operation: AcquireAlone, channel: Any, to: str, payload: str) -> Answer | None:
-        """Acquire the key and push; return the answer. None: the server refuses to push."""
-        client, to = None, f"{channel.global_keyprefix}{to}"
+    def _push(
+        self, operation: AcquireAlone | Enqueue, channel: Any, to: str, payload: bytes | None
+    ) -> Answer | None:
+        client = None
         if self._is_patient:
-            client, operation = client_of(channel), replace(operation, repeated=True)
+            client = client_of(channel)
+            if isinstance(operation, AcquireAlone):
+                operation = replace(operation, repeated=True)
         push = self.store.acquire_and_push
-        answer = self.request(operation, push, to, payload.encode(), client, sends=True)
+        answer = self.request(operation, push, to, payload, client, sends=True)
         self.is_pushed = answer is not None and not self.is_refused
         if answer is None:
             notices.refuses_to_push(self.store.url, to)

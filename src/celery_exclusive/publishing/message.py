@@ -145,10 +145,14 @@ class Message:
         result.outcome, result.existing_id, result.key = "published", None, None
         return result
 
+    def write_header(self, captured: Captured, header: Header) -> None:
+        """Write a header into the captured message."""
+        captured.set_header(HEADER, self.services.signer.sign_header(header.write(), self.id, self.name))
+
     def send_captured(self, captured: Captured, header: Header) -> Any:
         """Send the captured message as the default sender does, with this header."""
         if header is not self.written:
-            captured.set_header(HEADER, self.services.signer.sign_header(header.write(), self.id, self.name))
+            self.write_header(captured, header)
         return push_or_send(captured) if self.publisher.is_fast else captured.send()
 
 

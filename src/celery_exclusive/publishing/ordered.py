@@ -1,12 +1,12 @@
 """Publishes a message of a task with `order="published"`: the message joins the line of its lock first.
 
 Celery makes the message and kombu encodes it. Then the message joins the line, and is sent only if a slot is
-offered to it; otherwise it is republished from the store when its turn comes.
+offered to it; otherwise it is republished from the store when its turn comes. Where broker and store are one
+Redis, the request for its place also sends it.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kombu.compression import decompress
@@ -31,6 +31,9 @@ class OrderedPublish(AskingPublish):
     `may_be_sent` means that the message may be in line, from where it is sent when its turn comes.
     """
 
+    _has_no_store = False
+    """Whether the store has not answered, and the message is sent without its place."""
+
     def __init__(self, message: Message, header: Header, option: Exclusive) -> None:
         assert header.exclusive  # noqa: S101 - else it has no line
         super().__init__(message, header, header.exclusive, option)
@@ -38,32 +41,51 @@ class OrderedPublish(AskingPublish):
 
     def publish(self) -> Any:
         """Let Celery publish the message, and kombu send it only if its turn has come."""
+        try:
+            self.note_store()
+        except StoreError as error:
+            self._go_without_place(error)
         return self.message.send(self.header, self._take_place)
 
     def _take_place(self, captured: Captured) -> Any:
         """Put the message into the line, and send it if its turn has come or the store does not answer."""
         if not _leads_to_a_queue(captured.encoded):
-            return captured.send()
-        is_its_turn = self._enqueue(captured.encoded)
-        if is_its_turn is False:
-            return captured.declare()
-        epoch = (is_its_turn and self.header.store) or ""  # without one, it counts as redelivered
-        offer = replace(self.header, promoted=epoch, offered=self.key)
-        return self.message.send_captured(captured, offer)
-
-    def _enqueue(self, encoded: Encoded) -> bool | None:
-        """Return whether the message has to be sent now. None: the store does not answer, and may have it."""
+            return self.message.send_captured(captured, self.header)
+        self.header.offered, self.header.promoted = self.key, self.header.store or ""
+        self.message.write_header(captured, self.header)
         try:
-            self.header.store = self.message.publisher.epoch(self.store)
-            stored = _stored(encoded, self.header)
-            expires_in = microseconds_until(stored.headers.get("expires"))
-            enqueue = Enqueue(self.id, stored.dump(), self.option.limit, expires_in)
-            return self.request(enqueue, sends=True) == Applied(True)
+            if not self._has_no_store and self._is_done(captured):
+                self.may_hold = False  # an interruption from here on is none of the publishing
+                return None
         except StoreError as error:
-            if not self.goes_without:
-                raise
-            notices.continues_without_place(self.message.task.name, self.message.id, self.key, error)
-            return None
+            self._go_without_place(error)
+        if self._has_no_store and self.header.promoted:  # without an epoch it counts as redelivered
+            self.header.promoted = ""
+            self.message.write_header(captured, self.header)
+        return self.message.send_captured(captured, self.header)
+
+    def _is_done(self, captured: Captured) -> bool:
+        """Put the message into the line. Return whether it has been sent, or is sent when its turn comes."""
+        expires_in = microseconds_until(captured.encoded.headers.get("expires"))
+        if push := self.prepare_push(captured):
+            channel, to, payload = push
+            signed = self.services.signer.sign_parked(payload, self.key, self.id)
+            enqueue = Enqueue(self.id, signed, self.option.limit, expires_in)
+            if self.push(enqueue, channel, to, None if signed is payload else payload):
+                return True
+        stored = _stored(captured.encoded, self.header).dump()
+        enqueue = Enqueue(self.id, stored, self.option.limit, expires_in)
+        if self.request(enqueue, sends=True) == Applied(True):
+            return False
+        captured.declare()
+        return True
+
+    def _go_without_place(self, error: StoreError) -> None:
+        """Let the message be sent without its place, or raise."""
+        if not self.goes_without:
+            raise error
+        notices.continues_without_place(self.message.task.name, self.message.id, self.key, error)
+        self._has_no_store = True
 
     def undoing(self) -> tuple[list[KeyOperation], list[KeyOperation]]:
         """Remove the message from the line: its caller gets an error, so no process publishes it later."""
@@ -73,8 +95,10 @@ class OrderedPublish(AskingPublish):
 
 def _leads_to_a_queue(encoded: Encoded) -> bool:
     """Whether a worker can publish this message to its queue again, unlike to a fanout exchange."""
+    if not encoded.exchange:
+        return True
     named = [getattr(entity, "exchange", None) for entity in encoded.declare or ()]
-    return not encoded.exchange or encoded.exchange in [it.name for it in named if it and it.type != "fanout"]
+    return encoded.exchange in [it.name for it in named if it and it.type != "fanout"]
 
 
 def _stored(encoded: Encoded, header: Header) -> StoredMessage:

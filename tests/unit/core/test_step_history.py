@@ -159,7 +159,7 @@ class AnyHistory(RuleBasedStateMachine):
             assert isinstance(last.answer, Parked) == (operation.id in key.entries)
             assert all(owner.remaining > 0 or owner.id in key.behind for owner in last.answer.by)
         if isinstance(last.answer, (Held, Full, Parked)):
-            assert last.answer.by
+            assert last.answer.by or isinstance(operation, Enqueue)
         if isinstance(last.answer, Parked):
             is_behind = operation.id in key.behind
             assert last.answer.position == (0 if is_behind else 1 + key.in_line.index(operation.id))

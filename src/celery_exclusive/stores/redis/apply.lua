@@ -12,17 +12,18 @@
 -- fields of acquire: limit redelivered promoted acks_late message max_waiting takes_over_id takes_over_phase at_once recovers order expires_in
 -- fields of acquire_alone: inherits_id inherits_token phase repeated list payload
 -- fields of give_up: releases
--- fields of enqueue: message limit expires_in
+-- fields of enqueue: message limit expires_in list payload
 -- fields of release: ending
 -- fields of remove: ending
 -- fields of restore: limit
 -- fields of reap: limit every recovers_until
 -- limit      reap: of how many keys; every: the least time since the last reap
--- list       acquire_alone: where the payload is pushed with a new lease; a lease that is there went with it,
---            and what was pushed is marked so
+-- list       where the payload, or else the message, is pushed with a new lease or a new offer; a lease or an
+--            offer that is there went with it. acquire_alone: what was pushed is marked so
 -- answer     granted, parked, held, full, stale or done; number is the fence, the position, how many wait,
---            or 1 for found; reap: 0 after another reap, 2 if more may be due; the quick ways return the
---            number alone, a fence or 1; refused, alone: nothing could be pushed, and nothing was done
+--            or 1 for found; reap: 0 after another reap, 2 if more may be due; the quick ways return a
+--            number alone: a fence, the place of a new offer, or 1; the quick way into the line returns the
+--            position and the drawn place; refused, alone: nothing could be pushed, and nothing was done
 -- epoch      in a reply with wakes, and in every reply to reap
 -- owners     id, age, remaining, fence, phase, token, ..., and the number of those that are not named; wakes: key, id, message, waiting, deaths, ...; asides: key, id, ...
 -- unreadable reap: key, problem, ... of damaged keys, which it skips from now on
@@ -38,10 +39,18 @@ for place = 8, #ARGV, 2 do op[ARGV[place]] = ARGV[place + 1] end
 
 local SENT = 'sent'
 local SENT_LIFE = 300000000
+local BEGUN = 'begun'
+local LONGEST_OFFER = 120
+local SETTINGS = '^(%d+) (%d+) (%x+)$'
 
--- Pushes the message of a new lease, before that is stored: a push that fails leaves no lease.
+local function put_tombstone(name, by, life)
+  local kept = is_virtual and 3600000 or math.ceil(life / 1000) + 1000
+  redis.call('SET', name, whole(now + life) .. ' ' .. by, 'PX', whole(kept))
+end
+
+-- Pushes the message of a new lease or offer, before that is stored: a push that fails leaves neither.
 local function push()
-  local reply = op.list and redis.pcall('LPUSH', op.list, op.payload)
+  local reply = op.list and redis.pcall('LPUSH', op.list, op.payload or op.message)
   if type(reply) == 'table' and reply.err then return {'refused'} end
 end
 
@@ -49,7 +58,7 @@ end
 
 -- include document.lua
 
-local first_offer, tombstone_ttl, candidate = string.match(ARGV[7], '^(%d+) (%d+) (%x+)$')
+local first_offer, tombstone_ttl, candidate = string.match(ARGV[7], SETTINGS)
 op.id = op.id ~= '' and op.id or nil
 op.limit = tonumber(op.limit)
 local may_be_in_line = op.redelivered or op.promoted
@@ -75,11 +84,6 @@ local GIVEN_UP = 'given_up'
 
 local function tombstone_name(key)
   return base .. 't:' .. #key .. ':' .. key .. ':' .. op.id
-end
-
-local function put_tombstone(name, by, life)
-  local kept = is_virtual and 3600000 or math.ceil(life / 1000) + 1000
-  redis.call('SET', name, whole(now + life) .. ' ' .. by, 'PX', whole(kept))
 end
 
 -- A tombstone, or the mark of a call; nil if there is neither.
@@ -147,7 +151,7 @@ else
   }
   if holders[op.id] or entries[op.id] then write_when_full() end -- else a full line would never be done
   answer, number, by = verbs[verb]()
-  local refused = new_tombstone == SENT and push()
+  local refused = (new_tombstone == SENT or is_offered_at_once) and push()
   if refused then return refused end
   store()
 end

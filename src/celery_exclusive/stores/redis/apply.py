@@ -61,7 +61,8 @@ _FIELDS: Final = {
 }
 """The fields that each verb has by their names, as the header of apply.lua lists them."""
 _FIELDS["reap"] = ["limit", "every", "recovers_until"]
-_FIELDS["acquire_alone"] += ["list", "payload"]
+for _verb in ("acquire_alone", "enqueue"):
+    _FIELDS[_verb] += ["list", "payload"]
 APPLY: Final = scripts.load(
     "apply.lua",
     arguments="now verb key id token ttl settings field value",

@@ -4,6 +4,7 @@
 -- ends by itself while the test runs.
 
 local NAMED = 10
+local NEVER = 9007199254740991
 local base, now = KEYS[1], tonumber(ARGV[1])
 local is_virtual = now ~= nil
 if not is_virtual then

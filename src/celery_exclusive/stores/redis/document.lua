@@ -23,7 +23,6 @@
 -- expired, if the answer names them, or if there is a line. The deadline is not later than any in e:. A key with
 -- a line stays; without one all its data expire some time after its last lease.
 
-local NEVER = 9007199254740991
 local ENDED_AT_ONCE = 100
 local PHASES = {running = true, queued = true, again = true, period = true}
 

@@ -4,8 +4,6 @@ local ABANDONED = 600000000
 local SWEEP_AGAIN = 1000000
 local OFFERS_IN_LINE = 8
 local OFFERS_ASIDE = 64
-local LONGEST_OFFER = 120
-local BEGUN = 'begun'
 local AT_BROKER = 1
 local KEEPS_PLACE = 2
 

@@ -15,6 +15,7 @@ local RECALLED_AT_ONCE = 100
 local ahead, had_entries        -- how many in line come before the operation's id; before this step
 local kept, new_tombstone       -- the message to store; what the tombstone will say
 local wake, stepped_aside       -- ids
+local is_offered_at_once        -- whether a message that joined the line got an offer
 
 local function sort_by_seq(list)
   table.sort(list, function(one, other) return one.seq < other.seq end)

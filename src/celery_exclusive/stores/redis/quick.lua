@@ -1,7 +1,8 @@
 -- The quick ways, where no task is in line and no lease is dead: a grant, its repetition, a refusal and a
 -- release; and the grant and the release of the only holder with its message behind it, also if it has held
 -- the key for a message that was queued. Of a key with many holders the expiry of each lease is in an index; the
--- long way makes the index, and deletes it.
+-- long way makes the index, and deletes it. And the place of a message that is published: for a free key, with
+-- its grant if no other has joined the line by then; and behind the line, if there is nothing to offer.
 --
 -- They come before all else is defined, and leave numbers as texts: a script pays for each line that it passes,
 -- and for each local function most of all.
@@ -26,23 +27,25 @@ if verb == 'acquire' or verb == 'acquire_alone' or verb == 'release' then
   local is_quick = is_free or minexp and tonumber(minexp) > now and (expiry or not found[2])
   local is_mine = expiry and (phase ~= 'running' or secret == token)
 
-  -- A release that leaves a tombstone takes the long way.
-  if verb == 'release' and is_quick and is_mine and copies == '0' then
+  if verb == 'release' and is_quick and is_mine and (copies == '0' or op.ending == 'done') then
+    local is_over = true
     if behind == '0' and count == 1 then
       redis.call('DEL', leases)
-      return 1
-    end
-    if behind == '0' and count ~= NAMED + 1 then
+    elseif behind == '0' and count ~= NAMED + 1 then
       if count > NAMED then redis.call('ZREM', base .. 'x:' .. key, id) end
       redis.call('HDEL', leases, id)
       redis.call('HSET', leases, '', limit .. ' ' .. count - 1 .. ' ' .. minexp .. ' ' .. maxexp .. ' 0 0 0')
-      return 1
-    end
-    if op.ending ~= 'open' and count == 1 and redis.call('ZSCORE', base .. 'b:' .. key, id) then
+    elseif behind == '1' and op.ending ~= 'open' and count == 1 and redis.call('ZSCORE', base .. 'b:' .. key, id) then
       redis.call('DEL', leases, base .. 'b:' .. key, base .. 'o:' .. key, base .. 'm:' .. key)
       redis.call('ZREM', base .. 'due', key)
-      return 1
+    else
+      is_over = false
     end
+    if is_over and copies == '1' then
+      local _, life = string.match(ARGV[7], SETTINGS)
+      put_tombstone(base .. 't:' .. #key .. ':' .. key .. ':' .. id, token, tonumber(life))
+    end
+    if is_over then return 1 end
   end
 
   local is_acquire, most = verb == 'acquire', verb == 'acquire' and tonumber(op.limit) or 1
@@ -80,9 +83,7 @@ if verb == 'acquire' or verb == 'acquire_alone' or verb == 'release' then
         redis.call('ZADD', base .. 'x:' .. key, ends, id)
         expire(base .. 'x:' .. key, tonumber(maxexp))
       end
-      if op.list and is_new then
-        redis.call('SET', mark_name, whole(now + SENT_LIFE) .. ' ' .. SENT, 'PX', is_virtual and 3600000 or SENT_LIFE / 1000 + 1000)
-      end
+      if op.list and is_new then put_tombstone(mark_name, SENT, SENT_LIFE) end
       if op.recovers then
         redis.call('ZADD', base .. 'b:' .. key, fence, id)
         redis.call('HSET', base .. 'o:' .. key, id, (op.order == 'published' and '0 3 ' or '0 1 ') .. fence)
@@ -95,5 +96,77 @@ if verb == 'acquire' or verb == 'acquire_alone' or verb == 'release' then
     end
     local is_refused = not expiry and not is_known and count >= most and (not op.message or op.at_once) and not op.repeated
     refused_by = is_refused and count
+  end
+
+  -- The grant of the only message in line, which has or had an offer. Removed first: what follows is allowed then when
+  -- memory is full.
+  if is_acquire and meta_text and not op.takes_over_id and string.find(meta_text, '^%d+ 0 %d+ %d+ 1 0 0$') then
+    local offer_name = base .. 'o:' .. key
+    local seq = string.match(redis.call('HMGET', offer_name, id)[1] or '', '^%d+ %d+ (%d+)$')
+    if seq and redis.call('ZREM', base .. 'q:' .. key, id) == 1 then
+      local drawn = math.max((tonumber(redis.call('GET', base .. 'fence')) or 0) + 1, now)
+      local ends, is_kept = whole(now + op.ttl), op.recovers and op.message
+      redis.call('SET', base .. 'fence', whole(drawn))
+      behind = (is_kept or op.acks_late) and '1' or '0'
+      local meta = op.limit .. ' 1 ' .. ends .. ' ' .. ends .. ' 0 0 ' .. behind
+      redis.call('HSET', leases, '', meta, id, ends .. ' ' .. whole(drawn) .. ' 1 running ' .. token)
+      if behind == '1' then
+        redis.call('ZADD', base .. 'b:' .. key, seq, id)
+        redis.call('HSET', offer_name, id, (op.order == 'published' and '0 3 ' or '0 1 ') .. seq)
+        if is_kept then redis.call('HSET', base .. 'm:' .. key, id, op.message) end
+        redis.call('ZADD', base .. 'due', ends, key)
+      else
+        local _, life = string.match(ARGV[7], SETTINGS)
+        redis.call('DEL', offer_name, base .. 'm:' .. key)
+        redis.call('ZREM', base .. 'due', key)
+        expire(leases, now + op.ttl)
+        put_tombstone(base .. 't:' .. #key .. ':' .. key .. ':' .. id, BEGUN, tonumber(life))
+      end
+      return drawn
+    end
+  end
+end
+
+if verb == 'enqueue' and not op.expires_in then
+  local key, id = ARGV[3], op.id
+  local leases, messages, fence = base .. 'l:' .. key, base .. 'm:' .. key, base .. 'fence'
+  local found = redis.call('HMGET', leases, '', id)
+  meta_text = found[1]
+  local is_new = not found[2] and not redis.call('GET', base .. 't:' .. #key .. ':' .. key .. ':' .. id)
+  if is_new and not meta_text then
+    local drawn = math.max((tonumber(redis.call('GET', fence)) or 0) + 1, now)
+    local seq, first_offer = whole(drawn), string.match(ARGV[7], SETTINGS)
+    local offer_until = whole(now + LONGEST_OFFER * first_offer)
+    redis.call('SET', fence, seq)
+    local refused = push()
+    if refused then return refused end
+    redis.call('HSET', leases, '', op.limit .. ' 0 ' .. whole(NEVER) .. ' 0 1 0 0')
+    redis.call('ZADD', base .. 'q:' .. key, seq, id)
+    redis.call('HSET', base .. 'o:' .. key, id, offer_until .. ' 1 ' .. seq)
+    redis.call('HSET', messages, id, op.message)
+    redis.call('ZADD', base .. 'due', offer_until, key)
+    return drawn
+  end
+  local head, waiting, others = string.match(meta_text or '', '^(%d+ %d+ %d+ %d+) (%d+) (%d+ %d+)$')
+  local limit, count, minexp = string.match(head or '', '^(%d+) (%d+) (%d+)')
+  local slots = limit == op.limit and tonumber(minexp) > now and limit - count
+  if is_new and slots == 1 and waiting ~= '0' and string.sub(others, 1, 2) == '0 ' then
+    -- The first in line has an offer that is as short as it may be with others behind it.
+    local first, first_offer = redis.call('ZRANGE', base .. 'q:' .. key, 0, 0)[1], string.match(ARGV[7], SETTINGS)
+    local offer_until, offers = string.match(redis.call('HMGET', base .. 'o:' .. key, first or '')[1] or '', '^(%d+) (%d+) %d+$')
+    local left = offer_until and offer_until - now
+    if left and left > 0 and (offers ~= '1' or left <= tonumber(first_offer)) then slots = 0 end
+  end
+  if is_new and slots and slots <= 0 and not redis.call('HMGET', messages, id)[1] then
+    local drawn = math.max((tonumber(redis.call('GET', fence)) or 0) + 1, now)
+    redis.call('SET', fence, whole(drawn))
+    redis.call('HSET', messages, id, op.message)
+    redis.call('ZADD', base .. 'q:' .. key, whole(drawn), id)
+    redis.call('HSET', leases, '', head .. ' ' .. waiting + 1 .. ' ' .. others)
+    if waiting == '0' then
+      redis.call('PERSIST', leases)
+      redis.call('ZADD', base .. 'due', minexp, key)
+    end
+    return {waiting + 1, drawn}
   end
 end

@@ -142,13 +142,14 @@ local function enqueue()
   if not entry then
     kept = op.message
     entry = add_entry(next_number())
-    local is_free = holder_count + ahead < limit
-    if not is_free then shorten_offers() end
+    is_offered_at_once = holder_count + ahead < limit
+    if not is_offered_at_once then shorten_offers() end
     entry.deadline = deadline_of(entry)
-    put(entry, WAITING, is_free and now + LONGEST_OFFER * first_offer or 0, is_free and 1 or 0)
+    local offer_until = is_offered_at_once and now + LONGEST_OFFER * first_offer or 0
+    put(entry, WAITING, offer_until, is_offered_at_once and 1 or 0)
   end
   if entry.offer_until > now then return 'done', 1 end
-  return 'parked', ahead + 1, owners()
+  return 'parked', ahead + 1
 end
 
 local function recall_one()

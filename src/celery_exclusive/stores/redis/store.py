@@ -8,7 +8,15 @@ from functools import partial
 from os import urandom
 from typing import Any
 
-from celery_exclusive.core.operations import AcquireAlone, Applied, Granted, KeyOperation, Renew
+from celery_exclusive.core.operations import (
+    AcquireAlone,
+    Applied,
+    Enqueue,
+    Granted,
+    KeyOperation,
+    Parked,
+    Renew,
+)
 from celery_exclusive.core.records import NEVER
 from celery_exclusive.errors import OptionError, StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import Capabilities, Reply, Snapshot, as_repeated, older_version
@@ -38,7 +46,7 @@ _CONFIRMED = frozenset(("acquire", "acquire_alone", "enqueue", "restore"))
 """The verbs after which a body begins or continues, or a message is acknowledged."""
 Run = tuple[Any, ...]
 """The arguments of `Server.run`: a script, the base of its names, and its arguments."""
-_RELEASED = Reply(Applied(True))
+_RELEASED = _OFFERED = Reply(Applied(True))
 
 
 class RedisStore:
@@ -97,9 +105,12 @@ class RedisStore:
             if verb == "release":
                 return _RELEASED
             self._witness.note(reply)
-            return Reply(Granted(reply))
+            return _OFFERED if verb == "enqueue" else Reply(Granted(reply))
         if len(reply) == 1:
             raise _Refused
+        if len(reply) == 2:  # the quick way into the line
+            self._witness.note(reply[1])
+            return Reply(Parked(reply[0], ()))
         return as_repeated(self.read(reply), operation) if isinstance(reply, Repeated) else self.read(reply)
 
     def begin(self, key: str, operation: AcquireAlone) -> Connection | None:
@@ -117,14 +128,19 @@ class RedisStore:
         return self.apply(key, operation, run=partial(self._client.run, begun=begun))
 
     def acquire_and_push(
-        self, key: str, operation: AcquireAlone, to: str, message: bytes, client: Any = None
+        self,
+        key: str,
+        operation: AcquireAlone | Enqueue,
+        to: str,
+        payload: bytes | None = None,
+        client: Any = None,
     ) -> Reply | None:
-        """Apply the operation, and push the message onto a list of this server if the lease is a new one.
+        """Apply the operation, and push a message onto a list of this server if its lease or offer is new.
 
-        None: the server refuses to push, and has done nothing. `client`: a client of redis-py sends the
-        request.
+        None: the server refuses to push, and has done nothing. `payload`: what is pushed, if it is not the
+        message of the operation. `client`: a client of redis-py sends the request.
         """
-        more = ("list", to, "payload", message)
+        more: tuple[object, ...] = ("list", to) if payload is None else ("list", to, "payload", payload)
         try:
             if client:
                 with suppress(exceptions.ResponseError):  # its user may have no rights on our names

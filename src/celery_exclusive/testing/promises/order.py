@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from secrets import token_hex
+
 import pytest
 
 from celery_exclusive.core.operations import Answer, Applied, Enqueue, Granted, Parked
@@ -51,6 +53,15 @@ class OrderPromises(Subject):
         assert isinstance(answer, Granted)
         key.wait_until_expired()
         assert key.reap_until_woken().id == "a"
+
+    def test_a_message_behind_a_run_that_dies_is_offered_by_a_sweep(self) -> None:
+        key, ttl = self.ordered_key(), SHORT
+        key.hold("a", ttl=ttl)
+        while not isinstance(enqueue(key, "b"), Parked):  # the lease had expired before the message came
+            key, ttl = self.key(f"key {token_hex(4)}"), ttl * 2
+            key.hold("a", ttl=ttl)
+        key.wait_until_expired()
+        assert key.reap_until_woken().id == "b"
 
     def test_order_any_grants_a_free_slot_to_the_first_that_asks(self) -> None:
         key = self.ordered_key()
