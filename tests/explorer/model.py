@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from celery_exclusive.core.key_state import OFFERS_ASIDE, OFFERS_IN_LINE
 from celery_exclusive.core.operations import (
@@ -27,17 +27,30 @@ from celery_exclusive.core.operations import (
     Enqueue,
     Granted,
     Operation,
+    Over,
     Parked,
     Reap,
     Release,
     Renew,
     ids_of,
 )
-from celery_exclusive.core.records import BEGUN, NEVER, Document, Entry, Holder, Line, State, overdue
+from celery_exclusive.core.records import (
+    BEGUN,
+    NAMED,
+    NEVER,
+    OVER,
+    Document,
+    Entry,
+    Holder,
+    Line,
+    State,
+    overdue,
+)
 from celery_exclusive.core.step import Transition, step
 
 NOW, LATER, LAST_FENCE, EPOCH = 0, 1, 100, "epoch"
 FRESH, PROMOTED, REDELIVERED = "fresh", "promoted", "redelivered"
+RETURNED = "promoted and redelivered"
 HIDDEN = "hidden"
 """A copy that the broker hides until its visibility timeout is over: for too long to wait for it."""
 RUNNING, RETRIED, PARKING, ENDING, REQUEUEING = "running", "retried", "parking", "ending", "requeueing"
@@ -84,7 +97,8 @@ class Setting:
     the store keeps it. `outages`: the store is away for so long that all leases lapse. `ordered`: tasks take
     their places in line when they are published, and start in this order. `kills`: the body of the first task
     kills its worker each time, so often at most. `hangs`: it never ends, and all other messages expire.
-    `crowded`: a step reads as little of the holders as of a key with many.
+    `crowded`: a step reads as little of the holders as of a key with many. `gives_up`: messages that wait in
+    line give up. `replaces`: a newer message replaces the one that waits.
     """
 
     name: str = field(compare=False)
@@ -107,6 +121,8 @@ class Setting:
     kills: int = 0
     hangs: bool = False
     crowded: bool = False
+    gives_up: bool = False
+    replaces: bool = False
     offers_in_line: int = OFFERS_IN_LINE
     offers_aside: int = OFFERS_ASIDE
 
@@ -125,7 +141,8 @@ class Lease(NamedTuple):
 class Place(NamedTuple):
     """One entry of the line with its message. `offered` until: nothing, some time, or for ever.
 
-    `deadline`: it has expired and is to be recalled, it may expire, or never does.
+    `deadline`: it has expired and is to be recalled, it may expire, or never does. The other fields are those
+    of an `Entry`.
     """
 
     id: str
@@ -135,6 +152,9 @@ class Place(NamedTuple):
     state: State = "waiting"
     deaths: int = 0
     deadline: int = NEVER
+    gives_up: bool = False
+    replaceable: bool = False
+    over: str | None = None
 
 
 class Store(NamedTuple):
@@ -175,7 +195,7 @@ class Fate(NamedTuple):
     has finished with its lease in its hand, so nothing may make it run again. `overtaken`: its first delivery
     lost its connection before it had asked, so its own redelivery may come first and finish; the store cannot
     tell the first one from a new message then, and plain Celery runs both. `expired`: a worker ends it
-    without its body.
+    without its body. `skipped`: a worker has ended it without its body, since its wait was over.
     """
 
     owed: bool = True
@@ -185,6 +205,7 @@ class Fate(NamedTuple):
     closed: bool = False
     overtaken: bool = False
     expired: bool = False
+    skipped: bool = False
 
 
 CLOSED = Fate(owed=False, entered=True, excused=True, waited=True, closed=True)
@@ -291,6 +312,11 @@ class Model:
                 raise Violation(f"{slot.message} runs without a lease, and nobody had let it lapse")
         if len(running) > self.setting.limit:
             raise Violation(f"more than {self.setting.limit} bodies")
+        in_line = [place for place in world.store.line if place.state == "waiting"]
+        behind = in_line[max(self.setting.limit - len(world.store.holders), 0) :]
+        waiting = [place for place in behind if place.replaceable and place.offered == NOW]
+        if len(waiting) > 1:
+            raise Violation(f"{waiting[0].id} and {waiting[1].id} both wait to be replaced")
 
     # The actors.
 
@@ -298,7 +324,8 @@ class Model:
         if not world.unsent:
             return
         message, *later = world.unsent
-        operation = Enqueue(message, message.encode(), self.setting.limit, self._expires_in(message))
+        expires_in, terms = self._expires_in(message), self._terms(message)
+        operation = Enqueue(message, message.encode(), self.setting.limit, expires_in, **terms)
         store, answer, wakes = self._ask(world.store, operation, mine=False)
         copies = [(woken, PROMOTED) for woken in wakes]
         enqueued = _world(world, store=store, queue=[*world.queue, *copies])._replace(unsent=tuple(later))
@@ -324,8 +351,8 @@ class Model:
                 continue  # tasks are alike until they are taken: without loss of generality in this order
             queue = list(world.queue)
             queue.remove(copy)
-            seen = REDELIVERED if kind == HIDDEN else kind
-            slot = Slot(message, seen, seen)
+            seen = REDELIVERED if kind in (HIDDEN, RETURNED) else kind
+            slot = Slot(message, kind if kind == RETURNED else seen, seen)
             label = f"a worker takes {message} ({kind})"
             yield Move(label, _world(world, queue=queue, slots=[*world.slots, slot]), kind != HIDDEN)
 
@@ -367,6 +394,9 @@ class Model:
             others = [o._replace(owns=o.owns and self._id(o) != self._id(slot)) for o in others]
             running = slot._replace(phase=RUNNING, owns=True, again=False, wakes=wakes, given_up=given_up)
             yield Move(label, self._enter(_world(asked, slots=[*others, running]), slot))
+        elif isinstance(answer, Over):
+            ended = slot._replace(phase=ENDING, again=False, wakes=wakes)
+            yield Move(label, self._end_without_body(_world(asked, slots=[*others, ended]), slot.message))
         elif self.protocol.parks_in_two_steps and not isinstance(answer, Parked):
             yield Move(label, _world(asked, slots=[*others, slot._replace(phase=PARKING, wakes=wakes)]))
         else:
@@ -472,6 +502,9 @@ class Model:
             yield Move(label, lost, is_progress=False)
 
     def _returned(self, slot: Slot) -> tuple[str, str]:
+        has_ends = self.setting.gives_up or self.setting.replaces  # else its promotion does not matter
+        if has_ends and slot.kind in (PROMOTED, RETURNED):
+            return (slot.message, RETURNED)
         return (slot.message, REDELIVERED if self.setting.flags else slot.kind)
 
     def _returns(self, world: World, slot: Slot) -> World:
@@ -487,6 +520,7 @@ class Model:
         elsewhere = (
             any(place.message == slot.message for place in world.store.line)
             or (slot.message, REDELIVERED if self.setting.flags else FRESH) in world.queue
+            or (slot.message, RETURNED) in world.queue
             or any(
                 other.message == slot.message and other.phase not in (PROMOTED, ENDING)
                 for other in world.slots
@@ -534,17 +568,27 @@ class Model:
 
     def _messages_expire(self, world: World) -> Iterator[Move]:
         for n, place in enumerate(world.store.line):
-            if place.deadline != LATER or self._is_underway(world, place):
+            is_slow = self._is_underway(world, place)
+            if place.deadline != LATER or (is_slow and not (place.over is not None and world.budget.slow)):
                 continue
             line = _put(world.store.line, n, place._replace(deadline=NOW))
             over = _world(world, store=world.store._replace(line=line, due=True))
-            yield Move(f"{place.id} expires in line", _mark(over, place.message, expired=True))
+            if place.over is not None:
+                over = _spend(over, "slow") if is_slow else over
+                yield Move(f"{place.id}, whose wait is over, is to be woken again", over)
+            elif place.gives_up:
+                yield Move(f"{place.id} has waited for long enough", over)
+            else:
+                yield Move(f"{place.id} expires in line", _mark(over, place.message, expired=True))
 
     def _is_underway(self, world: World, place: Place) -> bool:
         return (
             (place.message, PROMOTED) in world.queue
             or place.message in world.reaper
-            or any(slot.phase == PROMOTED and slot.message == place.message for slot in world.slots)
+            or any(
+                slot.message == place.message and (slot.phase == PROMOTED or slot.again)
+                for slot in world.slots
+            )
             or any(place.message in slot.wakes for slot in world.slots)
         )
 
@@ -569,22 +613,31 @@ class Model:
     # The store, and the facts that no process knows.
 
     def _acquire(self, slot: Slot) -> Acquire:
+        is_promoted = PROMOTED in (slot.phase, slot.kind) or slot.kind == RETURNED
         return Acquire(
             self._id(slot),
             "mine",
             ttl=LATER - NOW,
             limit=self.setting.limit,
             redelivered=slot.phase == REDELIVERED,
-            promoted=EPOCH if slot.phase == PROMOTED and self.protocol.knows_promoted else None,
+            promoted=EPOCH if is_promoted and self.protocol.knows_promoted else None,
             acks_late=not self.setting.early,
             message=None if self.protocol.parks_in_two_steps else slot.message.encode(),
             recovers=self.setting.recovers and self.protocol.keeps_messages,
             order="published" if self.setting.ordered and self.protocol.keeps_places else None,
             expires_in=self._expires_in(slot.message),
+            **({} if slot.phase == REDELIVERED else self._terms(slot.message)),
         )
 
     def _expires_in(self, message: str) -> int | None:
-        return LATER - NOW if self.setting.hangs and message != "a" else None
+        return LATER - NOW if self.setting.hangs and message != "a" and not self.setting.gives_up else None
+
+    def _terms(self, message: str) -> dict[str, Any]:
+        """The terms on which a message that was not admitted before joins the line."""
+        if len(message) > 1:
+            return {}
+        gives_up_in = LATER - NOW if self.setting.gives_up and message != "a" else None
+        return {"gives_up_in": gives_up_in, "replaces": self.setting.replaces}
 
     def _forget(self, world: World) -> World:
         """Drop a lease that is gone: it has no owner."""
@@ -620,7 +673,18 @@ class Model:
         for entry in transition.entries:
             entries[entry.id] = entry
         places = [
-            Place(e.id, messages[e.id], _offered(e), self._count(e), e.state, self._deaths(e), _deadline(e))
+            Place(
+                e.id,
+                messages[e.id],
+                _offered(e),
+                self._count(e),
+                e.state,
+                self._deaths(e),
+                _deadline(e),
+                e.gives_up,
+                e.replaceable,
+                e.over,
+            )
             for e in sorted(entries.values(), key=lambda entry: entry.seq)
         ]
         leases = [
@@ -632,7 +696,8 @@ class Model:
         ]
         tombstones = dict(store.tombstones)
         if transition.tombstone is not None:
-            tombstones[id] = BEGUN if transition.tombstone == BEGUN else "another"
+            is_known = transition.tombstone.startswith((BEGUN, OVER))
+            tombstones[id] = transition.tombstone if is_known else "another"
         marks = tuple(sorted(tombstones.items()))
         changed = Store(tuple(leases), tuple(places), marks, transition.due is not None)
         return changed, transition.answer, tuple(messages[woken] for woken in transition.wake)
@@ -646,6 +711,15 @@ class Model:
     def _id(self, slot: Slot) -> str:
         return self.protocol.id_of(slot.message)
 
+    def _end_without_body(self, world: World, message: str) -> World:
+        """A delivery of this message ends its task, since its wait is over."""
+        fate = dict(world.fates)[message]
+        if fate.entered and not fate.overtaken:
+            raise Violation(f"{message} has begun before, and is ended without its body")
+        if fate.skipped and not fate.excused:
+            raise Violation(f"{message} ends a second time by our own doing")
+        return _mark(world, message, owed=False, skipped=True)
+
     def _enter(self, world: World, slot: Slot) -> World:
         """The body of this delivery begins: may it?"""
         fate = dict(world.fates)[slot.message]
@@ -653,10 +727,14 @@ class Model:
             raise Violation(f"{slot.message} runs again, though it had waited and has finished")
         if self.setting.ordered:
             owed = [name for name in world.owed if name < slot.message]
-            begun = [other.message for other in world.slots if other.phase == RUNNING]
-            earlier = [name for name in owed if name not in begun]
+            gone = [other.message for other in world.slots if other.phase == RUNNING]
+            gone += [place.message for place in world.store.line if place.over is not None]
+            gone += [id for id, mark in world.store.tombstones if mark.startswith(OVER)]
+            earlier = [name for name in owed if name not in gone]
             if len(earlier) >= self.setting.limit:  # each of fewer has a slot that is offered to it
                 raise Violation(f"{slot.message} starts before {earlier[0]}")
+        if fate.skipped and not fate.excused:
+            raise Violation(f"{slot.message} runs, though it has ended without its body")
         if fate.entered and not fate.excused:
             raise Violation(f"{slot.message} runs a second time by our own doing")
         return _mark(
@@ -679,7 +757,7 @@ def _load(store: Store, id: str, limit: int, *, mine: bool) -> tuple[Document, L
         for fence, lease in enumerate(store.holders, 1)
     )
     entries = [
-        Entry(p.id, seq, NEVER if p.offered > LATER else p.offered, p.offers, p.state, p.deaths, p.deadline)
+        Entry(p.id, seq, NEVER if p.offered > LATER else p.offered, *p[3:])
         for seq, p in enumerate(store.line, 1)
     ]
     due, deadline = overdue(entries, NOW)
@@ -692,6 +770,7 @@ def _load(store: Store, id: str, limit: int, *, mine: bool) -> tuple[Document, L
         behind=tuple(entry for entry in entries if entry.state == "behind"),
         overdue=due,
         deadline=deadline,
+        last=head[-NAMED:],
         entry=own,
         ahead=sum(own is None or entry.seq < own.seq for entry in head),
         tombstone=dict(store.tombstones).get(id),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from celery_exclusive.core.operations import Acquire, Operation, Stale
-from celery_exclusive.core.records import BEGUN, NEVER, Document, Line
+from celery_exclusive.core.records import BEGUN, NEVER, OVER, Document, Line
 from celery_exclusive.core.step import Transition, step
 from tests.explorer.model import MOST_DEATHS, Protocol, Setting
 
@@ -23,6 +23,8 @@ QUICK = (
     Setting("order: a crash, a slow queue", ordered=True, recovers=True, crashes=1, slow=1),
     Setting("recover: a body that kills its workers", recovers=True, kills=MOST_DEATHS, slow=1),
     Setting("messages expire behind a body that hangs", hangs=True, tasks=3, workers=3, slow=2),
+    Setting("give up: a crash, a slow queue", gives_up=True, crashes=1, slow=1),
+    Setting("latest: a crash, a slow queue", replaces=True, tasks=3, crashes=1, slow=1),
 )
 SETTINGS = (
     *QUICK,
@@ -44,6 +46,16 @@ SETTINGS = (
     Setting("crowded: three tasks, a crash", crowded=True, tasks=3, workers=3, limit=2, crashes=1),
     Setting("crowded: recover, a crash", crowded=True, recovers=True, limit=2, crashes=2),
     Setting("crowded: a live lease lapses", crowded=True, limit=2, pauses=1, lost_acks=1),
+    Setting("give up behind a body that hangs", gives_up=True, hangs=True, tasks=3, workers=3, slow=2),
+    Setting("give up: recover, a crash", gives_up=True, recovers=True, crashes=1, slow=1),
+    Setting("give up: a lost reply, early ack", gives_up=True, early=True, tasks=3, lost_replies=1),
+    Setting("give up: a lost connection, a retry", gives_up=True, lost_acks=1, retries=1),
+    Setting("give up: order, an outage", gives_up=True, ordered=True, recovers=True, outages=1, crashes=1),
+    Setting("latest: recover, a crash", replaces=True, tasks=3, recovers=True, crashes=1),
+    Setting("latest: order, a lost reply", replaces=True, ordered=True, tasks=3, lost_replies=1, crashes=1),
+    Setting("latest: a lost connection", replaces=True, tasks=3, lost_acks=1),
+    Setting("latest: limit 2, early ack", replaces=True, tasks=4, workers=3, limit=2, early=True, slow=1),
+    Setting("latest, give up", replaces=True, gives_up=True, tasks=3, hangs=True, slow=1),
     Setting("order: early ack, a crash", ordered=True, early=True, tasks=3, crashes=1, slow=1),
     Setting(
         "every head steps aside: a crash, a slow queue", offers_in_line=1, offers_aside=5, crashes=1, slow=1
@@ -141,6 +153,36 @@ def _sees_no_other_end(document: Document, line: Line, operation: Operation, now
     return step(replace(document, unread_expiry=NEVER), replace(line, others_behind=0), operation, now)
 
 
+def _keeps_what_is_over(document: Document, line: Line, operation: Operation, now: int) -> Transition:
+    """End the wait of a message, and do not wake it."""
+    transition = step(document, line, operation, now)
+    over = [entry.id for entry in transition.entries if entry.over is not None]
+    return replace(transition, wake=tuple(id for id in transition.wake if id not in over), due=None)
+
+
+def _all_give_up(document: Document, line: Line, operation: Operation, now: int) -> Transition:
+    """Let a message that has begun give up when it waits again."""
+    transition, behind = step(document, line, operation, now), {entry.id for entry in line.behind}
+    entries = (
+        replace(entry, gives_up=True, deadline=now + 1) if entry.id in behind else entry
+        for entry in transition.entries
+    )
+    return replace(transition, entries=tuple(entries))
+
+
+def _all_are_replaced(document: Document, line: Line, operation: Operation, now: int) -> Transition:
+    last = tuple(replace(entry, replaceable=True) for entry in line.last)
+    head = tuple(replace(entry, replaceable=True) for entry in line.head)
+    return step(document, replace(line, last=last, head=head), operation, now)
+
+
+def _ends_twice(document: Document, line: Line, operation: Operation, now: int) -> Transition:
+    """Answer each copy of a message whose wait is over as the first one."""
+    if isinstance(operation, Acquire) and line.tombstone and line.tombstone.startswith(OVER):
+        operation = replace(operation, redelivered=True)
+    return step(document, line, operation, now)
+
+
 def _no_limit(document: Document, line: Line, operation: Operation, now: int) -> Transition:
     if isinstance(operation, Acquire):
         operation = replace(operation, limit=operation.limit + 1)
@@ -205,6 +247,19 @@ CONTROLS = {
     "the end of a lease that was not read is not awaited": (
         Setting("crowded: a crash", crowded=True, recovers=True, limit=2, crashes=1),
         Protocol(_sees_no_other_end),
+    ),
+    "what is over is not woken": (Setting("give up", gives_up=True), Protocol(_keeps_what_is_over)),
+    "each copy ends the task": (
+        Setting("give up: a slow queue", gives_up=True, slow=1),
+        Protocol(_ends_twice),
+    ),
+    "what has begun is replaced": (
+        Setting("latest: recover, a crash", replaces=True, tasks=3, recovers=True, crashes=1),
+        Protocol(_all_are_replaced),
+    ),
+    "what has begun gives up": (
+        Setting("give up: recover, a crash", gives_up=True, recovers=True, crashes=1),
+        Protocol(_all_give_up),
     ),
     "any token will do": (Setting("a lost connection", lost_acks=1), Protocol(_any_token)),
     "nobody is woken": (Setting("no fault at all"), Protocol(_no_offer)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, get_args
 
 from hypothesis import strategies as some
 from hypothesis.strategies import SearchStrategy as Strategy
@@ -48,6 +48,8 @@ class Take:
     recovers: bool = False
     order: Order | None = None
     expires_in: int | None = None
+    gives_up_in: int | None = None
+    replaces: bool = False
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,7 @@ queued = some.just("queued")
 orders = some.sampled_from((None, None, None, "published", "any"))
 rarely = some.sampled_from((False, False, True))
 expiries = some.sampled_from((None, None, None, None, 0, SECOND, OFFER, 60 * SECOND))
+windows = some.sampled_from(((0, 0), (SECOND, 3 * SECOND), (SECOND, 60 * SECOND)))
 neglect = some.builds(Ignore, some.sampled_from((8, 9, 9, 17, 24)), some.sampled_from((False, False, True)))
 
 
@@ -172,6 +175,8 @@ def histories_of(
         rarely,
         orders,
         expiries,
+        expiries,
+        rarely,
     )
     arrivals = some.builds(
         Take, keys, ids, some.just("t1"), ttls, some.just(crowd), some.just("fresh"), some.just(b"one")
@@ -180,9 +185,11 @@ def histories_of(
     removals = some.builds(Remove, ids, some.sampled_from(("done", "open", "superseded")))
     renewals = some.lists(some.tuples(keys, some.builds(Renew, ids, tokens, ttls)), max_size=4).map(tuple)
     contents = some.sampled_from((b"one", b"two"))
+    terms = (expiries, expiries, rarely)
     with_limits = some.one_of(
         some.builds(Take, *take),
-        some.builds(Give, keys, some.builds(Enqueue, ids, contents, chosen, expiries)),
+        some.builds(Give, keys, some.builds(Enqueue, ids, contents, chosen, *terms)),
+        some.builds(Give, keys, some.builds(Enqueue, ids, contents, chosen, expiries, waits=windows)),
         some.builds(Give, keys, some.builds(Restore, ids, tokens, ttls, chosen)),
     )
     others = some.one_of(
@@ -264,10 +271,15 @@ def take(
     token: str = "t1",
     ttl: int = 30 * SECOND,
     takes_over: str | None = None,
-    expires_in: int | None = None,
+    **terms: Any,
 ) -> Take:
     seen: tuple[str, Phase] | None = (takes_over, "queued") if takes_over else None
-    return Take("one at a time", id, token, ttl, limit, kind, b"one", takes_over=seen, expires_in=expires_in)
+    return Take("one at a time", id, token, ttl, limit, kind, b"one", takes_over=seen, **terms)
+
+
+def call_in_window(id: str) -> Give:
+    """A call that opens a window for other calls, or comes within it."""
+    return Give("one at a time", Enqueue(id, b"one", waits=(2 * SECOND, 5 * SECOND)))
 
 
 def call(id: str, *, repeated: bool = False) -> Give:
@@ -289,6 +301,76 @@ def begin_unique(id: str) -> tuple[Action, ...]:
 
 FINISHED = [take("a"), take("b"), Finish(0), Follow(0, False), Finish(0)]
 RARE: dict[str, list[Action]] = {
+    "each call replaces the one before it, and nobody takes what was replaced": [
+        *(take(id, replaces=True) for id in "abcd"),
+        Reap(9, 0),
+        *(it for time in (OFFER, 2 * OFFER, 600 * SECOND) for it in (Wait(time), Reap(9, 0))),
+        Follow(-1, False),
+        Follow(-1, True),
+        Finish(0),
+        take("e", replaces=True),
+    ],
+    "one that is offered the slot is not replaced": [
+        take("a"),
+        take("b", replaces=True),
+        Finish(0),
+        take("c", replaces=True),
+        take("d", replaces=True),
+        Wait(OFFER),
+        take("e", replaces=True),
+    ],
+    "a copy of what was replaced comes twice, and again": [
+        take("a"),
+        take("b", replaces=True),
+        take("c", replaces=True),
+        Wait(OFFER),
+        Reap(9, 0),
+        *(take("b", kind=kind, token=kind) for kind in ("promoted", "promoted", "both", "fresh")),
+    ],
+    "a long line is behind the one that was replaced": [
+        take("a"),
+        take("b", replaces=True),
+        *(take(f"{number}") for number in range(12)),
+        take("c", replaces=True),
+        take("d", replaces=True),
+    ],
+    "messages give up, but not while a slot is offered to them": [
+        take("a"),
+        take("b", gives_up_in=SECOND),
+        take("c", gives_up_in=SECOND, expires_in=2 * SECOND),
+        take("d", gives_up_in=SECOND, expires_in=0),
+        Finish(0),
+        Wait(SECOND),
+        Reap(9, 0),
+        Wait(OFFER),
+        Reap(9, 0),
+        *(Follow(number, False) for number in range(4)),
+    ],
+    "one that waits comes again, and gives up when it would have": [
+        take("a"),
+        take("b", gives_up_in=3 * SECOND),
+        Wait(SECOND),
+        take("b", kind="redelivered", gives_up_in=60 * SECOND),
+        Wait(2 * SECOND),
+        Reap(9, 0),
+        take("b", kind="redelivered"),
+        take("b", kind="redelivered"),
+    ],
+    "calls gather in a window": [
+        *(call_in_window(id) for id in "aab"),
+        Wait(SECOND),
+        call_in_window("a"),
+        Wait(SECOND),
+        Reap(9, 0),
+        call_in_window("a"),
+        call_in_window("b"),
+        Follow(0, False),
+        Wait(60 * SECOND),
+        call_in_window("b"),
+        call_in_window("c"),
+        Finish(0, "open"),
+        call_in_window("c"),
+    ],
     "messages expire in the middle of a line, and no worker ends them": [
         *(take(f"{number}", expires_in=number * SECOND) for number in range(12)),
         Wait(9 * SECOND),

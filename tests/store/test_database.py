@@ -221,13 +221,13 @@ def test_a_line_of_20000_is_read_by_its_indexes(store: ServerStore, database: Da
 
 
 def lengthen(server: Database, key: str, length: int) -> None:
-    columns = 'id, seq, place, namespace, "key", offer_until, offers, state, deaths, deadline, message'
+    columns = 'id, seq, place, namespace, "key", offer_until, offers, state, deaths, deadline, flags, message'
     ((last,),) = server.ask("SELECT max(seq) FROM exclusive2_line")
     entries = (
-        (b"%d" % n, last + n, last + n, b"cx", key.encode(), 0, 0, "waiting", 0, NEVER, b"message")
+        (b"%d" % n, last + n, last + n, b"cx", key.encode(), 0, 0, "waiting", 0, NEVER, 0, b"message")
         for n in range(10, length)
     )
-    marks = ", ".join(["%s"] * 11)
+    marks = ", ".join(["%s"] * 12)
     with server.stranger() as cursor:
         cursor.executemany(f"INSERT INTO exclusive2_line ({columns}) VALUES ({marks})", entries)
         cursor.execute(

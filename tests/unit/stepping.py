@@ -15,7 +15,7 @@ from celery_exclusive.core.operations import (
     Reap,
     Release,
 )
-from celery_exclusive.core.records import SECOND, Document, Entry, Line, overdue
+from celery_exclusive.core.records import NAMED, SECOND, Document, Entry, Line, overdue
 from celery_exclusive.core.step import Transition, step
 
 TTL = 30 * SECOND
@@ -70,6 +70,7 @@ class Key:
             behind=tuple(e for e in entries if e.state == "behind"),
             overdue=due,
             deadline=deadline,
+            last=tuple(waiting[-NAMED:]),
             entry=own,
             ahead=sum(own is None or entry.seq < own.seq for entry in waiting),
             tombstone=self.tombstones.get(id),

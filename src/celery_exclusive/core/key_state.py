@@ -66,7 +66,9 @@ class KeyState:
         self.fence = document.fence
         self.holders = {holder.id: holder for holder in document.holders}
         self.unread, self.unread_expiry = document.unread, document.unread_expiry
-        self.entries = {entry.id: entry for entry in (*line.overdue, *line.head, *line.aside, *line.behind)}
+        self.entries = {
+            entry.id: entry for entry in (*line.overdue, *line.last, *line.head, *line.aside, *line.behind)
+        }
         if line.entry:
             self.entries[self.id] = line.entry
         self.waiting = line.waiting
@@ -237,10 +239,37 @@ class KeyState:
             self.wake.append(id)
 
     def recall(self, overdue: tuple[Entry, ...]) -> None:
-        """Wake each message that has expired in line, but once only: a queue may be without a worker."""
-        for expired in overdue:
-            self.put(replace(self.entries[expired.id], deadline=NEVER))
-            self.wake_once(expired.id)
+        """Wake each message that has expired in line, but once only: a queue may be without a worker.
+
+        A message that gives up is ended, unless it waits for no other task but for a worker.
+        """
+        self.end_expired()
+        in_turn = {entry.id for entry in self.head()[: self.slots_to_offer()]} if overdue else set()
+        for entry in overdue:
+            if entry.over is not None:
+                self.end_wait(entry, entry.over)
+            elif entry.gives_up and entry.id in in_turn:
+                self.put(replace(entry, deadline=self.now + self.first_offer))
+            elif entry.gives_up:
+                self.end_wait(entry)
+            else:
+                self.put(replace(entry, deadline=NEVER))
+                self.wake_once(entry.id)
+
+    def replace_waiting(self, newer: str) -> None:
+        """End the wait of the messages that a newer one replaces."""
+        for id in [entry.id for entry in self.line.last]:
+            entry = self.entries[id]
+            if entry.replaceable and entry.state == "waiting" and entry.offer_until <= self.now:
+                self.end_wait(entry, newer)
+
+    def end_wait(self, entry: Entry, newer: str = "") -> None:
+        """Wake a message whose wait is over, again and again, each time after twice as long a pause."""
+        offers = entry.offers + 1 if entry.over is not None else 1
+        pause = min(2 ** (offers - 1), LONGEST_OFFER) * self.first_offer
+        deadline = NEVER if offers >= OFFERS_IN_LINE + OFFERS_ASIDE else self.now + pause
+        self.put(Entry(entry.id, entry.seq, NEVER, offers, "aside", entry.deaths, deadline, over=newer))
+        self.wake_once(entry.id)
 
     def shorten_offers(self) -> None:
         """Shorten the long first offers of published messages, since another task waits for these slots now.

@@ -27,6 +27,8 @@ class Acquire:
     * `takes_over`: an id with a phase, not "running". If that id holds the key in this phase, its lease, with
       its fence, passes to this id.
     * `expires_in`: the time after which the message expires if it waits in line.
+    * `gives_up_in`: the time after which a sweep ends the wait of a new message in line.
+    * `replaces`: a new message replaces the messages of this kind that wait in line, and may be replaced.
     """
 
     id: str
@@ -43,6 +45,8 @@ class Acquire:
     recovers: bool = False
     order: Order | None = None
     expires_in: int | None = None
+    gives_up_in: int | None = None
+    replaces: bool = False
 
     @property
     def may_be_in_line(self) -> bool:
@@ -56,13 +60,21 @@ class Enqueue:
 
     Applied(True): a slot is offered to the message, which has to be sent with the mark of an offer. Parked:
     the store has the message, and wakes it when a slot is free; the answer names no owners. Applied(False):
-    the message was published before. A message that waits in line expires after `expires_in`.
+    the message was published before. A message that waits in line expires after `expires_in`. `gives_up_in`
+    and `replaces` are as in `Acquire`.
+
+    `waits`: the message opens a window in which it waits for newer calls: for `waits[0]` after the last one,
+    and for `waits[1]` after the first. The same request replaces the message of its window, which then waits
+    as long for another call. Held: another id has opened the window that is open now.
     """
 
     id: str
     message: bytes
     limit: int = 1
     expires_in: int | None = None
+    gives_up_in: int | None = None
+    replaces: bool = False
+    waits: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +295,19 @@ class Full:
 
 
 @dataclass(frozen=True, slots=True)
+class Over:
+    """The wait in line is over, and this delivery ends its task without its body.
+
+    `newer`: the id of the message that has replaced it; "": its deadline has come. `by` and `others` are as
+    in `Parked`.
+    """
+
+    newer: str
+    by: tuple[Owner, ...]
+    others: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Stale:
     """The delivery is obsolete, since its id runs already or has finished."""
 
@@ -294,4 +319,4 @@ class Applied:
     is_applied: bool
 
 
-Answer = Granted | Parked | Held | Full | Stale | Applied
+Answer = Granted | Parked | Held | Full | Over | Stale | Applied

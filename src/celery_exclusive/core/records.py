@@ -34,6 +34,8 @@ BEGUN = "begun"
 SENT, GIVEN_UP = "sent", "given_up"
 """The marks of a call, in the place of its message's tombstone: the step that granted the key also sent the
 message, or the publisher has given the call up. Only requests of the publisher read them."""
+OVER = "over "
+"""The begin of the tombstone of an id whose wait is over, before the value of `over` of its entry."""
 SENT_LIFE = 300 * SECOND
 """The life of the mark of a sent call, which is longer than its publisher repeats a request."""
 
@@ -73,7 +75,12 @@ class Entry:
 
     `deaths` counts the runs of the id that were recovered after their leases had expired. At the `deadline`
     of a waiting entry its message expires, and a sweep recalls it: it publishes the message out of turn, so
-    that a worker ends it.
+    that a worker ends it. An entry that `gives_up` does not wait any longer then. A `replaceable` entry waits
+    until a newer message of the same kind joins the line, unless a slot is offered to it by then.
+
+    `over`: the wait of the entry has ended, by its deadline ("") or for the newer message with this id. Such
+    an entry is aside, gets no slot, and is woken at each deadline, until a delivery has ended its task.
+    An entry in line without `offers` is not offered a slot before `offer_until`.
     """
 
     id: str
@@ -83,6 +90,14 @@ class Entry:
     state: State = "waiting"
     deaths: int = 0
     deadline: int = NEVER
+    gives_up: bool = False
+    replaceable: bool = False
+    over: str | None = None
+
+    @property
+    def is_window(self) -> bool:
+        """Whether the message waits for newer calls, and has not been published."""
+        return self.state == "waiting" and self.offer_until > 0 and not self.offers
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +136,7 @@ class Line:
       of the operation's ids and of expired leases. `others_behind`: the number of the other ones.
     * `overdue`: only for a sweep: up to `RECALLED_AT_ONCE` entries whose deadline has come, in order of
       (deadline, id). `deadline`: the first deadline of all other entries.
+    * `last`: only for an operation with `replaces`: the last `NAMED` entries in line, in order of seq.
     * `entry`: the entry of the operation's id. `ahead`: the number of entries in line before it, or of all
       entries if the id has none.
     * `tombstone`: of the operation's id: the token of the delivery that finished, "" without a token,
@@ -134,6 +150,7 @@ class Line:
     others_behind: int = 0
     overdue: tuple[Entry, ...] = ()
     deadline: int = NEVER
+    last: tuple[Entry, ...] = ()
     entry: Entry | None = None
     ahead: int = 0
     tombstone: str | None = None

@@ -23,6 +23,8 @@ from celery_exclusive.core.operations import (
     Granted,
     Held,
     Operation,
+    Over,
+    Owner,
     Parked,
     Reap,
     Recall,
@@ -38,6 +40,7 @@ from celery_exclusive.core.records import (
     BEGUN,
     KEEPS_PLACE,
     NEVER,
+    OVER,
     Document,
     Entry,
     Holder,
@@ -88,8 +91,8 @@ class _Step(CallSteps):
         if lease and lease.token == op.token:
             self._renew_lease(lease, op.ttl)
             return Granted(lease.fence)
-        if self._is_stale(op):
-            return Stale()
+        if obsolete := self._obsolete(op, lease, entry):
+            return obsolete
         if not lease and (granted := self._take_over(op) or self._grant_free_slot(op, entry)):
             return granted
         if lease:  # the end of this run must end this copy, too, which may come again after it
@@ -100,11 +103,15 @@ class _Step(CallSteps):
             self.shorten_offers()
             return refusal
         self.kept = op.message is not None and not op.at_once
-        entry = entry or Entry(op.id, self.next_number())
         if lease:
+            entry = entry or Entry(op.id, self.next_number())
             self.put_behind(entry, KEEPS_PLACE if op.order == "published" else 0)
         else:
-            self.put(Entry(op.id, entry.seq, deaths=entry.deaths, deadline=self._deadline_of(op)))
+            if not entry:
+                entry = self._new_entry(op)
+            elif not entry.gives_up:
+                entry = replace(entry, deadline=self._deadline_of(op))
+            self.put(replace(entry, offer_until=0, offers=0, state="waiting"))
             self.shorten_offers()
         self.advance()
         return Parked(0 if lease else self.ahead + 1, *self.owners())
@@ -116,13 +123,17 @@ class _Step(CallSteps):
         is_known = entry.state != "waiting" if entry else self.tombstone is not None
         if is_known or op.id in self.holders:
             return Applied(False)
+        if op.waits:
+            return self._wait_for_calls(op, op.waits, entry)
         if not entry:
             self.kept = True
-            entry = Entry(op.id, self.next_number(), deadline=self._deadline_of(op))
-            if self.held + self.ahead < self.limit:
-                entry = replace(entry, offer_until=self.now + LONGEST_OFFER * self.first_offer, offers=1)
-            else:
+            is_its_turn = self.held + self.ahead < self.limit
+            if not is_its_turn:
                 self.shorten_offers()
+            entry = self._new_entry(op)
+            if is_its_turn:
+                until = self.now + LONGEST_OFFER * self.first_offer
+                entry = replace(entry, offer_until=until, offers=1)
             self.put(entry)
         is_its_turn = entry.offer_until > self.now
         return Applied(True) if is_its_turn else Parked(self.ahead + 1, ())
@@ -281,6 +292,57 @@ class _Step(CallSteps):
         if self.tombstone == BEGUN:
             return is_of_offer
         return op.may_be_in_line or self.tombstone == op.token
+
+    def _obsolete(self, op: Acquire, lease: Holder | None, entry: Entry | None) -> Over | Stale | None:
+        """Return the answer to a delivery whose message waits, runs or has finished as another copy."""
+        if not lease and (over := self._end_of_wait(op, entry)):
+            return over
+        return Stale() if self._is_stale(op) else None
+
+    def _end_of_wait(self, op: Acquire, entry: Entry | None) -> Over | None:
+        """Return the answer to a delivery whose wait is over. None: it waits, or is stale.
+
+        The copy that has ended the wait gets the same answer when it comes again, since its worker may have
+        died before it has ended the task.
+        """
+        if entry and entry.over is not None:
+            newer = entry.over
+            self.leave()
+            self.new_tombstone = OVER + newer
+        elif op.redelivered and op.promoted == self.epoch and (self.tombstone or "").startswith(OVER):
+            newer = (self.tombstone or "").removeprefix(OVER)
+        else:
+            return None
+        return Over(newer, *self.owners())
+
+    def _new_entry(self, op: Acquire | Enqueue) -> Entry:
+        """Return the entry of a message that joins the line. Messages that it replaces wait no longer."""
+        if op.replaces:
+            self.replace_waiting(op.id)
+        deadline = self._deadline_of(op)
+        gives_up_at = NEVER if op.gives_up_in is None else self.now + op.gives_up_in
+        return Entry(
+            op.id,
+            self.next_number(),
+            deadline=min(deadline, gives_up_at),
+            gives_up=gives_up_at < deadline,
+            replaceable=op.replaces,
+        )
+
+    def _wait_for_calls(self, op: Enqueue, waits: tuple[int, int], entry: Entry | None) -> Answer:
+        """Let a call open a window, or replace the message of the window that it has opened."""
+        read = {id: self.entries.get(id) for id in (*(entry.id for entry in self.line.head), op.id)}
+        window = next((it for it in read.values() if it and it.is_window), None)
+        if window and window.id != op.id:
+            left = max(window.offer_until - self.now, 0)
+            return Held((Owner(window.id, 0, left, phase="offered"),))
+        if entry and not window:  # its message was published
+            return Applied(False)
+        self.kept = True
+        entry = entry or Entry(op.id, self.next_number())
+        until = min(self.now + waits[0], entry.seq + waits[1])
+        self.put(replace(entry, offer_until=until, deadline=self._deadline_of(op)))
+        return Parked(self.ahead + 1, ())
 
     def _refuse(self, op: Acquire, *, is_newcomer: bool) -> Answer | None:
         """Return the answer to a delivery that must not be parked. None: park it."""

@@ -57,7 +57,7 @@ class Change:
         """The loaded entries. A step changes and removes no others."""
         line = self.loaded.line
         own = (line.entry,) if line.entry else ()
-        loaded = (*line.head, *line.aside, *line.behind, *line.overdue, *own)
+        loaded = (*line.head, *line.aside, *line.behind, *line.overdue, *line.last, *own)
         return {entry.id: entry for entry in loaded}
 
     @property
@@ -122,10 +122,11 @@ class DocumentStore(ABC):
         self.tombstone_ttl = tombstone_ttl
 
     @abstractmethod
-    def load(self, key: str, ids: tuple[str, ...] = (), limit: int = 1) -> Loaded:
+    def load(self, key: str, ids: tuple[str, ...] = (), limit: int = 1, *, replaces: bool = False) -> Loaded:
         """Return the key's document and its line as `step` reads them, with the data of the first of `ids`.
 
         The document has the leases of all of them. A store that has all holders in one place may return all.
+        With `replaces` the line has its last entries.
         """
 
     def load_to_sweep(self, key: str) -> Loaded:
@@ -157,7 +158,12 @@ class DocumentStore(ABC):
             if isinstance(operation, Reap):
                 loaded = self.load_to_sweep(key)
             else:
-                loaded = self.load(key, ids_of(operation), getattr(operation, "limit", 1))
+                loaded = self.load(
+                    key,
+                    ids_of(operation),
+                    getattr(operation, "limit", 1),
+                    replaces=getattr(operation, "replaces", False),
+                )
             if reply := self._carry_out(key, operation, loaded):
                 return reply
 

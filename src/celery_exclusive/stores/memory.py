@@ -102,7 +102,7 @@ class MemoryStore(DocumentStore):
         self.clock: Callable[[], int] = lambda: time.time_ns() // 1000
         self._memory = _memories.setdefault((url, prefix), _Memory())
 
-    def load(self, key: str, ids: tuple[str, ...] = (), limit: int = 1) -> Loaded:
+    def load(self, key: str, ids: tuple[str, ...] = (), limit: int = 1, *, replaces: bool = False) -> Loaded:
         memory, now, id = self._memory, self.clock(), next(iter(ids), "")
         with memory.lock:
             kept = memory.keys.get(key) or _Key(version=memory.version)
@@ -131,6 +131,7 @@ class MemoryStore(DocumentStore):
                 others_behind=len(kept.entries) - len(kept.waiting) - len(aside) - len(behind),
                 overdue=due,
                 deadline=deadline,
+                last=tuple(kept.entries[id] for _, id in kept.waiting[-NAMED:]) if replaces else (),
                 entry=own,
                 ahead=bisect_left(kept.waiting, (own.seq, id)) if own else len(kept.waiting),
                 tombstone=token if until > now else None,

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from celery_exclusive.testing.promises.amounts import AmountPromises
 from celery_exclusive.testing.promises.copies import CopyPromises
+from celery_exclusive.testing.promises.ends import EndPromises
 from celery_exclusive.testing.promises.exclusion import ExclusionPromises
 from celery_exclusive.testing.promises.offers import OfferPromises
 from celery_exclusive.testing.promises.order import OrderPromises
@@ -49,6 +50,7 @@ class StoreConformance(
     RecoveryPromises,
     RecallPromises,
     OrderPromises,
+    EndPromises,
     LookPromises,
     NamePromises,
     UpkeepPromises,

@@ -20,8 +20,8 @@ from celery_exclusive.core import call_steps, key_state, step
         (
             "step.lua",
             [step._Step, call_steps.CallSteps],
-            {"add_entry", "hold"},
-            {"transition", "reap", "renew", "inherited"},
+            {"add_entry", "hold", "set_deadline"},
+            {"transition", "reap", "renew", "inherited", "obsolete"},
         ),
     ],
 )

@@ -83,7 +83,14 @@ class MemcachedStore(DocumentStore):
             return reply
         return replace(reply, answer=replace(answer, by=_as_asked(answer.by)))
 
-    def load(self, key: str, ids: tuple[str, ...] = (), limit: int = 1) -> Loaded:  # noqa: ARG002 - no line
+    def load(  # without a line
+        self,
+        key: str,
+        ids: tuple[str, ...] = (),
+        limit: int = 1,  # noqa: ARG002
+        *,
+        replaces: bool = False,  # noqa: ARG002
+    ) -> Loaded:
         names = self._lock(key), self._tombstone(key, next(iter(ids), ""))
         clock, found = self._read(*(b"mg %b v c" % name for name in names))
         return _loaded(key, clock, *found)

@@ -9,10 +9,10 @@
 -- settings   how long a first offer lasts, and a tombstone, and what becomes the epoch if there is none
 -- field      a name and its value, again for each field of the operation that differs from its default. The
 --            names are the names in core/operations.py; in the table `op` two fields stand for each pair:
--- fields of acquire: limit redelivered promoted acks_late message max_waiting takes_over_id takes_over_phase at_once recovers order expires_in
+-- fields of acquire: limit redelivered promoted acks_late message max_waiting takes_over_id takes_over_phase at_once recovers order expires_in gives_up_in replaces
 -- fields of acquire_alone: inherits_id inherits_token phase repeated list payload
 -- fields of give_up: releases
--- fields of enqueue: message limit expires_in list payload
+-- fields of enqueue: message limit expires_in gives_up_in replaces waits_for waits_at_most list payload
 -- fields of release: ending
 -- fields of remove: ending
 -- fields of restore: limit
@@ -20,10 +20,11 @@
 -- limit      reap: of how many keys; every: the least time since the last reap
 -- list       where the payload, or else the message, is pushed with a new lease or a new offer; a lease or an
 --            offer that is there went with it. acquire_alone: what was pushed is marked so
--- answer     granted, parked, held, full, stale or done; number is the fence, the position, how many wait,
---            or 1 for found; reap: 0 after another reap, 2 if more may be due; the quick ways return a
---            number alone: a fence, the place of a new offer, or 1; the quick way into the line returns the
---            position and the drawn place; refused, alone: nothing could be pushed, and nothing was done
+-- answer     granted, parked, held, full, over, stale or done; number is the fence, the position, how many
+--            wait, the newer id, or 1 for found; reap: 0 after another reap, 2 if more may be due; the quick
+--            ways return a number alone: a fence, the place of a new offer, or 1; the quick way into the line
+--            returns the position and the drawn place; refused, alone: nothing could be pushed, and nothing
+--            was done
 -- epoch      in a reply with wakes, and in every reply to reap
 -- owners     id, age, remaining, fence, phase, token, ..., and the number of those that are not named; wakes: key, id, message, waiting, deaths, ...; asides: key, id, ...
 -- unreadable reap: key, problem, ... of damaged keys, which it skips from now on

@@ -23,6 +23,7 @@ _HEAD: Final = ("id", "token", "ttl")
 _PAIRS: Final = {
     "takes_over": ("takes_over_id", "takes_over_phase"),
     "inherits": ("inherits_id", "inherits_token"),
+    "waits": ("waits_for", "waits_at_most"),
 }
 
 
@@ -94,6 +95,7 @@ _ANSWERS: Final[dict[bytes, Callable[..., Answer]]] = {
     b"parked": operations.Parked,
     b"held": lambda _, *by: operations.Held(*by),
     b"full": operations.Full,
+    b"over": lambda newer, *by: operations.Over(to_text(newer), *by),
     b"stale": lambda *_: operations.Stale(),
     b"done": lambda number, *_: Applied(bool(number)),
 }

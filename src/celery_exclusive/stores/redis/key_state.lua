@@ -4,6 +4,7 @@ local ABANDONED = 600000000
 local SWEEP_AGAIN = 1000000
 local OFFERS_IN_LINE = 8
 local OFFERS_ASIDE = 64
+local OVER = 'over '
 local AT_BROKER = 1
 local KEEPS_PLACE = 2
 
@@ -45,7 +46,7 @@ local function put(entry, state, offer_until, offers)
   count(entry, 1)
   if state == BEHIND then
     do_not_wake(entry.id)
-    entry.deadline = false
+    entry.deadline, entry.gives_up, entry.replaceable, entry.over = false, false, false, nil
   end
 end
 
@@ -161,11 +162,51 @@ local function shorten_offers()
   end
 end
 
--- Publishes the messages that have expired in line, once: a queue without a worker must not fill up.
+-- Wakes a message whose wait is over, again and again, each time after twice as long a pause.
+local function end_wait(entry, newer)
+  local offers = entry.over and entry.offers + 1 or 1
+  put(entry, ASIDE, NEVER, offers)
+  entry.gives_up, entry.replaceable, entry.over = false, false, newer
+  entry.deadline = false
+  if offers < OFFERS_IN_LINE + OFFERS_ASIDE then
+    entry.deadline = now + math.min(2 ^ (offers - 1), LONGEST_OFFER) * first_offer
+    deadline = math.min(deadline, entry.deadline)
+  end
+  wake_once(entry.id)
+end
+
+-- Ends the wait of the messages that this one replaces.
+local function replace_waiting()
+  for place = #last, 1, -1 do
+    local entry = entries[last[place]]
+    if entry and entry.replaceable and entry.state == WAITING and entry.offer_until <= now then
+      end_wait(entry, op.id)
+    end
+  end
+end
+
+-- Publishes the messages that have expired in line, once: a queue without a worker must not fill up. Those
+-- that give up are ended, unless they wait for no other task but for a worker.
 local function recall()
-  for _, id in ipairs(overdue) do
-    entries[id].deadline, entries[id].changed = false, true
-    wake_once(id)
+  end_expired()
+  local in_turn = {}
+  for position, entry in ipairs(head()) do
+    if position > slots_to_offer() then break end
+    in_turn[entry.id] = true
+  end
+  for _, found in ipairs(overdue) do
+    local entry = entries[found]
+    if entry.over then
+      end_wait(entry, entry.over)
+    elseif not entry.gives_up then
+      entry.deadline, entry.changed = false, true
+      wake_once(entry.id)
+    elseif in_turn[found] then
+      entry.deadline, entry.changed = now + first_offer, true
+      deadline = math.min(deadline, entry.deadline)
+    else
+      end_wait(entry, '')
+    end
   end
 end
 

@@ -2,6 +2,7 @@
 
 local had_deadline              -- whether a message in line might expire, before this step
 local overdue                   -- ids of messages that a sweep recalls
+local last                      -- ids of the last in line, for an operation that replaces
 local holders, dead             -- the leases that were read, by id; ids that leave the hash
 local was_read                  -- the ids of the leases that were read
 local is_indexed                -- whether the key had more than NAMED holders before this step, with an index
@@ -10,6 +11,7 @@ local others_behind             -- how many entries behind their runs were not r
 local entries, order            -- by id; by seq
 local entries_aside             -- by (offer_until, id)
 local WAITING, ASIDE, BEHIND = 'q:', 'a:', 'b:'
+local GIVES_UP, REPLACEABLE, IS_OVER = 1, 2, 4 -- flags of a record
 local OFFERED_AT_ONCE = 100
 local RECALLED_AT_ONCE = 100
 local ahead, had_entries        -- how many in line come before the operation's id; before this step
@@ -92,16 +94,22 @@ local function load_line(asked)
     ahead = redis.call('ZRANK', base .. WAITING .. key, op.id)
   end
   if verb == 'reap' then load_overdue() end
+  if op.replaces then
+    last = redis.call('ZREVRANGE', base .. WAITING .. key, 0, NAMED - 1)
+    for _, id in ipairs(last) do add_waiting(id) end
+  end
   local ids = {}
   for i, entry in ipairs(order) do ids[i] = entry.id end
   for i, text in ipairs(call('HMGET', base .. 'o:' .. key, ids)) do
     if text then
-      local offer_until, offers, seq, deaths = string.match(text, '^(%d+) (%d+) (%d+) ?(%d*)$')
+      local offer_until, offers, seq, deaths, flags, newer = string.match(text, '^(%d+) (%d+) (%d+) ?(%d*) ?(%d*) ?(.*)$')
       if not offer_until then error('MALFORMED offer to ' .. ids[i] .. ': ' .. text) end
       local entry = order[i]
       entry.offer_until, entry.offers, entry.seq = tonumber(offer_until), tonumber(offers), tonumber(seq)
-      entry.deaths = tonumber(deaths) or 0
-      entry.has_record = true
+      entry.deaths, entry.has_record = tonumber(deaths) or 0, true
+      flags = tonumber(flags) or 0
+      entry.gives_up, entry.replaceable = flags % 2 == GIVES_UP, flags % 4 >= REPLACEABLE
+      if flags >= IS_OVER then entry.over = newer end
     end
   end
   local own = entries[op.id]
@@ -131,7 +139,7 @@ end
 
 local function load(asked)
   holders, dead, entries, order, entries_aside, wake, stepped_aside = {}, {}, {}, {}, {}, {}, {}
-  overdue, was_read, ahead, others_behind = {}, {}, 0, 0
+  overdue, last, was_read, ahead, others_behind = {}, {}, {}, 0, 0
   local text = meta_text
   meta_text = nil -- a sweep loads more keys
   if text == nil then text = redis.call('HMGET', leases, '')[1] end

@@ -127,7 +127,7 @@ if verb == 'acquire' or verb == 'acquire_alone' or verb == 'release' then
   end
 end
 
-if verb == 'enqueue' and not op.expires_in then
+if verb == 'enqueue' and not (op.expires_in or op.gives_up_in or op.replaces or op.waits_for) then
   local key, id = ARGV[3], op.id
   local leases, messages, fence = base .. 'l:' .. key, base .. 'm:' .. key, base .. 'fence'
   local found = redis.call('HMGET', leases, '', id)

@@ -15,12 +15,25 @@ local function hold(fence, may_have_copies, phase)
   }
 end
 
--- One that was in line before is not recalled again at once.
-local function deadline_of(entry)
-  local soonest = entry.was and first_offer or 0
-  local at = op.expires_in and now + math.max(tonumber(op.expires_in), soonest) or false
+local function set_deadline(entry, at)
+  entry.deadline = at
   if at then deadline = math.min(deadline, at) end
-  return at
+end
+
+-- When the message expires. One that was in line before is not recalled again at once.
+local function deadline_of(entry)
+  local soonest = entry and first_offer or 0
+  return op.expires_in and now + math.max(tonumber(op.expires_in), soonest) or false
+end
+
+-- The entry of a message that joins the line. Messages that it replaces wait no longer.
+local function new_entry()
+  if op.replaces then replace_waiting() end
+  local entry, expires = add_entry(next_number()), deadline_of()
+  local gives_up = op.gives_up_in and now + tonumber(op.gives_up_in)
+  entry.gives_up, entry.replaceable = gives_up and gives_up < (expires or NEVER), op.replaces
+  set_deadline(entry, entry.gives_up and gives_up or expires)
+  return entry
 end
 
 local function renew_lease(lease)
@@ -73,6 +86,20 @@ local function is_stale()
   return may_be_in_line or finisher == op.token
 end
 
+-- The answer to a delivery whose wait is over; nil: it waits, or is stale. The copy that has ended the wait gets
+-- the same answer when it comes again.
+local function end_of_wait(entry)
+  local newer = entry and entry.over
+  if newer then
+    leave()
+    new_tombstone = OVER .. newer
+  elseif op.redelivered and op.promoted and op.promoted == redis.call('GET', base .. 'epoch') then
+    local finisher = tombstone()
+    newer = finisher and string.match(finisher, '^' .. OVER .. '(.*)$')
+  end
+  if newer then return 'over', newer, owners() end
+end
+
 local function acquire()
   local before = limit
   limit = op.limit
@@ -82,6 +109,10 @@ local function acquire()
   if lease and lease.token == op.token then
     renew_lease(lease)
     return 'granted', lease.fence
+  end
+  if not lease then
+    local over, newer, by = end_of_wait(entry)
+    if over then return over, newer, by end
   end
   if is_stale() then return 'stale', 0 end
   if not lease then
@@ -99,12 +130,13 @@ local function acquire()
       shorten_offers()
       return refusal, number, by
     end
-    entry = add_entry(next_number())
   end
   kept = not op.at_once and op.message
-  put(entry, lease and BEHIND or WAITING, 0, lease and op.order == 'published' and KEEPS_PLACE or 0)
-  if not lease then
-    entry.deadline = deadline_of(entry)
+  if lease then
+    put(entry or add_entry(next_number()), BEHIND, 0, op.order == 'published' and KEEPS_PLACE or 0)
+  else
+    if entry and not entry.gives_up then set_deadline(entry, deadline_of(entry)) end
+    put(entry or new_entry(), WAITING, 0, 0)
     shorten_offers()
   end
   advance()
@@ -133,18 +165,36 @@ local function acquire_alone()
   return 'granted', fence
 end
 
+-- Lets a call open a window, or replace the message of the window that it has opened.
+local function wait_for_calls(entry)
+  local window
+  for _, other in ipairs(head()) do
+    if not window and other.offer_until > 0 and other.offers == 0 then window = other end
+  end
+  if window and window.id ~= op.id then
+    return 'held', 0, {window.id, 0, math.max(window.offer_until - now, 0), 0, 'offered', '', 0}
+  end
+  if entry and not window then return 'done', 0 end -- its message was published
+  kept = op.message
+  local expires = deadline_of(entry)
+  entry = entry or add_entry(next_number())
+  put(entry, WAITING, math.min(now + tonumber(op.waits_for), entry.seq + tonumber(op.waits_at_most)), 0)
+  set_deadline(entry, expires)
+  return 'parked', ahead + 1
+end
+
 local function enqueue()
   limit = op.limit
   advance()
   local entry = entries[op.id]
   local is_known = entry and entry.state ~= WAITING or not entry and tombstone()
   if is_known or holders[op.id] then return 'done', 0 end
+  if op.waits_for then return wait_for_calls(entry) end
   if not entry then
     kept = op.message
-    entry = add_entry(next_number())
     is_offered_at_once = holder_count + ahead < limit
     if not is_offered_at_once then shorten_offers() end
-    entry.deadline = deadline_of(entry)
+    entry = new_entry()
     local offer_until = is_offered_at_once and now + LONGEST_OFFER * first_offer or 0
     put(entry, WAITING, offer_until, is_offered_at_once and 1 or 0)
   end

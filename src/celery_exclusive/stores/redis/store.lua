@@ -58,9 +58,12 @@ local function store_entry(entry)
   elseif entry.was ~= entry.state then
     redis.call('ZADD', base .. entry.state .. key, whole(entry.seq), entry.id)
   end
-  if not entry.left and entry.offers + entry.deaths > 0 then
+  local flags = (entry.gives_up and GIVES_UP or 0) + (entry.replaceable and REPLACEABLE or 0) + (entry.over and IS_OVER or 0)
+  if not entry.left and entry.offers + entry.offer_until + entry.deaths + flags > 0 then
     local text = string.format('%.0f %.0f %.0f', entry.offer_until, entry.offers, entry.seq)
-    if entry.deaths > 0 then text = text .. ' ' .. entry.deaths end
+    if entry.deaths + flags > 0 then text = text .. ' ' .. entry.deaths end
+    if flags > 0 then text = text .. ' ' .. flags end
+    if entry.over then text = text .. ' ' .. entry.over end
     redis.call('HSET', base .. 'o:' .. key, entry.id, text)
   elseif entry.has_record then
     redis.call('HDEL', base .. 'o:' .. key, entry.id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from json.encoder import encode_basestring_ascii as quote
 from typing import Any, Final, NamedTuple, get_args
 
@@ -13,6 +14,8 @@ from celery_exclusive.stores.text import to_bytes, to_text
 
 _HOLDERS = ', "holders": '
 _STATES: Final = get_args(State)
+_GIVES_UP, _REPLACEABLE = 1, 2
+"""The flags of an entry."""
 
 
 class Found(NamedTuple):
@@ -47,17 +50,26 @@ class Found(NamedTuple):
             check_numbers(self.until)
 
 
-def entry(id: bytes, *fields: Any) -> Entry:
+def entry(id: bytes, *row: Any) -> Entry:
+    *fields, flags, newer = row
     check_type(bytes, id)  # SQLite keeps a text where bytes belong
-    entry = Entry(to_text(id), *fields)
+    check_numbers(flags)
+    if newer is not None:
+        check_type(bytes, newer)
+    over = None if newer is None else to_text(newer)
+    gives_up, replaceable = bool(flags & _GIVES_UP), bool(flags & _REPLACEABLE)
+    entry = replace(Entry(to_text(id), *fields), gives_up=gives_up, replaceable=replaceable, over=over)
     check_numbers(entry.seq, entry.offer_until, entry.offers, entry.deaths, entry.deadline)
     check_one_of(_STATES, entry.state)
     return entry
 
 
-def fields_of(entry: Entry) -> tuple[int | str, ...]:
+def fields_of(entry: Entry) -> tuple[bytes | int | str | None, ...]:
     """Return the fields of an entry that follow its id."""
-    return entry.seq, entry.offer_until, entry.offers, entry.state, entry.deaths, entry.deadline
+    flags = _GIVES_UP * entry.gives_up + _REPLACEABLE * entry.replaceable
+    newer = None if entry.over is None else to_bytes(entry.over)
+    place = entry.seq, entry.offer_until, entry.offers, entry.state
+    return *place, entry.deaths, entry.deadline, flags, newer
 
 
 def holder(id: bytes, token: bytes, expiry: int, fence: int, may_have_copies: int, phase: Any) -> Holder:

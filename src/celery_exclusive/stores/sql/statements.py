@@ -82,40 +82,47 @@ WHERE namespace = ? AND key = ? AND id = ?"""
 DELETE_HOLDER = "DELETE FROM exclusive2_holder WHERE namespace = ? AND key = ? AND id = ?"
 DELETE_HOLDERS = "DELETE FROM exclusive2_holder WHERE namespace = ? AND key = ?"
 
-LINE_PART = """SELECT id, seq, offer_until, offers, state, deaths, deadline FROM exclusive2_line
-WHERE namespace = ? AND key = ? AND state = ? ORDER BY place, id LIMIT ?"""
+EACH_ENTRY = """SELECT id, seq, offer_until, offers, state, deaths, deadline, flags, newer
+FROM exclusive2_line WHERE namespace = ? AND key = ?"""
+"""namespace, key; rows: the fields of an `Entry`."""
+
+LINE_PART = f"{EACH_ENTRY} AND state = ? ORDER BY place, id LIMIT ?"
 """namespace, key, state, count. Rows have the fields of an `Entry`."""
 
-BEHIND = """SELECT id, seq, offer_until, offers, state, deaths, deadline FROM exclusive2_line
-WHERE namespace = ? AND key = ? AND state = 'behind' AND id IN (?)"""
+LAST = f"{EACH_ENTRY} AND state = 'waiting' ORDER BY place DESC, id DESC LIMIT ?"
+"""namespace, key, count. Rows have the fields of an `Entry`, of the last in line."""
+
+BEHIND = f"{EACH_ENTRY} AND state = 'behind' AND id IN (?)"
 """namespace, key, ids; rows: the fields of an `Entry`. See `repeated`."""
 LINE_COUNT = "SELECT count(*) FROM exclusive2_line WHERE namespace = ? AND key = ? AND state = ?"
 
-OVERDUE = """SELECT id, seq, offer_until, offers, state, deaths, deadline FROM exclusive2_line
-WHERE namespace = ? AND key = ? AND deadline < ? ORDER BY deadline, id LIMIT ?"""
+OVERDUE = f"{EACH_ENTRY} AND deadline < ? ORDER BY deadline, id LIMIT ?"
 """namespace, key, NEVER, count. Rows have the fields of an `Entry`, of the messages that expire first."""
 
 ANY_ENTRY = "SELECT 1 FROM exclusive2_line WHERE namespace = ? LIMIT 1"
 PLACES = "SELECT key, id FROM exclusive2_line WHERE namespace = ? AND state <> 'behind'"
 
-ENTRY = """SELECT id, seq, offer_until, offers, state, deaths, deadline, (
+_BEFORE = """(
     SELECT count(*) FROM exclusive2_line AS others
     WHERE others.namespace = own.namespace AND others.key = own.key
         AND others.state = 'waiting' AND others.place < own.seq
-) FROM exclusive2_line AS own WHERE namespace = ? AND key = ? AND id = ?"""
+)"""
+ENTRY = (
+    EACH_ENTRY.replace("\nFROM exclusive2_line", f", {_BEFORE} FROM exclusive2_line AS own") + " AND id = ?"
+)
 """namespace, key, id. The fields of an `Entry`, and how many in line stand before it."""
 
 MESSAGES = "SELECT id, message FROM exclusive2_line WHERE namespace = ? AND key = ? AND id IN (?)"
 """namespace, key, ids."""
 
 INSERT_ENTRY = """INSERT INTO exclusive2_line
-    (seq, offer_until, offers, state, deaths, deadline, place, message, namespace, key, id)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
-"""seq, offer_until, offers, state, deaths, deadline, place, message, namespace, key, id."""
+    (seq, offer_until, offers, state, deaths, deadline, flags, newer, place, message, namespace, key, id)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+"""seq, offer_until, offers, state, deaths, deadline, flags, newer, place, message, namespace, key, id."""
 
 CHANGE_ENTRY = """UPDATE exclusive2_line
-SET seq = ?, offer_until = ?, offers = ?, state = ?, deaths = ?, deadline = ?, place = ?,
-    message = coalesce(?, message)
+SET seq = ?, offer_until = ?, offers = ?, state = ?, deaths = ?, deadline = ?, flags = ?, newer = ?,
+    place = ?, message = coalesce(?, message)
 WHERE namespace = ? AND key = ? AND id = ?"""
 """The same as of INSERT_ENTRY. Without a message it keeps the one that it has."""
 

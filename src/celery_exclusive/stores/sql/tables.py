@@ -38,6 +38,8 @@ TABLES = {
         place BIGINT NOT NULL,  -- orders them: offer_until aside, else seq
         deaths INTEGER NOT NULL,  -- how many of its runs were recovered
         deadline BIGINT NOT NULL,  -- when its message expires while it waits; 2**53 - 1: never
+        flags INTEGER NOT NULL,  -- 1: it gives up at its deadline; 2: a newer message replaces it
+        newer {id},  -- its wait is over, by its deadline (empty) or for this id
         message {bytes} NOT NULL,
         PRIMARY KEY (namespace, key, id){indexes}
     )""",
@@ -56,11 +58,11 @@ INDEXES = {
 }
 """The index that each table has besides its primary key."""
 
-VERSION = 3  # as in _STAMP
+VERSION = 4  # as in _STAMP
 """The version of these definitions. A table of a server has it: another release may have made the tables."""
 _STAMP = (
     "CREATE TABLE IF NOT EXISTS exclusive2_version (version INTEGER NOT NULL PRIMARY KEY){table}",
-    "INSERT INTO exclusive2_version SELECT 3 WHERE NOT EXISTS (SELECT 1 FROM exclusive2_version)",
+    "INSERT INTO exclusive2_version SELECT 4 WHERE NOT EXISTS (SELECT 1 FROM exclusive2_version)",
 )
 
 NAMES = (*TABLES, "exclusive2_version")

@@ -61,11 +61,23 @@ class Transaction(DocumentStore):
         self.cursor, self.connection = cursor, cursor.connection
         self.namespace = to_bytes(prefix)
 
-    def load(self, key: str, ids: tuple[str, ...] = (), limit: int = 1, *, sweeps: bool = False) -> Loaded:
+    def load(
+        self,
+        key: str,
+        ids: tuple[str, ...] = (),
+        limit: int = 1,
+        *,
+        replaces: bool = False,
+        sweeps: bool = False,
+    ) -> Loaded:
         id = next(iter(ids), "")
         try:
             loaded = self._loaded(key, ids, limit, self._find(key, id), sweeps=sweeps)
             line = self._with_overdue(key, loaded) if sweeps else self._with_own(key, id, loaded.line)
+            if replaces and line.waiting:
+                name = (self.namespace, to_bytes(key), records.NAMED)
+                last = [rows.entry(*row) for row in self._all(statements.LAST, *name)]
+                line = replace(line, last=tuple(reversed(last)))
         except Damaged as error:
             raise UnreadableKey(key, str(error), self.url) from error
         return replace(loaded, line=line)

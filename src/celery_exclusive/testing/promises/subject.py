@@ -133,6 +133,8 @@ class Key:
         recovers: bool = False,
         order: Order | None = None,
         expires_in: float | None = None,
+        gives_up_in: float | None = None,
+        replaces: bool = False,
     ) -> Reply:
         return self.store.apply(
             self.name,
@@ -151,6 +153,8 @@ class Key:
                 recovers,
                 order,
                 None if expires_in is None else int(expires_in * 1e6),
+                None if gives_up_in is None else int(gives_up_in * 1e6),
+                replaces,
             ),
         )
 
@@ -166,10 +170,20 @@ class Key:
         message: bytes = b"message",
         redelivered: bool = False,
         expires_in: float | None = None,
+        gives_up_in: float | None = None,
+        replaces: bool = False,
     ) -> Reply:
         """Wait in line for the key, which must be held."""
         self.needs_line()
-        reply = self.acquire(id, token, redelivered=redelivered, message=message, expires_in=expires_in)
+        reply = self.acquire(
+            id,
+            token,
+            redelivered=redelivered,
+            message=message,
+            expires_in=expires_in,
+            gives_up_in=gives_up_in,
+            replaces=replaces,
+        )
         assert isinstance(reply.answer, Parked)
         return reply
 
