@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from celery_exclusive.leases.lease import Lease
     from celery_exclusive.local.lock import lock
     from celery_exclusive.options.declared import Exclusive, Unique
-    from celery_exclusive.task import LockHolder, LockState
+    from celery_exclusive.task import LockHolder, LockState, WaitingTask
 
 __all__ = [
     "Conflict",
@@ -39,6 +39,7 @@ __all__ = [
     "StoreUnavailable",
     "Task",
     "Unique",
+    "WaitingTask",
     "install",
     "lock",
 ]
@@ -50,6 +51,7 @@ _MODULES = {
     "LockState": "task",
     "Task": "installer",
     "Unique": "options.declared",
+    "WaitingTask": "task",
     "install": "installer",
     "lock": "local.lock",
 }

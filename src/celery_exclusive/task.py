@@ -15,7 +15,7 @@ from celery_exclusive.run import current_run
 from celery_exclusive.stores.base import Snapshot
 
 if TYPE_CHECKING:
-    from celery_exclusive.core.operations import Owner
+    from celery_exclusive.core.operations import Owner, Waiting
     from celery_exclusive.leases.lease import Lease
     from celery_exclusive.options.declared import Exclusive
     from celery_exclusive.services import Services
@@ -30,13 +30,40 @@ class LockHolder:
     remaining: float
 
 
+@dataclass(frozen=True, slots=True)
+class WaitingTask:
+    """A task in line: its task id, and the seconds since it joined the line.
+
+    * `is_offered`: its turn has come, and its message is on the way to a worker.
+    * `not_before`: the seconds until it is published, if it waits for newer calls.
+    * `ends_in`: the seconds until it gives up or its message expires. None: never.
+    """
+
+    task_id: str
+    age: float
+    is_offered: bool = False
+    not_before: float | None = None
+    ends_in: float | None = None
+
+    @classmethod
+    def of(cls, waiting: Waiting) -> WaitingTask:
+        """Make it of the entry as a store shows it."""
+        return cls(
+            task_id(waiting.id),
+            waiting.age / SECOND,
+            waiting.is_offered,
+            *(None if time is None else time / SECOND for time in (waiting.not_before, waiting.ends_in)),
+        )
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class LockState:
     """The state of a key: its holders, the number of waiting tasks, and the owner of its unique key.
 
     Of more than ten holders it names ten; `other_holders` is the number of the rest.
     `position` is the place in line that a call would get now, 0 if it would run at once. `unique_holder` is
-    the task that holds the unique key; `is_unique_holder_queued`: its body has not begun yet.
+    the task that holds the unique key; `is_unique_holder_queued`: its body has not begun yet. `line` has the
+    first ten tasks in line.
     """
 
     key: str
@@ -46,6 +73,7 @@ class LockState:
     unique_holder: LockHolder | None = None
     is_unique_holder_queued: bool = False
     other_holders: int = 0
+    line: tuple[WaitingTask, ...] = ()
 
     @property
     def is_running(self) -> bool:
@@ -143,6 +171,7 @@ class TaskMixin:
             unique_holder=unique_holders[0] if unique_holders else None,
             is_unique_holder_queued=phase in NOT_BEGUN,
             other_holders=lock.others,
+            line=tuple(map(WaitingTask.of, (*lock.line, *own.line))),
         )
 
     def release_lock(

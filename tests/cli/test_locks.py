@@ -51,7 +51,8 @@ def test_a_running_holder_loses_its_lock_only_by_force_and_the_next_in_line_star
     state = lab.task("wait").lock_state("k")
 
     (lock,) = listed(lab)
-    (holder,) = lock.pop("holders")
+    (holder,), (in_line,) = lock.pop("holders"), lock.pop("line")
+    assert in_line["age"] >= 0
     assert lock == {
         "key": state.key,
         "task": "tests.worker.shop.wait",

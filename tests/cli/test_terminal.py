@@ -12,12 +12,12 @@ from celery.signals import user_preload_options
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from celery_exclusive import Exclusive, Unique
+from celery_exclusive import Exclusive, Unique, WaitingTask
 from celery_exclusive.cli.listing import duration
 from celery_exclusive.cli.locks import locks
 from celery_exclusive.core.claim import Claim
 from celery_exclusive.core.key_state import OFFERS_IN_LINE
-from celery_exclusive.core.operations import ForceRelease, Release
+from celery_exclusive.core.operations import Enqueue, ForceRelease, Release
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.display import escaped, unescaped
 from celery_exclusive.errors import LockHeld
@@ -76,7 +76,42 @@ def test_a_task_aside_is_distinguished_in_ls(desk: Desk):
         desk.store.reap()
     assert desk.run("ls").stdout.splitlines()[1].endswith("  2 (1 aside)  -")
     (lock,) = map(json.loads, desk.run("ls", "--json").stdout.splitlines())
+    (in_line,) = lock.pop("line")
+    assert (in_line["id"], in_line["offered"]) == ("c", True)
     assert lock == {"key": "x:k", "task": None, "state": "waiting", "holders": [], "waiting": 2, "aside": 1}
+
+
+@pytest.mark.promise(
+    "`locks show`, `locks ls --json` and `lock_state()` name the first ten tasks in line: for how long each "
+    "has waited, when its window closes, and when it gives up or expires"
+)
+def test_show_names_the_first_tasks_in_line_and_their_times(desk: Desk):
+    @desk.app.task(name="desk.load", shared=False, exclusive=Exclusive())
+    def load() -> None: ...
+
+    key = load.lock_state().key
+    desk.acquire(key, "a/p")
+    desk.pass_time(5)
+    desk.acquire(key, "b/p", message=b"", gives_up_in=60 * SECOND)
+    desk.store.apply(key, Enqueue("c/p", b"", waits=(90 * SECOND, 600 * SECOND)))
+    for number in range(10):
+        desk.acquire(key, f"{number}/p", message=b"")
+    desk.pass_time(10.5)
+    assert desk.run("show", "desk.load").stdout.splitlines()[:4] == [
+        f"lock {key}",
+        "  running: a, for 15s; its lease expires in 9m44s without renewal",
+        "  1 in line: b, for 10s; gives up or expires in 49s",
+        "  2 in line: c, for 10s; waits for newer calls, not before 1m19s from now",
+    ]
+    assert desk.run("show", "desk.load").stdout.splitlines()[-1] == "  and 2 more in line"
+    (lock,) = map(json.loads, desk.run("ls", "--json").stdout.splitlines())
+    assert lock["line"][:2] == [
+        {"id": "b", "age": 10.5, "offered": False, "not_before": None, "ends_in": 49.5},
+        {"id": "c", "age": 10.5, "offered": False, "not_before": 79.5, "ends_in": None},
+    ]
+    state = load.lock_state()
+    assert state.line[0] == WaitingTask("b", 10.5, ends_in=49.5)
+    assert [task.not_before for task in state.line] == [None, 79.5, *[None] * 8]
 
 
 ODD = [

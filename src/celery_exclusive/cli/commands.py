@@ -10,7 +10,7 @@ from typing import Any
 import click
 from celery.bin.base import CLIContext
 
-from celery_exclusive.cli.listing import duration, listing, record, table
+from celery_exclusive.cli.listing import duration, listing, record, state_of, table
 from celery_exclusive.core.claim import task_id
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.display import escaped, printable, unescaped
@@ -60,6 +60,23 @@ def ls(obj: CLIContext, prefix: str, *, as_json: bool) -> None:
         click.echo(f"no key of a lock begins with {prefix!r}" if prefix else "no locks", err=True)
     for line in (json.dumps(record(*lock)) for lock in found) if as_json else table(found):
         click.echo(line)
+
+
+@commands.command
+@click.argument("key")
+@click.pass_obj
+def show(obj: CLIContext, key: str) -> None:
+    """Show the holders of KEY, and the first ten tasks in its line.
+
+    KEY is a key as `locks ls` lists it, the name of a task, or the string of a key= or of a lock(). Of a task
+    in line it says for how long it has waited, when its window of newer calls closes, and when it gives up or
+    expires.
+    """
+    store = _services(obj).store
+    chosen = _busy_key(store, key)
+    click.echo(f"lock {escaped(chosen)}")
+    for line in state_of(store.inspect(chosen)):
+        click.echo(f"  {line}")
 
 
 @commands.command

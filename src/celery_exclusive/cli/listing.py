@@ -8,7 +8,7 @@ from unicodedata import east_asian_width
 
 from celery_exclusive.core.claim import task_id
 from celery_exclusive.core.records import SECOND
-from celery_exclusive.display import escaped
+from celery_exclusive.display import escaped, printable
 from celery_exclusive.options.key_text import own_key, without_hash
 from celery_exclusive.services import Services
 from celery_exclusive.stores.base import Snapshot, states
@@ -44,6 +44,16 @@ def record(key: str, task: str | None, snapshot: Snapshot) -> dict[str, Any]:
         ],
         "waiting": snapshot.all_waiting,
         "aside": snapshot.aside,
+        "line": [
+            {
+                "id": task_id(one.id),
+                "age": round(one.age / SECOND, 3),
+                "offered": one.is_offered,
+                "not_before": None if one.not_before is None else round(one.not_before / SECOND, 3),
+                "ends_in": None if one.ends_in is None else round(one.ends_in / SECOND, 3),
+            }
+            for one in snapshot.line
+        ],
         **({"other_holders": snapshot.others} if snapshot.others else {}),
         **({"problem": snapshot.problem} if snapshot.problem else {}),
     }
@@ -58,6 +68,28 @@ def table(locks: Iterable[Lock]) -> Iterator[str]:
     for row in rows:
         cells = (cell + " " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True))
         yield "  ".join(cells).rstrip()
+
+
+def state_of(snapshot: Snapshot) -> Iterator[str]:
+    """Yield the lines that describe one key: its holders, and the first tasks in line."""
+    for owner in snapshot.holders:
+        left, id = duration(owner.remaining), printable(task_id(owner.id))
+        yield f"{owner.phase}: {id}, for {duration(owner.age)}; its lease expires in {left} without renewal"
+    if snapshot.others:
+        yield f"and {snapshot.others} more holders"
+    for place, one in enumerate(snapshot.line, 1):
+        facts = [f"{place} in line: {printable(task_id(one.id))}, for {duration(one.age)}"]
+        if one.is_offered:
+            facts.append("its turn has come, and its message is on the way to a worker")
+        if one.not_before is not None:
+            facts.append(f"waits for newer calls, not before {duration(one.not_before)} from now")
+        if one.ends_in is not None:
+            facts.append(f"gives up or expires in {duration(one.ends_in)}")
+        yield "; ".join(facts)
+    if snapshot.waiting > len(snapshot.line):
+        yield f"and {snapshot.waiting - len(snapshot.line)} more in line"
+    if snapshot.aside:
+        yield f"{snapshot.aside} aside: no worker accepts them, or each is about to end without a run"
 
 
 def duration(microseconds: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from celery_exclusive.core.operations import Acquire, AcquireAlone, Owner, Restore
+from celery_exclusive.core.operations import Acquire, AcquireAlone, Owner, Restore, Waiting
 from celery_exclusive.core.records import (
     AT_BROKER,
     GIVEN_UP,
@@ -39,6 +39,18 @@ def owner(lease: Holder, now: int) -> Owner:
     """Return the lease as answers show it."""
     age = max(now - lease.fence, 0)
     return Owner(lease.id, age, max(lease.expiry - now, 0), lease.fence, lease.phase, lease.token)
+
+
+def waiting(entry: Entry, now: int) -> Waiting:
+    """Return the entry as stores show it."""
+    left = max(entry.offer_until - now, 0)
+    return Waiting(
+        entry.id,
+        max(now - entry.seq, 0),
+        is_offered=left > 0 and not entry.is_window,
+        not_before=left if entry.is_window else None,
+        ends_in=None if entry.deadline == NEVER else max(entry.deadline - now, 0),
+    )
 
 
 def named(leases: Iterable[Holder], own: str = "") -> list[Holder]:

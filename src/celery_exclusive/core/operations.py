@@ -251,6 +251,22 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
+class Waiting:
+    """A task in line, as stores show it. `age`: the time since it joined the line.
+
+    * `is_offered`: the slot is offered to it, and its message published.
+    * `not_before`: the time until its window closes, if it waits for newer calls.
+    * `ends_in`: the time until it gives up, or its message expires. None: never.
+    """
+
+    id: str
+    age: int
+    is_offered: bool = False
+    not_before: int | None = None
+    ends_in: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Granted:
     fence: int
 

@@ -17,6 +17,7 @@ from celery_exclusive.core.operations import (
     KeyOperation,
     Owner,
     Renew,
+    Waiting,
     is_done_if_repeated,
 )
 from celery_exclusive.core.records import NEVER, NOT_BEGUN
@@ -94,7 +95,8 @@ def as_repeated(reply: Reply, operation: object) -> Reply:
 class Snapshot:
     """The state of a key: its holders, and how many tasks wait in line and aside.
 
-    Of more than ten holders it names those that expire first, and says how many `others` there are.
+    Of more than ten holders it names those that expire first, and says how many `others` there are. `line`
+    names the first ten that wait in line.
     A holder with nothing `remaining` is dead, and holds the key until a worker recovers its run.
     With a `problem` its data are damaged, and all else is empty.
     """
@@ -104,6 +106,7 @@ class Snapshot:
     aside: int = 0
     problem: str = ""
     others: int = 0
+    line: tuple[Waiting, ...] = ()
 
     @property
     def all_waiting(self) -> int:

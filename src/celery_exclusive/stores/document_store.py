@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from celery_exclusive.core.key_state import named, owner
+from celery_exclusive.core.key_state import named, owner, waiting
 from celery_exclusive.core.operations import Acquire, Applied, Enqueue, Operation, Reap, Renew, ids_of
-from celery_exclusive.core.records import NEVER, SECOND, SENT, SENT_LIFE, Document, Entry, Holder, Line
+from celery_exclusive.core.records import NAMED, NEVER, SECOND, SENT, SENT_LIFE, Document, Entry, Holder, Line
 from celery_exclusive.core.step import Transition, step
 from celery_exclusive.errors import StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import Capabilities, Reply, Snapshot, Wake
@@ -102,7 +102,8 @@ def snapshot(loaded: Loaded) -> Snapshot:
     shown = [holder for holder in document.holders if holder.expiry > loaded.now or holder.id in dead]
     holders = tuple(owner(holder, loaded.now) for holder in named(shown))
     others = len(shown) + document.unread - len(holders)
-    return Snapshot(holders, loaded.line.waiting, loaded.aside, others=others)
+    line = tuple(waiting(entry, loaded.now) for entry in loaded.line.head[:NAMED])
+    return Snapshot(holders, loaded.line.waiting, loaded.aside, others=others, line=line)
 
 
 class DocumentStore(ABC):
@@ -181,7 +182,7 @@ class DocumentStore(ABC):
         return broker
 
     def inspect(self, key: str) -> Snapshot:
-        return snapshot(self.load(key))
+        return snapshot(self.load(key, limit=NAMED))
 
     def inspect_all(self, keys: Sequence[str]) -> list[Snapshot]:
         return [self._look(key) for key in keys]

@@ -10,8 +10,9 @@ from os import urandom
 from typing import Any, Final, get_args
 
 from celery_exclusive.core import operations
-from celery_exclusive.core.operations import Answer, Applied, KeyOperation, Owner
-from celery_exclusive.core.records import OwnerPhase
+from celery_exclusive.core.key_state import waiting
+from celery_exclusive.core.operations import Answer, Applied, KeyOperation, Owner, Waiting
+from celery_exclusive.core.records import NEVER, Entry, OwnerPhase
 from celery_exclusive.stores.base import Reply, Wake
 from celery_exclusive.stores.redis import scripts
 from celery_exclusive.stores.text import to_text
@@ -128,6 +129,16 @@ def read_owners(found: list[Any]) -> tuple[tuple[Owner, ...], int]:
         for id, age, left, fence, phase, token in _rows(flat, 6)
     )
     return owners, others
+
+
+def read_line(found: list[Any], now: int) -> tuple[Waiting, ...]:
+    """Return the first tasks in line, as inspect.lua shows them."""
+    line = []
+    for id, place, record, deadline in _rows(found, 4):
+        until, offers, seq = (*map(int, record.split()[:3]),) if record else (0, 0, int(float(place)))
+        ends = int(float(deadline)) if deadline else NEVER
+        line.append(waiting(Entry(to_text(id), seq, until, offers, deadline=ends), now))
+    return tuple(line)
 
 
 def shorten(problem: str) -> str:

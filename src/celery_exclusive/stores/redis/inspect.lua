@@ -5,13 +5,23 @@
 -- reply: seen
 --
 -- now        virtual time for tests, or "" for the server's clock
--- key        again for each; so is seen: waiting, aside, owners, problem
+-- key        again for each; so is seen: waiting, aside, owners, problem, time, line
 -- problem    "", or what is wrong with the data of the key
 -- owners     id, age, remaining, fence, phase, ... of each holder
+-- line       id, place, record, deadline of each of the first in line; "" for no record or deadline
 
 -- include clock.lua
 
 -- include document.lua
+
+local function first_in_line()
+  local line, flat = {}, redis.call('ZRANGE', base .. 'q:' .. key, 0, NAMED - 1, 'WITHSCORES')
+  for i = 1, #flat, 2 do
+    local record, deadline = redis.call('HGET', base .. 'o:' .. key, flat[i]), redis.call('ZSCORE', base .. 'e:' .. key, flat[i])
+    append(line, flat[i], flat[i + 1], record or '', deadline or '')
+  end
+  return line
+end
 
 local function look()
   read_meta(redis.call('HMGET', leases, '')[1])
@@ -28,7 +38,7 @@ local function look()
   append(owners, others - append_leases(owners, shown))
   for _, kind in ipairs({'q:', 'a:', 'b:'}) do redis.call('ZCARD', base .. kind .. key) end
   for _, kind in ipairs({'o:', 'm:'}) do redis.call('HLEN', base .. kind .. key) end
-  return {waiting, aside, owners, ''}
+  return {waiting, aside, owners, '', now, first_in_line()}
 end
 
 local seen = {}
@@ -36,6 +46,6 @@ for place = 2, #ARGV do
   go_to(ARGV[place])
   local problem = try(function() seen[place - 1] = look() end)
   if problem and not is_damage(problem) then return redis.error_reply(problem) end
-  if problem then seen[place - 1] = {0, 0, {0}, problem} end
+  if problem then seen[place - 1] = {0, 0, {0}, problem, now, {}} end
 end
 return seen

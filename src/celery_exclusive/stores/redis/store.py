@@ -21,7 +21,15 @@ from celery_exclusive.core.records import NEVER
 from celery_exclusive.errors import OptionError, StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import Capabilities, Reply, Snapshot, as_repeated, older_version
 from celery_exclusive.stores.redis import address, protocol, scripts
-from celery_exclusive.stores.redis.apply import AGAIN, APPLY, read_owners, read_reply, shorten, words_of
+from celery_exclusive.stores.redis.apply import (
+    AGAIN,
+    APPLY,
+    read_line,
+    read_owners,
+    read_reply,
+    shorten,
+    words_of,
+)
 from celery_exclusive.stores.redis.client import Client, Connection, Repeated, Server
 from celery_exclusive.stores.redis.next_steps import CLUSTER
 from celery_exclusive.stores.redis.server_facts import facts_of, warnings_of
@@ -203,10 +211,13 @@ class RedisStore:
 
     def read_inspection(self, seen: Any) -> list[Snapshot]:
         snapshots = []
-        for waiting, aside, found, problem in seen:
+        for waiting, aside, found, problem, now, line in seen:
             owners, others = read_owners(found)
             text = shorten(problem.decode(errors="replace"))
-            snapshots.append(Snapshot(owners, waiting, aside, text, others))
+            try:
+                snapshots.append(Snapshot(owners, waiting, aside, text, others, read_line(line, now)))
+            except ValueError as error:
+                snapshots.append(Snapshot(problem=f"MALFORMED offer: {error}"))
         return snapshots
 
     def forget(self, key: str) -> None:
