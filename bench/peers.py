@@ -69,7 +69,18 @@ def heimdall(app: Celery, store: str) -> dict[str, Any]:
     return {"base": Task, "heimdall": {"unique": True}}
 
 
+def once_task(_app: Celery, store: str) -> dict[str, Any]:
+    """Return the options of a task that celery-once-task keeps from being queued twice."""
+    from celery_once_task import OnceTask, configure
+    from celery_once_task.utils import reset_redis
+
+    configure(redis_url=store)
+    reset_redis()  # all tasks of a process share one client, which keeps its first URL
+    return {"base": OnceTask}
+
+
 UNIQUE: dict[str, Callable[[Celery, str], dict[str, Any]]] = {
     "celery-singleton": singleton,
     "celery-heimdall": heimdall,
+    "celery-once-task": once_task,
 }

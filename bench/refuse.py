@@ -2,39 +2,50 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from itertools import cycle
 
 from bench import peers, size
-from bench.clock import SLICES, interleaved, per_call
+from bench.clock import SLICES, interleaved, one_processor, per_call
 from bench.row import OURS, Figure, Row, shares
 from bench.tasks import make
 from tests.servers import RedisServer
 
-CALLS, ROUNDS = 50, 9
+CALLS, ROUNDS, KEYS = 100, 9, 100
 UNIQUE = f"{OURS}, unique"
 
 
 def run() -> list[Row]:
+    with one_processor(), RedisServer() as broker, RedisServer() as other:
+        return [
+            _row("refuse", "duplicates refused by one producer, of raw SET NX; one Redis", broker, broker),
+            _row("refuse-apart", "the same, locks in another Redis", broker, other),
+        ]
+
+
+def _row(name: str, what: str, broker: RedisServer, store: RedisServer) -> Row:
     absent = peers.missing("celery-once", *peers.UNIQUE)
-    names = [UNIQUE, *(name for name in peers.UNIQUE if name not in absent)]
-    with RedisServer() as server, server.client() as client:
-        client.set("raw", "1")
-        tasks = {name: make(name, server.url) for name in names}
-        calls: dict[str, Any] = {name: _duplicate(task, name) for name, task in tasks.items()}
-        calls["SET NX"] = lambda: client.set("raw", "2", nx=True, px=30_000)
-        measures = {name: per_call(call, size.scaled(CALLS)) for name, call in calls.items()}
+    names = [UNIQUE, *(each for each in peers.UNIQUE if each not in absent)]
+    with broker.client() as queues, store.client() as client:
+        queues.delete("celery")
+        calls = {each: _duplicates(make(each, broker.url, store=store.url).delay) for each in names}
+        calls["SET NX"] = _duplicates(lambda key: client.set(f"raw {key}", "1", nx=True, px=600_000))
+        measures = {each: per_call(call, size.scaled(CALLS)) for each, call in calls.items()}
         measured = interleaved(measures, size.scaled(ROUNDS), SLICES)
-        if client.llen("celery") != len(names):
+        if queues.llen("celery") != len(names) * KEYS:
             raise AssertionError("a duplicate was sent")
-    notes = {"refused in a second": 1e6 / Figure.of(measured[UNIQUE]).median}
-    return [
-        Row(
-            "refuse", "duplicates refused by one producer, of raw SET NX", "share", 0.40,
-            shares(measured, "SET NX"), ours=UNIQUE, missing=absent, notes=notes,
-        )
-    ]  # fmt: skip
+    notes = {
+        "refused in a second": 1e6 / Figure.of(measured[UNIQUE]).median,
+        "SET NX, us": Figure.of(measured["SET NX"]).median,
+    }
+    figures = shares(measured, "SET NX")
+    return Row(name, what, "share", 0.75, figures, ours=UNIQUE, missing=absent, notes=notes)
 
 
-def _duplicate(task: Any, key: str) -> Any:
-    task.delay(key)
-    return lambda: task.delay(key)
+def _duplicates(call: Callable[[str], object]) -> Callable[[], object]:
+    """Hold all keys; return what calls with each of them in turn."""
+    keys = [f"key {number}" for number in range(KEYS)]
+    for key in keys:
+        call(key)
+    turns = cycle(keys)
+    return lambda: call(next(turns))
