@@ -21,7 +21,6 @@ except ImportError:
 
 Command = tuple[object, ...]
 _MOST: Final = 65_536
-_SIMPLE, _ERROR, _NUMBER, _BULK, _LIST = b"+-:$*"
 
 
 def use_socket(connection: Any) -> None:
@@ -77,42 +76,56 @@ def read_all(from_: socket.socket, error: Callable[[str], Exception], count: int
     if count == 1 and more.startswith(b":") and more.endswith(b"\r\n"):  # of the quick ways
         return [int(more[1:])]
     replies: list[Any] = []
-    data, at = bytearray(), 0
+    data, lines, at = bytearray(), list[bytes](), 0
     while more:
         data += more
         if data.endswith(b"\r\n"):  # it may be whole; parsed with each piece, a long one takes minutes
-            with suppress(EOFError):
+            lines += bytes(data).split(b"\r\n")[:-1]
+            data.clear()
+            with suppress(IndexError):
                 while len(replies) < count:
-                    reply, at = _parse(data, at, error)
+                    reply, at = _parse(lines, at, error)
                     replies.append(reply)
                 return replies
         more = from_.recv(_MOST)
     raise ConnectionError("Connection closed by server.")
 
 
-def _parse(data: bytearray, at: int, error: Callable[[str], Exception]) -> tuple[Any, int]:
-    """Return the reply that begins here, and where it ends. EOFError: more bytes have to come."""
-    end = data.find(b"\r\n", at)
-    if end < 0:
-        raise EOFError
-    kind, line, at = data[at], data[at + 1 : end], end + 2
-    if kind == _NUMBER:
-        return int(line), at
-    if kind == _BULK:
-        end = at + int(line)
-        if end < at:
-            return None, at
-        if len(data) < end + 2:
-            raise EOFError
-        return bytes(data[at:end]), end + 2
-    if kind == _LIST:
+def _parse(lines: list[bytes], at: int, error: Callable[[str], Exception]) -> tuple[Any, int]:
+    """Return the reply that begins with this line, and the line after it.
+
+    IndexError: more lines have to come.
+    """
+    line = lines[at]
+    kind, text, at = line[:1], line[1:], at + 1
+    if kind == b"$":
+        return _bulk_of(lines, at, int(text))
+    if kind == b":":
+        return int(text), at
+    if kind == b"*":
         items = []
-        for _ in range(int(line)):
-            item, at = _parse(data, at, error)
+        for _ in range(int(text)):
+            line = lines[at]
+            is_bulk = line[:1] == b"$" and line != b"$-1"
+            if is_bulk and len(item := lines[at + 1]) == int(line[1:]):  # most items, in half the time
+                at += 2
+            else:
+                item, at = _parse(lines, at, error)
             items.append(item)
         return items, at
-    if kind == _ERROR:
-        return error(line.decode(errors="replace")), at
-    if kind == _SIMPLE:
-        return bytes(line), at
-    raise ValueError(f"a reply begins with {data[:20]!r}")
+    if kind == b"-":
+        return error(text.decode(errors="replace")), at
+    if kind == b"+":
+        return text, at
+    raise ValueError(f"a reply begins with {line[:20]!r}")
+
+
+def _bulk_of(lines: list[bytes], at: int, size: int) -> tuple[bytes | None, int]:
+    """Return so many bytes, which may have ends of lines in them, and the line after them."""
+    if size < 0:
+        return None, at
+    first, left = at, size - len(lines[at])
+    while left > 0:
+        at += 1
+        left -= len(lines[at]) + 2
+    return lines[at] if at == first else b"\r\n".join(lines[first : at + 1]), at + 1
